@@ -1,0 +1,260 @@
+"""The two ways to start ranks: forked from a warm server, or by the real `deepspeed` command.
+
+Both offer `start`, `ask_stacks` and `stop`, and give the kernel three pipes per rank (report, output, stacks).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from helpers.failures import LaunchError
+
+PIPES = ("report", "output", "stacks")
+
+
+def environment(device, ranks, port):
+    """The variables that `deepspeed` and `torchrun` set for a script, and those that keep a job on this machine and quiet."""
+    loopback = "lo" if sys.platform.startswith("linux") else "lo0"
+    return {
+        **{"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback},
+        **os.environ,
+        **server_environment(device),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def server_environment(device):
+    """What must be set before a process imports DeepSpeed, or before it starts at all."""
+    return {"DS_ACCELERATOR": device, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+
+
+class Forkserver:
+    """The kernel's end of `helpers/forkserver.py`."""
+
+    def __init__(self, device):
+        self.device, self.ready = device, False
+        self.socket, control = socket.socketpair()
+        life, self.life = os.pipe()
+        main_thread = threading.current_thread() is threading.main_thread()
+        command = [sys.executable, "-P", str(Path(__file__).with_name("forkserver.py")), str(control.fileno()), str(life), str(int(main_thread))]
+        env = {"OMP_NUM_THREADS": "1", **os.environ, **server_environment(device)}
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=(control.fileno(), life), start_new_session=True
+        )  # a session of its own: an interrupt of the kernel's process group does not reach it
+        control.close()
+        os.close(life)
+
+    def send(self, descriptors=(), **message):
+        body = json.dumps(message).encode()
+        socket.send_fds(self.socket, [struct.pack("!Q", len(body))], list(descriptors))
+        self.socket.sendall(body)
+
+    def receive(self):
+        header = self._read(8)
+        return json.loads(self._read(struct.unpack("!Q", header)[0]))
+
+    def _read(self, size):
+        body = bytearray()
+        while len(body) < size:
+            part = self.socket.recv(size - len(body))
+            if not part:
+                self.log.seek(0)
+                raise LaunchError(f"the forkserver has ended; the next launch starts a new one\n{self.log.read().decode(errors='replace')[-2000:]}")
+            body += part
+        return bytes(body)
+
+    def warm_up(self, progress):
+        """Wait until torch and DeepSpeed are imported.  An interrupt leaves the import going on for the next launch."""
+        if self.ready:
+            return
+        progress.say("first launch of this kernel: importing torch and DeepSpeed once (about 10 s)")
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            while not selector.select(0.5):
+                progress.tick()
+        message = self.receive()
+        if message["kind"] == "failed":
+            self.close()
+            raise LaunchError(f"torch and DeepSpeed could not be imported; `python -m helpers.check` says what is missing\n{message['reason']}")
+        self.ready = True
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def close(self):
+        """End the forkserver and, with it, every rank."""
+        os.close(self.life)
+        self.socket.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+_forkservers: dict[str, Forkserver] = {}  # by device; the one sanctioned piece of module state
+_busy = threading.Lock()
+
+
+def warm_forkserver(device, progress):
+    server = _forkservers.get(device)
+    if server is None or not server.alive():
+        server = _forkservers[device] = Forkserver(device)
+    try:
+        server.warm_up(progress)
+    except LaunchError:
+        _forkservers.pop(device, None)
+        raise
+    return server
+
+
+class ForkedJob:
+    """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is guessed."""
+
+    command = None
+
+    def __init__(self, payload, ranks, device):
+        self.payload, self.ranks, self.device = payload, ranks, device
+        self.pipes = []
+
+    def prepare(self, progress):
+        """What may take long and may be interrupted."""
+        self.server = warm_forkserver(self.device, progress)
+        self.source = self.server.socket
+
+    def start(self):
+        listener = socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)
+        variables = environment(self.device, self.ranks, listener.getsockname()[1])
+        variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 serves the store itself
+        pipes = [[os.pipe() for _ in PIPES] for _ in range(self.ranks)]
+        self.pipes = [tuple(reader for reader, _ in pairs) for pairs in pipes]
+        writers = [writer for pairs in pipes for _, writer in pairs]
+        message = {"ranks": self.ranks, "environment": variables, "path": sys.path, "directory": os.getcwd(), "argv0": sys.argv[0]}
+        with tempfile.TemporaryFile() as file, listener:  # the file has no name and is readable by its owner only
+            file.write(self.payload)
+            file.flush()
+            try:
+                self.server.send([file.fileno(), listener.fileno(), *writers], kind="fork", **message)
+            finally:
+                for writer in writers:
+                    os.close(writer)
+
+    def read_source(self, outcomes):
+        """A message of the forkserver: the ranks were started, or one has ended."""
+        message = self.server.receive()
+        if message["kind"] == "ended":
+            outcomes[message["rank"]].status = message["status"]
+
+    def pipe_closed(self, outcome):
+        """The forkserver tells how a rank ended."""
+
+    def ask_stacks(self):
+        self.server.send(kind="stacks")
+
+    def stop(self):
+        """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
+        token = time.monotonic_ns()
+        try:
+            self.server.socket.settimeout(2)
+            self.server.send(kind="stop", token=token)
+            while (message := self.server.receive())["kind"] != "stopped" or message["token"] != token:
+                pass
+            self.server.socket.settimeout(None)
+        except (OSError, LaunchError):
+            self.server.close()
+            _forkservers.pop(self.device, None)
+
+
+class CommandJob:
+    """Ranks started by the real `deepspeed` command.  Their pipes are named and lie in a private folder.
+
+    The command needs a port before any rank exists, so a free one is looked up and could in principle be taken by another program
+    before the ranks bind it; and they bind it on every interface.  The forkserver has neither weakness.
+    """
+
+    source = process = command = None
+
+    def __init__(self, payload, ranks, device):
+        self.payload, self.ranks, self.device = payload, ranks, device
+        self.pipes = []
+
+    def prepare(self, progress):
+        progress.say("the deepspeed command starts every rank as a new Python (10 to 30 s)")
+        self.folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)  # mode 0700
+        self.lock = os.open(Path(self.folder.name) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)  # ranks leave when it is released, which the kernel's death does too
+
+    def start(self):
+        path = Path(self.folder.name)
+        with open(os.open(path / "payload", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(self.payload)
+        for rank in range(self.ranks):
+            for name in PIPES:
+                os.mkfifo(path / f"{name}-{rank}", 0o600)
+            self.pipes.append(tuple(os.open(path / f"{name}-{rank}", os.O_RDONLY | os.O_NONBLOCK) for name in PIPES))
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        count = ["--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)]
+        self.command = ["deepspeed", *count, "--master_addr", "127.0.0.1", "--master_port", str(port), "--module", "helpers.ranks", str(path)]
+        variables = environment(self.device, self.ranks, port)
+        variables["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "deepspeed.launcher.runner", *self.command[1:]],
+            env=variables, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True,
+        )  # fmt: skip
+
+    def log_text(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+    def pipe_closed(self, outcome):
+        """A rank that closed its report pipe without a report has gone; the command's log says how."""
+        if outcome.report is None:
+            codes = [line.rpartition("= ")[2] for line in self.log_text().splitlines() if "exits with return code =" in line]
+            outcome.status = int(codes[0]) if codes else 1
+
+    def check(self, outcomes):
+        """The command itself may end before a rank has opened its pipes."""
+        if self.process.poll() is not None and not any(outcome.output or outcome.report for outcome in outcomes):
+            raise LaunchError(f"the deepspeed command ended with status {self.process.returncode}:\n{self.log_text()[-2000:]}")
+
+    def ask_stacks(self):
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            command = child.cmdline()
+            if "helpers.ranks" in command and "--module" not in command:
+                child.send_signal(signal.SIGUSR1)
+
+    def stop(self):
+        """Let finished ranks leave, then end the command and all it started."""
+        os.close(self.lock)
+        if self.process:
+            try:
+                self.process.wait(0.2)
+            except subprocess.TimeoutExpired:
+                pass
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.process.wait()
+            self.log.close()
+        self.folder.cleanup()

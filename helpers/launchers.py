@@ -1,0 +1,226 @@
+"""Real ranks from a notebook cell: `launch(function, ranks=4)`.
+
+Two back ends start the same `helpers.ranks.run`: a warm forkserver (default: ranks in milliseconds), and the real `deepspeed`
+command.  Whatever happens, no rank outlives the call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import cloudpickle
+import psutil
+
+from helpers.backends import CommandJob, ForkedJob
+from helpers.failures import LaunchError, Outcome, RankError, failure, hang
+from helpers.progress import Progress
+from helpers.watching import drain, watch
+
+__all__ = ["LaunchError", "RankError", "Reports", "launch"]
+
+MOST_RANKS = 64
+BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
+SHOWN_CHARACTERS = 20_000
+IMPORTED = time.time()
+
+_busy = threading.Lock()
+
+
+class Reports(list):
+    """What each rank returned, in rank order; beside it what they wrote and how they were run.
+
+    Attributes:
+        outputs: list of str, everything that each rank wrote to stdout and stderr.
+        seconds: float, wall-clock time from the call to the last report.
+        device: "cpu" or "cuda".
+        command: list of str, the command line of the `deepspeed` back end, else None.
+    """
+
+    def __init__(self, values, outputs, seconds, device, command=None):
+        super().__init__(values)
+        self.outputs, self.seconds, self.device, self.command = outputs, seconds, device, command
+
+
+def free_memory():
+    """Bytes that this process and its children may still take: the machine's, or the container's where that is less."""
+    free = psutil.virtual_memory().available
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    try:
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    except (OSError, ValueError):  # no cgroup, or no limit ("max")
+        pass
+    return free
+
+
+def check_ranks(ranks):
+    if isinstance(ranks, bool) or not isinstance(ranks, int):
+        raise TypeError(f"ranks must be a whole number from 1 to {MOST_RANKS}, not {ranks!r}")
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {ranks}")
+    free = free_memory()
+    if ranks * BYTES_PER_RANK > free:
+        raise MemoryError(
+            f"{ranks} ranks need at least {ranks * BYTES_PER_RANK / 1e9:.1f} GB and {free / 1e9:.1f} GB is free: "
+            f"use at most {max(free // BYTES_PER_RANK, 0)} ranks, or close other programs"
+        )
+
+
+def pack(function, arguments):
+    """Function and arguments as bytes; an error that names what cannot be sent."""
+    if not callable(function):
+        raise TypeError(f"launch needs a function to run in every rank, not {function!r}")
+    try:
+        return cloudpickle.dumps((function, dict(arguments)))
+    except Exception as error:
+        parts = {f"argument {name!r}": value for name, value in dict(arguments).items()}
+        if inspect.isfunction(function):
+            used = inspect.getclosurevars(function)
+            parts |= {f"the variable {name!r}, which the function uses": value for name, value in {**used.globals, **used.nonlocals}.items()}
+        culprits = [name for name, value in parts.items() if not _picklable(value)]
+        where = f" ({'; '.join(culprits)})" if culprits else ""
+        raise TypeError(f"{getattr(function, '__name__', function)} cannot be sent to the ranks{where}: {error}") from None
+
+
+def _picklable(value):
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def gpu_count():
+    """GPUs that this process may use, without creating a CUDA context."""
+    if not any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")):
+        return 0
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def choose_device(device, ranks):
+    """GPUs when there are at least as many as ranks, else the CPU; `device` forces."""
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f'device must be "cpu", "cuda" or None, not {device!r}')
+    if device == "cpu":
+        return "cpu"
+    gpus = gpu_count()
+    if device == "cuda" and gpus < ranks:
+        raise ValueError(f'device="cuda" needs a GPU for each of {ranks} ranks, and there are {gpus}: leave device out to use the CPU')
+    return "cuda" if gpus >= ranks else "cpu"
+
+
+def changed_helpers():
+    """Files of this package that were edited after this kernel imported them."""
+    folder = Path(__file__).parent
+    return [path.name for path in sorted(folder.glob("*.py")) if path.stat().st_mtime > IMPORTED and f"helpers.{path.stem}" in sys.modules]
+
+
+@contextmanager
+def no_interrupt():
+    """Put off Ctrl-C: starting and stopping ranks must not be cut short.  (Only the main thread is ever interrupted.)"""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
+
+
+def out_of_memory_kills():
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def show(outcome, ranks):
+    """Print what rank 0 wrote, its beginning and end where it is long."""
+    text = outcome.text
+    if len(text) > SHOWN_CHARACTERS:
+        half = SHOWN_CHARACTERS // 2
+        left_out = len(text) - 2 * half
+        text = f"{text[:half]}\n[... {left_out:,} more characters of rank 0: see .outputs[0] of what launch returned ...]\n{text[-half:]}"
+    if text:
+        print(text, end="" if text.endswith("\n") else "\n")
+
+
+def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, launcher=None, command=False):
+    """Run `function(**arguments)` in `ranks` processes and return what each returned.
+
+    The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK, LOCAL_RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT are set, and `deepspeed.init_distributed()` finds the other ranks.
+
+    Args:
+        function: any function of a cell; closures and lambdas too.  Its return value must be picklable.
+        ranks: how many processes, 1 to 64.
+        arguments: keyword arguments, the same for every rank.
+        device: "cuda" or "cpu"; by default GPUs when there are at least as many as ranks, else the CPU with gloo.
+        timeout: seconds after which the job counts as hung.
+        launcher: None for the warm forkserver, "deepspeed" for the real command.
+        command: print the command line (of the `deepspeed` back end).
+
+    Returns:
+        `Reports`, a list in rank order.  Rank 0's output is printed; every rank's is in `.outputs`.
+
+    Raises:
+        TypeError, ValueError, MemoryError: before any process starts, when an argument cannot be used.
+        RankError: a rank failed or hung; names the guilty rank and the cause.
+        LaunchError: the job could not be started, or another launch is running in this kernel.
+    """
+    if os.name != "posix":
+        raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
+    check_ranks(ranks)
+    if launcher not in (None, "deepspeed"):
+        raise ValueError(f'launcher must be None or "deepspeed", not {launcher!r}')
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    payload = pack(function, arguments or {})
+    device = choose_device(device, ranks)
+    if not _busy.acquire(blocking=False):
+        raise LaunchError("a launch is running in this kernel already: wait for it, or interrupt it")
+    try:
+        return _run(CommandJob if launcher else ForkedJob, payload, ranks, device, timeout, command)
+    finally:
+        _busy.release()
+
+
+def _run(back_end, payload, ranks, device, timeout, command):
+    started, kills_before = time.perf_counter(), out_of_memory_kills()
+    outcomes = [Outcome(rank) for rank in range(ranks)]
+    with Progress() as progress:
+        if changed := changed_helpers():
+            print(f"note: {', '.join(changed)} changed since this kernel imported it: ranks use the new file, this kernel the old; restart it to use one")
+        job = back_end(payload, ranks, device)
+        job.prepare(progress)
+        try:
+            with no_interrupt():
+                job.start()
+            late = watch(job, outcomes, timeout, progress)
+        finally:
+            with no_interrupt():
+                job.stop()
+                drain(job, outcomes)
+    if command and job.command:
+        print("$", " ".join(job.command))
+    show(outcomes[0], ranks)
+    if late:
+        raise hang(outcomes, timeout)
+    if any(outcome.failed for outcome in outcomes):
+        raise failure(outcomes, out_of_memory_kills() > kills_before)
+    values = [outcome.report["value"] for outcome in outcomes]
+    return Reports(values, [outcome.text for outcome in outcomes], time.perf_counter() - started, device, job.command)

@@ -1,0 +1,147 @@
+"""What happens inside a rank before and after the learner's function; the same for both back ends of `launch`.
+
+A rank reads its work (a cloudpickle of function and arguments), runs it, and writes exactly one report: what the function
+returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's business (`helpers.launchers`).
+"""
+
+import faulthandler
+import fcntl
+import io
+import os
+import shutil
+import signal
+import struct
+import sys
+import threading
+import traceback
+import warnings
+from pathlib import Path
+
+import cloudpickle
+
+# Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
+KNOWN_NOISE = (
+    (r".*(all_gather_into_tensor|reduce_scatter_tensor|_all_gather_base|_reduce_scatter_base).*", FutureWarning),
+    (r".*isinstance\(treespec, LeafSpec\).*", FutureWarning),
+    (r".*is deprecated.*torch\.jit\.script.*", DeprecationWarning),
+)
+
+
+class ReportPickler(cloudpickle.Pickler):
+    """Pickles what a rank returns; tensors on an accelerator travel as CPU tensors, since the kernel may not use the device."""
+
+    def reducer_override(self, obj):
+        torch = sys.modules.get("torch")
+        if torch and isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
+            return obj.detach().cpu().__reduce_ex__(self.proto)
+        return super().reducer_override(obj)
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.proto = cloudpickle.DEFAULT_PROTOCOL
+
+
+def dumps(value):
+    """Bytes of any picklable value."""
+    file = io.BytesIO()
+    ReportPickler(file).dump(value)
+    return file.getvalue()
+
+
+def describe(error):
+    """An exception as plain strings: its class may exist in this rank only.  Frames are (file, line, function), outermost first."""
+    frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    own = max((index for index, frame in enumerate(frames) if frame[0] == __file__), default=-1)
+    cause = error.__cause__
+    return {
+        "type": type(error).__qualname__,
+        "message": str(error),
+        "frames": frames[own + 1 :],
+        "cause": f"{type(cause).__qualname__}: {cause}" if cause else None,
+    }
+
+
+def prepare():
+    """Switch off what would hang or break a job on a learner's machine, and silence the known noise; torch is imported already."""
+    import deepspeed
+    import torch
+
+    # Compiled at first use, waits for ever on a stale lock, fails without a compiler, leaves files in /dev/shm; gloo does its work.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    for message, category in KNOWN_NOISE:
+        warnings.filterwarnings("ignore", message=message, category=category)
+
+
+def serve_store(listener):
+    """Rank 0: serve the rendezvous store on the socket that the kernel bound to 127.0.0.1, so that no port is guessed."""
+    from torch.distributed import TCPStore
+
+    size, port = int(os.environ["WORLD_SIZE"]), int(os.environ["MASTER_PORT"])
+    return TCPStore("127.0.0.1", port, size, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+
+
+def write(descriptor, body):
+    """The report: eight bytes of length, then the body."""
+    for part in (struct.pack("!Q", len(body)), body):
+        view = memoryview(part)
+        while view:
+            view = view[os.write(descriptor, view[: 1 << 20]) :]
+
+
+def work(payload):
+    """Run the function that the payload holds; the report's bytes."""
+    try:
+        size = os.fstat(payload).st_size
+        function, arguments = cloudpickle.loads(os.pread(payload, size, 0))
+        value = function(**arguments)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too: a rank that leaves early must say so
+        return dumps({"error": describe(error)})
+    try:
+        return dumps({"value": value})
+    except Exception as error:
+        return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}})
+
+
+def run(payload, report, stacks, listener=None):
+    """One rank from start to report; then wait to be stopped.
+
+    A rank that has finished keeps its sockets open, so that no slower rank sees a connection closed by a rank that did nothing wrong.
+    """
+    file = os.fdopen(stacks, "w")
+    faulthandler.enable(file, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file, all_threads=False)
+    sys.stdout.reconfigure(line_buffering=True)
+    prepare()
+    store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
+    body = work(payload)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    write(report, body)
+    os.close(report)
+    while True:
+        signal.pause()
+
+
+def leave_with_kernel(lock, folder):
+    """Thread under the `deepspeed` command: the kernel holds this file's lock while it wants the ranks, and loses it when it dies."""
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    shutil.rmtree(folder, ignore_errors=True)  # the kernel may not live to do it
+    os._exit(0)
+
+
+def main(folder):
+    """A rank started by the `deepspeed` command: its pipes are named, and lie in a private folder."""
+    folder, rank = Path(folder), os.environ["RANK"]
+    lock = os.open(folder / "lock", os.O_RDWR)
+    threading.Thread(target=leave_with_kernel, args=(lock, folder), daemon=True).start()
+    report, output, stacks = (os.open(folder / f"{name}-{rank}", os.O_WRONLY) for name in ("report", "output", "stacks"))
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    run(os.open(folder / "payload", os.O_RDONLY), report, stacks)
+
+
+if __name__ == "__main__":
+    from helpers import ranks  # the module by its own name, which is also the name in its tracebacks
+
+    ranks.main(sys.argv[-1])

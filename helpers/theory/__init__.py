@@ -1,0 +1,58 @@
+"""Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
+
+`layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
+paper and to DeepSpeed's last byte.  `communication`: bytes that a collective must move.
+"""
+
+from helpers.theory.communication import COLLECTIVES, wire_bytes
+from helpers.theory.layers import (
+    attention_activation_bytes,
+    attention_flops,
+    attention_parameters,
+    block_activation_bytes,
+    block_flops,
+    block_parameters,
+    checkpointed_activation_bytes,
+    embedding_activation_bytes,
+    embedding_parameters,
+    feed_forward_activation_bytes,
+    feed_forward_flops,
+    feed_forward_parameters,
+    gpt_activation_bytes,
+    gpt_flops,
+    gpt_parameters,
+    head_activation_bytes,
+    korthikanti_block_bytes,
+    norm_activation_bytes,
+    norm_parameters,
+    training_flops,
+)
+from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes
+
+__all__ = [
+    "COLLECTIVES",
+    "MOMENTS",
+    "attention_activation_bytes",
+    "attention_flops",
+    "attention_parameters",
+    "block_activation_bytes",
+    "block_flops",
+    "block_parameters",
+    "checkpointed_activation_bytes",
+    "deepspeed_bytes",
+    "embedding_activation_bytes",
+    "embedding_parameters",
+    "feed_forward_activation_bytes",
+    "feed_forward_flops",
+    "feed_forward_parameters",
+    "gpt_activation_bytes",
+    "gpt_flops",
+    "gpt_parameters",
+    "head_activation_bytes",
+    "ideal_bytes",
+    "korthikanti_block_bytes",
+    "norm_activation_bytes",
+    "norm_parameters",
+    "training_flops",
+    "wire_bytes",
+]

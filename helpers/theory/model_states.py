@@ -1,0 +1,128 @@
+"""Bytes of model states that one data-parallel rank holds under ZeRO stages 0 to 3.
+
+`ideal_bytes` is the ZeRO paper (Rajbhandari et al., arXiv 1910.02054, section 5); `deepspeed_bytes` is DeepSpeed 0.19 to the byte, with its
+padding, its buckets and the parameters that straddle two partitions.  Both for Adam, as {category: bytes}.
+"""
+
+MOMENTS = ("after step", "between micro-batches", "after backward")
+BYTES = {"bf16": 2, "fp32": 4}
+
+
+def _ceil(a, b):
+    return -(-a // b)
+
+
+def _check(ranks, stage, dtype):
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"stage must be 0, 1, 2 or 3, not {stage!r}")
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
+    if dtype not in BYTES:
+        raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
+
+
+def ideal_bytes(parameters, ranks=1, stage=0, dtype="bf16"):
+    """The paper's account, in bytes per rank, with everything in its place between forward and step.
+
+    bf16 (mixed precision, K = 12): 2 + 2 + 12 bytes per parameter: parameters and gradients, and fp32 master weights, momentum and variance.
+    fp32: 4 + 4 + 8, with no second copy of the weights.  Stage 1 divides the optimizer's part by the ranks, stage 2 the gradients too,
+    stage 3 the parameters too (arXiv 1910.02054, sections 5.1 to 5.3).
+
+    Returns:
+        {"parameters", "gradients", "master weights", "optimizer states": bytes}, float where a division leaves a fraction.
+    """
+    _check(ranks, stage, dtype)
+    element = BYTES[dtype]
+    return {
+        "parameters": element * parameters / (ranks if stage >= 3 else 1),
+        "gradients": element * parameters / (ranks if stage >= 2 else 1),
+        "master weights": (4 * parameters if dtype == "bf16" else 0) / (ranks if stage >= 1 else 1),
+        "optimizer states": 8 * parameters / (ranks if stage >= 1 else 1),
+    }
+
+
+def deepspeed_bytes(
+    sizes, ranks=1, rank=0, stage=0, dtype="bf16", moment="between micro-batches", reduce_bucket_size=500_000_000, overlap_comm=None,
+    persistence_threshold=100_000,
+):  # fmt: skip
+    """What rank `rank` holds under DeepSpeed 0.19, to the byte, from its second step on.
+
+    Derived from DeepSpeed's source and held against measurements by this course's tests: one parameter group, torch's AdamW, no offload,
+    gradients accumulated in the model's dtype.  With A = parameters padded to a multiple of 2 x ranks and P = A / ranks:
+    stage 1 holds e A + 12 P and between micro-batches full gradients and a bucket; stage 2 keeps whole every gradient that touches its
+    partition; stage 3 rounds each parameter up to a multiple of the ranks, and its gradient partition and bucket are permanent.
+    In fp32 stages 1 to 3 keep a separate fp32 master copy all the same.
+
+    Args:
+        sizes: number of elements of each parameter, in the model's order.
+        moment: "after step", "between micro-batches" (after a backward pass that is not the last before a step) or "after backward"
+            (the last one before a step).
+        reduce_bucket_size: elements; DeepSpeed's key of that name.
+        overlap_comm: DeepSpeed's key; by default True for stage 3 only, as in DeepSpeed.
+        persistence_threshold: `stage3_param_persistence_threshold`; parameters up to this size stay gathered.
+
+    Returns:
+        {category: bytes}; "other" is the norm of the gradients and the overflow flag.
+    """
+    _check(ranks, stage, dtype)
+    if moment not in MOMENTS:
+        raise ValueError(f"moment must be one of {', '.join(MOMENTS)}; not {moment!r}")
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank!r}")
+    element = BYTES[dtype]
+    if stage == 0:
+        return _stage_0(sizes, element, moment)
+    if stage == 3:
+        return _stage_3(sizes, ranks, element, reduce_bucket_size, persistence_threshold)
+    return _stages_1_and_2(sizes, ranks, rank, stage, element, moment, reduce_bucket_size * (2 if overlap_comm else 1))
+
+
+def _stage_0(sizes, element, moment):
+    total = sum(sizes)
+    return {
+        "parameters": element * total,
+        "gradients": 0 if moment == "after step" else element * total,
+        "master weights": 4 * total if element == 2 else 0,
+        "optimizer states": 8 * total + 4 * len(sizes),  # Adam's step counter, 4 bytes per parameter tensor
+        "buffers": 0,
+        "other": 0,
+    }
+
+
+def _stages_1_and_2(sizes, ranks, rank, stage, element, moment, bucket):
+    total = sum(sizes)
+    padded = _ceil(total, 2 * ranks) * 2 * ranks
+    part = padded // ranks
+    first, last = rank * part, (rank + 1) * part
+    offset = touching = 0
+    for size in sizes:
+        if offset < last and offset + size > first:
+            touching += size
+        offset += size
+    padding = max(0, last - max(first, total))
+    gradients = {
+        "after step": 0,
+        "between micro-batches": element * (total if stage == 1 else touching),
+        "after backward": element * (touching + padding),
+    }
+    return {
+        "parameters": element * padded,
+        "gradients": gradients[moment],
+        "master weights": 4 * part,
+        "optimizer states": 8 * part + 4,
+        "buffers": element * bucket if stage == 1 and moment == "between micro-batches" else 0,
+        "other": 4,
+    }
+
+
+def _stage_3(sizes, ranks, element, bucket, persistence_threshold):
+    part = sum(_ceil(size, ranks) for size in sizes)
+    gathered = sum(_ceil(size, ranks) * ranks for size in sizes if size <= persistence_threshold)
+    return {
+        "parameters": element * (part + gathered),
+        "gradients": element * part,
+        "master weights": 4 * part,
+        "optimizer states": 8 * part + 4,
+        "buffers": element * bucket,
+        "other": 9,
+    }
