@@ -6,6 +6,7 @@ plain script and imports nothing from `helpers`, so that an edited helper counts
 Nobody outlives the kernel: the kernel holds the only write end of the *life pipe*, and this process ends when that pipe does;
 ranks are killed by this process, or by Linux (PR_SET_PDEATHSIG) should this process die first.
 """
+
 import ctypes
 import gc
 import importlib

@@ -204,7 +204,8 @@ def _run(back_end, payload, ranks, device, timeout, command):
     outcomes = [Outcome(rank) for rank in range(ranks)]
     with Progress() as progress:
         if changed := changed_helpers():
-            print(f"note: {', '.join(changed)} changed since this kernel imported it: ranks use the new file, this kernel the old; restart it to use one")
+            files = ", ".join(changed)
+            print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")
         job = back_end(payload, ranks, device)
         job.prepare(progress)
         try:

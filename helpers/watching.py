@@ -96,5 +96,3 @@ def drain(job, outcomes):
             while name != "report" and (part := read(pipe)):
                 getattr(outcome, name).extend(part)
             os.close(pipe)
-
-

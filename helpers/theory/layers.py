@@ -85,9 +85,10 @@ def norm_activation_bytes(batch, sequence, width, element):
 def attention_activation_bytes(batch, sequence, width, heads, element, kernel="sdpa"):
     """What attention keeps, without its norm.
 
-    sdpa: 5 e s b h + 4 a s b: its input, q, k, v together, the result and one fp32 log-sum-exp per head and token
-    (FlashAttention, arXiv 2205.14135, section 3.1).
-    explicit: 5 e s b h + 2 e a s^2 b + s^2: q, k, v copied head by head... the scores' softmax and its input's scale stay s x s.
+    sdpa: 5 e s b h + 4 a s b: its input, q, k and v, the result, and one fp32 log-sum-exp per head and token (FlashAttention,
+    arXiv 2205.14135, section 3.1).
+    explicit: 5 e s b h + e a s^2 b + s^2: the softmax of s x s scores for every head instead, and one boolean mask.  Korthikanti et al.
+    (arXiv 2205.05198, section 4.1) count 5 a s^2 b, since they keep the softmax, its dropout mask and the dropout's output.
     """
     tokens = batch * sequence
     if kernel == "sdpa":

@@ -1,0 +1,193 @@
+"""Checks that tell a learner what is wrong and why.
+
+A check calls the learner's function and compares it with a reference solution.  What is wrong with the answer is said in words and raises nothing;
+an error in the check itself is not caught.  `mistakes` are answers that people really give, each with what to think about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from helpers import theory
+from helpers.models import GPTSize
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A formula to write.
+
+    Attributes:
+        reference: the solution; its keyword arguments are those that the learner's function gets.
+        cases: keyword arguments to try.
+        mistakes: {what to think about: a wrong solution that this answers}.
+        praise: what a correct answer has shown.
+    """
+
+    reference: Callable
+    cases: tuple[dict, ...]
+    mistakes: dict[str, Callable] = field(default_factory=dict)
+    praise: str = ""
+
+    def check(self, answer):
+        """Print a verdict in words; True where the answer is right."""
+        verdict = self.verdict(answer)
+        print(verdict)
+        return verdict.startswith("correct")
+
+    def verdict(self, answer):
+        if not callable(answer):
+            return f"not yet: the check needs your function itself, not {answer!r}"
+        for case in self.cases:
+            said = ", ".join(f"{name}={value}" for name, value in case.items())
+            try:
+                got = answer(**case)
+            except Exception as error:
+                return f"not yet: your function raised {type(error).__name__} for {said}: {error}"
+            if got is None or got is ...:
+                return "not yet: your function returns nothing so far; replace the dots by your formula"
+            expected = self.reference(**case)
+            if not isinstance(got, (int, float)) or isinstance(got, bool):
+                return f"not yet: your function returns {got!r} for {said}, where a number is asked for"
+            if not _close(got, expected):
+                thought = next((words for words, wrong in self.mistakes.items() if _close(got, wrong(**case))), "")
+                return f"not yet: for {said} your function gives {got:,.6g} where {expected:,.6g} is right" + (f"; {thought}" if thought else "")
+        return f"correct for {len(self.cases)} cases" + (f": {self.praise}" if self.praise else "")
+
+
+def _close(a, b):
+    return abs(a - b) <= 1e-9 * max(abs(a), abs(b), 1e-300)
+
+
+# ---------------------------------------------------------------------------------------------------------------- lesson 00
+
+
+sum_of_ranks = Exercise(
+    reference=lambda ranks: ranks * (ranks - 1) // 2,
+    cases=({"ranks": 1}, {"ranks": 2}, {"ranks": 4}, {"ranks": 8}),
+    mistakes={
+        "ranks are counted from 0, so the last one is ranks - 1": lambda ranks: ranks * (ranks + 1) // 2,
+        "that is the number of ranks, and each of them brings its own number": lambda ranks: ranks,
+        "that is the last rank's number, and all of them are added": lambda ranks: ranks - 1,
+    },
+    praise="0 + 1 + ... + (ranks - 1)",
+)
+tokens_per_step = Exercise(
+    reference=lambda micro_batch, length, accumulation, ranks: micro_batch * length * accumulation * ranks,
+    cases=(
+        {"micro_batch": 8, "length": 64, "accumulation": 1, "ranks": 2},
+        {"micro_batch": 2, "length": 32, "accumulation": 4, "ranks": 4},
+    ),
+    mistakes={
+        "how many micro-batches does a rank run before it steps?": lambda micro_batch, length, accumulation, ranks: micro_batch * length * ranks,
+        "every rank reads its own sequences": lambda micro_batch, length, accumulation, ranks: micro_batch * length * accumulation,
+        "a sequence holds `length` tokens": lambda micro_batch, length, accumulation, ranks: micro_batch * accumulation * ranks,
+    },
+    praise="a step sees every rank's micro-batches",
+)
+
+
+def check_mean(reports):
+    """Lesson 00: every rank should return the mean of (rank + 1)^2 over all ranks."""
+    ranks = len(reports)
+    expected = sum((rank + 1) ** 2 for rank in range(ranks)) / ranks
+    for rank, got in enumerate(reports):
+        if got is None:
+            verdict = f"not yet: rank {rank} returned nothing; return the mean"
+        elif not isinstance(got, (int, float)):
+            verdict = f"not yet: rank {rank} returned {got!r}; return a plain number, with .item()"
+        elif _close(got, (rank + 1) ** 2):
+            verdict = f"not yet: rank {rank} returned its own value {got:g}: nothing was communicated"
+        elif _close(got, expected * ranks):
+            verdict = f"not yet: rank {rank} returned {got:g}, which is the sum; a mean is divided by the number of ranks"
+        elif not _close(got, expected):
+            verdict = f"not yet: rank {rank} returned {got:g} where the mean is {expected:g}"
+        else:
+            continue
+        print(verdict)
+        return False
+    print(f"correct: all {ranks} ranks know the mean, {expected:g}")
+    return True
+
+
+# ---------------------------------------------------------------------------------------------------------------- lesson 01
+
+
+untied_parameters = Exercise(
+    reference=lambda vocabulary, context, width, layers: theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + vocabulary * width,
+    cases=(
+        {"vocabulary": 256, "context": 64, "width": 64, "layers": 4},
+        {"vocabulary": 50257, "context": 1024, "width": 768, "layers": 12},
+    ),
+    mistakes={
+        "that is the tied model; an untied head has a matrix of its own": lambda vocabulary, context, width, layers: theory.gpt_parameters(
+            GPTSize(vocabulary, context, width, layers, 1)
+        ),
+        "the head scores tokens, not positions": lambda vocabulary, context, width, layers: (
+            theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + (vocabulary + context) * width
+        ),
+        "this head has no bias": lambda vocabulary, context, width, layers: (
+            theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + vocabulary * width + vocabulary
+        ),
+        "the norm before the head has 2 h parameters": lambda vocabulary, context, width, layers: (
+            theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + vocabulary * width - 2 * width
+        ),
+    },
+    praise="untying adds vocabulary x width",
+)
+gated_feed_forward_parameters = Exercise(
+    reference=lambda width, hidden: 3 * width * hidden,
+    cases=({"width": 64, "hidden": 176}, {"width": 4096, "hidden": 11008}),
+    mistakes={
+        "count the gate's matrix too": lambda width, hidden: 2 * width * hidden,
+        "these maps have no biases": lambda width, hidden: 3 * width * hidden + 2 * hidden + width,
+    },
+    praise="three matrices: gate, up and down",
+)
+crossover_length = Exercise(
+    reference=lambda width, heads: 9 * width / heads,
+    cases=({"width": 64, "heads": 4}, {"width": 768, "heads": 12}, {"width": 12288, "heads": 96}),
+    mistakes={
+        "every head keeps its own T x T matrix": lambda width, heads: 9 * width,
+        "the feed-forward keeps its input as well as the two wide tensors": lambda width, heads: 8 * width / heads,
+        "the GELU's output is kept as well as its input": lambda width, heads: 5 * width / heads,
+    },
+    praise="nine widths per head: 576 tokens for GPT-2, 1,152 for GPT-3",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------- lesson 02
+
+
+momentum_bytes = Exercise(
+    reference=lambda parameters: 12 * parameters,
+    cases=({"parameters": 1}, {"parameters": 220544}),
+    mistakes={
+        "that is Adam: how many moments does SGD with momentum keep?": lambda parameters: 16 * parameters,
+        "that is SGD without momentum": lambda parameters: 8 * parameters,
+        "the momentum is kept in fp32, 4 bytes": lambda parameters: 10 * parameters,
+    },
+    praise="2 + 2 + 4 + 4 bytes per parameter",
+)
+largest_model = Exercise(
+    reference=lambda memory: memory / 16,
+    cases=({"memory": 24e9}, {"memory": 80e9}),
+    mistakes={
+        "that counts the bf16 weights alone; training holds gradients and optimizer states too": lambda memory: memory / 2,
+        "that counts weights and gradients; Adam's states are missing": lambda memory: memory / 4,
+        "fp32 master weights are missing": lambda memory: memory / 12,
+    },
+    praise="24 GB hold the states of 1.5 billion parameters, and not one activation",
+)
+checkpoint_saving = Exercise(
+    reference=lambda batch, sequence, width, heads: theory.block_activation_bytes(batch, sequence, width, heads, 2) - 2 * batch * sequence * width,
+    cases=({"batch": 2, "sequence": 64, "width": 64, "heads": 4}, {"batch": 1, "sequence": 2048, "width": 12288, "heads": 96}),
+    mistakes={
+        "the block's input is still kept": lambda batch, sequence, width, heads: theory.block_activation_bytes(batch, sequence, width, heads, 2),
+        "that is what remains, not what is saved": lambda batch, sequence, width, heads: 2 * batch * sequence * width,
+        "that is fp32; the job is bf16, 2 bytes": lambda batch, sequence, width, heads: (
+            theory.block_activation_bytes(batch, sequence, width, heads, 4) - 4 * batch * sequence * width
+        ),
+    },
+    praise="all but the block's input",
+)

@@ -1,0 +1,172 @@
+"""The course's figures, drawn from plain data.  Each comes with a sentence that holds its key numbers.
+
+A notebook stores the picture as PNG and the sentence as text, so that a reader without sight has the numbers and nbval compares them.
+The same category has the same colour and hatch in every lesson.  MB = 10^6 bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import matplotlib
+import matplotlib.style
+from matplotlib.figure import Figure
+
+STYLE = Path(__file__).with_name("course.mplstyle")
+# Okabe and Ito's colours, distinct for colour-blind readers, with a hatch for print.
+LOOK = {
+    "parameters": ("#0072B2", ""),
+    "gradients": ("#D55E00", "//"),
+    "master weights": ("#009E73", ""),
+    "optimizer states": ("#56B4E9", "\\\\"),
+    "buffers": ("#999999", "xx"),
+    "activations": ("#E69F00", ".."),
+    "inputs": ("#CC79A7", "--"),
+    "other": ("#444444", ""),
+}
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+class Plot:
+    """A matplotlib figure and the sentence that says what it shows; the last expression of a cell displays both."""
+
+    def __init__(self, figure, sentence):
+        self.figure, self.sentence = figure, sentence
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png", metadata={"Software": None})
+        return {"image/png": file.getvalue(), "text/plain": f"Figure: {self.sentence}"}
+
+
+def new_figure(columns=1, **options):
+    """A figure in the course's style, and its axes (one, or a list where there are several columns)."""
+    with matplotlib.style.context(STYLE):
+        figure = Figure(**options)
+        axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
+    return figure, axes[0] if columns == 1 else axes
+
+
+def unit(largest):
+    """The unit that keeps numbers short: (divisor, name)."""
+    for divisor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest >= divisor:
+            return divisor, name
+    return 1, "bytes"
+
+
+def amount(size):
+    """A number of bytes for a sentence: '3,528,912 bytes' or '3.5 GB'."""
+    divisor, name = unit(size)
+    return f"{size:,.0f} bytes" if size < 1e9 else f"{size / divisor:,.1f} {name}"
+
+
+def memory_bars(clusters, title):
+    """Stacked bars of memory by category, measured beside predicted.
+
+    Args:
+        clusters: {cluster: {bar: {category: bytes}}}, for instance {"bf16": {"predicted": ..., "measured": ...}}.
+        title: what the figure shows.
+    """
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        bars = [(cluster, name, sizes) for cluster, group in clusters.items() for name, sizes in group.items()]
+        divisor, unit_name = unit(max(sum(sizes.values()) for _, _, sizes in bars))
+        places, place = [], 0.0
+        for index, (cluster, _, _) in enumerate(bars):
+            place += 1.0 if index == 0 or bars[index - 1][0] == cluster else 1.6
+            places.append(place)
+        used = [category for category in LOOK if any(sizes.get(category) for _, _, sizes in bars)]
+        bottoms = [0.0] * len(bars)
+        for category in used:
+            heights = [sizes.get(category, 0) / divisor for _, _, sizes in bars]
+            colour, hatch = LOOK[category]
+            axes.bar(places, heights, bottom=bottoms, width=0.8, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=category)
+            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+        for place, bottom in zip(places, bottoms):
+            axes.annotate(f"{bottom:,.3g}", (place, bottom), ha="center", va="bottom", fontsize=9, xytext=(0, 2), textcoords="offset points")
+        one = len(clusters) == 1
+        axes.set_xticks(places, [name if one else f"{name}\n{cluster}" for cluster, name, _ in bars])
+        axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(bottoms)))
+        axes.grid(False, axis="x")
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(
+        f"{cluster}: " + ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in group.items()) for cluster, group in clusters.items()
+    )
+    return Plot(figure, f"{title}. {said}.")
+
+
+def memory_over_time(history, title, predicted=None):
+    """Memory by category after every allocation and release, in order; the marks of the ledger as vertical lines.
+
+    Args:
+        history: a `helpers.ledger.History`.
+        title: what the figure shows.
+        predicted: {name: bytes} drawn as horizontal lines.
+    """
+    totals = history.total
+    divisor, unit_name = unit(max(totals))
+    used = [category for category in LOOK if any(history.totals.get(category, ()))]
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        colours = [LOOK[category][0] for category in used]
+        layers = [[value / divisor for value in history.totals[category]] for category in used]
+        areas = axes.stackplot(range(len(totals)), layers, labels=used, colors=colours, step="post", linewidth=0)
+        for area, category in zip(areas, used):
+            area.set(hatch=LOOK[category][1], edgecolor="white")
+        top = 1.18 * max(totals) / divisor
+        for name, size in (predicted or {}).items():
+            axes.axhline(size / divisor, color="black", linestyle="--", linewidth=1, label=f"predicted: {name}")
+        for at, name in history.marks:
+            axes.axvline(at, color="black", linewidth=0.6, alpha=0.6)
+            axes.annotate(name, (at, top), rotation=90, va="top", ha="right", fontsize=8, xytext=(-2, 0), textcoords="offset points")
+        axes.set(
+            title=title, xlabel="allocations and releases, in order", ylabel=f"{unit_name} on this rank", xlim=(0, len(totals) - 1), ylim=(0, top)
+        )
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+    lines = "".join(f", predicted {name} {amount(size)}" for name, size in (predicted or {}).items())
+    return Plot(figure, f"{title}. From {amount(totals[0])} to a peak of {amount(max(totals))} and back to {amount(totals[-1])}{lines}.")
+
+
+def curves(lines, title, x, y, log=False, points=None):
+    """Lines over a common axis: {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted).
+
+    The sentence gives each line's last value; pass values that are the same in every run.
+    """
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        for colour, (name, (xs, ys)) in zip(LINES, lines.items()):
+            axes.plot(xs, ys, color=colour, label=name)
+        for colour, (name, (xs, ys)) in zip(LINES, (points or {}).items()):
+            axes.plot(xs, ys, "o", color=colour, label=name, markerfacecolor="white")
+        axes.set(title=title, xlabel=x, ylabel=y)
+        if log:
+            axes.set(xscale="log", yscale="log")
+        else:
+            axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{name} ends at {ys[-1]:,.3g}" for name, (_, ys) in {**lines, **(points or {})}.items())
+    return Plot(figure, f"{title}. {y} over {x}: {said}.")
+
+
+def traffic_bars(steps, title):
+    """Bytes that a rank communicates, beside each other: {bar: {operation: bytes}}, or {bar: bytes} for one colour."""
+    rows = {name: sizes if isinstance(sizes, dict) else {"all": sizes} for name, sizes in steps.items()}
+    operations = list(dict.fromkeys(operation for sizes in rows.values() for operation in sizes))
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        divisor, unit_name = unit(max(sum(sizes.values()) for sizes in rows.values()))
+        bottoms = [0.0] * len(rows)
+        for index, operation in enumerate(operations):
+            heights = [sizes.get(operation, 0) / divisor for sizes in rows.values()]
+            axes.bar(list(rows), heights, bottom=bottoms, color=LINES[index % len(LINES)], label=operation, edgecolor="white")
+            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+        axes.set(title=title, ylabel=f"{unit_name} per rank")
+        axes.grid(False, axis="x")
+        if len(operations) > 1:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in rows.items())
+    return Plot(figure, f"{title}. {said}.")

@@ -1,0 +1,130 @@
+"""What one rank communicates, as three numbers that are kept apart.
+
+*logged*: message bytes per collective, as DeepSpeed's communication logger counts them (the size of the tensor handed in).
+*ideal*: bytes that a bandwidth-optimal algorithm would send for these messages (`helpers.theory.wire_bytes`).  A converted number, not a measured one.
+*sent*: bytes that left this rank through its own sockets (Linux's TCP_INFO; gloo).  Measured; none with NCCL or on another system.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from dataclasses import dataclass, field
+
+from helpers.theory import wire_bytes
+
+BYTES_SENT_OFFSET = 200  # of tcpi_bytes_sent in Linux's struct tcp_info (since 4.19)
+# DeepSpeed's name of an operation, the collective it is, and whether the logged tensor is 1/N of the full one.
+OPERATIONS = {
+    "all_reduce": ("all_reduce", False),
+    "all_reduce_coalesced": ("all_reduce", False),
+    "inference_all_reduce": ("all_reduce", False),
+    "all_gather": ("all_gather", True),
+    "all_gather_into_tensor": ("all_gather", True),
+    "all_gather_coalesced": ("all_gather", True),
+    "all_gather_object": ("all_gather", True),
+    "reduce_scatter_tensor": ("reduce_scatter", False),
+    "reduce_scatter": ("reduce_scatter", False),
+    "reduce": ("reduce", False),
+    "broadcast": ("broadcast", False),
+    "all_to_all_single": ("all_to_all", False),
+    "send": ("send", False),
+    "isend": ("send", False),
+    "recv": (None, False),
+    "irecv": (None, False),
+    "barrier": (None, False),
+}
+
+
+@dataclass
+class Message:
+    """All messages of one operation and size: `bytes` is the size of one, as logged."""
+
+    operation: str
+    bytes: int
+    count: int
+
+
+@dataclass
+class Traffic:
+    """Counts between entering and leaving: `with Traffic() as traffic: engine.step()`.
+
+    Attributes, filled when the block is left:
+        messages: list of `Message`, as DeepSpeed logged them.
+        sent: bytes through this rank's sockets, or None where that cannot be known.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    sent: int | None = None
+    ranks: int = 1
+
+    def __enter__(self):
+        import deepspeed.comm as comm
+
+        if not comm.is_initialized():
+            raise RuntimeError("call deepspeed.init_distributed() or deepspeed.initialize() before counting traffic")
+        self.ranks = comm.get_world_size()
+        comm.configure(enabled=True, prof_all=True, verbose=False)
+        comm.comm.comms_logger.comms_dict.clear()
+        self._before = bytes_sent()
+        return self
+
+    def __exit__(self, *problem):
+        import deepspeed.comm as comm
+
+        after = bytes_sent()
+        self.sent = None if after is None else after - self._before
+        logged = comm.comm.comms_logger.comms_dict
+        self.messages = [Message(name.split(" ")[0], size, row[0]) for name, sizes in logged.items() for size, row in sizes.items()]
+        comm.configure(enabled=False)
+        del self._before
+
+    @property
+    def logged(self):
+        """{operation: message bytes}."""
+        totals = {}
+        for message in self.messages:
+            totals[message.operation] = totals.get(message.operation, 0) + message.bytes * message.count
+        return totals
+
+    @property
+    def ideal(self):
+        """{operation: bytes this rank would send with bandwidth-optimal algorithms}; float."""
+        totals = {}
+        for message in self.messages:
+            if message.operation not in OPERATIONS:
+                raise KeyError(f"no rule for the operation {message.operation!r}: add it to helpers.traffic.OPERATIONS")
+            collective, is_part = OPERATIONS[message.operation]
+            if collective:
+                full = message.bytes * (self.ranks if is_part else 1)
+                totals[message.operation] = totals.get(message.operation, 0) + message.count * wire_bytes(collective, full, self.ranks)
+        return totals
+
+
+def bytes_sent():
+    """Bytes that this process's open TCP connections have sent so far, the rendezvous store's left out; None where unknown."""
+    if not sys.platform.startswith("linux") or _uses_nccl():
+        return None
+    store, total = os.environ.get("MASTER_PORT"), 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                ports = {str(connection.getsockname()[1]), str(connection.getpeername()[1])}
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        except OSError:  # closed meanwhile, or a listening socket without a peer
+            continue
+        if store not in ports and len(info) >= BYTES_SENT_OFFSET + 8:
+            total += struct.unpack_from("=Q", info, BYTES_SENT_OFFSET)[0]
+    return total
+
+
+def _uses_nccl():
+    import torch.distributed as dist
+
+    return dist.is_initialized() and "nccl" in dist.get_backend()
