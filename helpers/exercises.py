@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from helpers import theory
+from helpers.launchers import RankError, launch
 from helpers.models import GPTSize
 
 
@@ -87,27 +88,34 @@ tokens_per_step = Exercise(
 )
 
 
-def check_mean(reports):
-    """Lesson 00: every rank should return the mean of (rank + 1)^2 over all ranks."""
+def check_mean(answer, ranks=2):
+    """Lesson 00: run the learner's function in ranks; each should return the mean of (rank + 1)^2 over all ranks."""
+    try:
+        reports = launch(answer, ranks=ranks, timeout=5)
+    except RankError as error:
+        print(f"not yet: {error}")
+        return False
+    verdict = mean_verdict(reports)
+    print(verdict)
+    return verdict.startswith("correct")
+
+
+def mean_verdict(reports):
+    """The verdict on what the ranks returned."""
     ranks = len(reports)
     expected = sum((rank + 1) ** 2 for rank in range(ranks)) / ranks
     for rank, got in enumerate(reports):
         if got is None:
-            verdict = f"not yet: rank {rank} returned nothing; return the mean"
-        elif not isinstance(got, (int, float)):
-            verdict = f"not yet: rank {rank} returned {got!r}; return a plain number, with .item()"
-        elif _close(got, (rank + 1) ** 2):
-            verdict = f"not yet: rank {rank} returned its own value {got:g}: nothing was communicated"
-        elif _close(got, expected * ranks):
-            verdict = f"not yet: rank {rank} returned {got:g}, which is the sum; a mean is divided by the number of ranks"
-        elif not _close(got, expected):
-            verdict = f"not yet: rank {rank} returned {got:g} where the mean is {expected:g}"
-        else:
-            continue
-        print(verdict)
-        return False
-    print(f"correct: all {ranks} ranks know the mean, {expected:g}")
-    return True
+            return f"not yet: rank {rank} returned nothing; return the mean"
+        if not isinstance(got, (int, float)):
+            return f"not yet: rank {rank} returned a {type(got).__name__}; return a plain number, with .item()"
+        if _close(got, expected * ranks):
+            return f"not yet: rank {rank} returned {got:g}, which is the sum; a mean is divided by the number of ranks"
+        if _close(got, (rank + 1) ** 2):
+            return f"not yet: rank {rank} returned its own value {got:g}: nothing was communicated"
+        if not _close(got, expected):
+            return f"not yet: rank {rank} returned {got:g} where the mean is {expected:g}"
+    return f"correct: all {ranks} ranks know the mean, {expected:g}"
 
 
 # ---------------------------------------------------------------------------------------------------------------- lesson 01

@@ -152,21 +152,33 @@ def curves(lines, title, x, y, log=False, points=None):
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
 
 
+def _stacked(rows, title, y, divisor=1.0):
+    """Stacked bars without the meaning of memory categories: {bar: {part: number}}."""
+    parts = list(dict.fromkeys(part for sizes in rows.values() for part in sizes))
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        bottoms = [0.0] * len(rows)
+        for index, part in enumerate(parts):
+            heights = [sizes.get(part, 0) / divisor for sizes in rows.values()]
+            axes.bar(list(rows), heights, bottom=bottoms, width=0.7, color=LINES[index % len(LINES)], label=part, edgecolor="white")
+            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+        axes.set(title=title, ylabel=y)
+        axes.grid(False, axis="x")
+        if len(parts) > 1:
+            handles, labels = axes.get_legend_handles_labels()
+            axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
 def traffic_bars(steps, title):
     """Bytes that a rank communicates, beside each other: {bar: {operation: bytes}}, or {bar: bytes} for one colour."""
     rows = {name: sizes if isinstance(sizes, dict) else {"all": sizes} for name, sizes in steps.items()}
-    operations = list(dict.fromkeys(operation for sizes in rows.values() for operation in sizes))
-    with matplotlib.style.context(STYLE):
-        figure, axes = new_figure()
-        divisor, unit_name = unit(max(sum(sizes.values()) for sizes in rows.values()))
-        bottoms = [0.0] * len(rows)
-        for index, operation in enumerate(operations):
-            heights = [sizes.get(operation, 0) / divisor for sizes in rows.values()]
-            axes.bar(list(rows), heights, bottom=bottoms, color=LINES[index % len(LINES)], label=operation, edgecolor="white")
-            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
-        axes.set(title=title, ylabel=f"{unit_name} per rank")
-        axes.grid(False, axis="x")
-        if len(operations) > 1:
-            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    divisor, unit_name = unit(max(sum(sizes.values()) for sizes in rows.values()))
     said = ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in rows.items())
-    return Plot(figure, f"{title}. {said}.")
+    return Plot(_stacked(rows, title, f"{unit_name} per rank", divisor), f"{title}. {said}.")
+
+
+def share_bars(shares, title, y):
+    """What a whole consists of, in percent: {bar: {part: percent}}."""
+    said = "; ".join(f"{name}: " + ", ".join(f"{part} {share:.1f} %" for part, share in parts.items()) for name, parts in shares.items())
+    return Plot(_stacked(shares, title, y), f"{title}. {said}.")
