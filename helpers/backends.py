@@ -1,6 +1,6 @@
 """The two ways to start ranks: forked from a warm server, or by the real `deepspeed` command.
 
-Both offer `start`, `ask_stacks` and `stop`, and give the kernel three pipes per rank (report, output, stacks).
+Both offer `prepare`, `start`, `ask_stacks` and `stop`, and give the kernel three pipes per rank (report, output, stacks).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -88,11 +87,10 @@ class Forkserver:
         progress.say("first launch of this kernel: importing torch and DeepSpeed once (about 10 s)")
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
-            while not selector.select(0.5):
+            while not selector.select(0.1):
                 progress.tick()
         message = self.receive()
         if message["kind"] == "failed":
-            self.close()
             raise LaunchError(f"torch and DeepSpeed could not be imported; `python -m helpers.check` says what is missing\n{message['reason']}")
         self.ready = True
 
@@ -108,28 +106,35 @@ class Forkserver:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.log.close()
 
 
 _forkservers: dict[str, Forkserver] = {}  # by device; the one sanctioned piece of module state
-_busy = threading.Lock()
 
 
 def warm_forkserver(device, progress):
     server = _forkservers.get(device)
-    if server is None or not server.alive():
+    if server and not server.alive():
+        forget_forkserver(device)
+        server = None
+    if server is None:
         server = _forkservers[device] = Forkserver(device)
     try:
         server.warm_up(progress)
     except LaunchError:
-        _forkservers.pop(device, None)
+        forget_forkserver(device)
         raise
     return server
+
+
+def forget_forkserver(device):
+    _forkservers.pop(device).close()
 
 
 class ForkedJob:
     """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is guessed."""
 
-    command = None
+    source = command = None
 
     def __init__(self, payload, ranks, device):
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -138,14 +143,16 @@ class ForkedJob:
     def prepare(self, progress):
         """What may take long and may be interrupted."""
         self.server = warm_forkserver(self.device, progress)
-        self.source = self.server.socket
 
     def start(self):
+        self.source = self.server.socket
         listener = socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)
         variables = environment(self.device, self.ranks, listener.getsockname()[1])
         variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 serves the store itself
         pipes = [[os.pipe() for _ in PIPES] for _ in range(self.ranks)]
         self.pipes = [tuple(reader for reader, _ in pairs) for pairs in pipes]
+        for reader in (reader for readers in self.pipes for reader in readers):
+            os.set_blocking(reader, False)
         writers = [writer for pairs in pipes for _, writer in pairs]
         message = {"ranks": self.ranks, "environment": variables, "path": sys.path, "directory": os.getcwd(), "argv0": sys.argv[0]}
         with tempfile.TemporaryFile() as file, listener:  # the file has no name and is readable by its owner only
@@ -166,21 +173,24 @@ class ForkedJob:
     def pipe_closed(self, outcome):
         """The forkserver tells how a rank ended."""
 
+    def check(self, outcomes):
+        """Its end too is told by the forkserver's socket."""
+
     def ask_stacks(self):
         self.server.send(kind="stacks")
 
     def stop(self):
         """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
-        token = time.monotonic_ns()
+        if not self.source:  # nothing was started
+            return
         try:
-            self.server.socket.settimeout(2)
-            self.server.send(kind="stop", token=token)
-            while (message := self.server.receive())["kind"] != "stopped" or message["token"] != token:
+            self.source.settimeout(2)
+            self.server.send(kind="stop")
+            while self.server.receive()["kind"] != "stopped":
                 pass
-            self.server.socket.settimeout(None)
-        except (OSError, LaunchError):
-            self.server.close()
-            _forkservers.pop(self.device, None)
+            self.source.settimeout(None)
+        except (OSError, LaunchError, ValueError):
+            forget_forkserver(self.device)
 
 
 class CommandJob:
@@ -190,20 +200,20 @@ class CommandJob:
     before the ranks bind it; and they bind it on every interface.  The forkserver has neither weakness.
     """
 
-    source = process = command = None
+    source = process = command = folder = None
 
     def __init__(self, payload, ranks, device):
         self.payload, self.ranks, self.device = payload, ranks, device
-        self.pipes = []
+        self.pipes, self.gone = [], []
 
     def prepare(self, progress):
         progress.say("the deepspeed command starts every rank as a new Python (10 to 30 s)")
-        self.folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)  # mode 0700
-        self.lock = os.open(Path(self.folder.name) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self.lock, fcntl.LOCK_EX)  # ranks leave when it is released, which the kernel's death does too
 
     def start(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)  # mode 0700
         path = Path(self.folder.name)
+        self.lock = open(os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600))
+        fcntl.flock(self.lock, fcntl.LOCK_EX)  # ranks are ended when it is released, which the kernel's death does too
         with open(os.open(path / "payload", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(self.payload)
         for rank in range(self.ranks):
@@ -215,7 +225,7 @@ class CommandJob:
         count = ["--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)]
         self.command = ["deepspeed", *count, "--master_addr", "127.0.0.1", "--master_port", str(port), "--module", "helpers.ranks", str(path)]
         variables = environment(self.device, self.ranks, port)
-        variables["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+        variables["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # "" is the working directory
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "deepspeed.launcher.runner", *self.command[1:]],
@@ -227,34 +237,49 @@ class CommandJob:
         return self.log.read().decode(errors="replace")
 
     def pipe_closed(self, outcome):
-        """A rank that closed its report pipe without a report has gone; the command's log says how."""
+        """A rank that closed its report pipe without a report has gone; its keeper notes how."""
         if outcome.report is None:
-            codes = [line.rpartition("= ")[2] for line in self.log_text().splitlines() if "exits with return code =" in line]
-            outcome.status = int(codes[0]) if codes else 1
+            self.gone.append(outcome)
 
     def check(self, outcomes):
-        """The command itself may end before a rank has opened its pipes."""
-        if self.process.poll() is not None and not any(outcome.output or outcome.report for outcome in outcomes):
+        """How ranks have ended; and the command itself, which may end before a rank has opened its pipes."""
+        for outcome in self.gone:
+            note = Path(self.folder.name) / f"status-{outcome.rank}"
+            if outcome.status is None and note.exists() and (text := note.read_text()):
+                outcome.status = int(text)
+        if self.process.poll() is not None and not any(outcome.failed for outcome in outcomes):
             raise LaunchError(f"the deepspeed command ended with status {self.process.returncode}:\n{self.log_text()[-2000:]}")
 
+    def descendants(self):
+        """Every process that the command has started, oldest first."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
     def ask_stacks(self):
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            command = child.cmdline()
-            if "helpers.ranks" in command and "--module" not in command:
-                child.send_signal(signal.SIGUSR1)
+        """Ask every rank, and its keeper, which does not listen."""
+        for process in self.descendants():
+            try:
+                command = process.cmdline()
+                if "helpers.ranks" in command and "--module" not in command:
+                    process.send_signal(signal.SIGUSR1)
+            except psutil.Error:  # it has just ended
+                pass
 
     def stop(self):
-        """Let finished ranks leave, then end the command and all it started."""
-        os.close(self.lock)
+        """End the ranks, the command, and all that either has started."""
+        if not self.folder:
+            return
+        self.lock.close()
         if self.process:
-            try:
-                self.process.wait(0.2)
-            except subprocess.TimeoutExpired:
-                pass
-            try:
-                os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            processes = self.descendants()
+            for process in (self.process, *processes):
+                try:
+                    os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
             self.process.wait()
+            psutil.wait_procs(processes, timeout=2)
             self.log.close()
         self.folder.cleanup()

@@ -18,6 +18,11 @@ NOTICED = re.compile(
     r"|store->get|tcpstore|remote process exited|nccl communicator was aborted|ncclremoteerror|the client socket",
     re.IGNORECASE,
 )
+VARIES = (
+    (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at 0x..."),
+    (re.compile(r"(127\.0\.0\.1|localhost|\[?::1\]?)(\W{1,3})\d{4,5}\b"), r"\1\2..."),
+    (re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "cell"),
+)
 HINTS = (
     (r"Type fp16 is not supported", 'this CPU cannot compute in fp16: use "bf16": {"enabled": True} instead'),
     (r"train_batch_size is not equal", "train_batch_size must equal train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks"),
@@ -151,7 +156,14 @@ def error_lines(outcome):
     lines = short_traceback(error["frames"])
     if error["cause"]:
         lines.append(f"  caused by {error['cause']}")
-    return f"raised {error['type']}: {error['message']}", lines
+    return f"raised {error['type']}" + (f": {error['message']}" if error["message"] else ""), lines
+
+
+def steady(text):
+    """A text without the addresses and ports that differ from run to run."""
+    for pattern, instead in VARIES:
+        text = pattern.sub(instead, text)
+    return text
 
 
 def last_words(outcome):
@@ -175,7 +187,7 @@ def failure(outcomes, out_of_memory=False):
         first = exit_words(guilty.status, out_of_memory)
         lines = short_traceback(guilty.where()) + (last_words(guilty) if guilty.status and guilty.status > 0 else [])
     message = "\n".join([f"rank {guilty.rank} of {len(outcomes)} {first}", *lines, *hint(first)])
-    return RankError(message, guilty.rank, [outcome.text for outcome in outcomes])
+    return RankError(steady(message), guilty.rank, [outcome.text for outcome in outcomes])
 
 
 def hang(outcomes, timeout):

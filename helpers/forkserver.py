@@ -33,10 +33,18 @@ PR_SET_PDEATHSIG = 1
 LINUX = sys.platform.startswith("linux")
 
 
-def die_with_parent(libc):
-    """Ask Linux to kill this process when the thread that started it ends."""
+def die_with_parent(number=signal.SIGKILL):
+    """Ask Linux to send this process a signal when the thread that started it ends."""
     if LINUX:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def kill_group(rank):
+    """End a rank and what it has started."""
+    try:
+        os.killpg(rank, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # nothing is left, or (macOS) only what has ended
+        pass
 
 
 def preload():
@@ -48,13 +56,15 @@ def preload():
             importlib.import_module(name)
         except ImportError:  # another DeepSpeed version may lack it; a rank that needs it imports it itself
             pass
+    sys.stdout.flush()  # else every rank would write it again
+    sys.stderr.flush()
     gc.collect()
     gc.freeze()
 
 
 def receive(control):
     """One message of the kernel: a JSON object and the file descriptors sent along.  None at end of file."""
-    header, descriptors, _, _ = socket.recv_fds(control, 8, 253)
+    header, descriptors, _, _ = socket.recv_fds(control, 8, 253, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
     if not header:
         return None, []
     while len(header) < 8:
@@ -78,17 +88,19 @@ def send(control, **message):
         pass
 
 
-def become_rank(rank, message, pipes, parent, libc):
+def become_rank(rank, message, pipes, parent, unwanted):
     """In the forked child: leave the server behind, take over this rank's pipes, and run `helpers.ranks`.  Never returns."""
     status = 1
     try:
         os.setpgid(0, 0)  # a group of its own: whatever the rank starts is stopped with it
-        die_with_parent(libc)
+        die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # SIGINT stays ignored: the kernel alone decides what an interrupt means
+        for descriptor in unwanted:
+            os.close(descriptor)
         payload, report, output, stacks = pipes
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
@@ -108,9 +120,11 @@ def become_rank(rank, message, pipes, parent, libc):
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
 
 
 class Server:
@@ -119,11 +133,11 @@ class Server:
     def __init__(self, control, life):
         self.control, self.life = control, life
         self.children = {}  # process id -> rank
-        self.libc = ctypes.CDLL(None, use_errno=True) if LINUX else None
-        self.wake_read, self.wake_write = os.pipe()  # written to whenever a child ends
+        self.wake_read, self.wake_write = os.pipe()  # a signal writes its number: a child has ended, or this process is to end
         os.set_blocking(self.wake_read, False)
         os.set_blocking(self.wake_write, False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
 
     def fork(self, message, descriptors):
@@ -136,10 +150,9 @@ class Server:
         for rank in range(ranks):
             child = os.fork()
             if child == 0:
-                keep = {*own[rank], *((listener,) if rank == 0 else ())}
-                for descriptor in {*descriptors, self.control.fileno(), self.life, self.wake_read, self.wake_write} - keep:
-                    os.close(descriptor)
-                become_rank(rank, message, own[rank], parent, self.libc)
+                wanted = {*own[rank], *((listener,) if rank == 0 else ())}
+                unwanted = {*descriptors, self.control.fileno(), self.life, self.wake_read, self.wake_write} - wanted
+                become_rank(rank, message, own[rank], parent, unwanted)
             self.children[child] = rank
         for descriptor in descriptors:
             os.close(descriptor)
@@ -151,20 +164,14 @@ class Server:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 rank = self.children.pop(child)
-                self.stop_group(child)
+                kill_group(child)
                 send(self.control, kind="ended", rank=rank, status=os.waitstatus_to_exitcode(status))
-
-    def stop_group(self, child, number=signal.SIGKILL):
-        for kill in (os.killpg, os.kill):  # the group, and the child itself should it not have made its group yet
-            try:
-                kill(child, number)
-            except (ProcessLookupError, PermissionError):
-                pass
 
     def stop(self):
         """Kill every rank and what it started, and wait until they are gone."""
         for child in self.children:
-            self.stop_group(child)
+            kill_group(child)
+            os.kill(child, signal.SIGKILL)  # it may not have made its group yet
         for child in list(self.children):
             os.waitpid(child, 0)
             del self.children[child]
@@ -178,7 +185,8 @@ class Server:
             if self.life in ready:
                 return
             if self.wake_read in ready:
-                os.read(self.wake_read, 4096)
+                if signal.SIGTERM in os.read(self.wake_read, 4096):
+                    return
                 self.reap()
             if self.control.fileno() in ready:
                 message, descriptors = receive(self.control)
@@ -191,7 +199,7 @@ class Server:
                         os.kill(child, signal.SIGUSR1)
                 elif message["kind"] == "stop":
                     self.stop()
-                    send(self.control, kind="stopped", token=message["token"])
+                    send(self.control, kind="stopped")
 
 
 def leave_when_closed(life, finished):
@@ -208,9 +216,8 @@ def main():
     control = socket.socket(fileno=int(sys.argv[1]))
     life, with_parent = int(sys.argv[2]), sys.argv[3] == "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = Server(control, life)
-    if with_parent and server.libc:
-        die_with_parent(server.libc)
+    if with_parent:
+        die_with_parent(signal.SIGTERM)  # not SIGKILL: what the ranks have started must be stopped first
     finished_read, finished_write = os.pipe()
     watcher = threading.Thread(target=leave_when_closed, args=(life, finished_read))
     watcher.start()
@@ -224,6 +231,7 @@ def main():
     watcher.join()
     os.close(finished_read)
     os.close(finished_write)
+    server = Server(control, life)
     send(control, kind="ready", seconds=time.perf_counter() - started)
     try:
         server.serve()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import signal
 import sys
 import threading
 import time
@@ -80,12 +79,19 @@ def pack(function, arguments):
         return cloudpickle.dumps((function, dict(arguments)))
     except Exception as error:
         parts = {f"argument {name!r}": value for name, value in dict(arguments).items()}
-        if inspect.isfunction(function):
-            used = inspect.getclosurevars(function)
-            parts |= {f"the variable {name!r}, which the function uses": value for name, value in {**used.globals, **used.nonlocals}.items()}
+        parts |= {f"the variable {name!r}, which the function uses": value for name, value in variables_of(function).items()}
         culprits = [name for name, value in parts.items() if not _picklable(value)]
         where = f" ({'; '.join(culprits)})" if culprits else ""
         raise TypeError(f"{getattr(function, '__name__', function)} cannot be sent to the ranks{where}: {error}") from None
+
+
+def variables_of(function):
+    """The variables outside of a function that it uses, by name."""
+    try:
+        used = inspect.getclosurevars(function)
+    except (TypeError, ValueError):  # not a Python function, or one that uses a variable before it is assigned
+        return {}
+    return {**used.globals, **used.nonlocals}
 
 
 def _picklable(value):
@@ -121,23 +127,8 @@ def choose_device(device, ranks):
 def changed_helpers():
     """Files of this package that were edited after this kernel imported them."""
     folder = Path(__file__).parent
-    return [path.name for path in sorted(folder.glob("*.py")) if path.stat().st_mtime > IMPORTED and f"helpers.{path.stem}" in sys.modules]
-
-
-@contextmanager
-def no_interrupt():
-    """Put off Ctrl-C: starting and stopping ranks must not be cut short.  (Only the main thread is ever interrupted.)"""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    seen = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if seen:
-            signal.raise_signal(signal.SIGINT)
+    files = [Path(module.__file__) for name, module in list(sys.modules.items()) if name.startswith("helpers") and getattr(module, "__file__", None)]
+    return sorted(file.name for file in files if file.is_relative_to(folder) and file.exists() and file.stat().st_mtime > IMPORTED)
 
 
 def out_of_memory_kills():
@@ -148,7 +139,7 @@ def out_of_memory_kills():
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def show(outcome, ranks):
+def show(outcome):
     """Print what rank 0 wrote, its beginning and end where it is long."""
     text = outcome.text
     if len(text) > SHOWN_CHARACTERS:
@@ -157,6 +148,17 @@ def show(outcome, ranks):
         text = f"{text[:half]}\n[... {left_out:,} more characters of rank 0: see .outputs[0] of what launch returned ...]\n{text[-half:]}"
     if text:
         print(text, end="" if text.endswith("\n") else "\n")
+
+
+@contextmanager
+def alone():
+    """One launch at a time: two would share the forkserver's replies."""
+    if not _busy.acquire(blocking=False):
+        raise LaunchError("a launch is running in this kernel already: wait for it, or interrupt it")
+    try:
+        yield
+    finally:
+        _busy.release()
 
 
 def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, launcher=None, command=False):
@@ -191,34 +193,23 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     payload = pack(function, arguments or {})
     device = choose_device(device, ranks)
-    if not _busy.acquire(blocking=False):
-        raise LaunchError("a launch is running in this kernel already: wait for it, or interrupt it")
-    try:
-        return _run(CommandJob if launcher else ForkedJob, payload, ranks, device, timeout, command)
-    finally:
-        _busy.release()
-
-
-def _run(back_end, payload, ranks, device, timeout, command):
-    started, kills_before = time.perf_counter(), out_of_memory_kills()
+    if changed := changed_helpers():
+        files = ", ".join(changed)
+        print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")
+    job = (CommandJob if launcher else ForkedJob)(payload, ranks, device)
     outcomes = [Outcome(rank) for rank in range(ranks)]
-    with Progress() as progress:
-        if changed := changed_helpers():
-            files = ", ".join(changed)
-            print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")
-        job = back_end(payload, ranks, device)
-        job.prepare(progress)
+    started, kills_before = time.perf_counter(), out_of_memory_kills()
+    with Progress() as progress, alone():
         try:
-            with no_interrupt():
-                job.start()
+            job.prepare(progress)
+            job.start()
             late = watch(job, outcomes, timeout, progress)
         finally:
-            with no_interrupt():
-                job.stop()
-                drain(job, outcomes)
+            job.stop()
+            drain(job, outcomes)
     if command and job.command:
         print("$", " ".join(job.command))
-    show(outcomes[0], ranks)
+    show(outcomes[0])
     if late:
         raise hang(outcomes, timeout)
     if any(outcome.failed for outcome in outcomes):

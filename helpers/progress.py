@@ -1,25 +1,34 @@
-"""One line that says what a launch waits for: shown after a second, updated in place, gone at the end."""
+"""What the learner sees and may do while a launch waits: one line, shown after a second and gone at the end; and Ctrl-C."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 
 DELAY, INTERVAL = 1.0, 0.5  # seconds
 
 
 class Progress:
-    """Context manager.  In a notebook one display that ends empty; in a terminal one line of stderr; elsewhere nothing."""
+    """Context manager.  In a notebook one display that ends empty; in a terminal one line of stderr; elsewhere nothing.
+
+    Inside it Ctrl-C counts only where `tick` is called: starting, reading and stopping ranks must not be cut short.
+    """
 
     def __init__(self):
         self.started = self.last = time.monotonic()
         self.message, self.handle, self.shown = "the ranks are at work", None, False
+        self.interrupt = self.handler = None  # the Ctrl-C that waits, and what it meant before
 
     def say(self, message):
         self.message = message
 
     def tick(self, outcomes=()):
-        """Call often; draws at most twice a second."""
+        """Call often: lets a waiting Ctrl-C through, and draws at most twice a second."""
+        if self.interrupt:
+            interrupt, self.interrupt = self.interrupt, None
+            self.handler(*interrupt)
         now = time.monotonic()
         if now - self.started < DELAY or now - self.last < INTERVAL:
             return
@@ -39,12 +48,25 @@ class Progress:
             print(f"\r{text:<100}" + ("" if text else "\r"), end="", file=sys.stderr, flush=True)
         self.shown = bool(text)
 
+    def _put_off(self, *interrupt):
+        self.interrupt = interrupt
+
     def __enter__(self):
+        handler = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(handler):  # only the main thread is ever interrupted
+            self.handler = handler
+            signal.signal(signal.SIGINT, self._put_off)
         return self
 
-    def __exit__(self, *problem):
-        if self.shown:
-            self._draw("")
+    def __exit__(self, kind, error, traceback):
+        try:
+            if self.shown:
+                self._draw("")
+        finally:
+            if self.handler:
+                signal.signal(signal.SIGINT, self.handler)
+        if self.interrupt and not isinstance(error, KeyboardInterrupt):
+            self.handler(*self.interrupt)
 
 
 def _in_notebook():

@@ -4,6 +4,7 @@ A rank reads its work (a cloudpickle of function and arguments), runs it, and wr
 returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's business (`helpers.launchers`).
 """
 
+import ctypes
 import faulthandler
 import fcntl
 import io
@@ -18,6 +19,8 @@ import warnings
 from pathlib import Path
 
 import cloudpickle
+
+from helpers.forkserver import die_with_parent, kill_group
 
 # Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
 KNOWN_NOISE = (
@@ -48,6 +51,13 @@ def dumps(value):
     return file.getvalue()
 
 
+def said(error):
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"(its message cannot be shown: {type(problem).__qualname__})"
+
+
 def describe(error):
     """An exception as plain strings: its class may exist in this rank only.  Frames are (file, line, function), outermost first."""
     frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
@@ -55,9 +65,9 @@ def describe(error):
     cause = error.__cause__
     return {
         "type": type(error).__qualname__,
-        "message": str(error),
+        "message": said(error),
         "frames": frames[own + 1 :],
-        "cause": f"{type(cause).__qualname__}: {cause}" if cause else None,
+        "cause": f"{type(cause).__qualname__}: {said(cause)}" if cause else None,
     }
 
 
@@ -103,6 +113,16 @@ def work(payload):
         return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}})
 
 
+def flush():
+    """What Python and what C libraries have buffered; the function may have replaced or closed its streams."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass
+    ctypes.CDLL(None).fflush(None)
+
+
 def run(payload, report, stacks, listener=None):
     """One rank from start to report; then wait to be stopped.
 
@@ -115,30 +135,55 @@ def run(payload, report, stacks, listener=None):
     prepare()
     store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
     body = work(payload)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     write(report, body)
     os.close(report)
     while True:
         signal.pause()
 
 
-def leave_with_kernel(lock, folder):
-    """Thread under the `deepspeed` command: the kernel holds this file's lock while it wants the ranks, and loses it when it dies."""
-    fcntl.flock(lock, fcntl.LOCK_SH)
+def end_with_kernel(rank, folder):
+    """Thread of a keeper: the kernel holds the lock while it wants the ranks, and loses it when it dies."""
+    try:
+        with open(folder / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+    except FileNotFoundError:  # another keeper was quicker
+        pass
+    kill_group(rank)
     shutil.rmtree(folder, ignore_errors=True)  # the kernel may not live to do it
     os._exit(0)
 
 
+def keep(rank, folder):
+    """The keeper, the parent of a rank under the `deepspeed` command: notes how the rank ends, and ends it with the kernel.
+
+    It does not end before it is told to: the command would stop the other ranks, and nobody could tell who failed.
+    """
+    threading.Thread(target=end_with_kernel, args=(rank, folder)).start()
+    status = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+    kill_group(rank)
+    try:
+        (folder / f"status-{os.environ['RANK']}").write_text(f"{status}\n")
+    except OSError:  # the kernel has gone, and the folder
+        pass
+
+
 def main(folder):
     """A rank started by the `deepspeed` command: its pipes are named, and lie in a private folder."""
-    folder, rank = Path(folder), os.environ["RANK"]
-    lock = os.open(folder / "lock", os.O_RDWR)
-    threading.Thread(target=leave_with_kernel, args=(lock, folder), daemon=True).start()
-    report, output, stacks = (os.open(folder / f"{name}-{rank}", os.O_WRONLY) for name in ("report", "output", "stacks"))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks the rank for its stack
+    keeper = os.getpid()
+    if rank := os.fork():
+        keep(rank, Path(folder))
+        return
+    os.setpgid(0, 0)
+    die_with_parent()
+    if os.getppid() != keeper:
+        return
+    report, output, stacks = (os.open(f"{folder}/{name}-{os.environ['RANK']}", os.O_WRONLY) for name in ("report", "output", "stacks"))
     os.dup2(output, 1)
     os.dup2(output, 2)
-    run(os.open(folder / "payload", os.O_RDONLY), report, stacks)
+    run(os.open(f"{folder}/payload", os.O_RDONLY), report, stacks)
 
 
 if __name__ == "__main__":

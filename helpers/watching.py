@@ -21,7 +21,6 @@ def watch(job, outcomes, timeout, progress):
     with selectors.DefaultSelector() as selector:
         for outcome, pipes in zip(outcomes, job.pipes):
             for name, pipe in zip(PIPES, pipes):
-                os.set_blocking(pipe, False)
                 selector.register(pipe, selectors.EVENT_READ, (name, outcome))
         if job.source:
             selector.register(job.source, selectors.EVENT_READ, ("source", None))
@@ -31,14 +30,13 @@ def watch(job, outcomes, timeout, progress):
             if all(outcome.report or outcome.status is not None for outcome in outcomes) or (failed_at and now >= limit):
                 break
             if now >= deadline and failed_at is None:
-                collect_stacks(job, outcomes, selector, reports)
+                collect_stacks(job, outcomes, selector)
                 return True
-            for key, _ in selector.select(min(limit - now, 0.25)):
+            for key, _ in selector.select(min(limit - now, 0.1)):
                 take(job, key, outcomes, reports, selector)
             if failed_at is None and any(outcome.failed for outcome in outcomes):
                 failed_at = time.monotonic()
-            if not job.source:
-                job.check(outcomes)
+            job.check(outcomes)
             progress.tick(outcomes)
         return False
 
@@ -79,14 +77,19 @@ def load(body):
         return {"error": {"type": type(error).__name__, "message": str(error), "frames": [], "cause": None, "returned": "value"}}
 
 
-def collect_stacks(job, outcomes, selector, reports):
-    """Ask every rank that still runs for its Python stack."""
+def collect_stacks(job, outcomes, selector):
+    """Ask every rank that still runs for its Python stack, and wait until all have answered and nothing more comes."""
+    for key in list(selector.get_map().values()):
+        if key.data[0] != "stacks":
+            selector.unregister(key.fileobj)
     job.ask_stacks()
-    until = time.monotonic() + 0.5
+    until = time.monotonic() + 1
     while time.monotonic() < until:
-        for key, _ in selector.select(0.05):
-            if key.data[0] == "stacks":
-                take(job, key, outcomes, reports, selector)
+        ready = selector.select(0.1)
+        for key, _ in ready:
+            take(job, key, outcomes, [], selector)
+        if not ready and all(outcome.stacks for outcome in outcomes if outcome.report is None):
+            break
 
 
 def drain(job, outcomes):

@@ -1,0 +1,39 @@
+# Two commands: `make lab` opens the course, `make test` tests it.  Both set everything up first.
+PYTHON ?= python3
+LESSON ?=
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help lab test check refresh lint bench reset clean setup
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+lab: setup  ## set up, check this machine, and open the course in JupyterLab
+	@$(BIN)/python -m helpers.check
+	@$(BIN)/python -m helpers.lessons open
+
+test: setup lint  ## set up, then run everything that CI runs
+	@$(BIN)/python -m pytest tests notebooks $$($(BIN)/python tests/lane.py)
+
+check: setup  ## is this machine ready?
+	@$(BIN)/python -m helpers.check
+
+refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one)
+	@$(BIN)/python tests/refresh.py $(LESSON)
+
+lint: setup  ## style of code and notebooks
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+
+bench: setup  ## times of a launch beside other launchers; time and memory of every lesson
+	@$(BIN)/python tests/benchmarks/launchers.py
+	@$(BIN)/python tests/benchmarks/lessons.py
+
+reset: setup  ## a fresh copy of a lesson in work/ (LESSON=02)
+	@$(BIN)/python -m helpers.lessons reset $(LESSON)
+
+clean:  ## remove .venv and caches; work/ is kept
+	@rm -rf .venv .pytest_cache .ruff_cache *.egg-info
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+setup:
+	@$(PYTHON) install.py

@@ -1,0 +1,93 @@
+"""Make `.venv` and install the pinned environment in it: what every verb of the Makefile does first, and nothing where it is done.
+
+Runs on any Python 3 with the standard library alone, so that a wrong version can be told before anything is installed.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+VENV = os.path.join(HERE, ".venv")
+STAMP = os.path.join(VENV, "installed")
+OLDEST, NEWEST = (3, 11, 5), (3, 13)
+TORCH = "torch==2.13.0"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's public index of CPU builds: megabytes where CUDA takes gigabytes
+
+
+def fail(message):
+    sys.exit("set-up: " + message)
+
+
+def check_python():
+    version = sys.version_info[:3]
+    if version < OLDEST or version[:2] > NEWEST:
+        found = ".".join(map(str, version))
+        fail("Python {} cannot run the course, which needs 3.11.5 to 3.13; name another: make lab PYTHON=python3.12".format(found))
+
+
+def fingerprint():
+    """Changes when the environment must be installed again."""
+    digest = hashlib.sha256(sys.version.encode())
+    for name in ("pyproject.toml", "constraints.txt", "install.py"):
+        with open(os.path.join(HERE, name), "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def installed():
+    try:
+        with open(STAMP) as file:
+            return file.read() == fingerprint()
+    except OSError:
+        return False
+
+
+def pip(*arguments):
+    command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    return subprocess.call(command + list(arguments)) == 0
+
+
+def reachable(index):
+    """Whether the index answers within five seconds; pip itself would try for minutes."""
+    try:
+        urllib.request.urlopen(index, timeout=5).close()
+        return True
+    except Exception:
+        return False
+
+
+def install_torch(constraints):
+    """A CPU build where there is no GPU.  TORCH_INDEX= (empty) leaves the choice to pip's own configuration."""
+    index = os.environ.get("TORCH_INDEX", TORCH_INDEX)
+    if shutil.which("nvidia-smi") or sys.platform == "darwin" or not index:
+        return pip("-c", constraints, TORCH)
+    if reachable(index):
+        return pip("-c", constraints, "--extra-index-url", index, TORCH + "+cpu")
+    print("set-up: " + index + " cannot be reached; looking for a CPU build where pip is configured to look", flush=True)
+    return pip("-c", constraints, TORCH + "+cpu")
+
+
+def main():
+    check_python()
+    if os.name != "posix":
+        fail("Windows is supported through WSL2: run the same command in its Linux terminal")
+    if installed():
+        return
+    print("set-up: making .venv and installing the pinned environment, once (a few minutes)", flush=True)
+    if subprocess.call([sys.executable, "-m", "venv", "--clear", VENV]) != 0:
+        fail("Python's venv module is missing or broken; on Debian and Ubuntu: apt install python3-venv")
+    constraints = os.path.join(HERE, "constraints.txt")
+    if not install_torch(constraints):
+        fail("no CPU build of " + TORCH + " was found; name an index with TORCH_INDEX=..., or take pip's choice with TORCH_INDEX=")
+    if not pip("-c", constraints, "-e", HERE + "[test]"):
+        fail("pip could not install the environment; its message stands above")
+    with open(STAMP, "w") as file:
+        file.write(fingerprint())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Jobs that must work, on any learner's machine."""
+
+import os
+import shutil
+import sys
+import threading
+
+import cloudpickle
+import pytest
+from conftest import REPOSITORY, all_reduced
+
+from helpers import launchers
+from helpers.launchers import launch
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_results_come_in_rank_order(ranks):
+    reports = launch(lambda: (int(os.environ["RANK"]), all_reduced(1.0)), ranks)
+    assert reports == [(rank, ranks) for rank in range(ranks)]
+    assert reports.device == "cpu" and reports.command is None and reports.seconds > 0
+
+
+def test_closures_lambdas_and_arguments():
+    factor = 3
+
+    def scaled(number):
+        return factor * number + int(os.environ["RANK"])
+
+    assert launch(scaled, 2, {"number": 5}) == [15, 16]
+    assert launch(lambda: factor, 1) == [3]
+    assert launch(lambda work: work(1), 1, {"work": scaled}) == [3]
+
+
+def test_a_class_of_a_cell_comes_back():
+    class Point:
+        def __init__(self, x):
+            self.x = x
+
+    (point,) = launch(lambda: Point(7), 1)
+    assert type(point) is Point and point.x == 7
+
+
+def test_a_hundred_megabytes_come_back():
+    size = 100_000_000
+    (_, body) = launch(lambda: bytes(size) if os.environ["RANK"] == "1" else b"", 2)
+    assert body == bytes(size)
+
+
+def test_much_output_is_kept_and_shown_in_part(capsys):
+    def talk():
+        line = f"rank {os.environ['RANK']} " + 91 * "x" + "\n"
+        for _ in range(100_000):
+            sys.stdout.write(line)
+        print("the end")
+
+    reports = launch(talk, 2)
+    shown = capsys.readouterr().out
+    for rank, output in enumerate(reports.outputs):
+        assert output == 100_000 * (f"rank {rank} " + 91 * "x" + "\n") + "the end\n"
+    assert len(shown) < 2 * launchers.SHOWN_CHARACTERS
+    assert shown.startswith("rank 0 x") and shown.endswith("the end\n") and "rank 1" not in shown
+    assert f"{len(reports.outputs[0]) - launchers.SHOWN_CHARACTERS:,} more characters of rank 0" in shown
+
+
+def test_output_of_every_kind_is_captured(capfd):
+    def talk():
+        import ctypes
+
+        print("from Python")
+        os.system("echo from a program")
+        ctypes.CDLL(None).printf(b"from C\n")
+        print("from stderr", file=sys.stderr)
+
+    reports = launch(talk, 1)
+    assert sorted(reports.outputs[0].splitlines()) == ["from C", "from Python", "from a program", "from stderr"]
+    assert capfd.readouterr().out == reports.outputs[0]
+
+
+def test_a_launch_from_another_thread():
+    reports = []
+    thread = threading.Thread(target=lambda: reports.extend(launch(lambda: os.environ["RANK"], 2)))
+    thread.start()
+    thread.join()
+    assert reports == ["0", "1"]
+
+
+def test_a_stale_lock_is_not_waited_for(kernels, tmp_path):
+    lock = tmp_path / "extensions" / "py_cpu" / "deepspeed_shm_comm" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    version = f"py{sys.version_info.major}{sys.version_info.minor}_cpu"  # the name that torch gives this folder, where none is set
+    shutil.copytree(lock.parent, tmp_path / "extensions" / version / "deepspeed_shm_comm")
+    shutil.copytree(lock.parent, tmp_path / "extensions" / "deepspeed_shm_comm")
+    (kernel,) = kernels(TORCH_EXTENSIONS_DIR=str(tmp_path / "extensions"))
+    assert kernel.run(SUM) == [2.0, 2.0]
+
+
+def test_no_compiler_and_no_ninja_are_needed(kernels, tmp_path):
+    (kernel,) = kernels(PATH=str(tmp_path), TORCH_EXTENSIONS_DIR=str(tmp_path / "extensions"))
+    assert kernel.run(SUM) == [2.0, 2.0]
+
+
+def test_a_home_that_cannot_be_written_to(kernels):
+    (kernel,) = kernels(HOME="/dev/null/home", TORCH_EXTENSIONS_DIR="/dev/null/home/extensions")
+    assert kernel.run(SUM) == [2.0, 2.0]
+
+
+def test_two_kernels_at_once(kernels):
+    pair = kernels(2)
+    for kernel in pair:
+        kernel.start(f"{SUM}\nvalue = [list(launch(job, 2)) for _ in range(20)]")
+    for kernel in pair:
+        assert kernel.answer() == [20 * [[2.0, 2.0]], None]
+
+
+def test_an_edited_helper_counts_in_the_next_launch(kernels, tmp_path):
+    shutil.copytree(REPOSITORY / "helpers", tmp_path / "helpers", ignore=shutil.ignore_patterns("__pycache__"))
+    edited = tmp_path / "helpers" / "edited.py"
+    edited.write_text("VALUE = 'old'\n")
+    (kernel,) = kernels(directory=tmp_path)
+    cell = "from helpers import edited\nfrom helpers.launchers import launch\n"
+    cell += "def job():\n    from helpers.edited import VALUE\n    return VALUE\nvalue = [edited.VALUE, *launch(job, 2)]"
+    assert kernel.run(cell) == ["old", "old", "old"]
+    assert not any("changed" in line for line in kernel.printed)
+    edited.write_text("VALUE = 'edited'\n")
+    assert kernel.run(cell) == ["old", "edited", "edited"]
+    assert "note: edited.py changed since this kernel imported it" in "".join(kernel.printed)
+
+
+SUM = """
+from helpers.launchers import launch
+
+def job():
+    import deepspeed, torch
+    deepspeed.init_distributed()
+    total = torch.ones(())
+    torch.distributed.all_reduce(total)
+    return total.item()
+
+value = list(launch(job, 2))
+"""

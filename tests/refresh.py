@@ -1,0 +1,57 @@
+"""Execute lessons in fresh kernels and store their outputs: `python tests/refresh.py [02]`.
+
+Outputs are those of the run; what varies without meaning (execution times, kernel versions, this machine's paths, the display that a
+progress line leaves empty) is taken out.
+"""
+
+import re
+import sys
+import time
+
+import nbformat
+from nbclient import NotebookClient
+
+from helpers.lessons import ROOT, lessons
+
+KEPT_METADATA = ("tags", "jupyter")
+LANGUAGE = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}, "language_info": {"name": "python"}}
+
+
+def clean(notebook, number):
+    """Take out what varies; cells are numbered, so that a diff shows what changed."""
+    notebook.metadata = nbformat.from_dict(LANGUAGE)
+    for index, cell in enumerate(notebook.cells):
+        cell.id = f"{number}-{index:03}"
+        cell.metadata = nbformat.from_dict({name: cell.metadata[name] for name in KEPT_METADATA if name in cell.metadata})
+        if cell.cell_type == "code":
+            cell.outputs = [without_paths(output) for output in cell.outputs if output.get("data") != {}]
+    return notebook
+
+
+def without_paths(output):
+    if "metadata" in output:
+        output.metadata = nbformat.from_dict({})
+    if output.output_type == "error":
+        output.traceback = [re.sub(rf"(~|{re.escape(str(ROOT.parent))})[^\s:]*?/(?=helpers/|{ROOT.name}/)", "", line) for line in output.traceback]
+        output.traceback = [line.replace(f"{ROOT}/", "").replace(f"{ROOT.name}/", "") for line in output.traceback]
+    return output
+
+
+def refresh(path):
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+    nbformat.write(clean(notebook, path.name[:2]), path)
+
+
+def main(number=""):
+    chosen = [path for path in lessons() if path.name.startswith(number)]
+    if not chosen:
+        sys.exit(f"no lesson {number!r}")
+    for path in chosen:
+        started = time.monotonic()
+        refresh(path)
+        print(f"{path.name}: executed in {time.monotonic() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])
