@@ -26,7 +26,7 @@ def check_python():
     version = sys.version_info[:3]
     if version < OLDEST or version[:2] > NEWEST:
         found = ".".join(map(str, version))
-        fail("Python {} cannot run the course, which needs 3.11.5 to 3.13; name another: make lab PYTHON=python3.12".format(found))
+        fail(f"Python {found} cannot run the course, which needs 3.11.5 to 3.13; name another: make lab PYTHON=python3.12")
 
 
 def fingerprint():

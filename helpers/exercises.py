@@ -65,7 +65,7 @@ def _close(a, b):
 
 sum_of_ranks = Exercise(
     reference=lambda ranks: ranks * (ranks - 1) // 2,
-    cases=({"ranks": 1}, {"ranks": 2}, {"ranks": 4}, {"ranks": 8}),
+    cases=({"ranks": 4}, {"ranks": 1}, {"ranks": 2}, {"ranks": 8}),
     mistakes={
         "ranks are counted from 0, so the last one is ranks - 1": lambda ranks: ranks * (ranks + 1) // 2,
         "that is the number of ranks, and each of them brings its own number": lambda ranks: ranks,

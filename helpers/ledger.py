@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
 from helpers.owners import owned_tensors
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers", "activations", "inputs", "other")
@@ -218,10 +217,11 @@ class Ledger(TorchDispatchMode):
         return snapshot
 
     def _settle(self):
-        if self.device == "cuda":
+        on_gpu = self.device == "cuda"
+        if on_gpu:
             torch.cuda.synchronize()
         if torch.distributed.is_initialized():
-            torch.distributed.barrier()
+            torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
         gc.collect()
         started = changed = time.monotonic()
         before = self.clock

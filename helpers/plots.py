@@ -62,6 +62,11 @@ def amount(size):
     return f"{size:,.0f} bytes" if size < 1e9 else f"{size / divisor:,.1f} {name}"
 
 
+def legend_below(axes, distance):
+    """The legend under the axes, in the order in which things are stacked from the bottom."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -distance), ncols=4)
+
+
 def memory_bars(clusters, title):
     """Stacked bars of memory by category, measured beside predicted.
 
@@ -86,20 +91,39 @@ def memory_bars(clusters, title):
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
         for place, bottom in zip(places, bottoms):
             axes.annotate(f"{bottom:,.3g}", (place, bottom), ha="center", va="bottom", fontsize=9, xytext=(0, 2), textcoords="offset points")
-        one = len(clusters) == 1
-        axes.set_xticks(places, [name if one else f"{name}\n{cluster}" for cluster, name, _ in bars])
+        axes.set_xticks(places, [name for _, name, _ in bars], fontsize=9 if len(bars) < 6 else 8)
+        for cluster in clusters if len(clusters) > 1 else ():
+            own = [place for place, (name, _, _) in zip(places, bars) if name == cluster]
+            below = axes.get_xaxis_transform()
+            axes.annotate(cluster, (sum(own) / len(own), 0), xycoords=below, xytext=(0, -20), textcoords="offset points", ha="center", va="top")
         axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(bottoms)))
         axes.grid(False, axis="x")
-        handles, labels = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+        legend_below(axes, 0.22 if len(clusters) > 1 else 0.1)
     said = "; ".join(
         f"{cluster}: " + ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in group.items()) for cluster, group in clusters.items()
     )
     return Plot(figure, f"{title}. {said}.")
 
 
+def phases(history):
+    """Where a timeline's phases lie on the axis: every event's place, and (start, end, name) of each phase.
+
+    A phase lasts from one mark to the next and is as wide as any other, since an optimizer step has many more allocations than a forward
+    pass and would fill the picture.  Marks with next to nothing between them (a snapshot and the phase that follows) count as one.
+    """
+    count = len(history.total)
+    marks = [(at, name) for at, name in history.marks if at < count - 1] or [(0, "")]
+    starts = [mark for mark, following in zip(marks, [*marks[1:], (count, "")]) if following[0] - mark[0] > max(8, count // 100)]
+    starts[0] = (0, starts[0][1])
+    bounds = [*(at for at, _ in starts), count - 1]
+    places = []
+    for index, (first, last) in enumerate(zip(bounds, bounds[1:])):
+        places += [index + step / (last - first) for step in range(last - first)]
+    return [*places, len(starts)], [(index, index + 1, name) for index, (_, name) in enumerate(starts)]
+
+
 def memory_over_time(history, title, predicted=None):
-    """Memory by category after every allocation and release, in order; the marks of the ledger as vertical lines.
+    """Memory by category after every allocation and release, in order, a column for each phase between two marks of the ledger.
 
     Args:
         history: a `helpers.ledger.History`.
@@ -109,24 +133,23 @@ def memory_over_time(history, title, predicted=None):
     totals = history.total
     divisor, unit_name = unit(max(totals))
     used = [category for category in LOOK if any(history.totals.get(category, ()))]
+    places, columns = phases(history)
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
         colours = [LOOK[category][0] for category in used]
         layers = [[value / divisor for value in history.totals[category]] for category in used]
-        areas = axes.stackplot(range(len(totals)), layers, labels=used, colors=colours, step="post", linewidth=0)
+        areas = axes.stackplot(places, layers, labels=used, colors=colours, step="post", linewidth=0)
         for area, category in zip(areas, used):
             area.set(hatch=LOOK[category][1], edgecolor="white")
         top = 1.18 * max(totals) / divisor
         for name, size in (predicted or {}).items():
             axes.axhline(size / divisor, color="black", linestyle="--", linewidth=1, label=f"predicted: {name}")
-        for at, name in history.marks:
-            axes.axvline(at, color="black", linewidth=0.6, alpha=0.6)
-            axes.annotate(name, (at, top), rotation=90, va="top", ha="right", fontsize=8, xytext=(-2, 0), textcoords="offset points")
-        axes.set(
-            title=title, xlabel="allocations and releases, in order", ylabel=f"{unit_name} on this rank", xlim=(0, len(totals) - 1), ylim=(0, top)
-        )
-        handles, labels = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+        for start, end, name in columns:
+            axes.axvline(start, color="black", linewidth=0.6, alpha=0.5)
+            axes.annotate(name, ((start + end) / 2, top), ha="center", va="top", fontsize=9)
+        axes.set(title=title, xlabel="allocations and releases, in order", ylabel=f"{unit_name} on this rank", xlim=(0, len(columns)), ylim=(0, top))
+        axes.set_xticks([])
+        legend_below(axes, 0.08)
     lines = "".join(f", predicted {name} {amount(size)}" for name, size in (predicted or {}).items())
     return Plot(figure, f"{title}. From {amount(totals[0])} to a peak of {amount(max(totals))} and back to {amount(totals[-1])}{lines}.")
 

@@ -1,7 +1,7 @@
 """What one rank communicates, as three numbers that are kept apart.
 
 *logged*: message bytes per collective, as DeepSpeed's communication logger counts them (the size of the tensor handed in).
-*ideal*: bytes that a bandwidth-optimal algorithm would send for these messages (`helpers.theory.wire_bytes`).  A converted number, not a measured one.
+*ideal*: bytes that a bandwidth-optimal algorithm would send for these messages (`helpers.theory.wire_bytes`).  Converted, not measured.
 *sent*: bytes that left this rank through its own sockets (Linux's TCP_INFO; gloo).  Measured; none with NCCL or on another system.
 """
 

@@ -11,7 +11,7 @@ DECISIVE = ("torch", "deepspeed", "transformers", "numpy", "ipython", "ipykernel
 def pinned():
     """{package: version} of constraints.txt."""
     lines = (Path(__file__).parent.parent / "constraints.txt").read_text().splitlines()
-    rows = [line.split(";")[0].strip() for line in lines if "==" in line and not line.startswith("#")]
+    rows = [line.split(";")[0].strip().lower() for line in lines if "==" in line and not line.startswith("#")]
     return dict(row.split("==") for row in rows)
 
 

@@ -3,6 +3,7 @@
 Symbols: b batch, s sequence (tokens), h width, a heads, L layers, V vocabulary, e bytes per element (2 in bf16, 4 in fp32).
 One multiply-add counts as two FLOPs; only matrix products are counted, as in Megatron-LM (arXiv 2104.04473, appendix) and in torch's
 own FLOP counter.  Activations are the tensors that autograd keeps for the backward pass, each storage once, parameters not counted.
+`device` matters in two small places: CUDA keeps a norm's statistics in fp32, and 16 bytes of random state per fused attention.
 """
 
 # ------------------------------------------------------------------------------------------------------------- parameters
@@ -77,12 +78,13 @@ def embedding_activation_bytes(sequence):
     return 8 * sequence
 
 
-def norm_activation_bytes(batch, sequence, width, element):
-    """e s b h + 2 e s b: the norm's input, and a mean and a reciprocal deviation per token, in the input's dtype on a CPU."""
-    return element * batch * sequence * width + 2 * element * batch * sequence
+def norm_activation_bytes(batch, sequence, width, element, device="cpu"):
+    """e s b h + 2 e s b: the norm's input, and a mean and a reciprocal deviation per token (on CUDA in fp32: 8 s b)."""
+    statistics = element if device == "cpu" else 4
+    return element * batch * sequence * width + 2 * statistics * batch * sequence
 
 
-def attention_activation_bytes(batch, sequence, width, heads, element, kernel="sdpa"):
+def attention_activation_bytes(batch, sequence, width, heads, element, kernel="sdpa", device="cpu"):
     """What attention keeps, without its norm.
 
     sdpa: 5 e s b h + 4 a s b: its input, q, k and v, the result, and one fp32 log-sum-exp per head and token (FlashAttention,
@@ -92,7 +94,7 @@ def attention_activation_bytes(batch, sequence, width, heads, element, kernel="s
     """
     tokens = batch * sequence
     if kernel == "sdpa":
-        return 5 * element * tokens * width + 4 * heads * tokens
+        return 5 * element * tokens * width + 4 * heads * tokens + (16 if device == "cuda" else 0)
     return 5 * element * tokens * width + element * heads * sequence * tokens + sequence**2
 
 
@@ -101,36 +103,36 @@ def feed_forward_activation_bytes(batch, sequence, width, element):
     return 9 * element * batch * sequence * width
 
 
-def block_activation_bytes(batch, sequence, width, heads, element, kernel="sdpa"):
+def block_activation_bytes(batch, sequence, width, heads, element, kernel="sdpa", device="cpu"):
     """One pre-norm block, its input counted and its output not: two norms, attention, feed-forward."""
     return (
-        2 * norm_activation_bytes(batch, sequence, width, element)
-        + attention_activation_bytes(batch, sequence, width, heads, element, kernel)
+        2 * norm_activation_bytes(batch, sequence, width, element, device)
+        + attention_activation_bytes(batch, sequence, width, heads, element, kernel, device)
         + feed_forward_activation_bytes(batch, sequence, width, element)
     )
 
 
-def head_activation_bytes(batch, sequence, width, vocabulary, element):
+def head_activation_bytes(batch, sequence, width, vocabulary, element, device="cpu"):
     """Final norm, its output, fp32 log-softmax of V scores per token, and the loss with its weight (8 bytes)."""
     tokens = batch * sequence
-    return norm_activation_bytes(batch, sequence, width, element) + element * tokens * width + 4 * tokens * vocabulary + 8
+    return norm_activation_bytes(batch, sequence, width, element, device) + element * tokens * width + 4 * tokens * vocabulary + 8
 
 
-def gpt_activation_bytes(size, batch, sequence, element, kernel="sdpa"):
+def gpt_activation_bytes(size, batch, sequence, element, kernel="sdpa", device="cpu"):
     """Everything kept between the forward and the backward pass of a GPT with its loss, in bytes."""
     return (
         embedding_activation_bytes(sequence)
-        + size.layers * block_activation_bytes(batch, sequence, size.width, size.heads, element, kernel)
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element)
+        + size.layers * block_activation_bytes(batch, sequence, size.width, size.heads, element, kernel, device)
+        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element, device)
     )
 
 
-def checkpointed_activation_bytes(size, batch, sequence, element):
+def checkpointed_activation_bytes(size, batch, sequence, element, device="cpu"):
     """The same when every block is checkpointed: e s b h per block, its input (Chen et al., arXiv 1604.06174, section 4)."""
     return (
         embedding_activation_bytes(sequence)
         + size.layers * element * batch * sequence * size.width
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element)
+        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element, device)
     )
 
 

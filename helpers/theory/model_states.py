@@ -43,7 +43,7 @@ def ideal_bytes(parameters, ranks=1, stage=0, dtype="bf16"):
 
 def deepspeed_bytes(
     sizes, ranks=1, rank=0, stage=0, dtype="bf16", moment="between micro-batches", reduce_bucket_size=500_000_000, overlap_comm=None,
-    persistence_threshold=100_000,
+    persistence_threshold=100_000, device="cpu",
 ):  # fmt: skip
     """What rank `rank` holds under DeepSpeed 0.19, to the byte, from its second step on.
 
@@ -60,6 +60,7 @@ def deepspeed_bytes(
         reduce_bucket_size: elements; DeepSpeed's key of that name.
         overlap_comm: DeepSpeed's key; by default True for stage 3 only, as in DeepSpeed.
         persistence_threshold: `stage3_param_persistence_threshold`; parameters up to this size stay gathered.
+        device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
 
     Returns:
         {category: bytes}; "other" is the norm of the gradients and the overflow flag.
@@ -71,10 +72,14 @@ def deepspeed_bytes(
         raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank!r}")
     element = BYTES[dtype]
     if stage == 0:
-        return _stage_0(sizes, element, moment)
-    if stage == 3:
-        return _stage_3(sizes, ranks, element, reduce_bucket_size, persistence_threshold)
-    return _stages_1_and_2(sizes, ranks, rank, stage, element, moment, reduce_bucket_size * (2 if overlap_comm else 1))
+        states = _stage_0(sizes, element, moment)
+    elif stage == 3:
+        states = _stage_3(sizes, ranks, element, reduce_bucket_size, persistence_threshold)
+    else:
+        states = _stages_1_and_2(sizes, ranks, rank, stage, element, moment, reduce_bucket_size * (2 if overlap_comm else 1))
+    if device == "cpu":
+        states["optimizer states"] += 4 * (len(sizes) if stage == 0 else 1)  # a step counter for each tensor that Adam sees
+    return states
 
 
 def _stage_0(sizes, element, moment):
@@ -83,7 +88,7 @@ def _stage_0(sizes, element, moment):
         "parameters": element * total,
         "gradients": 0 if moment == "after step" else element * total,
         "master weights": 4 * total if element == 2 else 0,
-        "optimizer states": 8 * total + 4 * len(sizes),  # Adam's step counter, 4 bytes per parameter tensor
+        "optimizer states": 8 * total,
         "buffers": 0,
         "other": 0,
     }
@@ -109,7 +114,7 @@ def _stages_1_and_2(sizes, ranks, rank, stage, element, moment, bucket):
         "parameters": element * padded,
         "gradients": gradients[moment],
         "master weights": 4 * part,
-        "optimizer states": 8 * part + 4,
+        "optimizer states": 8 * part,
         "buffers": element * bucket if stage == 1 and moment == "between micro-batches" else 0,
         "other": 4,
     }
@@ -118,11 +123,13 @@ def _stages_1_and_2(sizes, ranks, rank, stage, element, moment, bucket):
 def _stage_3(sizes, ranks, element, bucket, persistence_threshold):
     part = sum(_ceil(size, ranks) for size in sizes)
     gathered = sum(_ceil(size, ranks) * ranks for size in sizes if size <= persistence_threshold)
+    if ranks == 1:  # the shard is the whole parameter, and nothing is copied
+        gathered = 0
     return {
         "parameters": element * (part + gathered),
         "gradients": element * part,
         "master weights": 4 * part,
-        "optimizer states": 8 * part + 4,
+        "optimizer states": 8 * part,
         "buffers": element * bucket,
         "other": 9,
     }

@@ -1,0 +1,86 @@
+"""pyproject.toml, constraints.txt, environment.yml and the Makefile agree, and set-up refuses what cannot work."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from tests import lane
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())
+PIP = next(entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict))
+INSTALL = (ROOT / "install.py").read_text()
+
+
+@pytest.mark.parametrize("line", PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"])
+def test_every_range_admits_its_pin(line):
+    requirement = Requirement(line)
+    assert requirement.name.lower() in lane.pinned(), f"{requirement.name} is not in constraints.txt"
+    assert requirement.specifier.contains(lane.pinned()[requirement.name])
+
+
+def test_conda_has_the_same_pins():
+    assert "-c constraints.txt" in PIP
+    for name in ("torch", "deepspeed"):
+        assert f"{name}=={lane.pinned()[name]}" in PIP
+    assert f"python={lane.PYTHON[0]}.{lane.PYTHON[1]}" in CONDA["dependencies"]
+    assert CONDA["channels"] == ["conda-forge", "nodefaults"]
+
+
+def test_one_torch_and_one_index_everywhere():
+    index = re.search(r'TORCH_INDEX = "(.*?)"', INSTALL).group(1)
+    assert f"--extra-index-url {index}" in PIP
+    assert index in (ROOT / "README.md").read_text()
+    assert f'TORCH = "torch=={lane.pinned()["torch"]}"' in INSTALL
+
+
+def test_the_installed_versions_are_the_pinned_ones():
+    import importlib.metadata
+
+    for name, version in lane.pinned().items():
+        assert importlib.metadata.version(name).split("+")[0] == version, f"{name}: run `make clean setup`"
+
+
+@pytest.mark.parametrize("version, fine", [((3, 11, 4), False), ((3, 11, 5), True), ((3, 13, 9), True), ((3, 14, 0), False), ((3, 9, 1), False)])
+def test_another_python_is_refused_in_one_line(version, fine, monkeypatch):
+    import install
+
+    monkeypatch.setattr(sys, "version_info", version)
+    if fine:
+        install.check_python()
+    else:
+        with pytest.raises(SystemExit) as refused:
+            install.check_python()
+        assert "needs 3.11.5 to 3.13" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_index_that_does_not_answer_is_passed_over(monkeypatch, capsys):
+    import install
+
+    calls = []
+    monkeypatch.setenv("TORCH_INDEX", "http://127.0.0.1:9/nothing")
+    monkeypatch.setattr(install, "pip", lambda *arguments: calls.append(arguments) or True)
+    monkeypatch.setattr(install.shutil, "which", lambda name: None)
+    monkeypatch.setattr(install.sys, "platform", "linux")
+    assert install.install_torch("constraints.txt")
+    assert "cannot be reached" in capsys.readouterr().out
+    assert calls == [("-c", "constraints.txt", f"{install.TORCH}+cpu")]
+
+
+def test_make_help_names_every_verb():
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for verb in ("lab", "test", "check", "refresh", "lint", "bench", "reset", "clean"):
+        assert f"make {verb} " in shown
+
+
+def test_ci_calls_the_readmes_test_command():
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test")
+    assert "make test" in (ROOT / "README.md").read_text()
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,66 @@
+"""The checks say what is wrong, in words, for the answers that people really give."""
+
+import pytest
+from helpers import exercises
+from helpers.exercises import Exercise
+
+ALL = {name: value for name, value in vars(exercises).items() if isinstance(value, Exercise)}
+MISTAKES = [(name, words, wrong) for name, exercise in ALL.items() for words, wrong in exercise.mistakes.items()]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_reference_is_correct(name):
+    assert ALL[name].verdict(ALL[name].reference).startswith("correct")
+
+
+@pytest.mark.parametrize("name, words, wrong", MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(MISTAKES)])
+def test_every_known_mistake_is_answered_with_its_own_words(name, words, wrong):
+    verdict = ALL[name].verdict(wrong)
+    assert verdict.startswith("not yet: for ") and verdict.endswith(words)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (lambda **case: None, "returns nothing so far"),
+        (lambda **case: ..., "returns nothing so far"),
+        (lambda **case: 1 / 0, "raised ZeroDivisionError"),
+        (lambda: 1, "raised TypeError"),
+        (lambda **case: "many", "where a number is asked for"),
+        (lambda **case: -1, "is right"),
+        (16, "needs your function itself"),
+    ],
+)
+def test_other_wrong_answers_raise_nothing(name, answer, words):
+    verdict = ALL[name].verdict(answer)
+    assert verdict.startswith("not yet") and words in verdict
+
+
+def test_a_fault_of_the_check_itself_is_not_hidden():
+    with pytest.raises(KeyError):
+        Exercise(reference=lambda: {}["missing"], cases=({},)).verdict(lambda: 1)
+
+
+@pytest.mark.parametrize(
+    "reports, words",
+    [
+        ([2.5, 2.5], "correct"),
+        ([None, None], "returned nothing"),
+        (["2.5", "2.5"], "plain number"),
+        ([1.0, 4.0], "nothing was communicated"),
+        ([5.0, 5.0], "which is the sum"),
+        ([2.5, 3.0], "rank 1 returned 3"),
+    ],
+)
+def test_the_mean_of_lesson_00(reports, words):
+    assert words in exercises.mean_verdict(reports)
+
+
+def fails():
+    raise ValueError("oops")
+
+
+def test_a_rank_that_fails_in_an_exercise_is_a_verdict(capsys):
+    assert exercises.check_mean(fails) is False
+    assert capsys.readouterr().out.startswith("not yet: rank 0 of 2 raised ValueError: oops")

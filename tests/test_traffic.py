@@ -1,0 +1,111 @@
+"""Logged, ideal and sent bytes against each other, where they must agree and where they must not."""
+
+import pytest
+from helpers import models, theory
+from helpers.launchers import launch
+from helpers.traffic import Traffic
+
+ELEMENTS = 1 << 18
+FRAME = 48  # bytes that gloo puts before each message
+
+
+def collectives():
+    """Traffic of one collective each on a tensor of ELEMENTS fp32 numbers, after a first call that opens the connections."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    deepspeed.init_distributed()
+    ranks, found = comm.get_world_size(), {}
+    whole, part = torch.ones(ELEMENTS), torch.ones(ELEMENTS // ranks)
+    calls = {
+        "all_reduce": lambda: comm.all_reduce(whole),
+        "all_gather_into_tensor": lambda: comm.all_gather_into_tensor(whole, part),
+        "reduce_scatter_tensor": lambda: comm.reduce_scatter_tensor(part, whole),
+        "broadcast": lambda: comm.broadcast(whole, 0),
+    }
+    for name, call in calls.items():
+        for _ in range(2):
+            comm.barrier()
+            with Traffic() as traffic:
+                call()
+        found[name] = traffic
+    return found
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def measured(request):
+    return request.param, launch(collectives, ranks=request.param, device="cpu")
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather_into_tensor"])
+def test_sent_is_ideal_where_gloo_is_optimal(measured, operation):
+    ranks, reports = measured
+    for found in reports:
+        (ideal,) = found[operation].ideal.values()
+        overhead = found[operation].sent - ideal
+        assert 0 < overhead < 0.002 * ideal and overhead % FRAME == 0
+
+
+def test_gloos_reduce_scatter_sends_as_much_as_an_all_reduce(measured):
+    ranks, reports = measured
+    for found in reports:
+        assert found["reduce_scatter_tensor"].sent == found["all_reduce"].sent
+        assert found["reduce_scatter_tensor"].ideal["reduce_scatter_tensor"] * 2 == found["all_reduce"].ideal["all_reduce"]
+
+
+def test_a_broadcast_sends_the_tensor_once_for_every_other_rank(measured):
+    ranks, reports = measured
+    sent = sum(found["broadcast"].sent for found in reports)
+    ideal = sum(found["broadcast"].ideal["broadcast"] for found in reports)
+    assert ideal == (ranks - 1) * 4 * ELEMENTS
+    assert 0 <= sent - ideal < 0.002 * ideal
+
+
+def test_logged_is_what_was_handed_in(measured):
+    ranks, reports = measured
+    for found in reports:
+        assert found["all_reduce"].logged == {"all_reduce": 4 * ELEMENTS}
+        assert found["all_gather_into_tensor"].logged == {"all_gather_into_tensor": 4 * ELEMENTS // ranks}
+
+
+def zero_1_step():
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": {"stage": 1, "reduce_bucket_size": 50_000},
+    }
+    model = models.build(models.GPT)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    for step in range(2):
+        batch = corpus.batch(step, comm.get_world_size(), 32, comm.get_rank(), comm.get_world_size())
+        with Traffic() as traffic:
+            engine.backward(engine(*batch))
+            engine.step()
+    return traffic
+
+
+def test_a_zero_1_step_sends_three_times_the_parameters_and_not_the_papers_two():
+    """DeepSpeed all-reduces whole buckets at stage 1 and all-gathers the updated weights: 2 + 1, times (N - 1) / N."""
+    ranks, size = 2, 2 * theory.gpt_parameters(models.TINY)
+    for traffic in launch(zero_1_step, ranks=ranks, device="cpu"):
+        small = 5  # overflow flag and norm
+        assert traffic.logged == {"all_reduce": size + small, "all_gather_into_tensor": size // ranks}
+        ideal = sum(traffic.ideal.values())
+        assert ideal == theory.wire_bytes("all_reduce", size + small, ranks) + theory.wire_bytes("all_gather", size, ranks)
+        assert 1 <= traffic.sent / ideal < 1.02
+
+
+def count_too_early():
+    with Traffic():
+        pass
+
+
+def test_counting_before_ranks_have_met_is_refused():
+    with pytest.raises(RuntimeError, match="init_distributed"):
+        launch(count_too_early, ranks=1)
