@@ -15,6 +15,7 @@ VENV = os.path.join(HERE, ".venv")
 STAMP = os.path.join(VENV, "installed")
 OLDEST, NEWEST = (3, 11, 5), (3, 13)
 TORCH = "torch==2.13.0"
+NEWS = "@jupyterlab/apputils-extension:announcements"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's public index of CPU builds: megabytes where CUDA takes gigabytes
 
 
@@ -85,6 +86,8 @@ def main():
         fail("no CPU build of " + TORCH + " was found; name an index with TORCH_INDEX=..., or take pip's choice with TORCH_INDEX=")
     if not pip("-c", constraints, "-e", HERE + "[test]"):
         fail("pip could not install the environment; its message stands above")
+    # JupyterLab would ask every learner whether it may fetch news over the network.
+    subprocess.call([os.path.join(VENV, "bin", "jupyter"), "labextension", "disable", "--level=sys_prefix", NEWS])
     with open(STAMP, "w") as file:
         file.write(fingerprint())
 
