@@ -87,7 +87,11 @@ def main():
     if not pip("-c", constraints, "-e", HERE + "[test]"):
         fail("pip could not install the environment; its message stands above")
     # JupyterLab would ask every learner whether it may fetch news over the network.
-    subprocess.call([os.path.join(VENV, "bin", "jupyter"), "labextension", "disable", "--level=sys_prefix", NEWS])
+    subprocess.call(
+        [os.path.join(VENV, "bin", "jupyter"), "labextension", "disable", "--level=sys_prefix", NEWS],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     with open(STAMP, "w") as file:
         file.write(fingerprint())
 

@@ -19,7 +19,6 @@ import threading
 from pathlib import Path
 
 import psutil
-
 from helpers.failures import LaunchError
 
 PIPES = ("report", "output", "stacks")
@@ -73,7 +72,10 @@ class Forkserver:
     def _read(self, size):
         body = bytearray()
         while len(body) < size:
-            part = self.socket.recv(size - len(body))
+            try:
+                part = self.socket.recv(size - len(body))
+            except ConnectionError:  # it was killed with a message unread
+                part = b""
             if not part:
                 self.log.seek(0)
                 raise LaunchError(f"the forkserver has ended; the next launch starts a new one\n{self.log.read().decode(errors='replace')[-2000:]}")
@@ -94,8 +96,20 @@ class Forkserver:
             raise LaunchError(f"torch and DeepSpeed could not be imported; `python -m helpers.check` says what is missing\n{message['reason']}")
         self.ready = True
 
+    def stop_ranks(self):
+        """Kill what is left of a job and wait until it is gone.  Returns whether the forkserver has answered, and so is well."""
+        try:
+            self.socket.settimeout(5)
+            self.send(kind="stop")
+            while self.receive()["kind"] != "stopped":
+                pass
+            self.socket.settimeout(None)
+        except (OSError, LaunchError, ValueError):
+            return False
+        return True
+
     def alive(self):
-        return self.process.poll() is None
+        return self.stop_ranks() if self.ready else self.process.poll() is None
 
     def close(self):
         """End the forkserver and, with it, every rank."""
@@ -145,7 +159,7 @@ class ForkedJob:
         self.server = warm_forkserver(self.device, progress)
 
     def start(self):
-        self.source = self.server.socket
+        self.source = self.server.socket  # from here on there may be ranks
         listener = socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)
         variables = environment(self.device, self.ranks, listener.getsockname()[1])
         variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 serves the store itself
@@ -154,7 +168,13 @@ class ForkedJob:
         for reader in (reader for readers in self.pipes for reader in readers):
             os.set_blocking(reader, False)
         writers = [writer for pairs in pipes for _, writer in pairs]
-        message = {"ranks": self.ranks, "environment": variables, "path": sys.path, "directory": os.getcwd(), "argv0": sys.argv[0]}
+        message = {
+            "ranks": self.ranks,
+            "environment": variables,
+            "path": [str(entry) for entry in sys.path],
+            "directory": os.getcwd(),
+            "argv0": sys.argv[0],
+        }
         with tempfile.TemporaryFile() as file, listener:  # the file has no name and is readable by its owner only
             file.write(self.payload)
             file.flush()
@@ -181,15 +201,7 @@ class ForkedJob:
 
     def stop(self):
         """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
-        if not self.source:  # nothing was started
-            return
-        try:
-            self.source.settimeout(2)
-            self.server.send(kind="stop")
-            while self.server.receive()["kind"] != "stopped":
-                pass
-            self.source.settimeout(None)
-        except (OSError, LaunchError, ValueError):
+        if self.source and not self.server.stop_ranks():
             forget_forkserver(self.device)
 
 
@@ -277,7 +289,7 @@ class CommandJob:
             for process in (self.process, *processes):
                 try:
                     os.killpg(os.getpgid(process.pid), signal.SIGKILL)
-                except ProcessLookupError:
+                except (ProcessLookupError, PermissionError):  # it has ended
                     pass
             self.process.wait()
             psutil.wait_procs(processes, timeout=2)

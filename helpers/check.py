@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass
 
 import psutil
-
 from helpers import launchers
 
 TESTED = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}

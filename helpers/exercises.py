@@ -31,10 +31,8 @@ class Exercise:
     praise: str = ""
 
     def check(self, answer):
-        """Print a verdict in words; True where the answer is right."""
-        verdict = self.verdict(answer)
-        print(verdict)
-        return verdict.startswith("correct")
+        """Print a verdict in words."""
+        print(self.verdict(answer))
 
     def verdict(self, answer):
         if not callable(answer):
@@ -91,13 +89,9 @@ tokens_per_step = Exercise(
 def check_mean(answer, ranks=2):
     """Lesson 00: run the learner's function in ranks; each should return the mean of (rank + 1)^2 over all ranks."""
     try:
-        reports = launch(answer, ranks=ranks, timeout=5)
+        print(mean_verdict(launch(answer, ranks=ranks, timeout=5)))
     except RankError as error:
         print(f"not yet: {error}")
-        return False
-    verdict = mean_verdict(reports)
-    print(verdict)
-    return verdict.startswith("correct")
 
 
 def mean_verdict(reports):

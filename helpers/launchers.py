@@ -16,7 +16,6 @@ from pathlib import Path
 
 import cloudpickle
 import psutil
-
 from helpers.backends import CommandJob, ForkedJob
 from helpers.failures import LaunchError, Outcome, RankError, failure, hang
 from helpers.progress import Progress

@@ -19,7 +19,6 @@ import warnings
 from pathlib import Path
 
 import cloudpickle
-
 from helpers.forkserver import die_with_parent, kill_group
 
 # Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
@@ -55,7 +54,7 @@ def said(error):
     try:
         return str(error)
     except Exception as problem:
-        return f"(its message cannot be shown: {type(problem).__qualname__})"
+        return f"(its message cannot be shown: {type(problem).__name__})"
 
 
 def describe(error):
@@ -64,10 +63,10 @@ def describe(error):
     own = max((index for index, frame in enumerate(frames) if frame[0] == __file__), default=-1)
     cause = error.__cause__
     return {
-        "type": type(error).__qualname__,
+        "type": type(error).__name__,
         "message": said(error),
         "frames": frames[own + 1 :],
-        "cause": f"{type(cause).__qualname__}: {said(cause)}" if cause else None,
+        "cause": f"{type(cause).__name__}: {said(cause)}" if cause else None,
     }
 
 
@@ -76,8 +75,9 @@ def prepare():
     import deepspeed
     import torch
 
-    # Compiled at first use, waits for ever on a stale lock, fails without a compiler, leaves files in /dev/shm; gloo does its work.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # DeepSpeed asks this table only whether to use its shared-memory collectives, and fills it by running the compiler.  They are
+    # compiled at first use, wait for ever on a stale lock, fail without a compiler, leave files in /dev/shm; gloo does their work.
+    deepspeed.ops.__compatible_ops__ = {}
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)

@@ -8,7 +8,6 @@ import struct
 import time
 
 import cloudpickle
-
 from helpers.backends import PIPES
 
 GRACE = 1.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first

@@ -21,8 +21,7 @@ from pathlib import Path
 import cloudpickle
 import psutil
 import pytest
-
-from helpers import backends
+from helpers import backends, launchers
 from helpers.launchers import launch
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not import the tests
@@ -98,7 +97,7 @@ def remains():
     """What a launch could leave behind, as plain data that can be compared."""
     processes = ours()
     return {
-        "processes": sorted(f"{process.pid} {' '.join(process.cmdline())}" for process in processes),
+        "processes": sorted(" ".join(process.cmdline()[:3]) for process in processes),
         "ports": listening([psutil.Process(), *processes]),
         "shared memory": sorted(os.listdir("/dev/shm")),
         "temporary files": sorted(os.listdir(tempfile.gettempdir())),
@@ -117,8 +116,15 @@ def marked_session(tmp_path_factory):
         (folder / part).mkdir()
     os.environ |= {name: value, "TMPDIR": str(folder / "temporary"), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
     tempfile.tempdir = None
+    try:
+        from jupyter_core.utils import ensure_event_loop
+
+        ensure_event_loop()  # else the first test that talks to Jupyter is the one that opens it, and so three descriptors
+    except ImportError:
+        pass
     for device in list(backends._forkservers):
         backends.forget_forkserver(device)
+    launchers.IMPORTED = time.time() + 86400  # whoever edits a helper while the tests run does not change what they read
     launch(lambda: None, ranks=1, device="cpu")
     yield
     for device in list(backends._forkservers):
@@ -249,9 +255,6 @@ def commanded(marked_session):
     """One job of the real `deepspeed` command, which takes long to start: its reports and what it printed."""
 
     def job():
-        import torch
-
-        torch.distributed.barrier  # the module is there before `deepspeed` is asked for it
         total = all_reduced(float(os.environ["RANK"]))
         print("rank", os.environ["RANK"], "writes")
         folder = Path(sys.argv[-1])

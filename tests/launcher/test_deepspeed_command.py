@@ -1,0 +1,109 @@
+"""The other back end, the real `deepspeed` command.  A start takes long, so each of these jobs shows several things."""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+
+import cloudpickle
+import psutil
+import pytest
+from conftest import PROMPT, SLACK, all_reduced, eventually, ours, running
+from helpers.launchers import LaunchError, RankError, launch
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+TIMEOUT = 15.0  # seconds: the start of the ranks, twice over, and a hang
+
+
+def private_folders():
+    return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("launch-")]
+
+
+def test_results_and_outputs_are_those_of_the_default(commanded):
+    reports, printed = commanded
+    assert [report["total"] for report in reports] == launch(lambda: all_reduced(float(os.environ["RANK"])), 2)
+    assert [output.splitlines()[-1] for output in reports.outputs] == ["rank 0 writes", "rank 1 writes"]
+    assert "rank 0 writes" in printed and "rank 1 writes" not in printed
+
+
+def test_the_command_line_is_printed(commanded):
+    reports, printed = commanded
+    assert reports.command[:3] == ["deepspeed", "--num_accelerators", "2"]
+    assert f"$ {' '.join(reports.command)}\n" in printed
+
+
+def test_its_folder_is_gone(commanded):
+    reports, _ = commanded
+    assert reports[0]["folder"].startswith("launch-")
+    assert private_folders() == []
+
+
+def test_the_guilty_rank_is_named(tmp_path):
+    def job(moment):
+        import subprocess
+
+        import torch.distributed
+
+        all_reduced(1.0)
+        if os.environ["RANK"] == "1":
+            subprocess.Popen(["sleep", "60"])
+            moment.write_text(str(time.monotonic()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        print("rank 0 waits")
+        torch.distributed.barrier()
+
+    moment = tmp_path / "moment"
+    with pytest.raises(RankError) as caught:
+        launch(job, 2, {"moment": moment}, launcher="deepspeed")
+    assert time.monotonic() - float(moment.read_text()) < PROMPT + SLACK
+    assert str(caught.value).splitlines()[0] == "rank 1 of 2 was killed by SIGKILL"
+    assert caught.value.rank == 1 and caught.value.outputs[0].endswith("rank 0 waits\n")
+    assert private_folders() == []
+
+
+def test_a_hang_ends_with_every_stack():
+    def hang_in_rank_1():
+        import torch.distributed
+
+        all_reduced(1.0)
+        if os.environ["RANK"] == "1":
+            time.sleep(60)
+        torch.distributed.barrier()
+
+    started = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        launch(hang_in_rank_1, 2, launcher="deepspeed", timeout=TIMEOUT)
+    assert TIMEOUT <= time.monotonic() - started < TIMEOUT + PROMPT + SLACK
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "rank 1 of 2 hung: still running after 15 s, in no collective, while rank 0 waited for it"
+    for rank in (0, 1):
+        assert "in hang_in_rank_1" in lines[lines.index(f"  rank {rank}:") + 1]
+
+
+def test_a_command_that_does_not_start(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(LaunchError, match="^the deepspeed command ended with status 1:"):
+        launch(lambda: None, 2, launcher="deepspeed")
+
+
+def test_interrupts_and_the_end_of_the_kernel(kernels):
+    (kernel,) = kernels()
+    for moment in (0.5, 2.5, None):  # while the command starts, and while its ranks are at work
+        kernel.occupy("sleep", launcher="deepspeed")
+        if moment:
+            time.sleep(moment)
+        else:
+            assert kernel.ready()
+            assert len(kernel.processes()) >= 7  # kernel, runner, launcher, two ranks, and what they have started
+        kernel.interrupt()
+        assert kernel.answer(PROMPT + SLACK) == [None, ["KeyboardInterrupt", ""]]
+        assert eventually(lambda: kernel.processes() == [kernel.process_itself()])
+        assert private_folders() == []
+    before = running([psutil.Process(process.pid) for process in ours() if process not in kernel.processes()])
+    kernel.occupy("gil", launcher="deepspeed")
+    assert kernel.ready()
+    os.kill(kernel.process.pid, signal.SIGKILL)
+    assert eventually(lambda: ours() == before), ours()
+    assert private_folders() == []

@@ -1,0 +1,342 @@
+"""Jobs that must fail: before any process starts, or in time, with the guilty rank and the cause in the message's first line."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+from conftest import PROMPT, SLACK, eventually
+from helpers import launchers
+from helpers.launchers import LaunchError, RankError, launch
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+TIMEOUT = 3.0  # seconds, of the jobs that hang
+VARIES = re.compile(r"0x[0-9a-f]{6,}|127\.0\.0\.1\W{1,3}\d|:\d{4,5}\b|ipykernel_\d")
+
+
+# Before any process starts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_start(monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("a job was started")
+
+    monkeypatch.setattr(launchers, "ForkedJob", refuse)
+    monkeypatch.setattr(launchers, "CommandJob", refuse)
+
+
+@pytest.mark.parametrize(
+    "error, options, message",
+    [
+        (ValueError, {"ranks": 0}, "ranks must be from 1 to 64, not 0"),
+        (ValueError, {"ranks": -1}, "ranks must be from 1 to 64, not -1"),
+        (ValueError, {"ranks": 65}, "ranks must be from 1 to 64, not 65"),
+        (TypeError, {"ranks": "four"}, "ranks must be a whole number from 1 to 64, not 'four'"),
+        (TypeError, {"ranks": 2.5}, "ranks must be a whole number from 1 to 64, not 2.5"),
+        (TypeError, {"ranks": True}, "ranks must be a whole number from 1 to 64, not True"),
+        (ValueError, {"launcher": "torchrun"}, "launcher must be None or \"deepspeed\", not 'torchrun'"),
+        (ValueError, {"device": "tpu"}, 'device must be "cpu", "cuda" or None, not \'tpu\''),
+        (ValueError, {"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
+        (ValueError, {"timeout": -1.5}, "timeout must be a positive number of seconds, not -1.5"),
+        (ValueError, {"timeout": "soon"}, "timeout must be a positive number of seconds, not 'soon'"),
+        (TypeError, {"arguments": {"lock": threading.Lock()}}, "cannot be sent to the ranks (argument 'lock'): cannot pickle '_thread.lock' object"),
+    ],
+)
+def test_an_unusable_argument(no_start, error, options, message):
+    with pytest.raises(error, match=re.escape(message) + "$"):
+        launch(lambda **given: None, **options)
+
+
+def test_a_function_that_cannot_be_sent(no_start):
+    guard, harmless = threading.Lock(), 1
+
+    def job():
+        with guard:
+            return harmless
+
+    with pytest.raises(TypeError, match=r"^job cannot be sent to the ranks \(the variable 'guard', which the function uses\): cannot pickle"):
+        launch(job)
+
+
+def test_a_variable_without_a_value_does_not_hide_the_culprit(no_start):
+    guard = threading.Lock()
+
+    def job(lock=guard):
+        return later
+
+    with pytest.raises(TypeError, match="^job cannot be sent to the ranks: cannot pickle '_thread.lock' object"):
+        launch(job)
+    later = None
+
+
+def test_no_function(no_start):
+    with pytest.raises(TypeError, match="launch needs a function to run in every rank, not 7"):
+        launch(7)
+
+
+def test_more_ranks_than_memory(no_start, monkeypatch):
+    monkeypatch.setattr(launchers, "free_memory", lambda: 350_000_000)
+    with pytest.raises(MemoryError, match=r"^4 ranks need at least 0.4 GB and 0.3 GB is free: use at most 3 ranks, or close other programs$"):
+        launch(lambda: None, ranks=4)
+
+
+def test_more_gpus_than_there_are(no_start, monkeypatch):
+    monkeypatch.setattr(launchers, "gpu_count", lambda: 1)
+    with pytest.raises(ValueError, match="needs a GPU for each of 2 ranks, and there are 1: leave device out to use the CPU"):
+        launch(lambda: None, ranks=2, device="cuda")
+
+
+def test_a_second_launch_while_one_runs(tmp_path):
+    started, go_on = tmp_path / "started", tmp_path / "go-on"
+
+    def wait():
+        started.touch()
+        while not go_on.exists():
+            time.sleep(0.01)
+        return "done"
+
+    reports = []
+    thread = threading.Thread(target=lambda: reports.extend(launch(wait, 1)))
+    thread.start()
+    try:
+        assert eventually(started.exists)
+        with pytest.raises(LaunchError, match="a launch is running in this kernel already: wait for it, or interrupt it"):
+            launch(lambda: None, 1)
+    finally:
+        go_on.touch()
+        thread.join()
+    assert reports == ["done"]
+
+
+# In time ----------------------------------------------------------------------------------------------------------------------
+
+
+def meet():
+    """In a rank: join the others; the guilty one is rank 2."""
+    import deepspeed
+    import torch.distributed
+
+    deepspeed.init_distributed()
+    torch.distributed.barrier()
+    return torch.distributed
+
+
+def guilty_first(fault, moment):
+    """Rank 2 notes the time and commits the fault, and the others sit in a collective."""
+    group = meet()
+    if group.get_rank() == 2:
+        Path(moment).write_text(str(time.monotonic()))
+        return fault()
+    group.barrier()
+
+
+def raises():
+    raise ValueError("seven")
+
+
+def raises_from():
+    try:
+        raises()
+    except ValueError as error:
+        raise RuntimeError("eight") from error
+
+
+def raises_own_class():
+    class Special(Exception):
+        pass
+
+    raise Special("only this rank knows it")
+
+
+def raises_without_words():
+    class Silent(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    raise Silent
+
+
+def raises_an_address():
+    raise ValueError(f"{object()} on 127.0.0.1:{10000 + time.monotonic_ns() % 50000}")
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leaves_quietly():
+    os._exit(0)
+
+
+def leaves_with_words():
+    print("last words", flush=True)
+    os._exit(3)
+
+
+def calls_exit():
+    sys.exit(3)
+
+
+def segfault():
+    ctypes.string_at(0)
+
+
+def returns_lock():
+    return threading.Lock()
+
+
+SELDOM = (raises_from, raises_own_class, raises_without_words, calls_exit)  # these take the same way as `raises`: once is enough
+
+
+def fail(job, arguments, ranks=4, **options):
+    """The error of a launch, and the clock when it was raised."""
+    with pytest.raises(RankError) as caught:
+        launch(job, ranks, arguments, **options)
+    now = time.monotonic()
+    assert not VARIES.search(str(caught.value)), caught.value
+    assert len(caught.value.outputs) == ranks
+    return caught.value, now
+
+
+@pytest.mark.parametrize(
+    "fault, first_line, more",
+    [
+        (raises, "rank 2 of 4 raised ValueError: seven", 'raise ValueError("seven")'),
+        (raises_from, "rank 2 of 4 raised RuntimeError: eight", "caused by ValueError: seven"),
+        (raises_own_class, "rank 2 of 4 raised Special: only this rank knows it", "in raises_own_class"),
+        (raises_without_words, "rank 2 of 4 raised Silent: (its message cannot be shown: RuntimeError)", ""),
+        (raises_an_address, "rank 2 of 4 raised ValueError: <object object at 0x...> on 127.0.0.1:...", ""),
+        (killed, "rank 2 of 4 was killed by SIGKILL", ""),
+        (leaves_quietly, "rank 2 of 4 left with exit status 0 before its function returned", ""),
+        (leaves_with_words, "rank 2 of 4 left with exit status 3 before its function returned", "last words"),
+        (calls_exit, "rank 2 of 4 raised SystemExit: 3", "in calls_exit"),
+        (segfault, "rank 2 of 4 was killed by SIGSEGV", "ctypes.string_at(0)"),
+        (returns_lock, "rank 2 of 4 returned a lock, which cannot be sent back: TypeError: cannot pickle '_thread.lock' object", "plain data"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_one_rank_fails(fault, first_line, more, tmp_path):
+    moment, messages = tmp_path / "moment", set()
+    for _ in range(1 if fault in SELDOM else 3):
+        error, now = fail(guilty_first, {"fault": fault, "moment": str(moment)})
+        assert now - float(moment.read_text()) < PROMPT + SLACK
+        messages.add(str(error))
+        assert str(error).splitlines()[0] == first_line
+        assert more in str(error) and error.rank == 2
+    assert len(messages) == 1
+
+
+def test_all_ranks_raise_the_same():
+    def job():
+        raise KeyError("same")
+
+    messages = {str(fail(job, {})[0]).splitlines()[0] for _ in range(5)}
+    assert messages == {"rank 0 of 4 raised KeyError: 'same'"}
+
+
+def test_the_outputs_of_a_failed_job_are_kept(capsys):
+    def job():
+        print("rank", os.environ["RANK"])
+        if os.environ["RANK"] == "1":
+            raise ValueError
+
+    error, _ = fail(job, {}, 2)
+    assert str(error).startswith("rank 1 of 2 raised ValueError\n")
+    assert error.outputs == ["rank 0\n", "rank 1\n"] and capsys.readouterr().out == "rank 0\n"
+
+
+def sleeps():
+    time.sleep(60)
+
+
+def holds_the_lock_in_python():
+    re.match("(a+)+$", "a" * 40 + "b")
+
+
+def holds_the_lock_in_c():
+    ctypes.PyDLL(None).sleep(60)
+
+
+@pytest.mark.parametrize("fault", [sleeps, holds_the_lock_in_python, holds_the_lock_in_c])
+def test_one_rank_hangs(fault, tmp_path):
+    messages = set()
+    for _ in range(3 if fault is sleeps else 1):
+        started = time.monotonic()
+        error, now = fail(guilty_first, {"fault": fault, "moment": str(tmp_path / "moment")}, timeout=TIMEOUT)
+        assert TIMEOUT <= now - started < TIMEOUT + PROMPT + SLACK
+        messages.add(str(error))
+    lines = str(error).splitlines()
+    assert lines[0] == "rank 2 of 4 hung: still running after 3 s, in no collective, while ranks 0, 1, 3 waited for it"
+    assert [line for line in lines if line.startswith("  rank")] == [f"  rank {rank}:" for rank in range(4)]
+    assert f"in {fault.__name__}" in str(error) and "in barrier" in str(error)
+    assert len(messages) == 1 and error.rank == 2
+
+
+def alone_in_collective(others):
+    """Rank 2 enters a collective; the others return, or wait in another one."""
+    import torch
+
+    group = meet()
+    if group.get_rank() == 2:
+        group.all_reduce(torch.ones(4))
+    elif others == "broadcast":
+        group.broadcast(torch.ones(4), 2)
+    return group.get_rank()
+
+
+@pytest.mark.parametrize(
+    "others, first_line",
+    [
+        ("return", "rank 2 of 4 hung in all_reduce, which ranks 0, 1, 3 never entered (stopped after 3 s)"),
+        ("broadcast", "rank 2 of 4 hung in all_reduce, which no other rank entered (stopped after 3 s)"),
+    ],
+)
+def test_a_collective_that_nobody_else_enters(others, first_line):
+    started = time.monotonic()
+    error, now = fail(alone_in_collective, {"others": others}, timeout=TIMEOUT)
+    assert TIMEOUT <= now - started < TIMEOUT + PROMPT + SLACK
+    lines = str(error).splitlines()
+    assert lines[0] == first_line
+    stuck = (2,) if others == "return" else (0, 1, 2, 3)
+    for rank in range(4):
+        if rank in stuck:
+            place, source, collective = lines[lines.index(f"  rank {rank}:") + 1 :][:3]
+            assert "in alone_in_collective" in place
+            assert collective.endswith("in all_reduce" if rank == 2 else "in broadcast")
+        else:
+            assert f"  rank {rank}: had returned" in lines
+
+
+# What a rank has started, and a forkserver that dies ------------------------------------------------------------------------------
+
+
+def test_what_a_failed_rank_has_started_is_stopped(tmp_path):
+    def job():
+        subprocess.Popen(["sleep", "60"])
+        raise ValueError("after a start")
+
+    error, _ = fail(job, {}, 2)
+    assert str(error).startswith("rank 0 of 2 raised ValueError: after a start")
+
+
+def test_what_a_vanished_rank_has_started_is_stopped():
+    def job():
+        if os.environ["RANK"] == "1":
+            subprocess.Popen(["sleep", "60"])
+            os._exit(0)
+
+    error, _ = fail(job, {}, 2)
+    assert str(error) == "rank 1 of 2 left with exit status 0 before its function returned"
+
+
+def test_what_a_rank_that_returned_has_started_is_stopped():
+    assert launch(lambda: subprocess.Popen(["sleep", "60"]).returncode, 2) == [None, None]
