@@ -18,7 +18,7 @@ import psutil
 from helpers import launchers
 
 TESTED = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
-ENOUGH_MEMORY = 3_000_000_000
+ENOUGH_MEMORY = 1_500_000_000
 
 
 @dataclass

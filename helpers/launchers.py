@@ -207,7 +207,7 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
             job.stop()
             drain(job, outcomes)
     if command and job.command:
-        print("$", " ".join(job.command))
+        print("$", " ".join(job.command[:-1]), "<a private folder>")
     show(outcomes[0])
     if late:
         raise hang(outcomes, timeout)

@@ -25,6 +25,8 @@ LOOK = {
     "inputs": ("#CC79A7", "--"),
     "other": ("#444444", ""),
 }
+PARTS = ("#332288", "#88CCEE", "#DDCC77", "#AA4499", "#117733")  # Paul Tol's, for what is no memory category
+VISIBLE = 0.002  # a category that is a smaller part of the tallest bar cannot be seen, and is left out of the legend
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -82,7 +84,8 @@ def memory_bars(clusters, title):
         for index, (cluster, _, _) in enumerate(bars):
             place += 1.0 if index == 0 or bars[index - 1][0] == cluster else 1.6
             places.append(place)
-        used = [category for category in LOOK if any(sizes.get(category) for _, _, sizes in bars)]
+        tallest = max(sum(sizes.values()) for _, _, sizes in bars)
+        used = [category for category in LOOK if any(sizes.get(category, 0) > VISIBLE * tallest for _, _, sizes in bars)]
         bottoms = [0.0] * len(bars)
         for category in used:
             heights = [sizes.get(category, 0) / divisor for _, _, sizes in bars]
@@ -132,7 +135,7 @@ def memory_over_time(history, title, predicted=None):
     """
     totals = history.total
     divisor, unit_name = unit(max(totals))
-    used = [category for category in LOOK if any(history.totals.get(category, ()))]
+    used = [category for category in LOOK if max(history.totals.get(category, [0])) > VISIBLE * max(totals)]
     places, columns = phases(history)
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
@@ -183,7 +186,7 @@ def _stacked(rows, title, y, divisor=1.0):
         bottoms = [0.0] * len(rows)
         for index, part in enumerate(parts):
             heights = [sizes.get(part, 0) / divisor for sizes in rows.values()]
-            axes.bar(list(rows), heights, bottom=bottoms, width=0.7, color=LINES[index % len(LINES)], label=part, edgecolor="white")
+            axes.bar(list(rows), heights, bottom=bottoms, width=0.7, color=PARTS[index % len(PARTS)], label=part, edgecolor="white")
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
         axes.set(title=title, ylabel=y)
         axes.grid(False, axis="x")
