@@ -21,7 +21,7 @@ import weakref
 from dataclasses import dataclass, field
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from helpers.owners import owned_tensors
 
@@ -208,9 +208,8 @@ class Ledger(TorchDispatchMode):
 
         With several ranks this is a barrier: every rank must call it.
         """
-        peak = self.peak  # before the barrier below allocates its byte
         settled = self._settle()
-        snapshot = Snapshot(moment, self.categories(), peak, settled, self.device)
+        snapshot = Snapshot(moment, self.categories(), self.peak, settled, self.device)
         self.snapshots.append(snapshot)
         self.mark(moment)
         self.peak = self.current
@@ -221,7 +220,8 @@ class Ledger(TorchDispatchMode):
         if on_gpu:
             torch.cuda.synchronize()
         if torch.distributed.is_initialized():
-            torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
+            with _disable_current_modes():  # NCCL keeps a byte for its barrier, which is no part of the job
+                torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
         gc.collect()
         started = changed = time.monotonic()
         before = self.clock

@@ -92,8 +92,16 @@ def memory_bars(clusters, title):
             colour, hatch = LOOK[category]
             axes.bar(places, heights, bottom=bottoms, width=0.8, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=category)
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
-        for place, bottom in zip(places, bottoms):
-            axes.annotate(f"{bottom:,.3g}", (place, bottom), ha="center", va="bottom", fontsize=9, xytext=(0, 2), textcoords="offset points")
+        for place, bottom, (_, _, sizes) in zip(places, bottoms, bars):
+            axes.annotate(
+                f"{sum(sizes.values()) / divisor:,.3g}",
+                (place, bottom),
+                ha="center",
+                va="bottom",
+                fontsize=9,
+                xytext=(0, 2),
+                textcoords="offset points",
+            )
         axes.set_xticks(places, [name for _, name, _ in bars], fontsize=9 if len(bars) < 6 else 8)
         for cluster in clusters if len(clusters) > 1 else ():
             own = [place for place, (name, _, _) in zip(places, bars) if name == cluster]

@@ -23,6 +23,7 @@ from helpers.forkserver import die_with_parent, kill_group
 
 # Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
 KNOWN_NOISE = (
+    (r"barrier\(\): using the device under current context", UserWarning),
     (r".*(all_gather_into_tensor|reduce_scatter_tensor|_all_gather_base|_reduce_scatter_base).*", FutureWarning),
     (r".*isinstance\(treespec, LeafSpec\).*", FutureWarning),
     (r".*is deprecated.*torch\.jit\.script.*", DeprecationWarning),
@@ -71,7 +72,7 @@ def describe(error):
 
 
 def prepare():
-    """Switch off what would hang or break a job on a learner's machine, and silence the known noise; torch is imported already."""
+    """Switch off what would hang or break a job on a learner's machine, take this rank's GPU, and silence the known noise."""
     import deepspeed
     import torch
 
@@ -79,6 +80,8 @@ def prepare():
     # compiled at first use, wait for ever on a stale lock, fail without a compiler, leave files in /dev/shm; gloo does their work.
     deepspeed.ops.__compatible_ops__ = {}
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if os.environ["DS_ACCELERATOR"] == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # a GPU for each rank, as a training script chooses it
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)
 

@@ -3,7 +3,7 @@
 Symbols: b batch, s sequence (tokens), h width, a heads, L layers, V vocabulary, e bytes per element (2 in bf16, 4 in fp32).
 One multiply-add counts as two FLOPs; only matrix products are counted, as in Megatron-LM (arXiv 2104.04473, appendix) and in torch's
 own FLOP counter.  Activations are the tensors that autograd keeps for the backward pass, each storage once, parameters not counted.
-`device` matters in two small places: CUDA keeps a norm's statistics in fp32, and 16 bytes of random state per fused attention.
+`device` matters in two small places: CUDA keeps a norm's statistics in fp32, and 16 bytes of random state per fused 16-bit attention.
 """
 
 # ------------------------------------------------------------------------------------------------------------- parameters
@@ -94,7 +94,7 @@ def attention_activation_bytes(batch, sequence, width, heads, element, kernel="s
     """
     tokens = batch * sequence
     if kernel == "sdpa":
-        return 5 * element * tokens * width + 4 * heads * tokens + (16 if device == "cuda" else 0)
+        return 5 * element * tokens * width + 4 * heads * tokens + (16 if device == "cuda" and element == 2 else 0)
     return 5 * element * tokens * width + element * heads * sequence * tokens + sequence**2
 
 
