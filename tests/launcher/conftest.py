@@ -28,6 +28,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not impo
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = f"LAUNCHER_TEST={uuid.uuid4()}"
+SHARED = ("deepspeed", "torch", "nccl", "gloo", "psm_", "sem.")  # other programs of this user have shared memory too
 PROMPT = 2.0  # seconds in which a fault must be told, or an orphan gone
 SLACK = 4.0  # seconds more, since two cores may have other work
 
@@ -64,7 +65,7 @@ def running(processes):
         try:
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # it is just ending
             pass
     return found
 
@@ -88,18 +89,26 @@ def listening(processes):
     for process in processes:
         try:
             found |= {connection.laddr for connection in process.net_connections("tcp") if connection.status == psutil.CONN_LISTEN}
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # it is just ending
             pass
     return found
+
+
+def command(process):
+    """The beginning of its command line; nothing where it has just ended."""
+    try:
+        return " ".join(process.cmdline()[:3])
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return ""
 
 
 def remains():
     """What a launch could leave behind, as plain data that can be compared."""
     processes = ours()
     return {
-        "processes": sorted(" ".join(process.cmdline()[:3]) for process in processes),
+        "processes": sorted(filter(None, (command(process) for process in processes))),
         "ports": listening([psutil.Process(), *processes]),
-        "shared memory": sorted(os.listdir("/dev/shm")),
+        "shared memory": sorted(name for name in os.listdir("/dev/shm") if name.startswith(SHARED)),
         "temporary files": sorted(os.listdir(tempfile.gettempdir())),
         "extensions": sorted(str(path) for path in Path(os.environ["TORCH_EXTENSIONS_DIR"]).rglob("*")),
         "descriptors": len(os.listdir("/proc/self/fd")),
