@@ -46,16 +46,69 @@ class Exercise:
             if got is None or got is ...:
                 return "not yet: your function returns nothing so far; replace the dots by your formula"
             expected = self.reference(**case)
-            if not isinstance(got, (int, float)) or isinstance(got, bool):
-                return f"not yet: your function returns {got!r} for {said}, where a number is asked for"
-            if not _close(got, expected):
-                thought = next((words for words, wrong in self.mistakes.items() if _close(got, wrong(**case))), "")
-                return f"not yet: for {said} your function gives {got:,.6g} where {expected:,.6g} is right" + (f"; {thought}" if thought else "")
+            if _kind(got) != _kind(expected):
+                return f"not yet: your function returns {got!r} for {said}, where a {_kind(expected)} is asked for"
+            if not _same(got, expected):
+                thought = next((words for words, wrong in self.mistakes.items() if _same(got, wrong(**case))), "")
+                return f"not yet: for {said} your function gives {_show(got)} where {_show(expected)} is right" + (f"; {thought}" if thought else "")
         return f"correct for {len(self.cases)} cases" + (f": {self.praise}" if self.praise else "")
 
 
-def _close(a, b):
-    return abs(a - b) <= 1e-9 * max(abs(a), abs(b), 1e-300)
+@dataclass(frozen=True)
+class RankExercise:
+    """A function to write that runs in ranks; it gets no arguments, and each rank returns its part of the answer.
+
+    Attributes:
+        expected: (rank, ranks) -> what that rank should return: a number or a list.
+        mistakes: {what to think about: (rank, ranks) -> what a rank returns that made this mistake}.
+        praise: what a correct answer has shown.
+        ranks: how many to run.
+    """
+
+    expected: Callable
+    mistakes: dict[str, Callable] = field(default_factory=dict)
+    praise: str = ""
+    ranks: int = 4
+
+    def check(self, answer):
+        """Run the function in ranks, on the CPU, and print a verdict in words."""
+        try:
+            print(self.verdict(launch(answer, ranks=self.ranks, device="cpu", timeout=5)))
+        except RankError as error:
+            print(f"not yet: {error}")
+
+    def verdict(self, reports):
+        """The verdict on what the ranks returned."""
+        ranks = len(reports)
+        for rank, got in enumerate(reports):
+            expected = self.expected(rank, ranks)
+            if got is None or got is ...:
+                return f"not yet: rank {rank} returned nothing"
+            if _kind(got) != _kind(expected):
+                return f"not yet: rank {rank} returned {got!r}, where a plain {_kind(expected)} is asked for (a tensor has .item() and .tolist())"
+            if not _same(got, expected):
+                thought = next((words for words, wrong in self.mistakes.items() if _same(got, wrong(rank, ranks))), "")
+                return f"not yet: rank {rank} returned {_show(got)} where {_show(expected)} is right" + (f"; {thought}" if thought else "")
+        return f"correct in {ranks} ranks" + (f": {self.praise}" if self.praise else "")
+
+
+def _kind(value):
+    if isinstance(value, (list, tuple)):
+        return "list"
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+
+
+def _same(a, b):
+    """Equal; numbers to nine digits, lists element by element."""
+    if _kind(a) != _kind(b):
+        return False
+    if _kind(a) == "list":
+        return len(a) == len(b) and all(_same(one, other) for one, other in zip(a, b))
+    return abs(a - b) <= 1e-9 * max(abs(a), abs(b), 1e-300) if _kind(a) == "number" else a == b
+
+
+def _show(value):
+    return f"{value:,.6g}" if _kind(value) == "number" else str(value)
 
 
 # ---------------------------------------------------------------------------------------------------------------- lesson 00
@@ -86,30 +139,15 @@ tokens_per_step = Exercise(
 )
 
 
-def check_mean(answer, ranks=2):
-    """Lesson 00: run the learner's function in ranks; each should return the mean of (rank + 1)^2 over all ranks."""
-    try:
-        print(mean_verdict(launch(answer, ranks=ranks, timeout=5)))
-    except RankError as error:
-        print(f"not yet: {error}")
-
-
-def mean_verdict(reports):
-    """The verdict on what the ranks returned."""
-    ranks = len(reports)
-    expected = sum((rank + 1) ** 2 for rank in range(ranks)) / ranks
-    for rank, got in enumerate(reports):
-        if got is None:
-            return f"not yet: rank {rank} returned nothing; return the mean"
-        if not isinstance(got, (int, float)):
-            return f"not yet: rank {rank} returned a {type(got).__name__}; return a plain number, with .item()"
-        if _close(got, expected * ranks):
-            return f"not yet: rank {rank} returned {got:g}, which is the sum; a mean is divided by the number of ranks"
-        if _close(got, (rank + 1) ** 2):
-            return f"not yet: rank {rank} returned its own value {got:g}: nothing was communicated"
-        if not _close(got, expected):
-            return f"not yet: rank {rank} returned {got:g} where the mean is {expected:g}"
-    return f"correct: all {ranks} ranks know the mean, {expected:g}"
+mean_of_squares = RankExercise(
+    expected=lambda rank, ranks: sum((other + 1) ** 2 for other in range(ranks)) / ranks,
+    mistakes={
+        "that is its own value: nothing was communicated": lambda rank, ranks: (rank + 1) ** 2,
+        "that is the sum; a mean is divided by the number of ranks": lambda rank, ranks: sum((other + 1) ** 2 for other in range(ranks)),
+    },
+    praise="all of them know the mean",
+    ranks=2,
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------- lesson 01
@@ -192,4 +230,45 @@ checkpoint_saving = Exercise(
         ),
     },
     praise="all but the block's input",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------- lesson 03
+
+
+naive_all_reduce_bytes = Exercise(
+    reference=lambda size, ranks: (ranks - 1) * size,
+    cases=({"size": 1000, "ranks": 4}, {"size": 441_088, "ranks": 8}),
+    mistakes={
+        "a rank sends nothing to itself": lambda size, ranks: ranks * size,
+        "that is the ring; here every rank sends its whole tensor": lambda size, ranks: theory.wire_bytes("all_reduce", size, ranks),
+        "that is what all ranks send together": lambda size, ranks: ranks * (ranks - 1) * size,
+    },
+    praise="the ring sends N / 2 times less",
+)
+even_size = Exercise(
+    reference=lambda ranks, latency, bandwidth: ranks * latency * bandwidth,
+    cases=({"ranks": 2, "latency": 1e-4, "bandwidth": 1e9}, {"ranks": 8, "latency": 1e-5, "bandwidth": 5e10}),
+    mistakes={
+        "that is one message; a tensor is sent in as many parts as there are ranks": lambda ranks, latency, bandwidth: latency * bandwidth,
+        "both parts of the time come 2 (N - 1) times": lambda ranks, latency, bandwidth: 2 * (ranks - 1) * latency * bandwidth,
+        "compare latency with bytes / bandwidth, not with bytes x bandwidth": lambda ranks, latency, bandwidth: ranks * latency / bandwidth,
+    },
+    praise="below it, fewer messages help; above it, only fewer bytes do",
+)
+left_neighbour = RankExercise(
+    expected=lambda rank, ranks: 10 * ((rank - 1) % ranks + 1),
+    mistakes={
+        "that is its own number: nothing has arrived": lambda rank, ranks: 10 * (rank + 1),
+        "that is the right neighbour's": lambda rank, ranks: 10 * ((rank + 1) % ranks + 1),
+        "that is what stood in the tensor before: is the message awaited?": lambda rank, ranks: 0,
+    },
+    praise="all sent and received at once, and nobody waited for ever",
+)
+all_numbers = RankExercise(
+    expected=lambda rank, ranks: [10 * (other + 1) for other in range(ranks)],
+    mistakes={
+        "that is one number over and over: each broadcast needs a source of its own, and a fresh tensor": lambda rank, ranks: [10] * ranks,
+    },
+    praise="N broadcasts, one after another; a real all-gather sends the same bytes, and all ranks at once",
 )

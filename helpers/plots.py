@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.style
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 STYLE = Path(__file__).with_name("course.mplstyle")
 # Okabe and Ito's colours, distinct for colour-blind readers, with a hatch for print.
@@ -38,7 +39,7 @@ class Plot:
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         file = io.BytesIO()
-        self.figure.savefig(file, format="png", metadata={"Software": None})
+        self.figure.savefig(file, format="png", bbox_inches="tight", metadata={"Software": None})  # tight: nothing is cut off
         return {"image/png": file.getvalue(), "text/plain": f"Figure: {self.sentence}"}
 
 
@@ -77,8 +78,8 @@ def memory_bars(clusters, title):
         title: what the figure shows.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = new_figure()
         bars = [(cluster, name, sizes) for cluster, group in clusters.items() for name, sizes in group.items()]
+        figure, axes = new_figure(figsize=(max(7.2, len(bars)), 3.6))
         divisor, unit_name = unit(max(sum(sizes.values()) for _, _, sizes in bars))
         places, place = [], 0.0
         for index, (cluster, _, _) in enumerate(bars):
@@ -184,6 +185,57 @@ def curves(lines, title, x, y, log=False, points=None):
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = "; ".join(f"{name} ends at {ys[-1]:,.3g}" for name, (_, ys) in {**lines, **(points or {})}.items())
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
+
+
+def grouped_bars(groups, title, y):
+    """Numbers of one kind beside each other, without units of memory: {group: {bar: number}}, for instance a ratio predicted and measured."""
+    names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
+    width = 0.8 / len(names)
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        for index, name in enumerate(names):
+            places = [place + (index - (len(names) - 1) / 2) * width for place, bars in enumerate(groups.values()) if name in bars]
+            heights = [bars[name] for bars in groups.values() if name in bars]
+            axes.bar(places, heights, width=0.95 * width, color=LINES[index % len(LINES)], label=name)
+        axes.set_xticks(range(len(groups)), list(groups), fontsize=9)
+        axes.set(title=title, ylabel=y)
+        axes.grid(False, axis="x")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{group}: " + ", ".join(f"{name} {value:.2f}" for name, value in bars.items()) for group, bars in groups.items())
+    return Plot(figure, f"{title}, {y}. {said}.".replace("\n", ""))
+
+
+def contributors(number):
+    """The ranks that a number of the collectives lesson comes from: rank r counts in units of 10^r."""
+    return [rank for rank, digit in enumerate(reversed(str(abs(number)))) if digit != "0"]
+
+
+def held(before, after, title):
+    """What every rank holds before and after a collective: a row per rank, a box per element, coloured by the rank it comes from.
+
+    Args:
+        before, after: for each rank a list of whole numbers in which rank r counts in units of 10^r, so that the digits of a sum say
+            who is in it; None or an empty list for a rank that holds nothing of interest.
+        title: what the figure shows.
+    """
+    widest = max(len(row or ()) for row in [*before, *after])
+    with matplotlib.style.context(STYLE):
+        figure, panels = new_figure(2, figsize=(7.2, 0.5 + 0.33 * len(before)))
+        for axes, rows, name in zip(panels, (before, after), ("before", "after")):
+            for rank, row in enumerate(rows):
+                for column, number in enumerate(row or ()):
+                    sources = contributors(number)
+                    colour = PARTS[sources[0] % len(PARTS)] if len(sources) == 1 else "#EEEEEE" if not sources else "#444444"
+                    axes.add_patch(Rectangle((column, rank + 0.06), 0.94, 0.88, facecolor=colour))
+                    dark = colour in ("#444444", PARTS[0], PARTS[3], PARTS[4])
+                    axes.text(column + 0.47, rank + 0.5, number, ha="center", va="center", fontsize=9, color="white" if dark else "black")
+            axes.set(title=f"{title}: {name}", xlim=(0, max(widest, 1)), ylim=(len(rows), 0), xticks=[])
+            axes.set_yticks([rank + 0.5 for rank in range(len(rows))], [f"rank {rank}" for rank in range(len(rows))])
+            axes.tick_params(length=0)
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
+    said = "; ".join(f"rank {rank} {first or 'nothing'} -> {last or 'nothing'}" for rank, (first, last) in enumerate(zip(before, after)))
+    return Plot(figure, f"{title}. {said}.")
 
 
 def _stacked(rows, title, y, divisor=1.0):

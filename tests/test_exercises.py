@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import exercises
-from helpers.exercises import Exercise
+from helpers.exercises import Exercise, RankExercise
 
 ALL = {name: value for name, value in vars(exercises).items() if isinstance(value, Exercise)}
 MISTAKES = [(name, words, wrong) for name, exercise in ALL.items() for words, wrong in exercise.mistakes.items()]
@@ -27,8 +27,8 @@ def test_every_known_mistake_is_answered_with_its_own_words(name, words, wrong):
         (lambda **case: ..., "returns nothing so far"),
         (lambda **case: 1 / 0, "raised ZeroDivisionError"),
         (lambda: 1, "raised TypeError"),
-        (lambda **case: "many", "where a number is asked for"),
-        (lambda **case: -1, "is right"),
+        (lambda **case: "many", "is asked for"),
+        (lambda **case: -1, "not yet"),
         (16, "needs your function itself"),
     ],
 )
@@ -42,19 +42,38 @@ def test_a_fault_of_the_check_itself_is_not_hidden():
         Exercise(reference=lambda: {}["missing"], cases=({},)).verdict(lambda: 1)
 
 
+IN_RANKS = {name: value for name, value in vars(exercises).items() if isinstance(value, RankExercise)}
+RANK_MISTAKES = [(name, words, wrong) for name, exercise in IN_RANKS.items() for words, wrong in exercise.mistakes.items()]
+
+
+def reports_of(exercise, answer):
+    return [answer(rank, exercise.ranks) for rank in range(exercise.ranks)]
+
+
+@pytest.mark.parametrize("name", IN_RANKS)
+def test_what_the_ranks_should_return_is_correct(name):
+    exercise = IN_RANKS[name]
+    assert exercise.verdict(reports_of(exercise, exercise.expected)).startswith(f"correct in {exercise.ranks} ranks")
+
+
+@pytest.mark.parametrize("name, words, wrong", RANK_MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(RANK_MISTAKES)])
+def test_every_known_mistake_of_a_rank_is_answered_with_its_own_words(name, words, wrong):
+    exercise = IN_RANKS[name]
+    verdict = exercise.verdict(reports_of(exercise, wrong))
+    assert verdict.startswith("not yet: rank ") and verdict.endswith(words)
+
+
 @pytest.mark.parametrize(
     "reports, words",
     [
-        ([2.5, 2.5], "correct"),
-        ([None, None], "returned nothing"),
+        ([None, None], "rank 0 returned nothing"),
         (["2.5", "2.5"], "plain number"),
-        ([1.0, 4.0], "nothing was communicated"),
-        ([5.0, 5.0], "which is the sum"),
-        ([2.5, 3.0], "rank 1 returned 3"),
+        ([[2.5], [2.5]], "plain number"),
+        ([2.5, 3.0], "rank 1 returned 3 where 2.5 is right"),
     ],
 )
-def test_the_mean_of_lesson_00(reports, words):
-    assert words in exercises.mean_verdict(reports)
+def test_other_wrong_answers_of_ranks(reports, words):
+    assert words in exercises.mean_of_squares.verdict(reports)
 
 
 def fails():
@@ -62,5 +81,5 @@ def fails():
 
 
 def test_a_rank_that_fails_in_an_exercise_is_a_verdict(capsys):
-    exercises.check_mean(fails)
+    exercises.mean_of_squares.check(fails)
     assert capsys.readouterr().out.startswith("not yet: rank 0 of 2 raised ValueError: oops")

@@ -15,6 +15,8 @@ FIGURES = {
     "curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}), "dots ends at 5"),
     "logarithmic curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", log=True), "line ends at 4"),
     "traffic": (plots.traffic_bars({"logged": {"all_reduce": 1000, "all_gather": 500}, "sent": 1700}, "Title"), "sent 1,700 bytes"),
+    "ratios": (plots.grouped_bars({"all-\nreduce": {"predicted": 1.5, "sent": 1.5}}, "Title", "S"), "Title, S. all-reduce: predicted 1.50"),
+    "held": (plots.held([[1, 2], [10, 20]], [[11, 22], None], "Title"), "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing"),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
 
@@ -42,3 +44,7 @@ def test_phases_are_equally_wide_and_cover_every_event():
     assert len(places) == len(HISTORY.total)
     assert [name for _, _, name in columns] == ["forward", "backward"]
     assert places[0] == 0 and places[30] == 1 and places[-1] == 2
+
+
+def test_the_digits_of_a_sum_say_who_is_in_it():
+    assert plots.contributors(4000) == [3] and plots.contributors(1101) == [0, 2, 3] and plots.contributors(0) == []

@@ -83,6 +83,12 @@ def test_wire_bytes_for_four_ranks(collective, factor):
     assert theory.wire_bytes(collective, 1000, 4) == 1000 * factor
 
 
+def test_a_ring_sends_its_bytes_in_2_n_minus_1_messages():
+    """Without latency the time is ideal bytes over bandwidth; without bytes it is a latency per message."""
+    assert theory.all_reduce_seconds(1000, 4, 0, 1e6) == pytest.approx(theory.wire_bytes("all_reduce", 1000, 4) / 1e6)
+    assert theory.all_reduce_seconds(0, 4, 1e-3, 1e6) == pytest.approx(6e-3)
+
+
 def test_one_rank_sends_nothing():
     assert all(theory.wire_bytes(collective, 1000, 1) == 0 for collective in theory.COLLECTIVES if collective != "send")
 
@@ -96,6 +102,7 @@ def test_one_rank_sends_nothing():
         (lambda: theory.deepspeed_bytes([1], moment="never"), "moment"),
         (lambda: theory.deepspeed_bytes([1], ranks=2, rank=2), "rank"),
         (lambda: theory.wire_bytes("shout", 1, 2), "collective"),
+        (lambda: theory.all_reduce_seconds(1, 0, 1e-3, 1e9), "ranks"),
     ],
 )
 def test_bad_input_is_named(call, word):

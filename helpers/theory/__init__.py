@@ -4,7 +4,7 @@
 paper and to DeepSpeed's last byte.  `communication`: bytes that a collective must move.
 """
 
-from helpers.theory.communication import COLLECTIVES, wire_bytes
+from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -32,6 +32,7 @@ from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes
 __all__ = [
     "COLLECTIVES",
     "MOMENTS",
+    "all_reduce_seconds",
     "attention_activation_bytes",
     "attention_flops",
     "attention_parameters",

@@ -21,3 +21,14 @@ def wire_bytes(collective, size, ranks):
     if collective == "send":
         return size
     return (2 if collective == "all_reduce" else 1) * size * (ranks - 1) / ranks
+
+
+def all_reduce_seconds(size, ranks, latency, bandwidth):
+    """2 (N-1) (latency + size / (N bandwidth)): a ring's rounds, each one message of 1/N of the tensor: the alpha-beta model.
+
+    `latency` (alpha) in seconds per message, `bandwidth` (1 / beta) in bytes per second (Thakur et al., "Optimization of collective
+    communication operations in MPICH", 2005, section 4.5; the time of the additions is left out).
+    """
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
+    return 2 * (ranks - 1) * (latency + size / (ranks * bandwidth))
