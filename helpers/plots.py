@@ -202,7 +202,7 @@ def grouped_bars(groups, title, y):
         axes.grid(False, axis="x")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = "; ".join(f"{group}: " + ", ".join(f"{name} {value:.2f}" for name, value in bars.items()) for group, bars in groups.items())
-    return Plot(figure, f"{title}, {y}. {said}.".replace("\n", ""))
+    return Plot(figure, f"{title}, {y}. {said}.".replace("-\n", "-").replace("\n", ", "))
 
 
 def contributors(number):
@@ -210,18 +210,19 @@ def contributors(number):
     return [rank for rank, digit in enumerate(reversed(str(abs(number)))) if digit != "0"]
 
 
-def held(before, after, title):
+def held(before, after, title, moments=("before", "after")):
     """What every rank holds before and after a collective: a row per rank, a box per element, coloured by the rank it comes from.
 
     Args:
         before, after: for each rank a list of whole numbers in which rank r counts in units of 10^r, so that the digits of a sum say
             who is in it; None or an empty list for a rank that holds nothing of interest.
         title: what the figure shows.
+        moments: what the two sides are called.
     """
     widest = max(len(row or ()) for row in [*before, *after])
     with matplotlib.style.context(STYLE):
         figure, panels = new_figure(2, figsize=(7.2, 0.5 + 0.33 * len(before)))
-        for axes, rows, name in zip(panels, (before, after), ("before", "after")):
+        for axes, rows, name in zip(panels, (before, after), moments):
             for rank, row in enumerate(rows):
                 for column, number in enumerate(row or ()):
                     sources = contributors(number)
@@ -248,7 +249,7 @@ def _stacked(rows, title, y, divisor=1.0):
             heights = [sizes.get(part, 0) / divisor for sizes in rows.values()]
             axes.bar(list(rows), heights, bottom=bottoms, width=0.7, color=PARTS[index % len(PARTS)], label=part, edgecolor="white")
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
-        axes.set(title=title, ylabel=y)
+        axes.set(title=title, ylabel=y, ylim=(0, 1.05 * max(bottoms)))
         axes.grid(False, axis="x")
         if len(parts) > 1:
             handles, labels = axes.get_legend_handles_labels()
