@@ -79,18 +79,19 @@ class Attention(nn.Module):
         super().__init__()
         if kernel not in ("sdpa", "explicit"):
             raise ValueError(f'kernel must be "sdpa" or "explicit", not {kernel!r}')
-        self.heads, self.kernel = size.heads, kernel
+        self.head_width, self.kernel = size.width // size.heads, kernel
         self.qkv = Linear(size.width, 3 * size.width)
         self.out = Linear(size.width, size.width, std=0.02 / math.sqrt(2 * size.layers))
 
     def forward(self, x_BTC):
-        B, T, C = x_BTC.shape
-        q_BHTD, k_BHTD, v_BHTD = self.qkv(x_BTC).view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
+        B, T, _ = x_BTC.shape
+        # -1: as many heads as the weights hold, which is a part of them under tensor parallelism
+        q_BHTD, k_BHTD, v_BHTD = self.qkv(x_BTC).view(B, T, 3, -1, self.head_width).permute(2, 0, 3, 1, 4)
         if self.kernel == "sdpa":
             y_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True)
         else:
             y_BHTD = explicit_attention(q_BHTD, k_BHTD, v_BHTD)
-        return self.out(y_BHTD.transpose(1, 2).reshape(B, T, C))
+        return self.out(y_BHTD.transpose(1, 2).flatten(2))
 
 
 def explicit_attention(q_BHTD, k_BHTD, v_BHTD):

@@ -192,7 +192,7 @@ def grouped_bars(groups, title, y):
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
     width = 0.8 / len(names)
     with matplotlib.style.context(STYLE):
-        figure, axes = new_figure()
+        figure, axes = new_figure(figsize=(max(7.2, 1.4 * len(groups)), 3.6))
         for index, name in enumerate(names):
             places = [place + (index - (len(names) - 1) / 2) * width for place, bars in enumerate(groups.values()) if name in bars]
             heights = [bars[name] for bars in groups.values() if name in bars]

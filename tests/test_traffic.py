@@ -109,3 +109,24 @@ def count_too_early():
 def test_counting_before_ranks_have_met_is_refused():
     with pytest.raises(RuntimeError, match="init_distributed"):
         launch(count_too_early, ranks=1)
+
+
+def in_pairs():
+    """An all-reduce among two of four ranks, then one among all."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    deepspeed.init_distributed()
+    pairs = [comm.new_group([0, 1]), comm.new_group([2, 3])]
+    tensor = torch.ones(ELEMENTS)
+    with Traffic() as traffic:
+        comm.all_reduce(tensor, group=pairs[comm.get_rank() // 2])
+        comm.all_reduce(tensor)
+    return traffic
+
+
+def test_a_message_within_a_group_is_counted_for_the_group():
+    for traffic in launch(in_pairs, ranks=4, device="cpu"):
+        assert [(message.ranks, message.count) for message in traffic.messages] == [(2, 1), (4, 1)]
+        assert traffic.ideal["all_reduce"] == sum(theory.wire_bytes("all_reduce", 4 * ELEMENTS, ranks) for ranks in (2, 4))
