@@ -1,7 +1,7 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte.  `communication`: bytes that a collective must move.
+paper and to DeepSpeed's last byte.  `communication`: bytes that a collective must move.  `tensor_parallel`: one layer on several ranks.
 """
 
 from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes
@@ -28,6 +28,13 @@ from helpers.theory.layers import (
     training_flops,
 )
 from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes
+from helpers.theory.tensor_parallel import (
+    tensor_parallel_activation_bytes,
+    tensor_parallel_block_activation_bytes,
+    tensor_parallel_block_parameters,
+    tensor_parallel_parameters,
+    tensor_parallel_wire_bytes,
+)
 
 __all__ = [
     "COLLECTIVES",
@@ -54,6 +61,11 @@ __all__ = [
     "korthikanti_block_bytes",
     "norm_activation_bytes",
     "norm_parameters",
+    "tensor_parallel_activation_bytes",
+    "tensor_parallel_block_activation_bytes",
+    "tensor_parallel_block_parameters",
+    "tensor_parallel_parameters",
+    "tensor_parallel_wire_bytes",
     "training_flops",
     "wire_bytes",
 ]
