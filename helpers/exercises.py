@@ -323,7 +323,7 @@ llama_bytes = Exercise(
         batch, sequence, width, layers, element, ranks, all_reduces=7
     ),
     cases=(
-        {"batch": 4, "sequence": 32, "width": 64, "layers": 4, "element": 4, "ranks": 2},
+        {"batch": 4, "sequence": 32, "width": 64, "layers": 4, "element": 4, "ranks": 4},
         {"batch": 1, "sequence": 4096, "width": 4096, "layers": 32, "element": 2, "ranks": 8},
     ),
     mistakes={
