@@ -146,6 +146,13 @@ def next_token_loss(logits_BTV, targets_BT):
     return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
 
 
+class NextTokenLoss(nn.Module):
+    """The same as a module, so that a ledger knows the forward pass goes on in it (pipelines compute their loss outside of the model)."""
+
+    def forward(self, logits_BTV, targets_BT):
+        return next_token_loss(logits_BTV, targets_BT)
+
+
 class GPT(nn.Module):
     """Embedding, blocks, head; the head's matrix is the token table itself (tied), as in GPT-2.
 

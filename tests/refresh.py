@@ -40,7 +40,7 @@ def without_paths(output):
 
 def refresh(path):
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
     nbformat.write(clean(notebook, path.name[:2]), path)
     store_picture(notebook, path)
 

@@ -1,7 +1,8 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte.  `communication`: bytes that a collective must move.  `tensor_parallel`: one layer on several ranks.
+paper and to DeepSpeed's last byte.  `communication`: bytes that a collective must move.  `tensor_parallel`: one layer on
+several ranks.  `pipeline`: consecutive layers on consecutive ranks.
 """
 
 from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes
@@ -28,6 +29,15 @@ from helpers.theory.layers import (
     training_flops,
 )
 from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes
+from helpers.theory.pipeline import (
+    bubble_fraction,
+    micro_batches_in_flight,
+    pipeline_activation_bytes,
+    pipeline_held_bytes,
+    pipeline_stage_parameters,
+    pipeline_wire_bytes,
+    zero_bubble_fraction,
+)
 from helpers.theory.tensor_parallel import (
     tensor_parallel_activation_bytes,
     tensor_parallel_block_activation_bytes,
@@ -46,6 +56,7 @@ __all__ = [
     "block_activation_bytes",
     "block_flops",
     "block_parameters",
+    "bubble_fraction",
     "checkpointed_activation_bytes",
     "deepspeed_bytes",
     "embedding_activation_bytes",
@@ -59,8 +70,13 @@ __all__ = [
     "head_activation_bytes",
     "ideal_bytes",
     "korthikanti_block_bytes",
+    "micro_batches_in_flight",
     "norm_activation_bytes",
     "norm_parameters",
+    "pipeline_activation_bytes",
+    "pipeline_held_bytes",
+    "pipeline_stage_parameters",
+    "pipeline_wire_bytes",
     "tensor_parallel_activation_bytes",
     "tensor_parallel_block_activation_bytes",
     "tensor_parallel_block_parameters",
@@ -68,4 +84,5 @@ __all__ = [
     "tensor_parallel_wire_bytes",
     "training_flops",
     "wire_bytes",
+    "zero_bubble_fraction",
 ]
