@@ -40,7 +40,8 @@ def environment(device, ranks, port):
 
 def server_environment(device):
     """What must be set before a process imports DeepSpeed, or before it starts at all."""
-    return {"DS_ACCELERATOR": device, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"} if device == "cuda" else {}  # NCCL warns about unbatched sends, which DeepSpeed's pipelines use
+    return {"DS_ACCELERATOR": device, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MALLOC_MMAP_THRESHOLD_": "65536", **quiet}
 
 
 class Forkserver:

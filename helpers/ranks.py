@@ -25,6 +25,7 @@ from helpers.forkserver import die_with_parent, kill_group
 KNOWN_NOISE = (
     (r"barrier\(\): using the device under current context", UserWarning),
     (r".*(all_gather_into_tensor|reduce_scatter_tensor|_all_gather_base|_reduce_scatter_base).*", FutureWarning),
+    (r"Attempting to run cuBLAS, but there was no current CUDA context", UserWarning),
     (r"c10d::broadcast_: an autograd kernel was not registered", UserWarning),  # DeepSpeed's pipeline, tied weights
     (r".*isinstance\(treespec, LeafSpec\).*", FutureWarning),
     (r".*is deprecated.*torch\.jit\.script.*", DeprecationWarning),
