@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from helpers.theory import wire_bytes
 
-BYTES_SENT_OFFSET = 200  # of tcpi_bytes_sent in Linux's struct tcp_info (since 4.19)
+BYTES_SENT_OFFSET = 200  # of tcpi_bytes_sent and tcpi_bytes_retrans in Linux's struct tcp_info (since 4.19); the first includes the second
 # DeepSpeed's name of an operation, the collective it is, and whether the logged tensor is 1/N of the full one.
 OPERATIONS = {
     "all_reduce": ("all_reduce", False),
@@ -113,7 +113,7 @@ class Traffic:
 
 
 def bytes_sent():
-    """Bytes that this process's open TCP connections have sent so far, the rendezvous store's left out; None where unknown."""
+    """Bytes that this process's open TCP connections have sent so far, each once, the rendezvous store's left out; None where unknown."""
     if not sys.platform.startswith("linux") or _uses_nccl():
         return None
     store, total = os.environ.get("MASTER_PORT"), 0
@@ -128,8 +128,9 @@ def bytes_sent():
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:  # closed meanwhile, or a listening socket without a peer
             continue
-        if store not in ports and len(info) >= BYTES_SENT_OFFSET + 8:
-            total += struct.unpack_from("=Q", info, BYTES_SENT_OFFSET)[0]
+        if store not in ports and len(info) >= BYTES_SENT_OFFSET + 16:
+            sent, sent_again = struct.unpack_from("=QQ", info, BYTES_SENT_OFFSET)
+            total += sent - sent_again  # a busy machine sends some segments twice
     return total
 
 
