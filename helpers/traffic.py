@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from helpers.theory import wire_bytes
 
-BYTES_SENT_OFFSET = 200  # of tcpi_bytes_sent and tcpi_bytes_retrans in Linux's struct tcp_info (since 4.19); the first includes the second
+# Places in Linux's struct tcp_info (since 4.19): bytes accepted but not sent yet; bytes sent, again and again included; bytes sent again.
+NOT_SENT, SENT_AND_AGAIN = (144, "=I"), (200, "=QQ")
 # DeepSpeed's name of an operation, the collective it is, and whether the logged tensor is 1/N of the full one.
 OPERATIONS = {
     "all_reduce": ("all_reduce", False),
@@ -113,7 +114,7 @@ class Traffic:
 
 
 def bytes_sent():
-    """Bytes that this process's open TCP connections have sent so far, each once, the rendezvous store's left out; None where unknown."""
+    """Bytes that this process has handed to its open TCP connections so far, the rendezvous store's left out; None where unknown."""
     if not sys.platform.startswith("linux") or _uses_nccl():
         return None
     store, total = os.environ.get("MASTER_PORT"), 0
@@ -128,9 +129,10 @@ def bytes_sent():
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:  # closed meanwhile, or a listening socket without a peer
             continue
-        if store not in ports and len(info) >= BYTES_SENT_OFFSET + 16:
-            sent, sent_again = struct.unpack_from("=QQ", info, BYTES_SENT_OFFSET)
-            total += sent - sent_again  # a busy machine sends some segments twice
+        if store not in ports and len(info) >= 216:
+            sent, again = struct.unpack_from(SENT_AND_AGAIN[1], info, SENT_AND_AGAIN[0])
+            (waiting,) = struct.unpack_from(NOT_SENT[1], info, NOT_SENT[0])
+            total += sent - again + waiting  # so that neither a busy receiver nor a lost packet changes the count
     return total
 
 
