@@ -411,3 +411,127 @@ relay = RankExercise(
     },
     praise="each waits for the one before: a pipeline with one micro-batch",
 )
+
+
+# ---------------------------------------------------------------------------------------------------------------- lesson 07
+
+
+momentum_zero_1 = Exercise(
+    reference=lambda ranks: 4 + 8 / ranks,
+    cases=({"ranks": 1}, {"ranks": 4}, {"ranks": 64}),
+    mistakes={
+        "that is Adam, which keeps two means": lambda ranks: 4 + 12 / ranks,
+        "gradients are whole under ZeRO-1": lambda ranks: 2 + 10 / ranks,
+        "the fp32 master weights are divided too": lambda ranks: 8 + 4 / ranks,
+    },
+    praise="master weights and one mean are divided, parameters and gradients are not",
+)
+zero_1_ranks_needed = Exercise(
+    reference=lambda parameters, memory: 12 * parameters / (memory - 4 * parameters),
+    cases=({"parameters": 7.5e9, "memory": 40e9}, {"parameters": 1e9, "memory": 16e9}),
+    mistakes={
+        "four bytes per parameter stay on every rank": lambda parameters, memory: 12 * parameters / memory,
+        "not all sixteen are divided": lambda parameters, memory: 16 * parameters / memory,
+        "the other way round": lambda parameters, memory: (memory - 4 * parameters) / (12 * parameters),
+    },
+    praise="and below four bytes per parameter no number of ranks is enough",
+)
+update_part = RankExercise(
+    expected=lambda rank, ranks: [10 * (owner + 1) - (ranks - 1) / 2 for owner in range(ranks)],
+    mistakes={
+        "that is the sum of the gradients; divide by the ranks": lambda rank, ranks: [
+            10 * (owner + 1) - ranks * (ranks - 1) / 2 for owner in range(ranks)
+        ],
+        "that is this rank's own gradient: sum them over the ranks first": lambda rank, ranks: [10 * (owner + 1) - rank for owner in range(ranks)],
+        "only its own weight has moved: gather the others'": lambda rank, ranks: [
+            10 * (owner + 1) - ((ranks - 1) / 2 if owner == rank else 0) for owner in range(ranks)
+        ],
+    },
+    praise="each updated one weight, and all know four",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------- lesson 08
+
+
+micro_batch_size = Exercise(
+    reference=lambda train_batch, accumulation, ranks: train_batch / (accumulation * ranks),
+    cases=({"train_batch": 16, "accumulation": 4, "ranks": 2}, {"train_batch": 1024, "accumulation": 8, "ranks": 64}),
+    mistakes={
+        "the ranks share the batch": lambda train_batch, accumulation, ranks: train_batch / accumulation,
+        "that is a rank's share of a step, which comes in several micro-batches": lambda train_batch, accumulation, ranks: train_batch / ranks,
+    },
+    praise="the article fed one sentence where its configuration says two",
+)
+stage_2_saves = Exercise(
+    reference=lambda ranks: 2 - 2 / ranks,
+    cases=({"ranks": 2}, {"ranks": 4}, {"ranks": 64}),
+    mistakes={
+        "each rank keeps its own part of the gradients": lambda ranks: 2,
+        "that is what is kept": lambda ranks: 2 / ranks,
+        "that is the saving against no ZeRO at all": lambda ranks: 14 - 14 / ranks,
+    },
+    praise="two bytes at most, and only until the step",
+)
+stage_2_units = Exercise(
+    reference=lambda accumulation: accumulation + 1,
+    cases=({"accumulation": 1}, {"accumulation": 4}, {"accumulation": 16}),
+    mistakes={
+        "parameters are gathered once per step": lambda accumulation: 2 * accumulation,
+        "the updated parameters are sent too": lambda accumulation: accumulation,
+        "that is stage 1; stage 2 cannot wait for the last micro-batch": lambda accumulation: 2,
+        "that is with whole buckets all-reduced": lambda accumulation: 2 * accumulation + 1,
+    },
+    praise="with 16 micro-batches 17 units, where stage 1 sends 2",
+)
+own_gradients = RankExercise(
+    expected=lambda rank, ranks: [1.5 if place < 3 else 15.0 for place in (2 * rank, 2 * rank + 1)],
+    mistakes={
+        "that is the sum; divide by the ranks": lambda rank, ranks: [6.0 if place < 3 else 60.0 for place in (2 * rank, 2 * rank + 1)],
+        "that is its own gradient: nothing was reduced": lambda rank, ranks: [rank if place < 3 else 10 * rank for place in (2 * rank, 2 * rank + 1)],
+        "the first tensor has three numbers, so rank 1 owns one of each": lambda rank, ranks: [1.5, 1.5] if rank < 2 else [15.0, 15.0],
+    },
+    praise="rank 1 owns a number of each tensor: it sits on the border",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------- lesson 09
+
+
+zero_3_largest_model = Exercise(
+    reference=lambda memory, ranks: ranks * memory / 16,
+    cases=({"memory": 80e9, "ranks": 8}, {"memory": 24e9, "ranks": 2}),
+    mistakes={
+        "that is one GPU: stage 3 divides all sixteen bytes": lambda memory, ranks: memory / 16,
+        "gradients and the twelve bytes are there too": lambda memory, ranks: ranks * memory / 2,
+        "that is ZeRO-2, which keeps parameters whole": lambda memory, ranks: memory / (2 + 14 / ranks),
+    },
+    praise="eight GPUs of 80 GB hold the states of 40 billion parameters",
+)
+stage_3_units = Exercise(
+    reference=lambda accumulation, checkpointing: accumulation * (4 if checkpointing else 3),
+    cases=(
+        {"accumulation": 4, "checkpointing": False},
+        {"accumulation": 4, "checkpointing": True},
+        {"accumulation": 1, "checkpointing": True},
+    ),
+    mistakes={
+        "every micro-batch gathers and reduces anew": lambda accumulation, checkpointing: 4 if checkpointing else 3,
+        "that is stage 2's k + 1": lambda accumulation, checkpointing: accumulation + 1,
+        "computing again needs the parameters again": lambda accumulation, checkpointing: 3 * accumulation,
+        "gathered for the forward pass, and again for the backward pass": lambda accumulation, checkpointing: (
+            accumulation * (3 if checkpointing else 2)
+        ),
+    },
+    praise="the price of holding nothing",
+)
+use_shards = RankExercise(
+    expected=lambda rank, ranks: float(rank * sum(other + 1 for other in range(ranks))),
+    mistakes={
+        "that is its own weight only: gather the others": lambda rank, ranks: float(rank * (rank + 1)),
+        "that is the sum over the ranks' inputs: the weights travel, the inputs do not": lambda rank, ranks: float(
+            sum(other * (other + 1) for other in range(ranks))
+        ),
+    },
+    praise="every rank used four weights and keeps one",
+)

@@ -296,7 +296,7 @@ def traffic_bars(steps, title):
     """Bytes that a rank communicates, beside each other: {bar: {operation: bytes}}, or {bar: bytes} for one colour."""
     rows = {name: sizes if isinstance(sizes, dict) else {"all": sizes} for name, sizes in steps.items()}
     divisor, unit_name = unit(max(sum(sizes.values()) for sizes in rows.values()))
-    said = ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in rows.items())
+    said = ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in rows.items()).replace("\n", " ")
     return Plot(_stacked(rows, title, f"{unit_name} per rank", divisor), f"{title}. {said}.")
 
 

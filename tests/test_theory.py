@@ -89,6 +89,19 @@ def test_a_ring_sends_its_bytes_in_2_n_minus_1_messages():
     assert theory.all_reduce_seconds(0, 4, 1e-3, 1e6) == pytest.approx(6e-3)
 
 
+@pytest.mark.parametrize("stage, units", [(0, 2), (1, 2), (2, 2), (3, 3)])
+def test_the_zero_papers_communication(stage, units):
+    """Rajbhandari et al., arXiv 1910.02054, section 7: 2 Psi at stages 0 to 2 and 3 Psi at stage 3, times (N - 1) / N in a ring."""
+    assert theory.zero_wire_bytes(1000, 4, stage) == units * 2 * 1000 * 3 / 4
+
+
+def test_what_accumulation_and_whole_buckets_add():
+    unit = 2 * 1000 * 3 / 4
+    assert [theory.zero_wire_bytes(1000, 4, stage, whole_buckets=True) / unit for stage in range(4)] == [2, 3, 3, 3]
+    assert [theory.zero_wire_bytes(1000, 4, stage, accumulation=3) / unit for stage in range(4)] == [2, 2, 4, 9]
+    assert theory.zero_wire_bytes(1000, 4, 2, accumulation=3, whole_buckets=True) / unit == 7
+
+
 def test_one_rank_sends_nothing():
     assert all(theory.wire_bytes(collective, 1000, 1) == 0 for collective in theory.COLLECTIVES if collective != "send")
 
@@ -103,6 +116,7 @@ def test_one_rank_sends_nothing():
         (lambda: theory.deepspeed_bytes([1], ranks=2, rank=2), "rank"),
         (lambda: theory.wire_bytes("shout", 1, 2), "collective"),
         (lambda: theory.all_reduce_seconds(1, 0, 1e-3, 1e9), "ranks"),
+        (lambda: theory.zero_wire_bytes(1, 2, 4), "stage"),
     ],
 )
 def test_bad_input_is_named(call, word):

@@ -5,7 +5,7 @@ paper and to DeepSpeed's last byte.  `communication`: bytes that a collective mu
 several ranks.  `pipeline`: consecutive layers on consecutive ranks.
 """
 
-from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes
+from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes, zero_wire_bytes
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -85,4 +85,5 @@ __all__ = [
     "training_flops",
     "wire_bytes",
     "zero_bubble_fraction",
+    "zero_wire_bytes",
 ]

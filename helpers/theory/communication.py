@@ -32,3 +32,26 @@ def all_reduce_seconds(size, ranks, latency, bandwidth):
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks!r}")
     return 2 * (ranks - 1) * (latency + size / (ranks * bandwidth))
+
+
+def zero_wire_bytes(parameters, ranks, stage=0, element=2, accumulation=1, whole_buckets=False):
+    """Bytes that a rank ideally sends per step of data parallelism, by ZeRO stage, in units of e Psi (N - 1) / N.
+
+    The paper (arXiv 1910.02054, section 7): 2 at stages 0, 1 and 2 (gradients, and at stages 1 and 2 the updated parameters); 3 at stage 3
+    (parameters gathered for the forward and for the backward pass, and gradients).  Stages 2 and 3 send gradients, and stage 3 gathers
+    parameters, in each of `accumulation` micro-batches.
+
+    Args:
+        element: bytes per gradient and parameter, e.
+        whole_buckets: as DeepSpeed's default `use_multi_rank_bucket_allreduce` does at stages 1 and 2: whole buckets are all-reduced,
+            which sends gradients twice.
+    """
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"stage must be 0, 1, 2 or 3, not {stage!r}")
+    unit = wire_bytes("all_gather", element * parameters, ranks)
+    if stage == 0:
+        return 2 * unit
+    if stage == 3:
+        return 3 * accumulation * unit
+    gradients = (2 if whole_buckets else 1) * (accumulation if stage == 2 else 1)
+    return (gradients + 1) * unit
