@@ -471,7 +471,7 @@ stage_2_saves = Exercise(
         "that is what is kept": lambda ranks: 2 / ranks,
         "that is the saving against no ZeRO at all": lambda ranks: 14 - 14 / ranks,
     },
-    praise="two bytes at most, and only until the step",
+    praise="two bytes at most, and only until the last backward pass",
 )
 stage_2_units = Exercise(
     reference=lambda accumulation: accumulation + 1,
