@@ -130,3 +130,43 @@ def test_a_message_within_a_group_is_counted_for_the_group():
     for traffic in launch(in_pairs, ranks=4, device="cpu"):
         assert [(message.ranks, message.count) for message in traffic.messages] == [(2, 1), (4, 1)]
         assert traffic.ideal["all_reduce"] == sum(theory.wire_bytes("all_reduce", 4 * ELEMENTS, ranks) for ranks in (2, 4))
+
+
+def zero_steps(stage, accumulation, whole_buckets):
+    """The traffic of a third step under ZeRO, with nothing cached."""
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+
+    no_cache = ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold")
+    zero = {"stage": stage, "reduce_bucket_size": 50_000, "use_multi_rank_bucket_allreduce": whole_buckets}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": accumulation,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": {**zero, **{f"stage3_{name}": 0 for name in no_cache}},
+    }
+    model = models.build(models.GPT)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    ranks = comm.get_world_size()
+    for step in range(3):
+        with Traffic() as traffic:
+            for micro in range(accumulation):
+                engine.backward(engine(*corpus.batch(step * accumulation + micro, ranks, 16, comm.get_rank(), ranks)))
+                engine.step()
+    return traffic
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("stage, whole_buckets", [(0, True), (1, True), (1, False), (2, True), (2, False), (3, True)])
+def test_zero_sends_what_theory_says(stage, accumulation, whole_buckets):
+    ranks, size = 2, theory.gpt_parameters(models.TINY)
+    arguments = {"stage": stage, "accumulation": accumulation, "whole_buckets": whole_buckets}
+    traffic = launch(zero_steps, ranks=ranks, arguments=arguments, device="cpu")[0]
+    expected = theory.zero_wire_bytes(size, ranks, stage, 2, accumulation, whole_buckets)
+    table = models.TINY.vocabulary * models.TINY.width
+    if stage == 3:  # the token table is also the head: gathered twice more
+        expected += accumulation * 2 * theory.wire_bytes("all_gather", 2 * table, ranks)
+    small = sum(message.count * theory.wire_bytes("all_reduce", message.bytes, ranks) for message in traffic.messages if message.bytes < 16)
+    assert sum(traffic.ideal.values()) - small == expected
