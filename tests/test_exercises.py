@@ -27,8 +27,8 @@ def test_every_known_mistake_is_answered_with_its_own_words(name, words, wrong):
         (lambda **case: ..., "returns nothing so far"),
         (lambda **case: 1 / 0, "raised ZeroDivisionError"),
         (lambda: 1, "raised TypeError"),
-        (lambda **case: "many", "is asked for"),
-        (lambda **case: -1, "not yet"),
+        (lambda **case: "many", "where a number is asked for"),
+        (lambda **case: -1, "is right"),
         (16, "needs your function itself"),
     ],
 )

@@ -84,6 +84,12 @@ def test_a_divided_vocabulary_leaves_only_what_every_rank_repeats():
     assert repeated == (ranks - 1) * ((size.vocabulary + size.context + 2) * size.width + size.layers * 6 * size.width)
 
 
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_width_that_does_not_divide_is_refused(ranks):
+    with pytest.raises(ValueError, match="cannot be divided"):
+        theory.tensor_parallel_parameters(models.TINY, ranks)
+
+
 def test_megatrons_four_all_reduces():
     assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 4) == 4 * 4 * theory.wire_bytes("all_reduce", 2 * 2 * 32 * 64, 4)
     assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 1) == 0

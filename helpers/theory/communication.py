@@ -35,9 +35,9 @@ def all_reduce_seconds(size, ranks, latency, bandwidth):
 
 
 def zero_wire_bytes(parameters, ranks, stage=0, element=2, accumulation=1, whole_buckets=False):
-    """Bytes that a rank ideally sends per step of data parallelism, by ZeRO stage, in units of e Psi (N - 1) / N.
+    """Bytes that a rank ideally sends per step of data parallelism, by ZeRO stage: a number of times e Psi (N - 1) / N.
 
-    The paper (arXiv 1910.02054, section 7): 2 at stages 0, 1 and 2 (gradients, and at stages 1 and 2 the updated parameters); 3 at stage 3
+    The paper (arXiv 1910.02054, section 7): 2 times at stages 0, 1 and 2 (gradients, and at stages 1 and 2 the updated parameters); 3 at stage 3
     (parameters gathered for the forward and for the backward pass, and gradients).  Stages 2 and 3 send gradients, and stage 3 gathers
     parameters, in each of `accumulation` micro-batches.
 

@@ -17,6 +17,8 @@ from helpers.theory.layers import (
 
 def tensor_parallel_block_parameters(width, ranks):
     """(12 h^2 + 7 h) / t + 6 h: the matrices and the biases of divided outputs, and two norms and two biases that are whole."""
+    if ranks < 1 or width % ranks:
+        raise ValueError(f"a width of {width!r} cannot be divided among {ranks!r} ranks: use a divisor of the width")
     return (12 * width**2 + 7 * width) // ranks + 6 * width
 
 
