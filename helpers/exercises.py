@@ -535,3 +535,37 @@ use_shards = RankExercise(
     },
     praise="every rank used four weights and keeps one",
 )
+
+
+# ---------------------------------------------------------------------------------------------------------------- lesson 10
+
+
+largest_built_whole = Exercise(
+    reference=lambda memory, ranks_per_host: memory / (4 * ranks_per_host),
+    cases=({"memory": 1e12, "ranks_per_host": 8}, {"memory": 16e9, "ranks_per_host": 2}),
+    mistakes={
+        "every rank of the host builds one": lambda memory, ranks_per_host: memory / 4,
+        "built in fp32, before any cast": lambda memory, ranks_per_host: memory / (2 * ranks_per_host),
+        "gradients and states come later": lambda memory, ranks_per_host: memory / (16 * ranks_per_host),
+    },
+    praise="a host of 1 TB with eight ranks ends at 31 billion",
+)
+checkpoint_bytes = Exercise(
+    reference=lambda parameters, stage: parameters * (12 if stage == 3 else 14),
+    cases=({"parameters": 7e9, "stage": 1}, {"parameters": 7e9, "stage": 2}, {"parameters": 7e9, "stage": 3}),
+    mistakes={
+        "gradients are not saved": lambda parameters, stage: 16 * parameters,
+        "stage 3 saves no bf16 weights: they are the master weights, rounded": lambda parameters, stage: 14 * parameters,
+        "stages 1 and 2 save the whole bf16 weights too": lambda parameters, stage: 12 * parameters,
+        "that is Adam without the master weights": lambda parameters, stage: parameters * (8 if stage == 3 else 10),
+    },
+    praise="however many ranks wrote it",
+)
+change_a_weight = RankExercise(
+    expected=lambda rank, ranks: [2.0 * rank, 2.0 * rank + 1],
+    mistakes={
+        "that is the whole weight: your part is in `ds_tensor`": lambda rank, ranks: [float(number) for number in range(8)],
+        "every rank's part begins where the one before ends": lambda rank, ranks: [0.0, 1.0],
+    },
+    praise="gathered, changed on one rank, and divided again",
+)

@@ -197,3 +197,18 @@ def build(model_class, *arguments, config=None, seed=0, **options):
         partitioned = nullcontext()
     with partitioned:
         return model_class(*arguments, **options)
+
+
+def build_transformers(shape, config=None, seed=0):
+    """A causal language model of the transformers library, partitioned while it is built when the DeepSpeed configuration says ZeRO stage 3.
+
+    Args:
+        shape: a configuration of transformers, for instance a `GPTNeoXConfig`.
+        config: DeepSpeed's.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations import HfDeepSpeedConfig
+
+    torch.manual_seed(seed)
+    known = HfDeepSpeedConfig(config) if config else None  # noqa: F841  (transformers asks for it while this object lives)
+    return AutoModelForCausalLM.from_config(shape)

@@ -117,6 +117,9 @@ def test_one_rank_sends_nothing():
         (lambda: theory.wire_bytes("shout", 1, 2), "collective"),
         (lambda: theory.all_reduce_seconds(1, 0, 1e-3, 1e9), "ranks"),
         (lambda: theory.zero_wire_bytes(1, 2, 4), "stage"),
+        (lambda: theory.deepspeed_bytes([1], stage=0, grad_accum_dtype="fp32"), "accumulate"),
+        (lambda: theory.construction_peak_bytes([[1]], dtype="fp16"), "bf16"),
+        (lambda: theory.construction_peak_bytes([[1]], ranks=0), "ranks"),
     ],
 )
 def test_bad_input_is_named(call, word):

@@ -1,11 +1,12 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte.  `communication`: bytes that a collective must move.  `tensor_parallel`: one layer on
-several ranks.  `pipeline`: consecutive layers on consecutive ranks.
+paper and to DeepSpeed's last byte.  `construction`: what it holds while the model is built.  `communication`: bytes that a
+collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on consecutive ranks.
 """
 
 from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes, zero_wire_bytes
+from helpers.theory.construction import construction_peak_bytes
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -58,6 +59,7 @@ __all__ = [
     "block_parameters",
     "bubble_fraction",
     "checkpointed_activation_bytes",
+    "construction_peak_bytes",
     "deepspeed_bytes",
     "embedding_activation_bytes",
     "embedding_parameters",

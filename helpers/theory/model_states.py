@@ -43,15 +43,16 @@ def ideal_bytes(parameters, ranks=1, stage=0, dtype="bf16"):
 
 def deepspeed_bytes(
     sizes, ranks=1, rank=0, stage=0, dtype="bf16", moment="between micro-batches", reduce_bucket_size=500_000_000, overlap_comm=None,
-    persistence_threshold=100_000, device="cpu",
+    persistence_threshold=100_000, contiguous_gradients=True, grad_accum_dtype=None, device="cpu",
 ):  # fmt: skip
     """What rank `rank` holds under DeepSpeed 0.19, to the byte, from its second step on.
 
-    Derived from DeepSpeed's source and held against measurements by this course's tests: one parameter group, torch's AdamW, no offload,
-    gradients accumulated in the model's dtype.  With A = parameters padded to a multiple of 2 x ranks and P = A / ranks:
-    stage 1 holds e A + 12 P and between micro-batches full gradients and a bucket; stage 2 keeps whole every gradient that touches its
-    partition; stage 3 rounds each parameter up to a multiple of the ranks, and its gradient partition and bucket are permanent.
-    In fp32 stages 1 to 3 keep a separate fp32 master copy all the same.
+    Derived from DeepSpeed's source and held against measurements by this course's tests: one parameter group, torch's AdamW, no offload.
+    With A = parameters padded to a multiple of 2 x ranks and P = A / ranks: stage 1 holds e A + 12 P and between micro-batches full
+    gradients and a bucket; stage 2 keeps whole every gradient that touches its partition; stage 3 rounds each parameter up to a
+    multiple of the ranks, and its gradient partition and bucket are permanent.  In fp32 stages 1 to 3 keep a separate fp32 master copy
+    all the same.  Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage 1 keeps 4 A for ever beside the
+    bf16 ones, stage 2 has 4 P, stage 3 its part.
 
     Args:
         sizes: number of elements of each parameter, in the model's order.
@@ -60,6 +61,8 @@ def deepspeed_bytes(
         reduce_bucket_size: elements; DeepSpeed's key of that name.
         overlap_comm: DeepSpeed's key; by default True for stage 3 only, as in DeepSpeed.
         persistence_threshold: `stage3_param_persistence_threshold`; parameters up to this size stay gathered.
+        contiguous_gradients: DeepSpeed's key; without it stages 1 and 3 keep no bucket.
+        grad_accum_dtype: DeepSpeed's key: "bf16" or "fp32"; by default the model's dtype.
         device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
 
     Returns:
@@ -70,13 +73,17 @@ def deepspeed_bytes(
         raise ValueError(f"moment must be one of {', '.join(MOMENTS)}; not {moment!r}")
     if not 0 <= rank < ranks:
         raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank!r}")
-    element = BYTES[dtype]
+    if grad_accum_dtype not in (None, dtype) and (grad_accum_dtype, stage == 0) != ("fp32", False):
+        raise ValueError(f"DeepSpeed does not accumulate gradients in {grad_accum_dtype!r} for {dtype} at stage {stage}")
+    element, wide = BYTES[dtype], grad_accum_dtype not in (None, dtype)
     if stage == 0:
         states = _stage_0(sizes, element, moment)
     elif stage == 3:
-        states = _stage_3(sizes, ranks, element, reduce_bucket_size, persistence_threshold)
+        states = _stage_3(sizes, ranks, element, 4 if wide else element, reduce_bucket_size, persistence_threshold)
     else:
-        states = _stages_1_and_2(sizes, ranks, rank, stage, element, moment, reduce_bucket_size * (2 if overlap_comm else 1))
+        states = _stages_1_and_2(sizes, ranks, rank, stage, element, wide, moment, reduce_bucket_size * (2 if overlap_comm else 1))
+    if not contiguous_gradients:
+        states["buffers"] = 0
     if device == "cpu":
         states["optimizer states"] += 4 * (len(sizes) if stage == 0 else 1)  # a step counter for each tensor that Adam sees
     return states
@@ -94,7 +101,7 @@ def _stage_0(sizes, element, moment):
     }
 
 
-def _stages_1_and_2(sizes, ranks, rank, stage, element, moment, bucket):
+def _stages_1_and_2(sizes, ranks, rank, stage, element, wide, moment, bucket):
     total = sum(sizes)
     padded = _ceil(total, 2 * ranks) * 2 * ranks
     part = padded // ranks
@@ -110,6 +117,11 @@ def _stages_1_and_2(sizes, ranks, rank, stage, element, moment, bucket):
         "between micro-batches": element * (total if stage == 1 else touching),
         "after backward": element * (touching + padding),
     }
+    if wide and stage == 1:  # another optimizer, with fp32 sums of all gradients for ever, and no bucket
+        gradients = {when: 4 * padded + (0 if when == "after step" else element * total) for when in MOMENTS}
+        bucket = 0
+    elif wide:
+        gradients = {when: 0 if when == "after step" else 4 * part for when in MOMENTS}
     return {
         "parameters": element * padded,
         "gradients": gradients[moment],
@@ -120,14 +132,14 @@ def _stages_1_and_2(sizes, ranks, rank, stage, element, moment, bucket):
     }
 
 
-def _stage_3(sizes, ranks, element, bucket, persistence_threshold):
+def _stage_3(sizes, ranks, element, gradient, bucket, persistence_threshold):
     part = sum(_ceil(size, ranks) for size in sizes)
     gathered = sum(_ceil(size, ranks) * ranks for size in sizes if size <= persistence_threshold)
     if ranks == 1:  # the shard is the whole parameter, and nothing is copied
         gathered = 0
     return {
         "parameters": element * (part + gathered),
-        "gradients": element * part,
+        "gradients": gradient * part,
         "master weights": 4 * part,
         "optimizer states": 8 * part,
         "buffers": element * bucket,

@@ -1,0 +1,35 @@
+"""Bytes that a rank holds while a model is being built: whole, or partitioned layer by layer under DeepSpeed's `zero.Init`."""
+
+from helpers.theory.model_states import BYTES
+
+
+def construction_peak_bytes(modules, ranks=1, dtype="bf16", partitioned=True):
+    """The most that a rank holds during construction, in bytes.
+
+    Whole, that is the model.  Under `zero.Init` (the ZeRO paper's stage 3, arXiv 1910.02054, section 5.3, applied from the start) a module's
+    own parameters are created whole, each in fp32 first and then cast, so that for a moment it exists twice; when the module is
+    complete, each is replaced by a shard of ceil(elements / ranks).
+
+    Args:
+        modules: for every module in the order of construction, the elements of each of its own parameters (a tied matrix counts where it is made).
+        ranks: N, among which parameters are divided.
+        dtype: "bf16" or "fp32", of the finished parameters.
+        partitioned: under `zero.Init`.
+    """
+    if dtype not in BYTES:
+        raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
+    element = BYTES[dtype]
+    if not partitioned:
+        return element * sum(map(sum, modules))
+    held = peak = 0
+    for sizes in modules:
+        for size in sizes:
+            peak = max(peak, held + (4 + element if element < 4 else 4) * size)
+            held += element * size
+        for size in sizes:
+            shard = element * -(-size // ranks)
+            peak = max(peak, held + shard)
+            held += shard - element * size
+    return peak
