@@ -499,14 +499,15 @@ own_gradients = RankExercise(
 
 
 zero_3_largest_model = Exercise(
-    reference=lambda memory, ranks: ranks * memory / 16,
-    cases=({"memory": 80e9, "ranks": 8}, {"memory": 24e9, "ranks": 2}),
+    reference=lambda memory, ranks, activations: ranks * (memory - activations) / 16,
+    cases=({"memory": 80e9, "ranks": 8, "activations": 20e9}, {"memory": 24e9, "ranks": 2, "activations": 8e9}),
     mistakes={
-        "that is one GPU: stage 3 divides all sixteen bytes": lambda memory, ranks: memory / 16,
-        "gradients and the twelve bytes are there too": lambda memory, ranks: ranks * memory / 2,
-        "that is ZeRO-2, which keeps parameters whole": lambda memory, ranks: memory / (2 + 14 / ranks),
+        "that is one GPU: stage 3 divides all sixteen bytes": lambda memory, ranks, activations: (memory - activations) / 16,
+        "gradients and the twelve bytes are there too": lambda memory, ranks, activations: ranks * (memory - activations) / 2,
+        "that is ZeRO-2, which keeps parameters whole": lambda memory, ranks, activations: (memory - activations) / (2 + 14 / ranks),
+        "every rank has activations of its own": lambda memory, ranks, activations: (ranks * memory - activations) / 16,
     },
-    praise="eight GPUs of 80 GB hold the states of 40 billion parameters",
+    praise="eight GPUs of 80 GB, a quarter of each for activations, train 30 billion parameters",
 )
 stage_3_units = Exercise(
     reference=lambda accumulation, checkpointing: accumulation * (4 if checkpointing else 3),
@@ -540,15 +541,17 @@ use_shards = RankExercise(
 # ---------------------------------------------------------------------------------------------------------------- lesson 10
 
 
-largest_built_whole = Exercise(
-    reference=lambda memory, ranks_per_host: memory / (4 * ranks_per_host),
-    cases=({"memory": 1e12, "ranks_per_host": 8}, {"memory": 16e9, "ranks_per_host": 2}),
+largest_built_in_parts = Exercise(
+    reference=lambda memory, ranks, largest: (memory / 8 - 6 * largest) * ranks / 2,
+    cases=({"memory": 1e12, "ranks": 64, "largest": 6e8}, {"memory": 2e12, "ranks": 1024, "largest": 12e9}),
     mistakes={
-        "every rank of the host builds one": lambda memory, ranks_per_host: memory / 4,
-        "built in fp32, before any cast": lambda memory, ranks_per_host: memory / (2 * ranks_per_host),
-        "gradients and states come later": lambda memory, ranks_per_host: memory / (16 * ranks_per_host),
+        "every rank of the host has its own": lambda memory, ranks, largest: (memory - 6 * largest) * ranks / 2,
+        "parts are of the model in bf16": lambda memory, ranks, largest: (memory / 8 - 6 * largest) * ranks / 4,
+        "a matrix is made in fp32 and cast: six bytes for a moment": lambda memory, ranks, largest: (memory / 8 - 2 * largest) * ranks / 2,
+        "the matrix is beside the parts": lambda memory, ranks, largest: memory / 8 * ranks / 2,
+        "the model is divided among all ranks, not only this host's": lambda memory, ranks, largest: (memory / 8 - 6 * largest) * 8 / 2,
     },
-    praise="a host of 1 TB with eight ranks ends at 31 billion",
+    praise="eight hosts of 1 TB build almost four trillion",
 )
 checkpoint_bytes = Exercise(
     reference=lambda parameters, stage: parameters * (12 if stage == 3 else 14),

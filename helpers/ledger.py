@@ -160,7 +160,7 @@ class Ledger(TorchDispatchMode):
             self._hooks.append(part.register_forward_hook(self._leave_forward, always_call=True))
         for parameter in module.parameters():
             if parameter.requires_grad:
-                self._hooks.append(parameter.register_hook(self._label_gradient))
+                self._hooks.append(parameter.register_hook(lambda gradient, parameter=parameter: self._label_gradient(parameter, gradient)))
         self._label_owned()
         return self
 
@@ -176,8 +176,9 @@ class Ledger(TorchDispatchMode):
     def _leave_forward(self, module, args, output):
         self._forward_depth -= 1
 
-    def _label_gradient(self, gradient):
+    def _label_gradient(self, parameter, gradient):
         self.label("gradients", gradient, force=False)
+        self.label("parameters", parameter)  # whole at this moment, also under ZeRO-3
 
     def label(self, category, tensor, force=True):
         """Say what a tensor's storage is for; `force` replaces what was said before."""

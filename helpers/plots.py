@@ -189,6 +189,9 @@ def curves(lines, title, x, y, log=False, points=None):
             axes.set(xscale="log", yscale="log")
         else:
             axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+            places = sorted({place for xs, _ in (points or {}).values() for place in xs})
+            if 0 < len(places) <= 8:
+                axes.set_xticks(places)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = "; ".join(f"{name} ends at {ys[-1]:,.3g}" for name, (_, ys) in {**lines, **(points or {})}.items())
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
@@ -272,6 +275,32 @@ def pipeline_timeline(timelines, title, x, chunks=1):
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = f"{len(timelines)} ranks, {span:,.4g} {x}, idle {100 * idle_fraction(timelines):.1f} %"
     return Plot(figure, f"{title}. {said}.")
+
+
+def presence(whole, phases, title):
+    """When each parameter is whole on a rank (ZeRO-3): a row per parameter, a box while it is there.
+
+    Args:
+        whole: {parameter: [True or False at every moment]}.
+        phases: {name: number of its moments}, in order; they cover all moments.
+        title: what the figure shows.
+    """
+    moments = sum(phases.values())
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.26 * len(whole)))
+        for row, there in enumerate(whole.values()):
+            axes.broken_barh([(moment, 1) for moment, here in enumerate(there) if here], (row + 0.1, 0.8), color=LOOK["parameters"][0])
+        start = 0
+        for name, length in phases.items():
+            axes.axvline(start, color="black", linewidth=0.8)
+            axes.text(start + length / 2, -0.15, name, ha="center", va="bottom")
+            start += length
+        axes.set(xlabel="moments: before and after every layer's work", xlim=(0, moments), ylim=(len(whole), 0))
+        axes.set_title(title, pad=18)
+        axes.set_yticks([row + 0.5 for row in range(len(whole))], list(whole))
+        axes.grid(False)
+    said = ", ".join(f"{name} {sum(there)}" for name, there in whole.items())
+    return Plot(figure, f"{title}. Moments of {moments} at which each is whole: {said}.")
 
 
 def _stacked(rows, title, y, divisor=1.0):
