@@ -1,0 +1,247 @@
+"""The lessons' experiments at any size, as functions for `launch`: what `helpers.record` runs on GPUs and stores.
+
+Each returns plain numbers and the configuration it used, so that a report can be written as JSON.  Sequences are as long as the model's
+context.  Bytes are exact; seconds are wall-clock time of this rank.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+
+BUCKET = 50_000_000  # elements; small beside billions of parameters
+MICRO_BATCHES = 2
+TENSOR_RULES = {
+    "use_default_specs": False,
+    "layer_specs": [
+        {"patterns": [r".*\.qkv\.weight$"], "partition_type": "column", "shape": [3, -1], "partition_dim": 0},
+        {"patterns": [r".*\.up\.weight$"], "partition_type": "column"},
+        {"patterns": [r".*\.out\.weight$", r".*\.down\.weight$"], "partition_type": "row"},
+    ],
+}
+
+
+def configuration(stage, micro_batches=MICRO_BATCHES, **more):
+    """DeepSpeed's, in bf16, one sequence per micro-batch."""
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": micro_batches,
+        "gradient_clipping": 0.0,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
+        "zero_optimization": {"stage": stage, "reduce_bucket_size": BUCKET, "overlap_comm": False, "stage3_param_persistence_threshold": 0},
+        **more,
+    }
+
+
+def _device():
+    from deepspeed.accelerator import get_accelerator
+
+    return get_accelerator().current_device_name()
+
+
+def _wait():
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().synchronize()
+
+
+def _allocator(which):
+    """Bytes that torch's allocator was asked for on this GPU ("current" or "peak"); None on a CPU."""
+    import torch
+
+    return torch.cuda.memory_stats().get(f"requested_bytes.all.{which}", 0) if torch.cuda.is_available() and "cuda" in _device() else None
+
+
+def _reset_peak():
+    import torch
+
+    if _allocator("peak") is not None:
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _noted(snapshot):
+    """A snapshot of the ledger beside what the allocator says, and the allocator's peak since the one before."""
+    found = {"categories": snapshot.categories, "peak": snapshot.peak, "settled": snapshot.settled}
+    found |= {"requested": _allocator("current"), "requested_peak": _allocator("peak")}
+    _reset_peak()
+    return found
+
+
+def _built(size, config, checkpointing=True):
+    """The course's GPT, made on this rank's device, in parts under stage 3."""
+    import torch
+    from helpers import models
+
+    stage = config["zero_optimization"]["stage"]
+    with torch.device(_device()) if stage != 3 else nullcontext():
+        return models.build(models.GPT, size, checkpointing=checkpointing, config=config)
+
+
+def zero(size, stage):
+    """Two steps of ZeRO under the ledger, the second one noted; then two more by the clock.
+
+    Returns:
+        {"moments": {moment: bytes as in `_noted`}, "seconds": [of each step]}.
+    """
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+    from helpers.ledger import Ledger
+
+    deepspeed.init_distributed()
+    config, moments, seconds = configuration(stage), {}, []
+    with Ledger() as ledger:
+        model = _built(size, config)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        ledger.watch(engine)
+
+        def micro_batch(number):
+            batch = corpus.batch(number, comm.get_world_size(), size.context, comm.get_rank(), comm.get_world_size(), engine.device)
+            engine.backward(engine(*batch))
+
+        for micro in range(2 * MICRO_BATCHES):
+            micro_batch(micro)
+            if micro >= MICRO_BATCHES:
+                moment = "after backward" if micro == 2 * MICRO_BATCHES - 1 else "between micro-batches"
+                moments[moment] = _noted(ledger.snapshot(moment))
+            engine.step()
+        moments["after step"] = _noted(ledger.snapshot("after step"))
+    for _ in range(2):
+        _wait()
+        started = time.perf_counter()
+        for micro in range(MICRO_BATCHES):
+            micro_batch(micro)
+            engine.step()
+        _wait()
+        seconds.append(time.perf_counter() - started)
+    return {"configuration": config, "moments": moments, "seconds": seconds}
+
+
+def activations(size, checkpointing):
+    """What a forward pass of one sequence keeps, in bf16 and without DeepSpeed: {"kept": bytes, "peak": bytes of forward and backward}."""
+    import torch
+    from helpers import corpus, models
+    from helpers.ledger import Ledger
+
+    with Ledger("cuda" if "cuda" in _device() else "cpu") as ledger:
+        with torch.device(_device()):
+            model = models.build(models.GPT, size, checkpointing=checkpointing).bfloat16()
+        ledger.watch(model)
+        batch = corpus.batch(0, 1, size.context, device=_device())
+        ledger.snapshot("start")
+        loss = model(*batch)
+        kept = ledger.snapshot("after forward")
+        loss.backward()
+        peak = ledger.snapshot("after backward").peak
+    return {"kept": kept["activations"], "peak": peak}
+
+
+def bandwidth(message_bytes):
+    """Seconds of one all-reduce for each size of message, the best of five, after one to warm up."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    deepspeed.init_distributed()
+    seconds = []
+    for size in message_bytes:
+        message, best = torch.ones(size // 4, device=_device()), float("inf")
+        for _ in range(6):
+            comm.barrier()
+            _wait()
+            started = time.perf_counter()
+            comm.all_reduce(message)
+            _wait()
+            best = min(best, time.perf_counter() - started)
+        seconds.append(best)
+    return {"seconds": seconds}
+
+
+def tensor(size):
+    """All ranks share every matrix (AutoTP): {"numbers": of each parameter on this rank, "activations": bytes, "moments": as in `zero`}."""
+    import deepspeed
+    from helpers import corpus
+    from helpers.ledger import Ledger
+
+    deepspeed.init_distributed()
+    ranks = deepspeed.comm.get_world_size()
+    config = configuration(1, tensor_parallel={"autotp_size": ranks, "partition_config": TENSOR_RULES})
+    with Ledger() as ledger:
+        model = _built(size, config, checkpointing=False)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        ledger.watch(engine)
+        for micro in range(MICRO_BATCHES + 1):
+            loss = engine(*corpus.batch(micro, 1, size.context, device=engine.device))
+            kept = ledger.snapshot("after forward")
+            engine.backward(loss)
+            del loss
+            if micro < MICRO_BATCHES:
+                engine.step()
+        found = _noted(ledger.snapshot("between micro-batches"))
+    numbers = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"configuration": config, "numbers": numbers, "activations": kept["activations"], "moments": {"between micro-batches": found}}
+
+
+def pipeline(size, micro_batches):
+    """Consecutive layers on consecutive ranks: {"numbers", "moments": after the step, "timeline": [[kind, start, end]] of a step, seconds}."""
+    import contextlib
+    import io
+
+    import deepspeed
+    from deepspeed.pipe import LayerSpec, PipelineModule
+    from helpers import corpus, models
+    from helpers.ledger import Ledger
+
+    deepspeed.init_distributed()
+    config = configuration(1, micro_batches)
+    layers = [LayerSpec(models.Embedding, size), *[LayerSpec(models.Block, size)] * size.layers, LayerSpec(models.Head, size)]
+    with Ledger() as ledger, contextlib.redirect_stdout(io.StringIO()):
+        net = PipelineModule(layers, num_stages=deepspeed.comm.get_world_size(), loss_fn=models.NextTokenLoss(), partition_method="parameters")
+        engine, *_ = deepspeed.initialize(model=net, config=config)
+        ledger.watch(engine)
+        timeline = _timed(engine)
+        for step in range(2):
+            timeline.clear()
+            rows = corpus.batch(step, micro_batches, size.context, device=engine.device)
+            engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in rows)))
+        moments = {"after step": _noted(ledger.snapshot("after step"))}
+    numbers = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"configuration": config, "numbers": numbers, "moments": moments, "timeline": timeline}
+
+
+def _timed(engine):
+    """A list that fills with [kind, start, end] of the engine's forward ("F") and backward ("B") passes."""
+    timeline = []
+
+    def timed(kind, instruction):
+        def execute(engine, *arguments, **options):
+            _wait()
+            started = time.perf_counter()
+            instruction(engine, *arguments, **options)
+            _wait()
+            timeline.append([kind, started, time.perf_counter()])
+
+        return execute
+
+    kinds = {"ForwardPass": "F", "BackwardPass": "B"}
+    table = engine._INSTRUCTION_MAP.items()
+    engine._INSTRUCTION_MAP = {kind: timed(kinds[kind.__name__], run) if kind.__name__ in kinds else run for kind, run in table}
+    return timeline
+
+
+def construction(size, partitioned):
+    """Building in bf16 under `zero.Init` on the device, or whole in fp32 in the host's memory: {"held", "peak": bytes, "seconds"}."""
+    import deepspeed
+    from helpers import models
+    from helpers.ledger import Ledger
+
+    deepspeed.init_distributed()
+    deepspeed.comm.barrier()
+    with Ledger(None if partitioned else "cpu") as ledger:
+        started = time.perf_counter()
+        model = models.build(models.GPT, size, config=configuration(3) if partitioned else None)
+        _wait()
+        seconds, peak = time.perf_counter() - started, ledger.peak
+        held = ledger.watch(model).snapshot("built")["parameters"]
+    return {"held": held, "peak": peak, "seconds": seconds}

@@ -1,0 +1,134 @@
+"""Record the lessons' experiments at real sizes: `python -m helpers.record [--out FOLDER] [experiment ...]`.
+
+Writes one JSON file per experiment: what was run (configuration, shapes, command, commit), on what (hardware, versions), and the raw
+numbers of every rank.  Nothing derived is stored.  Lessons that are opened from `work/` prefer the files in `work/recorded/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from helpers import experiments, models
+from helpers.launchers import RankError, gpu_count, launch
+from helpers.lessons import ROOT
+
+SIZES = {"tiny": models.TINY, "1.5B": models.GPT2_XL, "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32)}
+MESSAGES = [4 * 2**power for power in range(8, 29, 2)]
+TIMEOUT = 280  # seconds of one run
+
+
+def plan(experiment, sizes, counts):
+    """The runs of an experiment: (ranks, keyword arguments)."""
+    several = [ranks for ranks in counts if ranks > 1]
+    if experiment == "zero":
+        return [(ranks, {"size": size, "stage": stage}) for size in sizes for ranks in counts for stage in (0, 1, 2, 3)]
+    if experiment == "activations":
+        return [(1, {"size": size, "checkpointing": checkpointing}) for size in sizes for checkpointing in (False, True)]
+    if experiment == "bandwidth":
+        return [(ranks, {"message_bytes": MESSAGES}) for ranks in several]
+    if experiment == "tensor":
+        return [(ranks, {"size": size}) for size in sizes for ranks in several]
+    if experiment == "pipeline":
+        return [(ranks, {"size": size, "micro_batches": 4 * ranks}) for size in sizes for ranks in several]
+    if experiment == "construction":
+        return [(ranks, {"size": size, "partitioned": partitioned}) for size in sizes for ranks in several for partitioned in (False, True)]
+    raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; not {experiment!r}")
+
+
+EXPERIMENTS = ("zero", "activations", "bandwidth", "tensor", "pipeline", "construction")
+
+
+def shapes(size):
+    """Every parameter's shape, in the model's order."""
+    with torch.device("meta"):
+        return [list(parameter.shape) for parameter in models.GPT(size).parameters()]
+
+
+def machine():
+    """Hardware and versions, as a rank sees them."""
+    import deepspeed
+    from deepspeed.accelerator import get_accelerator
+
+    on_gpu = get_accelerator().device_name() == "cuda"
+    name = torch.cuda.get_device_name() if on_gpu else f"CPU, {os.cpu_count()} cores"
+    memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else None
+    versions = {"python": sys.version.split()[0], "torch": torch.__version__, "deepspeed": deepspeed.__version__}
+    if on_gpu:
+        versions |= {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+    return {"device": name, "device_memory": memory, "versions": versions}
+
+
+def commit():
+    """The course's commit; `COURSE_COMMIT` where the files came without their history."""
+    found = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True)
+    return found.stdout.strip() or os.environ.get("COURSE_COMMIT") or "unknown"
+
+
+def run(experiment, ranks, arguments, device):
+    """One run: its reports, or why there are none."""
+    size = arguments.get("size")
+    given = arguments | ({"size": SIZES[size]} if size else {})
+    noted = {"ranks": ranks, "arguments": arguments}
+    started = time.monotonic()
+    try:
+        reports = launch(getattr(experiments, experiment), ranks=ranks, arguments=given, device=device, timeout=TIMEOUT)
+        noted["configuration"] = [report.pop("configuration", None) for report in reports][0]
+        noted["reports"] = list(reports)
+    except RankError as error:
+        noted["error"] = str(error).splitlines()[0][:300]
+    print(f"{experiment} {ranks} ranks {arguments}: {noted.get('error', 'recorded')}, {time.monotonic() - started:.0f} s", flush=True)
+    return noted
+
+
+def record(experiment, sizes, counts, device, folder):
+    """Run an experiment and write its file; returns the path."""
+    about = launch(machine, ranks=1, device=device)[0]
+    found = {
+        "experiment": experiment,
+        "command": " ".join(["python -m helpers.record", *sys.argv[1:]]),
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpus": gpu_count() if device != "cpu" else 0,
+        **about,
+        "sizes": {name: asdict(SIZES[name]) for name in sizes},
+        "shapes": {name: shapes(SIZES[name]) for name in sizes},
+        "runs": [run(experiment, ranks, arguments, device) for ranks, arguments in plan(experiment, sizes, counts)],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    where = about["device"].replace(",", "").replace(" ", "-")
+    path = folder / f"{'-'.join([experiment, *sizes, str(found['gpus']), where])}.json"
+    path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m helpers.record", description="Record the lessons' experiments at real sizes.")
+    parser.add_argument("experiments", nargs="*", metavar="experiment", help=f"of {', '.join(EXPERIMENTS)}; by default all")
+    parser.add_argument("--out", type=Path, default=ROOT / "work" / "recorded", help="folder of the JSON files")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"])
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4, 8], help="numbers of ranks; those without a GPU each are left out")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = parser.parse_args()
+    counts = [ranks for ranks in options.ranks if options.device == "cpu" or ranks <= gpu_count()]
+    if not counts:
+        parser.error(f"there are {gpu_count()} GPUs here: nothing to record (--device cpu records small sizes without)")
+    try:
+        for experiment in options.experiments or EXPERIMENTS:
+            plan(experiment, [], [])
+        for experiment in options.experiments or EXPERIMENTS:
+            print(record(experiment, options.sizes, counts, options.device, options.out))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
