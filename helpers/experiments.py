@@ -46,26 +46,35 @@ def _wait():
     get_accelerator().synchronize()
 
 
-def _allocator(which):
-    """Bytes that torch's allocator was asked for on this GPU ("current" or "peak"); None on a CPU."""
+def _allocator():
+    """What torch's allocator and the driver say on a GPU, in bytes; empty on a CPU.
+
+    `requested` is what was asked for, `allocated` the same in blocks of 512 bytes, `reserved` what the allocator keeps, `used` what the
+    GPU has given to all processes, `workspaces` what matrix products hold of `requested` for themselves.
+    """
     import torch
 
-    return torch.cuda.memory_stats().get(f"requested_bytes.all.{which}", 0) if torch.cuda.is_available() and "cuda" in _device() else None
-
-
-def _reset_peak():
-    import torch
-
-    if _allocator("peak") is not None:
-        torch.cuda.reset_peak_memory_stats()
+    if "cuda" not in _device():
+        return {}
+    statistics = torch.cuda.memory_stats()
+    free, total = torch.cuda.mem_get_info()
+    torch._C._cuda_clearCublasWorkspaces()
+    requested = statistics["requested_bytes.all.current"]
+    found = {
+        "requested": requested,
+        "requested_peak": statistics["requested_bytes.all.peak"],
+        "allocated": statistics["allocated_bytes.all.current"],
+        "reserved": statistics["reserved_bytes.all.current"],
+        "used": total - free,
+        "workspaces": requested - torch.cuda.memory_stats()["requested_bytes.all.current"],
+    }
+    torch.cuda.reset_peak_memory_stats()
+    return found
 
 
 def _noted(snapshot):
-    """A snapshot of the ledger beside what the allocator says, and the allocator's peak since the one before."""
-    found = {"categories": snapshot.categories, "peak": snapshot.peak, "settled": snapshot.settled}
-    found |= {"requested": _allocator("current"), "requested_peak": _allocator("peak")}
-    _reset_peak()
-    return found
+    """A snapshot of the ledger beside what the allocator says."""
+    return {"categories": snapshot.categories, "peak": snapshot.peak, "settled": snapshot.settled, **_allocator()}
 
 
 def _built(size, config, checkpointing=True):
@@ -220,7 +229,7 @@ def _timed(engine):
             started = time.perf_counter()
             instruction(engine, *arguments, **options)
             _wait()
-            timeline.append([kind, started, time.perf_counter()])
+            timeline.append([kind, round(started, 6), round(time.perf_counter(), 6)])
 
         return execute
 
