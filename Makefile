@@ -3,10 +3,10 @@ PYTHON ?= python3
 LESSON ?=
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help lab test check refresh lint bench reset clean setup
+.PHONY: help lab test test-gpu record check refresh lint bench reset clean setup
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 lab: setup  ## set up, check this machine, and open the course in JupyterLab
 	@$(BIN)/python -m helpers.check
@@ -14,6 +14,12 @@ lab: setup  ## set up, check this machine, and open the course in JupyterLab
 
 test: setup lint  ## set up, then run everything that CI runs
 	@$(BIN)/python -m pytest tests notebooks $$($(BIN)/python tests/lane.py)
+
+test-gpu: setup  ## on a machine with GPUs: execute every lesson there, and check what does not depend on the device
+	@$(BIN)/python -m pytest tests/test_on_gpus.py tests/test_recorded.py notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=300
+
+record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine's GPUs, into work/recorded/
+	@$(BIN)/python -m helpers.record
 
 check: setup  ## is this machine ready?
 	@$(BIN)/python -m helpers.check

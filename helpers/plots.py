@@ -77,17 +77,21 @@ def legend_below(axes, distance):
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -distance), ncols=4)
 
 
-def memory_bars(clusters, title):
+def memory_bars(clusters, title, parameters=None):
     """Stacked bars of memory by category, measured beside predicted.
 
     Args:
-        clusters: {cluster: {bar: {category: bytes}}}, for instance {"bf16": {"predicted": ..., "measured": ...}}.
+        clusters: {cluster: {bar: {category: bytes}}}, for instance {"bf16": {"predicted": ..., "measured": ...}}; a bar that is None
+            did not fit.
         title: what the figure shows.
+        parameters: of the model, for bytes per parameter instead of bytes.
     """
     with matplotlib.style.context(STYLE):
-        bars = [(cluster, name, sizes) for cluster, group in clusters.items() for name, sizes in group.items()]
+        bars = [(cluster, name, sizes or {}) for cluster, group in clusters.items() for name, sizes in group.items()]
         figure, axes = new_figure(figsize=(max(7.2, len(bars)), 3.6))
         divisor, unit_name = unit(max(sum(sizes.values()) for _, _, sizes in bars))
+        if parameters:
+            divisor, unit_name = parameters, "bytes per parameter,"
         places, place = [], 0.0
         for index, (cluster, _, _) in enumerate(bars):
             place += 1.0 if index == 0 or bars[index - 1][0] == cluster else 1.6
@@ -102,7 +106,7 @@ def memory_bars(clusters, title):
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
         for place, bottom, (_, _, sizes) in zip(places, bottoms, bars):
             axes.annotate(
-                f"{sum(sizes.values()) / divisor:,.3g}",
+                f"{sum(sizes.values()) / divisor:,.3g}" if sizes else "does not\nfit",
                 (place, bottom),
                 ha="center",
                 va="bottom",
@@ -118,9 +122,12 @@ def memory_bars(clusters, title):
         axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(bottoms)))
         axes.grid(False, axis="x")
         legend_below(axes, 0.22 if len(clusters) > 1 else 0.1)
-    said = "; ".join(
-        f"{cluster}: " + ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in group.items()) for cluster, group in clusters.items()
-    )
+
+    def words(sizes):
+        total = sum((sizes or {}).values())
+        return "does not fit" if not sizes else f"{total / parameters:.3f} bytes per parameter" if parameters else amount(total)
+
+    said = "; ".join(f"{cluster}: " + ", ".join(f"{name} {words(sizes)}" for name, sizes in group.items()) for cluster, group in clusters.items())
     return Plot(figure, f"{title}. {said}.")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import theory
+from helpers import experiments, theory
 from helpers.lessons import ROOT
 from helpers.models import GPTSize
 
@@ -22,6 +23,7 @@ class Run:
         experiment: name of the function in `helpers.experiments`.
         ranks: how many.
         arguments: of the function; `size` by its name.
+        configuration: DeepSpeed's, or None.
         reports: what each rank returned; empty where the run failed.
         error: why it failed, else "".
         size: the model's `GPTSize`, or None.
@@ -33,6 +35,7 @@ class Run:
     experiment: str
     ranks: int
     arguments: dict
+    configuration: dict | None
     reports: tuple
     error: str
     size: GPTSize | None
@@ -44,6 +47,10 @@ class Run:
     def parameters(self):
         return sum(self.numbers)
 
+    @property
+    def device(self):
+        return "cuda" if self.on_gpu else "cpu"
+
     def states(self, rank, moment="between micro-batches"):
         """Measured bytes of the model states by category."""
         categories = self.reports[rank]["moments"][moment]["categories"]
@@ -51,20 +58,15 @@ class Run:
 
     def predicted(self, rank, moment="between micro-batches"):
         """Bytes by category that the exact formula gives for a rank of the experiments `zero`, `tensor` and `pipeline`."""
-        on_device = {"device": "cuda" if self.on_gpu else "cpu"}
-        configuration = _configuration(self)
+        configuration = self.configuration or experiments.configuration(self.arguments["stage"])  # a run that failed has told nobody
         zero = configuration["zero_optimization"]
         replicas, replica = (self.ranks, rank) if self.experiment == "zero" else (1, 0)
         numbers = self.numbers if self.experiment == "zero" else self.reports[rank]["numbers"]
         exact = theory.deepspeed_bytes(
             numbers, replicas, replica, zero["stage"], "bf16", moment, zero["reduce_bucket_size"], zero["overlap_comm"],
-            zero["stage3_param_persistence_threshold"], **on_device,
+            zero["stage3_param_persistence_threshold"], device=self.device,
         )  # fmt: skip
         return {category: exact[category] for category in STATES}
-
-
-def _configuration(run):
-    return run.arguments["configuration"]
 
 
 def files(experiment):
@@ -84,21 +86,15 @@ def read(path):
         yield Run(
             experiment=found["experiment"],
             ranks=run["ranks"],
-            arguments=run["arguments"] | {"configuration": run.get("configuration")},
+            arguments=run["arguments"],
+            configuration=run.get("configuration"),
             reports=tuple(run.get("reports", ())),
             error=run.get("error", ""),
             size=GPTSize(**found["sizes"][name]) if name else None,
-            numbers=tuple(_product(shape) for shape in found["shapes"][name]) if name else (),
+            numbers=tuple(math.prod(shape) for shape in found["shapes"][name]) if name else (),
             label=label,
             on_gpu=found["gpus"] > 0,
         )
-
-
-def _product(shape):
-    number = 1
-    for length in shape:
-        number *= length
-    return number
 
 
 def runs(experiment, **arguments):
@@ -108,3 +104,27 @@ def runs(experiment, **arguments):
     if not chosen:
         raise LookupError(f"no recorded run of {experiment!r} with {arguments}: record it with `python -m helpers.record {experiment}`")
     return chosen
+
+
+def timelines(run):
+    """A recorded pipeline step as `plots.pipeline_timeline` and `helpers.schedules` take it: (kind, stage, micro-batch, start, end) in ms."""
+    begin = min(start for report in run.reports for _, start, _ in report["timeline"])
+    found = []
+    for stage, report in enumerate(run.reports):
+        counts = dict.fromkeys("FB", 0)
+        row = []
+        for kind, start, end in report["timeline"]:
+            row.append((kind, stage, counts[kind], 1e3 * (start - begin), 1e3 * (end - begin)))
+            counts[kind] += 1
+        found.append(row)
+    return found
+
+
+def zero_clusters(found, rank=0):
+    """For `plots.memory_bars`: the states between micro-batches of runs of `zero`: by the paper, by the exact formula, recorded."""
+    clusters = {}
+    for run in found:
+        paper = theory.ideal_bytes(run.parameters, run.ranks, run.arguments["stage"])
+        bars = {"paper": paper, "exact": run.predicted(rank), "recorded": None if run.error else run.states(rank)}
+        clusters[f"stage {run.arguments['stage']}"] = bars
+    return clusters

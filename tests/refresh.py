@@ -14,7 +14,11 @@ from nbclient import NotebookClient
 from helpers.lessons import ROOT, lessons
 
 KEPT_METADATA = ("tags", "jupyter")
-README_PICTURE = ("02", "Figure: One training step", "one_step.png")  # lesson, beginning of the figure's sentence, file in notebooks/
+README_PICTURES = (  # lesson, beginning of the figure's sentence, file in notebooks/
+    ("02", "Figure: One training step", "one_step.png"),
+    ("09", "Figure: ZeRO on this machine", "zero_here.png"),
+    ("09", "Figure: ZeRO at 7", "zero_at_size.png"),
+)
 LANGUAGE = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}, "language_info": {"name": "python"}}
 
 
@@ -42,16 +46,16 @@ def refresh(path):
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
     nbformat.write(clean(notebook, path.name[:2]), path)
-    store_picture(notebook, path)
+    store_pictures(notebook, path)
 
 
-def store_picture(notebook, path):
-    """The README shows a figure as the lesson drew it."""
-    lesson, sentence, name = README_PICTURE
-    if path.name.startswith(lesson):
-        outputs = [output.data for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs if "data" in output]
-        picture = next(data["image/png"] for data in outputs if data.get("text/plain", "").startswith(sentence))
-        (path.parent / name).write_bytes(base64.b64decode(picture))
+def store_pictures(notebook, path):
+    """The README shows figures as the lessons drew them."""
+    outputs = [output.data for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs if "data" in output]
+    for lesson, sentence, name in README_PICTURES:
+        if path.name.startswith(lesson):
+            picture = next(data["image/png"] for data in outputs if data.get("text/plain", "").startswith(sentence))
+            (path.parent / name).write_bytes(base64.b64decode(picture))
 
 
 def main(number=""):
