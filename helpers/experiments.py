@@ -46,8 +46,8 @@ def _wait():
     get_accelerator().synchronize()
 
 
-def _allocator():
-    """What torch's allocator and the driver say on a GPU, in bytes; empty on a CPU.
+def _read_allocator():
+    """What torch's allocator and the driver say on a GPU, in bytes; empty on a CPU.  Gives workspaces back, and begins a new peak.
 
     `requested` is what was asked for, `allocated` the same in blocks of 512 bytes, `reserved` what the allocator keeps, `used` what the
     GPU has given to all processes, `workspaces` what matrix products hold of `requested` for themselves.
@@ -74,7 +74,7 @@ def _allocator():
 
 def _noted(snapshot):
     """A snapshot of the ledger beside what the allocator says."""
-    return {"categories": snapshot.categories, "peak": snapshot.peak, "settled": snapshot.settled, **_allocator()}
+    return {"categories": snapshot.categories, "peak": snapshot.peak, "settled": snapshot.settled, **_read_allocator()}
 
 
 def _built(size, config, checkpointing=True):
@@ -147,7 +147,7 @@ def activations(size, checkpointing):
 
 
 def bandwidth(message_bytes):
-    """Seconds of one all-reduce for each size of message, the best of five, after one to warm up."""
+    """Seconds of one all-reduce for each size of message, the best of six."""
     import deepspeed
     import deepspeed.comm as comm
     import torch
@@ -220,7 +220,7 @@ def pipeline(size, micro_batches):
 
 
 def _timed(engine):
-    """A list that fills with [kind, start, end] of the engine's forward ("F") and backward ("B") passes."""
+    """A list that fills with [kind, start, end] of the engine's forward ("F") and backward ("B") passes; the device is waited for around each."""
     timeline = []
 
     def timed(kind, instruction):

@@ -199,6 +199,13 @@ def build(model_class, *arguments, config=None, seed=0, **options):
         return model_class(*arguments, **options)
 
 
+def module_sizes(size):
+    """For every module of a GPT, in the order of construction, the elements of each of its own parameters (the head's matrix, not yet tied, too)."""
+    with torch.device("meta"):  # shapes without numbers
+        pieces = [Embedding(size), *(Block(size) for _ in range(size.layers)), Head(size)]
+    return [[parameter.numel() for parameter in module.parameters(recurse=False)] for piece in pieces for module in piece.modules()]
+
+
 def build_transformers(shape, config=None, seed=0):
     """A causal language model of the transformers library, partitioned while it is built when the DeepSpeed configuration says ZeRO stage 3.
 

@@ -1,7 +1,8 @@
 """Record the lessons' experiments at real sizes: `python -m helpers.record [--out FOLDER] [experiment ...]`.
 
-Writes one JSON file per experiment: what was run (configuration, shapes, command, commit), on what (hardware, versions), and the raw
-numbers of every rank.  Nothing derived is stored.  Lessons that are opened from `work/` prefer the files in `work/recorded/`.
+Writes one JSON file per experiment and machine, after every run: what was run (configuration, shapes, command, commit), on what (hardware,
+versions), and the raw numbers of every rank.  Nothing derived is stored.  A run that is recorded again replaces the one before.
+Lessons that are opened from `work/` prefer the files in `work/recorded/`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,10 +20,15 @@ from pathlib import Path
 
 import torch
 from helpers import experiments, models
-from helpers.launchers import RankError, gpu_count, launch
+from helpers.launchers import LaunchError, RankError, gpu_count, launch
 from helpers.lessons import ROOT
 
-SIZES = {"tiny": models.TINY, "1.5B": models.GPT2_XL, "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32)}
+SIZES = {
+    "tiny": models.TINY,
+    "124M": models.GPT2,
+    "1.5B": models.GPT2_XL,
+    "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32),
+}
 MESSAGES = [4 * 2**power for power in range(8, 29, 2)]
 TIMEOUT = 280  # seconds of one run
 
@@ -36,7 +43,7 @@ def plan(experiment, sizes, counts):
     if experiment == "bandwidth":
         return [(ranks, {"message_bytes": MESSAGES}) for ranks in several]
     if experiment == "tensor":
-        return [(ranks, {"size": size}) for size in sizes for ranks in several]
+        return [(ranks, {"size": size}) for size in sizes for ranks in several if SIZES[size].heads % ranks == 0]
     if experiment == "pipeline":
         return [(ranks, {"size": size, "micro_batches": 4 * ranks}) for size in sizes for ranks in several]
     if experiment == "construction":
@@ -68,45 +75,61 @@ def machine():
 
 
 def commit():
-    """The course's commit; `COURSE_COMMIT` where the files came without their history."""
-    found = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True)
-    return found.stdout.strip() or os.environ.get("COURSE_COMMIT") or "unknown"
+    """The course's commit, with a + where files differ from it; `COURSE_COMMIT` where they came without their history."""
+    if given := os.environ.get("COURSE_COMMIT"):
+        return given
+
+    def git(*words):
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
+
+    return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "helpers") else "") or "unknown"
 
 
 def run(experiment, ranks, arguments, device):
-    """One run: its reports, or why there are none."""
-    size = arguments.get("size")
-    given = arguments | ({"size": SIZES[size]} if size else {})
+    """One run: its reports and the configuration they used, or why there are none."""
+    given = arguments | ({"size": SIZES[arguments["size"]]} if "size" in arguments else {})
     noted = {"ranks": ranks, "arguments": arguments}
     started = time.monotonic()
     try:
         reports = launch(getattr(experiments, experiment), ranks=ranks, arguments=given, device=device, timeout=TIMEOUT)
         noted["configuration"] = [report.pop("configuration", None) for report in reports][0]
         noted["reports"] = list(reports)
-    except RankError as error:
-        noted["error"] = str(error).splitlines()[0][:300]
-    print(f"{experiment} {ranks} ranks {arguments}: {noted.get('error', 'recorded')}, {time.monotonic() - started:.0f} s", flush=True)
+    except (LaunchError, MemoryError, RankError) as error:
+        noted["error"] = str(error)
+    said = noted.get("error", "recorded").splitlines()[0]
+    print(f"{experiment}, {ranks} ranks, {arguments}: {said}, {time.monotonic() - started:.0f} s", flush=True)
     return noted
 
 
+def write(path, content):
+    """The whole file or none of it, also when interrupted."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".tmp")
+    half.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+    half.replace(path)
+
+
 def record(experiment, sizes, counts, device, folder):
-    """Run an experiment and write its file; returns the path."""
-    about = launch(machine, ranks=1, device=device)[0]
-    found = {
-        "experiment": experiment,
-        "command": " ".join(["python -m helpers.record", *sys.argv[1:]]),
-        "commit": commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "gpus": gpu_count() if device != "cpu" else 0,
-        **about,
-        "sizes": {name: asdict(SIZES[name]) for name in sizes},
-        "shapes": {name: shapes(SIZES[name]) for name in sizes},
-        "runs": [run(experiment, ranks, arguments, device) for ranks, arguments in plan(experiment, sizes, counts)],
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    where = about["device"].replace(",", "").replace(" ", "-")
-    path = folder / f"{'-'.join([experiment, *sizes, str(found['gpus']), where])}.json"
-    path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run."""
+    todo = plan(experiment, sizes, counts)
+    if not todo:
+        print(f"{experiment}: nothing to run with {counts} ranks")
+        return None
+    about = {"gpus": gpu_count() if device != "cpu" else 0, **launch(machine, ranks=1, device=device)[0]}
+    path = folder / f"{experiment}-{about['gpus']}-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
+    found = json.loads(path.read_text()) if path.exists() else {"experiment": experiment, "sizes": {}, "shapes": {}, "runs": []}
+    for ranks, arguments in todo:
+        if name := arguments.get("size"):
+            found["sizes"][name], found["shapes"][name] = asdict(SIZES[name]), shapes(SIZES[name])
+        provenance = {
+            "on": about,
+            "command": " ".join(["python -m helpers.record", *sys.argv[1:]]),
+            "commit": commit(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        others = [other for other in found["runs"] if (other["ranks"], other["arguments"]) != (ranks, arguments)]
+        found["runs"] = [*others, run(experiment, ranks, arguments, device) | provenance]
+        write(path, found)
     return path
 
 
@@ -119,15 +142,14 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
     counts = [ranks for ranks in options.ranks if options.device == "cpu" or ranks <= gpu_count()]
+    if unknown := set(options.experiments) - set(EXPERIMENTS):
+        parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")
     if not counts:
-        parser.error(f"there are {gpu_count()} GPUs here: nothing to record (--device cpu records small sizes without)")
-    try:
-        for experiment in options.experiments or EXPERIMENTS:
-            plan(experiment, [], [])
-        for experiment in options.experiments or EXPERIMENTS:
-            print(record(experiment, options.sizes, counts, options.device, options.out))
-    except ValueError as error:
-        parser.error(str(error))
+        few = f"{options.ranks} ranks need as many GPUs, and there are {gpu_count()} here"
+        parser.error(f"{few}: `--device cpu --sizes tiny` records a small model without")
+    for experiment in options.experiments or EXPERIMENTS:
+        if path := record(experiment, options.sizes, counts, options.device, options.out):
+            print(path)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from helpers import experiments, theory
 from helpers.lessons import ROOT
 from helpers.models import GPTSize
 
-STORED = ROOT / "recorded"
+STORED, WORK = ROOT / "recorded", ROOT / "work"
 STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 
 
@@ -26,6 +26,7 @@ class Run:
         configuration: DeepSpeed's, or None.
         reports: what each rank returned; empty where the run failed.
         error: why it failed, else "".
+        device_memory: bytes that each GPU has.
         size: the model's `GPTSize`, or None.
         numbers: elements of every parameter of the whole model.
         label: hardware, versions and date, for titles.
@@ -42,6 +43,11 @@ class Run:
     numbers: tuple
     label: str
     on_gpu: bool
+    device_memory: int | None
+
+    @property
+    def out_of_memory(self):
+        return "out of memory" in self.error
 
     @property
     def parameters(self):
@@ -69,20 +75,15 @@ class Run:
         return {category: exact[category] for category in STATES}
 
 
-def files(experiment):
-    """This machine's own recordings where a lesson is opened from `work/`, else the course's."""
-    own = sorted(Path.cwd().glob(f"recorded/{experiment}-*.json")) if Path.cwd() == ROOT / "work" else []
-    return own or sorted(STORED.glob(f"{experiment}-*.json"))
-
-
 def read(path):
     """The runs of one file."""
-    found = json.loads(path.read_text())
-    versions = found["versions"]
-    hardware = f"{found['gpus']} x {found['device']}" if found["gpus"] else found["device"]
-    label = f"recorded on {hardware}, torch {versions['torch']}, DeepSpeed {versions['deepspeed']}, {found['date'][:10]}"
+    try:
+        found = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and record it again") from None
     for run in found["runs"]:
-        name = run["arguments"].get("size")
+        name, on = run["arguments"].get("size"), run["on"]
+        hardware = f"{on['gpus']} x {on['device']}" if on["gpus"] else on["device"]
         yield Run(
             experiment=found["experiment"],
             ranks=run["ranks"],
@@ -92,18 +93,25 @@ def read(path):
             error=run.get("error", ""),
             size=GPTSize(**found["sizes"][name]) if name else None,
             numbers=tuple(math.prod(shape) for shape in found["shapes"][name]) if name else (),
-            label=label,
-            on_gpu=found["gpus"] > 0,
+            label=f"recorded on {hardware}, torch {on['versions']['torch']}, DeepSpeed {on['versions']['deepspeed']}, {run['date'][:10]}",
+            on_gpu=on["gpus"] > 0,
+            device_memory=on["device_memory"],
         )
 
 
 def runs(experiment, **arguments):
-    """The recorded runs of an experiment with these arguments; `ranks` counts as one of them."""
-    found = [run for path in files(experiment) for run in read(path)]
-    chosen = [run for run in found if all({"ranks": run.ranks, **run.arguments}.get(name) == value for name, value in arguments.items())]
-    if not chosen:
-        raise LookupError(f"no recorded run of {experiment!r} with {arguments}: record it with `python -m helpers.record {experiment}`")
-    return chosen
+    """The recorded runs of an experiment with these arguments; `ranks` counts as one of them.
+
+    A lesson that is opened from `work/` gets this machine's own recordings where one of them did not fail, else the course's.  Runs that
+    failed for another reason than memory are left out.
+    """
+    own = [WORK / "recorded"] if Path.cwd() == WORK else []
+    for folder in (*own, STORED):
+        found = [run for path in sorted(folder.glob(f"{experiment}-*.json")) for run in read(path) if run.reports or run.out_of_memory]
+        chosen = [run for run in found if all({"ranks": run.ranks, **run.arguments}.get(name) == value for name, value in arguments.items())]
+        if any(run.reports for run in chosen) or (chosen and folder == STORED):
+            return chosen
+    raise LookupError(f"no recorded run of {experiment!r} with {arguments}: record it with `python -m helpers.record {experiment}`")
 
 
 def timelines(run):

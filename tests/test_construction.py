@@ -20,12 +20,6 @@ def configuration(stage, bf16=True):
     return {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": bf16}, "zero_optimization": {"stage": stage}}
 
 
-def modules_of(size):
-    with torch.device("meta"):
-        pieces = [models.Embedding(size), *(models.Block(size) for _ in range(size.layers)), models.Head(size)]
-    return [[parameter.numel() for parameter in module.parameters(recurse=False)] for piece in pieces for module in piece.modules()]
-
-
 def peaks(size):
     """{(dtype, partitioned): peak in bytes}."""
     import deepspeed
@@ -46,7 +40,7 @@ def peaks(size):
 def test_the_peak_of_construction_to_the_byte(size, ranks):
     reports = launch(peaks, ranks=ranks, arguments={"size": size}, device="cpu")
     for way in WAYS:  # a rank may hold a tensor more that is on its way to another
-        assert min(report[way] for report in reports) == theory.construction_peak_bytes(modules_of(size), ranks, *way)
+        assert min(report[way] for report in reports) == theory.construction_peak_bytes(models.module_sizes(size), ranks, *way)
 
 
 def partitioned_parameters(shape, stages):

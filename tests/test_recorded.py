@@ -1,15 +1,17 @@
 """Recorded runs: whole, small, and what theory predicts for them; and the recorder itself, on the CPU."""
 
 import json
+import subprocess
 
 import pytest
 import torch
-from helpers import models, record, recorded, theory
+from helpers import experiments, models, record, recorded, theory
+from helpers.lessons import ROOT
 
 FILES = sorted(recorded.STORED.glob("*.json"))
 RUNS = [run for path in FILES for run in recorded.read(path)]
 WITH_STATES = [run for run in RUNS if run.experiment in ("zero", "tensor", "pipeline") and not run.error]
-NEEDED = {"experiment", "command", "commit", "date", "gpus", "device", "device_memory", "versions", "sizes", "shapes", "runs"}
+NEEDED = {"ranks", "arguments", "on", "command", "commit", "date"}
 
 
 def named(run):
@@ -23,18 +25,27 @@ def test_they_are_small():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_says_what_was_run_on_what(path):
     found = json.loads(path.read_text())
-    assert set(found) == NEEDED and found["gpus"] > 0 and len(found["commit"]) == 40
-    assert {"python", "torch", "deepspeed", "cuda", "nccl"} <= set(found["versions"])
     for name, size in found["sizes"].items():
         assert found["shapes"][name] == record.shapes(models.GPTSize(**size))
     planned = record.plan(found["experiment"], list(found["sizes"]), (1, 2, 4, 8))
-    assert all((run["ranks"], run["arguments"]) in planned for run in found["runs"])
+    for run in found["runs"]:
+        assert set(run) >= NEEDED and ("reports" in run) != ("error" in run)
+        assert (run["ranks"], run["arguments"]) in planned and run["on"]["gpus"] >= run["ranks"]
+        assert {"python", "torch", "deepspeed", "cuda", "nccl"} <= set(run["on"]["versions"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_commit_it_names_has_the_recorder(path):
+    for commit in {run["commit"] for run in json.loads(path.read_text())["runs"]}:
+        if subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit], capture_output=True).returncode:
+            pytest.skip("this copy has no history")
+        assert subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{commit}:helpers/experiments.py"], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("run", RUNS, ids=named)
 def test_every_rank_reported(run):
     assert bool(run.error) != (len(run.reports) == run.ranks)
-    assert not run.error or "out of memory" in run.error
+    assert not run.error or run.out_of_memory
 
 
 @pytest.mark.parametrize("run", WITH_STATES, ids=named)
@@ -70,16 +81,60 @@ def test_activations_are_those_predicted():
 def test_construction_is_as_predicted():
     for run in recorded.runs("construction"):
         dtype, partitioned = ("bf16", True) if run.arguments["partitioned"] else ("fp32", False)
-        with torch.device("meta"):
-            pieces = [models.Embedding(run.size), *(models.Block(run.size) for _ in range(run.size.layers)), models.Head(run.size)]
-        modules = [[parameter.numel() for parameter in module.parameters(recurse=False)] for piece in pieces for module in piece.modules()]
         for report in run.reports:
-            assert report["peak"] == theory.construction_peak_bytes(modules, run.ranks, dtype, partitioned)
+            assert report["peak"] == theory.construction_peak_bytes(models.module_sizes(run.size), run.ranks, dtype, partitioned)
 
 
 def test_a_run_that_nobody_recorded_is_named():
     with pytest.raises(LookupError, match="helpers.record zero"):
         recorded.runs("zero", ranks=64)
+
+
+def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkeypatch):
+    stored = next(recorded.STORED.glob("bandwidth-*.json"))
+    record.write(tmp_path / "recorded" / stored.name, json.loads(stored.read_text().replace("H200", "H300")))
+    monkeypatch.setattr(recorded, "WORK", tmp_path)
+    assert "H200" in recorded.runs("bandwidth")[0].label
+    monkeypatch.chdir(tmp_path)
+    assert "H300" in recorded.runs("bandwidth")[0].label
+    assert "H200" in recorded.runs("zero", stage=3)[0].label
+
+
+def test_own_runs_that_failed_are_not_shown(tmp_path, monkeypatch):
+    failed = json.loads(next(recorded.STORED.glob("bandwidth-*.json")).read_text())
+    for run in failed["runs"]:
+        del run["reports"]
+        run["error"] = "CUDA out of memory"
+    record.write(tmp_path / "recorded" / "bandwidth-1-X.json", failed)
+    monkeypatch.setattr(recorded, "WORK", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert recorded.runs("bandwidth")[0].reports
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "zero-1-X.json").write_text("{")
+    with pytest.raises(ValueError, match="zero-1-X.json is damaged"):
+        list(recorded.read(tmp_path / "zero-1-X.json"))
+
+
+def out_of_memory_on_the_last(size):
+    import deepspeed
+
+    deepspeed.init_distributed()
+    if deepspeed.comm.get_rank() == 1:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    deepspeed.comm.barrier()
+
+
+def test_a_rank_out_of_memory_is_noted(monkeypatch):
+    monkeypatch.setattr(experiments, "tensor", out_of_memory_on_the_last)
+    assert "out of memory" in record.run("tensor", 2, {"size": "tiny"}, "cpu")["error"]
+
+
+def test_a_run_that_is_recorded_again_replaces_the_one_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "MESSAGES", [1024])
+    paths = {record.record("bandwidth", [], (1, 2), "cpu", tmp_path) for _ in range(2)}
+    assert len(paths) == 1 and len(list(recorded.read(paths.pop()))) == 1
 
 
 @pytest.mark.parametrize("experiment", record.EXPERIMENTS)

@@ -2,17 +2,10 @@
 
 import pytest
 from helpers import models, theory
+from helpers.experiments import TENSOR_RULES
 from helpers.launchers import launch
 from helpers.models import GPTSize
 
-RULES = {
-    "use_default_specs": False,
-    "layer_specs": [
-        {"patterns": [r".*\.qkv\.weight$"], "partition_type": "column", "shape": [3, -1], "partition_dim": 0},
-        {"patterns": [r".*\.up\.weight$"], "partition_type": "column"},
-        {"patterns": [r".*\.out\.weight$", r".*\.down\.weight$"], "partition_type": "row"},
-    ],
-}
 BATCH, LENGTH, BUCKET = 2, 16, 20_000
 SIZES = {"tiny": models.TINY, "wide": GPTSize(300, 32, 96, 2, 4)}
 
@@ -29,7 +22,7 @@ def hold(size, tensor_ranks, stage, dtype):
         "bf16": {"enabled": dtype == "bf16"},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
         "zero_optimization": {"stage": stage, "reduce_bucket_size": BUCKET, "stage3_param_persistence_threshold": 0},
-        "tensor_parallel": {"autotp_size": tensor_ranks, "partition_config": RULES},
+        "tensor_parallel": {"autotp_size": tensor_ranks, "partition_config": TENSOR_RULES},
     }
     deepspeed.init_distributed()
     replica, replicas = comm.get_rank() // tensor_ranks, comm.get_world_size() // tensor_ranks
