@@ -55,6 +55,7 @@ class Case:
 
 
 STATES = [Case(stage, dtype, bucket) for stage, dtype, bucket in itertools.product((0, 1, 2, 3), ("bf16", "fp32"), (5_000, 200_000))]
+RUNS = [(SIZES[0], 1), (SIZES[0], 2), (SIZES[0], 4), (SIZES[1], 2), (SIZES[1], 4), (SIZES[2], 4)]
 LIVE, REUSE, PREFETCH = "stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"
 KNOBS = [
     *(Case(stage, accumulation=accumulation) for stage in (1, 2, 3) for accumulation in (1, 3)),
@@ -110,11 +111,7 @@ def assert_predicted_to_the_byte(size, ranks, cases):
     assert not different, "\n".join(different)
 
 
-@pytest.mark.parametrize(
-    "size, ranks",
-    [*((SIZES[0], ranks) for ranks in (1, 2, 4)), (SIZES[1], 2), (SIZES[1], 4), (SIZES[2], 4)],
-    ids=lambda value: getattr(value, "width", value),
-)
+@pytest.mark.parametrize("size, ranks", RUNS, ids=lambda value: getattr(value, "width", value))
 def test_predicted_to_the_byte(size, ranks):
     assert_predicted_to_the_byte(size, ranks, STATES)
 
