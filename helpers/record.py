@@ -145,8 +145,8 @@ def main():
     if unknown := set(options.experiments) - set(EXPERIMENTS):
         parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")
     if not counts:
-        few = f"{options.ranks} ranks need as many GPUs, and there are {gpu_count()} here"
-        parser.error(f"{few}: `--device cpu --sizes tiny` records a small model without")
+        wanted = " or ".join(map(str, options.ranks))
+        parser.error(f"{wanted} ranks need a GPU each, and there are {gpu_count()} here: `--device cpu --sizes tiny` records a small model without")
     for experiment in options.experiments or EXPERIMENTS:
         if path := record(experiment, options.sizes, counts, options.device, options.out):
             print(path)
