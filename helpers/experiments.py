@@ -49,7 +49,7 @@ def _wait():
 def _read_allocator():
     """What torch's allocator and the driver say on a GPU, in bytes; empty on a CPU.  Gives workspaces back, and begins a new peak.
 
-    `requested` is what was asked for, `allocated` the same in blocks of 512 bytes, `reserved` what the allocator keeps, `used` what the
+    `requested` is what was asked for, `allocated` the blocks that were given for it, `reserved` what the allocator keeps, `used` what the
     GPU has given to all processes, `workspaces` what matrix products hold of `requested` for themselves.
     """
     import torch
