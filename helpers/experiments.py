@@ -1,11 +1,12 @@
 """The lessons' experiments at any size, as functions for `launch`: what `helpers.record` runs on GPUs and stores.
 
-Each returns plain numbers and the configuration it used, so that a report can be written as JSON.  Sequences are as long as the model's
-context.  Bytes are exact; seconds are wall-clock time of this rank.
+Each returns plain numbers, so that a report can be written as JSON; those that use DeepSpeed take its configuration, `config`, which
+`configuration` makes.  Sequences are as long as the model's context.  Bytes are exact; seconds are wall-clock time of this rank.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import nullcontext
 
@@ -21,23 +22,37 @@ TENSOR_RULES = {
 }
 
 
-def configuration(stage, micro_batches=MICRO_BATCHES, **more):
-    """DeepSpeed's, in bf16, one sequence per micro-batch."""
-    return {
+def configuration(experiment, ranks, stage=1, micro_batches=MICRO_BATCHES, **arguments):
+    """DeepSpeed's for an experiment, in bf16 and with one sequence per micro-batch; None where it configures nothing."""
+    if experiment in ("activations", "bandwidth", "beside"):
+        return None
+    found = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": micro_batches,
         "gradient_clipping": 0.0,
         "bf16": {"enabled": True},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
-        "zero_optimization": {"stage": stage, "reduce_bucket_size": BUCKET, "overlap_comm": False, "stage3_param_persistence_threshold": 0},
-        **more,
+        "zero_optimization": {
+            "stage": 3 if experiment == "construction" else stage,
+            "reduce_bucket_size": BUCKET,
+            "overlap_comm": False,
+            "stage3_param_persistence_threshold": 0,
+        },
     }
+    return found | ({"tensor_parallel": {"autotp_size": ranks, "partition_config": TENSOR_RULES}} if experiment == "tensor" else {})
 
 
 def _device():
     from deepspeed.accelerator import get_accelerator
 
     return get_accelerator().current_device_name()
+
+
+def _sharing():
+    """Whether ranks share GPUs, so that their seconds say nothing."""
+    import torch
+
+    return "cuda" in _device() and int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count()
 
 
 def _wait():
@@ -49,8 +64,9 @@ def _wait():
 def _read_allocator():
     """What torch's allocator and the driver say on a GPU, in bytes; empty on a CPU.  Gives workspaces back, and begins a new peak.
 
-    `requested` is what was asked for, `allocated` the blocks that were given for it, `reserved` what the allocator keeps, `used` what the
-    GPU has given to all processes, `workspaces` what matrix products hold of `requested` for themselves.
+    `requested` is what was asked for, `workspaces` what matrix products hold of it for themselves.  Blocks are larger: `rounding` to whole
+    512 bytes, `unsplit` where what was left of a block was too small to be split off (`largest_unsplit`: of one block); together they are
+    `allocated`.  `reserved` is what the allocator keeps, `used` what the GPU has given to all its processes.
     """
     import torch
 
@@ -58,11 +74,17 @@ def _read_allocator():
         return {}
     statistics = torch.cuda.memory_stats()
     free, total = torch.cuda.mem_get_info()
+    active = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"] if block["state"] == "active_allocated"]
+    rounded = [-(-block["requested_size"] // 512) * 512 for block in active]
+    unsplit = [block["size"] - size for block, size in zip(active, rounded)]
     torch._C._cuda_clearCublasWorkspaces()
     requested = statistics["requested_bytes.all.current"]
     found = {
         "requested": requested,
         "requested_peak": statistics["requested_bytes.all.peak"],
+        "rounding": sum(rounded) - sum(block["requested_size"] for block in active),
+        "unsplit": sum(unsplit),
+        "largest_unsplit": max(unsplit),
         "allocated": statistics["allocated_bytes.all.current"],
         "reserved": statistics["reserved_bytes.all.current"],
         "used": total - free,
@@ -78,20 +100,24 @@ def _noted(snapshot):
 
 
 def _built(size, config, checkpointing=True):
-    """The course's GPT, made on this rank's device, in parts under stage 3."""
+    """The course's GPT in bf16, made on this rank's device; under stage 3 in parts."""
     import torch
     from helpers import models
 
-    stage = config["zero_optimization"]["stage"]
-    with torch.device(_device()) if stage != 3 else nullcontext():
-        return models.build(models.GPT, size, checkpointing=checkpointing, config=config)
+    whole = config["zero_optimization"]["stage"] != 3
+    torch.set_default_dtype(torch.bfloat16 if whole else torch.float32)
+    with torch.device(_device()) if whole else nullcontext():
+        model = models.build(models.GPT, size, checkpointing=checkpointing, config=config)
+    torch.set_default_dtype(torch.float32)
+    return model
 
 
-def zero(size, stage):
-    """Two steps of ZeRO under the ledger, the second one noted; then two more by the clock.
+def zero(size, config):
+    """Two steps of ZeRO under the ledger, the second one noted; then two more by the clock where every rank has a GPU of its own.
 
     Returns:
-        {"moments": {moment: bytes as in `_noted`}, "seconds": [of each step]}.
+        {"start": peak bytes of everything before the second step, "moments": {moment: bytes as in `_noted`}, "seconds": [of each step]}.
+        The peak of a moment is that since the moment before.
     """
     import deepspeed
     import deepspeed.comm as comm
@@ -99,7 +125,7 @@ def zero(size, stage):
     from helpers.ledger import Ledger
 
     deepspeed.init_distributed()
-    config, moments, seconds = configuration(stage), {}, []
+    moments, seconds = {}, []
     with Ledger() as ledger:
         model = _built(size, config)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -110,13 +136,15 @@ def zero(size, stage):
             engine.backward(engine(*batch))
 
         for micro in range(2 * MICRO_BATCHES):
+            if micro == MICRO_BATCHES:
+                start = _noted(ledger.snapshot("start"))["peak"]
             micro_batch(micro)
             if micro >= MICRO_BATCHES:
                 moment = "after backward" if micro == 2 * MICRO_BATCHES - 1 else "between micro-batches"
                 moments[moment] = _noted(ledger.snapshot(moment))
             engine.step()
         moments["after step"] = _noted(ledger.snapshot("after step"))
-    for _ in range(2):
+    for _ in range(0 if _sharing() else 2):
         _wait()
         started = time.perf_counter()
         for micro in range(MICRO_BATCHES):
@@ -124,7 +152,7 @@ def zero(size, stage):
             engine.step()
         _wait()
         seconds.append(time.perf_counter() - started)
-    return {"configuration": config, "moments": moments, "seconds": seconds}
+    return {"start": start, "moments": moments, "seconds": seconds}
 
 
 def activations(size, checkpointing):
@@ -167,15 +195,51 @@ def bandwidth(message_bytes):
     return {"seconds": seconds}
 
 
-def tensor(size):
+def beside(buffer):
+    """What the GPU gives this process beside torch's allocator, in bytes, after each of a job's first doings.
+
+    Args:
+        buffer: of NCCL per channel and peer, bytes (`NCCL_BUFFSIZE`).
+    """
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    os.environ["NCCL_BUFFSIZE"] = str(buffer)
+    on_gpu, ranks, found = "cuda" in _device(), int(os.environ["WORLD_SIZE"]), {}
+
+    def note(doing):
+        _wait()
+        if on_gpu:
+            free, total = torch.cuda.mem_get_info()
+            found[doing] = total - free - torch.cuda.memory_reserved()
+
+    part, whole = torch.ones(2**20, device=_device()), torch.ones(2**20 * ranks, device=_device())
+    note("context")
+    square = torch.ones(1024, 1024, device=_device(), dtype=torch.bfloat16)
+    torch.nn.functional.gelu(square @ square).sum()
+    note("matrix products")
+    deepspeed.init_distributed()
+    comm.barrier()
+    note("communicator")
+    comm.all_reduce(whole)
+    note("all-reduce")
+    comm.all_gather_into_tensor(whole, part)
+    note("all-gather")
+    comm.reduce_scatter_tensor(part, whole)
+    note("reduce-scatter")
+    comm.all_reduce(part, group=comm.new_group(range(ranks)))
+    note("second communicator")
+    return found
+
+
+def tensor(size, config):
     """All ranks share every matrix (AutoTP): {"numbers": of each parameter on this rank, "activations": bytes, "moments": as in `zero`}."""
     import deepspeed
     from helpers import corpus
     from helpers.ledger import Ledger
 
     deepspeed.init_distributed()
-    ranks = deepspeed.comm.get_world_size()
-    config = configuration(1, tensor_parallel={"autotp_size": ranks, "partition_config": TENSOR_RULES})
     with Ledger() as ledger:
         model = _built(size, config, checkpointing=False)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -189,10 +253,10 @@ def tensor(size):
                 engine.step()
         found = _noted(ledger.snapshot("between micro-batches"))
     numbers = [parameter.numel() for parameter in engine.module.parameters()]
-    return {"configuration": config, "numbers": numbers, "activations": kept["activations"], "moments": {"between micro-batches": found}}
+    return {"numbers": numbers, "activations": kept["activations"], "moments": {"between micro-batches": found}}
 
 
-def pipeline(size, micro_batches):
+def pipeline(size, config):
     """Consecutive layers on consecutive ranks: {"numbers", "moments": after the step, "timeline": [[kind, start, end]] of a step, seconds}."""
     import contextlib
     import io
@@ -203,7 +267,6 @@ def pipeline(size, micro_batches):
     from helpers.ledger import Ledger
 
     deepspeed.init_distributed()
-    config = configuration(1, micro_batches)
     layers = [LayerSpec(models.Embedding, size), *[LayerSpec(models.Block, size)] * size.layers, LayerSpec(models.Head, size)]
     with Ledger() as ledger, contextlib.redirect_stdout(io.StringIO()):
         net = PipelineModule(layers, num_stages=deepspeed.comm.get_world_size(), loss_fn=models.NextTokenLoss(), partition_method="parameters")
@@ -212,11 +275,11 @@ def pipeline(size, micro_batches):
         timeline = _timed(engine)
         for step in range(2):
             timeline.clear()
-            rows = corpus.batch(step, micro_batches, size.context, device=engine.device)
+            rows = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
             engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in rows)))
         moments = {"after step": _noted(ledger.snapshot("after step"))}
     numbers = [parameter.numel() for parameter in engine.module.parameters()]
-    return {"configuration": config, "numbers": numbers, "moments": moments, "timeline": timeline}
+    return {"numbers": numbers, "moments": moments, "timeline": timeline}
 
 
 def _timed(engine):
@@ -239,7 +302,7 @@ def _timed(engine):
     return timeline
 
 
-def construction(size, partitioned):
+def construction(size, config, partitioned):
     """Building in bf16 under `zero.Init` on the device, or whole in fp32 in the host's memory: {"held", "peak": bytes, "seconds"}."""
     import deepspeed
     from helpers import models
@@ -249,7 +312,7 @@ def construction(size, partitioned):
     deepspeed.comm.barrier()
     with Ledger(None if partitioned else "cpu") as ledger:
         started = time.perf_counter()
-        model = models.build(models.GPT, size, config=configuration(3) if partitioned else None)
+        model = models.build(models.GPT, size, config=config if partitioned else None)
         _wait()
         seconds, peak = time.perf_counter() - started, ledger.peak
         held = ledger.watch(model).snapshot("built")["parameters"]

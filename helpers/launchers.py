@@ -112,15 +112,15 @@ def gpu_count():
 
 
 def choose_device(device, ranks):
-    """GPUs when there are at least as many as ranks, else the CPU; `device` forces."""
+    """GPUs when there are at least as many as ranks, else the CPU; `device` forces: on "cuda", ranks share GPUs where there are fewer."""
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f'device must be "cpu", "cuda" or None, not {device!r}')
     if device == "cpu":
         return "cpu"
     gpus = gpu_count()
-    if device == "cuda" and gpus < ranks:
-        raise ValueError(f'device="cuda" needs a GPU for each of {ranks} ranks, and there are {gpus}: leave device out to use the CPU')
-    return "cuda" if gpus >= ranks else "cpu"
+    if device == "cuda" and not gpus:
+        raise ValueError('device="cuda" needs a GPU, and there is none: leave device out to use the CPU')
+    return "cuda" if device or gpus >= ranks else "cpu"
 
 
 def changed_helpers():
@@ -170,7 +170,8 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         function: any function of a cell; closures and lambdas too.  Its return value must be picklable.
         ranks: how many processes, 1 to 64.
         arguments: keyword arguments, the same for every rank.
-        device: "cuda" or "cpu"; by default GPUs when there are at least as many as ranks, else the CPU with gloo.
+        device: "cuda" or "cpu"; by default GPUs when there are at least as many as ranks, else the CPU with gloo.  With "cuda" and fewer
+            GPUs than ranks, ranks share GPUs: bytes are those of a rank with a GPU of its own, times are not.
         timeout: seconds after which the job counts as hung.
         launcher: None for the warm forkserver, "deepspeed" for the real command.
         command: print the command line (of the `deepspeed` back end).
@@ -192,6 +193,8 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     payload = pack(function, arguments or {})
     device = choose_device(device, ranks)
+    if launcher and device == "cuda" and ranks > gpu_count():
+        raise ValueError(f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave launcher out")
     if changed := changed_helpers():
         files = ", ".join(changed)
         print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")

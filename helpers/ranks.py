@@ -32,6 +32,9 @@ KNOWN_NOISE = (
 )
 
 
+BESIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes beside torch's allocator: the driver's context, kernels, NCCL's buffers
+
+
 class ReportPickler(cloudpickle.Pickler):
     """Pickles what a rank returns; tensors on an accelerator travel as CPU tensors, since the kernel may not use the device."""
 
@@ -83,9 +86,27 @@ def prepare():
     deepspeed.ops.__compatible_ops__ = {}
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if os.environ["DS_ACCELERATOR"] == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # a GPU for each rank, as a training script chooses it
+        take_gpu(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)
+
+
+def take_gpu(rank, ranks, gpus):
+    """A GPU for each rank, as a training script chooses it; where there are fewer, ranks share them in turn.
+
+    NCCL refuses two ranks on one GPU of one host.  Ranks that share therefore pose as hosts of their own, and their messages go through
+    sockets.  Each may take its part of the GPU's memory, less what the driver and NCCL take beside torch's allocator.
+    """
+    import torch
+
+    gpu = rank % gpus
+    os.environ["LOCAL_RANK"] = str(gpu)
+    torch.cuda.set_device(gpu)
+    if ranks > gpus:
+        os.environ["NCCL_HOSTID"] = f"rank-{rank}"
+        sharing = len(range(gpu, ranks, gpus))
+        memory = torch.cuda.get_device_properties(gpu).total_memory
+        torch.cuda.set_per_process_memory_fraction(max(1 / sharing - BESIDE_ALLOCATOR / memory, 0.01), gpu)
 
 
 def serve_store(listener):

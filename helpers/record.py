@@ -8,6 +8,7 @@ Lessons that are opened from `work/` prefer the files in `work/recorded/`.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import re
@@ -29,6 +30,7 @@ SIZES = {
     "1.5B": models.GPT2_XL,
     "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32),
 }
+NCCL_BUFFERS = [2**22, 2**24]  # bytes; the first is NCCL's own choice
 MESSAGES = [4 * 2**power for power in range(8, 29, 2)]
 TIMEOUT = 280  # seconds of one run
 
@@ -40,6 +42,8 @@ def plan(experiment, sizes, counts):
         return [(ranks, {"size": size, "stage": stage}) for size in sizes for ranks in counts for stage in (0, 1, 2, 3)]
     if experiment == "activations":
         return [(1, {"size": size, "checkpointing": checkpointing}) for size in sizes for checkpointing in (False, True)]
+    if experiment == "beside":
+        return [(ranks, {"buffer": buffer}) for ranks in counts for buffer in NCCL_BUFFERS]
     if experiment == "bandwidth":
         return [(ranks, {"message_bytes": MESSAGES}) for ranks in several]
     if experiment == "tensor":
@@ -51,7 +55,8 @@ def plan(experiment, sizes, counts):
     raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; not {experiment!r}")
 
 
-EXPERIMENTS = ("zero", "activations", "bandwidth", "tensor", "pipeline", "construction")
+EXPERIMENTS = ("zero", "activations", "beside", "bandwidth", "tensor", "pipeline", "construction")
+SHARING = ("zero", "tensor", "construction")  # say something where ranks share a GPU: a rank's bytes are the same, times are not
 
 
 def shapes(size):
@@ -86,14 +91,14 @@ def commit():
 
 
 def run(experiment, ranks, arguments, device):
-    """One run: its reports and the configuration they used, or why there are none."""
-    given = arguments | ({"size": SIZES[arguments["size"]]} if "size" in arguments else {})
-    noted = {"ranks": ranks, "arguments": arguments}
+    """One run: the configuration it used, and its reports, or why there are none."""
+    function, config = getattr(experiments, experiment), experiments.configuration(experiment, ranks, **arguments)
+    known = arguments | {"config": config} | ({"size": SIZES[arguments["size"]]} if "size" in arguments else {})
+    given = {name: known[name] for name in inspect.signature(function).parameters}
+    noted = {"ranks": ranks, "arguments": arguments, "configuration": config}
     started = time.monotonic()
     try:
-        reports = launch(getattr(experiments, experiment), ranks=ranks, arguments=given, device=device, timeout=TIMEOUT)
-        noted["configuration"] = [report.pop("configuration", None) for report in reports][0]
-        noted["reports"] = list(reports)
+        noted["reports"] = list(launch(function, ranks=ranks, arguments=given, device=device, timeout=TIMEOUT))
     except (LaunchError, MemoryError, RankError) as error:
         noted["error"] = str(error)
     said = noted.get("error", "recorded").splitlines()[0]
@@ -111,6 +116,8 @@ def write(path, content):
 
 def record(experiment, sizes, counts, device, folder):
     """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run."""
+    if device == "cuda" and experiment not in SHARING:
+        counts = [ranks for ranks in counts if ranks <= gpu_count()]
     todo = plan(experiment, sizes, counts)
     if not todo:
         print(f"{experiment}: nothing to run with {counts} ranks")
@@ -127,8 +134,11 @@ def record(experiment, sizes, counts, device, folder):
             "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
+        done = run(experiment, ranks, arguments, device) | provenance
+        if "error" in done and 0 < about["gpus"] < ranks:
+            continue  # says nothing of ranks with a GPU of their own
         others = [other for other in found["runs"] if (other["ranks"], other["arguments"]) != (ranks, arguments)]
-        found["runs"] = [*others, run(experiment, ranks, arguments, device) | provenance]
+        found["runs"] = [*others, done]
         write(path, found)
     return path
 
@@ -139,9 +149,10 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "work" / "recorded", help="folder of the JSON files")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4, 8], help="numbers of ranks; those without a GPU each are left out")
+    parser.add_argument("--share", action="store_true", help="not left out where ranks that share a GPU fit: bytes are the same, times are not")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
-    counts = [ranks for ranks in options.ranks if options.device == "cpu" or ranks <= gpu_count()]
+    counts = [ranks for ranks in options.ranks if options.device == "cpu" or ranks <= gpu_count() or options.share]
     if unknown := set(options.experiments) - set(EXPERIMENTS):
         parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")
     if not counts:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import experiments, theory
+from helpers import theory
 from helpers.lessons import ROOT
 from helpers.models import GPTSize
 
@@ -31,6 +31,7 @@ class Run:
         numbers: elements of every parameter of the whole model.
         label: hardware, versions and date, for titles.
         on_gpu: whether it ran on GPUs.
+        shared: whether several ranks shared a GPU, so that only bytes of a rank's own say something.
     """
 
     experiment: str
@@ -43,6 +44,7 @@ class Run:
     numbers: tuple
     label: str
     on_gpu: bool
+    shared: bool
     device_memory: int | None
 
     @property
@@ -64,8 +66,7 @@ class Run:
 
     def predicted(self, rank, moment="between micro-batches"):
         """Bytes by category that the exact formula gives for a rank of the experiments `zero`, `tensor` and `pipeline`."""
-        configuration = self.configuration or experiments.configuration(self.arguments["stage"])  # a run that failed has told nobody
-        zero = configuration["zero_optimization"]
+        zero = self.configuration["zero_optimization"]
         replicas, replica = (self.ranks, rank) if self.experiment == "zero" else (1, 0)
         numbers = self.numbers if self.experiment == "zero" else self.reports[rank]["numbers"]
         exact = theory.deepspeed_bytes(
@@ -83,7 +84,9 @@ def read(path):
         raise ValueError(f"{path} is damaged ({error}): delete it and record it again") from None
     for run in found["runs"]:
         name, on = run["arguments"].get("size"), run["on"]
+        shared = 0 < on["gpus"] < run["ranks"]
         hardware = f"{on['gpus']} x {on['device']}" if on["gpus"] else on["device"]
+        hardware = f"{hardware}, {run['ranks'] // on['gpus']} ranks on each" if shared else hardware
         yield Run(
             experiment=found["experiment"],
             ranks=run["ranks"],
@@ -95,6 +98,7 @@ def read(path):
             numbers=tuple(math.prod(shape) for shape in found["shapes"][name]) if name else (),
             label=f"recorded on {hardware}, torch {on['versions']['torch']}, DeepSpeed {on['versions']['deepspeed']}, {run['date'][:10]}",
             on_gpu=on["gpus"] > 0,
+            shared=shared,
             device_memory=on["device_memory"],
         )
 

@@ -29,7 +29,7 @@ from helpers.theory.layers import (
     norm_parameters,
     training_flops,
 )
-from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes
+from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes, step_peak_bytes
 from helpers.theory.pipeline import (
     bubble_fraction,
     micro_batches_in_flight,
@@ -79,6 +79,7 @@ __all__ = [
     "pipeline_held_bytes",
     "pipeline_stage_parameters",
     "pipeline_wire_bytes",
+    "step_peak_bytes",
     "tensor_parallel_activation_bytes",
     "tensor_parallel_block_activation_bytes",
     "tensor_parallel_block_parameters",

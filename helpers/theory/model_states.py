@@ -43,7 +43,7 @@ def ideal_bytes(parameters, ranks=1, stage=0, dtype="bf16"):
 
 def deepspeed_bytes(
     sizes, ranks=1, rank=0, stage=0, dtype="bf16", moment="between micro-batches", reduce_bucket_size=500_000_000, overlap_comm=None,
-    persistence_threshold=100_000, contiguous_gradients=True, grad_accum_dtype=None, device="cpu",
+    persistence_threshold=100_000, contiguous_gradients=True, grad_accum_dtype=None, sub_group_size=1_000_000_000, device="cpu",
 ):  # fmt: skip
     """What rank `rank` holds under DeepSpeed 0.19, to the byte, from its second step on.
 
@@ -63,6 +63,7 @@ def deepspeed_bytes(
         persistence_threshold: `stage3_param_persistence_threshold`; parameters up to this size stay gathered.
         contiguous_gradients: DeepSpeed's key; without it stages 1 and 3 keep no bucket.
         grad_accum_dtype: DeepSpeed's key: "bf16" or "fp32"; by default the model's dtype.
+        sub_group_size: DeepSpeed's key for stage 3, elements: the partition is stepped in parts of about this size.
         device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
 
     Returns:
@@ -84,8 +85,9 @@ def deepspeed_bytes(
         states = _stages_1_and_2(sizes, ranks, rank, stage, element, wide, moment, reduce_bucket_size * (2 if overlap_comm else 1))
     if not contiguous_gradients:
         states["buffers"] = 0
-    if device == "cpu":
-        states["optimizer states"] += 4 * (len(sizes) if stage == 0 else 1)  # a step counter for each tensor that Adam sees
+    if device == "cpu":  # a step counter for each tensor that Adam sees
+        counters = {0: len(sizes), 3: len(_sub_groups(sizes, ranks, sub_group_size))}.get(stage, 1)
+        states["optimizer states"] += 4 * counters
     return states
 
 
@@ -103,15 +105,10 @@ def _stage_0(sizes, element, moment):
 
 def _stages_1_and_2(sizes, ranks, rank, stage, element, wide, moment, bucket):
     total = sum(sizes)
-    padded = _ceil(total, 2 * ranks) * 2 * ranks
-    part = padded // ranks
-    first, last = rank * part, (rank + 1) * part
-    offset = touching = 0
-    for size in sizes:
-        if offset < last and offset + size > first:
-            touching += size
-        offset += size
-    padding = max(0, last - max(first, total))
+    part, pieces = _partition(sizes, ranks, rank)
+    padded = part * ranks
+    touching = sum(sizes[index] for index in pieces)
+    padding = part - sum(pieces.values())
     gradients = {
         "after step": 0,
         "between micro-batches": element * (total if stage == 1 else touching),
@@ -132,16 +129,71 @@ def _stages_1_and_2(sizes, ranks, rank, stage, element, wide, moment, bucket):
     }
 
 
+def _partition(sizes, ranks, rank):
+    """Stages 1 and 2: elements of a rank's partition, padding included; and which of them each parameter gives, {its index: elements}."""
+    part = _ceil(sum(sizes), 2 * ranks) * 2
+    first, last, offset, pieces = rank * part, (rank + 1) * part, 0, {}
+    for index, size in enumerate(sizes):
+        if (piece := min(offset + size, last) - max(offset, first)) > 0:
+            pieces[index] = piece
+        offset += size
+    return part, pieces
+
+
+def _sub_groups(sizes, ranks, limit):
+    """Stage 3: elements of each sub-group of a rank's partition: parameters in order, until `limit` is reached."""
+    groups = [0]
+    for size in sizes:
+        if groups[-1] >= limit:
+            groups.append(0)
+        groups[-1] += _ceil(size, ranks)
+    return groups
+
+
+def _gathered(sizes, ranks, persistence_threshold):
+    """Stage 3: elements of the parameters that stay gathered; none with one rank, whose shard is the whole parameter."""
+    return 0 if ranks == 1 else sum(_ceil(size, ranks) * ranks for size in sizes if size <= persistence_threshold)
+
+
 def _stage_3(sizes, ranks, element, gradient, bucket, persistence_threshold):
     part = sum(_ceil(size, ranks) for size in sizes)
-    gathered = sum(_ceil(size, ranks) * ranks for size in sizes if size <= persistence_threshold)
-    if ranks == 1:  # the shard is the whole parameter, and nothing is copied
-        gathered = 0
     return {
-        "parameters": element * (part + gathered),
+        "parameters": element * (part + _gathered(sizes, ranks, persistence_threshold)),
         "gradients": gradient * part,
         "master weights": 4 * part,
         "optimizer states": 8 * part,
         "buffers": element * bucket,
         "other": 9,
     }
+
+
+def step_peak_bytes(
+    sizes, ranks=1, rank=0, stage=0, reduce_bucket_size=500_000_000, overlap_comm=None, persistence_threshold=100_000,
+    sub_group_size=1_000_000_000, device="cpu",
+):  # fmt: skip
+    """The most that rank `rank` holds while the optimizer steps, in bf16 with torch's AdamW and nothing of the forward pass alive, to the byte.
+
+    Derived from DeepSpeed 0.19's source like `deepspeed_bytes`.  What is stepped at once (all parameters at stage 0, the partition at
+    stages 1 and 2, a sub-group of it at stage 3) has its gradients copied to fp32, 4 bytes, and Adam needs 4 more for the square root of
+    the variance; on a CPU, where it takes one tensor after another, 8 for that tensor beside 4 for the one before.  At stages 1 and 2 the
+    most may come before Adam, with the bf16 gradients still there: one flat copy in bf16 and one in fp32, or, for the norm of the
+    gradients, the partition's part of one parameter in fp64.
+
+    Args:
+        sub_group_size: `sub_group_size` of stage 3, elements.
+        device: "cpu" or "cuda", where Adam takes all tensors at once.
+        others: as in `deepspeed_bytes`.
+    """
+    keys = {"overlap_comm": overlap_comm, "persistence_threshold": persistence_threshold, "sub_group_size": sub_group_size, "device": device}
+    states = (sizes, ranks, rank, stage, "bf16")
+    held, full = (sum(deepspeed_bytes(*states, moment, reduce_bucket_size, **keys).values()) for moment in ("after step", "after backward"))
+    adam = 4 if device == "cuda" else 8
+    if stage == 0:
+        one_by_one = max(4 * before + 8 * size for before, size in zip((0, *sizes), sizes))
+        return full + 4 * sum(sizes) + (4 * sum(sizes) if device == "cuda" else one_by_one)
+    if stage == 3:
+        groups = _sub_groups(sizes, ranks, sub_group_size)
+        return held - 2 * _gathered(sizes, ranks, persistence_threshold) + (4 + adam) * max(groups) + 16 + 8 * len(groups)
+    part, pieces = _partition(sizes, ranks, rank)
+    copies = 6 * part if len(pieces) > 1 else 4 * part
+    return 8 + max(held + (4 + adam) * part, full + copies, full + 8 * max(pieces.values(), default=0))

@@ -89,10 +89,16 @@ def test_more_ranks_than_memory(no_start, monkeypatch):
         launch(lambda: None, ranks=4)
 
 
-def test_more_gpus_than_there_are(no_start, monkeypatch):
-    monkeypatch.setattr(launchers, "gpu_count", lambda: 1)
-    with pytest.raises(ValueError, match="needs a GPU for each of 2 ranks, and there are 1: leave device out to use the CPU"):
+def test_a_gpu_where_there_is_none(no_start, monkeypatch):
+    monkeypatch.setattr(launchers, "gpu_count", lambda: 0)
+    with pytest.raises(ValueError, match="needs a GPU, and there is none: leave device out to use the CPU"):
         launch(lambda: None, ranks=2, device="cuda")
+
+
+def test_the_command_does_not_share_gpus(no_start, monkeypatch):
+    monkeypatch.setattr(launchers, "gpu_count", lambda: 1)
+    with pytest.raises(ValueError, match="the deepspeed command gives every rank a GPU of its own: use at most 1 ranks, or leave launcher out"):
+        launch(lambda: None, ranks=2, device="cuda", launcher="deepspeed")
 
 
 def test_a_second_launch_while_one_runs(tmp_path):
