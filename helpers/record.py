@@ -35,11 +35,11 @@ MESSAGES = [4 * 2**power for power in range(8, 29, 2)]
 TIMEOUT = 280  # seconds of one run
 
 
-def plan(experiment, sizes, counts):
+def plan(experiment, sizes, counts, stages=(0, 1, 2, 3)):
     """The runs of an experiment: (ranks, keyword arguments)."""
     several = [ranks for ranks in counts if ranks > 1]
     if experiment == "zero":
-        return [(ranks, {"size": size, "stage": stage}) for size in sizes for ranks in counts for stage in (0, 1, 2, 3)]
+        return [(ranks, {"size": size, "stage": stage}) for size in sizes for ranks in counts for stage in stages]
     if experiment == "activations":
         return [(1, {"size": size, "checkpointing": checkpointing}) for size in sizes for checkpointing in (False, True)]
     if experiment == "beside":
@@ -114,11 +114,11 @@ def write(path, content):
     half.replace(path)
 
 
-def record(experiment, sizes, counts, device, folder):
+def record(experiment, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
     """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run."""
     if device == "cuda" and experiment not in SHARING:
         counts = [ranks for ranks in counts if ranks <= gpu_count()]
-    todo = plan(experiment, sizes, counts)
+    todo = plan(experiment, sizes, counts, stages)
     if not todo:
         print(f"{experiment}: nothing to run with {counts} ranks")
         return None
@@ -149,6 +149,7 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "work" / "recorded", help="folder of the JSON files")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4, 8], help="numbers of ranks; those without a GPU each are left out")
+    parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero")
     parser.add_argument("--share", action="store_true", help="not left out where ranks that share a GPU fit: bytes are the same, times are not")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
@@ -159,7 +160,7 @@ def main():
         wanted = " or ".join(map(str, options.ranks))
         parser.error(f"{wanted} ranks need a GPU each, and there are {gpu_count()} here: `--device cpu --sizes tiny` records a small model without")
     for experiment in options.experiments or EXPERIMENTS:
-        if path := record(experiment, options.sizes, counts, options.device, options.out):
+        if path := record(experiment, options.sizes, counts, options.device, options.out, options.stages):
             print(path)
 
 
