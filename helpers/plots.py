@@ -328,8 +328,8 @@ def _stacked(rows, title, y, divisor=1.0):
     return figure
 
 
-def traffic_bars(steps, title):
-    """Bytes that a rank communicates, beside each other: {bar: {operation: bytes}}, or {bar: bytes} for one colour."""
+def byte_bars(steps, title):
+    """Bytes of several kinds beside each other, for instance what a rank sends: {bar: {part: bytes}}, or {bar: bytes} for one colour."""
     rows = {name: sizes if isinstance(sizes, dict) else {"all": sizes} for name, sizes in steps.items()}
     divisor, unit_name = unit(max(sum(sizes.values()) for sizes in rows.values()))
     said = ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in rows.items()).replace("\n", " ")

@@ -64,6 +64,16 @@ class Run:
         categories = self.reports[rank]["moments"][moment]["categories"]
         return {category: categories[category] for category in STATES}
 
+    def step_peak(self, rank):
+        """Measured: the most bytes that a rank held while its optimizer stepped."""
+        return self.reports[rank]["moments"]["after step"]["peak"]
+
+    def predicted_step_peak(self, rank):
+        """The same by the exact formula, for the experiment `zero`."""
+        zero = self.configuration["zero_optimization"]
+        keys = zero["reduce_bucket_size"], zero["overlap_comm"], zero["stage3_param_persistence_threshold"]
+        return theory.step_peak_bytes(self.numbers, self.ranks, rank, zero["stage"], *keys, device=self.device)
+
     def predicted(self, rank, moment="between micro-batches"):
         """Bytes by category that the exact formula gives for a rank of the experiments `zero`, `tensor` and `pipeline`."""
         zero = self.configuration["zero_optimization"]
@@ -140,3 +150,18 @@ def zero_clusters(found, rank=0):
         bars = {"paper": paper, "exact": run.predicted(rank), "recorded": None if run.error else run.states(rank)}
         clusters[f"stage {run.arguments['stage']}"] = bars
     return clusters
+
+
+def device_parts(run, rank=0, moment="between micro-batches"):
+    """Where the bytes of a rank's GPU are: {part: bytes}, from the ledger's tensors to all that the driver has given away, their sum."""
+    if run.shared or not run.on_gpu:
+        raise ValueError(f"the bytes of a whole GPU are known where a rank has one of its own; this run: {run.label}")
+    noted = run.reports[rank]["moments"][moment]
+    tensors = sum(noted["categories"].values())
+    return {
+        "tensors": tensors,
+        "workspaces": noted["requested"] - tensors,
+        "ends of blocks": noted["rounding"] + noted["unsplit"],
+        "freed and kept": noted["reserved"] - noted["allocated"],
+        "beside the allocator": noted["used"] - noted["reserved"],
+    }

@@ -51,7 +51,16 @@ class Case:
             zero["stage3_param_persistence_threshold"],
             zero.get("contiguous_gradients", True),
             self.grad_accum_dtype,
+            zero.get("sub_group_size", 10**9),
         )
+
+    def predicted_peak(self, numels, ranks, rank):
+        """Of the step; None where the formula does not hold."""
+        zero = self.configuration()["zero_optimization"]
+        if self.dtype != "bf16" or self.grad_accum_dtype or not zero.get("contiguous_gradients", True):
+            return None
+        keys = zero["overlap_comm"], zero["stage3_param_persistence_threshold"], zero.get("sub_group_size", 10**9)
+        return theory.step_peak_bytes(numels, ranks, rank, self.stage, self.bucket, *keys)
 
 
 STATES = [Case(stage, dtype, bucket) for stage, dtype, bucket in itertools.product((0, 1, 2, 3), ("bf16", "fp32"), (5_000, 200_000))]
@@ -64,6 +73,7 @@ KNOBS = [
     *(Case(stage, grad_accum_dtype="fp32") for stage in (1, 2, 3)),
     *(Case(stage, accumulation=1, grad_accum_dtype="fp32") for stage in (1, 2, 3)),
     *(Case(3, zero={LIVE: live, REUSE: reuse, PREFETCH: prefetch}) for live, reuse, prefetch in ((0, 0, 0), (30_000, 10**9, 0), (10**9, 0, 50_000))),
+    *(Case(3, zero={"sub_group_size": size}) for size in (3_000, 30_000)),
     *(Case(3, "fp32", zero={"stage3_param_persistence_threshold": threshold}) for threshold in (0, 2_000, 100_000)),
 ]
 
@@ -98,7 +108,7 @@ def measure(size, cases):
 
 def assert_predicted_to_the_byte(size, ranks, cases):
     numels = [parameter.numel() for parameter in models.GPT(size).parameters()]
-    different = []
+    different, peaks = [], []
     for rank, found in enumerate(launch(measure, ranks=ranks, arguments={"size": size, "cases": cases}, device="cpu")):
         for case, snapshots in zip(cases, found):
             assert len(snapshots) == case.accumulation + 1
@@ -108,14 +118,29 @@ def assert_predicted_to_the_byte(size, ranks, cases):
                 assert snapshot.settled, f"unsettled: {snapshot}"
                 if measured != predicted or snapshot.total != sum(predicted.values()):
                     different.append(f"{case} rank {rank} {snapshot.moment}: {snapshot.categories} where {predicted} was predicted")
+            if (peak := case.predicted_peak(numels, ranks, rank)) is not None:
+                peaks.append(snapshots[-1].peak - peak)
     assert not different, "\n".join(different)
+    return peaks
 
 
 @pytest.mark.parametrize("size, ranks", RUNS, ids=lambda value: getattr(value, "width", value))
 def test_predicted_to_the_byte(size, ranks):
-    assert_predicted_to_the_byte(size, ranks, STATES)
+    peaks = assert_predicted_to_the_byte(size, ranks, STATES)
+    assert_peaks(peaks, ranks)
+
+
+def assert_peaks(peaks, ranks):
+    """Of the step, measured - predicted: to the byte with one rank; with several a tensor on its way may be there too."""
+    assert min(peaks) == 0 and (max(peaks) == 0 if ranks == 1 else sorted(peaks)[len(peaks) // 2] == 0), peaks
 
 
 @pytest.mark.parametrize("ranks, cases", [(2, KNOBS), (4, KNOBS[::3])], ids=["2", "4"])
 def test_predicted_to_the_byte_with_other_knobs(ranks, cases):
-    assert_predicted_to_the_byte(SIZES[1], ranks, cases)
+    assert_peaks(assert_predicted_to_the_byte(SIZES[1], ranks, cases), ranks)
+
+
+def test_a_partition_within_one_parameter():
+    """Its gradients are not copied to be flat, and their norm in fp64 is the peak of the step."""
+    wide = GPTSize(vocabulary=20_000, context=32, width=32, layers=1, heads=2)
+    assert_peaks(assert_predicted_to_the_byte(wide, 4, [Case(1), Case(2)]), 4)

@@ -33,6 +33,11 @@ def test_more_ranks_than_gpus_use_the_cpu():
     assert reports.device == "cpu" and {backend for _, _, backend in reports} == {"gloo"}
 
 
+def test_more_ranks_than_gpus_share_them_where_forced():
+    reports = launch(all_reduce, ranks=2 * GPUS, device="cuda")
+    assert list(reports) == [(2.0 * GPUS, f"cuda:{rank % GPUS}", "nccl") for rank in range(2 * GPUS)]
+
+
 def test_cpu_can_be_forced():
     assert launch(all_reduce, ranks=1, device="cpu")[0][1:] == ("cpu", "gloo")
 

@@ -30,7 +30,9 @@ def test_a_file_says_what_was_run_on_what(path):
     planned = record.plan(found["experiment"], list(found["sizes"]), (1, 2, 4, 8))
     for run in found["runs"]:
         assert set(run) >= NEEDED and ("reports" in run) != ("error" in run)
-        assert (run["ranks"], run["arguments"]) in planned and run["on"]["gpus"] >= run["ranks"]
+        assert (run["ranks"], run["arguments"]) in planned
+        assert run["on"]["gpus"] >= run["ranks"] or found["experiment"] in record.SHARING
+        assert run["configuration"] == experiments.configuration(found["experiment"], run["ranks"], **run["arguments"])
         assert {"python", "torch", "deepspeed", "cuda", "nccl"} <= set(run["on"]["versions"])
 
 
@@ -56,14 +58,50 @@ def test_states_are_those_predicted_to_the_byte(run):
             assert run.states(rank, moment) == run.predicted(rank, moment)
 
 
+@pytest.mark.parametrize("run", [run for run in WITH_STATES if run.experiment == "zero"], ids=named)
+def test_the_steps_peak_is_that_predicted_to_the_byte(run):
+    assert [run.step_peak(rank) for rank in range(run.ranks)] == [run.predicted_step_peak(rank) for rank in range(run.ranks)]
+
+
+def test_what_does_not_fit_was_predicted_not_to_fit():
+    failed = [run for run in RUNS if run.error]
+    assert failed and all(run.out_of_memory and run.predicted_step_peak(0) > run.device_memory for run in failed)
+
+
 @pytest.mark.parametrize("run", WITH_STATES, ids=named)
-def test_the_allocator_was_asked_for_the_ledgers_bytes_and_workspaces(run):
-    """Torch was asked for what the ledger counts, for the workspaces of matrix products, and for the byte of NCCL's barrier."""
+def test_every_byte_of_the_gpu_is_explained(run):
+    """Torch was asked for the ledger's bytes, for workspaces of matrix products (whole MiB), and for one byte of NCCL's barrier; its blocks are
+    larger by rounding (less than 512 bytes each) and by ends that are not split off (1 MiB at most)."""
     for report in run.reports:
         for found in report["moments"].values():
             assert found["requested"] - found["workspaces"] - sum(found["categories"].values()) == 1
             assert found["workspaces"] % 2**20 == 0
-            assert found["requested"] <= found["allocated"] <= found["reserved"] <= found["used"]
+            assert found["requested"] + found["rounding"] + found["unsplit"] == found["allocated"] <= found["reserved"] <= found["used"]
+            assert found["largest_unsplit"] <= 2**20
+
+
+@pytest.mark.parametrize("run", [run for run in WITH_STATES if run.experiment == "zero" and not run.shared], ids=named)
+def test_beside_the_allocator_are_a_context_and_communicators(run):
+    """One communicator at stage 3, two below, each as large as in the experiment `beside`; and at most 300 MiB more (kernels, connections)."""
+    first, *_, last, second = recorded.runs("beside", ranks=run.ranks, buffer=record.NCCL_BUFFERS[0])[0].reports[0].values()
+    communicators = last + (0 if run.arguments["stage"] == 3 else second - last)
+    for report in run.reports:
+        for found in report["moments"].values():
+            assert first < communicators <= found["used"] - found["reserved"] <= communicators + 300 * 2**20
+
+
+def test_the_parts_of_a_gpu_are_all_it_gave_away():
+    run = recorded.runs("zero", ranks=2, stage=1)[0]
+    assert sum(recorded.device_parts(run).values()) == run.reports[0]["moments"]["between micro-batches"]["used"]
+    shared = next(run for run in RUNS if run.shared)
+    with pytest.raises(ValueError, match="where a rank has one of its own; this run: recorded on 2 x NVIDIA H200, . ranks on each"):
+        recorded.device_parts(shared)
+
+
+def test_communicators_hold_whole_buffers():
+    small, large = (run.reports[0] for run in recorded.runs("beside", ranks=2))
+    for doing in ("communicator", "second communicator"):
+        assert (large[doing] - small[doing]) % (record.NCCL_BUFFERS[1] - record.NCCL_BUFFERS[0]) == 0
 
 
 def test_tensor_parallel_activations_are_those_predicted():
