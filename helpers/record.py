@@ -140,7 +140,7 @@ def record(experiment, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
         others = [other for other in found["runs"] if (other["ranks"], other["arguments"]) != (ranks, arguments)]
         found["runs"] = [*others, done]
         write(path, found)
-    return path
+    return path if path.exists() else None
 
 
 def main():
@@ -148,9 +148,9 @@ def main():
     parser.add_argument("experiments", nargs="*", metavar="experiment", help=f"of {', '.join(EXPERIMENTS)}; by default all")
     parser.add_argument("--out", type=Path, default=ROOT / "work" / "recorded", help="folder of the JSON files")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"])
-    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4, 8], help="numbers of ranks; those without a GPU each are left out")
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4, 8], help="numbers of ranks; without --share, those that have a GPU each")
     parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero")
-    parser.add_argument("--share", action="store_true", help="not left out where ranks that share a GPU fit: bytes are the same, times are not")
+    parser.add_argument("--share", action="store_true", help="more ranks than GPUs too, which share them: bytes are the same, times are not")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
     counts = [ranks for ranks in options.ranks if options.device == "cpu" or ranks <= gpu_count() or options.share]
