@@ -196,7 +196,7 @@ def bandwidth(message_bytes):
 
 
 def beside(buffer):
-    """What the GPU gives this process beside torch's allocator, in bytes, after each of a job's first doings.
+    """What a rank's GPU has given away outside torch's allocator, in bytes, after each of a job's first operations; empty on a CPU.
 
     Args:
         buffer: of NCCL per channel and peer, bytes (`NCCL_BUFFSIZE`).
@@ -208,11 +208,11 @@ def beside(buffer):
     os.environ["NCCL_BUFFSIZE"] = str(buffer)
     on_gpu, ranks, found = "cuda" in _device(), int(os.environ["WORLD_SIZE"]), {}
 
-    def note(doing):
+    def note(operation):
         _wait()
         if on_gpu:
             free, total = torch.cuda.mem_get_info()
-            found[doing] = total - free - torch.cuda.memory_reserved()
+            found[operation] = total - free - torch.cuda.memory_reserved()
 
     part, whole = torch.ones(2**20, device=_device()), torch.ones(2**20 * ranks, device=_device())
     note("context")

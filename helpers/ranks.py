@@ -32,7 +32,7 @@ KNOWN_NOISE = (
 )
 
 
-BESIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes beside torch's allocator: the driver's context, kernels, NCCL's buffers
+OUTSIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
 
 
 class ReportPickler(cloudpickle.Pickler):
@@ -94,8 +94,8 @@ def prepare():
 def take_gpu(rank, ranks, gpus):
     """A GPU for each rank, as a training script chooses it; where there are fewer, ranks share them in turn.
 
-    NCCL refuses two ranks on one GPU of one host.  Ranks that share therefore pose as hosts of their own, and their messages go through
-    sockets.  Each may take its part of the GPU's memory, less what the driver and NCCL take beside torch's allocator.
+    NCCL refuses two ranks on one GPU of one host.  Ranks that share therefore pose as hosts of their own, and their messages go the way
+    of messages between hosts.  Each may take its part of the GPU's memory, less what the driver and NCCL take outside torch's allocator.
     """
     import torch
 
@@ -104,9 +104,12 @@ def take_gpu(rank, ranks, gpus):
     torch.cuda.set_device(gpu)
     if ranks > gpus:
         os.environ["NCCL_HOSTID"] = f"rank-{rank}"
-        sharing = len(range(gpu, ranks, gpus))
+    if (sharing := len(range(gpu, ranks, gpus))) > 1:
         memory = torch.cuda.get_device_properties(gpu).total_memory
-        torch.cuda.set_per_process_memory_fraction(max(1 / sharing - BESIDE_ALLOCATOR / memory, 0.01), gpu)
+        part = memory / sharing - OUTSIDE_ALLOCATOR
+        if part <= 0:
+            raise MemoryError(f"{sharing} ranks share a GPU of {memory / 1e9:.1f} GB, too little for a CUDA context each: use fewer ranks")
+        torch.cuda.set_per_process_memory_fraction(part / memory, gpu)
 
 
 def serve_store(listener):

@@ -56,7 +56,7 @@ def plan(experiment, sizes, counts, stages=(0, 1, 2, 3)):
 
 
 EXPERIMENTS = ("zero", "activations", "beside", "bandwidth", "tensor", "pipeline", "construction")
-SHARING = ("zero", "tensor", "construction")  # say something where ranks share a GPU: a rank's bytes are the same, times are not
+SHARING = ("zero", "tensor")  # say something where ranks share a GPU: a rank's bytes are the same, times are not
 
 
 def shapes(size):
@@ -118,6 +118,8 @@ def record(experiment, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
     """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run."""
     if device == "cuda" and experiment not in SHARING:
         counts = [ranks for ranks in counts if ranks <= gpu_count()]
+    if device == "cpu" and experiment == "beside":
+        counts = []  # it is about GPUs
     todo = plan(experiment, sizes, counts, stages)
     if not todo:
         print(f"{experiment}: nothing to run with {counts} ranks")
@@ -144,24 +146,33 @@ def record(experiment, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m helpers.record", description="Record the lessons' experiments at real sizes.")
-    parser.add_argument("experiments", nargs="*", metavar="experiment", help=f"of {', '.join(EXPERIMENTS)}; by default all")
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.record",
+        description="Record the lessons' experiments at real sizes.  Experiments are named first, options after them.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("experiments", nargs="*", metavar="experiment", default=list(EXPERIMENTS), help="which to run")
     parser.add_argument("--out", type=Path, default=ROOT / "work" / "recorded", help="folder of the JSON files")
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"])
-    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4, 8], help="numbers of ranks; without --share, those that have a GPU each")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"], help="parameters of the models")
+    parser.add_argument(
+        "--ranks", nargs="+", type=int, choices=range(1, 65), metavar="RANKS", default=[1, 2, 4, 8], help="as many as there are GPUs for"
+    )
     parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero")
-    parser.add_argument("--share", action="store_true", help="more ranks than GPUs too, which share them: bytes are the same, times are not")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--share", action="store_true", help=f"{' and '.join(SHARING)}: more ranks than GPUs too, which share them; without times")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the recorder, with a small model")
     options = parser.parse_args()
-    counts = [ranks for ranks in options.ranks if options.device == "cpu" or ranks <= gpu_count() or options.share]
     if unknown := set(options.experiments) - set(EXPERIMENTS):
         parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")
+    gpus = gpu_count()
+    counts = [ranks for ranks in options.ranks if options.device == "cpu" or ranks <= gpus or (options.share and gpus)]
     if not counts:
         wanted = " or ".join(map(str, options.ranks))
-        parser.error(f"{wanted} ranks need a GPU each, and there are {gpu_count()} here: `--device cpu --sizes tiny` records a small model without")
-    for experiment in options.experiments or EXPERIMENTS:
-        if path := record(experiment, options.sizes, counts, options.device, options.out, options.stages):
-            print(path)
+        parser.error(f"{wanted} ranks need a GPU each, and there are {gpus} here: `zero --device cpu --sizes tiny` records a small model without")
+    paths = [record(experiment, options.sizes, counts, options.device, options.out, options.stages) for experiment in options.experiments]
+    for path in filter(None, paths):
+        print(path)
+    if not any(paths):
+        sys.exit("nothing was recorded")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def read(path):
         name, on = run["arguments"].get("size"), run["on"]
         shared = 0 < on["gpus"] < run["ranks"]
         hardware = f"{on['gpus']} x {on['device']}" if on["gpus"] else on["device"]
-        hardware = f"{hardware}, {run['ranks'] // on['gpus']} ranks on each" if shared else hardware
+        hardware = f"{hardware} shared by {run['ranks']} ranks" if shared else hardware
         yield Run(
             experiment=found["experiment"],
             ranks=run["ranks"],
@@ -114,18 +114,27 @@ def read(path):
 
 
 def runs(experiment, **arguments):
-    """The recorded runs of an experiment with these arguments; `ranks` counts as one of them.
+    """The recorded runs of an experiment with these arguments; `ranks` counts as one of them, and `shared`, False where times matter.
 
     A lesson that is opened from `work/` gets this machine's own recordings where one of them did not fail, else the course's.  Runs that
     failed for another reason than memory are left out.
     """
+
+    def known(run):
+        return {"ranks": run.ranks, "shared": run.shared, **run.arguments}
+
     own = [WORK / "recorded"] if Path.cwd() == WORK else []
     for folder in (*own, STORED):
         found = [run for path in sorted(folder.glob(f"{experiment}-*.json")) for run in read(path) if run.reports or run.out_of_memory]
-        chosen = [run for run in found if all({"ranks": run.ranks, **run.arguments}.get(name) == value for name, value in arguments.items())]
+        chosen = [run for run in found if all(known(run).get(name) == value for name, value in arguments.items())]
         if any(run.reports for run in chosen) or (chosen and folder == STORED):
             return chosen
     raise LookupError(f"no recorded run of {experiment!r} with {arguments}: record it with `python -m helpers.record {experiment}`")
+
+
+def labels(found):
+    """The labels of several runs, each once and on a line of its own, for a figure's title."""
+    return "\n".join(dict.fromkeys(run.label for run in found))
 
 
 def timelines(run):
@@ -161,7 +170,7 @@ def device_parts(run, rank=0, moment="between micro-batches"):
     return {
         "tensors": tensors,
         "workspaces": noted["requested"] - tensors,
-        "ends of blocks": noted["rounding"] + noted["unsplit"],
-        "freed and kept": noted["reserved"] - noted["allocated"],
-        "beside the allocator": noted["used"] - noted["reserved"],
+        "internal fragmentation": noted["rounding"] + noted["unsplit"],
+        "cached": noted["reserved"] - noted["allocated"],
+        "outside the allocator": noted["used"] - noted["reserved"],
     }

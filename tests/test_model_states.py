@@ -131,8 +131,8 @@ def test_predicted_to_the_byte(size, ranks):
 
 
 def assert_peaks(peaks, ranks):
-    """Of the step, measured - predicted: to the byte with one rank; with several a tensor on its way may be there too."""
-    assert min(peaks) == 0 and (max(peaks) == 0 if ranks == 1 else sorted(peaks)[len(peaks) // 2] == 0), peaks
+    """Of the step, measured - predicted: to the byte with one rank; with several, a scalar on its way may be there too."""
+    assert min(peaks) >= 0 and max(peaks) <= (0 if ranks == 1 else 64), peaks
 
 
 @pytest.mark.parametrize("ranks, cases", [(2, KNOBS), (4, KNOBS[::3])], ids=["2", "4"])

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -94,14 +95,15 @@ def test_the_parts_of_a_gpu_are_all_it_gave_away():
     run = recorded.runs("zero", ranks=2, stage=1)[0]
     assert sum(recorded.device_parts(run).values()) == run.reports[0]["moments"]["between micro-batches"]["used"]
     shared = next(run for run in RUNS if run.shared)
-    with pytest.raises(ValueError, match="where a rank has one of its own; this run: recorded on 2 x NVIDIA H200, . ranks on each"):
+    with pytest.raises(ValueError, match="where a rank has one of its own; this run: recorded on 2 x NVIDIA H200 shared by . ranks"):
         recorded.device_parts(shared)
 
 
 def test_communicators_hold_whole_buffers():
     small, large = (run.reports[0] for run in recorded.runs("beside", ranks=2))
     for doing in ("communicator", "second communicator"):
-        assert (large[doing] - small[doing]) % (record.NCCL_BUFFERS[1] - record.NCCL_BUFFERS[0]) == 0
+        grown, buffer = large[doing] - small[doing], record.NCCL_BUFFERS[1] - record.NCCL_BUFFERS[0]
+        assert grown > 0 and grown % buffer == 0
 
 
 def test_tensor_parallel_activations_are_those_predicted():
@@ -175,7 +177,29 @@ def test_a_run_that_is_recorded_again_replaces_the_one_before(tmp_path, monkeypa
     assert len(paths) == 1 and len(list(recorded.read(paths.pop()))) == 1
 
 
-@pytest.mark.parametrize("experiment", record.EXPERIMENTS)
+def test_a_shared_run_that_failed_is_not_kept(tmp_path, monkeypatch):
+    def fail(function, **_):
+        if function is record.machine:
+            return [{"device": "X", "device_memory": 10**9, "versions": {}}]
+        raise record.LaunchError("CUDA out of memory")
+
+    monkeypatch.setattr(record, "gpu_count", lambda: 1)
+    monkeypatch.setattr(record, "launch", fail)
+    path = record.record("zero", ["tiny"], (1, 2), "cuda", tmp_path, stages=(3,))
+    assert [run["ranks"] for run in json.loads(path.read_text())["runs"]] == [1]
+    assert record.record("zero", ["tiny"], (2,), "cuda", tmp_path / "none", stages=(3,)) is None
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [("zero --share", "need a GPU each, and there are 0"), ("zero --ranks 0", "invalid choice: 0"), ("one", "experiments are zero")],
+)
+def test_the_recorder_names_what_is_wrong(words, said):
+    done = subprocess.run([sys.executable, "-m", "helpers.record", *words.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("experiment", [name for name in record.EXPERIMENTS if name != "beside"])
 def test_the_recorder_records(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(record, "MESSAGES", [1024, 4096])
     path = record.record(experiment, ["tiny"], (1, 2), "cpu", tmp_path)

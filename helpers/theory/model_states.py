@@ -12,13 +12,15 @@ def _ceil(a, b):
     return -(-a // b)
 
 
-def _check(ranks, stage, dtype):
+def _check(ranks, stage, dtype, device="cpu"):
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"stage must be 0, 1, 2 or 3, not {stage!r}")
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks!r}")
     if dtype not in BYTES:
         raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')
 
 
 def ideal_bytes(parameters, ranks=1, stage=0, dtype="bf16"):
@@ -69,7 +71,7 @@ def deepspeed_bytes(
     Returns:
         {category: bytes}; "other" is the norm of the gradients and the overflow flag.
     """
-    _check(ranks, stage, dtype)
+    _check(ranks, stage, dtype, device)
     if moment not in MOMENTS:
         raise ValueError(f"moment must be one of {', '.join(MOMENTS)}; not {moment!r}")
     if not 0 <= rank < ranks:
