@@ -4,15 +4,17 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 PYTHON = (3, 11)  # the version whose outputs are stored
 DECISIVE = ("torch", "deepspeed", "transformers", "numpy", "ipython", "ipykernel")
 
 
 def pinned():
-    """{package: version} of constraints.txt."""
+    """{package: version} of constraints.txt, as far as they are for this Python."""
     lines = (Path(__file__).parent.parent / "constraints.txt").read_text().splitlines()
-    rows = [line.split(";")[0].strip().lower() for line in lines if "==" in line and not line.startswith("#")]
-    return dict(row.split("==") for row in rows)
+    rows = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {row.name.lower(): next(iter(row.specifier)).version for row in rows if row.marker is None or row.marker.evaluate()}
 
 
 def is_strict():

@@ -64,7 +64,7 @@ class Case:
 
 
 STATES = [Case(stage, dtype, bucket) for stage, dtype, bucket in itertools.product((0, 1, 2, 3), ("bf16", "fp32"), (5_000, 200_000))]
-RUNS = [(SIZES[0], 1), (SIZES[0], 2), (SIZES[0], 4), (SIZES[1], 2), (SIZES[1], 4), (SIZES[2], 4)]
+RUNS = [(SIZES[0], 1), (SIZES[0], 2), (SIZES[1], 2), (SIZES[1], 4), (SIZES[2], 4)]
 LIVE, REUSE, PREFETCH = "stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"
 KNOBS = [
     *(Case(stage, accumulation=accumulation) for stage in (1, 2, 3) for accumulation in (1, 3)),
