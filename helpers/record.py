@@ -1,4 +1,4 @@
-"""Record the lessons' experiments at real sizes: `python -m helpers.record [--out FOLDER] [experiment ...]`.
+"""Record the lessons' experiments at real sizes: `python -m helpers.record [experiment ...] [--out FOLDER]`.
 
 Writes one JSON file per experiment and machine, after every run: what was run (configuration, shapes, command, commit), on what (hardware,
 versions), and the raw numbers of every rank.  Nothing derived is stored.  A run that is recorded again replaces the one before.
