@@ -9,20 +9,20 @@ help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 lab: setup  ## set up, check this machine, and open the course in JupyterLab
-	@$(BIN)/python -m helpers.check
-	@$(BIN)/python -m helpers.lessons open
+	@$(BIN)/python -m helpers.lesson.readiness
+	@$(BIN)/python -m helpers.lesson.copies open
 
 test: setup lint  ## set up, then run everything that CI runs
-	@$(BIN)/python -m pytest tests notebooks $$($(BIN)/python tests/lane.py)
+	@$(BIN)/python -m pytest tests notebooks $$($(BIN)/python tests/nbval_options.py)
 
 test-gpu: setup  ## on a machine with GPUs: execute every lesson there, and check what does not depend on the device
-	@$(BIN)/python -m pytest tests/test_on_gpus.py tests/test_recorded.py notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=300
+	@$(BIN)/python -m pytest tests/test_on_gpus.py tests/recording notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=300
 
 record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine's GPUs, into work/recorded/
-	@$(BIN)/python -m helpers.record
+	@$(BIN)/python -m helpers.recording.record
 
 check: setup  ## is this machine ready?
-	@$(BIN)/python -m helpers.check
+	@$(BIN)/python -m helpers.lesson.readiness
 
 refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one)
 	@$(BIN)/python tests/refresh.py $(LESSON)
@@ -35,7 +35,7 @@ bench: setup  ## times of a launch beside other launchers; time and memory of ev
 	@$(BIN)/python tests/benchmarks/lessons.py
 
 reset: setup  ## a fresh copy of a lesson in work/ (LESSON=02)
-	@$(BIN)/python -m helpers.lessons reset $(LESSON)
+	@$(BIN)/python -m helpers.lesson.copies reset $(LESSON)
 
 clean:  ## remove .venv and caches; work/ is kept
 	@rm -rf .venv .pytest_cache .ruff_cache *.egg-info

@@ -1,4 +1,28 @@
 """Helpers of *Distributed Training, Measured*: real ranks, real bytes, and the formulas beside them.
 
-Nothing is imported here, so that a rank that needs one module pays for one module.
+    from helpers import launch, Ledger, Traffic, corpus, models, plots, theory
+
+Rooms: `launcher` starts ranks, `measure` counts what they hold and send, `theory` predicts it, `models` and `corpus` are what is trained,
+`plots` draws, `exercises` judges, `lesson` keeps the learner's copies, `recording` runs and reads experiments at real sizes.
+
+Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
+
+import importlib
+
+LAZY = {  # a name that is not a module of this package: the module that has it
+    "Ledger": "helpers.measure.ledger",
+    "SavedActivations": "helpers.measure.saved",
+    "Traffic": "helpers.measure.traffic",
+    "launch": "helpers.launcher.jobs",
+}
+MODULES = {"recorded": "helpers.recording.recorded"}
+__all__ = ["Ledger", "SavedActivations", "Traffic", "corpus", "launch", "models", "plots", "recorded", "theory"]
+
+
+def __getattr__(name):
+    if name in LAZY:
+        return getattr(importlib.import_module(LAZY[name]), name)
+    if name in MODULES:
+        return importlib.import_module(MODULES[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__all__)}")

@@ -11,7 +11,8 @@ import time
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.lessons import ROOT, lessons
+from helpers.lesson.copies import lessons
+from helpers.paths import ROOT
 
 KEPT_METADATA = ("tags", "jupyter")
 README_PICTURES = (  # lesson, beginning of the figure's sentence, file in notebooks/

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from tests import lane
+from tests import nbval_options
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -22,15 +22,15 @@ INSTALL = (ROOT / "install.py").read_text()
 @pytest.mark.parametrize("line", PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"])
 def test_every_range_admits_its_pin(line):
     requirement = Requirement(line)
-    assert requirement.name.lower() in lane.pinned(), f"{requirement.name} is not in constraints.txt"
-    assert requirement.specifier.contains(lane.pinned()[requirement.name])
+    assert requirement.name.lower() in nbval_options.pinned(), f"{requirement.name} is not in constraints.txt"
+    assert requirement.specifier.contains(nbval_options.pinned()[requirement.name])
 
 
 def test_conda_has_the_same_pins():
     assert "-c constraints.txt" in PIP
     for name in ("torch", "deepspeed"):
-        assert f"{name}=={lane.pinned()[name]}" in PIP
-    assert f"python={lane.PYTHON[0]}.{lane.PYTHON[1]}" in CONDA["dependencies"]
+        assert f"{name}=={nbval_options.pinned()[name]}" in PIP
+    assert f"python={nbval_options.PYTHON[0]}.{nbval_options.PYTHON[1]}" in CONDA["dependencies"]
     assert CONDA["channels"] == ["conda-forge", "nodefaults"]
 
 
@@ -38,13 +38,13 @@ def test_one_torch_and_one_index_everywhere():
     index = re.search(r'TORCH_INDEX = "(.*?)"', INSTALL).group(1)
     assert f"--extra-index-url {index}" in PIP
     assert index in (ROOT / "README.md").read_text()
-    assert f'TORCH = "torch=={lane.pinned()["torch"]}"' in INSTALL
+    assert f'TORCH = "torch=={nbval_options.pinned()["torch"]}"' in INSTALL
 
 
 def test_the_installed_versions_are_the_pinned_ones():
     import importlib.metadata
 
-    for name, version in lane.pinned().items():
+    for name, version in nbval_options.pinned().items():
         assert importlib.metadata.version(name).split("+")[0] == version, f"{name}: run `make clean setup`"
 
 

@@ -1,9 +1,9 @@
 """What only a machine with GPUs can show; skipped elsewhere."""
 
 import pytest
-from helpers import models, theory
-from helpers.launchers import gpu_count, launch
-from helpers.ledger import Ledger
+from helpers import launch, models, theory
+from helpers.launcher.machine import gpu_count
+from helpers.measure.ledger import Ledger
 
 GPUS = gpu_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="no GPU on this machine")

@@ -23,7 +23,7 @@ def step():
     import deepspeed.comm as comm
     from helpers import corpus, models
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # what helpers.ranks does for every rank; else a compiler decides the time
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # what helpers.launcher.rank does for every rank; else a compiler decides the time
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "bf16": {"enabled": True},
@@ -71,7 +71,7 @@ def others(job, ranks):
 
 
 def main():
-    from helpers.launchers import launch
+    from helpers import launch
 
     started = time.perf_counter()
     launch(empty, ranks=2)

@@ -9,7 +9,7 @@ import time
 import nbformat
 import psutil
 from nbclient import NotebookClient
-from helpers.lessons import lessons
+from helpers.lesson.copies import lessons
 
 
 def proportional_memory(process):

@@ -9,8 +9,9 @@ import time
 import cloudpickle
 import psutil
 import pytest
-from conftest import PROMPT, SLACK, all_reduced, eventually, ours, running
-from helpers.launchers import LaunchError, RankError, launch
+from helpers import launch
+from helpers.launcher.failures import LaunchError, RankError
+from tests.launcher.support import PROMPT, SLACK, all_reduced, eventually, ours, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.ranks import take_gpu
+from helpers.launcher.rank import take_gpu
 
 
 @pytest.fixture

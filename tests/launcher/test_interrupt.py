@@ -10,8 +10,9 @@ import time
 import cloudpickle
 import psutil
 import pytest
-from conftest import PROMPT, REPOSITORY, SLACK, eventually, running
-from helpers.launchers import LaunchError, launch
+from helpers import launch
+from helpers.launcher.failures import LaunchError
+from tests.launcher.support import PROMPT, REPOSITORY, SLACK, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -124,9 +125,9 @@ def test_a_jupyter_kernel(tmp_path):
     client = manager.client()
     client.start_channels()
     client.wait_for_ready(timeout=60)
-    job = "import os, pathlib, time\nfrom helpers.launchers import launch\ndef job():\n"
+    job = "import os, pathlib, time\nfrom helpers import launch\ndef job():\n"
     job += f"    pathlib.Path({str(tmp_path)!r}, 'ready-' + os.environ['RANK']).touch()\n    time.sleep(60)\n"
-    works = "from helpers.launchers import launch\nassert launch(lambda: __import__('os').environ['RANK'], 2) == ['0', '1']"
+    works = "from helpers import launch\nassert launch(lambda: __import__('os').environ['RANK'], 2) == ['0', '1']"
 
     def execute(code):
         return client.execute_interactive(code, timeout=60, output_hook=lambda message: None)["content"]

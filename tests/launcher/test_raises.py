@@ -12,9 +12,10 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from conftest import PROMPT, SLACK, eventually
-from helpers import launchers
-from helpers.launchers import LaunchError, RankError, launch
+from helpers import launch
+from helpers.launcher import jobs
+from helpers.launcher.failures import LaunchError, RankError
+from tests.launcher.support import PROMPT, SLACK, eventually
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -30,8 +31,8 @@ def no_start(monkeypatch):
     def refuse(*arguments):
         raise AssertionError("a job was started")
 
-    monkeypatch.setattr(launchers, "ForkedJob", refuse)
-    monkeypatch.setattr(launchers, "CommandJob", refuse)
+    monkeypatch.setattr(jobs, "ForkedJob", refuse)
+    monkeypatch.setattr(jobs, "CommandJob", refuse)
 
 
 @pytest.mark.parametrize(
@@ -84,19 +85,19 @@ def test_no_function(no_start):
 
 
 def test_more_ranks_than_memory(no_start, monkeypatch):
-    monkeypatch.setattr(launchers, "free_memory", lambda: 350_000_000)
+    monkeypatch.setattr(jobs, "free_memory", lambda: 350_000_000)
     with pytest.raises(MemoryError, match=r"^4 ranks need at least 0.4 GB and 0.3 GB is free: use at most 3 ranks, or close other programs$"):
         launch(lambda: None, ranks=4)
 
 
 def test_a_gpu_where_there_is_none(no_start, monkeypatch):
-    monkeypatch.setattr(launchers, "gpu_count", lambda: 0)
+    monkeypatch.setattr(jobs, "gpu_count", lambda: 0)
     with pytest.raises(ValueError, match="needs a GPU, and there is none: leave device out to use the CPU"):
         launch(lambda: None, ranks=2, device="cuda")
 
 
 def test_the_command_does_not_share_gpus(no_start, monkeypatch):
-    monkeypatch.setattr(launchers, "gpu_count", lambda: 1)
+    monkeypatch.setattr(jobs, "gpu_count", lambda: 1)
     with pytest.raises(ValueError, match="the deepspeed command gives every rank a GPU of its own: use at most 1 ranks, or leave launcher out"):
         launch(lambda: None, ranks=2, device="cuda", launcher="deepspeed")
 

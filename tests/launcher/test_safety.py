@@ -4,7 +4,7 @@ import os
 import sys
 
 import cloudpickle
-from helpers.launchers import launch
+from helpers import launch
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -7,9 +7,9 @@ import threading
 
 import cloudpickle
 import pytest
-from conftest import REPOSITORY, all_reduced
-from helpers import launchers
-from helpers.launchers import launch
+from helpers import launch
+from helpers.launcher import jobs
+from tests.launcher.support import REPOSITORY, all_reduced
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -58,9 +58,9 @@ def test_much_output_is_kept_and_shown_in_part(capsys):
     shown = capsys.readouterr().out
     for rank, output in enumerate(reports.outputs):
         assert output == 100_000 * (f"rank {rank} " + 91 * "x" + "\n") + "the end\n"
-    assert len(shown) < 2 * launchers.SHOWN_CHARACTERS
+    assert len(shown) < 2 * jobs.SHOWN_CHARACTERS
     assert shown.startswith("rank 0 x") and shown.endswith("the end\n") and "rank 1" not in shown
-    assert f"{len(reports.outputs[0]) - launchers.SHOWN_CHARACTERS:,} more characters of rank 0" in shown
+    assert f"{len(reports.outputs[0]) - jobs.SHOWN_CHARACTERS:,} more characters of rank 0" in shown
 
 
 def test_output_of_every_kind_is_captured(capfd):
@@ -115,7 +115,7 @@ def test_an_edited_helper_counts_in_the_next_launch(kernels, tmp_path):
     edited = tmp_path / "helpers" / "edited.py"
     edited.write_text("VALUE = 'old'\n")
     (kernel,) = kernels(directory=tmp_path)
-    cell = "from helpers import edited\nfrom helpers.launchers import launch\n"
+    cell = "from helpers import edited\nfrom helpers import launch\n"
     cell += "def job():\n    from helpers.edited import VALUE\n    return VALUE\nvalue = [edited.VALUE, *launch(job, 2)]"
     assert kernel.run(cell) == ["old", "old", "old"]
     assert not any("changed" in line for line in kernel.printed)
@@ -125,7 +125,7 @@ def test_an_edited_helper_counts_in_the_next_launch(kernels, tmp_path):
 
 
 SUM = """
-from helpers.launchers import launch
+from helpers import launch
 
 def job():
     import deepspeed, torch

@@ -1,0 +1,41 @@
+"""Answers of lesson 03, and the mistakes that people make there."""
+
+from helpers import theory
+from helpers.exercises.engine import Exercise, RankExercise
+
+naive_all_reduce_bytes = Exercise(
+    reference=lambda size, ranks: (ranks - 1) * size,
+    cases=({"size": 1000, "ranks": 4}, {"size": 441_088, "ranks": 8}),
+    mistakes={
+        "a rank sends nothing to itself": lambda size, ranks: ranks * size,
+        "that is the ring; here every rank sends its whole tensor": lambda size, ranks: theory.wire_bytes("all_reduce", size, ranks),
+        "that is what all ranks send together": lambda size, ranks: ranks * (ranks - 1) * size,
+    },
+    praise="the ring sends N / 2 times less",
+)
+even_size = Exercise(
+    reference=lambda ranks, latency, bandwidth: ranks * latency * bandwidth,
+    cases=({"ranks": 2, "latency": 1e-4, "bandwidth": 1e9}, {"ranks": 8, "latency": 1e-5, "bandwidth": 5e10}),
+    mistakes={
+        "that is one message; a tensor is sent in as many parts as there are ranks": lambda ranks, latency, bandwidth: latency * bandwidth,
+        "both parts of the time come 2 (N - 1) times": lambda ranks, latency, bandwidth: 2 * (ranks - 1) * latency * bandwidth,
+        "compare latency with bytes / bandwidth, not with bytes x bandwidth": lambda ranks, latency, bandwidth: ranks * latency / bandwidth,
+    },
+    praise="below it, fewer messages help; above it, only fewer bytes do",
+)
+left_neighbour = RankExercise(
+    expected=lambda rank, ranks: 10 * ((rank - 1) % ranks + 1),
+    mistakes={
+        "that is its own number: nothing has arrived": lambda rank, ranks: 10 * (rank + 1),
+        "that is the right neighbour's": lambda rank, ranks: 10 * ((rank + 1) % ranks + 1),
+        "that is what stood in the tensor before: is the message awaited?": lambda rank, ranks: 0,
+    },
+    praise="all sent and received at once, and nobody waited for ever",
+)
+all_numbers = RankExercise(
+    expected=lambda rank, ranks: [10 * (other + 1) for other in range(ranks)],
+    mistakes={
+        "that is one number over and over: each broadcast needs a source of its own, and a fresh tensor": lambda rank, ranks: [10] * ranks,
+    },
+    praise="N broadcasts, one after another; a real all-gather sends the same bytes, and all ranks at once",
+)

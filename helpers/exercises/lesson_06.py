@@ -1,0 +1,50 @@
+"""Answers of lesson 06, and the mistakes that people make there."""
+
+from helpers import theory
+from helpers.exercises.engine import Exercise, RankExercise
+
+micro_batches_for = Exercise(
+    reference=lambda stages, fraction: (stages - 1) * (1 - fraction) / fraction,
+    cases=({"stages": 4, "fraction": 0.2}, {"stages": 2, "fraction": 0.1}, {"stages": 8, "fraction": 0.05}),
+    mistakes={
+        "that is Megatron-LM's ratio of bubble to useful time; asked is the part of the whole": lambda stages, fraction: (stages - 1) / fraction,
+        "a pipeline of p stages fills in p - 1 slots": lambda stages, fraction: stages * (1 - fraction) / fraction,
+        "that is the bubble in slots; divide by the fraction": lambda stages, fraction: (stages - 1) * (1 - fraction),
+    },
+    praise="a fifth is idle with four micro-batches per stage, near enough",
+)
+middle_stage_bytes = Exercise(
+    reference=lambda batch, sequence, width, element, micro_batches: theory.pipeline_wire_bytes(batch, sequence, width, element, micro_batches),
+    cases=(
+        {"batch": 2, "sequence": 32, "width": 64, "element": 4, "micro_batches": 8},
+        {"batch": 1, "sequence": 2048, "width": 12288, "element": 2, "micro_batches": 64},
+    ),
+    mistakes={
+        "activations go forward, and gradients back": lambda batch, sequence, width, element, micro_batches: (
+            micro_batches * element * batch * sequence * width
+        ),
+        "that is one micro-batch": lambda batch, sequence, width, element, micro_batches: 2 * element * batch * sequence * width,
+        "that is what passes through: half of it is received": lambda batch, sequence, width, element, micro_batches: (
+            4 * micro_batches * element * batch * sequence * width
+        ),
+    },
+    praise="however many layers the stage has",
+)
+
+
+def _relayed(rank, ranks):
+    number = 1
+    for stage in range(rank + 1):
+        number = 2 * number + stage
+    return number
+
+
+relay = RankExercise(
+    expected=_relayed,
+    mistakes={
+        "that is what it would compute from 1: has it received anything?": lambda rank, ranks: 2 + rank if rank else 2,
+        "that is what it received; double it and add the rank": lambda rank, ranks: _relayed(rank - 1, ranks) if rank else 1,
+        "add the rank after doubling, not before": lambda rank, ranks: [2, 6, 16, 38][rank],
+    },
+    praise="each waits for the one before: a pipeline with one micro-batch",
+)

@@ -1,0 +1,42 @@
+"""Answers of lesson 09, and the mistakes that people make there."""
+
+from helpers.exercises.engine import Exercise, RankExercise
+
+zero_3_largest_model = Exercise(
+    reference=lambda memory, ranks, activations: ranks * (memory - activations) / 16,
+    cases=({"memory": 80e9, "ranks": 8, "activations": 20e9}, {"memory": 24e9, "ranks": 2, "activations": 8e9}),
+    mistakes={
+        "that is one GPU: stage 3 divides all sixteen bytes": lambda memory, ranks, activations: (memory - activations) / 16,
+        "gradients and the twelve bytes are there too": lambda memory, ranks, activations: ranks * (memory - activations) / 2,
+        "that is ZeRO-2, which keeps parameters whole": lambda memory, ranks, activations: (memory - activations) / (2 + 14 / ranks),
+        "every rank has activations of its own": lambda memory, ranks, activations: (ranks * memory - activations) / 16,
+    },
+    praise="eight GPUs of 80 GB, a quarter of each for activations, train 30 billion parameters",
+)
+stage_3_units = Exercise(
+    reference=lambda accumulation, checkpointing: accumulation * (4 if checkpointing else 3),
+    cases=(
+        {"accumulation": 4, "checkpointing": False},
+        {"accumulation": 4, "checkpointing": True},
+        {"accumulation": 1, "checkpointing": True},
+    ),
+    mistakes={
+        "every micro-batch gathers and reduces anew": lambda accumulation, checkpointing: 4 if checkpointing else 3,
+        "that is stage 2's k + 1": lambda accumulation, checkpointing: accumulation + 1,
+        "computing again needs the parameters again": lambda accumulation, checkpointing: 3 * accumulation,
+        "gathered for the forward pass, and again for the backward pass": lambda accumulation, checkpointing: (
+            accumulation * (3 if checkpointing else 2)
+        ),
+    },
+    praise="the price of holding nothing",
+)
+use_shards = RankExercise(
+    expected=lambda rank, ranks: float(rank * sum(other + 1 for other in range(ranks))),
+    mistakes={
+        "that is its own weight only: gather the others": lambda rank, ranks: float(rank * (rank + 1)),
+        "that is the sum over the ranks' inputs: the weights travel, the inputs do not": lambda rank, ranks: float(
+            sum(other * (other + 1) for other in range(ranks))
+        ),
+    },
+    praise="every rank used four weights and keeps one",
+)

@@ -1,0 +1,119 @@
+"""The other back end: ranks started by the real `deepspeed` command, each under a keeper (`helpers.launcher.keeper`)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+from helpers.launcher.environment import environment
+from helpers.launcher.failures import LaunchError
+from helpers.launcher.pipes import PIPES
+
+
+class CommandJob:
+    """Ranks started by the real `deepspeed` command.  Their pipes are named and lie in a private folder.
+
+    The command needs a port before any rank exists, so a free one is looked up and could in principle be taken by another program
+    before the ranks bind it; and they bind it on every interface.  The forkserver has neither weakness.
+    """
+
+    source = process = command = folder = None
+
+    def __init__(self, payload, ranks, device):
+        self.payload, self.ranks, self.device = payload, ranks, device
+        self.pipes, self.gone = [], []
+
+    def prepare(self, progress):
+        progress.say("the deepspeed command starts every rank as a new Python (10 to 30 s)")
+
+    def start(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)  # mode 0700
+        path = Path(self.folder.name)
+        self.lock = open(os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600))
+        fcntl.flock(self.lock, fcntl.LOCK_EX)  # ranks are ended when it is released, which the kernel's death does too
+        with open(os.open(path / "payload", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(self.payload)
+        for rank in range(self.ranks):
+            for name in PIPES:
+                os.mkfifo(path / f"{name}-{rank}", 0o600)
+            self.pipes.append(tuple(os.open(path / f"{name}-{rank}", os.O_RDONLY | os.O_NONBLOCK) for name in PIPES))
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        count = ["--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)]
+        self.command = [
+            "deepspeed",
+            *count,
+            "--master_addr",
+            "127.0.0.1",
+            "--master_port",
+            str(port),
+            "--module",
+            "helpers.launcher.keeper",
+            str(path),
+        ]
+        variables = environment(self.device, self.ranks, port)
+        variables["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # "" is the working directory
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "deepspeed.launcher.runner", *self.command[1:]],
+            env=variables, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True,
+        )  # fmt: skip
+
+    def log_text(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+    def pipe_closed(self, outcome):
+        """A rank that closed its report pipe without a report has gone; its keeper notes how."""
+        if outcome.report is None:
+            self.gone.append(outcome)
+
+    def check(self, outcomes):
+        """How ranks have ended; and the command itself, which may end before a rank has opened its pipes."""
+        for outcome in self.gone:
+            note = Path(self.folder.name) / f"status-{outcome.rank}"
+            if outcome.status is None and note.exists() and (text := note.read_text()):
+                outcome.status = int(text)
+        if self.process.poll() is not None and not any(outcome.failed for outcome in outcomes):
+            raise LaunchError(f"the deepspeed command ended with status {self.process.returncode}:\n{self.log_text()[-2000:]}")
+
+    def descendants(self):
+        """Every process that the command has started, oldest first."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def ask_stacks(self):
+        """Ask every rank, and its keeper, which does not listen."""
+        for process in self.descendants():
+            try:
+                command = process.cmdline()
+                if "helpers.launcher.keeper" in command and "--module" not in command:
+                    process.send_signal(signal.SIGUSR1)
+            except psutil.Error:  # it has just ended
+                pass
+
+    def stop(self):
+        """End the ranks, the command, and all that either has started."""
+        if not self.folder:
+            return
+        self.lock.close()
+        if self.process:
+            processes = self.descendants()
+            for process in (self.process, *processes):
+                try:
+                    os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):  # it has ended
+                    pass
+            self.process.wait()
+            psutil.wait_procs(processes, timeout=2)
+            self.log.close()
+        self.folder.cleanup()

@@ -1,0 +1,221 @@
+"""Why a job failed, said once: the guilty rank, its cause, the learner's own lines, and a hint where the cause is known.
+
+Nothing in a message varies from run to run (no process id, port, address or time), so that a stored output can be compared.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import signal
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# What a rank says when *another* rank has gone: never the cause.
+NOTICED = re.compile(
+    r"closed by peer|reset by peer|broken pipe|gloo/transport|socket closed|connection refused|failed to recv|recvvalue failed"
+    r"|store->get|tcpstore|remote process exited|nccl communicator was aborted|ncclremoteerror|the client socket",
+    re.IGNORECASE,
+)
+VARIES = (
+    (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at 0x..."),
+    (re.compile(r"(127\.0\.0\.1|localhost|\[?::1\]?)(\W{1,3})\d{4,5}\b"), r"\1\2..."),
+    (re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "cell"),
+)
+HINTS = (
+    (r"Type fp16 is not supported", 'this CPU cannot compute in fp16: use "bf16": {"enabled": True} instead'),
+    (r"train_batch_size is not equal", "train_batch_size must equal train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks"),
+    (r"Default process group has not been initialized", "call deepspeed.init_distributed() first"),
+    (r"CUDA out of memory", "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO stage"),
+    (r"name '\w+' is not defined", "a rank knows what its function uses when `launch` is called: run the cell that defines the name first"),
+    (r"No module named", "the module is not installed in the course's environment, or its folder is not on sys.path"),
+)
+LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+COLLECTIVES = ("torch/distributed/", "deepspeed/comm/")
+
+
+class LaunchError(RuntimeError):
+    """A job that could not be started, or did not end as it should."""
+
+    def _render_traceback_(self):
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RankError(LaunchError):
+    """A rank failed.  `rank` is the guilty one, `outputs` what every rank had written, in rank order."""
+
+    def __init__(self, message, rank, outputs):
+        super().__init__(message)
+        self.rank, self.outputs = rank, outputs
+
+
+@dataclass
+class Outcome:
+    """What the kernel knows of one rank."""
+
+    rank: int
+    report: dict | None = None  # {"value": ...} or {"error": ...}
+    status: int | None = None  # exit status, negative for a signal; None while it runs
+    output: bytearray = field(default_factory=bytearray)
+    stacks: bytearray = field(default_factory=bytearray)
+
+    @property
+    def error(self):
+        return (self.report or {}).get("error")
+
+    @property
+    def returned(self):
+        return self.report is not None and "value" in self.report
+
+    @property
+    def failed(self):
+        return self.error is not None or (self.report is None and self.status is not None)
+
+    @property
+    def only_noticed(self):
+        """Whether its error says no more than that another rank has gone."""
+        return self.error is not None and bool(NOTICED.search(self.error["message"]))
+
+    @property
+    def text(self):
+        return self.output.decode("utf-8", "replace")
+
+    def where(self):
+        """Its Python stack when it was asked, outermost first, as (file, line, function)."""
+        found = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', self.stacks.decode("utf-8", "replace"), flags=re.M)
+        return trim([(file, int(line), name) for file, line, name in reversed(found)])
+
+
+def trim(frames):
+    """The frames below the launcher's own."""
+    own = max((index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launcher", "rank.py")), default=-1)
+    return frames[own + 1 :]
+
+
+def is_learners(frame):
+    return not frame[0].startswith(LIBRARIES)
+
+
+def place(frame):
+    """File, line and function as a learner knows them: a cell has no file name."""
+    file, line, name = frame
+    if "ipykernel_" in file or file.startswith("<ipython-input"):
+        file = "cell"
+    else:
+        for library in LIBRARIES:
+            file = file.removeprefix(f"{library}/")
+        parts = Path(file).parts
+        file = "/".join(parts[parts.index("helpers") :]) if "helpers" in parts else "/".join(parts[-3:]).lstrip("/")
+    return f"{file}, line {line}, in {name}"
+
+
+def short_traceback(frames):
+    """The learner's own lines with their source, and the innermost library frame they led to."""
+    shown = [frame for frame in frames if is_learners(frame)][-4:]
+    if frames and not is_learners(frames[-1]):
+        shown.append(frames[-1])
+    lines = []
+    for frame in shown:
+        lines.append(f"  {place(frame)}")
+        source = linecache.getline(frame[0], frame[1]).strip()
+        if source and is_learners(frame):
+            lines.append(f"    {source}")
+    return lines
+
+
+def waiting_in(frames):
+    """The collective that a stack stands in, or None."""
+    for file, _, name in frames:
+        if any(part in file for part in COLLECTIVES) and not name.startswith(("wrapper", "_wrapper", "log_wrapper")):
+            return name
+    return None
+
+
+def names(outcomes):
+    """'rank 1' or 'ranks 0, 2, 3'."""
+    numbers = ", ".join(str(outcome.rank) for outcome in outcomes)
+    return f"rank{'s' if len(outcomes) > 1 else ''} {numbers}"
+
+
+def exit_words(status, out_of_memory):
+    if status is None:
+        return "ended without a report"
+    if status >= 0:
+        return f"left with exit status {status} before its function returned"
+    word = signal.Signals(-status).name if -status in signal.valid_signals() else f"signal {-status}"
+    return f"was killed by {word}" + (" (the system ran out of memory and killed it)" if out_of_memory else "")
+
+
+def error_lines(outcome):
+    error = outcome.error
+    if "returned" in error:
+        return f"returned a {error['returned']}, which cannot be sent back: {error['type']}: {error['message']}", [
+            "  Return plain data (numbers, strings, lists, dicts, CPU tensors) instead."
+        ]
+    lines = short_traceback(error["frames"])
+    if error["cause"]:
+        lines.append(f"  caused by {error['cause']}")
+    return f"raised {error['type']}" + (f": {error['message']}" if error["message"] else ""), lines
+
+
+def steady(text):
+    """A text without the addresses and ports that differ from run to run."""
+    for pattern, instead in VARIES:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def last_words(outcome):
+    lines = outcome.text.strip().splitlines()[-6:]
+    return ["  Its last output:", *(f"    {line}" for line in lines)] if lines else []
+
+
+def hint(text):
+    return [f"  Hint: {said}" for pattern, said in HINTS if re.search(pattern, text)][:1]
+
+
+def failure(outcomes, out_of_memory=False):
+    """The error of a job in which a rank failed."""
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    guilty = next((outcome for outcome in failed if not outcome.only_noticed), failed[0])
+    if guilty.error:
+        first, lines = error_lines(guilty)
+        if guilty.only_noticed:
+            first = f"lost its connection to another rank: {guilty.error['type']}"
+    else:
+        first = exit_words(guilty.status, out_of_memory)
+        lines = short_traceback(guilty.where()) + (last_words(guilty) if guilty.status and guilty.status > 0 else [])
+    message = "\n".join([f"rank {guilty.rank} of {len(outcomes)} {first}", *lines, *hint(first)])
+    return RankError(steady(message), guilty.rank, [outcome.text for outcome in outcomes])
+
+
+def hang(outcomes, timeout):
+    """The error of a job that was still running at its deadline, from the stacks that its ranks gave."""
+    running = [outcome for outcome in outcomes if outcome.report is None]
+    finished = [outcome for outcome in outcomes if outcome.report is not None]
+    waits = {outcome.rank: waiting_in(outcome.where()) for outcome in running}
+    elsewhere = [outcome for outcome in running if waits[outcome.rank] is None]
+    waiting = [outcome for outcome in running if waits[outcome.rank] is not None]
+    limit = f"after {timeout:g} s"
+    if elsewhere:
+        guilty = elsewhere
+        said = f"hung: still running {limit}, in no collective" + (f", while {names(waiting)} waited for it" if waiting else "")
+    elif finished:
+        guilty = waiting
+        said = f"hung in {waits[guilty[0].rank]}, which {names(finished)} never entered (stopped {limit})"
+    else:
+        places = {outcome.rank: next((frame for frame in reversed(outcome.where()) if is_learners(frame)), None) for outcome in waiting}
+        smallest = min(set(places.values()), key=lambda at: (list(places.values()).count(at), str(at)))
+        guilty = [outcome for outcome in waiting if places[outcome.rank] == smallest]
+        others = [outcome for outcome in waiting if outcome not in guilty]
+        said = f"hung in {waits[guilty[0].rank]}" + (f", which no other rank entered (stopped {limit})" if others else f" {limit}")
+    lines = []
+    for outcome in outcomes:
+        if outcome.report is not None:
+            lines.append(f"  rank {outcome.rank}: had returned")
+        else:
+            stack = short_traceback(outcome.where()) or ["  no Python stack was given"]
+            lines += [f"  rank {outcome.rank}:", *(f"  {line}" for line in stack)]
+    message = "\n".join([f"{names(guilty)} of {len(outcomes)} {said}", *lines])
+    return RankError(message, guilty[0].rank, [outcome.text for outcome in outcomes])

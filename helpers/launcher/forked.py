@@ -1,0 +1,183 @@
+"""The default back end: ranks forked from a warm server, one per kernel and device.
+
+A back end offers `prepare`, `start`, `ask_stacks` and `stop`, and gives the kernel three pipes per rank; so does `helpers.launcher.command`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from helpers.launcher.environment import environment, server_environment
+from helpers.launcher.failures import LaunchError
+from helpers.launcher.pipes import PIPES
+
+
+class Forkserver:
+    """The kernel's end of `helpers/forkserver.py`."""
+
+    def __init__(self, device):
+        self.device, self.ready = device, False
+        self.socket, control = socket.socketpair()
+        life, self.life = os.pipe()
+        main_thread = threading.current_thread() is threading.main_thread()
+        command = [sys.executable, "-P", str(Path(__file__).with_name("forkserver.py")), str(control.fileno()), str(life), str(int(main_thread))]
+        env = {"OMP_NUM_THREADS": "1", **os.environ, **server_environment(device)}
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=(control.fileno(), life), start_new_session=True
+        )  # a session of its own: an interrupt of the kernel's process group does not reach it
+        control.close()
+        os.close(life)
+
+    def send(self, descriptors=(), **message):
+        body = json.dumps(message).encode()
+        socket.send_fds(self.socket, [struct.pack("!Q", len(body))], list(descriptors))
+        self.socket.sendall(body)
+
+    def receive(self):
+        header = self._read(8)
+        return json.loads(self._read(struct.unpack("!Q", header)[0]))
+
+    def _read(self, size):
+        body = bytearray()
+        while len(body) < size:
+            try:
+                part = self.socket.recv(size - len(body))
+            except ConnectionError:  # it was killed with a message unread
+                part = b""
+            if not part:
+                self.log.seek(0)
+                raise LaunchError(f"the forkserver has ended; the next launch starts a new one\n{self.log.read().decode(errors='replace')[-2000:]}")
+            body += part
+        return bytes(body)
+
+    def warm_up(self, progress):
+        """Wait until torch and DeepSpeed are imported.  An interrupt leaves the import going on for the next launch."""
+        if self.ready:
+            return
+        progress.say("first launch of this kernel: importing torch and DeepSpeed once (about 10 s)")
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            while not selector.select(0.1):
+                progress.tick()
+        message = self.receive()
+        if message["kind"] == "failed":
+            raise LaunchError(f"torch and DeepSpeed could not be imported; `make check` says what is missing\n{message['reason']}")
+        self.ready = True
+
+    def stop_ranks(self):
+        """Kill what is left of a job and wait until it is gone.  Returns whether the forkserver has answered, and so is well."""
+        try:
+            self.socket.settimeout(5)
+            self.send(kind="stop")
+            while self.receive()["kind"] != "stopped":
+                pass
+            self.socket.settimeout(None)
+        except (OSError, LaunchError, ValueError):
+            return False
+        return True
+
+    def alive(self):
+        return self.stop_ranks() if self.ready else self.process.poll() is None
+
+    def close(self):
+        """End the forkserver and, with it, every rank."""
+        os.close(self.life)
+        self.socket.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+
+_forkservers: dict[str, Forkserver] = {}  # by device; the one sanctioned piece of module state
+
+
+def warm_forkserver(device, progress):
+    server = _forkservers.get(device)
+    if server and not server.alive():
+        forget_forkserver(device)
+        server = None
+    if server is None:
+        server = _forkservers[device] = Forkserver(device)
+    try:
+        server.warm_up(progress)
+    except LaunchError:
+        forget_forkserver(device)
+        raise
+    return server
+
+
+def forget_forkserver(device):
+    _forkservers.pop(device).close()
+
+
+class ForkedJob:
+    """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is guessed."""
+
+    source = command = None
+
+    def __init__(self, payload, ranks, device):
+        self.payload, self.ranks, self.device = payload, ranks, device
+        self.pipes = []
+
+    def prepare(self, progress):
+        """What may take long and may be interrupted."""
+        self.server = warm_forkserver(self.device, progress)
+
+    def start(self):
+        self.source = self.server.socket  # from here on there may be ranks
+        listener = socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)
+        variables = environment(self.device, self.ranks, listener.getsockname()[1])
+        variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 serves the store itself
+        pipes = [[os.pipe() for _ in PIPES] for _ in range(self.ranks)]
+        self.pipes = [tuple(reader for reader, _ in pairs) for pairs in pipes]
+        for reader in (reader for readers in self.pipes for reader in readers):
+            os.set_blocking(reader, False)
+        writers = [writer for pairs in pipes for _, writer in pairs]
+        message = {
+            "ranks": self.ranks,
+            "environment": variables,
+            "path": [str(entry) for entry in sys.path],
+            "directory": os.getcwd(),
+            "argv0": sys.argv[0],
+        }
+        with tempfile.TemporaryFile() as file, listener:  # the file has no name and is readable by its owner only
+            file.write(self.payload)
+            file.flush()
+            try:
+                self.server.send([file.fileno(), listener.fileno(), *writers], kind="fork", **message)
+            finally:
+                for writer in writers:
+                    os.close(writer)
+
+    def read_source(self, outcomes):
+        """A message of the forkserver: the ranks were started, or one has ended."""
+        message = self.server.receive()
+        if message["kind"] == "ended":
+            outcomes[message["rank"]].status = message["status"]
+
+    def pipe_closed(self, outcome):
+        """The forkserver tells how a rank ended."""
+
+    def check(self, outcomes):
+        """Its end too is told by the forkserver's socket."""
+
+    def ask_stacks(self):
+        self.server.send(kind="stacks")
+
+    def stop(self):
+        """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
+        if self.source and not self.server.stop_ranks():
+            forget_forkserver(self.device)

@@ -1,0 +1,243 @@
+"""The process that every rank is forked from.  Started by `helpers.launcher.forked`, one per kernel and device.
+
+It imports torch and DeepSpeed once, freezes the garbage collector, and then forks ranks in milliseconds.  It runs as a
+plain script and imports nothing from `helpers`, so that an edited helper counts in the very next launch.
+
+Nobody outlives the kernel: the kernel holds the only write end of the *life pipe*, and this process ends when that pipe does;
+ranks are killed by this process, or by Linux (PR_SET_PDEATHSIG) should this process die first.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+
+# What a DeepSpeed job imports between launch and its first step; found with `python -X importtime`.
+REQUIRED = ("torch", "deepspeed", "cloudpickle")
+USEFUL = (
+    "torch._dynamo", "torch._inductor.compile_fx", "torch.profiler", "torch.distributed.tensor", "torch.utils.cpp_extension",
+    "setuptools.command.build_ext", "deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.runtime.zero.stage3",
+    "deepspeed.runtime.pipe.engine", "deepspeed.module_inject.auto_ep_config", "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori",
+)  # fmt: skip
+PR_SET_PDEATHSIG = 1
+LINUX = sys.platform.startswith("linux")
+
+
+def die_with_parent(number=signal.SIGKILL):
+    """Ask Linux to send this process a signal when the thread that started it ends."""
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def kill_group(rank):
+    """End a rank and what it has started."""
+    try:
+        os.killpg(rank, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # nothing is left, or (macOS) only what has ended
+        pass
+
+
+def preload():
+    """Import everything a job needs, with one thread left at the end (a fork copies only the calling thread)."""
+    for name in REQUIRED:
+        importlib.import_module(name)
+    for name in USEFUL:
+        try:
+            importlib.import_module(name)
+        except ImportError:  # another DeepSpeed version may lack it; a rank that needs it imports it itself
+            pass
+    sys.stdout.flush()  # else every rank would write it again
+    sys.stderr.flush()
+    gc.collect()
+    gc.freeze()
+
+
+def receive(control):
+    """One message of the kernel: a JSON object and the file descriptors sent along.  None at end of file."""
+    header, descriptors, _, _ = socket.recv_fds(control, 8, 253, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+    if not header:
+        return None, []
+    while len(header) < 8:
+        header += control.recv(8 - len(header))
+    (size,) = struct.unpack("!Q", header)
+    body = bytearray()
+    while len(body) < size:
+        part = control.recv(size - len(body))
+        if not part:
+            return None, descriptors
+        body += part
+    return json.loads(body), descriptors
+
+
+def send(control, **message):
+    """One message to the kernel.  A kernel that has gone is no error here: the life pipe says so."""
+    body = json.dumps(message).encode()
+    try:
+        control.sendall(struct.pack("!Q", len(body)) + body)
+    except OSError:
+        pass
+
+
+def become_rank(rank, message, pipes, parent, unwanted):
+    """In the forked child: leave the server behind, take over this rank's pipes, and run `helpers.launcher.rank`.  Never returns."""
+    status = 1
+    try:
+        os.setpgid(0, 0)  # a group of its own: whatever the rank starts is stopped with it
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # SIGINT stays ignored: the kernel alone decides what an interrupt means
+        for descriptor in unwanted:
+            os.close(descriptor)
+        payload, report, output, stacks = pipes
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        os.close(nothing)
+        os.close(output)
+        os.environ.clear()
+        os.environ.update(message["environment"])
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        sys.path[:] = message["path"]
+        sys.argv[:] = [message["argv0"]]
+        os.chdir(message["directory"])
+        from helpers.launcher.rank import run
+
+        run(payload, report, stacks, message["listener"] if rank == 0 else None)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+
+class Server:
+    """Forks ranks on request, reports how each ended, and kills what is left."""
+
+    def __init__(self, control, life):
+        self.control, self.life = control, life
+        self.children = {}  # process id -> rank
+        self.wake_read, self.wake_write = os.pipe()  # a signal writes its number: a child has ended, or this process is to end
+        os.set_blocking(self.wake_read, False)
+        os.set_blocking(self.wake_write, False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: None)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+
+    def fork(self, message, descriptors):
+        """Fork one child per rank; every child keeps its own four descriptors and (rank 0) the listening socket."""
+        ranks, parent = message["ranks"], os.getpid()
+        payload = descriptors[0]
+        listener = descriptors[1]
+        message["listener"] = listener
+        own = [(payload, *descriptors[2 + 3 * rank : 5 + 3 * rank]) for rank in range(ranks)]
+        for rank in range(ranks):
+            child = os.fork()
+            if child == 0:
+                wanted = {*own[rank], *((listener,) if rank == 0 else ())}
+                unwanted = {*descriptors, self.control.fileno(), self.life, self.wake_read, self.wake_write} - wanted
+                become_rank(rank, message, own[rank], parent, unwanted)
+            self.children[child] = rank
+        for descriptor in descriptors:
+            os.close(descriptor)
+        send(self.control, kind="started", processes={rank: child for child, rank in self.children.items()})
+
+    def reap(self):
+        """Tell the kernel of every rank that has ended since the last look."""
+        for child in list(self.children):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                rank = self.children.pop(child)
+                kill_group(child)
+                send(self.control, kind="ended", rank=rank, status=os.waitstatus_to_exitcode(status))
+
+    def stop(self):
+        """Kill every rank and what it started, and wait until they are gone."""
+        for child in self.children:
+            kill_group(child)
+            os.kill(child, signal.SIGKILL)  # it may not have made its group yet
+        for child in list(self.children):
+            os.waitpid(child, 0)
+            del self.children[child]
+
+    def serve(self):
+        poll = select.poll()
+        for descriptor in (self.control.fileno(), self.life, self.wake_read):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self.life in ready:
+                return
+            if self.wake_read in ready:
+                if signal.SIGTERM in os.read(self.wake_read, 4096):
+                    return
+                self.reap()
+            if self.control.fileno() in ready:
+                message, descriptors = receive(self.control)
+                if message is None:
+                    return
+                if message["kind"] == "fork":
+                    self.fork(message, descriptors)
+                elif message["kind"] == "stacks":
+                    for child in self.children:
+                        os.kill(child, signal.SIGUSR1)
+                elif message["kind"] == "stop":
+                    self.stop()
+                    send(self.control, kind="stopped")
+
+
+def leave_when_closed(life, finished):
+    """Thread of the warm-up: leave at once when the kernel does, though an import is under way."""
+    while True:
+        ready, _, _ = select.select([life, finished], [], [])
+        if life in ready:
+            os._exit(0)
+        if finished in ready:
+            return
+
+
+def main():
+    control = socket.socket(fileno=int(sys.argv[1]))
+    life, with_parent = int(sys.argv[2]), sys.argv[3] == "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if with_parent:
+        die_with_parent(signal.SIGTERM)  # not SIGKILL: what the ranks have started must be stopped first
+    finished_read, finished_write = os.pipe()
+    watcher = threading.Thread(target=leave_when_closed, args=(life, finished_read))
+    watcher.start()
+    started = time.perf_counter()
+    try:
+        preload()
+    except BaseException:
+        send(control, kind="failed", reason=traceback.format_exc())
+        os._exit(1)
+    os.write(finished_write, b".")
+    watcher.join()
+    os.close(finished_read)
+    os.close(finished_write)
+    server = Server(control, life)
+    send(control, kind="ready", seconds=time.perf_counter() - started)
+    try:
+        server.serve()
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()

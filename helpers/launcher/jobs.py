@@ -1,0 +1,148 @@
+"""Real ranks from a notebook cell: `launch(function, ranks=4)`.
+
+Two back ends start the same `helpers.launcher.rank.run`: a warm forkserver (default: ranks in milliseconds), and the real `deepspeed`
+command.  Whatever happens, no rank outlives the call.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from helpers.launcher.command import CommandJob
+from helpers.launcher.failures import LaunchError, Outcome, RankError, failure, hang
+from helpers.launcher.forked import ForkedJob
+from helpers.launcher.machine import choose_device, free_memory, gpu_count, out_of_memory_kills
+from helpers.launcher.payload import pack
+from helpers.launcher.progress import Progress
+from helpers.launcher.watching import drain, watch
+
+__all__ = ["LaunchError", "RankError", "Reports", "launch"]
+
+MOST_RANKS = 64
+BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
+SHOWN_CHARACTERS = 20_000
+IMPORTED = time.time()
+
+_busy = threading.Lock()
+
+
+class Reports(list):
+    """What each rank returned, in rank order; beside it what they wrote and how they were run.
+
+    Attributes:
+        outputs: list of str, everything that each rank wrote to stdout and stderr.
+        seconds: float, wall-clock time from the call to the last report.
+        device: "cpu" or "cuda".
+        command: list of str, the command line of the `deepspeed` back end, else None.
+    """
+
+    def __init__(self, values, outputs, seconds, device, command=None):
+        super().__init__(values)
+        self.outputs, self.seconds, self.device, self.command = outputs, seconds, device, command
+
+
+def check_ranks(ranks):
+    if isinstance(ranks, bool) or not isinstance(ranks, int):
+        raise TypeError(f"ranks must be a whole number from 1 to {MOST_RANKS}, not {ranks!r}")
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {ranks}")
+    free = free_memory()
+    if ranks * BYTES_PER_RANK > free:
+        raise MemoryError(
+            f"{ranks} ranks need at least {ranks * BYTES_PER_RANK / 1e9:.1f} GB and {free / 1e9:.1f} GB is free: "
+            f"use at most {max(free // BYTES_PER_RANK, 0)} ranks, or close other programs"
+        )
+
+
+def changed_helpers():
+    """Files of this package that were edited after this kernel imported them."""
+    folder = Path(__file__).parent
+    files = [Path(module.__file__) for name, module in list(sys.modules.items()) if name.startswith("helpers") and getattr(module, "__file__", None)]
+    return sorted(file.name for file in files if file.is_relative_to(folder) and file.exists() and file.stat().st_mtime > IMPORTED)
+
+
+def show(outcome):
+    """Print what rank 0 wrote, its beginning and end where it is long."""
+    text = outcome.text
+    if len(text) > SHOWN_CHARACTERS:
+        half = SHOWN_CHARACTERS // 2
+        left_out = len(text) - 2 * half
+        text = f"{text[:half]}\n[... {left_out:,} more characters of rank 0: see .outputs[0] of what launch returned ...]\n{text[-half:]}"
+    if text:
+        print(text, end="" if text.endswith("\n") else "\n")
+
+
+@contextmanager
+def alone():
+    """One launch at a time: two would share the forkserver's replies."""
+    if not _busy.acquire(blocking=False):
+        raise LaunchError("a launch is running in this kernel already: wait for it, or interrupt it")
+    try:
+        yield
+    finally:
+        _busy.release()
+
+
+def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, launcher=None, command=False):
+    """Run `function(**arguments)` in `ranks` processes and return what each returned.
+
+    The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK, LOCAL_RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT are set, and `deepspeed.init_distributed()` finds the other ranks.
+
+    Args:
+        function: any function of a cell; closures and lambdas too.  Its return value must be picklable.
+        ranks: how many processes, 1 to 64.
+        arguments: keyword arguments, the same for every rank.
+        device: "cuda" or "cpu"; by default GPUs when there are at least as many as ranks, else the CPU with gloo.  With "cuda" and fewer
+            GPUs than ranks, ranks share GPUs: bytes are those of a rank with a GPU of its own, times are not.
+        timeout: seconds after which the job counts as hung.
+        launcher: None for the warm forkserver, "deepspeed" for the real command.
+        command: print the command line (of the `deepspeed` back end).
+
+    Returns:
+        `Reports`, a list in rank order.  Rank 0's output is printed; every rank's is in `.outputs`.
+
+    Raises:
+        TypeError, ValueError, MemoryError: before any process starts, when an argument cannot be used.
+        RankError: a rank failed or hung; names the guilty rank and the cause.
+        LaunchError: the job could not be started, or another launch is running in this kernel.
+    """
+    if os.name != "posix":
+        raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
+    check_ranks(ranks)
+    if launcher not in (None, "deepspeed"):
+        raise ValueError(f'launcher must be None or "deepspeed", not {launcher!r}')
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    payload = pack(function, arguments or {})
+    device = choose_device(device, ranks)
+    if launcher and device == "cuda" and ranks > gpu_count():
+        raise ValueError(f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave launcher out")
+    if changed := changed_helpers():
+        files = ", ".join(changed)
+        print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")
+    job = (CommandJob if launcher else ForkedJob)(payload, ranks, device)
+    outcomes = [Outcome(rank) for rank in range(ranks)]
+    started, kills_before = time.perf_counter(), out_of_memory_kills()
+    with Progress() as progress, alone():
+        try:
+            job.prepare(progress)
+            job.start()
+            late = watch(job, outcomes, timeout, progress)
+        finally:
+            job.stop()
+            drain(job, outcomes)
+    if command and job.command:
+        print("$", " ".join(job.command[:-1]), "<a private folder>")
+    show(outcomes[0])
+    if late:
+        raise hang(outcomes, timeout)
+    if any(outcome.failed for outcome in outcomes):
+        raise failure(outcomes, out_of_memory_kills() > kills_before)
+    values = [outcome.report["value"] for outcome in outcomes]
+    return Reports(values, [outcome.text for outcome in outcomes], time.perf_counter() - started, device, job.command)

@@ -1,0 +1,166 @@
+"""What happens inside a rank before and after the learner's function; the same for both back ends of `launch`.
+
+A rank reads its work (a cloudpickle of function and arguments), runs it, and writes exactly one report: what the function
+returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's business (`helpers.launcher.jobs`).
+"""
+
+import ctypes
+import faulthandler
+import io
+import os
+import signal
+import struct
+import sys
+import traceback
+import warnings
+
+import cloudpickle
+
+# Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
+KNOWN_NOISE = (
+    (r"barrier\(\): using the device under current context", UserWarning),
+    (r".*(all_gather_into_tensor|reduce_scatter_tensor|_all_gather_base|_reduce_scatter_base).*", FutureWarning),
+    (r"Attempting to run cuBLAS, but there was no current CUDA context", UserWarning),
+    (r"c10d::broadcast_: an autograd kernel was not registered", UserWarning),  # DeepSpeed's pipeline, tied weights
+    (r".*isinstance\(treespec, LeafSpec\).*", FutureWarning),
+    (r".*is deprecated.*torch\.jit\.script.*", DeprecationWarning),
+)
+
+
+OUTSIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
+
+
+class ReportPickler(cloudpickle.Pickler):
+    """Pickles what a rank returns; tensors on an accelerator travel as CPU tensors, since the kernel may not use the device."""
+
+    def reducer_override(self, obj):
+        torch = sys.modules.get("torch")
+        if torch and isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
+            return obj.detach().cpu().__reduce_ex__(self.proto)
+        return super().reducer_override(obj)
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.proto = cloudpickle.DEFAULT_PROTOCOL
+
+
+def dumps(value):
+    """Bytes of any picklable value."""
+    file = io.BytesIO()
+    ReportPickler(file).dump(value)
+    return file.getvalue()
+
+
+def said(error):
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"(its message cannot be shown: {type(problem).__name__})"
+
+
+def describe(error):
+    """An exception as plain strings: its class may exist in this rank only.  Frames are (file, line, function), outermost first."""
+    frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    own = max((index for index, frame in enumerate(frames) if frame[0] == __file__), default=-1)
+    cause = error.__cause__
+    return {
+        "type": type(error).__name__,
+        "message": said(error),
+        "frames": frames[own + 1 :],
+        "cause": f"{type(cause).__name__}: {said(cause)}" if cause else None,
+    }
+
+
+def prepare():
+    """Switch off what would hang or break a job on a learner's machine, take this rank's GPU, and silence the known noise."""
+    import deepspeed
+    import torch
+
+    # DeepSpeed asks this table only whether to use its shared-memory collectives, and fills it by running the compiler.  They are
+    # compiled at first use, wait for ever on a stale lock, fail without a compiler, leave files in /dev/shm; gloo does their work.
+    deepspeed.ops.__compatible_ops__ = {}
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if os.environ["DS_ACCELERATOR"] == "cuda":
+        take_gpu(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
+    for message, category in KNOWN_NOISE:
+        warnings.filterwarnings("ignore", message=message, category=category)
+
+
+def take_gpu(rank, ranks, gpus):
+    """A GPU for each rank, as a training script chooses it; where there are fewer, ranks share them in turn.
+
+    NCCL refuses two ranks on one GPU of one host.  Ranks that share therefore pose as hosts of their own, and their messages go the way
+    of messages between hosts.  Each may take its part of the GPU's memory, less what the driver and NCCL take outside torch's allocator.
+    """
+    import torch
+
+    gpu = rank % gpus
+    os.environ["LOCAL_RANK"] = str(gpu)
+    torch.cuda.set_device(gpu)
+    if ranks > gpus:
+        os.environ["NCCL_HOSTID"] = f"rank-{rank}"
+    if (sharing := len(range(gpu, ranks, gpus))) > 1:
+        memory = torch.cuda.get_device_properties(gpu).total_memory
+        part = memory / sharing - OUTSIDE_ALLOCATOR
+        if part <= 0:
+            raise MemoryError(f"{sharing} ranks share a GPU of {memory / 1e9:.1f} GB, too little for a CUDA context each: use fewer ranks")
+        torch.cuda.set_per_process_memory_fraction(part / memory, gpu)
+
+
+def serve_store(listener):
+    """Rank 0: serve the rendezvous store on the socket that the kernel bound to 127.0.0.1, so that no port is guessed."""
+    from torch.distributed import TCPStore
+
+    size, port = int(os.environ["WORLD_SIZE"]), int(os.environ["MASTER_PORT"])
+    return TCPStore("127.0.0.1", port, size, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+
+
+def write(descriptor, body):
+    """The report: eight bytes of length, then the body."""
+    for part in (struct.pack("!Q", len(body)), body):
+        view = memoryview(part)
+        while view:
+            view = view[os.write(descriptor, view[: 1 << 20]) :]
+
+
+def work(payload):
+    """Run the function that the payload holds; the report's bytes."""
+    try:
+        size = os.fstat(payload).st_size
+        function, arguments = cloudpickle.loads(os.pread(payload, size, 0))
+        value = function(**arguments)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too: a rank that leaves early must say so
+        return dumps({"error": describe(error)})
+    try:
+        return dumps({"value": value})
+    except Exception as error:
+        return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}})
+
+
+def flush():
+    """What Python and what C libraries have buffered; the function may have replaced or closed its streams."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass
+    ctypes.CDLL(None).fflush(None)
+
+
+def run(payload, report, stacks, listener=None):
+    """One rank from start to report; then wait to be stopped.
+
+    A rank that has finished keeps its sockets open, so that no slower rank sees a connection closed by a rank that did nothing wrong.
+    """
+    file = os.fdopen(stacks, "w")
+    faulthandler.enable(file, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file, all_threads=False)
+    sys.stdout.reconfigure(line_buffering=True)
+    prepare()
+    store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
+    body = work(payload)
+    flush()
+    write(report, body)
+    os.close(report)
+    while True:
+        signal.pause()

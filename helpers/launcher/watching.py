@@ -1,0 +1,100 @@
+"""What the kernel does while ranks run: read their pipes until all have reported, one has failed, or the time is up."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import struct
+import time
+
+import cloudpickle
+from helpers.launcher.pipes import PIPES
+
+GRACE = 1.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
+
+
+def watch(job, outcomes, timeout, progress):
+    """Read what the ranks send until all have reported or one has failed.  Returns whether the time ran out first."""
+    reports = [bytearray() for _ in outcomes]
+    deadline, failed_at = time.monotonic() + timeout, None
+    with selectors.DefaultSelector() as selector:
+        for outcome, pipes in zip(outcomes, job.pipes):
+            for name, pipe in zip(PIPES, pipes):
+                selector.register(pipe, selectors.EVENT_READ, (name, outcome))
+        if job.source:
+            selector.register(job.source, selectors.EVENT_READ, ("source", None))
+        while True:
+            now = time.monotonic()
+            limit = deadline if failed_at is None else failed_at + GRACE
+            if all(outcome.report or outcome.status is not None for outcome in outcomes) or (failed_at and now >= limit):
+                break
+            if now >= deadline and failed_at is None:
+                collect_stacks(job, outcomes, selector)
+                return True
+            for key, _ in selector.select(min(limit - now, 0.1)):
+                take(job, key, outcomes, reports, selector)
+            if failed_at is None and any(outcome.failed for outcome in outcomes):
+                failed_at = time.monotonic()
+            job.check(outcomes)
+            progress.tick(outcomes)
+        return False
+
+
+def take(job, key, outcomes, reports, selector):
+    """Read one ready pipe."""
+    name, outcome = key.data
+    if name == "source":
+        job.read_source(outcomes)
+        return
+    part = read(key.fd)
+    if not part:
+        selector.unregister(key.fd)
+        if name == "report":
+            job.pipe_closed(outcome)
+    elif name == "report":
+        body = reports[outcome.rank]
+        body += part
+        if len(body) >= 8 and len(body) - 8 == struct.unpack("!Q", body[:8])[0]:
+            outcome.report = load(memoryview(body)[8:])
+    else:
+        getattr(outcome, name).extend(part)
+
+
+def read(pipe):
+    """What is in a pipe: b"" at its end, and when a reader came too early."""
+    try:
+        return os.read(pipe, 1 << 20)
+    except BlockingIOError:
+        return b""
+
+
+def load(body):
+    """A rank's report; from the launcher's own pipe, which nobody else can write to."""
+    try:
+        return cloudpickle.loads(body)
+    except Exception as error:
+        return {"error": {"type": type(error).__name__, "message": str(error), "frames": [], "cause": None, "returned": "value"}}
+
+
+def collect_stacks(job, outcomes, selector):
+    """Ask every rank that still runs for its Python stack, and wait until all have answered and nothing more comes."""
+    for key in list(selector.get_map().values()):
+        if key.data[0] != "stacks":
+            selector.unregister(key.fileobj)
+    job.ask_stacks()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        ready = selector.select(0.1)
+        for key, _ in ready:
+            take(job, key, outcomes, [], selector)
+        if not ready and all(outcome.stacks for outcome in outcomes if outcome.report is None):
+            break
+
+
+def drain(job, outcomes):
+    """What the ranks had written before they ended, then close the pipes."""
+    for outcome, pipes in zip(outcomes, job.pipes):
+        for name, pipe in zip(PIPES, pipes):
+            while name != "report" and (part := read(pipe)):
+                getattr(outcome, name).extend(part)
+            os.close(pipe)

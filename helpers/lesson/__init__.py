@@ -1,0 +1,1 @@
+"""Around the lessons: is the machine ready, and the learner's copies."""

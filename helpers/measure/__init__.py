@@ -1,0 +1,1 @@
+"""What a rank holds and sends, counted to the byte: the memory ledger, saved activations, traffic."""

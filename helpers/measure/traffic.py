@@ -1,0 +1,142 @@
+"""What one rank communicates, as three numbers that are kept apart.
+
+*logged*: message bytes per collective, as DeepSpeed's communication logger counts them (the size of the tensor handed in).
+*ideal*: bytes that a bandwidth-optimal algorithm would send for these messages (`helpers.theory.wire_bytes`).  Converted, not measured.
+*sent*: bytes that left this rank through its own sockets (Linux's TCP_INFO; gloo).  Measured; none with NCCL or on another system.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from dataclasses import dataclass, field
+
+from helpers.theory import wire_bytes
+
+# Places in Linux's struct tcp_info (since 4.19): bytes accepted but not sent yet; bytes sent, again and again included; bytes sent again.
+NOT_SENT, SENT_AND_AGAIN = (144, "=I"), (200, "=QQ")
+# DeepSpeed's name of an operation, the collective it is, and whether the logged tensor is 1/N of the full one.
+OPERATIONS = {
+    "all_reduce": ("all_reduce", False),
+    "all_reduce_coalesced": ("all_reduce", False),
+    "inference_all_reduce": ("all_reduce", False),
+    "all_gather": ("all_gather", True),
+    "all_gather_into_tensor": ("all_gather", True),
+    "all_gather_coalesced": ("all_gather", True),
+    "all_gather_object": ("all_gather", True),
+    "reduce_scatter_tensor": ("reduce_scatter", False),
+    "reduce_scatter": ("reduce_scatter", False),
+    "reduce": ("reduce", False),
+    "broadcast": ("broadcast", False),
+    "all_to_all_single": ("all_to_all", False),
+    "send": ("send", False),
+    "isend": ("send", False),
+    "recv": (None, False),
+    "irecv": (None, False),
+    "barrier": (None, False),
+}
+
+
+@dataclass
+class Message:
+    """All messages of one operation, size and number of ranks that took part: `bytes` is the size of one, as logged."""
+
+    operation: str
+    bytes: int
+    ranks: int
+    count: int = 0
+
+
+@dataclass
+class Traffic:
+    """Counts between entering and leaving: `with Traffic() as traffic: engine.step()`.
+
+    Attributes, filled when the block is left:
+        messages: list of `Message`, as DeepSpeed logged them.
+        sent: bytes through this rank's sockets, or None where that cannot be known.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    sent: int | None = None
+
+    def __enter__(self):
+        import deepspeed.comm as comm
+
+        if not comm.is_initialized():
+            raise RuntimeError("call deepspeed.init_distributed() or deepspeed.initialize() before counting traffic")
+        comm.configure(enabled=True, prof_all=True, verbose=False)
+        comm.comm.comms_logger.append = self._append
+        self._before = bytes_sent()
+        return self
+
+    def __exit__(self, *problem):
+        import deepspeed.comm as comm
+
+        after = bytes_sent()
+        self.sent = None if after is None else after - self._before
+        del comm.comm.comms_logger.append  # the class's own again
+        comm.configure(enabled=False)
+        del self._before
+
+    def _append(self, operation, name, seconds, size):
+        """In the place of the logger's own method, which keeps no group: its caller, in DeepSpeed, has the operation's arguments at hand."""
+        import deepspeed.comm as comm
+
+        ranks = comm.get_world_size(sys._getframe(1).f_locals["func_args"].get("group"))
+        known = next((message for message in self.messages if (message.operation, message.bytes, message.ranks) == (operation, size, ranks)), None)
+        if known is None:
+            known = Message(operation, size, ranks)
+            self.messages.append(known)
+        known.count += 1
+
+    @property
+    def logged(self):
+        """{operation: message bytes}."""
+        totals = {}
+        for message in self.messages:
+            totals[message.operation] = totals.get(message.operation, 0) + message.bytes * message.count
+        return totals
+
+    @property
+    def ideal(self):
+        """{operation: bytes this rank would send with bandwidth-optimal algorithms}; float."""
+        totals = {}
+        for message in self.messages:
+            if message.operation not in OPERATIONS:
+                raise KeyError(f"no rule for the operation {message.operation!r}: add it to helpers.measure.traffic.OPERATIONS")
+            collective, is_part = OPERATIONS[message.operation]
+            if collective:
+                full = message.bytes * (message.ranks if is_part else 1)
+                totals[message.operation] = totals.get(message.operation, 0) + message.count * wire_bytes(collective, full, message.ranks)
+        return totals
+
+
+def bytes_sent():
+    """Bytes that this process has handed to its open TCP connections so far, the rendezvous store's left out; None where unknown."""
+    if not sys.platform.startswith("linux") or _uses_nccl():
+        return None
+    store, total = os.environ.get("MASTER_PORT"), 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                ports = {str(connection.getsockname()[1]), str(connection.getpeername()[1])}
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        except OSError:  # closed meanwhile, or a listening socket without a peer
+            continue
+        if store not in ports and len(info) >= 216:
+            sent, again = struct.unpack_from(SENT_AND_AGAIN[1], info, SENT_AND_AGAIN[0])
+            (waiting,) = struct.unpack_from(NOT_SENT[1], info, NOT_SENT[0])
+            total += sent - again + waiting  # so that neither a busy receiver nor a lost packet changes the count
+    return total
+
+
+def _uses_nccl():
+    import torch.distributed as dist
+
+    return dist.is_initialized() and "nccl" in dist.get_backend()

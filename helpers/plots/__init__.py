@@ -1,0 +1,22 @@
+"""The course's figures, drawn from plain data.  Each comes with a sentence that holds its key numbers."""
+
+from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars
+from helpers.plots.memory import memory_bars, memory_over_time, phases
+from helpers.plots.ranks import contributors, held, pipeline_timeline, presence
+from helpers.plots.style import LOOK, Plot
+
+__all__ = [
+    "LOOK",
+    "Plot",
+    "byte_bars",
+    "contributors",
+    "curves",
+    "grouped_bars",
+    "held",
+    "memory_bars",
+    "memory_over_time",
+    "phases",
+    "pipeline_timeline",
+    "presence",
+    "share_bars",
+]

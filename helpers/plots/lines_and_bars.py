@@ -1,0 +1,80 @@
+"""Numbers that are not memory categories: curves, bars beside each other, bars of parts."""
+
+from __future__ import annotations
+
+import matplotlib
+from helpers.plots.style import LINES, PARTS, STYLE, Plot, amount, new_figure, unit
+
+
+def curves(lines, title, x, y, log=False, points=None):
+    """Lines over a common axis: {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted).
+
+    The sentence gives each line's last value; pass values that are the same in every run.
+    """
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        for colour, (name, (xs, ys)) in zip(LINES, lines.items()):
+            axes.plot(xs, ys, color=colour, label=name)
+        for colour, (name, (xs, ys)) in zip(LINES, (points or {}).items()):
+            axes.plot(xs, ys, "o", color=colour, label=name, markerfacecolor="white")
+        axes.set(title=title, xlabel=x, ylabel=y)
+        if log:
+            axes.set(xscale="log", yscale="log")
+        else:
+            axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+            places = sorted({place for xs, _ in (points or {}).values() for place in xs})
+            if 0 < len(places) <= 8:
+                axes.set_xticks(places)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{name} ends at {ys[-1]:,.3g}" for name, (_, ys) in {**lines, **(points or {})}.items())
+    return Plot(figure, f"{title}. {y} over {x}: {said}.")
+
+
+def grouped_bars(groups, title, y):
+    """Numbers of one kind beside each other, without units of memory: {group: {bar: number}}, for instance a ratio predicted and measured."""
+    names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
+    width = 0.8 / len(names)
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(max(7.2, 1.4 * len(groups)), 3.6))
+        for index, name in enumerate(names):
+            places = [place + (index - (len(names) - 1) / 2) * width for place, bars in enumerate(groups.values()) if name in bars]
+            heights = [bars[name] for bars in groups.values() if name in bars]
+            axes.bar(places, heights, width=0.95 * width, color=LINES[index % len(LINES)], label=name)
+        axes.set_xticks(range(len(groups)), list(groups), fontsize=9)
+        axes.set(title=title, ylabel=y)
+        axes.grid(False, axis="x")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{group}: " + ", ".join(f"{name} {value:.2f}" for name, value in bars.items()) for group, bars in groups.items())
+    return Plot(figure, f"{title}, {y}. {said}.".replace("-\n", "-").replace("\n", ", "))
+
+
+def _stacked(rows, title, y, divisor=1.0):
+    """Stacked bars without the meaning of memory categories: {bar: {part: number}}."""
+    parts = list(dict.fromkeys(part for sizes in rows.values() for part in sizes))
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        bottoms = [0.0] * len(rows)
+        for index, part in enumerate(parts):
+            heights = [sizes.get(part, 0) / divisor for sizes in rows.values()]
+            axes.bar(list(rows), heights, bottom=bottoms, width=0.7, color=PARTS[index % len(PARTS)], label=part, edgecolor="white")
+            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+        axes.set(title=title, ylabel=y, ylim=(0, 1.05 * max(bottoms)))
+        axes.grid(False, axis="x")
+        if len(parts) > 1:
+            handles, labels = axes.get_legend_handles_labels()
+            axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def byte_bars(steps, title):
+    """Bytes of several kinds beside each other, for instance what a rank sends: {bar: {part: bytes}}, or {bar: bytes} for one colour."""
+    rows = {name: sizes if isinstance(sizes, dict) else {"all": sizes} for name, sizes in steps.items()}
+    divisor, unit_name = unit(max(sum(sizes.values()) for sizes in rows.values()))
+    said = ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in rows.items()).replace("\n", " ")
+    return Plot(_stacked(rows, title, f"{unit_name} per rank", divisor), f"{title}. {said}.")
+
+
+def share_bars(shares, title, y):
+    """What a whole consists of, in percent: {bar: {part: percent}}."""
+    said = "; ".join(f"{name}: " + ", ".join(f"{part} {share:.1f} %" for part, share in parts.items()) for name, parts in shares.items())
+    return Plot(_stacked(shares, title, y), f"{title}. {said}.")

@@ -1,0 +1,109 @@
+"""Memory by category: bars measured beside predicted, and one step over time."""
+
+from __future__ import annotations
+
+import matplotlib
+from helpers.plots.style import LOOK, STYLE, VISIBLE, Plot, amount, legend_below, new_figure, unit
+
+
+def memory_bars(clusters, title, parameters=None):
+    """Stacked bars of memory by category, measured beside predicted.
+
+    Args:
+        clusters: {cluster: {bar: {category: bytes}}}, for instance {"bf16": {"predicted": ..., "measured": ...}}; a bar that is None
+            did not fit.
+        title: what the figure shows.
+        parameters: of the model, for bytes per parameter instead of bytes.
+    """
+    with matplotlib.style.context(STYLE):
+        bars = [(cluster, name, sizes or {}) for cluster, group in clusters.items() for name, sizes in group.items()]
+        figure, axes = new_figure(figsize=(max(7.2, len(bars)), 3.6))
+        divisor, unit_name = unit(max(sum(sizes.values()) for _, _, sizes in bars))
+        if parameters:
+            divisor, unit_name = parameters, "bytes per parameter,"
+        places, place = [], 0.0
+        for index, (cluster, _, _) in enumerate(bars):
+            place += 1.0 if index == 0 or bars[index - 1][0] == cluster else 1.6
+            places.append(place)
+        tallest = max(sum(sizes.values()) for _, _, sizes in bars)
+        used = [category for category in LOOK if any(sizes.get(category, 0) > VISIBLE * tallest for _, _, sizes in bars)]
+        bottoms = [0.0] * len(bars)
+        for category in used:
+            heights = [sizes.get(category, 0) / divisor for _, _, sizes in bars]
+            colour, hatch = LOOK[category]
+            axes.bar(places, heights, bottom=bottoms, width=0.8, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=category)
+            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+        for place, bottom, (_, _, sizes) in zip(places, bottoms, bars):
+            axes.annotate(
+                f"{sum(sizes.values()) / divisor:,.3g}" if sizes else "does not\nfit",
+                (place, bottom),
+                ha="center",
+                va="bottom",
+                fontsize=9,
+                xytext=(0, 2),
+                textcoords="offset points",
+            )
+        axes.set_xticks(places, [name for _, name, _ in bars], fontsize=9 if len(bars) < 6 else 8)
+        for cluster in clusters if len(clusters) > 1 else ():
+            own = [place for place, (name, _, _) in zip(places, bars) if name == cluster]
+            below = axes.get_xaxis_transform()
+            axes.annotate(cluster, (sum(own) / len(own), 0), xycoords=below, xytext=(0, -20), textcoords="offset points", ha="center", va="top")
+        axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(bottoms)))
+        axes.grid(False, axis="x")
+        legend_below(axes, 0.22 if len(clusters) > 1 else 0.1)
+
+    def words(sizes):
+        total = sum((sizes or {}).values())
+        return "does not fit" if not sizes else f"{total / parameters:.3f} bytes per parameter" if parameters else amount(total)
+
+    said = "; ".join(f"{cluster}: " + ", ".join(f"{name} {words(sizes)}" for name, sizes in group.items()) for cluster, group in clusters.items())
+    return Plot(figure, f"{title}. {said}.")
+
+
+def phases(history):
+    """Where a timeline's phases lie on the axis: every event's place, and (start, end, name) of each phase.
+
+    A phase lasts from one mark to the next and is as wide as any other, since an optimizer step has many more allocations than a forward
+    pass and would fill the picture.  Marks with next to nothing between them (a snapshot and the phase that follows) count as one.
+    """
+    count = len(history.total)
+    marks = [(at, name) for at, name in history.marks if at < count - 1] or [(0, "")]
+    starts = [mark for mark, following in zip(marks, [*marks[1:], (count, "")]) if following[0] - mark[0] > max(8, count // 100)]
+    starts[0] = (0, starts[0][1])
+    bounds = [*(at for at, _ in starts), count - 1]
+    places = []
+    for index, (first, last) in enumerate(zip(bounds, bounds[1:])):
+        places += [index + step / (last - first) for step in range(last - first)]
+    return [*places, len(starts)], [(index, index + 1, name) for index, (_, name) in enumerate(starts)]
+
+
+def memory_over_time(history, title, predicted=None):
+    """Memory by category after every allocation and release, in order, a column for each phase between two marks of the ledger.
+
+    Args:
+        history: a `helpers.measure.ledger.History`.
+        title: what the figure shows.
+        predicted: {name: bytes} drawn as horizontal lines.
+    """
+    totals = history.total
+    divisor, unit_name = unit(max(totals))
+    used = [category for category in LOOK if max(history.totals.get(category, [0])) > VISIBLE * max(totals)]
+    places, columns = phases(history)
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        colours = [LOOK[category][0] for category in used]
+        layers = [[value / divisor for value in history.totals[category]] for category in used]
+        areas = axes.stackplot(places, layers, labels=used, colors=colours, step="post", linewidth=0)
+        for area, category in zip(areas, used):
+            area.set(hatch=LOOK[category][1], edgecolor="white")
+        top = 1.18 * max(totals) / divisor
+        for name, size in (predicted or {}).items():
+            axes.axhline(size / divisor, color="black", linestyle="--", linewidth=1, label=f"predicted: {name}")
+        for start, end, name in columns:
+            axes.axvline(start, color="black", linewidth=0.6, alpha=0.5)
+            axes.annotate(name, ((start + end) / 2, top), ha="center", va="top", fontsize=9)
+        axes.set(title=title, xlabel="allocations and releases, in order", ylabel=f"{unit_name} on this rank", xlim=(0, len(columns)), ylim=(0, top))
+        axes.set_xticks([])
+        legend_below(axes, 0.08)
+    lines = "".join(f", predicted {name} {amount(size)}" for name, size in (predicted or {}).items())
+    return Plot(figure, f"{title}. From {amount(totals[0])} to a peak of {amount(max(totals))} and back to {amount(totals[-1])}{lines}.")

@@ -1,0 +1,96 @@
+"""What every rank has, or does, and when: a row per rank."""
+
+from __future__ import annotations
+
+import matplotlib
+from matplotlib.patches import Rectangle
+from helpers.plots.style import ACTIONS, LOOK, PARTS, STYLE, Plot, new_figure
+from helpers.theory.schedules import idle_fraction
+
+
+def contributors(number):
+    """The ranks that a number of the collectives lesson comes from: rank r counts in units of 10^r."""
+    return [rank for rank, digit in enumerate(reversed(str(abs(number)))) if digit != "0"]
+
+
+def held(before, after, title, moments=("before", "after")):
+    """What every rank holds before and after a collective: a row per rank, a box per element, coloured by the rank it comes from.
+
+    Args:
+        before, after: for each rank a list of whole numbers in which rank r counts in units of 10^r, so that the digits of a sum say
+            who is in it; None or an empty list for a rank that holds nothing of interest.
+        title: what the figure shows.
+        moments: what the two sides are called.
+    """
+    widest = max(len(row or ()) for row in [*before, *after])
+    with matplotlib.style.context(STYLE):
+        figure, panels = new_figure(2, figsize=(7.2, 0.5 + 0.33 * len(before)))
+        for axes, rows, name in zip(panels, (before, after), moments):
+            for rank, row in enumerate(rows):
+                for column, number in enumerate(row or ()):
+                    sources = contributors(number)
+                    colour = PARTS[sources[0] % len(PARTS)] if len(sources) == 1 else "#EEEEEE" if not sources else "#444444"
+                    axes.add_patch(Rectangle((column, rank + 0.06), 0.94, 0.88, facecolor=colour))
+                    dark = colour in ("#444444", PARTS[0], PARTS[3], PARTS[4])
+                    axes.text(column + 0.47, rank + 0.5, number, ha="center", va="center", fontsize=9, color="white" if dark else "black")
+            axes.set(title=f"{title}: {name}", xlim=(0, max(widest, 1)), ylim=(len(rows), 0), xticks=[])
+            axes.set_yticks([rank + 0.5 for rank in range(len(rows))], [f"rank {rank}" for rank in range(len(rows))])
+            axes.tick_params(length=0)
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
+    said = "; ".join(f"rank {rank} {first or 'nothing'} -> {last or 'nothing'}" for rank, (first, last) in enumerate(zip(before, after)))
+    return Plot(figure, f"{title}. {said}.")
+
+
+def pipeline_timeline(timelines, title, x, chunks=1):
+    """What every rank does when: a row per rank, a box per action with its micro-batch's number.
+
+    Args:
+        timelines: for each rank a list of (kind, stage, micro, start, end), as in `helpers.theory.schedules`.
+        title: what the figure shows.
+        x: the axis: "slots" or "milliseconds".
+        chunks: stages per rank; boxes of a rank's second chunk are drawn lighter.
+    """
+    begin = min(event[3] for timeline in timelines for event in timeline)
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.42 * len(timelines)))
+        for rank, timeline in enumerate(timelines):
+            for kind, stage, micro, start, end in timeline:
+                alpha = 1 if stage < len(timelines) or chunks == 1 else 0.55
+                axes.add_patch(Rectangle((start - begin, rank + 0.06), end - start, 0.88, facecolor=ACTIONS[kind][0], alpha=alpha, edgecolor="white"))
+                axes.text((start + end) / 2 - begin, rank + 0.5, micro, ha="center", va="center", fontsize=7, color="white", clip_on=True)
+        span = max(event[4] for timeline in timelines for event in timeline) - begin
+        axes.set(title=title, xlabel=x, xlim=(0, span), ylim=(len(timelines), 0))
+        axes.set_yticks([rank + 0.5 for rank in range(len(timelines))], [f"rank {rank}" for rank in range(len(timelines))])
+        axes.grid(False)
+        kinds = [kind for kind in ACTIONS if any(event[0] == kind for timeline in timelines for event in timeline)]
+        handles = [Rectangle((0, 0), 1, 1, facecolor=ACTIONS[kind][0], label=ACTIONS[kind][1]) for kind in kinds]
+        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = f"{len(timelines)} ranks, {span:,.4g} {x}, idle {100 * idle_fraction(timelines):.1f} %"
+    return Plot(figure, f"{title}. {said}.")
+
+
+def presence(whole, phases, title):
+    """When each parameter is whole on a rank (ZeRO-3): a row per parameter, a box while it is there.
+
+    Args:
+        whole: {parameter: [True or False at every moment]}.
+        phases: {name: number of its moments}, in order; they cover all moments.
+        title: what the figure shows.
+    """
+    moments = sum(phases.values())
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.26 * len(whole)))
+        for row, there in enumerate(whole.values()):
+            axes.broken_barh([(moment, 1) for moment, here in enumerate(there) if here], (row + 0.1, 0.8), color=LOOK["parameters"][0])
+        start = 0
+        for name, length in phases.items():
+            axes.axvline(start, color="black", linewidth=0.8)
+            axes.text(start + length / 2, -0.15, name, ha="center", va="bottom")
+            start += length
+        axes.set(xlabel="moments: before and after every layer's work", xlim=(0, moments), ylim=(len(whole), 0))
+        axes.set_title(title, pad=18)
+        axes.set_yticks([row + 0.5 for row in range(len(whole))], list(whole))
+        axes.grid(False)
+    said = ", ".join(f"{name} {sum(there)}" for name, there in whole.items())
+    return Plot(figure, f"{title}. Moments of {moments} at which each is whole: {said}.")

@@ -1,0 +1,75 @@
+"""What all figures share: a look, and a sentence beside each picture that holds its key numbers.
+
+A notebook stores the picture as PNG and the sentence as text, so that a reader without sight has the numbers and nbval compares them.
+The same category has the same colour and hatch in every lesson.  MB = 10^6 bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import matplotlib
+import matplotlib.style
+from matplotlib.figure import Figure
+
+STYLE = Path(__file__).with_name("course.mplstyle")
+# Okabe and Ito's colours, distinct for colour-blind readers, with a hatch for print.
+LOOK = {
+    "parameters": ("#0072B2", ""),
+    "gradients": ("#D55E00", "//"),
+    "master weights": ("#009E73", ""),
+    "optimizer states": ("#56B4E9", "\\\\"),
+    "buffers": ("#999999", "xx"),
+    "activations": ("#E69F00", ".."),
+    "inputs": ("#CC79A7", "--"),
+    "other": ("#444444", ""),
+}
+PARTS = ("#332288", "#88CCEE", "#DDCC77", "#AA4499", "#117733")  # Paul Tol's, for what is no memory category
+ACTIONS = {  # of a pipeline
+    "F": ("#0072B2", "forward"),
+    "B": ("#D55E00", "backward"),
+    "I": ("#CC79A7", "backward: input"),
+    "W": ("#009E73", "backward: weights"),
+}
+VISIBLE = 0.002  # a category that is a smaller part of the tallest bar cannot be seen, and is left out of the legend
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+class Plot:
+    """A matplotlib figure and the sentence that says what it shows; the last expression of a cell displays both."""
+
+    def __init__(self, figure, sentence):
+        self.figure, self.sentence = figure, sentence
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png", bbox_inches="tight", metadata={"Software": None})  # tight: nothing is cut off
+        return {"image/png": file.getvalue(), "text/plain": f"Figure: {self.sentence}"}
+
+
+def new_figure(columns=1, **options):
+    """A figure in the course's style, and its axes (one, or a list where there are several columns)."""
+    with matplotlib.style.context(STYLE):
+        figure = Figure(**options)
+        axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
+    return figure, axes[0] if columns == 1 else axes
+
+
+def unit(largest):
+    """The unit that keeps numbers short: (divisor, name)."""
+    for divisor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest >= divisor:
+            return divisor, name
+    return 1, "bytes"
+
+
+def amount(size):
+    """A number of bytes for a sentence: '3,528,912 bytes' or '3.5 GB'."""
+    divisor, name = unit(size)
+    return f"{size:,.0f} bytes" if size < 1e9 else f"{size / divisor:,.1f} {name}"
+
+
+def legend_below(axes, distance):
+    """The legend under the axes, in the order in which things are stacked from the bottom."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -distance), ncols=4)

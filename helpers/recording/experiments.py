@@ -1,0 +1,319 @@
+"""The lessons' experiments at any size, as functions for `launch`: what `helpers.recording.record` runs on GPUs and stores.
+
+Each returns plain numbers, so that a report can be written as JSON; those that use DeepSpeed take its configuration, `config`, which
+`configuration` makes.  Sequences are as long as the model's context.  Bytes are exact; seconds are wall-clock time of this rank.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import nullcontext
+
+BUCKET = 50_000_000  # elements; small beside billions of parameters
+MICRO_BATCHES = 2
+TENSOR_RULES = {
+    "use_default_specs": False,
+    "layer_specs": [
+        {"patterns": [r".*\.qkv\.weight$"], "partition_type": "column", "shape": [3, -1], "partition_dim": 0},
+        {"patterns": [r".*\.up\.weight$"], "partition_type": "column"},
+        {"patterns": [r".*\.out\.weight$", r".*\.down\.weight$"], "partition_type": "row"},
+    ],
+}
+
+
+def configuration(experiment, ranks, stage=1, micro_batches=MICRO_BATCHES, **arguments):
+    """DeepSpeed's for an experiment, in bf16 and with one sequence per micro-batch; None where it configures nothing."""
+    if experiment in ("activations", "bandwidth", "beside"):
+        return None
+    found = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": micro_batches,
+        "gradient_clipping": 0.0,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
+        "zero_optimization": {
+            "stage": 3 if experiment == "construction" else stage,
+            "reduce_bucket_size": BUCKET,
+            "overlap_comm": False,
+            "stage3_param_persistence_threshold": 0,
+        },
+    }
+    return found | ({"tensor_parallel": {"autotp_size": ranks, "partition_config": TENSOR_RULES}} if experiment == "tensor" else {})
+
+
+def _device():
+    from deepspeed.accelerator import get_accelerator
+
+    return get_accelerator().current_device_name()
+
+
+def _sharing():
+    """Whether ranks share GPUs, so that their seconds say nothing."""
+    import torch
+
+    return "cuda" in _device() and int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count()
+
+
+def _wait():
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().synchronize()
+
+
+def _read_allocator():
+    """What torch's allocator and the driver say on a GPU, in bytes; empty on a CPU.  Gives workspaces back, and begins a new peak.
+
+    `requested` is what was asked for, `workspaces` what matrix products hold of it for themselves.  Blocks are larger: `rounding` to whole
+    512 bytes, `unsplit` where what was left of a block was too small to be split off (`largest_unsplit`: of one block); together they are
+    `allocated`.  `reserved` is what the allocator keeps, `used` what the GPU has given to all its processes.
+    """
+    import torch
+
+    if "cuda" not in _device():
+        return {}
+    statistics = torch.cuda.memory_stats()
+    free, total = torch.cuda.mem_get_info()
+    active = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"] if block["state"] == "active_allocated"]
+    rounded = [-(-block["requested_size"] // 512) * 512 for block in active]
+    unsplit = [block["size"] - size for block, size in zip(active, rounded)]
+    torch._C._cuda_clearCublasWorkspaces()
+    requested = statistics["requested_bytes.all.current"]
+    found = {
+        "requested": requested,
+        "requested_peak": statistics["requested_bytes.all.peak"],
+        "rounding": sum(rounded) - sum(block["requested_size"] for block in active),
+        "unsplit": sum(unsplit),
+        "largest_unsplit": max(unsplit),
+        "allocated": statistics["allocated_bytes.all.current"],
+        "reserved": statistics["reserved_bytes.all.current"],
+        "used": total - free,
+        "workspaces": requested - torch.cuda.memory_stats()["requested_bytes.all.current"],
+    }
+    torch.cuda.reset_peak_memory_stats()
+    return found
+
+
+def _noted(snapshot):
+    """A snapshot of the ledger beside what the allocator says."""
+    return {"categories": snapshot.categories, "peak": snapshot.peak, "settled": snapshot.settled, **_read_allocator()}
+
+
+def _built(size, config, checkpointing=True):
+    """The course's GPT in bf16, made on this rank's device; under stage 3 in parts."""
+    import torch
+    from helpers import models
+
+    whole = config["zero_optimization"]["stage"] != 3
+    torch.set_default_dtype(torch.bfloat16 if whole else torch.float32)
+    with torch.device(_device()) if whole else nullcontext():
+        model = models.build(models.GPT, size, checkpointing=checkpointing, config=config)
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
+def zero(size, config):
+    """Two steps of ZeRO under the ledger, the second one noted; then two more by the clock where every rank has a GPU of its own.
+
+    Returns:
+        {"start": peak bytes of everything before the second step, "moments": {moment: bytes as in `_noted`}, "seconds": [of each step]}.
+        The peak of a moment is that since the moment before.
+    """
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+    from helpers.measure.ledger import Ledger
+
+    deepspeed.init_distributed()
+    moments, seconds = {}, []
+    with Ledger() as ledger:
+        model = _built(size, config)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        ledger.watch(engine)
+
+        def micro_batch(number):
+            batch = corpus.batch(number, comm.get_world_size(), size.context, comm.get_rank(), comm.get_world_size(), engine.device)
+            engine.backward(engine(*batch))
+
+        for micro in range(2 * MICRO_BATCHES):
+            if micro == MICRO_BATCHES:
+                start = _noted(ledger.snapshot("start"))["peak"]
+            micro_batch(micro)
+            if micro >= MICRO_BATCHES:
+                moment = "after backward" if micro == 2 * MICRO_BATCHES - 1 else "between micro-batches"
+                moments[moment] = _noted(ledger.snapshot(moment))
+            engine.step()
+        moments["after step"] = _noted(ledger.snapshot("after step"))
+    for _ in range(0 if _sharing() else 2):
+        _wait()
+        started = time.perf_counter()
+        for micro in range(MICRO_BATCHES):
+            micro_batch(micro)
+            engine.step()
+        _wait()
+        seconds.append(time.perf_counter() - started)
+    return {"start": start, "moments": moments, "seconds": seconds}
+
+
+def activations(size, checkpointing):
+    """What a forward pass of one sequence keeps, in bf16 and without DeepSpeed: {"kept": bytes, "peak": bytes of forward and backward}."""
+    import torch
+    from helpers import corpus, models
+    from helpers.measure.ledger import Ledger
+
+    with Ledger("cuda" if "cuda" in _device() else "cpu") as ledger:
+        with torch.device(_device()):
+            model = models.build(models.GPT, size, checkpointing=checkpointing).bfloat16()
+        ledger.watch(model)
+        batch = corpus.batch(0, 1, size.context, device=_device())
+        ledger.snapshot("start")
+        loss = model(*batch)
+        kept = ledger.snapshot("after forward")
+        loss.backward()
+        peak = ledger.snapshot("after backward").peak
+    return {"kept": kept["activations"], "peak": peak}
+
+
+def bandwidth(message_bytes):
+    """Seconds of one all-reduce for each size of message, the best of six."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    deepspeed.init_distributed()
+    seconds = []
+    for size in message_bytes:
+        message, best = torch.ones(size // 4, device=_device()), float("inf")
+        for _ in range(6):
+            comm.barrier()
+            _wait()
+            started = time.perf_counter()
+            comm.all_reduce(message)
+            _wait()
+            best = min(best, time.perf_counter() - started)
+        seconds.append(best)
+    return {"seconds": seconds}
+
+
+def beside(buffer):
+    """What a rank's GPU has given away outside torch's allocator, in bytes, after each of a job's first operations; empty on a CPU.
+
+    Args:
+        buffer: of NCCL per channel and peer, bytes (`NCCL_BUFFSIZE`).
+    """
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    os.environ["NCCL_BUFFSIZE"] = str(buffer)
+    on_gpu, ranks, found = "cuda" in _device(), int(os.environ["WORLD_SIZE"]), {}
+
+    def note(operation):
+        _wait()
+        if on_gpu:
+            free, total = torch.cuda.mem_get_info()
+            found[operation] = total - free - torch.cuda.memory_reserved()
+
+    part, whole = torch.ones(2**20, device=_device()), torch.ones(2**20 * ranks, device=_device())
+    note("context")
+    square = torch.ones(1024, 1024, device=_device(), dtype=torch.bfloat16)
+    torch.nn.functional.gelu(square @ square).sum()
+    note("matrix products")
+    deepspeed.init_distributed()
+    comm.barrier()
+    note("communicator")
+    comm.all_reduce(whole)
+    note("all-reduce")
+    comm.all_gather_into_tensor(whole, part)
+    note("all-gather")
+    comm.reduce_scatter_tensor(part, whole)
+    note("reduce-scatter")
+    comm.all_reduce(part, group=comm.new_group(range(ranks)))
+    note("second communicator")
+    return found
+
+
+def tensor(size, config):
+    """All ranks share every matrix (AutoTP): {"numbers": of each parameter on this rank, "activations": bytes, "moments": as in `zero`}."""
+    import deepspeed
+    from helpers import corpus
+    from helpers.measure.ledger import Ledger
+
+    deepspeed.init_distributed()
+    with Ledger() as ledger:
+        model = _built(size, config, checkpointing=False)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        ledger.watch(engine)
+        for micro in range(MICRO_BATCHES + 1):
+            loss = engine(*corpus.batch(micro, 1, size.context, device=engine.device))
+            kept = ledger.snapshot("after forward")
+            engine.backward(loss)
+            del loss
+            if micro < MICRO_BATCHES:
+                engine.step()
+        found = _noted(ledger.snapshot("between micro-batches"))
+    numbers = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"numbers": numbers, "activations": kept["activations"], "moments": {"between micro-batches": found}}
+
+
+def pipeline(size, config):
+    """Consecutive layers on consecutive ranks: {"numbers", "moments": after the step, "timeline": [[kind, start, end]] of a step, seconds}."""
+    import contextlib
+    import io
+
+    import deepspeed
+    from deepspeed.pipe import LayerSpec, PipelineModule
+    from helpers import corpus, models
+    from helpers.measure.ledger import Ledger
+
+    deepspeed.init_distributed()
+    layers = [LayerSpec(models.Embedding, size), *[LayerSpec(models.Block, size)] * size.layers, LayerSpec(models.Head, size)]
+    with Ledger() as ledger, contextlib.redirect_stdout(io.StringIO()):
+        net = PipelineModule(layers, num_stages=deepspeed.comm.get_world_size(), loss_fn=models.NextTokenLoss(), partition_method="parameters")
+        engine, *_ = deepspeed.initialize(model=net, config=config)
+        ledger.watch(engine)
+        timeline = _timed(engine)
+        for step in range(2):
+            timeline.clear()
+            rows = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
+            engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in rows)))
+        moments = {"after step": _noted(ledger.snapshot("after step"))}
+    numbers = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"numbers": numbers, "moments": moments, "timeline": timeline}
+
+
+def _timed(engine):
+    """A list that fills with [kind, start, end] of the engine's forward ("F") and backward ("B") passes; the device is waited for around each."""
+    timeline = []
+
+    def timed(kind, instruction):
+        def execute(engine, *arguments, **options):
+            _wait()
+            started = time.perf_counter()
+            instruction(engine, *arguments, **options)
+            _wait()
+            timeline.append([kind, round(started, 6), round(time.perf_counter(), 6)])
+
+        return execute
+
+    kinds = {"ForwardPass": "F", "BackwardPass": "B"}
+    table = engine._INSTRUCTION_MAP.items()
+    engine._INSTRUCTION_MAP = {kind: timed(kinds[kind.__name__], run) if kind.__name__ in kinds else run for kind, run in table}
+    return timeline
+
+
+def construction(size, config, partitioned):
+    """Building in bf16 under `zero.Init` on the device, or whole in fp32 in the host's memory: {"held", "peak": bytes, "seconds"}."""
+    import deepspeed
+    from helpers import models
+    from helpers.measure.ledger import Ledger
+
+    deepspeed.init_distributed()
+    deepspeed.comm.barrier()
+    with Ledger(None if partitioned else "cpu") as ledger:
+        started = time.perf_counter()
+        model = models.build(models.GPT, size, config=config if partitioned else None)
+        _wait()
+        seconds, peak = time.perf_counter() - started, ledger.peak
+        held = ledger.watch(model).snapshot("built")["parameters"]
+    return {"held": held, "peak": peak, "seconds": seconds}

@@ -1,0 +1,182 @@
+"""Record the lessons' experiments at real sizes: `python -m helpers.recording.record [experiment ...] [--out FOLDER]`.
+
+Writes one JSON file per experiment and machine, after every run: what was run (configuration, shapes, command, commit), on what (hardware,
+versions), and the raw numbers of every rank.  Nothing derived is stored.  A run that is recorded again replaces the one before.
+Lessons that are opened from `work/` prefer the files in `work/recorded/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from helpers import models
+from helpers.launcher.failures import LaunchError, RankError
+from helpers.launcher.jobs import launch
+from helpers.launcher.machine import gpu_count
+from helpers.paths import ROOT, WORK
+from helpers.recording import experiments
+
+SIZES = {
+    "tiny": models.TINY,
+    "124M": models.GPT2,
+    "1.5B": models.GPT2_XL,
+    "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32),
+}
+NCCL_BUFFERS = [2**22, 2**24]  # bytes; the first is NCCL's own choice
+MESSAGES = [4 * 2**power for power in range(8, 29, 2)]
+TIMEOUT = 280  # seconds of one run
+
+
+def plan(experiment, sizes, counts, stages=(0, 1, 2, 3)):
+    """The runs of an experiment: (ranks, keyword arguments)."""
+    several = [ranks for ranks in counts if ranks > 1]
+    if experiment == "zero":
+        return [(ranks, {"size": size, "stage": stage}) for size in sizes for ranks in counts for stage in stages]
+    if experiment == "activations":
+        return [(1, {"size": size, "checkpointing": checkpointing}) for size in sizes for checkpointing in (False, True)]
+    if experiment == "beside":
+        return [(ranks, {"buffer": buffer}) for ranks in counts for buffer in NCCL_BUFFERS]
+    if experiment == "bandwidth":
+        return [(ranks, {"message_bytes": MESSAGES}) for ranks in several]
+    if experiment == "tensor":
+        return [(ranks, {"size": size}) for size in sizes for ranks in several if SIZES[size].heads % ranks == 0]
+    if experiment == "pipeline":
+        return [(ranks, {"size": size, "micro_batches": 4 * ranks}) for size in sizes for ranks in several]
+    if experiment == "construction":
+        return [(ranks, {"size": size, "partitioned": partitioned}) for size in sizes for ranks in several for partitioned in (False, True)]
+    raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; not {experiment!r}")
+
+
+EXPERIMENTS = ("zero", "activations", "beside", "bandwidth", "tensor", "pipeline", "construction")
+SHARING = ("zero", "tensor")  # say something where ranks share a GPU: a rank's bytes are the same, times are not
+
+
+def shapes(size):
+    """Every parameter's shape, in the model's order."""
+    with torch.device("meta"):
+        return [list(parameter.shape) for parameter in models.GPT(size).parameters()]
+
+
+def machine():
+    """Hardware and versions, as a rank sees them."""
+    import deepspeed
+    from deepspeed.accelerator import get_accelerator
+
+    on_gpu = get_accelerator().device_name() == "cuda"
+    name = torch.cuda.get_device_name() if on_gpu else f"CPU, {os.cpu_count()} cores"
+    memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else None
+    versions = {"python": sys.version.split()[0], "torch": torch.__version__, "deepspeed": deepspeed.__version__}
+    if on_gpu:
+        versions |= {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+    return {"device": name, "device_memory": memory, "versions": versions}
+
+
+def commit():
+    """The course's commit, with a + where files differ from it; `COURSE_COMMIT` where they came without their history."""
+    if given := os.environ.get("COURSE_COMMIT"):
+        return given
+
+    def git(*words):
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
+
+    return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "helpers") else "") or "unknown"
+
+
+def run(experiment, ranks, arguments, device):
+    """One run: the configuration it used, and its reports, or why there are none."""
+    function, config = getattr(experiments, experiment), experiments.configuration(experiment, ranks, **arguments)
+    known = arguments | {"config": config} | ({"size": SIZES[arguments["size"]]} if "size" in arguments else {})
+    given = {name: known[name] for name in inspect.signature(function).parameters}
+    noted = {"ranks": ranks, "arguments": arguments, "configuration": config}
+    started = time.monotonic()
+    try:
+        noted["reports"] = list(launch(function, ranks=ranks, arguments=given, device=device, timeout=TIMEOUT))
+    except (LaunchError, MemoryError, RankError) as error:
+        noted["error"] = str(error)
+    said = noted.get("error", "recorded").splitlines()[0]
+    print(f"{experiment}, {ranks} ranks, {arguments}: {said}, {time.monotonic() - started:.0f} s", flush=True)
+    return noted
+
+
+def write(path, content):
+    """The whole file or none of it, also when interrupted."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".tmp")
+    half.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+    half.replace(path)
+
+
+def record(experiment, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
+    """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run."""
+    if device == "cuda" and experiment not in SHARING:
+        counts = [ranks for ranks in counts if ranks <= gpu_count()]
+    if device == "cpu" and experiment == "beside":
+        counts = []  # it is about GPUs
+    todo = plan(experiment, sizes, counts, stages)
+    if not todo:
+        print(f"{experiment}: nothing to run with {counts} ranks")
+        return None
+    about = {"gpus": gpu_count() if device != "cpu" else 0, **launch(machine, ranks=1, device=device)[0]}
+    path = folder / f"{experiment}-{about['gpus']}-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
+    found = json.loads(path.read_text()) if path.exists() else {"experiment": experiment, "sizes": {}, "shapes": {}, "runs": []}
+    for ranks, arguments in todo:
+        if name := arguments.get("size"):
+            found["sizes"][name], found["shapes"][name] = asdict(SIZES[name]), shapes(SIZES[name])
+        provenance = {
+            "on": about,
+            "command": " ".join(["python -m helpers.recording.record", *sys.argv[1:]]),
+            "commit": commit(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        done = run(experiment, ranks, arguments, device) | provenance
+        if "error" in done and 0 < about["gpus"] < ranks:
+            continue  # says nothing of ranks with a GPU of their own
+        others = [other for other in found["runs"] if (other["ranks"], other["arguments"]) != (ranks, arguments)]
+        found["runs"] = [*others, done]
+        write(path, found)
+    return path if path.exists() else None
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.recording.record",
+        description="Record the lessons' experiments at real sizes.  Experiments are named first, options after them.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("experiments", nargs="*", metavar="experiment", default=list(EXPERIMENTS), help="which to run")
+    parser.add_argument("--out", type=Path, default=WORK / "recorded", help="folder of the JSON files")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"], help="parameters of the models")
+    parser.add_argument(
+        "--ranks", nargs="+", type=int, choices=range(1, 65), metavar="RANKS", default=[1, 2, 4, 8], help="as many as there are GPUs for"
+    )
+    parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero")
+    parser.add_argument("--share", action="store_true", help=f"{' and '.join(SHARING)}: more ranks than GPUs too, which share them; without times")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the recorder, with a small model")
+    options = parser.parse_args()
+    if unknown := set(options.experiments) - set(EXPERIMENTS):
+        parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")
+    gpus = gpu_count()
+    counts = [ranks for ranks in options.ranks if options.device == "cpu" or ranks <= gpus or (options.share and gpus)]
+    if not counts:
+        wanted = " or ".join(map(str, options.ranks))
+        parser.error(f"{wanted} ranks need a GPU each, and there are {gpus} here: `zero --device cpu --sizes tiny` records a small model without")
+    paths = [record(experiment, options.sizes, counts, options.device, options.out, options.stages) for experiment in options.experiments]
+    for path in filter(None, paths):
+        print(path)
+    if not any(paths):
+        sys.exit("nothing was recorded")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Real processes, real faults.  After every test the next launch works and nothing is left but the idle forkserver.
+
+Whatever these tests start carries a mark in its environment, so that a process is found though it has lost its parents.  Temporary
+files and the cache of compiled extensions lie in folders of this session's own.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import cloudpickle
+import psutil
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not import the tests
+
+REPOSITORY = Path(__file__).parents[2]
+MARK = f"LAUNCHER_TEST={uuid.uuid4()}"
+SHARED = ("deepspeed", "torch", "nccl", "gloo", "psm_", "sem.")  # other programs of this user have shared memory too
+PROMPT = 2.0  # seconds in which a fault must be told, or an orphan gone
+SLACK = 4.0  # seconds more, since two cores may have other work
+
+# Plays the notebook kernel: runs cells from stdin, interrupted only while one runs, and answers each with one line.
+KERNEL = """
+import json, signal, sys
+cells, answers, space = sys.stdin, sys.stdout, {"__name__": "__main__"}
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for cell in cells:
+    error = None
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        exec(compile(json.loads(cell), "cell", "exec"), space)
+    except BaseException as problem:
+        error = [type(problem).__name__, str(problem)]
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("answer", json.dumps([space.pop("value", None), error]), flush=True)
+"""
+
+
+def eventually(condition, seconds=PROMPT + SLACK):
+    """Whether a condition comes true in time."""
+    until = time.monotonic() + seconds
+    while not (reached := condition()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return bool(reached)
+
+
+def running(processes):
+    """Those that have not ended; a zombie has."""
+    found = []
+    for process in processes:
+        try:
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # it is just ending
+            pass
+    return found
+
+
+def marked(process):
+    try:
+        return MARK in Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+
+
+def ours():
+    """Every process that these tests have started and that still runs, whoever its parent is now."""
+    children = psutil.Process().children(recursive=True)
+    return running({*children, *(process for process in psutil.process_iter() if marked(process))})
+
+
+def listening(processes):
+    """Addresses on which processes accept TCP connections."""
+    found = set()
+    for process in processes:
+        try:
+            found |= {connection.laddr for connection in process.net_connections("tcp") if connection.status == psutil.CONN_LISTEN}
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # it is just ending
+            pass
+    return found
+
+
+def command(process):
+    """The beginning of its command line; nothing where it has just ended."""
+    try:
+        return " ".join(process.cmdline()[:3])
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return ""
+
+
+def remains():
+    """What a launch could leave behind, as plain data that can be compared."""
+    processes = ours()
+    return {
+        "processes": sorted(filter(None, (command(process) for process in processes))),
+        "ports": listening([psutil.Process(), *processes]),
+        "shared memory": sorted(name for name in os.listdir("/dev/shm") if name.startswith(SHARED)),
+        "temporary files": sorted(os.listdir(tempfile.gettempdir())),
+        "extensions": sorted(str(path) for path in Path(os.environ["TORCH_EXTENSIONS_DIR"]).rglob("*")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }
+
+
+class Kernel:
+    """A process that plays the notebook kernel.  `folder` is where its ranks say that they are ready."""
+
+    def __init__(self, folder, directory=REPOSITORY, **environment):
+        self.folder = Path(folder)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", KERNEL],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=directory, env=os.environ | environment, start_new_session=True,
+        )  # fmt: skip
+        self.lines, self.printed = queue.Queue(), []
+        self.reader = threading.Thread(target=lambda: [self.lines.put(line) for line in self.process.stdout], daemon=True)
+        self.reader.start()
+        self.seen = set()
+
+    def start(self, cell):
+        self.process.stdin.write(json.dumps(cell) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self, seconds=60):
+        """The value that a cell left behind, and its error as [type, message], or None."""
+        until = time.monotonic() + seconds
+        while True:
+            line = self.lines.get(timeout=max(until - time.monotonic(), 0.001))
+            if line.startswith("answer "):
+                return json.loads(line.removeprefix("answer "))
+            self.printed.append(line)
+
+    def run(self, cell, seconds=60):
+        self.start(cell)
+        value, error = self.answer(seconds)
+        assert error is None, error
+        return value
+
+    def works(self):
+        """Whether the next launch does what it should."""
+        return self.run("from helpers import launch\nvalue = list(launch(lambda: __import__('os').environ['RANK'], 2))") == ["0", "1"]
+
+    def occupy(self, state, ranks=2, launcher=None):
+        """Start ranks that sleep, wait in a barrier, or hold the interpreter's lock; each has also started a program."""
+        for file in self.folder.glob("ready-*"):
+            file.unlink()
+        self.start(f"{STATES}\nlaunch(occupied, {ranks}, {{'state': {state!r}, 'folder': {str(self.folder)!r}}}, launcher={launcher!r})")
+
+    def ready(self, ranks=2, seconds=60):
+        return eventually(lambda: len(list(self.folder.glob("ready-*"))) == ranks, seconds)
+
+    def processes(self):
+        """This process and all that it has started."""
+        return [self.process_itself(), *self.process_itself().children(recursive=True)]
+
+    def process_itself(self):
+        return psutil.Process(self.process.pid)
+
+    def interrupt(self):
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.reader.join(5)
+        self.process.stdout.close()
+
+
+STATES = """
+import ctypes, os, subprocess, time
+from pathlib import Path
+
+def occupied(state, folder):
+    import deepspeed
+    rank = os.environ["RANK"]
+    if state == "barrier":
+        deepspeed.init_distributed()
+    subprocess.Popen(["sleep", "60"])
+    Path(folder, "ready-" + rank).touch()
+    if state == "gil":
+        ctypes.PyDLL(None).sleep(60)
+    elif state == "barrier" and rank != "0":
+        deepspeed.comm.barrier()
+    else:
+        time.sleep(60)
+"""
+
+
+def all_reduced(number):
+    """In a rank: the sum of a number over all ranks."""
+    import deepspeed
+    import torch
+
+    deepspeed.init_distributed()
+    total = torch.tensor(number)
+    torch.distributed.all_reduce(total)
+    return total.item()

@@ -1,0 +1,73 @@
+"""The rules that stored notebooks keep."""
+
+import re
+
+import nbformat
+import pytest
+from helpers.lesson.copies import lessons
+
+LONGEST_CELL, LONGEST_TEXT = 20, 130  # lines of code, words
+NOISE = re.compile(r"UserWarning|FutureWarning|DeprecationWarning|\[W\d{3,} |/home/|/root/|/tmp/|/work/")
+IGNORED = {"nbval-ignore-output", "nbval-skip"}
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+def said(cell):
+    return "\n".join([output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs])
+
+
+@pytest.fixture(params=lessons(), ids=lambda path: path.stem)
+def notebook(request):
+    return nbformat.read(request.param, as_version=4)
+
+
+def test_cells_are_short(notebook):
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "code" and "solution" not in tags:
+            assert len(cell.source.splitlines()) <= LONGEST_CELL, cell.source
+        if cell.cell_type == "markdown":
+            assert len(cell.source.split()) <= LONGEST_TEXT, cell.source
+
+
+def test_at_most_a_quarter_of_the_cells_are_not_compared(notebook):
+    cells = code_cells(notebook)
+    ignored = [cell for cell in cells if IGNORED & set(cell.metadata.get("tags", []))]
+    assert 4 * len(ignored) <= len(cells)
+
+
+def test_outputs_are_those_of_one_clean_run(notebook):
+    counts = [cell.execution_count for cell in code_cells(notebook)]
+    assert counts == list(range(1, len(counts) + 1))
+    for cell in code_cells(notebook):
+        assert not NOISE.search(said(cell)), said(cell)
+        assert not any(output.get("name") == "stderr" for output in cell.outputs)
+        assert all(output.get("data") != {} for output in cell.outputs)
+
+
+def test_every_figure_has_its_sentence(notebook):
+    figures = [output.data for cell in code_cells(notebook) for output in cell.outputs if "image/png" in output.get("data", {})]
+    assert figures and all(figure["text/plain"].startswith("Figure: ") for figure in figures)
+
+
+def test_one_title_and_no_skipped_level(notebook):
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", re.sub(r"```.*?```", "", text, flags=re.S), flags=re.M)]
+    assert levels.count(1) == 1 and levels[0] == 1
+    assert all(following <= level + 1 for level, following in zip(levels, levels[1:]))
+
+
+def test_nothing_varies_in_the_metadata(notebook):
+    for cell in notebook.cells:
+        assert set(cell.metadata) <= {"tags", "jupyter"}
+    assert set(notebook.metadata) == {"kernelspec", "language_info"} and set(notebook.metadata.language_info) == {"name"}
+
+
+def test_exercises_are_stored_as_not_yet_and_then_correct(notebook):
+    verdicts = [line for cell in code_cells(notebook) for line in said(cell).splitlines() if line.startswith(("not yet", "correct"))]
+    half = len(verdicts) // 2
+    assert half >= 3
+    assert all(line.startswith("not yet") for line in verdicts[:half]) and all(line.startswith("correct") for line in verdicts[half:])

@@ -1,0 +1,154 @@
+"""The ledger against torch's profiler, and against itself."""
+
+import itertools
+
+import pytest
+import torch
+from helpers import corpus, launch, models, theory
+from helpers.measure.ledger import CATEGORIES, Ledger
+
+
+def profiled_steps():
+    """Two training steps of a GPT under the ledger and under torch's profiler: (current, peak) of either, in bytes.
+
+    All is built inside, since the profiler drops what becomes of blocks that it did not see being allocated.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    ids, targets = corpus.batch(0, 2, 64)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, Ledger("cpu") as ledger:
+        ids, targets = ids.clone(), targets.clone()
+        model = models.GPT()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            model(ids, targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        current, peak = ledger.current, ledger.peak
+    changes = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    running = list(itertools.accumulate(changes))
+    return (current, peak), (running[-1], max(running))
+
+
+def test_equals_torchs_profiler_to_the_byte():
+    ledger, profiler = launch(profiled_steps, ranks=1, device="cpu")[0]
+    assert ledger == profiler
+
+
+def test_views_and_in_place_operations_are_no_new_bytes():
+    with Ledger("cpu") as ledger:
+        tensor = torch.zeros(1000)
+        tensor.view(10, 100).t()
+        tensor.add_(1)
+        assert ledger.current == ledger.peak == 4000
+        other = tensor + 1
+        assert ledger.current == 8000
+        del other
+        assert (ledger.current, ledger.peak) == (4000, 8000)
+
+
+def test_a_storage_resized_in_place_is_counted_anew():
+    with Ledger("cpu") as ledger:
+        tensor = torch.zeros(1000)
+        tensor.resize_(2000)
+        assert ledger.current == 8000
+        del tensor
+        assert ledger.current == 0
+
+
+def step_of_plain_torch():
+    with Ledger("cpu") as ledger:
+        model = models.GPT()
+        optimizer = torch.optim.AdamW(model.parameters())
+        ledger.watch(model, optimizer)
+        for _ in range(2):
+            ledger.mark("forward")
+            loss = model(*corpus.batch(0, 2, 64))
+            ledger.snapshot("after forward")
+            loss.backward()
+            del loss
+            ledger.snapshot("after backward")
+            optimizer.step()
+            optimizer.zero_grad()
+            ledger.snapshot("after step")
+    return ledger.snapshots, ledger.history()
+
+
+def test_categories_sum_to_the_total_at_every_event():
+    snapshots, history = launch(step_of_plain_torch, ranks=1, device="cpu")[0]
+    for snapshot in snapshots:
+        assert set(snapshot.categories) == set(CATEGORIES)
+        assert snapshot.peak >= snapshot.total
+        assert snapshot.settled
+    assert history.total[0] == 0
+    assert max(history.total) == max(snapshot.peak for snapshot in snapshots)
+    last = {category: values[-1] for category, values in history.totals.items()}
+    assert last == snapshots[-1].categories
+
+
+def test_plain_torch_by_category():
+    snapshots, _ = launch(step_of_plain_torch, ranks=1, device="cpu")[0]
+    parameters = theory.gpt_parameters(models.TINY)
+    forward, backward, step = snapshots[-3:]
+    assert forward["activations"] == theory.gpt_activation_bytes(models.TINY, 2, 64, 4)
+    assert forward["inputs"] == 2 * 8 * 2 * 64
+    assert backward["gradients"] == backward["parameters"] == 4 * parameters
+    assert step["gradients"] == step["activations"] == 0
+    assert step["optimizer states"] == 8 * parameters + 4 * len(list(models.GPT().parameters()))
+
+
+def losses(counted):
+    import deepspeed
+
+    config = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
+    config["zero_optimization"] = {"stage": 2, "reduce_bucket_size": 10_000}
+    ledger = Ledger("cpu")
+    if counted:
+        ledger.__enter__()
+    model = models.build(models.GPT)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    if counted:
+        ledger.watch(engine)
+    found = []
+    for step in range(4):
+        loss = engine(*corpus.batch(step, 2, 64))
+        engine.backward(loss)
+        engine.step()
+        found.append(loss.item())
+    if counted:
+        ledger.__exit__(None, None, None)
+    return found
+
+
+def test_counting_changes_no_loss():
+    with_ledger, without = (launch(losses, ranks=2, arguments={"counted": counted}, device="cpu") for counted in (True, False))
+    assert list(with_ledger) == list(without)
+
+
+def test_unknown_names_are_refused():
+    with Ledger("cpu") as ledger:
+        ledger.mark("here")
+        with pytest.raises(ValueError, match="there are here"):
+            ledger.history(start="nowhere")
+        with pytest.raises(ValueError, match="category"):
+            ledger.label("weights", torch.zeros(1))
+
+
+def test_hooks_are_removed():
+    model = models.GPT()
+    with Ledger("cpu") as ledger:
+        ledger.watch(model)
+    assert all(not part._forward_hooks and not part._forward_pre_hooks for part in model.modules())
+
+
+def test_history_between_marks_starts_at_the_first():
+    with Ledger("cpu") as ledger:
+        kept = torch.zeros(100)
+        ledger.mark("start")
+        torch.zeros(50)
+        ledger.mark("end")
+        other = torch.zeros(10)  # after the end
+    history = ledger.history("start", "end")
+    assert history.total == [400, 600, 400]
+    assert history.marks == [(0, "start"), (2, "end")]
+    del kept, other

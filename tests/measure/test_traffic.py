@@ -1,0 +1,171 @@
+"""Logged, ideal and sent bytes against each other, where they must agree and where they must not."""
+
+import pytest
+from helpers import launch, models, theory
+from helpers.measure.traffic import Traffic
+
+ELEMENTS = 1 << 18
+FRAME = 48  # bytes that gloo puts before each message
+
+
+def collectives():
+    """Traffic of one collective each on a tensor of ELEMENTS fp32 numbers, after a first call that opens the connections."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    deepspeed.init_distributed()
+    ranks, found = comm.get_world_size(), {}
+    whole, part = torch.ones(ELEMENTS), torch.ones(ELEMENTS // ranks)
+    calls = {
+        "all_reduce": lambda: comm.all_reduce(whole),
+        "all_gather_into_tensor": lambda: comm.all_gather_into_tensor(whole, part),
+        "reduce_scatter_tensor": lambda: comm.reduce_scatter_tensor(part, whole),
+        "broadcast": lambda: comm.broadcast(whole, 0),
+    }
+    for name, call in calls.items():
+        for _ in range(2):
+            comm.barrier()
+            with Traffic() as traffic:
+                call()
+        found[name] = traffic
+    return found
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def measured(request):
+    return request.param, launch(collectives, ranks=request.param, device="cpu")
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather_into_tensor"])
+def test_sent_is_ideal_where_gloo_is_optimal(measured, operation):
+    ranks, reports = measured
+    for found in reports:
+        (ideal,) = found[operation].ideal.values()
+        overhead = found[operation].sent - ideal
+        assert 0 < overhead < 0.002 * ideal and overhead % FRAME == 0
+
+
+def test_gloos_reduce_scatter_sends_as_much_as_an_all_reduce(measured):
+    ranks, reports = measured
+    for found in reports:
+        assert found["reduce_scatter_tensor"].sent == found["all_reduce"].sent
+        assert found["reduce_scatter_tensor"].ideal["reduce_scatter_tensor"] * 2 == found["all_reduce"].ideal["all_reduce"]
+
+
+def test_a_broadcast_sends_the_tensor_once_for_every_other_rank(measured):
+    ranks, reports = measured
+    sent = sum(found["broadcast"].sent for found in reports)
+    ideal = sum(found["broadcast"].ideal["broadcast"] for found in reports)
+    assert ideal == (ranks - 1) * 4 * ELEMENTS
+    assert 0 <= sent - ideal < 0.002 * ideal
+
+
+def test_logged_is_what_was_handed_in(measured):
+    ranks, reports = measured
+    for found in reports:
+        assert found["all_reduce"].logged == {"all_reduce": 4 * ELEMENTS}
+        assert found["all_gather_into_tensor"].logged == {"all_gather_into_tensor": 4 * ELEMENTS // ranks}
+
+
+def zero_1_step():
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": {"stage": 1, "reduce_bucket_size": 50_000},
+    }
+    model = models.build(models.GPT)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    for step in range(2):
+        batch = corpus.batch(step, comm.get_world_size(), 32, comm.get_rank(), comm.get_world_size())
+        with Traffic() as traffic:
+            engine.backward(engine(*batch))
+            engine.step()
+    return traffic
+
+
+def test_a_zero_1_step_sends_three_times_the_parameters_and_not_the_papers_two():
+    """DeepSpeed all-reduces whole buckets at stage 1 and all-gathers the updated weights: 2 + 1, times (N - 1) / N."""
+    ranks, size = 2, 2 * theory.gpt_parameters(models.TINY)
+    for traffic in launch(zero_1_step, ranks=ranks, device="cpu"):
+        small = 5  # overflow flag and norm
+        assert traffic.logged == {"all_reduce": size + small, "all_gather_into_tensor": size // ranks}
+        ideal = sum(traffic.ideal.values())
+        assert ideal == theory.wire_bytes("all_reduce", size + small, ranks) + theory.wire_bytes("all_gather", size, ranks)
+        assert 1 <= traffic.sent / ideal < 1.02
+
+
+def count_too_early():
+    with Traffic():
+        pass
+
+
+def test_counting_before_ranks_have_met_is_refused():
+    with pytest.raises(RuntimeError, match="init_distributed"):
+        launch(count_too_early, ranks=1)
+
+
+def in_pairs():
+    """An all-reduce among two of four ranks, then one among all."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    deepspeed.init_distributed()
+    pairs = [comm.new_group([0, 1]), comm.new_group([2, 3])]
+    tensor = torch.ones(ELEMENTS)
+    with Traffic() as traffic:
+        comm.all_reduce(tensor, group=pairs[comm.get_rank() // 2])
+        comm.all_reduce(tensor)
+    return traffic
+
+
+def test_a_message_within_a_group_is_counted_for_the_group():
+    for traffic in launch(in_pairs, ranks=4, device="cpu"):
+        assert [(message.ranks, message.count) for message in traffic.messages] == [(2, 1), (4, 1)]
+        assert traffic.ideal["all_reduce"] == sum(theory.wire_bytes("all_reduce", 4 * ELEMENTS, ranks) for ranks in (2, 4))
+
+
+def zero_steps(stage, accumulation, whole_buckets):
+    """The traffic of a third step under ZeRO, with nothing cached."""
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+
+    no_cache = ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold")
+    zero = {"stage": stage, "reduce_bucket_size": 50_000, "use_multi_rank_bucket_allreduce": whole_buckets}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": accumulation,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": {**zero, **{f"stage3_{name}": 0 for name in no_cache}},
+    }
+    model = models.build(models.GPT)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    ranks = comm.get_world_size()
+    for step in range(3):
+        with Traffic() as traffic:
+            for micro in range(accumulation):
+                engine.backward(engine(*corpus.batch(step * accumulation + micro, ranks, 16, comm.get_rank(), ranks)))
+                engine.step()
+    return traffic
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("stage, whole_buckets", [(0, True), (1, True), (1, False), (2, True), (2, False), (3, True)])
+def test_zero_sends_what_theory_says(stage, accumulation, whole_buckets):
+    ranks, size = 2, theory.gpt_parameters(models.TINY)
+    arguments = {"stage": stage, "accumulation": accumulation, "whole_buckets": whole_buckets}
+    traffic = launch(zero_steps, ranks=ranks, arguments=arguments, device="cpu")[0]
+    expected = theory.zero_wire_bytes(size, ranks, stage, 2, accumulation, whole_buckets)
+    table = models.TINY.vocabulary * models.TINY.width
+    if stage == 3:  # the token table is also the head: gathered twice more
+        expected += accumulation * 2 * theory.wire_bytes("all_gather", 2 * table, ranks)
+    small = sum(message.count * theory.wire_bytes("all_reduce", message.bytes, ranks) for message in traffic.messages if message.bytes < 16)
+    assert sum(traffic.ideal.values()) - small == expected

@@ -1,0 +1,217 @@
+"""Recorded runs: whole, small, and what theory predicts for them; and the recorder itself, on the CPU."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import models, theory
+from helpers.paths import ROOT
+from helpers.recording import experiments, record, recorded
+
+FILES = sorted(recorded.RECORDED.glob("*.json"))
+RUNS = [run for path in FILES for run in recorded.read(path)]
+WITH_STATES = [run for run in RUNS if run.experiment in ("zero", "tensor", "pipeline") and not run.error]
+NEEDED = {"ranks", "arguments", "on", "command", "commit", "date"}
+
+
+def named(run):
+    return "-".join([run.experiment, str(run.ranks), *(str(value) for value in run.arguments.values() if not isinstance(value, list))])
+
+
+def test_they_are_small():
+    assert FILES and sum(path.stat().st_size for path in FILES) < 200_000
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_says_what_was_run_on_what(path):
+    found = json.loads(path.read_text())
+    for name, size in found["sizes"].items():
+        assert found["shapes"][name] == record.shapes(models.GPTSize(**size))
+    planned = record.plan(found["experiment"], list(found["sizes"]), (1, 2, 4, 8))
+    for run in found["runs"]:
+        assert set(run) >= NEEDED and ("reports" in run) != ("error" in run)
+        assert (run["ranks"], run["arguments"]) in planned
+        assert run["on"]["gpus"] >= run["ranks"] or found["experiment"] in record.SHARING
+        assert run["configuration"] == experiments.configuration(found["experiment"], run["ranks"], **run["arguments"])
+        assert {"python", "torch", "deepspeed", "cuda", "nccl"} <= set(run["on"]["versions"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_commit_it_names_has_the_recorder(path):
+    for commit in {run["commit"] for run in json.loads(path.read_text())["runs"]}:
+        if subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit], capture_output=True).returncode:
+            pytest.skip("this copy has no history")
+        assert subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit + ":helpers/experiments.py"], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("run", RUNS, ids=named)
+def test_every_rank_reported(run):
+    assert bool(run.error) != (len(run.reports) == run.ranks)
+    assert not run.error or run.out_of_memory
+
+
+@pytest.mark.parametrize("run", WITH_STATES, ids=named)
+def test_states_are_those_predicted_to_the_byte(run):
+    for rank, report in enumerate(run.reports):
+        for moment, found in report["moments"].items():
+            assert found["settled"]
+            assert run.states(rank, moment) == run.predicted(rank, moment)
+
+
+@pytest.mark.parametrize("run", [run for run in WITH_STATES if run.experiment == "zero"], ids=named)
+def test_the_steps_peak_is_that_predicted_to_the_byte(run):
+    assert [run.step_peak(rank) for rank in range(run.ranks)] == [run.predicted_step_peak(rank) for rank in range(run.ranks)]
+
+
+def test_what_does_not_fit_was_predicted_not_to_fit():
+    failed = [run for run in RUNS if run.error]
+    assert failed and all(run.out_of_memory and run.predicted_step_peak(0) > run.device_memory for run in failed)
+
+
+@pytest.mark.parametrize("run", WITH_STATES, ids=named)
+def test_every_byte_of_the_gpu_is_explained(run):
+    """Torch was asked for the ledger's bytes, for workspaces of matrix products (whole MiB), and for one byte of NCCL's barrier; its blocks are
+    larger by rounding (less than 512 bytes each) and by ends that are not split off (1 MiB at most)."""
+    for report in run.reports:
+        for found in report["moments"].values():
+            assert found["requested"] - found["workspaces"] - sum(found["categories"].values()) == 1
+            assert found["workspaces"] % 2**20 == 0
+            assert found["requested"] + found["rounding"] + found["unsplit"] == found["allocated"] <= found["reserved"] <= found["used"]
+            assert found["largest_unsplit"] <= 2**20
+
+
+@pytest.mark.parametrize("run", [run for run in WITH_STATES if run.experiment == "zero" and not run.shared], ids=named)
+def test_beside_the_allocator_are_a_context_and_communicators(run):
+    """One communicator at stage 3, two below, each as large as in the experiment `beside`; and at most 300 MiB more (kernels, connections)."""
+    first, *_, last, second = recorded.runs("beside", ranks=run.ranks, buffer=record.NCCL_BUFFERS[0])[0].reports[0].values()
+    communicators = last + (0 if run.arguments["stage"] == 3 else second - last)
+    for report in run.reports:
+        for found in report["moments"].values():
+            assert first < communicators <= found["used"] - found["reserved"] <= communicators + 300 * 2**20
+
+
+def test_the_parts_of_a_gpu_are_all_it_gave_away():
+    run = recorded.runs("zero", ranks=2, stage=1)[0]
+    assert sum(recorded.device_parts(run).values()) == run.reports[0]["moments"]["between micro-batches"]["used"]
+    shared = next(run for run in RUNS if run.shared)
+    with pytest.raises(ValueError, match="where a rank has one of its own; this run: recorded on 2 x NVIDIA H200 shared by . ranks"):
+        recorded.device_parts(shared)
+
+
+def test_communicators_hold_whole_buffers():
+    small, large = (run.reports[0] for run in recorded.runs("beside", ranks=2))
+    for doing in ("communicator", "second communicator"):
+        grown, buffer = large[doing] - small[doing], record.NCCL_BUFFERS[1] - record.NCCL_BUFFERS[0]
+        assert grown > 0 and grown % buffer == 0
+
+
+def test_tensor_parallel_activations_are_those_predicted():
+    for run in recorded.runs("tensor"):
+        expected = theory.tensor_parallel_activation_bytes(run.size, 1, run.size.context, 2, run.ranks, run.device)
+        assert all(report["activations"] == expected for report in run.reports)
+
+
+def test_activations_are_those_predicted():
+    for run in recorded.runs("activations"):
+        formula = theory.checkpointed_activation_bytes if run.arguments["checkpointing"] else theory.gpt_activation_bytes
+        assert run.reports[0]["kept"] == formula(run.size, 1, run.size.context, 2, device=run.device)
+
+
+def test_construction_is_as_predicted():
+    for run in recorded.runs("construction"):
+        dtype, partitioned = ("bf16", True) if run.arguments["partitioned"] else ("fp32", False)
+        for report in run.reports:
+            assert report["peak"] == theory.construction_peak_bytes(models.module_sizes(run.size), run.ranks, dtype, partitioned)
+
+
+def test_a_run_that_nobody_recorded_is_named():
+    with pytest.raises(LookupError, match="helpers.recording.record zero"):
+        recorded.runs("zero", ranks=64)
+
+
+def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkeypatch):
+    stored = next(recorded.RECORDED.glob("bandwidth-*.json"))
+    record.write(tmp_path / "recorded" / stored.name, json.loads(stored.read_text().replace("H200", "H300")))
+    monkeypatch.setattr(recorded, "WORK", tmp_path)
+    assert "H200" in recorded.runs("bandwidth")[0].label
+    monkeypatch.chdir(tmp_path)
+    assert "H300" in recorded.runs("bandwidth")[0].label
+    assert "H200" in recorded.runs("zero", stage=3)[0].label
+
+
+def test_own_runs_that_failed_are_not_shown(tmp_path, monkeypatch):
+    failed = json.loads(next(recorded.RECORDED.glob("bandwidth-*.json")).read_text())
+    for run in failed["runs"]:
+        del run["reports"]
+        run["error"] = "CUDA out of memory"
+    record.write(tmp_path / "recorded" / "bandwidth-1-X.json", failed)
+    monkeypatch.setattr(recorded, "WORK", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert recorded.runs("bandwidth")[0].reports
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "zero-1-X.json").write_text("{")
+    with pytest.raises(ValueError, match="zero-1-X.json is damaged"):
+        list(recorded.read(tmp_path / "zero-1-X.json"))
+
+
+def out_of_memory_on_the_last(size):
+    import deepspeed
+
+    deepspeed.init_distributed()
+    if deepspeed.comm.get_rank() == 1:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    deepspeed.comm.barrier()
+
+
+def test_a_rank_out_of_memory_is_noted(monkeypatch):
+    monkeypatch.setattr(experiments, "tensor", out_of_memory_on_the_last)
+    assert "out of memory" in record.run("tensor", 2, {"size": "tiny"}, "cpu")["error"]
+
+
+def test_a_run_that_is_recorded_again_replaces_the_one_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "MESSAGES", [1024])
+    paths = {record.record("bandwidth", [], (1, 2), "cpu", tmp_path) for _ in range(2)}
+    assert len(paths) == 1 and len(list(recorded.read(paths.pop()))) == 1
+
+
+def test_a_shared_run_that_failed_is_not_kept(tmp_path, monkeypatch):
+    def fail(function, **_):
+        if function is record.machine:
+            return [{"device": "X", "device_memory": 10**9, "versions": {}}]
+        raise record.LaunchError("CUDA out of memory")
+
+    monkeypatch.setattr(record, "gpu_count", lambda: 1)
+    monkeypatch.setattr(record, "launch", fail)
+    path = record.record("zero", ["tiny"], (1, 2), "cuda", tmp_path, stages=(3,))
+    assert [run["ranks"] for run in json.loads(path.read_text())["runs"]] == [1]
+    assert record.record("zero", ["tiny"], (2,), "cuda", tmp_path / "none", stages=(3,)) is None
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [("zero --share", "need a GPU each, and there are 0"), ("zero --ranks 0", "invalid choice: 0"), ("one", "experiments are zero")],
+)
+def test_the_recorder_names_what_is_wrong(words, said):
+    done = subprocess.run([sys.executable, "-m", "helpers.recording.record", *words.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("experiment", [name for name in record.EXPERIMENTS if name != "beside"])
+def test_the_recorder_records(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "MESSAGES", [1024, 4096])
+    path = record.record(experiment, ["tiny"], (1, 2), "cpu", tmp_path)
+    found = list(recorded.read(path))
+    assert found and not any(run.error for run in found)
+    for run in found:
+        for rank, report in enumerate(run.reports):
+            for moment in report.get("moments", ()):
+                assert run.states(rank, moment) == run.predicted(rank, moment)
+
+
+def test_an_experiment_that_does_not_exist_is_named():
+    with pytest.raises(ValueError, match="zero, activations"):
+        record.plan("one", [], (1,))

@@ -1,0 +1,37 @@
+"""The rooms of `helpers/`: no circle among modules, and what a rank imports stays light."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+
+from helpers.paths import ROOT
+
+FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in (ROOT / "helpers").rglob("*.py")}
+
+
+def imported(name):
+    """Modules of `helpers` that a module imports, wherever in its text."""
+    found = set()
+    for node in ast.walk(ast.parse(FILES[name].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & set(FILES)) or {node.module}
+    return found & set(FILES) - {name}
+
+
+def test_no_circle():
+    list(TopologicalSorter({name: imported(name) for name in FILES}).static_order())  # raises CycleError, naming the circle
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    shown = "import sys, helpers; print([name for name in ('torch', 'deepspeed', 'matplotlib', 'numpy') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_rank_does_not_import_what_draws():
+    shown = "import sys, helpers.launcher.rank, helpers.measure.ledger, helpers.measure.traffic, helpers.models, helpers.theory; "
+    shown += "print('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"

@@ -1,0 +1,62 @@
+"""Activations, kept by layer and in whole: predicted and measured in a real DeepSpeed job, to the byte."""
+
+import pytest
+from helpers import launch, models, theory
+from helpers.models import GPTSize
+
+CASES = [
+    (size, batch, length, dtype, kernel)
+    for size, batch, length in ((GPTSize(), 2, 64), (GPTSize(260, 48, 32, 2, 4), 3, 40), (GPTSize(300, 128, 96, 1, 2), 1, 128))
+    for dtype in ("bf16", "fp32")
+    for kernel in ("sdpa", "explicit")
+]
+
+
+def forward(cases, checkpointing=False):
+    import deepspeed
+    from helpers import corpus
+    from helpers.measure.ledger import Ledger
+    from helpers.measure.saved import SavedActivations
+
+    found = []
+    for size, batch, length, dtype, kernel in cases:
+        config = {
+            "train_micro_batch_size_per_gpu": batch,
+            "bf16": {"enabled": dtype == "bf16"},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        }
+        with Ledger() as ledger:
+            model = models.build(models.GPT, size, kernel=kernel, checkpointing=checkpointing)
+            engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+            ledger.watch(engine)
+            with SavedActivations(engine) as saved:
+                loss = engine(*corpus.batch(0, batch, length))
+            found.append((saved, ledger.snapshot("after forward")["activations"]))
+            del loss
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return dict(zip(CASES, launch(forward, ranks=1, arguments={"cases": CASES}, device="cpu")[0]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"width{case[0].width}-{case[3]}-{case[4]}")
+def test_activations_of_every_layer(measured, case):
+    size, batch, length, dtype, kernel = case
+    element = 2 if dtype == "bf16" else 4
+    saved, total = measured[case]
+    assert saved.under("embedding") == theory.embedding_activation_bytes(length)
+    for layer in range(size.layers):
+        block = f"blocks.{layer}"
+        assert saved.under(f"{block}.attention") == theory.attention_activation_bytes(batch, length, size.width, size.heads, element, kernel)
+        assert saved.under(f"{block}.feed_forward") == theory.feed_forward_activation_bytes(batch, length, size.width, element)
+        assert saved.under(f"{block}.attention_norm") == theory.norm_activation_bytes(batch, length, size.width, element)
+        assert saved.under(block) == theory.block_activation_bytes(batch, length, size.width, size.heads, element, kernel)
+    assert total == saved.total + 4 == theory.gpt_activation_bytes(size, batch, length, element, kernel)  # 4: the loss itself
+
+
+def test_activations_with_checkpointing():
+    cases = [case for case in CASES if case[4] == "sdpa"]
+    for (size, batch, length, dtype, _), (_, total) in zip(cases, launch(forward, ranks=1, arguments={"cases": cases, "checkpointing": True})[0]):
+        assert total == theory.checkpointed_activation_bytes(size, batch, length, 2 if dtype == "bf16" else 4)

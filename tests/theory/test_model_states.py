@@ -1,0 +1,145 @@
+"""DeepSpeed's exact bytes per rank, predicted and measured by the ledger in real jobs, to the byte and by category."""
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from helpers import launch, models, theory
+from helpers.models import GPTSize
+
+SIZES = (
+    GPTSize(),
+    GPTSize(vocabulary=257, context=24, width=36, layers=3, heads=3),
+    GPTSize(vocabulary=331, context=32, width=128, layers=2, heads=4),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration of DeepSpeed: stage, dtype, `reduce_bucket_size` in elements, micro-batches per step, and other keys of its ZeRO section."""
+
+    stage: int
+    dtype: str = "bf16"
+    bucket: int = 20_000
+    accumulation: int = 2
+    grad_accum_dtype: str | None = None
+    zero: dict = field(default_factory=dict)
+
+    def configuration(self):
+        zero = {"stage": self.stage, "reduce_bucket_size": self.bucket, "overlap_comm": False, "stage3_param_persistence_threshold": 100}
+        return {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": self.accumulation,
+            "bf16": {"enabled": self.dtype == "bf16"},
+            "data_types": {"grad_accum_dtype": self.grad_accum_dtype} if self.grad_accum_dtype else {},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+            "zero_optimization": zero | self.zero,
+        }
+
+    def predicted(self, numels, ranks, rank, moment):
+        zero = self.configuration()["zero_optimization"]
+        return theory.deepspeed_bytes(
+            numels,
+            ranks,
+            rank,
+            self.stage,
+            self.dtype,
+            moment,
+            self.bucket,
+            zero["overlap_comm"],
+            zero["stage3_param_persistence_threshold"],
+            zero.get("contiguous_gradients", True),
+            self.grad_accum_dtype,
+            zero.get("sub_group_size", 10**9),
+        )
+
+    def predicted_peak(self, numels, ranks, rank):
+        """Of the step; None where the formula does not hold."""
+        zero = self.configuration()["zero_optimization"]
+        if self.dtype != "bf16" or self.grad_accum_dtype or not zero.get("contiguous_gradients", True):
+            return None
+        keys = zero["overlap_comm"], zero["stage3_param_persistence_threshold"], zero.get("sub_group_size", 10**9)
+        return theory.step_peak_bytes(numels, ranks, rank, self.stage, self.bucket, *keys)
+
+
+STATES = [Case(stage, dtype, bucket) for stage, dtype, bucket in itertools.product((0, 1, 2, 3), ("bf16", "fp32"), (5_000, 200_000))]
+RUNS = [(SIZES[0], 1), (SIZES[0], 2), (SIZES[1], 2), (SIZES[1], 4), (SIZES[2], 4)]
+LIVE, REUSE, PREFETCH = "stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"
+KNOBS = [
+    *(Case(stage, accumulation=accumulation) for stage in (1, 2, 3) for accumulation in (1, 3)),
+    *(Case(stage, zero={"overlap_comm": True}) for stage in (1, 2, 3)),
+    *(Case(stage, zero={"contiguous_gradients": False}) for stage in (1, 2, 3)),
+    *(Case(stage, grad_accum_dtype="fp32") for stage in (1, 2, 3)),
+    *(Case(stage, accumulation=1, grad_accum_dtype="fp32") for stage in (1, 2, 3)),
+    *(Case(3, zero={LIVE: live, REUSE: reuse, PREFETCH: prefetch}) for live, reuse, prefetch in ((0, 0, 0), (30_000, 10**9, 0), (10**9, 0, 50_000))),
+    *(Case(3, zero={"sub_group_size": size}) for size in (3_000, 30_000)),
+    *(Case(3, "fp32", zero={"stage3_param_persistence_threshold": threshold}) for threshold in (0, 2_000, 100_000)),
+]
+
+
+def measure(size, cases):
+    """Snapshots at every moment of the second step, for every case."""
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+    from helpers.measure.ledger import Ledger
+
+    deepspeed.init_distributed()
+    found = []
+    for case in cases:
+        with Ledger() as ledger:
+            model = models.build(models.GPT, size)
+            engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=case.configuration())
+            ledger.watch(engine)
+            for micro in range(2 * case.accumulation):
+                batch = corpus.batch(micro, comm.get_world_size(), 8, comm.get_rank(), comm.get_world_size(), engine.device)
+                engine.backward(engine(*batch))
+                del batch
+                if micro >= case.accumulation:
+                    ledger.snapshot("after backward" if micro == 2 * case.accumulation - 1 else "between micro-batches")
+                engine.step()
+            ledger.snapshot("after step")
+        found.append(ledger.snapshots)
+        engine.destroy()
+        del engine, model
+    return found
+
+
+def assert_predicted_to_the_byte(size, ranks, cases):
+    numels = [parameter.numel() for parameter in models.GPT(size).parameters()]
+    different, peaks = [], []
+    for rank, found in enumerate(launch(measure, ranks=ranks, arguments={"size": size, "cases": cases}, device="cpu")):
+        for case, snapshots in zip(cases, found):
+            assert len(snapshots) == case.accumulation + 1
+            for snapshot in snapshots:
+                predicted = case.predicted(numels, ranks, rank, snapshot.moment)
+                measured = {category: snapshot[category] for category in predicted}
+                assert snapshot.settled, f"unsettled: {snapshot}"
+                if measured != predicted or snapshot.total != sum(predicted.values()):
+                    different.append(f"{case} rank {rank} {snapshot.moment}: {snapshot.categories} where {predicted} was predicted")
+            if (peak := case.predicted_peak(numels, ranks, rank)) is not None:
+                peaks.append(snapshots[-1].peak - peak)
+    assert not different, "\n".join(different)
+    return peaks
+
+
+@pytest.mark.parametrize("size, ranks", RUNS, ids=lambda value: getattr(value, "width", value))
+def test_predicted_to_the_byte(size, ranks):
+    peaks = assert_predicted_to_the_byte(size, ranks, STATES)
+    assert_peaks(peaks, ranks)
+
+
+def assert_peaks(peaks, ranks):
+    """Of the step, measured - predicted: to the byte with one rank; with several, a scalar on its way may be there too."""
+    assert min(peaks) >= 0 and max(peaks) <= (0 if ranks == 1 else 64), peaks
+
+
+@pytest.mark.parametrize("ranks, cases", [(2, KNOBS), (4, KNOBS[::3])], ids=["2", "4"])
+def test_predicted_to_the_byte_with_other_knobs(ranks, cases):
+    assert_peaks(assert_predicted_to_the_byte(SIZES[1], ranks, cases), ranks)
+
+
+def test_a_partition_within_one_parameter():
+    """Its gradients are not copied to be flat, and their norm in fp64 is the peak of the step."""
+    wide = GPTSize(vocabulary=20_000, context=32, width=32, layers=1, heads=2)
+    assert_peaks(assert_predicted_to_the_byte(wide, 4, [Case(1), Case(2)]), 4)

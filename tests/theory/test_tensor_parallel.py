@@ -1,0 +1,87 @@
+"""Parameters, activations and model states of tensor-parallel ranks: predicted, then measured in DeepSpeed jobs, to the byte."""
+
+import pytest
+from helpers import launch, models, theory
+from helpers.models import GPTSize
+from helpers.recording.experiments import TENSOR_RULES
+
+BATCH, LENGTH, BUCKET = 2, 16, 20_000
+SIZES = {"tiny": models.TINY, "wide": GPTSize(300, 32, 96, 2, 4)}
+
+
+def hold(size, tensor_ranks, stage, dtype):
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+    from helpers.measure.ledger import Ledger
+
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH,
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": dtype == "bf16"},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": {"stage": stage, "reduce_bucket_size": BUCKET, "stage3_param_persistence_threshold": 0},
+        "tensor_parallel": {"autotp_size": tensor_ranks, "partition_config": TENSOR_RULES},
+    }
+    deepspeed.init_distributed()
+    replica, replicas = comm.get_rank() // tensor_ranks, comm.get_world_size() // tensor_ranks
+    with Ledger() as ledger:
+        model = models.build(models.GPT, size)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        ledger.watch(engine)
+        for micro in range(4):
+            loss = engine(*corpus.batch(micro, BATCH * replicas, LENGTH, replica, replicas, engine.device))
+            kept = ledger.snapshot("after forward")
+            engine.backward(loss)
+            del loss
+            if micro % 2 == 0:
+                between = ledger.snapshot("between micro-batches")
+            engine.step()
+    assert kept.settled and between.settled
+    return kept["activations"], between.categories, [getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.module.parameters()]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("ranks, tensor_ranks, stage, dtype", [(2, 2, 0, "bf16"), (4, 4, 0, "fp32"), (4, 2, 1, "bf16"), (4, 2, 2, "fp32")])
+def test_tensor_parallel_ranks_to_the_byte(size, ranks, tensor_ranks, stage, dtype):
+    size, element = SIZES[size], {"bf16": 2, "fp32": 4}[dtype]
+    reports = launch(hold, ranks=ranks, arguments={"size": size, "tensor_ranks": tensor_ranks, "stage": stage, "dtype": dtype}, device="cpu")
+    for rank, (activations, states, numbers) in enumerate(reports):
+        assert sum(numbers) == theory.tensor_parallel_parameters(size, tensor_ranks)
+        assert activations == theory.tensor_parallel_activation_bytes(size, BATCH, LENGTH, element, tensor_ranks)
+        exact = theory.deepspeed_bytes(numbers, ranks // tensor_ranks, rank // tensor_ranks, stage, dtype, reduce_bucket_size=BUCKET)
+        assert {category: states[category] for category in exact} == exact
+
+
+@pytest.mark.parametrize("width, heads", [(64, 4), (12288, 96)])
+def test_one_rank_is_the_whole_block(width, heads):
+    assert theory.tensor_parallel_block_parameters(width, 1) == theory.block_parameters(width)
+    for element in (2, 4):
+        whole = theory.block_activation_bytes(1, 128, width, heads, element)
+        assert theory.tensor_parallel_block_activation_bytes(1, 128, width, heads, element, 1) == whole
+
+
+def test_four_of_sixteen_are_whole():
+    """Korthikanti et al., arXiv 2205.05198, equation 2, without its dropout masks (10 - 2) and with the fused kernel."""
+    batch, sequence, width, heads, ranks = 1, 2048, 12288, 96, 8
+    ebsh = 2 * batch * sequence * width
+    bytes_per_rank = theory.tensor_parallel_block_activation_bytes(batch, sequence, width, heads, 2, ranks)
+    statistics = 8 * batch * sequence + 4 * heads * batch * sequence // ranks
+    assert bytes_per_rank == (4 + 12 / ranks) * ebsh + statistics
+
+
+def test_a_divided_vocabulary_leaves_only_what_every_rank_repeats():
+    size, ranks = models.GPT3, 8
+    repeated = ranks * theory.tensor_parallel_parameters(size, ranks, vocabulary_parallel=False) - theory.gpt_parameters(size)
+    assert repeated == (ranks - 1) * ((size.vocabulary + size.context + 2) * size.width + size.layers * 6 * size.width)
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_width_that_does_not_divide_is_refused(ranks):
+    with pytest.raises(ValueError, match="cannot be divided"):
+        theory.tensor_parallel_parameters(models.TINY, ranks)
+
+
+def test_megatrons_four_all_reduces():
+    assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 4) == 4 * 4 * theory.wire_bytes("all_reduce", 2 * 2 * 32 * 64, 4)
+    assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 1) == 0
