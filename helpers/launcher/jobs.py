@@ -61,7 +61,7 @@ def check_ranks(ranks):
 
 def changed_helpers():
     """Files of this package that were edited after this kernel imported them."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]
     files = [Path(module.__file__) for name, module in list(sys.modules.items()) if name.startswith("helpers") and getattr(module, "__file__", None)]
     return sorted(file.name for file in files if file.is_relative_to(folder) and file.exists() and file.stat().st_mtime > IMPORTED)
 
