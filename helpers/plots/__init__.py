@@ -4,6 +4,7 @@ from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_
 from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, held, pipeline_timeline, presence
 from helpers.plots.style import LOOK, Plot
+from helpers.plots.timeline import timeline
 
 __all__ = [
     "LOOK",
@@ -19,4 +20,5 @@ __all__ = [
     "pipeline_timeline",
     "presence",
     "share_bars",
+    "timeline",
 ]

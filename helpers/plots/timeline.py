@@ -1,0 +1,45 @@
+"""What runs when, as boxes over a common time axis: work and messages, planned or by the clock."""
+
+from __future__ import annotations
+
+import matplotlib
+from matplotlib.patches import Rectangle
+from helpers.plots.style import STYLE, Plot, new_figure
+
+KINDS = {  # of what a rank does: colour and hatch
+    "forward": ("#0072B2", ""),
+    "backward": ("#D55E00", "//"),
+    "all-reduce": ("#009E73", "\\\\"),
+    "waiting": ("#999999", "xx"),
+}
+
+
+def timeline(rows, title, x):
+    """Boxes over time, a row for each thing that goes on by itself, for instance a rank's computation and its messages.
+
+    Args:
+        rows: {row: [(kind, label, start, end), ...]}, kinds as in `KINDS`; times share one origin.
+        title: what the figure shows.
+        x: name and unit of the axis.
+
+    Returns:
+        A `Plot`; its sentence gives each row's number of boxes and its end.
+    """
+    if unknown := {kind for boxes in rows.values() for kind, *_ in boxes} - set(KINDS):
+        raise ValueError(f"kinds of boxes are {', '.join(KINDS)}; not {', '.join(sorted(unknown))}")
+    span = max(end for boxes in rows.values() for *_, end in boxes)
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.36 * len(rows)))
+        for row, boxes in enumerate(rows.values()):
+            for kind, label, start, end in boxes:
+                colour, hatch = KINDS[kind]
+                axes.add_patch(Rectangle((start, row + 0.1), end - start, 0.8, facecolor=colour, hatch=hatch, edgecolor="white", alpha=0.85))
+                axes.text((start + end) / 2, row + 0.5, label, ha="center", va="center", fontsize=8, color="white", clip_on=True, weight="bold")
+        axes.set(title=title, xlabel=x, xlim=(0, 1.01 * span), ylim=(len(rows), 0))
+        axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
+        axes.grid(False)
+        shown = [kind for kind in KINDS if any(kind == box[0] for boxes in rows.values() for box in boxes)]
+        handles = [Rectangle((0, 0), 1, 1, facecolor=KINDS[kind][0], hatch=KINDS[kind][1], edgecolor="white", label=kind) for kind in shown]
+        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{row}: {len(boxes)} until {max(end for *_, end in boxes):.3g}" for row, boxes in rows.items())
+    return Plot(figure, f"{title}, {x}. {said}.")
