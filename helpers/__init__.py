@@ -11,13 +11,14 @@ Nothing is imported before it is asked for, so that a rank that needs one module
 import importlib
 
 LAZY = {  # a name that is not a module of this package: the module that has it
+    "Clock": "helpers.measure.clock",
     "Ledger": "helpers.measure.ledger",
     "SavedActivations": "helpers.measure.saved",
     "Traffic": "helpers.measure.traffic",
     "launch": "helpers.launcher.jobs",
 }
 MODULES = {"recorded": "helpers.recording.recorded"}
-__all__ = ["Ledger", "SavedActivations", "Traffic", "corpus", "launch", "models", "plots", "recorded", "theory"]
+__all__ = ["Clock", "Ledger", "SavedActivations", "Traffic", "corpus", "launch", "models", "plots", "recorded", "theory"]
 
 
 def __getattr__(name):
