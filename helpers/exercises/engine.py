@@ -1,16 +1,29 @@
-"""Checks that tell a learner what is wrong and why.
+"""Checks that tell a learner what is wrong and why: `Exercise` (a formula), `RankExercise` (a function in ranks), `Build` (the core of a lesson).
 
-A check calls the learner's function and compares it with a reference solution.  What is wrong with the answer is said in words and raises nothing;
-an error in the check itself is not caught.  `mistakes` are answers that people really give, each with what to think about.
+What is wrong with an answer is said in words and raises nothing; an error in the check itself is not caught.
+`mistakes` are answers that people really give, each with what to think about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import re
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from helpers.launcher.failures import RankError
-from helpers.launcher.jobs import launch
+from helpers.exercises.comparing import counted, difference, kind, same, shown, shown_apart
+from helpers.exercises.in_ranks import PATIENCE, call_with_own, run_patiently, try_mistake, try_out
+from helpers.exercises.reading import forgot_return, is_unwritten, misfit, names_of, newer_definition, picked_up
+from helpers.exercises.telling import tell
+from helpers.launcher.failures import LaunchError, RankError
+from helpers.lesson import progress
+
+WORLDS = (2, 4)
+COURSES = "the course's"
+NO_RETURN = "not yet: your function returns nothing: did you forget `return`?"
+PLACES_OF_CHECKS = re.compile(r"^(\s+)helpers/exercises/")
 
 
 @dataclass(frozen=True)
@@ -21,7 +34,7 @@ class Exercise:
         reference: the solution; its keyword arguments are those that the learner's function gets.
         cases: keyword arguments to try.
         mistakes: {what to think about: a wrong solution that this answers}.
-        praise: what a correct answer has shown.
+        praise: why a correct answer is right.
     """
 
     reference: Callable
@@ -30,81 +43,236 @@ class Exercise:
     praise: str = ""
 
     def check(self, answer):
-        """Print a verdict in words."""
-        print(self.verdict(answer))
+        """Show a verdict in words."""
+        verdict = self.verdict(answer)
+        tell(verdict)
+        note(self, answer, verdict)
 
     def verdict(self, answer):
-        if not callable(answer):
-            return f"not yet: the check needs your function itself, not {answer!r}"
+        return before_running(answer, list(self.cases[0]), self.reference, "formula") or self.tried(answer) + reading_note(answer, self.reference)
+
+    def tried(self, answer):
         for case in self.cases:
-            said = ", ".join(f"{name}={value}" for name, value in case.items())
+            said = ", ".join(f"{name}={shown(value)}" for name, value in case.items())
             try:
                 got = answer(**case)
             except Exception as error:
                 return f"not yet: your function raised {type(error).__name__} for {said}: {error}"
             if got is None or got is ...:
-                return "not yet: your function returns nothing so far; replace the dots by your formula"
+                return f"not yet: your function returns nothing for {said}"
             expected = self.reference(**case)
-            if _kind(got) != _kind(expected):
-                return f"not yet: your function returns {got!r} for {said}, where a {_kind(expected)} is asked for"
-            if not _same(got, expected):
-                thought = next((words for words, wrong in self.mistakes.items() if _same(got, wrong(**case))), "")
-                return f"not yet: for {said} your function gives {_show(got)} where {_show(expected)} is right" + (f"; {thought}" if thought else "")
-        return f"correct for {len(self.cases)} cases" + (f": {self.praise}" if self.praise else "")
+            if kind(got) != kind(expected):
+                return f"not yet: your function returns {got!r} for {said}, where a {kind(expected)} is asked for"
+            if not same(got, expected):
+                given, right = shown_apart(got, expected)
+                thought = next((words for words, wrong in self.mistakes.items() if same(got, wrong(**case))), "")
+                return f"not yet: for {said} your function gives {given} where {right} is right" + (f"; {thought}" if thought else "")
+        return f"correct for {counted(len(self.cases), 'case')}" + (f": {self.praise}" if self.praise else "")
 
 
 @dataclass(frozen=True)
 class RankExercise:
-    """A function to write that runs in ranks; it gets no arguments, and each rank returns its part of the answer.
+    """A function to write that runs in ranks; each rank gets arguments of its own, random at every check, and returns its part of the answer.
 
     Attributes:
-        expected: (rank, ranks) -> what that rank should return: a number or a list.
-        mistakes: {what to think about: (rank, ranks) -> what a rank returns that made this mistake}.
-        praise: what a correct answer has shown.
-        ranks: how many to run.
+        inputs: (ranks, random) -> a list with the keyword arguments of every rank; `random` is a `random.Random`.
+        expected: (rank, given) -> what that rank should return, a number or a list, where `given` is what `inputs` made.
+        mistakes: {what to think about: (rank, given) -> what a rank returns that made this mistake}.
+        praise: why a correct answer is right.
+        worlds: how many ranks to run, one job after the other.
+        tolerance: how far a float may be off, relative to the largest of its list.
     """
 
     expected: Callable
     mistakes: dict[str, Callable] = field(default_factory=dict)
     praise: str = ""
-    ranks: int = 4
+    inputs: Callable | None = None  # None: no arguments, and `expected` and the mistakes get the number of ranks in their place
+    worlds: Sequence[int] = WORLDS
+    tolerance: float = 1e-5
 
     def check(self, answer):
-        """Run the function in ranks, on the CPU, and print a verdict in words."""
-        try:
-            print(self.verdict(launch(answer, ranks=self.ranks, device="cpu", timeout=5)))
-        except RankError as error:
-            print(f"not yet: {error}")
+        """Run the function in ranks, on the CPU, and show a verdict in words."""
+        wanted = list(self.given(2, random.Random(0))[0])
+        verdict = before_running(answer, wanted, None, "code")
+        if not verdict:
+            verdict = in_worlds(self.worlds, partial(self.run, answer), self.praise) + reading_note(answer)
+        tell(verdict)
+        note(self, answer, verdict)
 
-    def verdict(self, reports):
-        """The verdict on what the ranks returned."""
-        ranks = len(reports)
+    def given(self, ranks, generator):
+        return self.inputs(ranks, generator) if self.inputs else [{} for _ in range(ranks)]
+
+    def run(self, answer, ranks, seed):
+        given = self.given(ranks, random.Random(seed))
+        return self.verdict(run_patiently(call_with_own, ranks, {"function": answer, "given": given}), given)
+
+    def verdict(self, reports, given):
+        """Words on what is wrong with what the ranks returned for what they were given, else ""."""
+        given = given if self.inputs else len(reports)
         for rank, got in enumerate(reports):
-            expected = self.expected(rank, ranks)
+            expected = self.expected(rank, given)
+            who = f"rank {rank} of {len(reports)}"
             if got is None or got is ...:
-                return f"not yet: rank {rank} returned nothing"
-            if _kind(got) != _kind(expected):
-                return f"not yet: rank {rank} returned {got!r}, where a plain {_kind(expected)} is asked for (a tensor has .item() and .tolist())"
-            if not _same(got, expected):
-                thought = next((words for words, wrong in self.mistakes.items() if _same(got, wrong(rank, ranks))), "")
-                return f"not yet: rank {rank} returned {_show(got)} where {_show(expected)} is right" + (f"; {thought}" if thought else "")
-        return f"correct in {ranks} ranks" + (f": {self.praise}" if self.praise else "")
+                return f"not yet: {who} returned nothing: did you forget `return`?"
+            if kind(got) != kind(expected):
+                return f"not yet: {who} returned {got!r}, where a plain {kind(expected)} is asked for (a tensor has .item() and .tolist())"
+            if found := difference(got, expected, self.tolerance):
+                thought = next((words for words, wrong in self.mistakes.items() if same(got, wrong(rank, given), self.tolerance)), "")
+                return f"not yet: {who} returned {differing(got, expected, found)}" + (f"; {thought}" if thought else "")
+        return ""
 
 
-def _kind(value):
-    if isinstance(value, (list, tuple)):
-        return "list"
-    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+@dataclass
+class Build:
+    """The core of a technique, written by the learner and run in real ranks; the lesson goes on with the learner's if it is right.
+
+    Attributes:
+        name: what it is called in words and in the progress record.
+        trial: (function, seed) -> {name: value}; runs in every rank, after `deepspeed.init_distributed()`, on the CPU.  Makes random inputs from the
+            seed (torch's generator is seeded with it already, alike on all ranks), calls the function and returns what is to be compared:
+            tensors, numbers, lists, strings, bools.
+        worlds: how many ranks to run, one job after the other; at least two sizes.
+        mistakes: {what to think about: a complete wrong implementation}; it must end, in every rank.
+        praise: why a correct answer is right.
+        tolerance: how far a float may be off, relative to the largest of its tensor or list.
+        patience: seconds after which ranks count as hung on a machine with nothing else to do.
+    """
+
+    name: str
+    trial: Callable
+    worlds: Sequence[int] = WORLDS
+    mistakes: dict[str, Callable] = field(default_factory=dict)
+    praise: str = ""
+    tolerance: float = 1e-5
+    patience: float = PATIENCE
+    last: Callable | None = field(default=None, init=False, repr=False)  # the learner's own, for a check that runs again after it gave the course's
+
+    def __post_init__(self):
+        if len(set(self.worlds)) < 2:
+            raise ValueError(f"{self.name} needs at least two world sizes, not {self.worlds}: with one, a function that knows it by heart is right")
+
+    def check(self, answer, solution):
+        """Show a verdict in words; returns the learner's function where it is right, else the course's `solution`."""
+        if answer is not solution:
+            self.last = answer
+        elif self.last is not None:
+            answer = self.last
+        verdict = self.verdict(answer, solution)
+        own = verdict.startswith("correct") and answer is not solution
+        tell(followed(verdict, f"{'your' if own else COURSES} `{self.name}`"))
+        if own:
+            note(self, answer, verdict)
+        return answer if own else solution
+
+    def verdict(self, answer, solution):
+        ready = before_running(answer, names_of(solution), solution, "code", by_position=True)
+        return ready or in_worlds(self.worlds, partial(self.run, answer, solution), self.praise) + reading_note(answer, solution)
+
+    def run(self, answer, solution, ranks, seed):
+        """Words on what is wrong with the answer in a job of so many ranks, else ""."""
+        arguments = {"trial": self.trial, "function": answer, "solution": solution, "seed": seed}
+        found = run_patiently(try_out, ranks, arguments, self.patience)
+        for rank, (expected, got) in enumerate(found):
+            for name, right in expected.items():
+                if wrong := difference(got.get(name), right, self.tolerance, f"`{name}`"):
+                    place, there, due = wrong
+                    thought = self.thought([got for _, got in found], seed)
+                    return f"not yet: rank {rank} of {ranks}: {place} is {there} where {due} is right" + (f"; {thought}" if thought else "")
+        return ""
+
+    def thought(self, got, seed):
+        """The words of the mistake whose values agree with what the ranks got."""
+        for words, mistaken in self.mistakes.items():
+            try:
+                values = run_patiently(try_mistake, len(got), {"trial": self.trial, "mistake": mistaken, "seed": seed}, self.patience)
+            except RankError:
+                continue
+            if all(same(one, other, self.tolerance) for one, other in zip(got, values)):
+                return words
+        return ""
 
 
-def _same(a, b):
-    """Equal; numbers to nine digits, lists element by element."""
-    if _kind(a) != _kind(b):
-        return False
-    if _kind(a) == "list":
-        return len(a) == len(b) and all(_same(one, other) for one, other in zip(a, b))
-    return abs(a - b) <= 1e-9 * max(abs(a), abs(b), 1e-300) if _kind(a) == "number" else a == b
+def followed(verdict, used):
+    """A verdict, and whose function the lesson goes on with."""
+    if verdict.startswith("not written yet"):
+        return f"not written yet: what follows uses {used}"
+    end = "\n" if "\n" in verdict else " " if verdict.endswith((".", "?")) else ". "
+    return f"{verdict}{end}What follows uses {used}."
 
 
-def _show(value):
-    return f"{value:,.6g}" if _kind(value) == "number" else str(value)
+def before_running(answer, wanted, solution, what, by_position=False):
+    """The verdict on an answer that need not be run: no function, not written, of another shape, or not the newest; else ""."""
+    if not callable(answer):
+        return f"not yet: the check needs your function itself, not {answer!r}"
+    if old := newer_definition(answer):
+        return f"not yet: {old}"
+    if is_unwritten(answer):
+        return f"not written yet: put your {what} in the place of the dots"
+    if wanted is not None and (words := misfit(answer, wanted, by_position)):
+        return f"not yet: {words}"
+    return NO_RETURN if forgot_return(answer, solution) else ""
+
+
+def in_worlds(worlds, run, praise):
+    """The verdict of `run(ranks, seed)` in jobs of several sizes: what is wrong in the first that is not right; else praise."""
+    for ranks in worlds:
+        try:
+            if wrong := run(ranks, random.SystemRandom().randrange(2**31)):
+                return wrong
+        except (LaunchError, MemoryError, TypeError) as error:
+            if is_a_fault_of_the_check(error):
+                raise
+            return f"not yet: {without_checks(str(error))}"
+    sizes = " and ".join(str(ranks) for ranks in worlds)
+    return f"correct in {sizes} ranks" + (f": {praise}" if praise else "")
+
+
+def is_a_fault_of_the_check(error):
+    if isinstance(error, TypeError):
+        return "cannot be sent to the ranks" not in str(error)
+    return "raised CourseFault" in str(error).partition("\n")[0]
+
+
+def without_checks(message):
+    """A rank's error without the check's own lines, each with its line of source."""
+    kept, deeper_than = [], None
+    for line in message.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if found := PLACES_OF_CHECKS.match(line):
+            deeper_than = len(found.group(1))
+        elif deeper_than is None or indent <= deeper_than:
+            kept, deeper_than = [*kept, line], None
+    return "\n".join(kept)
+
+
+def differing(got, expected, found):
+    """What was returned and what is right: short lists as they are, else the first place that differs."""
+    place, there, right = found
+    if not place:
+        return f"{there} where {right} is right"
+    if len(expected) > 8 or there == right:
+        return f"a list whose element {place} is {there} where {right} is right"
+    return f"{shown(got)} where {shown(expected)} is right"
+
+
+def reading_note(answer, solution=None):
+    """A word on variables of the notebook that a function uses without having been given them."""
+    names = picked_up(answer, solution)
+    listed = ", ".join(f"`{name}`" for name in names)
+    return f"; note that your function reads {listed} from the notebook, not from its arguments or its own lines" if names else ""
+
+
+def note(exercise, answer, verdict):
+    """Keep that the learner has passed; solutions of the course are named `*_solution`."""
+    if verdict.startswith("correct") and not getattr(answer, "__name__", "").endswith("_solution"):
+        for lesson, name in named(exercise):
+            progress.record(name, lesson)
+
+
+def named(exercise):
+    """Where an exercise stands: its lesson's number, and its name there."""
+    for module, content in list(sys.modules.items()):
+        if module.startswith("helpers.exercises.lesson_"):
+            for name, value in list(vars(content).items()):
+                if value is exercise:
+                    yield module[-2:], getattr(exercise, "name", name)

@@ -1,6 +1,7 @@
 """Answers of lesson 00, and the mistakes that people make there."""
 
 from helpers.exercises.engine import Exercise, RankExercise
+from helpers.exercises.guesses import guess as guess
 
 sum_of_ranks = Exercise(
     reference=lambda ranks: ranks * (ranks - 1) // 2,

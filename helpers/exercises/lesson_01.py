@@ -2,6 +2,7 @@
 
 from helpers import theory
 from helpers.exercises.engine import Exercise
+from helpers.exercises.guesses import guess as guess
 from helpers.models import GPTSize
 
 untied_parameters = Exercise(

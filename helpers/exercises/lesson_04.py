@@ -2,6 +2,7 @@
 
 from helpers import theory
 from helpers.exercises.engine import Exercise, RankExercise
+from helpers.exercises.guesses import guess as guess
 
 accumulation_steps = Exercise(
     reference=lambda train_batch, micro_batch, ranks: train_batch / (micro_batch * ranks),

@@ -2,6 +2,7 @@
 
 from helpers import theory
 from helpers.exercises.engine import Exercise, RankExercise
+from helpers.exercises.guesses import guess as guess
 
 llama_bytes = Exercise(
     reference=lambda batch, sequence, width, layers, element, ranks: theory.tensor_parallel_wire_bytes(

@@ -2,6 +2,7 @@
 
 from helpers import theory
 from helpers.exercises.engine import Exercise, RankExercise
+from helpers.exercises.guesses import guess as guess
 
 micro_batches_for = Exercise(
     reference=lambda stages, fraction: (stages - 1) * (1 - fraction) / fraction,

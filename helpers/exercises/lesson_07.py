@@ -1,6 +1,7 @@
 """Answers of lesson 07, and the mistakes that people make there."""
 
 from helpers.exercises.engine import Exercise, RankExercise
+from helpers.exercises.guesses import guess as guess
 
 momentum_zero_1 = Exercise(
     reference=lambda ranks: 4 + 8 / ranks,

@@ -1,6 +1,7 @@
 """Answers of lesson 08, and the mistakes that people make there."""
 
 from helpers.exercises.engine import Exercise, RankExercise
+from helpers.exercises.guesses import guess as guess
 
 micro_batch_size = Exercise(
     reference=lambda train_batch, accumulation, ranks: train_batch / (accumulation * ranks),

@@ -1,6 +1,7 @@
 """Answers of lesson 09, and the mistakes that people make there."""
 
 from helpers.exercises.engine import Exercise, RankExercise
+from helpers.exercises.guesses import guess as guess
 
 zero_3_largest_model = Exercise(
     reference=lambda memory, ranks, activations: ranks * (memory - activations) / 16,

@@ -1,6 +1,7 @@
 """Answers of lesson 10, and the mistakes that people make there."""
 
 from helpers.exercises.engine import Exercise, RankExercise
+from helpers.exercises.guesses import guess as guess
 
 largest_built_in_parts = Exercise(
     reference=lambda memory, ranks, largest: (memory / 8 - 6 * largest) * ranks / 2,

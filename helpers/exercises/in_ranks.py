@@ -1,0 +1,105 @@
+"""A learner's function in real ranks: what runs there, and how long the kernel waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import time
+
+HUNG = re.compile(r"\Aranks? [\d, ]+ of \d+ hung\b")
+PATIENCE = 10.0  # seconds until ranks count as hung, on a machine with nothing else to do; a check takes about one
+MOST_PATIENCE = 60.0
+
+
+class CourseFault(Exception):
+    """The course's own function failed in a check: no fault of the learner's."""
+
+
+def run_patiently(function, ranks, arguments, patience=PATIENCE):
+    """`launch` on the CPU.  Ranks that look hung on a busy machine get a second run with more time before that is believed."""
+    from helpers.launcher.failures import RankError
+    from helpers.launcher.jobs import launch
+
+    try:
+        return launch(function, ranks, arguments, device="cpu", timeout=patience)
+    except RankError as error:
+        crowd = crowding()
+        if not HUNG.match(str(error)) or crowd < 1.5:
+            raise
+    return launch(function, ranks, arguments, device="cpu", timeout=round(max(patience, min(2 * crowd * patience, MOST_PATIENCE))))
+
+
+def crowding(seconds=0.2):
+    """How many times longer than alone work takes here now: wall-clock time over processor time, and the load over the processors."""
+    wall, own = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - wall < seconds:
+        pass
+    waited = (time.perf_counter() - wall) / max(time.thread_time() - own, 1e-3)
+    return max(waited, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def call_with_own(function, given):
+    """In a rank: the function with this rank's arguments."""
+    return function(**given[int(os.environ["RANK"])])
+
+
+def try_out(trial, function, solution, seed):
+    """In a rank: what a trial finds with the course's function, then with the learner's, of the same seed.
+
+    The course's comes first and its values are copied, so that nothing the learner's function does can change them.
+
+    Returns:
+        (expected, got): the trials' dicts with tensors as numpy arrays.
+    """
+    import deepspeed
+
+    deepspeed.init_distributed()
+    expected = quiet_trial(trial, solution, seed)
+    return expected, plain(seeded(trial, function, seed))
+
+
+def try_mistake(trial, mistake, seed):
+    """In a rank: what a trial finds with a mistaken function."""
+    import deepspeed
+
+    deepspeed.init_distributed()
+    return quiet_trial(trial, mistake, seed)
+
+
+def quiet_trial(trial, function, seed):
+    """A trial with a function of the course, which prints nothing; its failure is the course's."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return plain(seeded(trial, function, seed))
+    except Exception as error:
+        raise CourseFault(f"{type(error).__name__}: {error}") from error
+
+
+def seeded(trial, function, seed):
+    import torch
+
+    torch.manual_seed(seed)
+    return trial(function, seed)
+
+
+def plain(value):
+    """A value that can be sent and compared without torch: tensors as numpy arrays, detached and copied; tuples as lists."""
+    import numpy
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return numpy.array((value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy())
+    if isinstance(value, numpy.generic):
+        return value.item()
+    if isinstance(value, numpy.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if value is None or value is ... or isinstance(value, (bool, int, float, str)):
+        return value
+    return f"<{type(value).__name__}>"
