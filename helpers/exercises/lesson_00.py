@@ -11,7 +11,7 @@ sum_of_ranks = Exercise(
         "that is the number of ranks, and each of them brings its own number": lambda ranks: ranks,
         "that is the last rank's number, and all of them are added": lambda ranks: ranks - 1,
     },
-    praise="0 + 1 + ... + (ranks - 1)",
+    praise="rank 0 brings nothing, and the last rank one less than there are ranks",
 )
 tokens_per_step = Exercise(
     reference=lambda micro_batch, length, accumulation, ranks: micro_batch * length * accumulation * ranks,
@@ -24,16 +24,20 @@ tokens_per_step = Exercise(
         "every rank reads its own sequences": lambda micro_batch, length, accumulation, ranks: micro_batch * length * accumulation,
         "a sequence holds `length` tokens": lambda micro_batch, length, accumulation, ranks: micro_batch * accumulation * ranks,
     },
-    praise="a step sees every rank's micro-batches",
+    praise="an optimizer step waits for every micro-batch of every rank, so all of them count",
 )
 
 
 mean_of_squares = RankExercise(
-    expected=lambda rank, ranks: sum((other + 1) ** 2 for other in range(ranks)) / ranks,
+    inputs=lambda ranks, random: [{"value": value} for value in random.sample(range(10, 100), ranks)],
+    expected=lambda rank, given: sum(own["value"] ** 2 for own in given) / len(given),
     mistakes={
-        "that is its own value: nothing was communicated": lambda rank, ranks: (rank + 1) ** 2,
-        "that is the sum; a mean is divided by the number of ranks": lambda rank, ranks: sum((other + 1) ** 2 for other in range(ranks)),
+        "that is its own value: nothing was communicated": lambda rank, given: given[rank]["value"] ** 2,
+        "that is the sum; a mean is divided by the number of ranks": lambda rank, given: sum(own["value"] ** 2 for own in given),
+        "that is the mean of the values: square them before they are summed": lambda rank, given: sum(own["value"] for own in given) / len(given),
+        "that is the square of the mean: square before the sum, not after it": lambda rank, given: (
+            (sum(own["value"] for own in given) / len(given)) ** 2
+        ),
     },
-    praise="all of them know the mean",
-    ranks=2,
+    praise="the sum comes out on every rank, so each of them can divide it and nobody need be told",
 )

@@ -25,7 +25,7 @@ untied_parameters = Exercise(
             theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + vocabulary * width - 2 * width
         ),
     },
-    praise="untying adds vocabulary x width",
+    praise="the head no longer borrows the embedding's matrix, so that matrix is there twice",
 )
 gated_feed_forward_parameters = Exercise(
     reference=lambda width, hidden: 3 * width * hidden,
@@ -34,7 +34,7 @@ gated_feed_forward_parameters = Exercise(
         "count the gate's matrix too": lambda width, hidden: 2 * width * hidden,
         "these maps have no biases": lambda width, hidden: 3 * width * hidden + 2 * hidden + width,
     },
-    praise="three matrices: gate, up and down",
+    praise="the gate is a map of its own beside up and down, and as wide as they are",
 )
 crossover_length = Exercise(
     reference=lambda width, heads: 9 * width / heads,
@@ -44,5 +44,5 @@ crossover_length = Exercise(
         "the feed-forward keeps its input as well as the two wide tensors": lambda width, heads: 8 * width / heads,
         "the GELU's output is kept as well as its input": lambda width, heads: 5 * width / heads,
     },
-    praise="nine widths per head: 576 tokens for GPT-2, 1,152 for GPT-3",
+    praise="the attention matrices grow with the square of the length and all the rest with the length, so they meet once",
 )

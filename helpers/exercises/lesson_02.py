@@ -12,7 +12,7 @@ momentum_bytes = Exercise(
         "that is SGD without momentum": lambda parameters: 8 * parameters,
         "the momentum is kept in fp32, 4 bytes": lambda parameters: 10 * parameters,
     },
-    praise="2 + 2 + 4 + 4 bytes per parameter",
+    praise="momentum is one mean where Adam keeps two, and the master weights stay, since bf16 is too coarse to add small steps to",
 )
 largest_model = Exercise(
     reference=lambda memory: memory / 16,
@@ -22,7 +22,7 @@ largest_model = Exercise(
         "that counts weights and gradients; Adam's states are missing": lambda memory: memory / 4,
         "fp32 master weights are missing": lambda memory: memory / 12,
     },
-    praise="24 GB hold the states of 1.5 billion parameters, and not one activation",
+    praise="states alone set this bound, before a single activation is kept",
 )
 checkpoint_saving = Exercise(
     reference=lambda batch, sequence, width, heads: theory.block_activation_bytes(batch, sequence, width, heads, 2) - 2 * batch * sequence * width,
@@ -34,5 +34,5 @@ checkpoint_saving = Exercise(
             theory.block_activation_bytes(batch, sequence, width, heads, 4) - 4 * batch * sequence * width
         ),
     },
-    praise="all but the block's input",
+    praise="everything else that the backward pass needs can be computed from the block's input again",
 )

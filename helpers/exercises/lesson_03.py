@@ -12,7 +12,7 @@ naive_all_reduce_bytes = Exercise(
         "that is the ring; here every rank sends its whole tensor": lambda size, ranks: theory.wire_bytes("all_reduce", size, ranks),
         "that is what all ranks send together": lambda size, ranks: ranks * (ranks - 1) * size,
     },
-    praise="the ring sends N / 2 times less",
+    praise="every other rank gets the tensor as it is; a ring passes on sums of parts, and so sends N / 2 times less",
 )
 even_size = Exercise(
     reference=lambda ranks, latency, bandwidth: ranks * latency * bandwidth,
@@ -22,21 +22,26 @@ even_size = Exercise(
         "both parts of the time come 2 (N - 1) times": lambda ranks, latency, bandwidth: 2 * (ranks - 1) * latency * bandwidth,
         "compare latency with bytes / bandwidth, not with bytes x bandwidth": lambda ranks, latency, bandwidth: ranks * latency / bandwidth,
     },
-    praise="below it, fewer messages help; above it, only fewer bytes do",
+    praise="a message costs its latency however small it is: below this size fewer messages help, above it only fewer bytes",
 )
 left_neighbour = RankExercise(
-    expected=lambda rank, ranks: 10 * ((rank - 1) % ranks + 1),
+    inputs=lambda ranks, random: [{"number": number} for number in random.sample(range(10, 100), ranks)],
+    expected=lambda rank, given: given[rank - 1]["number"],
     mistakes={
-        "that is its own number: nothing has arrived": lambda rank, ranks: 10 * (rank + 1),
-        "that is the right neighbour's": lambda rank, ranks: 10 * ((rank + 1) % ranks + 1),
-        "that is what stood in the tensor before: is the message awaited?": lambda rank, ranks: 0,
+        "that is its own number: nothing has arrived": lambda rank, given: given[rank]["number"],
+        "that is the right neighbour's": lambda rank, given: given[(rank + 1) % len(given)]["number"],
+        "that is what stood in the tensor before: is the message awaited?": lambda rank, given: 0,
     },
-    praise="all sent and received at once, and nobody waited for ever",
+    praise="all sent and received at once, so nobody waited for one who was waiting too",
 )
 all_numbers = RankExercise(
-    expected=lambda rank, ranks: [10 * (other + 1) for other in range(ranks)],
+    inputs=lambda ranks, random: [{"number": number} for number in random.sample(range(10, 100), ranks)],
+    expected=lambda rank, given: [own["number"] for own in given],
     mistakes={
-        "that is one number over and over: each broadcast needs a source of its own, and a fresh tensor": lambda rank, ranks: [10] * ranks,
+        "that is one number over and over: each broadcast needs a source of its own, and a fresh tensor": lambda rank, given: (
+            [given[0]["number"]] * len(given)
+        ),
+        "that is its own number over and over: nothing has arrived": lambda rank, given: [given[rank]["number"]] * len(given),
     },
-    praise="N broadcasts, one after another; a real all-gather sends the same bytes, and all ranks at once",
+    praise="each rank was the source once, one broadcast after another; a real all-gather sends the same bytes with all ranks at once",
 )

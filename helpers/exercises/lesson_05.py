@@ -23,7 +23,7 @@ llama_bytes = Exercise(
             7 * layers * element * batch * sequence * width
         ),
     },
-    praise="seven all-reduces per block, 1.75 times Megatron-LM's bytes",
+    praise="every column-parallel matrix of its own sends back a gradient of its own; a fused one sends the sum, once",
 )
 activations_kept = Exercise(
     reference=lambda ranks: (4 + 12 / ranks) / 16,
@@ -33,17 +33,30 @@ activations_kept = Exercise(
         "that is the number of ebsh; divide by one process's sixteen": lambda ranks: 4 + 12 / ranks,
         "that is how many times fewer; asked is the part that is kept": lambda ranks: 16 / (4 + 12 / ranks),
     },
-    praise="never less than a quarter",
+    praise="what enters a split layer is replicated, so no number of ranks makes it smaller",
 )
+
+
+def _row_parallel_inputs(ranks, random):
+    bias = random.sample(range(100, 1000, 100), 2)
+    return [{"own_input": random.randint(2, 9), "weights": random.sample(range(1, 10), 2), "bias": bias} for _ in range(ranks)]
+
+
+def _products(given, output):
+    return [own["own_input"] * own["weights"][output] for own in given]
+
+
 row_parallel_output = RankExercise(
-    expected=lambda rank, ranks: [100 + sum(other + 1 for other in range(ranks)), 200 + sum((other + 1) * other for other in range(ranks))],
+    inputs=_row_parallel_inputs,
+    expected=lambda rank, given: [sum(_products(given, output)) + given[rank]["bias"][output] for output in (0, 1)],
     mistakes={
-        "the bias was summed too: add it once, after the sum": lambda rank, ranks: [
-            100 * ranks + sum(other + 1 for other in range(ranks)),
-            200 * ranks + sum((other + 1) * other for other in range(ranks)),
+        "the bias was summed too: add it once, after the sum": lambda rank, given: [
+            sum(_products(given, output)) + len(given) * given[rank]["bias"][output] for output in (0, 1)
         ],
-        "the bias is missing": lambda rank, ranks: [sum(other + 1 for other in range(ranks)), sum((other + 1) * other for other in range(ranks))],
-        "that is this rank's part of the sum": lambda rank, ranks: [100 + rank + 1, 200 + (rank + 1) * rank],
+        "the bias is missing": lambda rank, given: [sum(_products(given, output)) for output in (0, 1)],
+        "that is this rank's part of the sum": lambda rank, given: [
+            _products(given, output)[rank] + given[rank]["bias"][output] for output in (0, 1)
+        ],
     },
-    praise="sum the products, then add the bias once",
+    praise="a sum over ranks adds what each of them brings, so the bias, which all of them hold, is added after it",
 )

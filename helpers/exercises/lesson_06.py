@@ -12,7 +12,7 @@ micro_batches_for = Exercise(
         "a pipeline of p stages fills in p - 1 slots": lambda stages, fraction: stages * (1 - fraction) / fraction,
         "that is the bubble in slots; divide by the fraction": lambda stages, fraction: (stages - 1) * (1 - fraction),
     },
-    praise="a fifth is idle with four micro-batches per stage, near enough",
+    praise="filling and draining take the same slots however many micro-batches there are, so more of them dilute the bubble",
 )
 middle_stage_bytes = Exercise(
     reference=lambda batch, sequence, width, element, micro_batches: theory.pipeline_wire_bytes(batch, sequence, width, element, micro_batches),
@@ -29,23 +29,24 @@ middle_stage_bytes = Exercise(
             4 * micro_batches * element * batch * sequence * width
         ),
     },
-    praise="however many layers the stage has",
+    praise="a micro-batch crosses the border ahead forward and the border behind backward, however many layers lie between them",
 )
 
 
-def _relayed(rank, ranks):
+def _relayed(rank, given, step=lambda number, own: 2 * number + own):
     number = 1
-    for stage in range(rank + 1):
-        number = 2 * number + stage
+    for arguments in given[: rank + 1]:
+        number = step(number, arguments["own"])
     return number
 
 
 relay = RankExercise(
+    inputs=lambda ranks, random: [{"own": own} for own in random.sample(range(2, 20), ranks)],
     expected=_relayed,
     mistakes={
-        "that is what it would compute from 1: has it received anything?": lambda rank, ranks: 2 + rank if rank else 2,
-        "that is what it received; double it and add the rank": lambda rank, ranks: _relayed(rank - 1, ranks) if rank else 1,
-        "add the rank after doubling, not before": lambda rank, ranks: [2, 6, 16, 38][rank],
+        "that is what it would compute from 1: has it received anything?": lambda rank, given: 2 + given[rank]["own"],
+        "that is what it received; double it and add its own number": lambda rank, given: _relayed(rank - 1, given),
+        "add its own number after doubling, not before": lambda rank, given: _relayed(rank, given, lambda number, own: 2 * (number + own)),
     },
-    praise="each waits for the one before: a pipeline with one micro-batch",
+    praise="each stage waits for the one before: with one micro-batch, one stage works at a time",
 )

@@ -10,7 +10,7 @@ micro_batch_size = Exercise(
         "the ranks share the batch": lambda train_batch, accumulation, ranks: train_batch / accumulation,
         "that is a rank's share of a step, which comes in several micro-batches": lambda train_batch, accumulation, ranks: train_batch / ranks,
     },
-    praise="the article fed one sentence where its configuration says two",
+    praise="a step's batch is counted over ranks and micro-batches, one call gets one of them: the article fed half of what its configuration says",
 )
 stage_2_saves = Exercise(
     reference=lambda ranks: 2 - 2 / ranks,
@@ -20,7 +20,7 @@ stage_2_saves = Exercise(
         "that is what is kept": lambda ranks: 2 / ranks,
         "that is the saving against no ZeRO at all": lambda ranks: 14 - 14 / ranks,
     },
-    praise="two bytes at most, and only until the last backward pass",
+    praise="each rank keeps the gradients of its own part only, which are bf16 and gone after the step: two bytes is the most there is to save",
 )
 stage_2_units = Exercise(
     reference=lambda accumulation: accumulation + 1,
@@ -31,14 +31,30 @@ stage_2_units = Exercise(
         "that is stage 1; stage 2 cannot wait for the last micro-batch": lambda accumulation: 2,
         "that is with whole buckets all-reduced": lambda accumulation: 2 * accumulation + 1,
     },
-    praise="with 16 micro-batches 17 units, where stage 1 sends 2",
+    praise="nobody keeps all gradients, so they cannot wait for the last micro-batch; the parameters change once, and are sent once",
 )
+
+
+def _means(given, name):
+    return [sum(column) / len(given) for column in zip(*(own[name] for own in given))]
+
+
+def _own_part(rank, given, flat):
+    size = len(flat) // len(given)
+    return flat[rank * size : (rank + 1) * size]
+
+
 own_gradients = RankExercise(
-    expected=lambda rank, ranks: [1.5 if place < 3 else 15.0 for place in (2 * rank, 2 * rank + 1)],
+    inputs=lambda ranks, random: [{"first": random.sample(range(100), 3), "second": random.sample(range(100, 200), 5)} for _ in range(ranks)],
+    expected=lambda rank, given: _own_part(rank, given, _means(given, "first") + _means(given, "second")),
     mistakes={
-        "that is the sum; divide by the ranks": lambda rank, ranks: [6.0 if place < 3 else 60.0 for place in (2 * rank, 2 * rank + 1)],
-        "that is its own gradient: nothing was reduced": lambda rank, ranks: [rank if place < 3 else 10 * rank for place in (2 * rank, 2 * rank + 1)],
-        "the first tensor has three numbers, so rank 1 owns one of each": lambda rank, ranks: [1.5, 1.5] if rank < 2 else [15.0, 15.0],
+        "that is the sum; divide by the ranks": lambda rank, given: [
+            len(given) * mean for mean in _own_part(rank, given, _means(given, "first") + _means(given, "second"))
+        ],
+        "that is its own gradient: nothing was reduced": lambda rank, given: _own_part(rank, given, given[rank]["first"] + given[rank]["second"]),
+        "the first tensor has three elements, so the fourth place is the second's": lambda rank, given: _own_part(
+            rank, given, _means(given, "first") + _means(given, "first")[-1:] + _means(given, "second")[1:]
+        ),
     },
-    praise="rank 1 owns a number of each tensor: it sits on the border",
+    praise="owners are counted in places of the flat tensor, so one rank owns elements of both: a partition boundary knows no tensors",
 )

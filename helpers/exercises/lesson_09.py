@@ -12,7 +12,7 @@ zero_3_largest_model = Exercise(
         "that is ZeRO-2, which keeps parameters whole": lambda memory, ranks, activations: (memory - activations) / (2 + 14 / ranks),
         "every rank has activations of its own": lambda memory, ranks, activations: (ranks * memory - activations) / 16,
     },
-    praise="eight GPUs of 80 GB, a quarter of each for activations, train 30 billion parameters",
+    praise="all states are partitioned and activations are not, so each rank gives what its own activations leave",
 )
 stage_3_units = Exercise(
     reference=lambda accumulation, checkpointing: accumulation * (4 if checkpointing else 3),
@@ -29,15 +29,17 @@ stage_3_units = Exercise(
             accumulation * (3 if checkpointing else 2)
         ),
     },
-    praise="the price of holding nothing",
+    praise="who holds no layer must fetch it for every pass that uses it, in every micro-batch",
 )
 use_shards = RankExercise(
-    expected=lambda rank, ranks: float(rank * sum(other + 1 for other in range(ranks))),
+    inputs=lambda ranks, random: [{"own_weight": random.randint(2, 9), "inputs": random.sample(range(1, 100), ranks)} for _ in range(ranks)],
+    expected=lambda rank, given: sum(number * own["own_weight"] for number, own in zip(given[rank]["inputs"], given)),
     mistakes={
-        "that is its own weight only: gather the others": lambda rank, ranks: float(rank * (rank + 1)),
-        "that is the sum over the ranks' inputs: the weights travel, the inputs do not": lambda rank, ranks: float(
-            sum(other * (other + 1) for other in range(ranks))
+        "that is its own weight only: gather the others": lambda rank, given: given[rank]["inputs"][rank] * given[rank]["own_weight"],
+        "that uses its own weight for every input: gather the others": lambda rank, given: sum(given[rank]["inputs"]) * given[rank]["own_weight"],
+        "that is the sum over the ranks' inputs: the weights travel, the inputs do not": lambda rank, given: sum(
+            own["inputs"][owner] * own["own_weight"] for owner, own in enumerate(given)
         ),
     },
-    praise="every rank used four weights and keeps one",
+    praise="the weights travel to where the inputs are; each rank used all of them and keeps one",
 )

@@ -13,7 +13,7 @@ largest_built_in_parts = Exercise(
         "the matrix is beside the parts": lambda memory, ranks, largest: memory / 8 * ranks / 2,
         "the model is divided among all ranks, not only this host's": lambda memory, ranks, largest: (memory / 8 - 6 * largest) * 8 / 2,
     },
-    praise="eight hosts of 1 TB build almost four trillion",
+    praise="a host holds the parts of its own eight ranks, and for a moment what each of them is about to cut up",
 )
 checkpoint_bytes = Exercise(
     reference=lambda parameters, stage: parameters * (12 if stage == 3 else 14),
@@ -24,13 +24,23 @@ checkpoint_bytes = Exercise(
         "stages 1 and 2 save the whole bf16 weights too": lambda parameters, stage: 12 * parameters,
         "that is Adam without the master weights": lambda parameters, stage: parameters * (8 if stage == 3 else 10),
     },
-    praise="however many ranks wrote it",
+    praise="each state is saved once, by its owner, however many ranks there are, and what can be made from another need not be saved",
 )
+
+
+def _part_of(values, rank, ranks):
+    return values[rank * 8 // ranks : (rank + 1) * 8 // ranks]
+
+
 change_a_weight = RankExercise(
-    expected=lambda rank, ranks: [2.0 * rank, 2.0 * rank + 1],
+    inputs=lambda ranks, random: [{"values": random.sample(range(1, 100), 8)} for _ in range(ranks)],
+    expected=lambda rank, given: _part_of(given[0]["values"], rank, len(given)),
     mistakes={
-        "that is the whole weight: your part is in `ds_tensor`": lambda rank, ranks: [float(number) for number in range(8)],
-        "every rank's part begins where the one before ends": lambda rank, ranks: [0.0, 1.0],
+        "that is the whole weight: your part is in `ds_tensor`": lambda rank, given: given[0]["values"],
+        "those are this rank's own values: rank 0's are asked for, and `modifier_rank` says whose count": lambda rank, given: _part_of(
+            given[rank]["values"], rank, len(given)
+        ),
+        "every rank's part begins where the one before ends": lambda rank, given: _part_of(given[0]["values"], 0, len(given)),
     },
-    praise="gathered, changed on one rank, and divided again",
+    praise="only while it is gathered is the weight there to be changed, and on release rank 0's values go into every rank's part",
 )
