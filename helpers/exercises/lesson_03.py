@@ -41,7 +41,6 @@ all_numbers = RankExercise(
         "that is one number over and over: each broadcast needs a source of its own, and a fresh tensor": lambda rank, given: (
             [given[0]["number"]] * len(given)
         ),
-        "that is its own number over and over: nothing has arrived": lambda rank, given: [given[rank]["number"]] * len(given),
     },
     praise="each rank was the source once, one broadcast after another; a real all-gather sends the same bytes with all ranks at once",
 )

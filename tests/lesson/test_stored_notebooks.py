@@ -8,6 +8,7 @@ from helpers.lesson.copies import lessons
 
 LONGEST_CELL, LONGEST_TEXT = 20, 130  # lines of code, words
 NOISE = re.compile(r"UserWarning|FutureWarning|DeprecationWarning|\[W\d{3,} |/home/|/root/|/tmp/|/work/")
+VERDICT = re.compile("(?:[✓✗○] )?(correct|not yet|not written yet)")
 IGNORED = {"nbval-ignore-output", "nbval-skip"}
 
 
@@ -66,8 +67,9 @@ def test_nothing_varies_in_the_metadata(notebook):
     assert set(notebook.metadata) == {"kernelspec", "language_info"} and set(notebook.metadata.language_info) == {"name"}
 
 
-def test_exercises_are_stored_as_not_yet_and_then_correct(notebook):
-    verdicts = [line for cell in code_cells(notebook) for line in said(cell).splitlines() if line.startswith(("not yet", "correct"))]
-    half = len(verdicts) // 2
-    assert half >= 3
-    assert all(line.startswith("not yet") for line in verdicts[:half]) and all(line.startswith("correct") for line in verdicts[half:])
+def test_exercises_are_stored_as_not_written_yet_and_solutions_as_correct(notebook):
+    cells = [(cell, line) for cell in code_cells(notebook) for line in said(cell).splitlines() if VERDICT.match(line)]
+    assert len(cells) >= 3
+    for cell, line in cells:
+        right = "solution" in cell.metadata.get("tags", [])
+        assert (VERDICT.match(line)[1] == "correct") == right, line

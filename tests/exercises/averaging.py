@@ -1,0 +1,41 @@
+"""A small technique to build, the mean over ranks: its trial, solution and wrong answers.  Ranks import this file, so it imports little."""
+
+
+def trial(function, seed):
+    """The mean of random tensors."""
+    import deepspeed.comm as comm
+    import torch
+
+    tensor = torch.randn(2, 3) + comm.get_rank()
+    return {"mean": function(tensor, comm.get_world_size()), "ranks": comm.get_world_size(), "seed": seed}
+
+
+def mean_solution(tensor, ranks):
+    import deepspeed.comm as comm
+
+    tensor = tensor.clone()
+    comm.all_reduce(tensor)
+    print("not to be seen")
+    return tensor / ranks
+
+
+def in_place(tensor, ranks):
+    import deepspeed.comm as comm
+
+    comm.all_reduce(tensor)
+    return tensor.div_(ranks)
+
+
+def total(tensor, ranks):
+    import deepspeed.comm as comm
+
+    comm.all_reduce(tensor)
+    return tensor
+
+
+def half(tensor, ranks):
+    return total(tensor, ranks) / 2
+
+
+def crashing(tensor, ranks):
+    raise ValueError("this mistake does not even end")

@@ -1,0 +1,36 @@
+"""A guess is answered, and never graded."""
+
+import pytest
+from helpers.exercises import lesson_04
+from helpers.exercises.guesses import guess
+
+
+@pytest.mark.parametrize(
+    "value, measured, words",
+    [
+        (7, 7.1688, "you said 7, it is 7.17: 2 % off"),
+        (7.17, 7.17, "you said 7.17, it is 7.17: exactly so"),
+        (1_376_256, 1_376_257, "you said 1,376,256, it is 1,376,257: less than 1 % off"),
+        (70, 7.0, "you said 70, it is 7: 10 times too much"),
+        (1e9, 4e9, "you said 1,000,000,000, it is 4,000,000,000: 4 times too little"),
+        (2, 0, "you said 2, it is 0: 2 off"),
+        (0, 0.0, "you said 0, it is 0: exactly so"),
+        (..., 7.17, "no guess; it is 7.17"),
+        (None, 7.17, "no guess; it is 7.17"),
+    ],
+)
+def test_what_became_of_a_guess(value, measured, words, capsys):
+    guess("bytes per parameter", value).compare(measured)
+    assert capsys.readouterr().out == f"· {words} (bytes per parameter)\n"
+
+
+@pytest.mark.parametrize("value", ["seven", True, [7], float("nan"), len])
+def test_what_is_no_number_gets_a_clear_word_and_stops_nothing(value, capsys):
+    made = guess("bytes per parameter", value)
+    made.compare(7)
+    said, compared = capsys.readouterr().out.splitlines()
+    assert "a guess is a plain number" in said and compared.startswith("· no guess")
+
+
+def test_every_lesson_module_offers_it():
+    assert lesson_04.guess is guess

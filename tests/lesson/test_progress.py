@@ -1,0 +1,68 @@
+"""The record of passed checks survives damage, two kernels at once, and being nowhere near a learner's copy."""
+
+import json
+import multiprocessing
+
+import pytest
+from helpers.lesson import progress
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.setattr("helpers.paths.WORK", folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_what_is_recorded_is_passed_once(work):
+    assert progress.passed() == {}
+    for name, lesson in (("ring", "04"), ("sum", "00"), ("ring", "04"), ("bucket", "04")):
+        assert progress.record(name, lesson)
+    assert progress.passed() == {"00": ["sum"], "04": ["ring", "bucket"]}
+
+
+def test_nothing_is_recorded_outside_of_the_learners_folder(work, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not progress.record("ring", "04")
+    assert not list(work.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1, 2]", '"text"', "null", '{"04": "ring"}', "\x00\xff"])
+def test_a_damaged_record_reads_as_empty_and_is_written_anew(work, damage):
+    (work / progress.NAME).write_bytes(damage.encode("latin-1"))
+    assert progress.passed() == {}
+    assert progress.record("ring", "04")
+    assert progress.passed() == {"04": ["ring"]}
+
+
+def test_what_is_sound_in_a_damaged_record_is_kept(work):
+    (work / progress.NAME).write_text('{"04": ["ring", 3, null], "05": 1}')
+    assert progress.passed() == {"04": ["ring"]}
+
+
+def test_a_folder_that_cannot_be_written_spoils_no_verdict(work):
+    (work / f".{progress.NAME}.lock").mkdir()
+    assert not progress.record("ring", "04")
+
+
+def add(folder, lesson):
+    import os
+    import pathlib
+
+    os.chdir(folder)
+    for number in range(20):
+        progress.record(f"check {number}", lesson, pathlib.Path(folder))
+
+
+def test_kernels_at_the_same_time_lose_nothing(work):
+    context = multiprocessing.get_context("spawn")
+    kernels = [context.Process(target=add, args=(str(work), f"{number:02}")) for number in range(3)]
+    for kernel in kernels:
+        kernel.start()
+    for kernel in kernels:
+        kernel.join()
+    assert {lesson: len(names) for lesson, names in progress.passed().items()} == {"00": 20, "01": 20, "02": 20}
+    assert json.loads((work / progress.NAME).read_text())
+    assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock"}
