@@ -39,3 +39,15 @@ def half(tensor, ranks):
 
 def crashing(tensor, ranks):
     raise ValueError("this mistake does not even end")
+
+
+def stub(tensor, ranks):
+    """The mean over all ranks.  tensor: (2, 3)."""
+    ...
+
+
+def make(**more):
+    from helpers.exercises.engine import Build
+
+    mistakes = {"a crash": crashing, "that is the sum": total}
+    return Build("mean_over_ranks", trial, mistakes=mistakes, praise="summed, then divided", **more)

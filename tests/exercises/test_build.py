@@ -1,20 +1,7 @@
 """Build: the learner's function in real ranks, beside the course's; what comes back is what the lesson goes on with."""
 
 import pytest
-from helpers.exercises.engine import Build
-from helpers.launcher.jobs import LaunchError
-from tests.exercises.averaging import crashing, half, in_place, mean_solution, total, trial
-from tests.exercises.course import of_kind, solutions
-
-
-def stub(tensor, ranks):
-    """The mean over all ranks.  tensor: (2, 3)."""
-    ...
-
-
-def make(**more):
-    mistakes = {"a crash": crashing, "that is the sum": total}
-    return Build("mean_over_ranks", trial, mistakes=mistakes, praise="summed, then divided", **more)
+from tests.exercises.averaging import make, mean_solution, stub
 
 
 def test_a_stub_is_no_error_and_the_course_goes_on_with_its_own(capsys):
@@ -25,146 +12,24 @@ def test_a_stub_is_no_error_and_the_course_goes_on_with_its_own(capsys):
     assert capsys.readouterr().out == 4 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
 
 
+def forgets(tensor, ranks):
+    tensor = tensor / ranks
+
+
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (16, "needs your function itself, not 16"),
-        (lambda a, ranks: a, "your function takes (a, ranks), the check calls it with (tensor, ranks)"),
-        (lambda tensor, ranks: print(tensor), None),
+        (16, "the check needs your function itself, not 16."),
+        (lambda a, ranks: a, "your function takes (a, ranks), the check calls it with (tensor, ranks)."),
+        (forgets, "your function returns nothing: did you forget `return`?"),
     ],
 )
 def test_what_need_not_be_run_is_said_at_once(answer, words, capsys, monkeypatch):
-    if words is None:
-
-        def answer(tensor, ranks):
-            tensor = tensor / ranks
-
-        words = "your function returns nothing: did you forget `return`?"
     monkeypatch.setattr("helpers.exercises.engine.run_patiently", None)
     assert make().check(answer, mean_solution) is mean_solution
-    said = capsys.readouterr().out
-    assert said.startswith("✗ not yet: ") and words in said and said.endswith("What follows uses the course's `mean_over_ranks`.\n")
+    assert capsys.readouterr().out == f"✗ not yet: {words} What follows uses the course's `mean_over_ranks`.\n"
 
 
 def test_one_world_size_is_too_few():
     with pytest.raises(ValueError, match="at least two world sizes"):
         make(worlds=(2,))
-
-
-# with ranks
-
-
-def test_a_right_answer_is_returned_and_what_follows_uses_it(capsys):
-    assert make().check(in_place, mean_solution) is in_place
-    assert capsys.readouterr().out == "✓ correct in 2 and 4 ranks: summed, then divided. What follows uses your `mean_over_ranks`.\n"
-
-
-def test_a_wrong_answer_names_rank_value_place_and_both_numbers_and_the_mistake(capsys):
-    def mine(tensor, ranks):
-        return total(tensor, ranks)
-
-    assert make().check(mine, mean_solution) is mean_solution
-    said = capsys.readouterr().out
-    assert said.startswith("✗ not yet: rank 0 of 2: `mean`[0, 0] is ") and said.endswith(
-        " is right; that is the sum. What follows uses the course's `mean_over_ranks`.\n"
-    )
-
-
-def test_what_is_right_for_two_ranks_only_is_found_with_four(capsys):
-    assert make().check(half, mean_solution) is mean_solution
-    assert "rank 0 of 4: `mean`[0, 0] is " in capsys.readouterr().out
-
-
-def test_inputs_are_new_at_every_check(capsys):
-    seen = set()
-    for _ in range(2):
-        make().check(total, mean_solution)
-        seen.add(capsys.readouterr().out)
-    assert len(seen) == 2
-
-
-def test_an_exception_a_wrong_type_and_a_closed_process_group_are_verdicts(capsys):
-    def raises(tensor, ranks):
-        raise ValueError("oops")
-
-    def a_list(tensor, ranks):
-        return tensor.tolist()
-
-    def closes(tensor, ranks):
-        import torch.distributed as dist
-
-        dist.destroy_process_group()
-        return tensor
-
-    for answer, words in (
-        (raises, "rank 0 of 2 raised ValueError: oops"),
-        (a_list, "where a tensor is right"),
-        (closes, "of 2 raised"),
-    ):
-        assert make().check(answer, mean_solution) is mean_solution
-        said = capsys.readouterr().out
-        assert words in said and said.endswith("What follows uses the course's `mean_over_ranks`.\n")
-
-
-def test_a_hang_is_a_verdict_that_names_the_rank(capsys):
-    def one_only(tensor, ranks):
-        import deepspeed.comm as comm
-
-        if comm.get_rank() == 1:
-            comm.all_reduce(tensor)
-        return tensor
-
-    assert make(patience=2).check(one_only, mean_solution) is mean_solution
-    said = capsys.readouterr().out
-    assert "rank 1 of 2 hung in all_reduce, which rank 0 never entered" in said
-
-
-def test_a_class_may_be_what_is_written():
-    class Mean:
-        def __init__(self, ranks):
-            self.ranks = ranks
-
-        def of(self, tensor):
-            return in_place(tensor, self.ranks)
-
-    class Mine(Mean):
-        def __init__(self, ranks):
-            super().__init__(ranks)
-
-    def use(mean, seed):
-        import deepspeed.comm as comm
-        import torch
-
-        return {"mean": mean(comm.get_world_size()).of(torch.randn(3))}
-
-    assert Build("Mean", use).check(Mine, Mean) is Mine
-
-
-def test_a_fault_of_the_courses_own_function_is_not_hidden():
-    with pytest.raises(LaunchError, match="CourseFault"):
-        Build("broken", trial).check(in_place, lambda tensor, ranks: 1 / 0)
-
-
-def test_a_type_error_of_the_check_is_not_taken_for_the_learners(monkeypatch):
-    def broken(*arguments):
-        raise TypeError("the check is broken")
-
-    monkeypatch.setattr("helpers.exercises.engine.run_patiently", broken)
-    with pytest.raises(TypeError, match="the check is broken"):
-        make().check(in_place, mean_solution)
-
-
-# of the course
-
-ALL, SOLUTIONS = of_kind(Build), solutions()
-MISTAKES = [(name, words, wrong) for name, build in ALL.items() for words, wrong in build.mistakes.items()]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_the_lessons_solution_is_right(name):
-    assert ALL[name].verdict(SOLUTIONS[name], SOLUTIONS[name]).startswith("correct in ")
-
-
-@pytest.mark.parametrize("name, words, wrong", MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(MISTAKES)])
-def test_every_known_mistake_of_a_build_is_answered_with_its_own_words(name, words, wrong):
-    assert ALL[name].verdict(wrong, SOLUTIONS[name]).endswith(words)

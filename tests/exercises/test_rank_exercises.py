@@ -105,27 +105,3 @@ def test_an_error_is_not_tried_again(monkeypatch):
     with pytest.raises(RankError):
         in_ranks.run_patiently(None, 2, {})
     assert calls == [1]
-
-
-# with ranks
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_the_lessons_solution_is_correct_in_ranks(name, capsys):
-    ALL[name].check(SOLUTIONS[name])
-    assert capsys.readouterr().out.splitlines()[-1].startswith("✓ correct in ")
-
-
-def test_a_rank_that_fails_is_a_verdict_with_the_learners_lines_only(capsys):
-    def fails(value):
-        raise ValueError("oops")
-
-    lesson_00.mean_of_squares.check(fails)
-    said = capsys.readouterr().out
-    assert said.startswith("✗ not yet: rank 0 of 2 raised ValueError: oops\n") and 'raise ValueError("oops")' in said
-    assert "helpers/exercises" not in said and "in_ranks" not in said and "function(**" not in said
-
-
-def test_a_constant_does_not_pass_in_ranks(capsys):
-    lesson_00.mean_of_squares.check(lambda value: 2.5)
-    assert capsys.readouterr().out.startswith("✗ not yet: rank 0 of 2 returned 2.5 where ")

@@ -1,0 +1,143 @@
+"""Exercises and builds in real ranks: the lessons' own solutions are right, and what goes wrong there is a verdict."""
+
+import pytest
+from helpers.exercises import in_ranks, lesson_00
+from helpers.exercises.engine import Build, RankExercise
+from helpers.launcher.jobs import LaunchError
+from tests.exercises.averaging import half, in_place, make, mean_solution, total, trial
+from tests.exercises.course import of_kind, solutions
+
+EXERCISES, BUILDS, SOLUTIONS = of_kind(RankExercise), of_kind(Build), solutions()
+MISTAKES = [(name, words, wrong) for name, build in BUILDS.items() for words, wrong in build.mistakes.items()]
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_lessons_solution_is_correct_in_ranks(name, capsys):
+    EXERCISES[name].check(SOLUTIONS[name])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("✓ correct in ")
+
+
+def test_a_rank_that_fails_is_a_verdict_with_the_learners_lines_only(capsys):
+    def fails(value):
+        raise ValueError("oops")
+
+    lesson_00.mean_of_squares.check(fails)
+    said = capsys.readouterr().out
+    assert said.startswith("✗ not yet: rank 0 of 2 raised ValueError: oops\n") and 'raise ValueError("oops")' in said
+    assert "helpers/" not in said and "function(**" not in said
+
+
+def test_a_constant_does_not_pass_in_ranks(capsys):
+    lesson_00.mean_of_squares.check(lambda value: 2.5)
+    assert capsys.readouterr().out.startswith("✗ not yet: rank 0 of 2 returned 2.5 where ")
+
+
+def test_a_right_answer_is_returned_and_what_follows_uses_it(capsys):
+    assert make().check(in_place, mean_solution) is in_place
+    assert capsys.readouterr().out == "✓ correct in 2 and 4 ranks: summed, then divided. What follows uses your `mean_over_ranks`.\n"
+
+
+def test_a_wrong_answer_names_rank_value_place_and_both_numbers_and_the_mistake(capsys):
+    def mine(tensor, ranks):
+        return total(tensor, ranks)
+
+    assert make().check(mine, mean_solution) is mean_solution
+    said = capsys.readouterr().out
+    assert said.startswith("✗ not yet: rank 0 of 2: `mean`[0, 0] is ") and said.endswith(
+        " is right; that is the sum. What follows uses the course's `mean_over_ranks`.\n"
+    )
+
+
+def test_what_is_right_for_two_ranks_only_is_found_with_four(capsys):
+    assert make().check(half, mean_solution) is mean_solution
+    assert "rank 0 of 4: `mean`[0, 0] is " in capsys.readouterr().out
+
+
+def test_inputs_are_new_at_every_check(capsys):
+    seen = set()
+    for _ in range(2):
+        make().check(total, mean_solution)
+        seen.add(capsys.readouterr().out)
+    assert len(seen) == 2
+
+
+def test_an_exception_a_wrong_type_and_a_closed_process_group_are_verdicts(capsys):
+    def raises(tensor, ranks):
+        raise ValueError("oops")
+
+    def a_list(tensor, ranks):
+        return tensor.tolist()
+
+    def closes(tensor, ranks):
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+        return tensor
+
+    for answer, words in (
+        (raises, "rank 0 of 2 raised ValueError: oops"),
+        (a_list, "where a tensor is right"),
+        (closes, "of 2 raised"),
+    ):
+        assert make().check(answer, mean_solution) is mean_solution
+        said = capsys.readouterr().out
+        assert words in said and said.endswith("What follows uses the course's `mean_over_ranks`.\n")
+
+
+def test_a_hang_is_a_verdict_that_names_the_rank(capsys):
+    def one_only(tensor, ranks):
+        import deepspeed.comm as comm
+
+        if comm.get_rank() == 1:
+            comm.all_reduce(tensor)
+        return tensor
+
+    assert make(patience=2).check(one_only, mean_solution) is mean_solution
+    said = capsys.readouterr().out
+    assert "rank 1 of 2 hung in all_reduce, which rank 0 never entered" in said
+    assert in_ranks.HUNG.match(said.removeprefix("✗ not yet: "))
+
+
+def test_a_class_may_be_what_is_written():
+    class Mean:
+        def __init__(self, ranks):
+            self.ranks = ranks
+
+        def of(self, tensor):
+            return in_place(tensor, self.ranks)
+
+    class Mine(Mean):
+        def __init__(self, ranks):
+            super().__init__(ranks)
+
+    def use(mean, seed):
+        import deepspeed.comm as comm
+        import torch
+
+        return {"mean": mean(comm.get_world_size()).of(torch.randn(3))}
+
+    assert Build("Mean", use).check(Mine, Mean) is Mine
+
+
+def test_a_fault_of_the_courses_own_function_is_not_hidden():
+    with pytest.raises(LaunchError, match="CourseFault"):
+        Build("broken", trial).check(in_place, lambda tensor, ranks: 1 / 0)
+
+
+def test_a_type_error_of_the_check_is_not_taken_for_the_learners(monkeypatch):
+    def broken(*arguments):
+        raise TypeError("the check is broken")
+
+    monkeypatch.setattr("helpers.exercises.engine.run_patiently", broken)
+    with pytest.raises(TypeError, match="the check is broken"):
+        make().check(in_place, mean_solution)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_the_lessons_solution_of_a_build_is_right(name):
+    assert BUILDS[name].verdict(SOLUTIONS[name], SOLUTIONS[name]).startswith("correct in ")
+
+
+@pytest.mark.parametrize("name, words, wrong", MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(MISTAKES)])
+def test_every_known_mistake_of_a_build_is_answered_with_its_own_words(name, words, wrong):
+    assert BUILDS[name].verdict(wrong, SOLUTIONS[name]).endswith(words)
