@@ -4,8 +4,8 @@
         with clock.work("backward"):
             loss.backward()
 
-Times are seconds of the machine's monotonic clock, which its processes share.  For the CPU and gloo: on a GPU both work and messages are
-queued, and their host times say little.
+For the CPU and gloo: a GPU only queues work and messages, and their times on the host say little.  Not to be used inside `Traffic`,
+which makes every message wait for its end.
 """
 
 from __future__ import annotations
@@ -14,22 +14,38 @@ import threading
 import time
 from contextlib import contextmanager
 
+PATIENCE = 5.0  # seconds for the last messages to end
+
 
 class Clock:
-    """Notes every all-reduce of `deepspeed.comm` between entering and leaving, and the work that is named.
+    """Notes every all-reduce of `deepspeed.comm` between entering and leaving, and the work that is named.  To be entered once.
 
     Attributes:
-        boxes: list of (kind, label, start, end): kind is "all-reduce", or what `work` was given; all-reduces are numbered from 1.
+        boxes: list of (kind, label, start, end): kind is "all-reduce", or what `work` was given; all-reduces are numbered from 1, and last
+            from the call until the sum has arrived.  Seconds of the machine's monotonic clock, which its processes share.
     """
 
     def __init__(self):
-        self.boxes, self._open, self._ended = [], 0, threading.Condition()
+        self.boxes, self._count, self._open, self._ended = [], 0, 0, threading.Condition()
 
     @contextmanager
     def work(self, kind, label=""):
+        """Note the time of the block as work of a kind."""
         start = time.perf_counter()
-        yield
-        self._note(kind, label, start)
+        try:
+            yield
+        finally:
+            self._note(kind, label, start)
+
+    @property
+    def seconds(self):
+        """From the first beginning to the last end."""
+        return max(end for *_, end in self.boxes) - min(start for *_, start, _ in self.boxes)
+
+    def milliseconds(self):
+        """The boxes with times in milliseconds since the first beginning, for `plots.timeline`."""
+        begin = min(start for *_, start, _ in self.boxes)
+        return [(kind, label, 1e3 * (start - begin), 1e3 * (end - begin)) for kind, label, start, end in self.boxes]
 
     def begun_during(self, kind):
         """How many all-reduces began while work of this kind was going on, and how many there were."""
@@ -41,19 +57,20 @@ class Clock:
         with self._ended:
             self.boxes.append((kind, label, start, time.perf_counter()))
 
-    def _all_reduce(self, tensor, *arguments, async_op=False, **options):
+    def _all_reduce(self, *arguments, **options):
         self._count += 1
         label, start = str(self._count), time.perf_counter()
-        request = self._untimed(tensor, *arguments, async_op=async_op, **options)
-        if request is None or not async_op:
+        request = self._untimed(*arguments, **options)
+        if request is None:  # it has waited
             self._note("all-reduce", label, start)
-            return request
-        with self._ended:
-            self._open += 1
-        request.get_future().add_done_callback(lambda done: self._done(label, start))
+        else:
+            with self._ended:
+                self._open += 1
+            request.get_future().add_done_callback(lambda done: self._done(label, start))
         return request
 
     def _done(self, label, start):
+        """In a thread of the back end, perhaps a moment after the request was waited for."""
         self._note("all-reduce", label, start)
         with self._ended:
             self._open -= 1
@@ -62,14 +79,16 @@ class Clock:
     def __enter__(self):
         import deepspeed.comm as comm
 
-        self._count, self._untimed = 0, comm.all_reduce
+        self._untimed = comm.all_reduce
         comm.all_reduce = self._all_reduce
         return self
 
-    def __exit__(self, *problem):
+    def __exit__(self, kind, *problem):
         import deepspeed.comm as comm
 
         comm.all_reduce = self._untimed
-        with self._ended:  # a request's end is told by another thread, perhaps a moment after it was waited for
-            self._ended.wait_for(lambda: self._open == 0, timeout=5)
+        with self._ended:
+            finished = self._ended.wait_for(lambda: self._open == 0, timeout=PATIENCE)
         del self._ended, self._untimed  # what is left is plain data
+        if not finished and kind is None:
+            raise RuntimeError(f"{self._open} all-reduces have not ended: wait for every request inside the clock's block")

@@ -34,7 +34,8 @@ def timeline(rows, title, x):
             for kind, label, start, end in boxes:
                 colour, hatch = KINDS[kind]
                 axes.add_patch(Rectangle((start, row + 0.1), end - start, 0.8, facecolor=colour, hatch=hatch, edgecolor="white", alpha=0.85))
-                axes.text((start + end) / 2, row + 0.5, label, ha="center", va="center", fontsize=8, color="white", clip_on=True, weight="bold")
+                if end - start > 0.011 * span * len(label):  # else it would not be read
+                    axes.text((start + end) / 2, row + 0.5, label, ha="center", va="center", fontsize=8, color="white", clip_on=True, weight="bold")
         axes.set(title=title, xlabel=x, xlim=(0, 1.01 * span), ylim=(len(rows), 0))
         axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
         axes.grid(False)
