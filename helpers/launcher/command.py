@@ -80,7 +80,8 @@ class CommandJob:
         for outcome in self.gone:
             note = Path(self.folder.name) / f"status-{outcome.rank}"
             if outcome.status is None and note.exists() and (text := note.read_text()):
-                outcome.status = int(text)
+                status, at = text.split()
+                outcome.status, outcome.ended_at = int(status), float(at)
         if self.process.poll() is not None and not any(outcome.failed for outcome in outcomes):
             raise LaunchError(f"the deepspeed command ended with status {self.process.returncode}:\n{self.log_text()[-2000:]}")
 

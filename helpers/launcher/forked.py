@@ -166,7 +166,8 @@ class ForkedJob:
         """A message of the forkserver: the ranks were started, or one has ended."""
         message = self.server.receive()
         if message["kind"] == "ended":
-            outcomes[message["rank"]].status = message["status"]
+            outcome = outcomes[message["rank"]]
+            outcome.status, outcome.ended_at = message["status"], message["at"]
 
     def pipe_closed(self, outcome):
         """The forkserver tells how a rank ended."""

@@ -165,7 +165,7 @@ class Server:
             if ended:
                 rank = self.children.pop(child)
                 kill_group(child)
-                send(self.control, kind="ended", rank=rank, status=os.waitstatus_to_exitcode(status))
+                send(self.control, kind="ended", rank=rank, status=os.waitstatus_to_exitcode(status), at=time.monotonic())
 
     def stop(self):
         """Kill every rank and what it started, and wait until they are gone."""

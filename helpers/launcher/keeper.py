@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from helpers.launcher import rank as ranks
@@ -30,10 +31,10 @@ def keep(rank, folder):
     It does not end before it is told to: the command would stop the other ranks, and nobody could tell who failed.
     """
     threading.Thread(target=end_with_kernel, args=(rank, folder)).start()
-    status = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+    status, at = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]), time.monotonic()
     kill_group(rank)
     try:
-        (folder / f"status-{os.environ['RANK']}").write_text(f"{status}\n")
+        (folder / f"status-{os.environ['RANK']}").write_text(f"{status} {at}\n")
     except OSError:  # the kernel has gone, and the folder
         pass
 

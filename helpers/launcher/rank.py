@@ -5,16 +5,19 @@ returned, or how it failed.  Nothing here decides about other ranks; that is the
 """
 
 import ctypes
+import dis
 import faulthandler
 import io
 import os
 import signal
 import struct
 import sys
+import time
 import traceback
 import warnings
 
 import cloudpickle
+from helpers.launcher.failures import COLLECTIVES
 
 # Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
 KNOWN_NOISE = (
@@ -58,12 +61,39 @@ def said(error):
         return f"(its message cannot be shown: {type(problem).__name__})"
 
 
+def notices(error):
+    """What an error may be a notice of, for `failures.first_to_fail`.
+
+    "collective": it came out of a collective, as an error does that tells of another rank's end.  "perhaps": it came out of C, as from the
+    `wait()` of a handle, or was raised while such an error was handled.  Else None: its cause lies in this rank.
+    """
+    if isinstance(error, (RuntimeError, OSError)) and error.__traceback__:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if any(part in frame.f_code.co_filename for part in COLLECTIVES):
+            return "collective"
+        if isinstance(error, RuntimeError) and not raised_in_python(error.__traceback__):
+            return "perhaps"
+    return "perhaps" if error.__context__ and notices(error.__context__) else None
+
+
+def raised_in_python(part):
+    """Whether the innermost frame of a traceback stands in a `raise`, and not in a call into C."""
+    while part.tb_next:
+        part = part.tb_next
+    return dis.opname[part.tb_frame.f_code.co_code[part.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+
+
 def describe(error):
-    """An exception as plain strings: its class may exist in this rank only.  Frames are (file, line, function), outermost first."""
+    """An exception as plain data: its class may exist in this rank only.  Frames are (file, line, function), outermost first.
+
+    `at` is the time in seconds, of a clock that all processes of a machine share.
+    """
     frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     own = max((index for index, frame in enumerate(frames) if frame[0] == __file__), default=-1)
     cause = error.__cause__
     return {
+        "at": time.monotonic(),
+        "notices": notices(error),
         "type": type(error).__name__,
         "message": said(error),
         "frames": frames[own + 1 :],

@@ -73,7 +73,17 @@ def load(body):
     try:
         return cloudpickle.loads(body)
     except Exception as error:
-        return {"error": {"type": type(error).__name__, "message": str(error), "frames": [], "cause": None, "returned": "value"}}
+        return {
+            "error": {
+                "type": type(error).__name__,
+                "message": str(error),
+                "frames": [],
+                "cause": None,
+                "returned": "value",
+                "at": time.monotonic(),
+                "notices": None,
+            }
+        }
 
 
 def collect_stacks(job, outcomes, selector):
