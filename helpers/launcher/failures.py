@@ -156,7 +156,7 @@ def exit_words(status, out_of_memory):
     if status >= 0:
         return f"left with exit status {status} before its function returned"
     word = signal.Signals(-status).name if -status in signal.valid_signals() else f"signal {-status}"
-    return f"was killed by {word}" + (" (the system ran out of memory and killed it)" if out_of_memory else "")
+    return f"was killed by {word}" + (" (the system ran out of memory and killed it)" if out_of_memory and status == -signal.SIGKILL else "")
 
 
 def error_lines(outcome):
