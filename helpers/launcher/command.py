@@ -106,9 +106,9 @@ class CommandJob:
         """End the ranks, the command, and all that either has started."""
         if not self.folder:
             return
+        processes = self.descendants() if self.process else []  # before the keepers know that it is over, and end
         self.lock.close()
         if self.process:
-            processes = self.descendants()
             for process in (self.process, *processes):
                 try:
                     os.killpg(os.getpgid(process.pid), signal.SIGKILL)

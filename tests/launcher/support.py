@@ -188,7 +188,7 @@ def occupied(state, folder):
     rank = os.environ["RANK"]
     if state == "barrier":
         deepspeed.init_distributed()
-    subprocess.Popen(["sleep", "60"])
+    subprocess.Popen(["sleep", "60"], start_new_session=rank == "0")
     Path(folder, "ready-" + rank).touch()
     if state == "gil":
         ctypes.PyDLL(None).sleep(60)

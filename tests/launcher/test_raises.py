@@ -12,11 +12,12 @@ import urllib.request
 from pathlib import Path
 
 import cloudpickle
+import psutil
 import pytest
 from helpers import launch
 from helpers.launcher import jobs, machine
 from helpers.launcher.failures import LaunchError, RankError
-from tests.launcher.support import PROMPT, SLACK, eventually
+from tests.launcher.support import PROMPT, SLACK, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -422,3 +423,58 @@ def test_what_a_vanished_rank_has_started_is_stopped():
 
 def test_what_a_rank_that_returned_has_started_is_stopped():
     assert launch(lambda: subprocess.Popen(["sleep", "60"]).returncode, 2) == [None, None]
+
+
+def start_in_a_session_of_its_own():
+    """Start a program, and one that starts another and ends: process ids of two that run on."""
+    first = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    second = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE)
+    return first.pid, int(second.stdout)
+
+
+@pytest.mark.parametrize("launcher", [None, "deepspeed"])
+def test_what_a_rank_that_returned_has_started_in_another_session_is_stopped(launcher):
+    started = launch(lambda: start_in_a_session_of_its_own(), 2, launcher=launcher)
+    assert eventually(lambda: not running(psutil.Process(pid) for pids in started for pid in pids if psutil.pid_exists(pid)))
+
+
+@pytest.mark.parametrize("end", [killed, leaves_quietly, raises])
+def test_what_a_failed_rank_has_started_in_another_session_is_stopped(end, tmp_path):
+    def job():
+        if os.environ["RANK"] == "1":
+            (tmp_path / "started").write_text(" ".join(map(str, start_in_a_session_of_its_own())))
+            end()
+
+    assert fail(job, {}, 2)[0].rank == 1
+    started = [int(pid) for pid in (tmp_path / "started").read_text().split()]
+    assert eventually(lambda: not running(psutil.Process(pid) for pid in started if psutil.pid_exists(pid)))
+
+
+def test_the_end_of_a_rank_stops_what_it_has_started_and_no_other(tmp_path):
+    """Rank 1 ends while rank 0 runs on, which has a program whose parent has ended too."""
+    started, seen = tmp_path / "started", tmp_path / "seen"
+
+    def job():
+        if os.environ["RANK"] == "1":
+            pids = start_in_a_session_of_its_own()
+            while not started.exists():
+                time.sleep(0.01)
+            started.write_text(" ".join(map(str, pids)))
+            os._exit(0)
+        own = int(subprocess.run(["sh", "-c", "sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE).stdout)
+        started.touch()
+        while not (pids := started.read_text().split()) or any(psutil.pid_exists(int(pid)) for pid in pids):
+            time.sleep(0.01)
+        seen.write_text(psutil.Process(own).status())
+
+    assert fail(job, {}, 2)[0].rank == 1
+    assert seen.read_text() == psutil.STATUS_SLEEPING
+
+
+def test_an_orphan_that_ends_is_no_zombie():
+    def job():
+        subprocess.run(["sh", "-c", "sleep 0.1 &"])
+        forkserver = psutil.Process(os.getppid())
+        return eventually(lambda: forkserver.children() == [psutil.Process()])
+
+    assert launch(job, 1) == [True]
