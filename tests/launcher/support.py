@@ -182,6 +182,7 @@ class Kernel:
 STATES = """
 import ctypes, os, subprocess, time
 from pathlib import Path
+from helpers import launch
 
 def occupied(state, folder):
     import deepspeed
