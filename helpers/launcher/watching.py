@@ -47,6 +47,8 @@ def take(job, key, outcomes, reports, selector):
         job.read_source(outcomes)
         return
     part = read(key.fd)
+    if part is None:
+        return
     if not part:
         selector.unregister(key.fd)
         if name == "report":
@@ -61,11 +63,11 @@ def take(job, key, outcomes, reports, selector):
 
 
 def read(pipe):
-    """What is in a pipe: b"" at its end, and when a reader came too early."""
+    """What is in a pipe: b"" at its end, None when there is nothing yet."""
     try:
         return os.read(pipe, 1 << 20)
     except BlockingIOError:
-        return b""
+        return None
 
 
 def load(body):
