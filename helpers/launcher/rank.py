@@ -33,18 +33,31 @@ KNOWN_NOISE = (
 OUTSIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
 
 
+def on_accelerator(tensor):
+    return tensor.device.type not in ("cpu", "meta")
+
+
+def on_cpu(tensor):
+    """A copy on the CPU that is a parameter if the tensor is one, requires a gradient if it does, and has its attributes."""
+    torch = sys.modules["torch"]
+    copy = tensor.detach().cpu()
+    copy = torch.nn.Parameter(copy, False) if isinstance(tensor, torch.nn.Parameter) else copy
+    vars(copy).update(vars(tensor))
+    return copy.requires_grad_(tensor.requires_grad)
+
+
 class ReportPickler(cloudpickle.Pickler):
     """Pickles what a rank returns; tensors on an accelerator travel as CPU tensors, since the kernel may not use the device."""
 
     def reducer_override(self, obj):
         torch = sys.modules.get("torch")
-        if torch and isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
-            return obj.detach().cpu().__reduce_ex__(self.proto)
+        if torch and isinstance(obj, torch.Tensor) and on_accelerator(obj):
+            return on_cpu(obj).__reduce_ex__(self.proto)
         return super().reducer_override(obj)
 
-    def __init__(self, file):
-        super().__init__(file)
-        self.proto = cloudpickle.DEFAULT_PROTOCOL
+    def __init__(self, file, protocol=cloudpickle.DEFAULT_PROTOCOL):
+        super().__init__(file, protocol)
+        self.proto = protocol
 
 
 def dumps(value):
@@ -114,6 +127,12 @@ def prepare():
         take_gpu(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)
+
+
+def draw_anew():
+    """Seed numpy's global generator as a fresh process does: its state was copied from the forkserver.  Python's own is seeded by the fork."""
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
 
 
 def take_gpu(rank, ranks, gpus):
@@ -187,6 +206,7 @@ def run(payload, report, stacks, listener=None):
     faulthandler.register(signal.SIGUSR1, file, all_threads=False)
     sys.stdout.reconfigure(line_buffering=True)
     prepare()
+    draw_anew()
     store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
     body = work(payload)
     flush()
