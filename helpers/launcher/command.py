@@ -24,7 +24,7 @@ class CommandJob:
     before the ranks bind it; and they bind it on every interface.  The forkserver has neither weakness.
     """
 
-    source = process = command = folder = None
+    source = process = command = folder = lock = log = None
 
     def __init__(self, payload, ranks, device):
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -41,9 +41,10 @@ class CommandJob:
         with open(os.open(path / "payload", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(self.payload)
         for rank in range(self.ranks):
+            self.pipes.append(readers := [])
             for name in PIPES:
                 os.mkfifo(path / f"{name}-{rank}", 0o600)
-            self.pipes.append(tuple(os.open(path / f"{name}-{rank}", os.O_RDONLY | os.O_NONBLOCK) for name in PIPES))
+                readers.append(os.open(path / f"{name}-{rank}", os.O_RDONLY | os.O_NONBLOCK))
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         count = ["--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)]
@@ -102,12 +103,19 @@ class CommandJob:
             except psutil.Error:  # it has just ended
                 pass
 
+    def close_pipes(self):
+        """Of a job that was not started, so that there is nothing to drain, and perhaps no descriptor left to empty the folder with."""
+        for pipe in (pipe for readers in self.pipes for pipe in readers):
+            os.close(pipe)
+        self.pipes = []
+
     def stop(self):
         """End the ranks, the command, and all that either has started."""
         if not self.folder:
             return
         processes = self.descendants() if self.process else []  # before the keepers know that it is over, and end
-        self.lock.close()
+        if self.lock:
+            self.lock.close()
         if self.process:
             for process in (self.process, *processes):
                 try:
@@ -116,5 +124,8 @@ class CommandJob:
                     pass
             self.process.wait()
             psutil.wait_procs(processes, timeout=2)
+        else:
+            self.close_pipes()
+        if self.log:
             self.log.close()
         self.folder.cleanup()

@@ -14,11 +14,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from helpers.launcher.environment import environment, server_environment
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.pipes import PIPES
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of the forkserver only: importing must start none
 
 
 class Forkserver:
@@ -30,7 +33,7 @@ class Forkserver:
         life, self.life = os.pipe()
         main_thread = threading.current_thread() is threading.main_thread()
         command = [sys.executable, "-P", str(Path(__file__).with_name("forkserver.py")), str(control.fileno()), str(life), str(int(main_thread))]
-        env = {"OMP_NUM_THREADS": "1", **os.environ, **server_environment(device)}
+        env = {**os.environ, **server_environment(device), **ONE_THREAD}
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=(control.fileno(), life), start_new_session=True
@@ -73,6 +76,8 @@ class Forkserver:
         if message["kind"] == "failed":
             raise LaunchError(f"torch and DeepSpeed could not be imported; `make check` says what is missing\n{message['reason']}")
         self.ready = True
+        if (threads := message["threads"]) > 1:
+            print(f"note: {threads} threads run where torch and DeepSpeed were imported, and a fork copies one: a rank that needs another may hang")
 
     def stop_ranks(self):
         """Kill what is left of a job and wait until it is gone.  Returns whether the forkserver has answered, and so is well."""
@@ -138,14 +143,28 @@ class ForkedJob:
 
     def start(self):
         self.source = self.server.socket  # from here on there may be ranks
-        listener = socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)
+        with ExitStack() as opened:
+            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks))
+            writers = self.open_pipes(opened)
+            self.send_work(listener, writers)
+
+    def open_pipes(self, opened):
+        """Pipes for every rank: their write ends, which close with `opened`.  The read ends are closed when they are drained."""
+        writers = []
+        for _ in range(self.ranks):
+            self.pipes.append(readers := [])
+            for _ in PIPES:
+                reader, writer = os.pipe()
+                opened.callback(os.close, writer)
+                os.set_blocking(reader, False)
+                readers.append(reader)
+                writers.append(writer)
+        return writers
+
+    def send_work(self, listener, writers):
+        """Ask the forkserver for the ranks."""
         variables = environment(self.device, self.ranks, listener.getsockname()[1])
         variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 serves the store itself
-        pipes = [[os.pipe() for _ in PIPES] for _ in range(self.ranks)]
-        self.pipes = [tuple(reader for reader, _ in pairs) for pairs in pipes]
-        for reader in (reader for readers in self.pipes for reader in readers):
-            os.set_blocking(reader, False)
-        writers = [writer for pairs in pipes for _, writer in pairs]
         message = {
             "ranks": self.ranks,
             "environment": variables,
@@ -153,14 +172,10 @@ class ForkedJob:
             "directory": os.getcwd(),
             "argv0": sys.argv[0],
         }
-        with tempfile.TemporaryFile() as file, listener:  # the file has no name and is readable by its owner only
+        with tempfile.TemporaryFile() as file:  # it has no name and is readable by its owner only
             file.write(self.payload)
             file.flush()
-            try:
-                self.server.send([file.fileno(), listener.fileno(), *writers], kind="fork", **message)
-            finally:
-                for writer in writers:
-                    os.close(writer)
+            self.server.send([file.fileno(), listener.fileno(), *writers], kind="fork", **message)
 
     def read_source(self, outcomes):
         """A message of the forkserver: the ranks were started, or one has ended."""

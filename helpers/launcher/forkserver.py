@@ -77,7 +77,7 @@ def end_orphans(ranks=()):
 
 
 def preload():
-    """Import everything a job needs, with one thread left at the end (a fork copies only the calling thread)."""
+    """Import everything a job needs."""
     for name in REQUIRED:
         importlib.import_module(name)
     for name in USEFUL:
@@ -89,6 +89,11 @@ def preload():
     sys.stderr.flush()
     gc.collect()
     gc.freeze()
+
+
+def threads():
+    """Threads of this process, whoever started them; a fork copies only one."""
+    return len(os.listdir("/proc/self/task")) if LINUX else threading.active_count()
 
 
 def receive(control):
@@ -275,7 +280,7 @@ def main():
     os.close(finished_read)
     os.close(finished_write)
     server = Server(control, life)
-    send(control, kind="ready", seconds=time.perf_counter() - started)
+    send(control, kind="ready", seconds=time.perf_counter() - started, threads=threads())
     try:
         server.serve()
     finally:

@@ -88,6 +88,15 @@ def alone():
         _busy.release()
 
 
+def start(job, progress):
+    """Start the ranks of a job."""
+    try:
+        job.prepare(progress)
+        job.start()
+    except OSError as error:  # too many open files, or a full disk
+        raise LaunchError(f"the job could not be started: {error}") from None
+
+
 def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, launcher=None, command=False):
     """Run `function(**arguments)` in `ranks` processes and return what each returned.
 
@@ -131,8 +140,7 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
     started, kills_before = time.perf_counter(), out_of_memory_kills()
     with Progress() as progress, alone():
         try:
-            job.prepare(progress)
-            job.start()
+            start(job, progress)
             late = watch(job, outcomes, timeout, progress)
         finally:
             job.stop()
