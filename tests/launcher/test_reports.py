@@ -24,7 +24,7 @@ def returned(monkeypatch):
 
     def there_and_back(value):
         file = io.BytesIO()
-        rank.ReportPickler(file, pickle.DEFAULT_PROTOCOL).dump(value)
+        rank.ReportPickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
         return pickle.loads(file.getvalue())
 
     return there_and_back
