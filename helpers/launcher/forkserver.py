@@ -91,9 +91,12 @@ def preload():
     gc.freeze()
 
 
-def threads():
-    """Threads of this process, whoever started them; a fork copies only one."""
-    return len(os.listdir("/proc/self/task")) if LINUX else threading.active_count()
+def threads(seconds=1.0):
+    """Threads of this process, whoever started them; a fork copies only one.  One that was joined may need a moment to be gone."""
+    until = time.monotonic() + seconds
+    while (number := len(os.listdir("/proc/self/task")) if LINUX else threading.active_count()) > 1 and time.monotonic() < until:
+        time.sleep(0.005)
+    return number
 
 
 def receive(control):
