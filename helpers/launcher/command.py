@@ -24,7 +24,7 @@ class CommandJob:
     before the ranks bind it; and they bind it on every interface.  The forkserver has neither weakness.
     """
 
-    source = process = command = folder = lock = log = None
+    source = process = command = folder = lock = log = file = None
 
     def __init__(self, payload, ranks, device):
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -38,8 +38,8 @@ class CommandJob:
         path = Path(self.folder.name)
         self.lock = open(os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600))
         fcntl.flock(self.lock, fcntl.LOCK_EX)  # ranks are ended when it is released, which the kernel's death does too
-        with open(os.open(path / "payload", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(self.payload)
+        self.file = open(os.open(path / "payload", os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+        self.payload.write(self.file.fileno())
         for rank in range(self.ranks):
             self.pipes.append(readers := [])
             for name in PIPES:

@@ -56,6 +56,7 @@ class Outcome:
     """What the kernel knows of one rank."""
 
     rank: int
+    at_work: bool = False  # whether it has begun its function
     report: dict | None = None  # {"value": ...} or {"error": ...}
     status: int | None = None  # exit status, negative for a signal; None while it runs
     ended_at: float | None = None  # seconds, of `time.monotonic()`, which all processes of a machine share: when its end was noted

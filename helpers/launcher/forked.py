@@ -19,6 +19,7 @@ from pathlib import Path
 
 from helpers.launcher.environment import environment, server_environment
 from helpers.launcher.failures import LaunchError
+from helpers.launcher.parcel import memory_file
 from helpers.launcher.pipes import PIPES
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of the forkserver only: importing must start none
@@ -131,7 +132,7 @@ def forget_forkserver(device):
 class ForkedJob:
     """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is guessed."""
 
-    source = command = None
+    source = command = file = None
 
     def __init__(self, payload, ranks, device):
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -172,10 +173,9 @@ class ForkedJob:
             "directory": os.getcwd(),
             "argv0": sys.argv[0],
         }
-        with tempfile.TemporaryFile() as file:  # it has no name and is readable by its owner only
-            file.write(self.payload)
-            file.flush()
-            self.server.send([file.fileno(), listener.fileno(), *writers], kind="fork", **message)
+        self.file = memory_file()
+        self.payload.write(self.file.fileno())
+        self.server.send([self.file.fileno(), listener.fileno(), *writers], kind="fork", **message)
 
     def read_source(self, outcomes):
         """A message of the forkserver: the ranks were started, or one has ended."""

@@ -17,7 +17,7 @@ from helpers.launcher.command import CommandJob
 from helpers.launcher.failures import LaunchError, Outcome, RankError, failure, hang
 from helpers.launcher.forked import ForkedJob
 from helpers.launcher.machine import choose_device, free_memory, gpu_count, out_of_memory_kills
-from helpers.launcher.payload import pack
+from helpers.launcher.payload import pack, weight
 from helpers.launcher.progress import Progress
 from helpers.launcher.watching import drain, watch
 
@@ -129,12 +129,16 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     payload = pack(function, arguments or {})
+    if payload.size > (free := free_memory()):
+        raise MemoryError(f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, and {free / 1e9:.1f} GB is free")
     device = choose_device(device, ranks)
     if launcher and device == "cuda" and ranks > gpu_count():
         raise ValueError(f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave launcher out")
     if changed := changed_helpers():
         files = ", ".join(changed)
         print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")
+    if carried := weight(payload, function, arguments or {}):
+        print(f"note: {carried}")
     job = (CommandJob if launcher else ForkedJob)(payload, ranks, device)
     outcomes = [Outcome(rank) for rank in range(ranks)]
     started, kills_before = time.perf_counter(), out_of_memory_kills()
@@ -145,6 +149,8 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         finally:
             job.stop()
             drain(job, outcomes)
+            if job.file:
+                job.file.close()
     if command and job.command:
         print("$", " ".join(job.command[:-1]), "<a private folder>")
     show(outcomes[0])

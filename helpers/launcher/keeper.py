@@ -59,7 +59,7 @@ def main(folder):
     report, output, stacks = (os.open(f"{folder}/{name}-{os.environ['RANK']}", os.O_WRONLY) for name in ("report", "output", "stacks"))
     os.dup2(output, 1)
     os.dup2(output, 2)
-    ranks.run(os.open(f"{folder}/payload", os.O_RDONLY), report, stacks)
+    ranks.run(os.open(f"{folder}/payload", os.O_RDWR), report, stacks)
 
 
 if __name__ == "__main__":

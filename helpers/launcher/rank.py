@@ -7,7 +7,6 @@ returned, or how it failed.  Nothing here decides about other ranks; that is the
 import ctypes
 import dis
 import faulthandler
-import io
 import os
 import signal
 import struct
@@ -16,8 +15,9 @@ import time
 import traceback
 import warnings
 
-import cloudpickle
 from helpers.launcher.failures import COLLECTIVES
+from helpers.launcher.parcel import Pickler, pack, region, unpack
+from helpers.launcher.pipes import AT_WORK
 
 # Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
 KNOWN_NOISE = (
@@ -46,7 +46,7 @@ def on_cpu(tensor):
     return copy.requires_grad_(tensor.requires_grad)
 
 
-class ReportPickler(cloudpickle.Pickler):
+class ReportPickler(Pickler):
     """Pickles what a rank returns; tensors on an accelerator travel as CPU tensors, since the kernel may not use the device."""
 
     def reducer_override(self, obj):
@@ -55,16 +55,18 @@ class ReportPickler(cloudpickle.Pickler):
             return on_cpu(obj).__reduce_ex__(self.proto)
         return super().reducer_override(obj)
 
-    def __init__(self, file, protocol=cloudpickle.DEFAULT_PROTOCOL):
-        super().__init__(file, protocol)
+    def __init__(self, file, protocol=5, **options):
+        super().__init__(file, protocol, **options)
         self.proto = protocol
 
 
-def dumps(value):
-    """Bytes of any picklable value."""
-    file = io.BytesIO()
-    ReportPickler(file).dump(value)
-    return file.getvalue()
+def dumps(value, file, rank):
+    """Bytes of any picklable value; none where they are many, and were written to this rank's region of the file."""
+    parcel = pack(value, ReportPickler)
+    if not parcel.is_large:
+        return parcel.pickle
+    parcel.write(file, region(rank))
+    return b""
 
 
 def said(error):
@@ -165,25 +167,24 @@ def serve_store(listener):
 
 
 def write(descriptor, body):
-    """The report: eight bytes of length, then the body."""
+    """The report: eight bytes of length, then the body; a length of zero says that it lies in the file."""
     for part in (struct.pack("!Q", len(body)), body):
         view = memoryview(part)
         while view:
             view = view[os.write(descriptor, view[: 1 << 20]) :]
 
 
-def work(payload):
-    """Run the function that the payload holds; the report's bytes."""
+def work(file, rank):
+    """Run the function that the file holds; the report's bytes."""
     try:
-        size = os.fstat(payload).st_size
-        function, arguments = cloudpickle.loads(os.pread(payload, size, 0))
+        function, arguments = unpack(file, mapped=True)
         value = function(**arguments)
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a rank that leaves early must say so
-        return dumps({"error": describe(error)})
+        return dumps({"error": describe(error)}, file, rank)
     try:
-        return dumps({"value": value})
+        return dumps({"value": value}, file, rank)
     except Exception as error:
-        return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}})
+        return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}}, file, rank)
 
 
 def flush():
@@ -196,11 +197,12 @@ def flush():
     ctypes.CDLL(None).fflush(None)
 
 
-def run(payload, report, stacks, listener=None):
+def run(shared, report, stacks, listener=None):
     """One rank from start to report; then wait to be stopped.
 
     A rank that has finished keeps its sockets open, so that no slower rank sees a connection closed by a rank that did nothing wrong.
     """
+    rank = int(os.environ["RANK"])
     file = os.fdopen(stacks, "w")
     faulthandler.enable(file, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file, all_threads=False)
@@ -208,7 +210,8 @@ def run(payload, report, stacks, listener=None):
     prepare()
     draw_anew()
     store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
-    body = work(payload)
+    os.write(report, AT_WORK)
+    body = work(shared, rank)
     flush()
     write(report, body)
     os.close(report)

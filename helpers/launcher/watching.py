@@ -8,7 +8,8 @@ import struct
 import time
 
 import cloudpickle
-from helpers.launcher.pipes import PIPES
+from helpers.launcher.parcel import region, unpack
+from helpers.launcher.pipes import AT_WORK, PIPES
 
 GRACE = 1.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
 
@@ -56,8 +57,10 @@ def take(job, key, outcomes, reports, selector):
     elif name == "report":
         body = reports[outcome.rank]
         body += part
-        if len(body) >= 8 and len(body) - 8 == struct.unpack("!Q", body[:8])[0]:
-            outcome.report = load(memoryview(body)[8:])
+        outcome.at_work = True
+        head = len(AT_WORK) + 8
+        if len(body) >= head and len(body) - head == struct.unpack_from("!Q", body, len(AT_WORK))[0]:
+            outcome.report = load(memoryview(body)[head:], job.file.fileno(), region(outcome.rank))
     else:
         getattr(outcome, name).extend(part)
 
@@ -70,10 +73,10 @@ def read(pipe):
         return None
 
 
-def load(body):
-    """A rank's report; from the launcher's own pipe, which nobody else can write to."""
+def load(body, file, start):
+    """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings none, from the job's file."""
     try:
-        return cloudpickle.loads(body)
+        return cloudpickle.loads(body) if body else unpack(file, start)
     except Exception as error:
         return {
             "error": {
