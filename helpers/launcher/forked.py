@@ -23,17 +23,19 @@ from helpers.launcher.parcel import memory_file
 from helpers.launcher.pipes import PIPES
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of the forkserver only: importing must start none
+IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, ends by itself; the next launch starts another
 
 
 class Forkserver:
-    """The kernel's end of `helpers/forkserver.py`."""
+    """The kernel's end of `helpers/launcher/forkserver.py`."""
 
     def __init__(self, device):
         self.device, self.ready = device, False
         self.socket, control = socket.socketpair()
         life, self.life = os.pipe()
         main_thread = threading.current_thread() is threading.main_thread()
-        command = [sys.executable, "-P", str(Path(__file__).with_name("forkserver.py")), str(control.fileno()), str(life), str(int(main_thread))]
+        script = str(Path(__file__).with_name("forkserver.py"))
+        command = [sys.executable, "-P", script, str(control.fileno()), str(life), str(int(main_thread)), str(IDLE)]
         env = {**os.environ, **server_environment(device), **ONE_THREAD}
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
@@ -69,10 +71,18 @@ class Forkserver:
         if self.ready:
             return
         progress.say("first launch of this kernel: importing torch and DeepSpeed once (about 10 s)")
+        while not self.has_written(0.1):
+            progress.tick()
+        self.become_ready()
+
+    def has_written(self, seconds):
+        """Whether a message waits, or comes within so many seconds."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
-            while not selector.select(0.1):
-                progress.tick()
+            return bool(selector.select(seconds))
+
+    def become_ready(self):
+        """Read its word that torch and DeepSpeed are imported, or why they are not."""
         message = self.receive()
         if message["kind"] == "failed":
             raise LaunchError(f"torch and DeepSpeed could not be imported; `make check` says what is missing\n{message['reason']}")
@@ -93,6 +103,12 @@ class Forkserver:
         return True
 
     def alive(self):
+        """Whether it will serve: also one that was warmed and then left idle may have ended."""
+        try:
+            if not self.ready and self.has_written(0):
+                self.become_ready()
+        except LaunchError:
+            return False
         return self.stop_ranks() if self.ready else self.process.poll() is None
 
     def close(self):
@@ -110,13 +126,17 @@ class Forkserver:
 _forkservers: dict[str, Forkserver] = {}  # by device; the one sanctioned piece of module state
 
 
+def begin_warming(device):
+    """The forkserver of a device, started if there is none; its imports go on by themselves."""
+    if device not in _forkservers:
+        _forkservers[device] = Forkserver(device)
+    return _forkservers[device]
+
+
 def warm_forkserver(device, progress):
-    server = _forkservers.get(device)
-    if server and not server.alive():
+    if (server := _forkservers.get(device)) and not server.alive():
         forget_forkserver(device)
-        server = None
-    if server is None:
-        server = _forkservers[device] = Forkserver(device)
+    server = begin_warming(device)
     try:
         server.warm_up(progress)
     except LaunchError:

@@ -226,13 +226,14 @@ class Server:
             del self.children[child]
         end_orphans()
 
-    def serve(self):
+    def serve(self, idle):
+        """Until the kernel goes, or has asked for nothing and no rank has run for `idle` seconds."""
         poll = select.poll()
         for descriptor in (self.control.fileno(), self.life, self.wake_read):
             poll.register(descriptor, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if self.life in ready:
+            ready = {descriptor for descriptor, _ in poll.poll(None if self.children else 1000 * idle)}
+            if self.life in ready or not ready:
                 return
             if self.wake_read in ready:
                 if signal.SIGTERM in os.read(self.wake_read, 4096):
@@ -265,7 +266,7 @@ def leave_when_closed(life, finished):
 def main():
     adopt_orphans()
     control = socket.socket(fileno=int(sys.argv[1]))
-    life, with_parent = int(sys.argv[2]), sys.argv[3] == "1"
+    life, with_parent, idle = int(sys.argv[2]), sys.argv[3] == "1", float(sys.argv[4])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if with_parent:
         die_with_parent(signal.SIGTERM)  # not SIGKILL: what the ranks have started must be stopped first
@@ -285,7 +286,7 @@ def main():
     server = Server(control, life)
     send(control, kind="ready", seconds=time.perf_counter() - started, threads=threads())
     try:
-        server.serve()
+        server.serve(idle)
     finally:
         server.stop()
 

@@ -37,7 +37,7 @@ class Progress:
         self._draw(f"{self.message}{done} ... {now - self.started:.0f} s")
 
     def _draw(self, text):
-        if _in_notebook():
+        if in_notebook():
             from IPython.display import DisplayHandle
 
             if self.handle is None:
@@ -69,7 +69,8 @@ class Progress:
             self.handler(*self.interrupt)
 
 
-def _in_notebook():
+def in_notebook():
+    """Whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return shell is not None and hasattr(shell, "kernel")

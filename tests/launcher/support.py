@@ -179,6 +179,35 @@ class Kernel:
         self.process.stdout.close()
 
 
+class Notebook:
+    """A real Jupyter kernel.  Context manager; ended by SIGKILL."""
+
+    def __enter__(self):
+        from jupyter_client import KernelManager
+
+        self.manager = KernelManager()
+        self.manager.start_kernel(cwd=str(REPOSITORY))
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        return self
+
+    def run(self, code):
+        """Run a cell: its reply, and the messages that it published meanwhile."""
+        messages = []
+        reply = self.client.execute_interactive(code, timeout=60, output_hook=messages.append)["content"]
+        return reply, messages
+
+    def processes(self):
+        """What the kernel has started."""
+        return psutil.Process(self.manager.provisioner.pid).children(recursive=True)
+
+    def __exit__(self, *_):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.context.destroy(linger=0)
+
+
 STATES = """
 import ctypes, os, subprocess, time
 from pathlib import Path
