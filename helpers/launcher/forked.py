@@ -161,6 +161,7 @@ class ForkedJob:
     def prepare(self, progress):
         """What may take long and may be interrupted."""
         self.server = warm_forkserver(self.device, progress)
+        progress.say("the ranks are being started")
 
     def start(self):
         self.source = self.server.socket  # from here on there may be ranks

@@ -16,6 +16,7 @@ from pathlib import Path
 from helpers.launcher.command import CommandJob
 from helpers.launcher.failures import LaunchError, Outcome, RankError, failure, hang
 from helpers.launcher.forked import ForkedJob
+from helpers.launcher.interrupted import explain
 from helpers.launcher.machine import choose_device, free_memory, gpu_count, out_of_memory_kills
 from helpers.launcher.payload import pack, weight
 from helpers.launcher.progress import Progress
@@ -120,6 +121,7 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         TypeError, ValueError, MemoryError: before any process starts, when an argument cannot be used.
         RankError: a rank failed or hung; names the guilty rank and the cause.
         LaunchError: the job could not be started, or another launch is running in this kernel.
+        KeyboardInterrupt: the learner interrupted; shows where each rank stood.
     """
     if os.name != "posix":
         raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
@@ -142,15 +144,19 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
     job = (CommandJob if launcher else ForkedJob)(payload, ranks, device)
     outcomes = [Outcome(rank) for rank in range(ranks)]
     started, kills_before = time.perf_counter(), out_of_memory_kills()
-    with Progress() as progress, alone():
-        try:
-            start(job, progress)
-            late = watch(job, outcomes, timeout, progress)
-        finally:
-            job.stop()
-            drain(job, outcomes)
-            if job.file:
-                job.file.close()
+    try:
+        with Progress() as progress, alone():
+            try:
+                start(job, progress)
+                late = watch(job, outcomes, timeout, progress)
+            finally:
+                job.stop()
+                drain(job, outcomes)
+                if job.file:
+                    job.file.close()
+    except KeyboardInterrupt as interrupt:
+        explain(interrupt, outcomes if job.pipes else [], time.perf_counter() - started)
+        raise
     if command and job.command:
         print("$", " ".join(job.command[:-1]), "<a private folder>")
     show(outcomes[0])

@@ -9,7 +9,6 @@ from helpers.launcher import parcel
 CARRIED = 100_000_000  # bytes that a function may carry out of the notebook before the learner is told
 
 
-
 def pack(function, arguments):
     """Function and arguments as a `Parcel`; an error that names what cannot be sent."""
     if not callable(function):

@@ -6,12 +6,14 @@ import os
 import selectors
 import struct
 import time
+from contextlib import suppress
 
 import cloudpickle
 from helpers.launcher.parcel import region, unpack
 from helpers.launcher.pipes import AT_WORK, PIPES
 
 GRACE = 1.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
+LAST_LOOK = 0.3  # seconds that ranks have to say where they stand when the learner interrupts
 
 
 def watch(job, outcomes, timeout, progress):
@@ -37,7 +39,12 @@ def watch(job, outcomes, timeout, progress):
             if failed_at is None and any(outcome.failed for outcome in outcomes):
                 failed_at = time.monotonic()
             job.check(outcomes)
-            progress.tick(outcomes)
+            try:
+                progress.tick(outcomes)
+            except KeyboardInterrupt:
+                with suppress(OSError):  # the forkserver may have gone
+                    collect_stacks(job, outcomes, selector, LAST_LOOK)
+                raise
         return False
 
 
@@ -91,13 +98,13 @@ def load(body, file, start):
         }
 
 
-def collect_stacks(job, outcomes, selector):
-    """Ask every rank that still runs for its Python stack, and wait until all have answered and nothing more comes."""
+def collect_stacks(job, outcomes, selector, seconds=1.0):
+    """Ask every rank that still runs for its Python stack, and wait until all have answered and nothing more comes, or the time is up."""
     for key in list(selector.get_map().values()):
         if key.data[0] != "stacks":
             selector.unregister(key.fileobj)
     job.ask_stacks()
-    until = time.monotonic() + 1
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         ready = selector.select(0.1)
         for key, _ in ready:
