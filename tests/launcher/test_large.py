@@ -142,6 +142,13 @@ def test_a_tensor_that_was_sent_is_what_it_was(size):
     assert tensor.untyped_storage().resizable() and not tensor.is_shared()
 
 
+def test_a_system_without_memory_files(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    tensor = torch.ones(MANY)
+    (seen, back), _ = launch(lambda: (tensor.sum().item(), tensor), 2)
+    assert seen == MANY and torch.equal(back, tensor)
+
+
 def test_the_command_carries_them_too():
     def job():
         tensor.add_(int(os.environ["RANK"]))
