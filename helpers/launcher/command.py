@@ -126,6 +126,7 @@ class CommandJob:
             psutil.wait_procs(processes, timeout=2)
         else:
             self.close_pipes()
-        if self.log:
-            self.log.close()
+        for file in (self.file, self.log):
+            if file:
+                file.close()
         self.folder.cleanup()

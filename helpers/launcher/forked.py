@@ -218,3 +218,5 @@ class ForkedJob:
         """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
         if self.source and not self.server.stop_ranks():
             forget_forkserver(self.device)
+        if self.file:
+            self.file.close()

@@ -152,8 +152,6 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
             finally:
                 job.stop()
                 drain(job, outcomes)
-                if job.file:
-                    job.file.close()
     except KeyboardInterrupt as interrupt:
         explain(interrupt, outcomes if job.pipes else [], time.perf_counter() - started)
         raise

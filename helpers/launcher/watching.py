@@ -67,7 +67,7 @@ def take(job, key, outcomes, reports, selector):
         outcome.at_work = True
         head = len(AT_WORK) + 8
         if len(body) >= head and len(body) - head == struct.unpack_from("!Q", body, len(AT_WORK))[0]:
-            outcome.report = load(memoryview(body)[head:], job.file.fileno(), region(outcome.rank))
+            outcome.report = load(memoryview(body)[head:], job, outcome.rank)
     else:
         getattr(outcome, name).extend(part)
 
@@ -80,10 +80,10 @@ def read(pipe):
         return None
 
 
-def load(body, file, start):
+def load(body, job, rank):
     """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings none, from the job's file."""
     try:
-        return cloudpickle.loads(body) if body else unpack(file, start)
+        return cloudpickle.loads(body) if body else unpack(job.file.fileno(), region(rank))
     except Exception as error:
         return {
             "error": {

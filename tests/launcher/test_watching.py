@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 from helpers.launcher.failures import Outcome
+from helpers.launcher.pipes import AT_WORK
 from helpers.launcher.watching import read, take
 
 
@@ -41,7 +42,7 @@ def test_a_reader_that_came_too_early_reads_on(pipe):
         take(job, key, [outcome], reports, selector)
         assert selector.get_map() and not closed
         body = cloudpickle.dumps({"value": 7})
-        os.write(writer, struct.pack("!Q", len(body)) + body)
+        os.write(writer, AT_WORK + struct.pack("!Q", len(body)) + body)
         take(job, key, [outcome], reports, selector)
         assert outcome.report == {"value": 7}
         os.close(writer)
