@@ -23,7 +23,10 @@ __all__ = ["Clock", "Ledger", "SavedActivations", "Traffic", "corpus", "launch",
 
 def __getattr__(name):
     if name in LAZY:
-        return getattr(importlib.import_module(LAZY[name]), name)
+        found = getattr(importlib.import_module(LAZY[name]), name)
+        if name == "launch":
+            importlib.import_module("helpers.launcher.warming").begin()
+        return found
     if name in MODULES:
         return importlib.import_module(MODULES[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__all__)}")

@@ -42,6 +42,14 @@ def test_cpu_can_be_forced():
     assert launch(all_reduce, ranks=1, device="cpu")[0][1:] == ("cpu", "gloo")
 
 
+def test_a_module_comes_back_from_a_gpu_with_its_parameters():
+    model = launch(lambda: __import__("torch").nn.Linear(2, 3).cuda(), ranks=1)[0]
+    assert [(name, parameter.requires_grad, parameter.device.type) for name, parameter in model.named_parameters()] == [
+        ("weight", True, "cpu"),
+        ("bias", True, "cpu"),
+    ]
+
+
 def requested_bytes():
     """The ledger's bytes and those that torch's allocator was asked for: [(moment, ledger, allocator)], current and peak."""
     import torch

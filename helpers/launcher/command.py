@@ -24,7 +24,7 @@ class CommandJob:
     before the ranks bind it; and they bind it on every interface.  The forkserver has neither weakness.
     """
 
-    source = process = command = folder = None
+    source = process = command = folder = lock = log = file = None
 
     def __init__(self, payload, ranks, device):
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -38,12 +38,13 @@ class CommandJob:
         path = Path(self.folder.name)
         self.lock = open(os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600))
         fcntl.flock(self.lock, fcntl.LOCK_EX)  # ranks are ended when it is released, which the kernel's death does too
-        with open(os.open(path / "payload", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(self.payload)
+        self.file = open(os.open(path / "payload", os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+        self.payload.write(self.file.fileno())
         for rank in range(self.ranks):
+            self.pipes.append(readers := [])
             for name in PIPES:
                 os.mkfifo(path / f"{name}-{rank}", 0o600)
-            self.pipes.append(tuple(os.open(path / f"{name}-{rank}", os.O_RDONLY | os.O_NONBLOCK) for name in PIPES))
+                readers.append(os.open(path / f"{name}-{rank}", os.O_RDONLY | os.O_NONBLOCK))
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         count = ["--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)]
@@ -80,7 +81,8 @@ class CommandJob:
         for outcome in self.gone:
             note = Path(self.folder.name) / f"status-{outcome.rank}"
             if outcome.status is None and note.exists() and (text := note.read_text()):
-                outcome.status = int(text)
+                status, at = text.split()
+                outcome.status, outcome.ended_at = int(status), float(at)
         if self.process.poll() is not None and not any(outcome.failed for outcome in outcomes):
             raise LaunchError(f"the deepspeed command ended with status {self.process.returncode}:\n{self.log_text()[-2000:]}")
 
@@ -101,13 +103,20 @@ class CommandJob:
             except psutil.Error:  # it has just ended
                 pass
 
+    def close_pipes(self):
+        """Of a job that was not started, so that there is nothing to drain, and perhaps no descriptor left to empty the folder with."""
+        for pipe in (pipe for readers in self.pipes for pipe in readers):
+            os.close(pipe)
+        self.pipes = []
+
     def stop(self):
         """End the ranks, the command, and all that either has started."""
         if not self.folder:
             return
-        self.lock.close()
+        processes = self.descendants() if self.process else []  # before the keepers know that it is over, and end
+        if self.lock:
+            self.lock.close()
         if self.process:
-            processes = self.descendants()
             for process in (self.process, *processes):
                 try:
                     os.killpg(os.getpgid(process.pid), signal.SIGKILL)
@@ -115,5 +124,9 @@ class CommandJob:
                     pass
             self.process.wait()
             psutil.wait_procs(processes, timeout=2)
-            self.log.close()
+        else:
+            self.close_pipes()
+        for file in (self.file, self.log):
+            if file:
+                file.close()
         self.folder.cleanup()

@@ -10,9 +10,10 @@ def environment(device, ranks, port):
     """The variables that `deepspeed` and `torchrun` set for a script, and those that keep a job on this machine and quiet."""
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
     return {
-        **{"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback},
+        **{"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         **os.environ,
         **server_environment(device),
+        **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), loopback),  # whatever a cluster's environment says
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",

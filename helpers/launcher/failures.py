@@ -12,8 +12,8 @@ import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# What a rank says when *another* rank has gone: never the cause.
-NOTICED = re.compile(
+# What a collective says when another rank has gone; only the words of a message depend on it, never who is named.
+LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|gloo/transport|socket closed|connection refused|failed to recv|recvvalue failed"
     r"|store->get|tcpstore|remote process exited|nccl communicator was aborted|ncclremoteerror|the client socket",
     re.IGNORECASE,
@@ -29,6 +29,7 @@ HINTS = (
     (r"Default process group has not been initialized", "call deepspeed.init_distributed() first"),
     (r"CUDA out of memory", "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO stage"),
     (r"name '\w+' is not defined", "a rank knows what its function uses when `launch` is called: run the cell that defines the name first"),
+    (r"^lost its connection", "no rank failed before: one has closed its connections, as `destroy_process_group` does"),
     (r"No module named", "the module is not installed in the course's environment, or its folder is not on sys.path"),
 )
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
@@ -55,8 +56,10 @@ class Outcome:
     """What the kernel knows of one rank."""
 
     rank: int
+    at_work: bool = False  # whether it has begun its function
     report: dict | None = None  # {"value": ...} or {"error": ...}
     status: int | None = None  # exit status, negative for a signal; None while it runs
+    ended_at: float | None = None  # seconds, of `time.monotonic()`, which all processes of a machine share: when its end was noted
     output: bytearray = field(default_factory=bytearray)
     stacks: bytearray = field(default_factory=bytearray)
 
@@ -73,9 +76,19 @@ class Outcome:
         return self.error is not None or (self.report is None and self.status is not None)
 
     @property
-    def only_noticed(self):
-        """Whether its error says no more than that another rank has gone."""
-        return self.error is not None and bool(NOTICED.search(self.error["message"]))
+    def failed_at(self):
+        """Seconds, by the clock that all ranks share."""
+        return self.error["at"] if self.error else self.ended_at
+
+    @property
+    def notices(self):
+        """What its error may be a notice of (`helpers.launcher.rank.notices`); None for an end without a report."""
+        return self.error["notices"] if self.error else None
+
+    @property
+    def fault(self):
+        """What is equal for ranks that failed alike, whatever their messages say."""
+        return (self.error["type"], tuple(self.error["frames"])) if self.error else (self.status, self.rank)
 
     @property
     def text(self):
@@ -144,7 +157,7 @@ def exit_words(status, out_of_memory):
     if status >= 0:
         return f"left with exit status {status} before its function returned"
     word = signal.Signals(-status).name if -status in signal.valid_signals() else f"signal {-status}"
-    return f"was killed by {word}" + (" (the system ran out of memory and killed it)" if out_of_memory else "")
+    return f"was killed by {word}" + (" (the system ran out of memory and killed it)" if out_of_memory and status == -signal.SIGKILL else "")
 
 
 def error_lines(outcome):
@@ -175,14 +188,23 @@ def hint(text):
     return [f"  Hint: {said}" for pattern, said in HINTS if re.search(pattern, text)][:1]
 
 
+def first_to_fail(failed):
+    """The first by the clock, but an error in a collective comes after every other, and one that perhaps is a notice after every rank's end.
+
+    An end is noted a little later than the others notice it.  Of ranks that failed alike the lowest is taken, in every run the same.
+    """
+    ends = any(outcome.error is None for outcome in failed)
+    first = min(failed, key=lambda outcome: (outcome.notices == "collective", bool(ends and outcome.notices), outcome.failed_at))
+    return next(outcome for outcome in failed if outcome.fault == first.fault)
+
+
 def failure(outcomes, out_of_memory=False):
     """The error of a job in which a rank failed."""
-    failed = [outcome for outcome in outcomes if outcome.failed]
-    guilty = next((outcome for outcome in failed if not outcome.only_noticed), failed[0])
+    guilty = first_to_fail([outcome for outcome in outcomes if outcome.failed])
     if guilty.error:
         first, lines = error_lines(guilty)
-        if guilty.only_noticed:
-            first = f"lost its connection to another rank: {guilty.error['type']}"
+        if guilty.notices == "collective" and LOST.search(first):
+            first = first.replace("raised", "lost its connection to another rank:", 1)
     else:
         first = exit_words(guilty.status, out_of_memory)
         lines = short_traceback(guilty.where()) + (last_words(guilty) if guilty.status and guilty.status > 0 else [])

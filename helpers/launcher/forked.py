@@ -14,23 +14,29 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from helpers.launcher.environment import environment, server_environment
 from helpers.launcher.failures import LaunchError
+from helpers.launcher.parcel import memory_file
 from helpers.launcher.pipes import PIPES
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of the forkserver only: importing must start none
+IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, ends by itself; the next launch starts another
 
 
 class Forkserver:
-    """The kernel's end of `helpers/forkserver.py`."""
+    """The kernel's end of `helpers/launcher/forkserver.py`."""
 
     def __init__(self, device):
         self.device, self.ready = device, False
         self.socket, control = socket.socketpair()
         life, self.life = os.pipe()
         main_thread = threading.current_thread() is threading.main_thread()
-        command = [sys.executable, "-P", str(Path(__file__).with_name("forkserver.py")), str(control.fileno()), str(life), str(int(main_thread))]
-        env = {"OMP_NUM_THREADS": "1", **os.environ, **server_environment(device)}
+        script = str(Path(__file__).with_name("forkserver.py"))
+        command = [sys.executable, "-P", script, str(control.fileno()), str(life), str(int(main_thread)), str(IDLE)]
+        env = {**os.environ, **server_environment(device), **ONE_THREAD}
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=(control.fileno(), life), start_new_session=True
@@ -65,14 +71,24 @@ class Forkserver:
         if self.ready:
             return
         progress.say("first launch of this kernel: importing torch and DeepSpeed once (about 10 s)")
+        while not self.has_written(0.1):
+            progress.tick()
+        self.become_ready()
+
+    def has_written(self, seconds):
+        """Whether a message waits, or comes within so many seconds."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
-            while not selector.select(0.1):
-                progress.tick()
+            return bool(selector.select(seconds))
+
+    def become_ready(self):
+        """Read its word that torch and DeepSpeed are imported, or why they are not."""
         message = self.receive()
         if message["kind"] == "failed":
             raise LaunchError(f"torch and DeepSpeed could not be imported; `make check` says what is missing\n{message['reason']}")
         self.ready = True
+        if (threads := message["threads"]) > 1:
+            print(f"note: {threads} threads run where torch and DeepSpeed were imported, and a fork copies one: a rank that needs another may hang")
 
     def stop_ranks(self):
         """Kill what is left of a job and wait until it is gone.  Returns whether the forkserver has answered, and so is well."""
@@ -87,6 +103,12 @@ class Forkserver:
         return True
 
     def alive(self):
+        """Whether it will serve: also one that was warmed and then left idle may have ended."""
+        try:
+            if not self.ready and self.has_written(0):
+                self.become_ready()
+        except LaunchError:
+            return False
         return self.stop_ranks() if self.ready else self.process.poll() is None
 
     def close(self):
@@ -104,13 +126,17 @@ class Forkserver:
 _forkservers: dict[str, Forkserver] = {}  # by device; the one sanctioned piece of module state
 
 
+def begin_warming(device):
+    """The forkserver of a device, started if there is none; its imports go on by themselves."""
+    if device not in _forkservers:
+        _forkservers[device] = Forkserver(device)
+    return _forkservers[device]
+
+
 def warm_forkserver(device, progress):
-    server = _forkservers.get(device)
-    if server and not server.alive():
+    if (server := _forkservers.get(device)) and not server.alive():
         forget_forkserver(device)
-        server = None
-    if server is None:
-        server = _forkservers[device] = Forkserver(device)
+    server = begin_warming(device)
     try:
         server.warm_up(progress)
     except LaunchError:
@@ -126,7 +152,7 @@ def forget_forkserver(device):
 class ForkedJob:
     """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is guessed."""
 
-    source = command = None
+    source = command = file = None
 
     def __init__(self, payload, ranks, device):
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -135,17 +161,32 @@ class ForkedJob:
     def prepare(self, progress):
         """What may take long and may be interrupted."""
         self.server = warm_forkserver(self.device, progress)
+        progress.say("the ranks are being started")
 
     def start(self):
         self.source = self.server.socket  # from here on there may be ranks
-        listener = socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)
+        with ExitStack() as opened:
+            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks))
+            writers = self.open_pipes(opened)
+            self.send_work(listener, writers)
+
+    def open_pipes(self, opened):
+        """Pipes for every rank: their write ends, which close with `opened`.  The read ends are closed when they are drained."""
+        writers = []
+        for _ in range(self.ranks):
+            self.pipes.append(readers := [])
+            for _ in PIPES:
+                reader, writer = os.pipe()
+                opened.callback(os.close, writer)
+                os.set_blocking(reader, False)
+                readers.append(reader)
+                writers.append(writer)
+        return writers
+
+    def send_work(self, listener, writers):
+        """Ask the forkserver for the ranks."""
         variables = environment(self.device, self.ranks, listener.getsockname()[1])
         variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 serves the store itself
-        pipes = [[os.pipe() for _ in PIPES] for _ in range(self.ranks)]
-        self.pipes = [tuple(reader for reader, _ in pairs) for pairs in pipes]
-        for reader in (reader for readers in self.pipes for reader in readers):
-            os.set_blocking(reader, False)
-        writers = [writer for pairs in pipes for _, writer in pairs]
         message = {
             "ranks": self.ranks,
             "environment": variables,
@@ -153,20 +194,16 @@ class ForkedJob:
             "directory": os.getcwd(),
             "argv0": sys.argv[0],
         }
-        with tempfile.TemporaryFile() as file, listener:  # the file has no name and is readable by its owner only
-            file.write(self.payload)
-            file.flush()
-            try:
-                self.server.send([file.fileno(), listener.fileno(), *writers], kind="fork", **message)
-            finally:
-                for writer in writers:
-                    os.close(writer)
+        self.file = memory_file()
+        self.payload.write(self.file.fileno())
+        self.server.send([self.file.fileno(), listener.fileno(), *writers], kind="fork", **message)
 
     def read_source(self, outcomes):
         """A message of the forkserver: the ranks were started, or one has ended."""
         message = self.server.receive()
         if message["kind"] == "ended":
-            outcomes[message["rank"]].status = message["status"]
+            outcome = outcomes[message["rank"]]
+            outcome.status, outcome.ended_at = message["status"], message["at"]
 
     def pipe_closed(self, outcome):
         """The forkserver tells how a rank ended."""
@@ -181,3 +218,5 @@ class ForkedJob:
         """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
         if self.source and not self.server.stop_ranks():
             forget_forkserver(self.device)
+        if self.file:
+            self.file.close()

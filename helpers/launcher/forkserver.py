@@ -4,11 +4,13 @@ It imports torch and DeepSpeed once, freezes the garbage collector, and then for
 plain script and imports nothing from `helpers`, so that an edited helper counts in the very next launch.
 
 Nobody outlives the kernel: the kernel holds the only write end of the *life pipe*, and this process ends when that pipe does;
-ranks are killed by this process, or by Linux (PR_SET_PDEATHSIG) should this process die first.
+ranks are killed by this process, or by Linux (PR_SET_PDEATHSIG) should this process die first.  What a rank has started ends with its
+process group; and what has left that group becomes, on Linux, a child of this process when its own parent ends (PR_SET_CHILD_SUBREAPER).
 """
 
 import ctypes
 import gc
+import glob
 import importlib
 import json
 import os
@@ -29,7 +31,7 @@ USEFUL = (
     "deepspeed.runtime.pipe.engine", "deepspeed.module_inject.auto_ep_config", "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori",
 )  # fmt: skip
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINUX = sys.platform.startswith("linux")
 
 
@@ -47,8 +49,35 @@ def kill_group(rank):
         pass
 
 
+def adopt_orphans():
+    """Ask Linux to make this process the parent of every descendant whose own parent ends."""
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children():
+    """Process ids of this process' children, zombies among them; none where the system does not tell (macOS)."""
+    found = set()
+    for file in glob.glob(f"/proc/{os.getpid()}/task/*/children"):
+        with open(file) as pids:
+            found.update(map(int, pids.read().split()))
+    return found
+
+
+def end_orphans(ranks=()):
+    """Kill every child that is no rank nor in the process group of one, then the children it leaves behind, until there are none."""
+    refused = set()  # another user's, by setuid
+    while orphans := {child for child in children() - set(ranks) - refused if os.getpgid(child) not in ranks}:
+        for orphan in orphans:
+            try:
+                os.kill(orphan, signal.SIGKILL)
+                os.waitpid(orphan, 0)
+            except PermissionError:
+                refused.add(orphan)
+
+
 def preload():
-    """Import everything a job needs, with one thread left at the end (a fork copies only the calling thread)."""
+    """Import everything a job needs."""
     for name in REQUIRED:
         importlib.import_module(name)
     for name in USEFUL:
@@ -60,6 +89,14 @@ def preload():
     sys.stderr.flush()
     gc.collect()
     gc.freeze()
+
+
+def threads(seconds=1.0):
+    """Threads of this process, whoever started them; a fork copies only one.  One that was joined may need a moment to be gone."""
+    until = time.monotonic() + seconds
+    while (number := len(os.listdir("/proc/self/task")) if LINUX else threading.active_count()) > 1 and time.monotonic() < until:
+        time.sleep(0.005)
+    return number
 
 
 def receive(control):
@@ -127,6 +164,18 @@ def become_rank(rank, message, pipes, parent, unwanted):
             os._exit(status)
 
 
+def ended_children():
+    """Every child that has ended and was not waited for, a rank or an orphan, with its status."""
+    while True:
+        try:
+            child, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not child:
+            return
+        yield child, status
+
+
 class Server:
     """Forks ranks on request, reports how each ended, and kills what is left."""
 
@@ -159,13 +208,13 @@ class Server:
         send(self.control, kind="started", processes={rank: child for child, rank in self.children.items()})
 
     def reap(self):
-        """Tell the kernel of every rank that has ended since the last look."""
-        for child in list(self.children):
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                rank = self.children.pop(child)
+        """Tell the kernel of every rank that has ended since the last look, and end what it has started."""
+        for child, status in ended_children():
+            if child in self.children:
+                at, rank = time.monotonic(), self.children.pop(child)
                 kill_group(child)
-                send(self.control, kind="ended", rank=rank, status=os.waitstatus_to_exitcode(status))
+                end_orphans(self.children)
+                send(self.control, kind="ended", rank=rank, status=os.waitstatus_to_exitcode(status), at=at)
 
     def stop(self):
         """Kill every rank and what it started, and wait until they are gone."""
@@ -175,14 +224,16 @@ class Server:
         for child in list(self.children):
             os.waitpid(child, 0)
             del self.children[child]
+        end_orphans()
 
-    def serve(self):
+    def serve(self, idle):
+        """Until the kernel goes, or has asked for nothing and no rank has run for `idle` seconds."""
         poll = select.poll()
         for descriptor in (self.control.fileno(), self.life, self.wake_read):
             poll.register(descriptor, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if self.life in ready:
+            ready = {descriptor for descriptor, _ in poll.poll(None if self.children else 1000 * idle)}
+            if self.life in ready or not ready:
                 return
             if self.wake_read in ready:
                 if signal.SIGTERM in os.read(self.wake_read, 4096):
@@ -213,8 +264,9 @@ def leave_when_closed(life, finished):
 
 
 def main():
+    adopt_orphans()
     control = socket.socket(fileno=int(sys.argv[1]))
-    life, with_parent = int(sys.argv[2]), sys.argv[3] == "1"
+    life, with_parent, idle = int(sys.argv[2]), sys.argv[3] == "1", float(sys.argv[4])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if with_parent:
         die_with_parent(signal.SIGTERM)  # not SIGKILL: what the ranks have started must be stopped first
@@ -232,9 +284,9 @@ def main():
     os.close(finished_read)
     os.close(finished_write)
     server = Server(control, life)
-    send(control, kind="ready", seconds=time.perf_counter() - started)
+    send(control, kind="ready", seconds=time.perf_counter() - started, threads=threads())
     try:
-        server.serve()
+        server.serve(idle)
     finally:
         server.stop()
 

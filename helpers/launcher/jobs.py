@@ -16,8 +16,9 @@ from pathlib import Path
 from helpers.launcher.command import CommandJob
 from helpers.launcher.failures import LaunchError, Outcome, RankError, failure, hang
 from helpers.launcher.forked import ForkedJob
+from helpers.launcher.interrupted import explain
 from helpers.launcher.machine import choose_device, free_memory, gpu_count, out_of_memory_kills
-from helpers.launcher.payload import pack
+from helpers.launcher.payload import pack, weight
 from helpers.launcher.progress import Progress
 from helpers.launcher.watching import drain, watch
 
@@ -88,6 +89,15 @@ def alone():
         _busy.release()
 
 
+def start(job, progress):
+    """Start the ranks of a job."""
+    try:
+        job.prepare(progress)
+        job.start()
+    except OSError as error:  # too many open files, or a full disk
+        raise LaunchError(f"the job could not be started: {error}") from None
+
+
 def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, launcher=None, command=False):
     """Run `function(**arguments)` in `ranks` processes and return what each returned.
 
@@ -111,6 +121,7 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         TypeError, ValueError, MemoryError: before any process starts, when an argument cannot be used.
         RankError: a rank failed or hung; names the guilty rank and the cause.
         LaunchError: the job could not be started, or another launch is running in this kernel.
+        KeyboardInterrupt: the learner interrupted; shows where each rank stood.
     """
     if os.name != "posix":
         raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
@@ -120,23 +131,30 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     payload = pack(function, arguments or {})
+    if payload.size > (free := free_memory()):
+        raise MemoryError(f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, and {free / 1e9:.1f} GB is free")
     device = choose_device(device, ranks)
     if launcher and device == "cuda" and ranks > gpu_count():
         raise ValueError(f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave launcher out")
     if changed := changed_helpers():
         files = ", ".join(changed)
         print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")
+    if carried := weight(payload, function, arguments or {}):
+        print(f"note: {carried}")
     job = (CommandJob if launcher else ForkedJob)(payload, ranks, device)
     outcomes = [Outcome(rank) for rank in range(ranks)]
     started, kills_before = time.perf_counter(), out_of_memory_kills()
-    with Progress() as progress, alone():
-        try:
-            job.prepare(progress)
-            job.start()
-            late = watch(job, outcomes, timeout, progress)
-        finally:
-            job.stop()
-            drain(job, outcomes)
+    try:
+        with Progress() as progress, alone():
+            try:
+                start(job, progress)
+                late = watch(job, outcomes, timeout, progress)
+            finally:
+                job.stop()
+                drain(job, outcomes)
+    except KeyboardInterrupt as interrupt:
+        explain(interrupt, outcomes if job.pipes else [], time.perf_counter() - started)
+        raise
     if command and job.command:
         print("$", " ".join(job.command[:-1]), "<a private folder>")
     show(outcomes[0])

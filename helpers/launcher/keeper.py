@@ -6,13 +6,14 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from helpers.launcher import rank as ranks
-from helpers.launcher.forkserver import die_with_parent, kill_group
+from helpers.launcher.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
 
 
-def end_with_kernel(rank, folder):
+def end_with_kernel(rank, folder, ended):
     """Thread of a keeper: the kernel holds the lock while it wants the ranks, and loses it when it dies."""
     try:
         with open(folder / "lock") as lock:
@@ -20,6 +21,7 @@ def end_with_kernel(rank, folder):
     except FileNotFoundError:  # another keeper was quicker
         pass
     kill_group(rank)
+    ended.wait(2)
     shutil.rmtree(folder, ignore_errors=True)  # the kernel may not live to do it
     os._exit(0)
 
@@ -29,11 +31,14 @@ def keep(rank, folder):
 
     It does not end before it is told to: the command would stop the other ranks, and nobody could tell who failed.
     """
-    threading.Thread(target=end_with_kernel, args=(rank, folder)).start()
-    status = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+    ended = threading.Event()  # the rank and what it has started
+    threading.Thread(target=end_with_kernel, args=(rank, folder, ended)).start()
+    status, at = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]), time.monotonic()
     kill_group(rank)
+    end_orphans()
+    ended.set()
     try:
-        (folder / f"status-{os.environ['RANK']}").write_text(f"{status}\n")
+        (folder / f"status-{os.environ['RANK']}").write_text(f"{status} {at}\n")
     except OSError:  # the kernel has gone, and the folder
         pass
 
@@ -42,6 +47,7 @@ def main(folder):
     """A rank started by the `deepspeed` command: its pipes are named, and lie in a private folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks the rank for its stack
+    adopt_orphans()
     keeper = os.getpid()
     if rank := os.fork():
         keep(rank, Path(folder))
@@ -53,7 +59,7 @@ def main(folder):
     report, output, stacks = (os.open(f"{folder}/{name}-{os.environ['RANK']}", os.O_WRONLY) for name in ("report", "output", "stacks"))
     os.dup2(output, 1)
     os.dup2(output, 2)
-    ranks.run(os.open(f"{folder}/payload", os.O_RDONLY), report, stacks)
+    ranks.run(os.open(f"{folder}/payload", os.O_RDWR), report, stacks)
 
 
 if __name__ == "__main__":

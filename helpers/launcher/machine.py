@@ -6,17 +6,13 @@ import os
 from pathlib import Path
 
 import psutil
+from helpers.launcher import cgroups
 
 
-def free_memory():
-    """Bytes that this process and its children may still take: the machine's, or the container's where that is less."""
-    free = psutil.virtual_memory().available
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    try:
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
-    except (OSError, ValueError):  # no cgroup, or no limit ("max")
-        pass
-    return free
+def free_memory(root=Path("/")):
+    """Bytes that this process and its children may still take: the machine's, or those of a control group (a container's) where that is less."""
+    rooms = (cgroups.room(group) for group in cgroups.memory_groups(root))
+    return min([psutil.virtual_memory().available, *(room for room in rooms if room is not None)])
 
 
 def gpu_count():
@@ -41,9 +37,8 @@ def choose_device(device, ranks):
     return "cuda" if device or gpus >= ranks else "cpu"
 
 
-def out_of_memory_kills():
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+def out_of_memory_kills(root=Path("/")):
+    """Processes that the system has killed for want of memory: in this process' control group if it counts them, else on the whole machine."""
+    counts = (cgroups.kills(group) for group in cgroups.memory_groups(root))
+    own = next((count for count in counts if count is not None), None)
+    return cgroups.numbers(root / "proc/vmstat").get("oom_kill", 0) if own is None else own

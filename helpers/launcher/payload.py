@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import inspect
 
-import cloudpickle
+from helpers.launcher import parcel
+
+CARRIED = 100_000_000  # bytes that a function may carry out of the notebook before the learner is told
 
 
 def pack(function, arguments):
-    """Function and arguments as bytes; an error that names what cannot be sent."""
+    """Function and arguments as a `Parcel`; an error that names what cannot be sent."""
     if not callable(function):
         raise TypeError(f"launch needs a function to run in every rank, not {function!r}")
     try:
-        return cloudpickle.dumps((function, dict(arguments)))
+        return parcel.pack((function, dict(arguments)))
     except Exception as error:
         parts = {f"argument {name!r}": value for name, value in dict(arguments).items()}
         parts |= {f"the variable {name!r}, which the function uses": value for name, value in variables_of(function).items()}
-        culprits = [name for name, value in parts.items() if not _picklable(value)]
+        culprits = [name for name, value in parts.items() if _size(value) is None]
         where = f" ({'; '.join(culprits)})" if culprits else ""
         raise TypeError(f"{getattr(function, '__name__', function)} cannot be sent to the ranks{where}: {error}") from None
 
@@ -30,9 +32,19 @@ def variables_of(function):
     return {**used.globals, **used.nonlocals}
 
 
-def _picklable(value):
+def weight(packed, function, arguments):
+    """What to tell a learner whose function carries much out of the notebook, naming the heavy variables; None where it carries little."""
+    if packed.size <= CARRIED:
+        return None
+    sizes = {name: _size(value) or 0 for name, value in {**variables_of(function), **arguments}.items()}
+    heavy = [name for name in sorted(sizes, key=sizes.get, reverse=True) if sizes[name] > packed.size / 10]
+    named = f" ({', '.join(heavy)})" if heavy else ""
+    return f"{getattr(function, '__name__', function)} carries {packed.size / 1e6:.0f} MB from the notebook{named} to each rank"
+
+
+def _size(value):
+    """Bytes of a value as it is sent, None where it cannot be."""
     try:
-        cloudpickle.dumps(value)
+        return parcel.pack(value).size
     except Exception:
-        return False
-    return True
+        return None

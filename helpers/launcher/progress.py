@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import signal
 import sys
 import threading
 import time
 
 DELAY, INTERVAL = 1.0, 0.5  # seconds
+# JupyterLab stores whatever it shows.  A line that stands in the notebook when the kernel is restarted, or in a copy saved meanwhile, at
+# least takes itself out of sight: it is hidden 3 s after it was drawn last.
+PASSING = '<style>@keyframes passing {{ to {{ visibility: hidden }} }}</style><span style="animation: passing 0s 3s forwards">{}</span>'
 
 
 class Progress:
@@ -18,7 +22,7 @@ class Progress:
 
     def __init__(self):
         self.started = self.last = time.monotonic()
-        self.message, self.handle, self.shown = "the ranks are at work", None, False
+        self.message, self.handle, self.shown = "the ranks are being started", None, False
         self.interrupt = self.handler = None  # the Ctrl-C that waits, and what it meant before
 
     def say(self, message):
@@ -33,17 +37,19 @@ class Progress:
         if now - self.started < DELAY or now - self.last < INTERVAL:
             return
         self.last = now
-        done = f", {sum(outcome.report is not None for outcome in outcomes)} of {len(outcomes)} ranks done" if outcomes else ""
-        self._draw(f"{self.message}{done} ... {now - self.started:.0f} s")
+        message = self.message
+        if outcomes and all(outcome.at_work for outcome in outcomes):
+            message = f"the ranks are at work, {sum(outcome.report is not None for outcome in outcomes)} of {len(outcomes)} done"
+        self._draw(f"{message} ... {now - self.started:.0f} s")
 
     def _draw(self, text):
-        if _in_notebook():
+        if in_notebook():
             from IPython.display import DisplayHandle
 
             if self.handle is None:
                 self.handle = DisplayHandle()
                 self.handle.display({}, raw=True)  # empty, so that nothing of it is ever stored or compared
-            self.handle.update({"text/plain": text} if text else {}, raw=True)
+            self.handle.update({"text/html": PASSING.format(html.escape(text)), "text/plain": text} if text else {}, raw=True)
         elif sys.stderr is not None and sys.stderr.isatty():
             print(f"\r{text:<100}" + ("" if text else "\r"), end="", file=sys.stderr, flush=True)
         self.shown = bool(text)
@@ -69,7 +75,8 @@ class Progress:
             self.handler(*self.interrupt)
 
 
-def _in_notebook():
+def in_notebook():
+    """Whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return shell is not None and hasattr(shell, "kernel")

@@ -5,16 +5,19 @@ returned, or how it failed.  Nothing here decides about other ranks; that is the
 """
 
 import ctypes
+import dis
 import faulthandler
-import io
 import os
 import signal
 import struct
 import sys
+import time
 import traceback
 import warnings
 
-import cloudpickle
+from helpers.launcher.failures import COLLECTIVES
+from helpers.launcher.parcel import Pickler, pack, region, unpack
+from helpers.launcher.pipes import AT_WORK
 
 # Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
 KNOWN_NOISE = (
@@ -30,25 +33,40 @@ KNOWN_NOISE = (
 OUTSIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
 
 
-class ReportPickler(cloudpickle.Pickler):
+def on_accelerator(tensor):
+    return tensor.device.type not in ("cpu", "meta")
+
+
+def on_cpu(tensor):
+    """A copy on the CPU that is a parameter if the tensor is one, requires a gradient if it does, and has its attributes."""
+    torch = sys.modules["torch"]
+    copy = tensor.detach().cpu()
+    copy = torch.nn.Parameter(copy, False) if isinstance(tensor, torch.nn.Parameter) else copy
+    vars(copy).update(vars(tensor))
+    return copy.requires_grad_(tensor.requires_grad)
+
+
+class ReportPickler(Pickler):
     """Pickles what a rank returns; tensors on an accelerator travel as CPU tensors, since the kernel may not use the device."""
 
     def reducer_override(self, obj):
         torch = sys.modules.get("torch")
-        if torch and isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
-            return obj.detach().cpu().__reduce_ex__(self.proto)
+        if torch and isinstance(obj, torch.Tensor) and on_accelerator(obj):
+            return on_cpu(obj).__reduce_ex__(self.proto)
         return super().reducer_override(obj)
 
-    def __init__(self, file):
-        super().__init__(file)
-        self.proto = cloudpickle.DEFAULT_PROTOCOL
+    def __init__(self, file, protocol=5, **options):
+        super().__init__(file, protocol, **options)
+        self.proto = protocol
 
 
-def dumps(value):
-    """Bytes of any picklable value."""
-    file = io.BytesIO()
-    ReportPickler(file).dump(value)
-    return file.getvalue()
+def dumps(value, file, rank):
+    """Bytes of any picklable value; none where they are many, and were written to this rank's region of the file."""
+    parcel = pack(value, ReportPickler)
+    if not parcel.is_large:
+        return parcel.pickle
+    parcel.write(file, region(rank))
+    return b""
 
 
 def said(error):
@@ -58,12 +76,39 @@ def said(error):
         return f"(its message cannot be shown: {type(problem).__name__})"
 
 
+def notices(error):
+    """What an error may be a notice of, for `failures.first_to_fail`.
+
+    "collective": it came out of a collective, as an error does that tells of another rank's end.  "perhaps": it came out of C, as from the
+    `wait()` of a handle, or was raised while such an error was handled.  Else None: its cause lies in this rank.
+    """
+    if isinstance(error, (RuntimeError, OSError)) and error.__traceback__:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if any(part in frame.f_code.co_filename for part in COLLECTIVES):
+            return "collective"
+        if isinstance(error, RuntimeError) and not raised_in_python(error.__traceback__):
+            return "perhaps"
+    return "perhaps" if error.__context__ and notices(error.__context__) else None
+
+
+def raised_in_python(part):
+    """Whether the innermost frame of a traceback stands in a `raise`, and not in a call into C."""
+    while part.tb_next:
+        part = part.tb_next
+    return dis.opname[part.tb_frame.f_code.co_code[part.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+
+
 def describe(error):
-    """An exception as plain strings: its class may exist in this rank only.  Frames are (file, line, function), outermost first."""
+    """An exception as plain data: its class may exist in this rank only.  Frames are (file, line, function), outermost first.
+
+    `at` is the time in seconds, of a clock that all processes of a machine share.
+    """
     frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     own = max((index for index, frame in enumerate(frames) if frame[0] == __file__), default=-1)
     cause = error.__cause__
     return {
+        "at": time.monotonic(),
+        "notices": notices(error),
         "type": type(error).__name__,
         "message": said(error),
         "frames": frames[own + 1 :],
@@ -84,6 +129,12 @@ def prepare():
         take_gpu(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)
+
+
+def draw_anew():
+    """Seed numpy's global generator as a fresh process does: its state was copied from the forkserver.  Python's own is seeded by the fork."""
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
 
 
 def take_gpu(rank, ranks, gpus):
@@ -116,25 +167,24 @@ def serve_store(listener):
 
 
 def write(descriptor, body):
-    """The report: eight bytes of length, then the body."""
+    """The report: eight bytes of length, then the body; a length of zero says that it lies in the file."""
     for part in (struct.pack("!Q", len(body)), body):
         view = memoryview(part)
         while view:
             view = view[os.write(descriptor, view[: 1 << 20]) :]
 
 
-def work(payload):
-    """Run the function that the payload holds; the report's bytes."""
+def work(file, rank):
+    """Run the function that the file holds; the report's bytes."""
     try:
-        size = os.fstat(payload).st_size
-        function, arguments = cloudpickle.loads(os.pread(payload, size, 0))
+        function, arguments = unpack(file, mapped=True)
         value = function(**arguments)
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a rank that leaves early must say so
-        return dumps({"error": describe(error)})
+        return dumps({"error": describe(error)}, file, rank)
     try:
-        return dumps({"value": value})
+        return dumps({"value": value}, file, rank)
     except Exception as error:
-        return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}})
+        return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}}, file, rank)
 
 
 def flush():
@@ -147,18 +197,21 @@ def flush():
     ctypes.CDLL(None).fflush(None)
 
 
-def run(payload, report, stacks, listener=None):
+def run(shared, report, stacks, listener=None):
     """One rank from start to report; then wait to be stopped.
 
     A rank that has finished keeps its sockets open, so that no slower rank sees a connection closed by a rank that did nothing wrong.
     """
+    rank = int(os.environ["RANK"])
     file = os.fdopen(stacks, "w")
     faulthandler.enable(file, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file, all_threads=False)
     sys.stdout.reconfigure(line_buffering=True)
     prepare()
+    draw_anew()
     store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
-    body = work(payload)
+    os.write(report, AT_WORK)
+    body = work(shared, rank)
     flush()
     write(report, body)
     os.close(report)

@@ -6,11 +6,14 @@ import os
 import selectors
 import struct
 import time
+from contextlib import suppress
 
 import cloudpickle
-from helpers.launcher.pipes import PIPES
+from helpers.launcher.parcel import region, unpack
+from helpers.launcher.pipes import AT_WORK, PIPES
 
 GRACE = 1.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
+LAST_LOOK = 0.3  # seconds that ranks have to say where they stand when the learner interrupts
 
 
 def watch(job, outcomes, timeout, progress):
@@ -36,7 +39,12 @@ def watch(job, outcomes, timeout, progress):
             if failed_at is None and any(outcome.failed for outcome in outcomes):
                 failed_at = time.monotonic()
             job.check(outcomes)
-            progress.tick(outcomes)
+            try:
+                progress.tick(outcomes)
+            except KeyboardInterrupt:
+                with suppress(OSError):  # the forkserver may have gone
+                    collect_stacks(job, outcomes, selector, LAST_LOOK)
+                raise
         return False
 
 
@@ -47,6 +55,8 @@ def take(job, key, outcomes, reports, selector):
         job.read_source(outcomes)
         return
     part = read(key.fd)
+    if part is None:
+        return
     if not part:
         selector.unregister(key.fd)
         if name == "report":
@@ -54,35 +64,47 @@ def take(job, key, outcomes, reports, selector):
     elif name == "report":
         body = reports[outcome.rank]
         body += part
-        if len(body) >= 8 and len(body) - 8 == struct.unpack("!Q", body[:8])[0]:
-            outcome.report = load(memoryview(body)[8:])
+        outcome.at_work = True
+        head = len(AT_WORK) + 8
+        if len(body) >= head and len(body) - head == struct.unpack_from("!Q", body, len(AT_WORK))[0]:
+            outcome.report = load(memoryview(body)[head:], job, outcome.rank)
     else:
         getattr(outcome, name).extend(part)
 
 
 def read(pipe):
-    """What is in a pipe: b"" at its end, and when a reader came too early."""
+    """What is in a pipe: b"" at its end, None when there is nothing yet."""
     try:
         return os.read(pipe, 1 << 20)
     except BlockingIOError:
-        return b""
+        return None
 
 
-def load(body):
-    """A rank's report; from the launcher's own pipe, which nobody else can write to."""
+def load(body, job, rank):
+    """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings none, from the job's file."""
     try:
-        return cloudpickle.loads(body)
+        return cloudpickle.loads(body) if body else unpack(job.file.fileno(), region(rank))
     except Exception as error:
-        return {"error": {"type": type(error).__name__, "message": str(error), "frames": [], "cause": None, "returned": "value"}}
+        return {
+            "error": {
+                "type": type(error).__name__,
+                "message": str(error),
+                "frames": [],
+                "cause": None,
+                "returned": "value",
+                "at": time.monotonic(),
+                "notices": None,
+            }
+        }
 
 
-def collect_stacks(job, outcomes, selector):
-    """Ask every rank that still runs for its Python stack, and wait until all have answered and nothing more comes."""
+def collect_stacks(job, outcomes, selector, seconds=1.0):
+    """Ask every rank that still runs for its Python stack, and wait until all have answered and nothing more comes, or the time is up."""
     for key in list(selector.get_map().values()):
         if key.data[0] != "stacks":
             selector.unregister(key.fileobj)
     job.ask_stacks()
-    until = time.monotonic() + 1
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         ready = selector.select(0.1)
         for key, _ in ready:

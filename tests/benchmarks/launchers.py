@@ -2,9 +2,12 @@
 
 `python tests/benchmarks/launchers.py` prints a table.  Every figure is the median of a few runs; figures are compared as ratios of one run of
 this program, since machines differ and are noisy.  The same two jobs everywhere: (a) an empty function, (b) one ZeRO-1 bf16 step of the
-course's GPT with 0.2 million parameters.
+course's GPT with 0.2 million parameters.  Then large tensors to the ranks and back, beside the time of copying them; and the first launch of
+a notebook that imported `launch` a while ago.
 """
 
+import contextlib
+import io
 import os
 import statistics
 import subprocess
@@ -70,6 +73,54 @@ def others(job, ranks):
     }
 
 
+def seconds(function):
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def large():
+    """Tensors of 100 to 800 MB to two ranks and back, beside torch's copy of one in this process.  The launch itself is part of the time."""
+    import torch
+    from helpers import launch
+
+    print(f"\n{'MB':>6}{'copy':>10}{'to two ranks':>22}{'back from two ranks':>24}")
+    for size in (100, 200, 400, 800):
+        elements = size * 250_000
+        tensor = torch.ones(elements)
+        copy, there, back = [], [], []
+        with contextlib.redirect_stdout(io.StringIO()):  # the note that much is carried
+            for _ in range(4):
+                copy.append(seconds(tensor.clone))
+                there.append(seconds(lambda: launch(lambda: tensor[-1].item(), 2, device="cpu")))  # noqa: B023
+                back.append(seconds(lambda: launch(lambda: torch.ones(elements), 2, device="cpu")))  # noqa: B023
+        copy, there, back = (statistics.median(times[1:]) for times in (copy, there, back))
+        print(f"{size:>6}{copy:>8.2f} s{there:>12.2f} s{there / copy:>6.1f} x{back:>14.2f} s{back / copy:>6.1f} x", flush=True)
+
+
+def warmed():
+    """The first launch of a Jupyter kernel, by the time since the cell that imported `launch`."""
+    from jupyter_client import KernelManager
+
+    print("\nfirst launch of a notebook, two empty ranks")
+    for wait in (0, 2, 5, 10):
+        manager = KernelManager()
+        manager.start_kernel(cwd=os.getcwd())
+        client = manager.client()
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+
+        def cell(code):
+            client.execute_interactive(code, timeout=120, output_hook=lambda message: None)  # noqa: B023
+
+        imported = seconds(lambda: cell("from helpers import launch"))  # noqa: B023
+        time.sleep(wait)
+        launched = seconds(lambda: cell("launch(lambda: None, 2)"))  # noqa: B023
+        print(f"  {wait:>2} s after an import that took {imported:.1f} s: {launched:.2f} s", flush=True)
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
 def main():
     from helpers import launch
 
@@ -87,6 +138,8 @@ def main():
             print(f"{job:6}{ranks:>6}{ours:>8.2f} s{row}", flush=True)
     for job in JOBS:
         print(f"{job}: 8 ranks take {warm[job, 8] / warm[job, 4]:.1f} times as long as 4")
+    large()
+    warmed()
 
 
 if __name__ == "__main__":

@@ -86,9 +86,13 @@ def commanded(marked_session):
         total = all_reduced(float(os.environ["RANK"]))
         print("rank", os.environ["RANK"], "writes")
         folder = Path(sys.argv[-1])
+        listening = support.listening_addresses()
         modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
-        return {"total": total, "folder": folder.name, "modes": modes}
+        interfaces = [os.environ[name] for name in support.INTERFACES]
+        return {"total": total, "folder": folder.name, "modes": modes, "listening": listening, "interfaces": interfaces}
 
-    with redirect_stdout(StringIO()) as printed:
+    with redirect_stdout(StringIO()) as printed, pytest.MonkeyPatch.context() as patch:
+        for name in support.INTERFACES:
+            patch.setenv(name, support.interface_of_the_network() or "lo")  # as the environment of a cluster may say
         reports = launch(job, ranks=2, launcher="deepspeed", command=True, device="cpu")
     return reports, printed.getvalue()

@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 MARK = f"LAUNCHER_TEST={uuid.uuid4()}"
 SHARED = ("deepspeed", "torch", "nccl", "gloo", "psm_", "sem.")  # other programs of this user have shared memory too
 PROMPT = 2.0  # seconds in which a fault must be told, or an orphan gone
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 SLACK = 4.0  # seconds more, since two cores may have other work
 
 # Plays the notebook kernel: runs cells from stdin, interrupted only while one runs, and answers each with one line.
@@ -177,16 +179,46 @@ class Kernel:
         self.process.stdout.close()
 
 
+class Notebook:
+    """A real Jupyter kernel.  Context manager; ended by SIGKILL."""
+
+    def __enter__(self):
+        from jupyter_client import KernelManager
+
+        self.manager = KernelManager()
+        self.manager.start_kernel(cwd=str(REPOSITORY))
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        return self
+
+    def run(self, code):
+        """Run a cell: its reply, and the messages that it published meanwhile."""
+        messages = []
+        reply = self.client.execute_interactive(code, timeout=60, output_hook=messages.append)["content"]
+        return reply, messages
+
+    def processes(self):
+        """What the kernel has started."""
+        return psutil.Process(self.manager.provisioner.pid).children(recursive=True)
+
+    def __exit__(self, *_):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.context.destroy(linger=0)
+
+
 STATES = """
 import ctypes, os, subprocess, time
 from pathlib import Path
+from helpers import launch
 
 def occupied(state, folder):
     import deepspeed
     rank = os.environ["RANK"]
     if state == "barrier":
         deepspeed.init_distributed()
-    subprocess.Popen(["sleep", "60"])
+    subprocess.Popen(["sleep", "60"], start_new_session=rank == "0")
     Path(folder, "ready-" + rank).touch()
     if state == "gil":
         ctypes.PyDLL(None).sleep(60)
@@ -206,3 +238,33 @@ def all_reduced(number):
     total = torch.tensor(number)
     torch.distributed.all_reduce(total)
     return total.item()
+
+
+def listening_addresses():
+    """In a rank, in the middle of a job: the local addresses of its own listening sockets, as the kernel writes them."""
+    import deepspeed
+    import torch
+
+    deepspeed.init_distributed()
+    torch.distributed.all_reduce(torch.ones(8))
+    torch.distributed.new_group([0, 1])
+    own = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            own.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except OSError:  # the descriptor of the listing itself
+            pass
+    found = []
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/self/net/{table}") as lines:
+            rows = [line.split() for line in list(lines)[1:]]
+        found += [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
+    torch.distributed.barrier()  # nobody leaves before all have looked
+    return found
+
+
+def interface_of_the_network():
+    """A network interface of this machine that is not loopback and has an address."""
+    addresses = psutil.net_if_addrs()
+    inet = {name: [address.address for address in addresses[name] if address.family == socket.AF_INET] for name in addresses}
+    return next((name for name, found in inet.items() if found and not found[0].startswith("127.")), None)

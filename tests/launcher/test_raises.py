@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import cloudpickle
+import psutil
 import pytest
 from helpers import launch
-from helpers.launcher import jobs
+from helpers.launcher import jobs, machine
 from helpers.launcher.failures import LaunchError, RankError
-from tests.launcher.support import PROMPT, SLACK, eventually
+from tests.launcher.support import PROMPT, SLACK, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -90,14 +92,19 @@ def test_more_ranks_than_memory(no_start, monkeypatch):
         launch(lambda: None, ranks=4)
 
 
+def gpus(monkeypatch, number):
+    for module in (jobs, machine):
+        monkeypatch.setattr(module, "gpu_count", lambda: number)
+
+
 def test_a_gpu_where_there_is_none(no_start, monkeypatch):
-    monkeypatch.setattr(jobs, "gpu_count", lambda: 0)
+    gpus(monkeypatch, 0)
     with pytest.raises(ValueError, match="needs a GPU, and there is none: leave device out to use the CPU"):
         launch(lambda: None, ranks=2, device="cuda")
 
 
 def test_the_command_does_not_share_gpus(no_start, monkeypatch):
-    monkeypatch.setattr(jobs, "gpu_count", lambda: 1)
+    gpus(monkeypatch, 1)
     with pytest.raises(ValueError, match="the deepspeed command gives every rank a GPU of its own: use at most 1 ranks, or leave launcher out"):
         launch(lambda: None, ranks=2, device="cuda", launcher="deepspeed")
 
@@ -201,7 +208,22 @@ def returns_lock():
     return threading.Lock()
 
 
-SELDOM = (raises_from, raises_own_class, raises_without_words, calls_exit)  # these take the same way as `raises`: once is enough
+def refused():
+    urllib.request.build_opener(urllib.request.ProxyHandler({})).open("http://localhost:1")
+
+
+def pipe_of_its_own():
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.write(writer, b"x")
+
+
+def raises_words_of_a_network():
+    raise RuntimeError("Connection reset by peer, says my server")
+
+
+# These take the same way as `raises`: once is enough.
+SELDOM = (raises_from, raises_own_class, raises_without_words, raises_words_of_a_network, pipe_of_its_own, calls_exit)
 
 
 def fail(job, arguments, ranks=4, **options):
@@ -222,6 +244,9 @@ def fail(job, arguments, ranks=4, **options):
         (raises_own_class, "rank 2 of 4 raised Special: only this rank knows it", "in raises_own_class"),
         (raises_without_words, "rank 2 of 4 raised Silent: (its message cannot be shown: RuntimeError)", ""),
         (raises_an_address, "rank 2 of 4 raised ValueError: <object object at 0x...> on 127.0.0.1:...", ""),
+        (refused, "rank 2 of 4 raised URLError: <urlopen error [Errno 111] Connection refused>", "urllib.request.build_opener"),
+        (pipe_of_its_own, "rank 2 of 4 raised BrokenPipeError: [Errno 32] Broken pipe", 'os.write(writer, b"x")'),
+        (raises_words_of_a_network, "rank 2 of 4 raised RuntimeError: Connection reset by peer, says my server", "raise RuntimeError"),
         (killed, "rank 2 of 4 was killed by SIGKILL", ""),
         (leaves_quietly, "rank 2 of 4 left with exit status 0 before its function returned", ""),
         (leaves_with_words, "rank 2 of 4 left with exit status 3 before its function returned", "last words"),
@@ -240,6 +265,57 @@ def test_one_rank_fails(fault, first_line, more, tmp_path):
         assert str(error).splitlines()[0] == first_line
         assert more in str(error) and error.rank == 2
     assert len(messages) == 1
+
+
+def waits_on_a_handle(group):
+    import torch
+
+    group.all_reduce(torch.ones(4), async_op=True).wait()
+
+
+def receives(group):
+    import torch
+
+    group.recv(torch.ones(4), 2)
+
+
+def gives_up_with_words_of_its_own(group):
+    try:
+        group.barrier()
+    except RuntimeError:
+        raise ValueError("the others have gone") from None
+
+
+@pytest.mark.parametrize("wait", [waits_on_a_handle, receives, gives_up_with_words_of_its_own])
+@pytest.mark.parametrize("end", [killed, leaves_with_words])
+def test_a_rank_that_noticed_the_end_of_another_is_not_blamed(wait, end):
+    def job():
+        group = meet()
+        end() if group.get_rank() == 2 else wait(group)
+
+    for _ in range(2):
+        assert fail(job, {})[0].rank == 2
+
+
+def test_the_rank_that_failed_first_is_named():
+    def job():
+        rank = meet().get_rank()
+        time.sleep(0.3 if rank == 0 else 0)
+        if rank != 1:
+            raise ValueError(rank) if rank else KeyError("later")
+        time.sleep(60)
+
+    assert str(fail(job, {})[0]).startswith("rank 2 of 4 raised ValueError: 2\n")
+
+
+def test_a_connection_that_is_closed_while_no_rank_fails():
+    def job():
+        group = meet()
+        group.destroy_process_group() if group.get_rank() == 2 else group.barrier()
+
+    error, _ = fail(job, {}, 3)
+    assert re.match("rank [01] of 3 lost its connection to another rank: RuntimeError: .*losed by peer", str(error)), error
+    assert "group.barrier()" in str(error) and "Hint: no rank failed before" in str(error)
 
 
 def test_all_ranks_raise_the_same():
@@ -347,3 +423,58 @@ def test_what_a_vanished_rank_has_started_is_stopped():
 
 def test_what_a_rank_that_returned_has_started_is_stopped():
     assert launch(lambda: subprocess.Popen(["sleep", "60"]).returncode, 2) == [None, None]
+
+
+def start_in_a_session_of_its_own():
+    """Start a program, and one that starts another and ends: process ids of two that run on."""
+    first = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    second = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE)
+    return first.pid, int(second.stdout)
+
+
+@pytest.mark.parametrize("launcher", [None, "deepspeed"])
+def test_what_a_rank_that_returned_has_started_in_another_session_is_stopped(launcher):
+    started = launch(lambda: start_in_a_session_of_its_own(), 2, launcher=launcher)
+    assert eventually(lambda: not running(psutil.Process(pid) for pids in started for pid in pids if psutil.pid_exists(pid)))
+
+
+@pytest.mark.parametrize("end", [killed, leaves_quietly, raises])
+def test_what_a_failed_rank_has_started_in_another_session_is_stopped(end, tmp_path):
+    def job():
+        if os.environ["RANK"] == "1":
+            (tmp_path / "started").write_text(" ".join(map(str, start_in_a_session_of_its_own())))
+            end()
+
+    assert fail(job, {}, 2)[0].rank == 1
+    started = [int(pid) for pid in (tmp_path / "started").read_text().split()]
+    assert eventually(lambda: not running(psutil.Process(pid) for pid in started if psutil.pid_exists(pid)))
+
+
+def test_the_end_of_a_rank_stops_what_it_has_started_and_no_other(tmp_path):
+    """Rank 1 ends while rank 0 runs on, which has a program whose parent has ended too."""
+    started, seen = tmp_path / "started", tmp_path / "seen"
+
+    def job():
+        if os.environ["RANK"] == "1":
+            pids = start_in_a_session_of_its_own()
+            while not started.exists():
+                time.sleep(0.01)
+            started.write_text(" ".join(map(str, pids)))
+            os._exit(0)
+        own = int(subprocess.run(["sh", "-c", "sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE).stdout)
+        started.touch()
+        while not (pids := started.read_text().split()) or any(psutil.pid_exists(int(pid)) for pid in pids):
+            time.sleep(0.01)
+        seen.write_text(psutil.Process(own).status())
+
+    assert fail(job, {}, 2)[0].rank == 1
+    assert seen.read_text() == psutil.STATUS_SLEEPING
+
+
+def test_an_orphan_that_ends_is_no_zombie():
+    def job():
+        subprocess.run(["sh", "-c", "sleep 0.1 &"])
+        forkserver = psutil.Process(os.getppid())
+        return eventually(lambda: forkserver.children() == [psutil.Process()])
+
+    assert launch(job, 1) == [True]

@@ -9,6 +9,7 @@ import cloudpickle
 import pytest
 from helpers import launch
 from helpers.launcher import jobs
+from helpers.launcher.failures import LaunchError
 from tests.launcher.support import REPOSITORY, all_reduced
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -136,3 +137,53 @@ def job():
 
 value = list(launch(job, 2))
 """
+
+
+def test_random_numbers_are_those_of_fresh_processes():
+    """numpy and Python draw anew in each rank and launch, torch the same everywhere."""
+
+    def draw():
+        import random
+
+        import numpy
+        import torch
+
+        return (int(numpy.random.randint(2**62)), random.random(), torch.initial_seed())
+
+    drawn = [*launch(draw, 2), *launch(draw, 2)]
+    numpy_drawn, python_drawn, torch_seeds = (set(numbers) for numbers in zip(*drawn))
+    assert (len(numpy_drawn), len(python_drawn), len(torch_seeds)) == (4, 4, 1)
+
+
+def test_ranks_are_forked_from_one_thread(kernels):
+    """Also where the environment asks for more, as a cluster's does; the ranks have what it asks for."""
+    (kernel,) = kernels(OMP_NUM_THREADS="3", OPENBLAS_NUM_THREADS="3", MKL_NUM_THREADS="3")
+    look = "lambda: [len(os.listdir(f'/proc/{os.getppid()}/task')), __import__('torch').get_num_threads(), os.environ['OPENBLAS_NUM_THREADS']]"
+    assert kernel.run(f"import os\nfrom helpers import launch\nvalue = list(launch({look}, 1))") == [[1, 3, "3"]]
+    assert not [line for line in kernel.printed if "thread" in line]
+
+
+def test_a_thread_that_an_import_leaves_running_is_told(kernels, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()\n")
+    (kernel,) = kernels(PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    assert kernel.works() and kernel.works()
+    assert [line for line in kernel.printed if "thread" in line] == [
+        "note: 2 threads run where torch and DeepSpeed were imported, and a fork copies one: a rank that needs another may hang\n"
+    ]
+
+
+@pytest.mark.parametrize("launcher, spares", [(None, range(2, 26)), ("deepspeed", range(2, 16))])
+def test_a_job_for_which_there_are_too_few_descriptors_leaves_none_open(launcher, spares):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = os.listdir("/proc/self/fd")
+    free = [descriptor for descriptor in range(1000) if not os.path.exists(f"/proc/self/fd/{descriptor}")]
+    for spare in spares:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], hard))
+        try:
+            with pytest.raises(LaunchError, match="^the job could not be started: .*Too many open files"):
+                launch(lambda: None, 4, launcher=launcher)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,58 @@
+"""Control groups, by which Linux limits the memory of containers and services: the groups of this process, their room, their OOM kills.
+
+Files of version 2 (`memory.max`) and of version 1 (`memory.limit_in_bytes`) are read wherever they are; a file that is missing says nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+# Limit, use, and what of the use is given back when memory is short: page cache that was not used lately, and kernel objects that can be rebuilt.
+VERSIONS = (
+    ("memory.max", "memory.current", ("inactive_file", "slab_reclaimable")),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file",)),
+)
+EVENTS = ("memory.events", "memory.oom_control")  # where versions 2 and 1 count OOM kills
+
+
+def memory_groups(root):
+    """Folders of the groups whose limits hold for this process: of each version its own first, then all above it."""
+    groups = []
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        parts = [part for part in PurePosixPath(path).parts[1:] if part != ".."]
+        groups += [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return groups
+
+
+def room(group):
+    """Bytes that the processes of a group may still take; None where it sets no limit ("max")."""
+    for limit, used, reclaimable in VERSIONS:
+        try:
+            allowed, taken = int((group / limit).read_text()), int((group / used).read_text())
+        except (OSError, ValueError):
+            continue
+        held = numbers(group / "memory.stat")
+        return max(allowed - taken + sum(held.get(name, 0) for name in reclaimable), 0)
+    return None
+
+
+def kills(group):
+    """Processes of a group that the system killed for want of memory, the group's or the machine's; None where they are not counted."""
+    return next((found["oom_kill"] for name in EVENTS if "oom_kill" in (found := numbers(group / name))), None)
+
+
+def numbers(file):
+    """A file of lines `name number` as a dict."""
+    pairs = (line.split() for line in _lines(file))
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _lines(file):
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []

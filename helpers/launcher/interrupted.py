@@ -1,0 +1,31 @@
+"""What a learner reads who has stopped a launch: where each rank stood, and nothing of the launcher's own frames."""
+
+from __future__ import annotations
+
+from helpers.launcher.failures import is_learners, names, place, waiting_in
+
+
+def explain(interrupt, outcomes, seconds):
+    """Let a KeyboardInterrupt say where the ranks stood, in a notebook instead of its traceback, elsewhere below it.
+
+    `outcomes` hold the stacks that the ranks gave, and are none where no rank had been started; `seconds` is the time since the launch began.
+    """
+    places = {}
+    for outcome in outcomes:
+        places.setdefault(standing(outcome), []).append(outcome)
+    lines = [f"interrupted after {seconds:.0f} s" + ("" if outcomes else ", before any rank was started")]
+    lines += [f"  {names(group)} {said}" for said, group in places.items()]
+    interrupt.add_note("\n".join(lines))
+    interrupt._render_traceback_ = lambda: lines
+
+
+def standing(outcome):
+    """Where a rank stood: 'in barrier, cell line 10'."""
+    if outcome.report is not None:
+        return "had returned"
+    frames = outcome.where()
+    if not frames:
+        return "gave no Python stack" if outcome.at_work else "had not begun"
+    frame = next((frame for frame in reversed(frames) if is_learners(frame)), frames[-1])
+    file, line, name = place(frame).rsplit(", ", 2)
+    return f"in {waiting_in(frames) or name.removeprefix('in ')}, {file} {line}"

@@ -1,0 +1,79 @@
+"""What a learner reads after an interrupt: a line for the launch, and where each rank stood."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import cloudpickle
+import pytest
+from helpers import launch
+from helpers.launcher.failures import Outcome
+from helpers.launcher.interrupted import explain
+from tests.launcher.support import PROMPT, SLACK, Notebook, eventually
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CELL = """import deepspeed, os, pathlib, time
+from helpers import launch
+
+def job(folder):
+    rank = os.environ["RANK"]
+    deepspeed.init_distributed()
+    pathlib.Path(folder, rank).touch()
+    if rank == "3":
+        return
+    if rank == "0":
+        time.sleep(60)
+    deepspeed.comm.barrier()
+
+launch(job, 4, {"folder": FOLDER})
+"""
+
+
+def test_a_notebook_shows_where_each_rank_stood(tmp_path):
+    pytest.importorskip("ipykernel")
+    with Notebook() as notebook:
+
+        def interrupt():
+            assert eventually(lambda: len(list(tmp_path.iterdir())) == 4, 60)
+            time.sleep(0.5)
+            os.killpg(notebook.manager.provisioner.pid, signal.SIGINT)
+
+        learner = threading.Thread(target=interrupt)
+        learner.start()
+        reply, messages = notebook.run(CELL.replace("FOLDER", repr(str(tmp_path))))
+        learner.join()
+    assert (reply["ename"], reply["evalue"]) == ("KeyboardInterrupt", "")
+    (error,) = (message["content"] for message in messages if message["msg_type"] == "error")
+    first, *rest = error["traceback"]
+    assert first.startswith("interrupted after ") and first.endswith(" s")
+    assert rest == ["  rank 0 in job, cell line 11", "  ranks 1, 2 in barrier, cell line 12", "  rank 3 had returned"]
+
+
+def test_a_rank_that_holds_the_interpreter_says_where_it_stands_too():
+    import ctypes
+
+    def job():
+        ctypes.PyDLL(None).sleep(60)
+
+    threading.Timer(1.5, signal.raise_signal, [signal.SIGINT]).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        launch(job, 1)
+    assert time.monotonic() - started < 1.5 + PROMPT + SLACK
+    assert caught.value._render_traceback_()[1:] == ["  rank 0 in job, tests/launcher/test_interrupted.py line 59"]
+    assert caught.value.__notes__ == ["\n".join(caught.value._render_traceback_())]
+
+
+def test_an_interrupt_before_any_rank():
+    interrupt = KeyboardInterrupt()
+    explain(interrupt, [], 4.6)
+    assert interrupt._render_traceback_() == ["interrupted after 5 s, before any rank was started"] == interrupt.__notes__
+
+
+def test_a_rank_that_had_not_begun():
+    interrupt = KeyboardInterrupt()
+    explain(interrupt, [Outcome(0), Outcome(1, at_work=True), Outcome(2)], 1)
+    assert interrupt._render_traceback_() == ["interrupted after 1 s", "  ranks 0, 2 had not begun", "  rank 1 gave no Python stack"]

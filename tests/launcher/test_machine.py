@@ -1,0 +1,98 @@
+"""Free memory and OOM kills as containers and services see them, read from trees made here."""
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+from helpers.launcher import machine
+from helpers.launcher.failures import Outcome, failure
+
+GB = 10**9
+NO_LIMIT_V1 = 9223372036854771712  # what version 1 says for no limit
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Write a tree of files below a root, on a machine with 100 GB available: `tree({path: text}) -> root`."""
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=100 * GB))
+
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+        return tmp_path
+
+    return write
+
+
+def group_2(folder, limit, used, **stat):
+    lines = "\n".join(f"{name} {number}" for name, number in {"anon": 1, **stat}.items())
+    return {f"{folder}/memory.max": limit, f"{folder}/memory.current": used, f"{folder}/memory.stat": lines}
+
+
+def group_1(folder, limit, used, cache=0):
+    stat = f"inactive_file 1\nhierarchical_memory_limit {limit}\ntotal_inactive_file {cache}"
+    return {f"{folder}/memory.limit_in_bytes": limit, f"{folder}/memory.usage_in_bytes": used, f"{folder}/memory.stat": stat}
+
+
+def test_without_control_groups_the_machine_counts(tree):
+    assert machine.free_memory(tree({})) == 100 * GB
+
+
+def test_page_cache_that_can_be_given_back_is_not_used_memory(tree):
+    files = group_2("sys/fs/cgroup", 8 * GB, 7 * GB, inactive_file=4 * GB, active_file=1 * GB, slab_reclaimable=1 * GB)
+    assert machine.free_memory(tree({"proc/self/cgroup": "0::/", **files})) == 6 * GB
+
+
+def test_the_least_room_of_a_group_and_its_ancestors_counts(tree):
+    files = {"proc/self/cgroup": "0::/user.slice/job.scope/inner"}
+    files |= group_2("sys/fs/cgroup/user.slice", 6 * GB, 5 * GB, inactive_file=1 * GB)
+    files |= group_2("sys/fs/cgroup/user.slice/job.scope", 5 * GB, 1 * GB)
+    files |= group_2("sys/fs/cgroup/user.slice/job.scope/inner", "max", 1 * GB)
+    assert machine.free_memory(tree(files)) == 2 * GB
+
+
+def test_a_neighbour_group_does_not_count(tree):
+    files = {"proc/self/cgroup": "0::/mine", **group_2("sys/fs/cgroup/other", 1 * GB, 1 * GB)}
+    assert machine.free_memory(tree(files)) == 100 * GB
+
+
+@pytest.mark.parametrize("limit, free", [(8 * GB, 5 * GB), (NO_LIMIT_V1, 100 * GB)])
+def test_version_1(tree, limit, free):
+    files = {"proc/self/cgroup": "9:name=systemd:/\n4:memory:/box/7\n1:cpu,cpuacct:/\n0::/"}
+    files |= group_1("sys/fs/cgroup/memory", NO_LIMIT_V1, 50 * GB)
+    files |= group_1("sys/fs/cgroup/memory/box/7", limit, 7 * GB, cache=4 * GB)
+    assert machine.free_memory(tree(files)) == free
+
+
+def test_version_1_in_a_container_that_sees_its_own_group_as_the_root(tree):
+    files = {"proc/self/cgroup": "4:memory:/docker/0123abc", **group_1("sys/fs/cgroup/memory", 8 * GB, 7 * GB, cache=4 * GB)}
+    assert machine.free_memory(tree(files)) == 5 * GB
+
+
+def test_more_used_than_allowed_is_no_room(tree):
+    assert machine.free_memory(tree({"proc/self/cgroup": "0::/", **group_2("sys/fs/cgroup", 1 * GB, 2 * GB)})) == 0
+
+
+def test_this_machine():
+    assert machine.free_memory() > 0
+    assert machine.out_of_memory_kills() >= 0
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/self/cgroup": "0::/mine", "sys/fs/cgroup/mine/memory.events": "oom 5\noom_kill 3\noom_group_kill 0"},
+        {"proc/self/cgroup": "4:memory:/mine\n0::/", "sys/fs/cgroup/memory/mine/memory.oom_control": "under_oom 0\noom_kill 3"},
+        {"proc/self/cgroup": "0::/", "proc/vmstat": "nr_free 9\noom_kill 3"},
+    ],
+)
+def test_kills_are_counted_in_the_own_group_and_else_on_the_machine(tree, files):
+    assert machine.out_of_memory_kills(tree({"proc/vmstat": "oom_kill 77", **files})) == 3
+
+
+@pytest.mark.parametrize("number, blamed", [(signal.SIGKILL, True), (signal.SIGSEGV, False), (signal.SIGABRT, False)])
+def test_only_a_sigkill_is_blamed_on_memory(number, blamed):
+    message = str(failure([Outcome(0, status=-number, ended_at=1.0)], out_of_memory=True))
+    assert ("ran out of memory" in message) == blamed

@@ -1,0 +1,94 @@
+"""The forkserver of a notebook starts when `launch` is imported, and ends by itself when nobody launches."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import cloudpickle
+import psutil
+import pytest
+from helpers import launch
+from helpers.launcher import forked, warming
+from tests.launcher.support import REPOSITORY, Notebook, eventually, running
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+RANKS = "assert launch(lambda: __import__('os').environ['RANK'], 2) == ['0', '1']"
+
+
+@pytest.fixture
+def notebook():
+    pytest.importorskip("ipykernel")
+    with Notebook() as notebook:
+        yield notebook
+
+
+def test_the_import_in_a_notebook_starts_what_the_first_launch_uses(notebook):
+    reply, messages = notebook.run("from helpers import launch")
+    assert reply["status"] == "ok" and not [message for message in messages if message["msg_type"] in ("stream", "display_data")]
+    (forkserver,) = notebook.processes()
+    assert "forkserver.py" in " ".join(forkserver.cmdline())
+    notebook.run("from helpers import launch")
+    assert notebook.run(RANKS)[0]["status"] == "ok"
+    assert notebook.processes() == [forkserver]
+
+
+def test_a_kernel_that_ends_at_once_leaves_nothing(notebook):
+    notebook.run("from helpers import launch")
+    processes = notebook.processes()
+    assert processes
+    os.kill(notebook.manager.provisioner.pid, signal.SIGKILL)
+    assert eventually(lambda: not running(processes)), running(processes)
+
+
+def test_one_that_dies_while_it_is_warmed_is_replaced(notebook):
+    notebook.run("from helpers import launch")
+    (forkserver,) = notebook.processes()
+    forkserver.kill()
+    assert notebook.run(RANKS)[0]["status"] == "ok"
+    assert running([forkserver]) == [] and len(running(notebook.processes())) == 1
+
+
+def test_a_script_starts_nothing_before_it_launches():
+    script = "import psutil; from helpers import launch; print(psutil.Process().children())"
+    assert subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "visible, nodes, cuda, gpus",
+    [(None, 8, True, 8), ("", 8, True, 0), ("-1", 8, True, 0), ("2,3", 8, True, 2), ("0,1,2", 1, True, 1), (None, 8, False, 0), (None, 0, True, 0)],
+)
+def test_the_probable_number_of_gpus(monkeypatch, visible, nodes, cuda, gpus):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(warming, "torch_has_cuda", lambda: cuda)
+    monkeypatch.setattr(warming.Path, "glob", lambda path, pattern: [f"/dev/nvidia{number}" for number in range(nodes)])
+    assert warming.probable_gpus() == gpus
+
+
+def test_what_the_installed_torch_was_built_for():
+    import torch
+
+    assert warming.torch_has_cuda() == (torch.version.cuda is not None)
+
+
+def test_an_idle_forkserver_ends_and_the_next_launch_starts_another(monkeypatch):
+    forked.forget_forkserver("cpu")
+    monkeypatch.setattr(forked, "IDLE", 1.0)
+    assert launch(lambda: __import__("time").sleep(1.5) or 1, 1) == [1]  # a job that lasts is not idle
+    (forkserver,) = psutil.Process().children()
+    assert eventually(lambda: not running([forkserver]))
+    monkeypatch.undo()
+    assert launch(lambda: os.environ["RANK"], 2) == ["0", "1"]
+
+
+def test_one_that_was_warmed_and_left_idle_is_replaced(monkeypatch):
+    forked.forget_forkserver("cpu")
+    monkeypatch.setattr(forked, "IDLE", 0.2)
+    server = forked.begin_warming("cpu")
+    assert eventually(lambda: server.process.poll() is not None, 60)
+    monkeypatch.undo()
+    assert launch(lambda: os.environ["RANK"], 2) == ["0", "1"]

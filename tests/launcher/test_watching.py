@@ -1,0 +1,50 @@
+"""What the kernel reads of its pipes: nothing yet, something, or the end."""
+
+import os
+import selectors
+import struct
+from types import SimpleNamespace
+
+import cloudpickle
+import pytest
+from helpers.launcher.failures import Outcome
+from helpers.launcher.pipes import AT_WORK
+from helpers.launcher.watching import read, take
+
+
+@pytest.fixture
+def pipe():
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    yield reader, writer
+    for descriptor in (reader, writer):
+        try:
+            os.close(descriptor)
+        except OSError:  # the test has closed it
+            pass
+
+
+def test_an_empty_pipe_is_not_a_closed_one(pipe):
+    reader, writer = pipe
+    assert read(reader) is None
+    os.write(writer, b"word")
+    assert read(reader) == b"word" and read(reader) is None
+    os.close(writer)
+    assert read(reader) == b""
+
+
+def test_a_reader_that_came_too_early_reads_on(pipe):
+    reader, writer = pipe
+    closed, outcome, reports = [], Outcome(0), [bytearray()]
+    job = SimpleNamespace(pipe_closed=closed.append)
+    with selectors.DefaultSelector() as selector:
+        key = selector.register(reader, selectors.EVENT_READ, ("report", outcome))
+        take(job, key, [outcome], reports, selector)
+        assert selector.get_map() and not closed
+        body = cloudpickle.dumps({"value": 7})
+        os.write(writer, AT_WORK + struct.pack("!Q", len(body)) + body)
+        take(job, key, [outcome], reports, selector)
+        assert outcome.report == {"value": 7}
+        os.close(writer)
+        take(job, key, [outcome], reports, selector)
+        assert not selector.get_map() and closed == [outcome]
