@@ -49,8 +49,10 @@ def installed():
 
 
 def pip(*arguments):
-    command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    return subprocess.call(command + list(arguments)) == 0
+    command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check"]
+    if not sys.stdin.isatty():
+        command.append("--no-input")  # an index that wants a name and a password is passed over where nobody can type them
+    return subprocess.call(command + ["install", "--quiet"] + list(arguments)) == 0
 
 
 def answer(index):
@@ -59,7 +61,7 @@ def answer(index):
         urllib.request.urlopen(index.rstrip("/") + "/torch/", timeout=5).close()
         return ""
     except urllib.error.HTTPError as refusal:
-        return "%d %s" % (refusal.code, refusal.reason)
+        return str(refusal.code) + " " + str(refusal.reason)
     except Exception:
         return None
 
