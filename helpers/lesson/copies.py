@@ -1,7 +1,7 @@
 """The learner's copies of the lessons: `python -m helpers.lesson.copies open | copy | reset 02`.
 
 JupyterLab saves as you work, so lessons are opened as copies in `work/`, which git ignores.  They come without the stored outputs, so that no
-answer stands under a question.  A copy that was edited or run is never overwritten; `work/.copies.json` remembers which lesson it was made from.
+answer stands under a question; the start page comes with what the learner has passed.  A copy that was edited or run is never overwritten; `work/.copies.json` remembers which lesson it was made from.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import platform
 import sys
 
-from helpers.lesson import lab
+from helpers.lesson import index, lab
 from helpers.paths import ROOT
 
 INDEX = "index.ipynb"
@@ -84,7 +84,8 @@ def write_copy(lesson, target, dates):
     notebook["metadata"]["language_info"] = {**LANGUAGE, "version": platform.python_version()}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            cell.update(outputs=[], execution_count=None)
+            shown = index.outputs(lesson.parent) if "progress" in cell["metadata"].get("tags", ()) else []
+            cell.update(outputs=shown, execution_count=None)
     replace(target, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
     dates[lesson.name] = digest(lesson)
 

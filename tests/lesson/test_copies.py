@@ -2,9 +2,11 @@
 
 import json
 import platform
+import shutil
 
 import pytest
-from helpers.lesson import copies
+from helpers.lesson import copies, index
+from helpers.paths import NOTEBOOKS
 
 
 def write(path, *sources, outputs=(), metadata=None):
@@ -120,3 +122,11 @@ def test_the_start_page_is_always_fresh(course):
     write(work / "index.ipynb", "mine")
     copies.copy(course)
     assert sources(work / "index.ipynb") == ["map"]
+
+
+def test_the_learners_start_page_shows_what_they_have_passed(tmp_path, monkeypatch):
+    shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("0[1-9]*", "*.png"))
+    monkeypatch.setattr(index, "passed", lambda: {"00": ["sum_of_ranks"]})
+    cells = json.loads((copies.copy(tmp_path) / "index.ipynb").read_text())["cells"]
+    (shown,) = [output["data"] for cell in cells for output in cell.get("outputs", ())]
+    assert shown["text/plain"][0].startswith("1 of ") and "✓ sum of ranks" in shown["text/markdown"][0]
