@@ -28,8 +28,8 @@ METADATA = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "
 def clean(notebook, number):
     """Take out what varies; cells are numbered, so that a diff shows what changed."""
     notebook.metadata = nbformat.from_dict(METADATA)
-    for index, cell in enumerate(notebook.cells):
-        cell.id = f"{number}-{index:03}"
+    for at, cell in enumerate(notebook.cells):
+        cell.id = f"{number}-{at:03}"
         cell.metadata = nbformat.from_dict({name: cell.metadata[name] for name in KEPT_METADATA if name in cell.metadata})
         if cell.cell_type == "code":
             cell.outputs = [without_paths(output) for output in cell.outputs if output.get("data") != {}]

@@ -1,7 +1,8 @@
 """The learner's copies of the lessons: `python -m helpers.lesson.copies open | copy | reset 02`.
 
 JupyterLab saves as you work, so lessons are opened as copies in `work/`, which git ignores.  They come without the stored outputs, so that no
-answer stands under a question; the start page comes with what the learner has passed.  A copy that was edited or run is never overwritten; `work/.copies.json` remembers which lesson it was made from.
+answer stands under a question; the start page comes with what the learner has passed.  A copy that was edited or run is never overwritten;
+`work/.copies.json` remembers which lesson it was made from.
 """
 
 from __future__ import annotations
