@@ -15,8 +15,6 @@ def diagram(lessons: list[Lesson]) -> str:
     """What needs what, as a Mermaid diagram in Markdown; an arrow leads from a lesson to one that builds on it."""
     # A word a line makes the boxes narrow, so that the whole fits with large letters.
     boxes = [f'  {lesson.number}["{lesson.number}<br>{lesson.title.replace(" ", "<br>")}"]' for lesson in lessons]
-        f'  {lesson.number}["{lesson.number}<br>{lesson.title.replace(" ", "<br>")}"]' for lesson in lessons
-    ]  # narrow, so that letters are large
     arrows = [f"  {need} --> {lesson.number}" for lesson in lessons for need in directly_needs(lesson, lessons)]
     told = [f"{lesson.number} needs {' and '.join(direct)}" for lesson in lessons if (direct := directly_needs(lesson, lessons))]
     title = ["  accTitle: What each lesson needs", "  accDescr: " + "; ".join(told)]
