@@ -32,8 +32,19 @@ def clean(notebook, number):
         cell.id = f"{number}-{at:03}"
         cell.metadata = nbformat.from_dict({name: cell.metadata[name] for name in KEPT_METADATA if name in cell.metadata})
         if cell.cell_type == "code":
-            cell.outputs = [without_paths(output) for output in cell.outputs if output.get("data") != {}]
+            cell.outputs = joined([without_paths(output) for output in cell.outputs if output.get("data") != {}])
     return notebook
+
+
+def joined(outputs):
+    """Texts that were printed one after the other become one, whenever they were sent."""
+    kept = []
+    for output in outputs:
+        if kept and output.output_type == "stream" == kept[-1].output_type and output.name == kept[-1].name:
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    return kept
 
 
 def without_paths(output):
