@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from helpers.lesson.course import Lesson, course, directly_needs
+from helpers.lesson.progress import passed
 from helpers.paths import WORK
 
 CLOSE = '%%{init: {"flowchart": {"rankSpacing": 24, "nodeSpacing": 24, "padding": 8}}}%%'
@@ -49,15 +50,6 @@ class Progress:
             marks = ", ".join(f"{'✓' if check in names else '○'} {check.replace('_', ' ')}" for check in lesson.checks)
             rows.append(f"| {lesson.number} | [{lesson.title}]({lesson.file}) | {len(names)} of {len(lesson.checks)} | {marks} |")
         return "\n".join(rows)
-
-
-def passed() -> dict[str, list[str]]:
-    """{number of a lesson: names of the checks that this learner has passed}."""
-    try:
-        from helpers.lesson import progress
-    except ImportError:
-        return {}
-    return progress.passed()
 
 
 def progress() -> Progress:
