@@ -9,7 +9,7 @@ help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 lab: setup  ## set up, check this machine, and open the course in JupyterLab
-	@$(BIN)/python -m helpers.lesson.readiness
+	@$(BIN)/python -m helpers.lesson.readiness --once
 	@$(BIN)/python -m helpers.lesson.copies open
 
 test: setup lint  ## set up, then run everything that CI runs
@@ -24,7 +24,7 @@ record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine'
 check: setup  ## is this machine ready?
 	@$(BIN)/python -m helpers.lesson.readiness
 
-refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one)
+refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=index for the start page)
 	@$(BIN)/python tests/refresh.py $(LESSON)
 
 lint: setup  ## style of code and notebooks
@@ -34,7 +34,7 @@ bench: setup  ## times of a launch beside other launchers; time and memory of ev
 	@$(BIN)/python tests/benchmarks/launchers.py
 	@$(BIN)/python tests/benchmarks/lessons.py
 
-reset: setup  ## a fresh copy of a lesson in work/ (LESSON=02)
+reset: setup  ## a fresh copy of a lesson in work/, beside yours (LESSON=02)
 	@$(BIN)/python -m helpers.lesson.copies reset $(LESSON)
 
 clean:  ## remove .venv and caches; work/ is kept

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -31,8 +32,8 @@ def check_python():
 
 
 def fingerprint():
-    """Changes when the environment must be installed again."""
-    digest = hashlib.sha256(sys.version.encode())
+    """Changes when the environment must be installed again; also when the checkout was moved, since a virtual environment knows its place."""
+    digest = hashlib.sha256((sys.version + HERE).encode())
     for name in ("pyproject.toml", "constraints.txt", "install.py"):
         with open(os.path.join(HERE, name), "rb") as file:
             digest.update(file.read())
@@ -48,17 +49,21 @@ def installed():
 
 
 def pip(*arguments):
-    command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    return subprocess.call(command + list(arguments)) == 0
+    command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check"]
+    if not sys.stdin.isatty():
+        command.append("--no-input")  # an index that wants a name and a password is passed over where nobody can type them
+    return subprocess.call(command + ["install", "--quiet"] + list(arguments)) == 0
 
 
-def reachable(index):
-    """Whether the index answers within five seconds; pip itself would try for minutes."""
+def answer(index):
+    """What the index says within five seconds when it is asked for torch: "" where it has it, its refusal, or None; pip would try for minutes."""
     try:
-        urllib.request.urlopen(index, timeout=5).close()
-        return True
+        urllib.request.urlopen(index.rstrip("/") + "/torch/", timeout=5).close()
+        return ""
+    except urllib.error.HTTPError as refusal:
+        return str(refusal.code) + " " + str(refusal.reason)
     except Exception:
-        return False
+        return None
 
 
 def install_torch(constraints):
@@ -66,10 +71,13 @@ def install_torch(constraints):
     index = os.environ.get("TORCH_INDEX", TORCH_INDEX)
     if shutil.which("nvidia-smi") or sys.platform == "darwin" or not index:
         return pip("-c", constraints, TORCH)
-    if reachable(index):
-        return pip("-c", constraints, "--extra-index-url", index, TORCH + "+cpu")
-    print("set-up: " + index + " cannot be reached; looking for a CPU build where pip is configured to look", flush=True)
-    return pip("-c", constraints, TORCH + "+cpu")
+    said = answer(index)
+    if said is None:
+        print("set-up: " + index + " cannot be reached; looking for a CPU build where pip is configured to look", flush=True)
+        return pip("-c", constraints, TORCH + "+cpu")
+    if said:  # pip may know a name and password, and looks where it is configured to look as well
+        print("set-up: " + index + " is there, but answered " + said + " when asked for torch; leaving it to pip", flush=True)
+    return pip("-c", constraints, "--extra-index-url", index, TORCH + "+cpu")
 
 
 def main():

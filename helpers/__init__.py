@@ -15,10 +15,11 @@ LAZY = {  # a name that is not a module of this package: the module that has it
     "Ledger": "helpers.measure.ledger",
     "SavedActivations": "helpers.measure.saved",
     "Traffic": "helpers.measure.traffic",
+    "expected_error": "helpers.lesson.errors",
     "launch": "helpers.launcher.jobs",
 }
 MODULES = {"recorded": "helpers.recording.recorded"}
-__all__ = ["Clock", "Ledger", "SavedActivations", "Traffic", "corpus", "launch", "models", "plots", "recorded", "theory"]
+__all__ = ["Clock", "Ledger", "SavedActivations", "Traffic", "corpus", "expected_error", "launch", "models", "plots", "recorded", "theory"]
 
 
 def __getattr__(name):

@@ -1,4 +1,4 @@
-"""Execute lessons in fresh kernels and store their outputs: `python tests/refresh.py [02]`.
+"""Execute lessons and the start page in fresh kernels and store their outputs: `python tests/refresh.py [02 | index]`.
 
 Outputs are those of the run; what varies without meaning (execution times, kernel versions, this machine's paths, the display that a
 progress line leaves empty) is taken out.
@@ -11,8 +11,10 @@ import time
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.lesson.copies import lessons
-from helpers.paths import ROOT
+from helpers.lesson import index
+from helpers.lesson.copies import INDEX, LANGUAGE, lessons
+from helpers.lesson.course import course
+from helpers.paths import NOTEBOOKS, ROOT
 
 KEPT_METADATA = ("tags", "jupyter")
 README_PICTURES = (  # lesson, beginning of the figure's sentence, file in notebooks/
@@ -20,18 +22,29 @@ README_PICTURES = (  # lesson, beginning of the figure's sentence, file in noteb
     ("09", "Figure: ZeRO on this machine", "zero_here.png"),
     ("09", "Figure: ZeRO at 7", "zero_at_size.png"),
 )
-LANGUAGE = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}, "language_info": {"name": "python"}}
+METADATA = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}, "language_info": LANGUAGE}
 
 
 def clean(notebook, number):
     """Take out what varies; cells are numbered, so that a diff shows what changed."""
-    notebook.metadata = nbformat.from_dict(LANGUAGE)
-    for index, cell in enumerate(notebook.cells):
-        cell.id = f"{number}-{index:03}"
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for at, cell in enumerate(notebook.cells):
+        cell.id = f"{number}-{at:03}"
         cell.metadata = nbformat.from_dict({name: cell.metadata[name] for name in KEPT_METADATA if name in cell.metadata})
         if cell.cell_type == "code":
-            cell.outputs = [without_paths(output) for output in cell.outputs if output.get("data") != {}]
+            cell.outputs = joined([without_paths(output) for output in cell.outputs if output.get("data") != {}])
     return notebook
+
+
+def joined(outputs):
+    """Texts that were printed one after the other become one, whenever they were sent."""
+    kept = []
+    for output in outputs:
+        if kept and output.output_type == "stream" == kept[-1].output_type and output.name == kept[-1].name:
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    return kept
 
 
 def without_paths(output):
@@ -45,9 +58,18 @@ def without_paths(output):
 
 def refresh(path):
     notebook = nbformat.read(path, as_version=4)
+    draw_map(notebook)
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
-    nbformat.write(clean(notebook, path.name[:2]), path)
+    nbformat.write(clean(notebook, path.stem if path.name == INDEX else path.name[:2]), path)
     store_pictures(notebook, path)
+
+
+def draw_map(notebook):
+    """The start page's diagram and table are written anew from the lessons."""
+    drawn = {"diagram": index.diagram, "table": index.table}
+    for cell in notebook.cells:
+        for tag in drawn.keys() & set(cell.metadata.get("tags", [])):
+            cell.source = drawn[tag](course())
 
 
 def store_pictures(notebook, path):
@@ -60,7 +82,7 @@ def store_pictures(notebook, path):
 
 
 def main(number=""):
-    chosen = [path for path in lessons() if path.name.startswith(number)]
+    chosen = [path for path in [*lessons(), NOTEBOOKS / INDEX] if path.name.startswith(number)]
     if not chosen:
         sys.exit(f"no lesson {number!r}")
     for path in chosen:

@@ -1,10 +1,15 @@
 """pyproject.toml, constraints.txt, environment.yml and the Makefile agree, and set-up refuses what cannot work."""
 
+import http.server
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 import tomllib
+import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,17 +66,70 @@ def test_another_python_is_refused_in_one_line(version, fine, monkeypatch):
         assert "needs 3.11.5 to 3.13" in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_an_index_that_does_not_answer_is_passed_over(monkeypatch, capsys):
+@pytest.fixture
+def installer(monkeypatch):
+    """install.py on a machine without a GPU; what it gives to pip is in `.calls`."""
     import install
 
-    calls = []
-    monkeypatch.setenv("TORCH_INDEX", "http://127.0.0.1:9/nothing")
-    monkeypatch.setattr(install, "pip", lambda *arguments: calls.append(arguments) or True)
+    monkeypatch.setattr(install, "calls", [], raising=False)
+    monkeypatch.setattr(install, "pip", lambda *arguments: install.calls.append(arguments) or True)
     monkeypatch.setattr(install.shutil, "which", lambda name: None)
     monkeypatch.setattr(install.sys, "platform", "linux")
-    assert install.install_torch("constraints.txt")
+    return install
+
+
+@contextmanager
+def index_that_answers(status):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+        server.shutdown()
+
+
+def test_an_index_that_does_not_answer_is_passed_over(installer, monkeypatch, capsys):
+    monkeypatch.setenv("TORCH_INDEX", "http://127.0.0.1:9/nothing")
+    assert installer.install_torch("constraints.txt")
     assert "cannot be reached" in capsys.readouterr().out
-    assert calls == [("-c", "constraints.txt", f"{install.TORCH}+cpu")]
+    assert installer.calls == [("-c", "constraints.txt", f"{installer.TORCH}+cpu")]
+
+
+@pytest.mark.parametrize("status, words", [(200, ""), (401, "401 Unauthorized"), (403, "403 Forbidden"), (404, "404 Not Found")])
+def test_an_index_that_refuses_is_named_with_its_answer_and_left_to_pip(installer, monkeypatch, capsys, status, words):
+    with index_that_answers(status) as index:
+        monkeypatch.setenv("TORCH_INDEX", index)
+        assert installer.install_torch("constraints.txt")
+    said = capsys.readouterr().out
+    assert "cannot be reached" not in said and words in said and bool(said) == bool(words)
+    assert installer.calls == [("-c", "constraints.txt", "--extra-index-url", index, f"{installer.TORCH}+cpu")]
+
+
+def test_a_moved_checkout_is_set_up_again(monkeypatch):
+    import install
+
+    before = install.fingerprint()
+    assert install.fingerprint() == before
+    monkeypatch.setattr(install, "HERE", str(ROOT) + "/.")  # the same files under another name
+    assert install.fingerprint() != before
+
+
+def test_what_is_installed_has_the_stylesheet(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "helpers", source / "helpers", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    styles = {str(path.relative_to(ROOT)) for path in (ROOT / "helpers").rglob("*.mplstyle")}
+    assert styles and styles <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_make_help_names_every_verb():

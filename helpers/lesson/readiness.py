@@ -1,6 +1,6 @@
 """Is this machine ready for the course?  `python -m helpers.lesson.readiness`: a line for each thing that is needed, and a verdict in words.
 
-Exit status 1 when a lesson could not run.
+Exit status 1 when a lesson could not run.  With `--once`, what takes seconds is done the first time only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import psutil
 from helpers.launcher import machine as available
 from helpers.launcher.jobs import launch
+from helpers.paths import ROOT, WORK
 
 TESTED = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
 ENOUGH_MEMORY = 1_500_000_000
@@ -37,14 +38,21 @@ class Line:
         return f"{mark}  {self.name:<14} {self.found}" + (f"\n      {'':<14} {self.advice}" if self.advice and not self.fine else "")
 
 
+def version(name):
+    """The installed version of a package, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def versions():
     """Python and the three packages whose versions decide what a lesson shows."""
     python = sys.version_info[:3]
     yield Line("python", ".".join(map(str, python)), (3, 11, 5) <= python < (3, 14), "install Python 3.11.5 to 3.13 and run `make lab` again")
     for name, tested in TESTED.items():
-        try:
-            found = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        found = version(name)
+        if found is None:
             yield Line(name, "not installed", False, "run `make lab`, which installs everything")
             continue
         same = found.split("+")[0] == tested
@@ -98,20 +106,45 @@ def ranks():
     yield Line("launch", f"{first:.1f} s the first time, then {seconds:.2f} s")
 
 
-def main():
+def check(parts=(versions, machine, ranks), quiet=False):
+    """Print a line for each thing that is needed as soon as it is known, and a verdict; returns whether every lesson can run.
+
+    Args:
+        parts: functions that yield lines.
+        quiet: only what is not fine.
+    """
     failed = []
-    for part in (versions, machine, ranks):
+    for part in parts:
         for line in part():
-            print(line, flush=True)
+            if not (quiet and line.fine):
+                print(line, flush=True)
             if line.needed and not line.fine:
                 failed.append(line.name)
-    print()
+    if not quiet:
+        print()
     if failed:
         print(f"Not ready: {', '.join(failed)}. The lines above say what to do.")
+    else:
+        print("Ready: every lesson can run on this machine" + (" (checked before; `make check` checks again)." if quiet else "."))
+    return not failed
+
+
+def fingerprint():
+    """Another one means that ranks have not been tried in this environment yet."""
+    return " ".join([sys.version.split()[0], *[str(version(name)) for name in TESTED], sys.prefix, str(ROOT)])
+
+
+def main(arguments=()):
+    """With `--once` ranks are tried only where they have not yet started in this environment."""
+    stamp = WORK / ".ready"
+    if "--once" in arguments and stamp.exists() and stamp.read_text() == fingerprint():
+        return 0 if check((versions, machine), quiet=True) else 1
+    if not check((versions, machine, ranks)):
         return 1
-    print("Ready: every lesson can run on this machine.")
+    WORK.mkdir(exist_ok=True)
+    stamp.write_text(fingerprint())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

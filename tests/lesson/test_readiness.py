@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from helpers.lesson import readiness
 
 
@@ -39,3 +40,41 @@ def test_ranks_that_cannot_start_are_a_fault(monkeypatch):
     monkeypatch.setattr(readiness, "launch", broken)
     (line,) = readiness.ranks()
     assert not line.fine and line.needed and line.found == "rank 0 of 2 was killed by SIGKILL"
+
+
+@pytest.fixture
+def counted(monkeypatch, tmp_path):
+    """Full checks are counted instead of run; the stamp lies elsewhere."""
+    full = []
+    monkeypatch.setattr(readiness, "WORK", tmp_path / "work")
+    monkeypatch.setattr(readiness, "ranks", lambda: full.append(1) or [readiness.Line("2 ranks", "fine")])
+    return full
+
+
+def test_with_once_the_ranks_are_tried_at_the_first_time_only(counted, capsys):
+    assert readiness.main(["--once"]) == 0 and len(counted) == 1
+    assert "OK    python" in capsys.readouterr().out
+    assert readiness.main(["--once"]) == 0 and len(counted) == 1
+    shown = capsys.readouterr().out
+    assert "OK  " not in shown and shown.rstrip().endswith("(checked before; `make check` checks again).")
+    assert readiness.main([]) == 0 and len(counted) == 2
+
+
+def test_what_is_quick_is_looked_at_every_time(counted, monkeypatch, capsys):
+    readiness.main(["--once"])
+    monkeypatch.setattr(readiness.available, "free_memory", lambda: 10**8)
+    assert readiness.main(["--once"]) == 1 and len(counted) == 1
+    assert "FAIL  memory" in capsys.readouterr().out
+
+
+def test_another_environment_is_checked_in_full(counted, monkeypatch):
+    readiness.main(["--once"])
+    monkeypatch.setattr(readiness.sys, "prefix", "/elsewhere")
+    readiness.main(["--once"])
+    assert len(counted) == 2
+
+
+def test_a_machine_that_failed_is_checked_in_full_again(counted, monkeypatch):
+    monkeypatch.setattr(readiness, "ranks", lambda: counted.append(1) or [readiness.Line("2 ranks", "hung", False)])
+    assert readiness.main(["--once"]) == readiness.main(["--once"]) == 1
+    assert len(counted) == 2

@@ -1,0 +1,82 @@
+"""The course as data, read from the lessons themselves: what each asks, what it needs, how long it takes, what it checks.
+
+A lesson's first cell holds a heading, its question and a table whose rows `Minutes` and `Needs` say the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.paths import NOTEBOOKS
+
+NUMBERS = re.compile(r"\b(\d\d)\b(?: to (\d\d)\b)?")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson.
+
+    Attributes:
+        number: "02".
+        file: name of the notebook.
+        title: its heading up to a colon.
+        question: what it answers, one sentence.
+        core, exercises, optional: minutes; a lesson whose table gives one number gives the core's.
+        needs: numbers of the lessons to have read before.
+        checks: names of the exercises that are checked, in order.
+    """
+
+    number: str
+    file: str
+    title: str
+    question: str
+    core: int
+    exercises: int
+    optional: int
+    needs: tuple[str, ...]
+    checks: tuple[str, ...]
+
+
+def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
+    """Every lesson of a folder in order."""
+    return [read(path) for path in sorted(folder.glob("[0-9][0-9]_*.ipynb"))]
+
+
+def read(path: Path) -> Lesson:
+    """Read one lesson; an opening table without its rows raises ValueError."""
+    texts = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    opening, everything = texts[0], "\n".join(texts)
+    try:
+        heading = re.search(r"^# (.+)$", opening, re.M).group(1)
+        question = re.search(r"\*\*The question:\*\* (.+)$", opening, re.M).group(1)
+        minutes = re.search(r"^\| Minutes \| (.+) \|$", opening, re.M).group(1)
+        needs = re.search(r"^\| Needs \| (.+) \|$", opening, re.M).group(1)
+    except AttributeError:
+        raise ValueError(f"{path.name}: its first cell lacks the heading, the question, or a row for Minutes or Needs") from None
+    return Lesson(
+        number=path.name[:2],
+        file=path.name,
+        title=heading.split(":")[0],
+        question=question[0].upper() + question[1:],
+        core=int(re.match(r"\d+", minutes).group()),
+        exercises=sum(int(found) for found in re.findall(r"Difficulty \d of 5, (\d+) minutes", everything)),
+        optional=int((re.search(r"(\d+) optional", minutes) or [0, 0])[1]),
+        needs=tuple(between(needs)),
+        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", everything))),
+    )
+
+
+def between(text):
+    """Lessons that a text names: "lessons 00 to 02, and 07" gives 00, 01, 02, 07."""
+    for first, last in NUMBERS.findall(text):
+        yield from (f"{number:02}" for number in range(int(first), int(last or first) + 1))
+
+
+def directly_needs(lesson: Lesson, lessons: list[Lesson]) -> list[str]:
+    """What a lesson needs and none of its other needs brings along: the arrows of a map."""
+    by_number = {one.number: one for one in lessons}
+    brought = {further for need in lesson.needs if need in by_number for further in by_number[need].needs}
+    return [need for need in lesson.needs if need not in brought]

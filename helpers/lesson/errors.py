@@ -1,0 +1,26 @@
+"""Errors that a lesson shows on purpose."""
+
+from contextlib import contextmanager
+
+from helpers.launcher.failures import LaunchError
+
+
+@contextmanager
+def expected_error(kind: type[Exception] = LaunchError):
+    """Print the error that the block raises, and go on: a failure to look at stops neither Run All nor an exported script.
+
+        with expected_error():
+            launch(one_fails, ranks=2)
+
+    Args:
+        kind: which errors are meant; others are raised as ever.  `launch` raises LaunchError, of which RankError is one.
+
+    Raises:
+        AssertionError: the block raised nothing.
+    """
+    try:
+        yield
+    except kind as error:
+        print(f"{type(error).__name__}: {error}")
+    else:
+        raise AssertionError(f"an error was to be shown here ({kind.__name__}), and there was none")

@@ -1,0 +1,64 @@
+"""The start page: the map and the table that stand in `notebooks/index.ipynb`, and what this learner has passed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from helpers.lesson.course import Lesson, course, directly_needs
+from helpers.lesson.progress import passed
+from helpers.paths import WORK
+
+CLOSE = '%%{init: {"flowchart": {"rankSpacing": 24, "nodeSpacing": 24, "padding": 8}}}%%'
+NOTHING = "No check passed yet. Each lesson has some, and those that you pass are listed here."
+
+
+def diagram(lessons: list[Lesson]) -> str:
+    """What needs what, as a Mermaid diagram in Markdown; an arrow leads from a lesson to one that builds on it."""
+    # A word a line makes the boxes narrow, so that the whole fits with large letters.
+    boxes = [f'  {lesson.number}["{lesson.number}<br>{lesson.title.replace(" ", "<br>")}"]' for lesson in lessons]
+    arrows = [f"  {need} --> {lesson.number}" for lesson in lessons for need in directly_needs(lesson, lessons)]
+    told = [f"{lesson.number} needs {' and '.join(direct)}" for lesson in lessons if (direct := directly_needs(lesson, lessons))]
+    title = ["  accTitle: What each lesson needs", "  accDescr: " + "; ".join(told)]
+    return "\n".join(["```mermaid", CLOSE, "flowchart LR", *title, *boxes, *arrows, "```"])
+
+
+def table(lessons: list[Lesson]) -> str:
+    """A Markdown table: links, questions, minutes."""
+    rows = ["| | lesson | its question | core | exercises | optional |", "|---|---|---|--:|--:|--:|"]
+    for one in lessons:
+        optional = one.optional or "–"
+        rows.append(f"| {one.number} | [{one.title}]({one.file}) | {one.question} | {one.core} | {one.exercises} | {optional} |")
+    total = [sum(getattr(one, part) for one in lessons) for part in ("core", "exercises", "optional")]
+    return "\n".join([*rows, f"| | | all of them, in hours | {' | '.join(f'{minutes / 60:.1f}' if minutes else '–' for minutes in total)} |"])
+
+
+class Progress:
+    """Which checks were passed, lesson by lesson; a notebook shows it as a table."""
+
+    def __init__(self, lessons: list[Lesson], passed: dict[str, list[str]]):
+        self.rows = [(lesson, [name for name in lesson.checks if name in passed.get(lesson.number, ())]) for lesson in lessons if lesson.checks]
+
+    def __repr__(self):
+        passed = sum(len(names) for _, names in self.rows)
+        return f"{passed} of {sum(len(lesson.checks) for lesson, _ in self.rows)} checks passed" if passed else NOTHING
+
+    def _repr_markdown_(self):
+        if not any(names for _, names in self.rows):
+            return NOTHING
+        rows = [f"**{self!r}**", "", "| | lesson | passed | checks: ✓ passed, ○ to do |", "|---|---|---|---|"]
+        for lesson, names in self.rows:
+            marks = ", ".join(f"{'✓' if check in names else '○'} {check.replace('_', ' ')}" for check in lesson.checks)
+            rows.append(f"| {lesson.number} | [{lesson.title}]({lesson.file}) | {len(names)} of {len(lesson.checks)} | {marks} |")
+        return "\n".join(rows)
+
+
+def progress() -> Progress:
+    """What this learner has passed; nothing in the course's own `notebooks/`, which belong to nobody."""
+    return Progress(course(), passed() if Path.cwd() == WORK else {})
+
+
+def outputs(folder: Path) -> list[dict]:
+    """What the learner has passed as a code cell's stored output, so that their start page shows it when it opens."""
+    found = Progress(course(folder), passed())
+    data = {"text/markdown": [found._repr_markdown_()], "text/plain": [repr(found)]}
+    return [{"output_type": "execute_result", "data": data, "execution_count": None, "metadata": {}}]

@@ -1,0 +1,76 @@
+"""The map: read from the lessons, the same in the start page and in the README."""
+
+import json
+import re
+
+import nbformat
+import pytest
+from helpers.lesson import index
+from helpers.lesson.course import Lesson, course, directly_needs, read
+from helpers.paths import NOTEBOOKS, ROOT
+
+LESSONS = course()
+README = (ROOT / "README.md").read_text()
+
+
+def a_lesson(number, *needs, checks=("one", "two")):
+    return Lesson(number, f"{number}_x.ipynb", f"Lesson {number}", "Why?", 30, 10, 0, needs, checks)
+
+
+def test_an_opening_is_read(tmp_path):
+    opening = "# ZeRO-1: who?\n\n**The question:** what is saved?\n\n| | |\n|---|---|\n| Minutes | 60 core, 25 exercises, 10 optional |\n"
+    cells = [opening + "| Needs | lessons 00 to 02, and 04 |", "*Difficulty 1 of 5, 20 minutes. *", "*Difficulty 2 of 5, 5 minutes. *"]
+    cells += ["exercises.a.check(a)", "b = exercises.b.check(b, b_solution)", "exercises.a.check(a_solution)"]
+    path = tmp_path / "07_zero_1.ipynb"
+    path.write_text(json.dumps({"cells": [{"source": [text]} for text in cells]}))
+    expected = Lesson("07", path.name, "ZeRO-1", "What is saved?", 60, 25, 10, ("00", "01", "02", "04"), ("a", "b"))
+    assert read(path) == expected
+
+
+def test_an_opening_without_its_rows_is_named(tmp_path):
+    (tmp_path / "07_zero_1.ipynb").write_text(json.dumps({"cells": [{"source": ["# ZeRO-1"]}]}))
+    with pytest.raises(ValueError, match="07_zero_1.ipynb: its first cell lacks"):
+        read(tmp_path / "07_zero_1.ipynb")
+
+
+def test_arrows_leave_out_what_another_need_brings_along():
+    lessons = [a_lesson("00"), a_lesson("01", "00"), a_lesson("02", "00"), a_lesson("03", "00", "01", "02")]
+    assert [directly_needs(lesson, lessons) for lesson in lessons] == [[], ["00"], ["00"], ["01", "02"]]
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
+def test_a_lesson_needs_lessons_that_come_before_it(lesson):
+    numbers = [one.number for one in LESSONS]
+    assert all(need in numbers and need < lesson.number for need in lesson.needs) and lesson.checks
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")), ids=lambda path: path.stem)
+def test_minutes_of_the_exercises_are_the_sum_of_their_own(path):
+    stated = re.search(r"(\d+) exercises", nbformat.read(path, as_version=4).cells[0].source)
+    assert stated is None or int(stated[1]) == read(path).exercises
+
+
+def test_the_start_page_holds_the_map_of_these_lessons():
+    texts = [cell.source for cell in nbformat.read(NOTEBOOKS / "index.ipynb", as_version=4).cells]
+    assert index.diagram(LESSONS) in texts, "run `make refresh LESSON=index`"
+    assert index.table(LESSONS) in texts, "run `make refresh LESSON=index`"
+
+
+def test_the_readme_has_the_same_lessons_titles_and_minutes():
+    rows = re.findall(r"^\| (\d\d) \| \[(.+?)\]\(notebooks/(.+?)\) \| .+? \| (\d+) \| (\d+) \|", README, re.M)
+    assert rows == [(one.number, one.title, one.file, str(one.core), str(one.exercises)) for one in LESSONS]
+
+
+def test_progress_is_empty_in_words_and_then_a_table():
+    lessons = [a_lesson("00"), a_lesson("01", "00")]
+    assert index.Progress(lessons, {})._repr_markdown_() == repr(index.Progress(lessons, {})) == index.NOTHING
+    some = index.Progress(lessons, {"01": ["two", "gone"], "99": ["one"]})
+    assert repr(some) == "1 of 4 checks passed"
+    assert "| 01 | [Lesson 01](01_x.ipynb) | 1 of 2 | ○ one, ✓ two |" in some._repr_markdown_()
+    assert "| 00 | [Lesson 00](00_x.ipynb) | 0 of 2 | ○ one, ○ two |" in some._repr_markdown_()
+
+
+def test_the_courses_own_start_page_shows_nobodys_progress(monkeypatch):
+    monkeypatch.chdir(NOTEBOOKS)
+    monkeypatch.setattr(index, "passed", lambda: {"00": ["sum_of_ranks"]})
+    assert repr(index.progress()) == index.NOTHING

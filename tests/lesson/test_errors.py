@@ -1,0 +1,24 @@
+"""Errors that are shown on purpose: printed in full, and nothing stops."""
+
+import pytest
+from helpers import expected_error, launch
+
+
+def fails():
+    raise ValueError("this batch is empty")
+
+
+def test_a_launch_that_fails_on_purpose_is_printed_as_it_would_be_shown(capsys):
+    with expected_error():
+        launch(fails, ranks=1)
+    assert capsys.readouterr().out.startswith("RankError: rank 0 of 1 raised ValueError: this batch is empty\n")
+
+
+def test_another_error_is_raised_as_ever():
+    with pytest.raises(ZeroDivisionError), expected_error():
+        raise ZeroDivisionError
+
+
+def test_an_error_that_does_not_come_is_a_fault():
+    with pytest.raises(AssertionError, match="there was none"), expected_error(ValueError):
+        pass
