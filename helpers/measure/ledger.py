@@ -21,9 +21,7 @@ import weakref
 from dataclasses import dataclass, field
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
-from helpers.measure.internals import owned_tensors
+from helpers.measure.internals import TorchDispatchMode, owned_tensors, storage_key, tensors_among, unseen
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers", "activations", "inputs", "other")
 MODEL_STATES = CATEGORIES[:5]
@@ -112,9 +110,8 @@ class Ledger(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._register(leaf)
+        for tensor in tensors_among(result):
+            self._register(tensor)
         return result
 
     def _register(self, tensor):
@@ -122,7 +119,7 @@ class Ledger(TorchDispatchMode):
         if tensor.device.type != self.device:
             return None
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage_key(storage), storage.nbytes()
         with self._lock:
             known = self._live.get(key)
             if known is not None and known.size == size:
@@ -166,9 +163,8 @@ class Ledger(TorchDispatchMode):
 
     def _enter_forward(self, module, args, kwargs):
         if self._forward_depth == 0:
-            for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, torch.Tensor):
-                    self.label("inputs", leaf, force=False)
+            for tensor in tensors_among(args, kwargs):
+                self.label("inputs", tensor, force=False)
         self._forward_depth += 1
         for parameter in module.parameters(recurse=False):  # ZeRO-3 has just gathered them
             self.label("parameters", parameter)
@@ -221,7 +217,7 @@ class Ledger(TorchDispatchMode):
         if on_gpu:
             torch.cuda.synchronize()
         if torch.distributed.is_initialized():
-            with _disable_current_modes():  # NCCL keeps a byte for its barrier, which is no part of the job
+            with unseen():  # NCCL keeps a byte for its barrier, which is no part of the job
                 torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
         gc.collect()
         started = changed = time.monotonic()

@@ -1,6 +1,6 @@
 """Bytes that a rank holds while a model is being built: whole, or partitioned layer by layer under DeepSpeed's `zero.Init`."""
 
-from helpers.theory.model_states import BYTES
+from helpers.theory.zero_config import ELEMENT_BYTES
 
 
 def construction_peak_bytes(modules, ranks=1, dtype="bf16", partitioned=True):
@@ -16,11 +16,11 @@ def construction_peak_bytes(modules, ranks=1, dtype="bf16", partitioned=True):
         dtype: "bf16" or "fp32", of the finished parameters.
         partitioned: under `zero.Init`.
     """
-    if dtype not in BYTES:
+    if dtype not in ELEMENT_BYTES:
         raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks!r}")
-    element = BYTES[dtype]
+    element = ELEMENT_BYTES[dtype]
     if not partitioned:
         return element * sum(map(sum, modules))
     held = peak = 0
