@@ -17,9 +17,9 @@ FIGURES = {
     "logarithmic curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", log=True), "line ends at 4"),
     "traffic": (plots.byte_bars({"logged": {"all_reduce": 1000, "all_gather": 500}, "sent": 1700}, "Title"), "sent 1,700 bytes"),
     "ratios": (plots.grouped_bars({"all-\nreduce": {"predicted": 1.5, "sent": 1.5}}, "Title", "S"), "Title, S. all-reduce: predicted 1.50"),
-    "held": (plots.held([[1, 2], [10, 20]], [[11, 22], None], "Title"), "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing"),
-    "presence": (
-        plots.presence({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
+    "rank contents": (plots.rank_contents([[1, 2], [10, 20]], [[11, 22], None], "Title"), "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing"),
+    "gathered over time": (
+        plots.gathered_over_time({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
         "of 3 at which each is whole: a 2, b 0",
     ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
