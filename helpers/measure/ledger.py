@@ -61,9 +61,9 @@ class Snapshot:
 
 @dataclass
 class Storage:
-    """One storage's life: size in bytes, the ledger's clock at birth and death, and its category once known."""
+    """One storage's life: its bytes, the ledger's clock at birth and death, and its category once known."""
 
-    size: int
+    bytes: int
     born: int
     died: int | None = None
     category: str | None = None
@@ -122,7 +122,7 @@ class Ledger(TorchDispatchMode):
         key, size = storage_key(storage), storage.nbytes()
         with self._lock:
             known = self._live.get(key)
-            if known is not None and known.size == size:
+            if known is not None and known.bytes == size:
                 return known
             if known is not None:
                 self._close(key)
@@ -144,7 +144,7 @@ class Ledger(TorchDispatchMode):
             record = self._live.pop(key)
             self.clock += 1
             record.died = self.clock
-            self.current -= record.size
+            self.current -= record.bytes
 
     # ---------------------------------------------------------------------------------------------------------- categories
 
@@ -197,7 +197,7 @@ class Ledger(TorchDispatchMode):
         totals = dict.fromkeys(CATEGORIES, 0)
         with self._lock:
             for record in self._live.values():
-                totals[record.final_category] += record.size
+                totals[record.final_category] += record.bytes
         return totals
 
     def snapshot(self, moment):
@@ -247,9 +247,9 @@ class Ledger(TorchDispatchMode):
             for record in self.storages:
                 if record.born <= last and (record.died is None or record.died > first):
                     line = changes[record.final_category]
-                    line[max(record.born - first, 0)] += record.size
+                    line[max(record.born - first, 0)] += record.bytes
                     if record.died is not None and record.died <= last:
-                        line[record.died - first] -= record.size
+                        line[record.died - first] -= record.bytes
         totals = {}
         for category, line in changes.items():
             running, values = 0, []

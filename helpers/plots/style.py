@@ -92,10 +92,10 @@ def unit(largest):
     return 1, "bytes"
 
 
-def amount(size):
+def amount(count):
     """A number of bytes for a sentence: '3,528,912 bytes' or '3.5 GB'."""
-    divisor, name = unit(size)
-    return f"{size:,.0f} bytes" if size < 1e9 else f"{size / divisor:,.1f} {name}"
+    divisor, name = unit(count)
+    return f"{count:,.0f} bytes" if count < 1e9 else f"{count / divisor:,.1f} {name}"
 
 
 def legend_below(axes, distance):

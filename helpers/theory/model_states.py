@@ -127,10 +127,10 @@ def _stages_1_and_2(elements, config, ranks, rank, moment):
     }
     bucket = element * config.bucket if config.stage == 1 and moment == "between micro-batches" else 0
     if config.sums_in_fp32 and config.stage == 1:  # another optimizer, with fp32 sums of all gradients for ever, and no bucket
-        gradients = {when: 4 * part * ranks + (0 if when == "after step" else element * total) for when in MOMENTS}
+        gradients = {when: config.gradient_bytes * part * ranks + (0 if when == "after step" else element * total) for when in MOMENTS}
         bucket = 0
     elif config.sums_in_fp32:
-        gradients = {when: 0 if when == "after step" else 4 * part for when in MOMENTS}
+        gradients = {when: 0 if when == "after step" else config.gradient_bytes * part for when in MOMENTS}
     return {
         "parameters": element * part * ranks,
         "gradients": gradients[moment],
@@ -156,7 +156,7 @@ def _stage_3(elements, config, ranks):
     part = sum(_ceil(count, ranks) for count in elements)
     return {
         "parameters": config.element_bytes * (part + _gathered(elements, config, ranks)),
-        "gradients": (4 if config.sums_in_fp32 else config.element_bytes) * part,
+        "gradients": config.gradient_bytes * part,
         "master weights": MASTER * part,
         "optimizer states": ADAM * part,
         "buffers": config.element_bytes * config.bucket,

@@ -90,6 +90,11 @@ class ZeroConfig:
         return self.grad_accum_dtype not in (None, self.dtype)
 
     @property
+    def gradient_bytes(self) -> int:
+        """Bytes per element of accumulated gradients."""
+        return ELEMENT_BYTES[self.grad_accum_dtype or self.dtype]
+
+    @property
     def bucket(self) -> int:
         """Elements of the buckets in which gradients are reduced."""
         if not self.contiguous_gradients:
