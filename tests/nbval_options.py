@@ -7,6 +7,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 PYTHON = (3, 11)  # the version whose outputs are stored
+PICTURES = "--nbval-sanitize-with=tests/nbval_pictures.cfg"  # takes pictures out of what is compared; the sentences stay
 DECISIVE = ("torch", "deepspeed", "transformers", "numpy", "ipython", "ipykernel")
 
 
@@ -23,6 +24,6 @@ def is_strict():
 
 
 if __name__ == "__main__":
-    print("--nbval" if is_strict() else "--nbval-lax", "--nbval-current-env --nbval-cell-timeout=300")
+    print("--nbval" if is_strict() else "--nbval-lax", "--nbval-current-env --nbval-cell-timeout=300", PICTURES)
     if not is_strict():
         print("not the pinned environment: notebooks run in the lax lane", file=sys.stderr)

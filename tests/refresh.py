@@ -4,7 +4,6 @@ Outputs are those of the run; what varies without meaning (execution times, kern
 progress line leaves empty) is taken out.
 """
 
-import base64
 import re
 import sys
 import time
@@ -15,6 +14,7 @@ from helpers.lesson import index
 from helpers.lesson.copies import INDEX, LANGUAGE, lessons
 from helpers.lesson.course import course
 from helpers.paths import NOTEBOOKS, ROOT
+from helpers.plots.style import picture
 
 KEPT_METADATA = ("tags", "jupyter")
 README_PICTURES = (  # lesson, beginning of the figure's sentence, file in notebooks/
@@ -77,8 +77,8 @@ def store_pictures(notebook, path):
     outputs = [output.data for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs if "data" in output]
     for lesson, sentence, name in README_PICTURES:
         if path.name.startswith(lesson):
-            picture = next(data["image/png"] for data in outputs if data.get("text/plain", "").startswith(sentence))
-            (path.parent / name).write_bytes(base64.b64decode(picture))
+            page = next(data["text/html"] for data in outputs if data.get("text/plain", "").startswith(sentence))
+            (path.parent / name).write_bytes(picture(page))
 
 
 def main(number=""):

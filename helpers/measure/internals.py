@@ -1,63 +1,175 @@
-"""Where torch and DeepSpeed keep the tensors of a training job: (category, tensor) for each, read off the live objects.
+"""All that measuring needs of torch and DeepSpeed and that they do not promise: their private attributes, read and replaced here alone.
 
-Written against DeepSpeed 0.19; an attribute that a version or a stage lacks is passed over.  Which optimizer class a stage uses:
-stage 0 in bf16 FP16_UnfusedOptimizer, stages 1 and 2 DeepSpeedZeroOptimizer, stage 3 DeepSpeedZeroOptimizer_Stage3, BF16_Optimizer
-for pipelines and fp32 accumulation.
+Written against torch 2.11 and DeepSpeed 0.19.  `tests/measure/test_internals.py` names each attribute that a new version no longer has.
 """
 
 from __future__ import annotations
 
+import sys
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
-# Attributes of DeepSpeed's optimizer wrappers; each holds a tensor or containers of tensors.
-ATTRIBUTES = {
-    "parameters": ("bit16_groups_flat", "bf16_groups_flat", "fp16_groups_flat", "fp16_groups", "lp_param_buffer", "fp16_partitioned_groups_flat"),
-    "master weights": (
-        "single_partition_of_fp32_groups", "fp32_groups", "fp32_groups_flat_partition", "fp32_partitioned_groups_flat",
-    ),
-    "gradients": (
-        "averaged_gradients", "grads_in_partition", "all_grad_tensors", "grad_partitions_flat_buffer", "fp32_groups_gradients_flat",
-        "fp32_groups_gradients", "fp32_groups_gradient_flat_partition",
-    ),
-    "buffers": ("ipg_buckets", "param_buffer_of_bit16_for_cpu_offload_groups", "temp_grad_buffer_for_cpu_offload"),
-}  # fmt: skip
+__all__ = [
+    "TorchDispatchMode",
+    "clear_workspaces",
+    "log_messages",
+    "owned_tensors",
+    "storage_key",
+    "tensors_among",
+    "unseen",
+    "wrap_instructions",
+]
+
+# DeepSpeed's optimizer wrappers, {class: {category: attributes}}; each attribute holds a tensor or containers of tensors.
+WRAPPERS = {
+    "deepspeed.runtime.fp16.unfused_optimizer.FP16_UnfusedOptimizer": {  # stage 0 in bf16
+        "parameters": ("fp16_groups",),
+        "master weights": ("fp32_groups",),
+    },
+    "deepspeed.runtime.fp16.fused_optimizer.FP16_Optimizer": {  # the same with DeepSpeed's own FusedAdam
+        "parameters": ("fp16_groups_flat",),
+        "master weights": ("fp32_groups_flat",),
+    },
+    "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer": {
+        "parameters": ("bit16_groups_flat",),
+        "master weights": ("single_partition_of_fp32_groups",),
+        "gradients": ("averaged_gradients", "grads_in_partition", "all_grad_tensors"),
+        "buffers": ("ipg_buckets", "param_buffer_of_bit16_for_cpu_offload_groups", "temp_grad_buffer_for_cpu_offload"),
+    },
+    "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3": {
+        "parameters": ("fp16_groups", "fp16_partitioned_groups_flat", "lp_param_buffer"),
+        "master weights": ("fp32_partitioned_groups_flat",),
+        "gradients": ("averaged_gradients", "grad_partitions_flat_buffer"),
+        "buffers": ("ipg_buckets",),
+    },
+    "deepspeed.runtime.bf16_optimizer.BF16_Optimizer": {  # stage 1 with gradients accumulated in fp32, and pipelines
+        "parameters": ("bf16_groups_flat",),
+        "master weights": ("fp32_groups_flat_partition",),
+        "gradients": ("fp32_groups_gradients_flat", "fp32_groups_gradients", "fp32_groups_gradient_flat_partition"),
+    },
+    "deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload": {},  # stage 3 without an optimizer
+    "deepspeed.runtime.utils.DummyOptim": {},  # none
+}
+STATELESS = ("deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload", "deepspeed.runtime.utils.DummyOptim")
+# Optimizers that keep all their tensors in `state`, as torch's own do.
+WITH_STATE = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
+SHARD = "ds_tensor"  # of a parameter under ZeRO-3: this rank's part
 
 
-def tensors_in(value):
+# ------------------------------------------------------------------------------------------------------------ what tensors are for
+
+
+def owned_tensors(model, optimizer=None):
+    """(category, tensor) of a DeepSpeed engine, or of a torch module and its optimizer.
+
+    Raises:
+        TypeError: for an optimizer of a class that is not known here.
+    """
+    module = getattr(model, "module", model)
+    optimizer = optimizer or getattr(model, "optimizer", None)
+    for buffer in module.buffers():
+        yield "buffers", buffer
+    if optimizer is not None:
+        yield from _tensors_of_optimizer(optimizer)
+    for parameter in module.parameters():
+        yield "parameters", parameter.data
+        if (shard := getattr(parameter, SHARD, None)) is not None:
+            yield "parameters", shard
+        if parameter.grad is not None:
+            yield "gradients", parameter.grad
+
+
+def _tensors_of_optimizer(optimizer):
+    name = _name(optimizer)
+    if name in WRAPPERS:
+        for category, attributes in WRAPPERS[name].items():
+            for attribute in attributes:  # one that these keys of DeepSpeed do not create is passed over
+                for tensor in _tensors_in(getattr(optimizer, attribute, None)):
+                    yield category, tensor
+        if name in STATELESS:
+            return
+        optimizer, name = optimizer.optimizer, _name(optimizer.optimizer)
+    if not name.startswith("torch.optim.") and name not in WITH_STATE:
+        raise TypeError(
+            f'the ledger does not know where {name} keeps its tensors, and would count them as "other": watch the model alone and label '
+            'them yourself, `ledger.label("optimizer states", tensor)`, or name the class in helpers/measure/internals.py'
+        )
+    for tensor in _tensors_in(dict(optimizer.state)):
+        yield "optimizer states", tensor
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                yield "gradients", parameter.grad
+
+
+def _name(thing):
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _tensors_in(value):
     """Every tensor in nested lists, dicts and DeepSpeed's bucket objects (which keep theirs in `buffer`)."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
         for part in value.values():
-            yield from tensors_in(part)
+            yield from _tensors_in(part)
     elif isinstance(value, (list, tuple, set)):
         for part in value:
-            yield from tensors_in(part)
+            yield from _tensors_in(part)
     elif hasattr(value, "buffer") and not isinstance(value, torch.nn.Module):
-        yield from tensors_in(value.buffer)
+        yield from _tensors_in(value.buffer)
 
 
-def owned_tensors(model, optimizer=None):
-    """(category, tensor) of a DeepSpeed engine, or of a torch module and its optimizer."""
-    module = getattr(model, "module", model)
-    optimizer = optimizer or getattr(model, "optimizer", None)
-    inner = getattr(optimizer, "optimizer", optimizer)
-    for buffer in module.buffers():
-        yield "buffers", buffer
-    for category, names in ATTRIBUTES.items():
-        for name in names:
-            for tensor in tensors_in(getattr(optimizer, name, None)):
-                yield category, tensor
-    if inner is not None:
-        for tensor in tensors_in(dict(inner.state)):
-            yield "optimizer states", tensor
-        for group in inner.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    yield "gradients", parameter.grad
-    for parameter in module.parameters():
-        yield "parameters", parameter.data
-        if (shard := getattr(parameter, "ds_tensor", None)) is not None:
-            yield "parameters", shard
-        if parameter.grad is not None:
-            yield "gradients", parameter.grad
+# ------------------------------------------------------------------------------------------------------------------------- torch
+
+
+def storage_key(storage):
+    """A number that is the same for all Python objects of one storage, as long as that lives."""
+    return storage._cdata
+
+
+def tensors_among(*values):
+    """The tensors in nested arguments or results."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def unseen():
+    """A context in which no ledger sees the tensors that are made."""
+    return _disable_current_modes()
+
+
+def clear_workspaces():
+    """Give back what matrix products on a GPU keep for themselves."""
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+# --------------------------------------------------------------------------------------------------------------------- DeepSpeed
+
+
+def log_messages(append):
+    """Hand every message of DeepSpeed's communication to `append(operation, bytes, ranks)`; returns a function that ends it.
+
+    It stands in the place of the logger's own method, which keeps no group: its caller, in DeepSpeed, has the operation's arguments at hand.
+    """
+    import deepspeed.comm as comm
+
+    logger = comm.comm.comms_logger
+
+    def take(operation, name, seconds, size):
+        append(operation, size, comm.get_world_size(sys._getframe(1).f_locals["func_args"].get("group")))
+
+    def end():
+        del logger.append  # the class's own again
+        comm.configure(**before)
+
+    before = {"enabled": logger.enabled, "prof_all": logger.prof_all, "verbose": logger.verbose}
+    comm.configure(enabled=True, prof_all=True, verbose=False)
+    logger.append = take
+    return end
+
+
+def wrap_instructions(engine, wrap):
+    """Replace what a pipeline engine executes: `wrap(name, instruction)` gives a function to be called as `instruction` is, with the engine."""
+    engine._INSTRUCTION_MAP = {kind: wrap(kind.__name__, instruction) for kind, instruction in engine._INSTRUCTION_MAP.items()}

@@ -21,9 +21,7 @@ import weakref
 from dataclasses import dataclass, field
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
-from helpers.measure.internals import owned_tensors
+from helpers.measure.internals import TorchDispatchMode, owned_tensors, storage_key, tensors_among, unseen
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers", "activations", "inputs", "other")
 MODEL_STATES = CATEGORIES[:5]
@@ -63,9 +61,9 @@ class Snapshot:
 
 @dataclass
 class Storage:
-    """One storage's life: size in bytes, the ledger's clock at birth and death, and its category once known."""
+    """One storage's life: its bytes, the ledger's clock at birth and death, and its category once known."""
 
-    size: int
+    bytes: int
     born: int
     died: int | None = None
     category: str | None = None
@@ -112,9 +110,8 @@ class Ledger(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._register(leaf)
+        for tensor in tensors_among(result):
+            self._register(tensor)
         return result
 
     def _register(self, tensor):
@@ -122,10 +119,10 @@ class Ledger(TorchDispatchMode):
         if tensor.device.type != self.device:
             return None
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage_key(storage), storage.nbytes()
         with self._lock:
             known = self._live.get(key)
-            if known is not None and known.size == size:
+            if known is not None and known.bytes == size:
                 return known
             if known is not None:
                 self._close(key)
@@ -147,7 +144,7 @@ class Ledger(TorchDispatchMode):
             record = self._live.pop(key)
             self.clock += 1
             record.died = self.clock
-            self.current -= record.size
+            self.current -= record.bytes
 
     # ---------------------------------------------------------------------------------------------------------- categories
 
@@ -166,9 +163,8 @@ class Ledger(TorchDispatchMode):
 
     def _enter_forward(self, module, args, kwargs):
         if self._forward_depth == 0:
-            for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, torch.Tensor):
-                    self.label("inputs", leaf, force=False)
+            for tensor in tensors_among(args, kwargs):
+                self.label("inputs", tensor, force=False)
         self._forward_depth += 1
         for parameter in module.parameters(recurse=False):  # ZeRO-3 has just gathered them
             self.label("parameters", parameter)
@@ -201,7 +197,7 @@ class Ledger(TorchDispatchMode):
         totals = dict.fromkeys(CATEGORIES, 0)
         with self._lock:
             for record in self._live.values():
-                totals[record.final_category] += record.size
+                totals[record.final_category] += record.bytes
         return totals
 
     def snapshot(self, moment):
@@ -221,7 +217,7 @@ class Ledger(TorchDispatchMode):
         if on_gpu:
             torch.cuda.synchronize()
         if torch.distributed.is_initialized():
-            with _disable_current_modes():  # NCCL keeps a byte for its barrier, which is no part of the job
+            with unseen():  # NCCL keeps a byte for its barrier, which is no part of the job
                 torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
         gc.collect()
         started = changed = time.monotonic()
@@ -251,9 +247,9 @@ class Ledger(TorchDispatchMode):
             for record in self.storages:
                 if record.born <= last and (record.died is None or record.died > first):
                     line = changes[record.final_category]
-                    line[max(record.born - first, 0)] += record.size
+                    line[max(record.born - first, 0)] += record.bytes
                     if record.died is not None and record.died <= last:
-                        line[record.died - first] -= record.size
+                        line[record.died - first] -= record.bytes
         totals = {}
         for category, line in changes.items():
             running, values = 0, []

@@ -5,9 +5,8 @@ The ledger says how many bytes of activations are alive; this says who wants the
 
 from __future__ import annotations
 
-import torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_leaves
+from helpers.measure.internals import storage_key, tensors_among
 
 
 class SavedActivations:
@@ -33,7 +32,7 @@ class SavedActivations:
         return sum(self.by_layer.values())
 
     def __enter__(self):
-        self._seen = {parameter.untyped_storage()._cdata for parameter in self.module.parameters()}
+        self._seen = {storage_key(parameter.untyped_storage()) for parameter in self.module.parameters()}
         self._alive, self._stack, self._hooks = [], [], []
         for name, part in self.module.named_modules():
             self._hooks.append(part.register_forward_pre_hook(self._enter(name), with_kwargs=True))
@@ -45,7 +44,7 @@ class SavedActivations:
     def _enter(self, name):
         def hook(module, args, kwargs):
             if not self._stack:
-                self._seen |= {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+                self._seen |= {storage_key(tensor.untyped_storage()) for tensor in tensors_among(args, kwargs)}
             self._stack.append(name)
 
         return hook
@@ -55,8 +54,8 @@ class SavedActivations:
 
     def _keep(self, tensor):
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._seen:
-            self._seen.add(storage._cdata)
+        if (key := storage_key(storage)) not in self._seen:
+            self._seen.add(key)
             self._alive.append(storage)  # an address must not be given to another storage while we count
             name = self._stack[-1] if self._stack else ""
             self.by_layer[name] = self.by_layer.get(name, 0) + storage.nbytes()

@@ -51,7 +51,7 @@ class Message:
 
 @dataclass
 class Traffic:
-    """Counts between entering and leaving: `with Traffic() as traffic: engine.step()`.
+    """Counts between entering and leaving: `with Traffic() as traffic: engine.step()`.  Several may be entered at once; each counts.
 
     Attributes, filled when the block is left:
         messages: list of `Message`, as DeepSpeed logged them.
@@ -66,25 +66,17 @@ class Traffic:
 
         if not comm.is_initialized():
             raise RuntimeError("call deepspeed.init_distributed() or deepspeed.initialize() before counting traffic")
-        comm.configure(enabled=True, prof_all=True, verbose=False)
-        comm.comm.comms_logger.append = self._append
+        _counting.enter(self)
         self._before = bytes_sent()
         return self
 
     def __exit__(self, *problem):
-        import deepspeed.comm as comm
-
         after = bytes_sent()
         self.sent = None if after is None else after - self._before
-        del comm.comm.comms_logger.append  # the class's own again
-        comm.configure(enabled=False)
+        _counting.leave(self)
         del self._before
 
-    def _append(self, operation, name, seconds, size):
-        """In the place of the logger's own method, which keeps no group: its caller, in DeepSpeed, has the operation's arguments at hand."""
-        import deepspeed.comm as comm
-
-        ranks = comm.get_world_size(sys._getframe(1).f_locals["func_args"].get("group"))
+    def _append(self, operation, size, ranks):
         known = next((message for message in self.messages if (message.operation, message.bytes, message.ranks) == (operation, size, ranks)), None)
         if known is None:
             known = Message(operation, size, ranks)
@@ -111,6 +103,33 @@ class Traffic:
                 full = message.bytes * (message.ranks if is_part else 1)
                 totals[message.operation] = totals.get(message.operation, 0) + message.count * wire_bytes(collective, full, message.ranks)
         return totals
+
+
+class _Counting:
+    """Those that count at the moment; DeepSpeed's logger has room for one listener."""
+
+    def __init__(self):
+        self.all, self.end = [], None
+
+    def enter(self, traffic):
+        from helpers.measure.internals import log_messages
+
+        self.all.append(traffic)
+        if self.end is None:
+            self.end = log_messages(self.append)
+
+    def append(self, *message):
+        for traffic in self.all:
+            traffic._append(*message)
+
+    def leave(self, traffic):
+        self.all = [other for other in self.all if other is not traffic]
+        if not self.all:
+            self.end()
+            self.end = None
+
+
+_counting = _Counting()
 
 
 def bytes_sent():

@@ -2,7 +2,7 @@
 
 from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars
 from helpers.plots.memory import memory_bars, memory_over_time, phases
-from helpers.plots.ranks import contributors, held, pipeline_timeline, presence
+from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.timeline import timeline
 
@@ -12,13 +12,13 @@ __all__ = [
     "byte_bars",
     "contributors",
     "curves",
+    "gathered_over_time",
     "grouped_bars",
-    "held",
     "memory_bars",
     "memory_over_time",
     "phases",
     "pipeline_timeline",
-    "presence",
+    "rank_contents",
     "share_bars",
     "timeline",
 ]

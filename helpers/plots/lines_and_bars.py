@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import matplotlib
-from helpers.plots.style import LINES, PARTS, STYLE, Plot, amount, new_figure, unit
+from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, new_figure, unit
 
 
 def curves(lines, title, x, y, log=False, points=None):
     """Lines over a common axis: {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted).
 
-    The sentence gives each line's last value; pass values that are the same in every run.
+    Six colours, then the same with other dashes and markers.  The sentence gives each line's last value; pass values that are the same in
+    every run.
+
+    Raises:
+        ValueError: for more lines or points than can be told apart.
     """
+    most = len(LINES) * len(DASHES)
+    if max(len(lines), len(points or {})) > most:
+        raise ValueError(f"{most} lines can be told apart, not {max(len(lines), len(points or {}))}")
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
-        for colour, (name, (xs, ys)) in zip(LINES, lines.items()):
-            axes.plot(xs, ys, color=colour, label=name)
-        for colour, (name, (xs, ys)) in zip(LINES, (points or {}).items()):
-            axes.plot(xs, ys, "o", color=colour, label=name, markerfacecolor="white")
+        for (dash, colour), (name, (xs, ys)) in zip(product(DASHES, LINES), lines.items()):
+            axes.plot(xs, ys, dash, color=colour, label=name)
+        for (marker, colour), (name, (xs, ys)) in zip(product(MARKERS, LINES), (points or {}).items()):
+            axes.plot(xs, ys, marker, color=colour, label=name, markerfacecolor="white")
         axes.set(title=title, xlabel=x, ylabel=y)
         if log:
             axes.set(xscale="log", yscale="log")

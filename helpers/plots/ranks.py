@@ -13,7 +13,7 @@ def contributors(number):
     return [rank for rank, digit in enumerate(reversed(str(abs(number)))) if digit != "0"]
 
 
-def held(before, after, title, moments=("before", "after")):
+def rank_contents(before, after, title, moments=("before", "after")):
     """What every rank holds before and after a collective: a row per rank, a box per element, coloured by the rank it comes from.
 
     Args:
@@ -70,7 +70,7 @@ def pipeline_timeline(timelines, title, x, chunks=1):
     return Plot(figure, f"{title}. {said}.")
 
 
-def presence(whole, phases, title):
+def gathered_over_time(whole, phases, title):
     """When each parameter is whole on a rank (ZeRO-3): a row per parameter, a box while it is there.
 
     Args:

@@ -1,7 +1,7 @@
 """The lessons' experiments at any size, as functions for `launch`: what `helpers.recording.record` runs on GPUs and stores.
 
 Each returns plain numbers, so that a report can be written as JSON; those that use DeepSpeed take its configuration, `config`, which
-`configuration` makes.  Sequences are as long as the model's context.  Bytes are exact; seconds are wall-clock time of this rank.
+`helpers.recording.table` makes.  Sequences are as long as the model's context.  Bytes are exact; seconds are wall-clock time of this rank.
 """
 
 from __future__ import annotations
@@ -10,36 +10,7 @@ import os
 import time
 from contextlib import nullcontext
 
-BUCKET = 50_000_000  # elements; small beside billions of parameters
-MICRO_BATCHES = 2
-TENSOR_RULES = {
-    "use_default_specs": False,
-    "layer_specs": [
-        {"patterns": [r".*\.qkv\.weight$"], "partition_type": "column", "shape": [3, -1], "partition_dim": 0},
-        {"patterns": [r".*\.up\.weight$"], "partition_type": "column"},
-        {"patterns": [r".*\.out\.weight$", r".*\.down\.weight$"], "partition_type": "row"},
-    ],
-}
-
-
-def configuration(experiment, ranks, stage=1, micro_batches=MICRO_BATCHES, **arguments):
-    """DeepSpeed's for an experiment, in bf16 and with one sequence per micro-batch; None where it configures nothing."""
-    if experiment in ("activations", "bandwidth", "beside"):
-        return None
-    found = {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": micro_batches,
-        "gradient_clipping": 0.0,
-        "bf16": {"enabled": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
-        "zero_optimization": {
-            "stage": 3 if experiment == "construction" else stage,
-            "reduce_bucket_size": BUCKET,
-            "overlap_comm": False,
-            "stage3_param_persistence_threshold": 0,
-        },
-    }
-    return found | ({"tensor_parallel": {"autotp_size": ranks, "partition_config": TENSOR_RULES}} if experiment == "tensor" else {})
+MICRO_BATCHES = 2  # of a step, where an experiment has no number of its own
 
 
 def _device():
@@ -69,6 +40,7 @@ def _read_allocator():
     `allocated`.  `reserved` is what the allocator keeps, `used` what the GPU has given to all its processes.
     """
     import torch
+    from helpers.measure.internals import clear_workspaces
 
     if "cuda" not in _device():
         return {}
@@ -77,7 +49,7 @@ def _read_allocator():
     active = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"] if block["state"] == "active_allocated"]
     rounded = [-(-block["requested_size"] // 512) * 512 for block in active]
     unsplit = [block["size"] - size for block, size in zip(active, rounded)]
-    torch._C._cuda_clearCublasWorkspaces()
+    clear_workspaces()
     requested = statistics["requested_bytes.all.current"]
     found = {
         "requested": requested,
@@ -195,7 +167,7 @@ def bandwidth(message_bytes):
     return {"seconds": seconds}
 
 
-def beside(buffer):
+def outside_allocator(buffer):
     """What a rank's GPU has given away outside torch's allocator, in bytes, after each of a job's first operations; empty on a CPU.
 
     Args:
@@ -234,7 +206,7 @@ def beside(buffer):
 
 
 def tensor(size, config):
-    """All ranks share every matrix (AutoTP): {"numbers": of each parameter on this rank, "activations": bytes, "moments": as in `zero`}."""
+    """All ranks share every matrix (AutoTP): {"elements": of each parameter on this rank, "activations": bytes, "moments": as in `zero`}."""
     import deepspeed
     from helpers import corpus
     from helpers.measure.ledger import Ledger
@@ -252,12 +224,12 @@ def tensor(size, config):
             if micro < MICRO_BATCHES:
                 engine.step()
         found = _noted(ledger.snapshot("between micro-batches"))
-    numbers = [parameter.numel() for parameter in engine.module.parameters()]
-    return {"numbers": numbers, "activations": kept["activations"], "moments": {"between micro-batches": found}}
+    elements = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"elements": elements, "activations": kept["activations"], "moments": {"between micro-batches": found}}
 
 
 def pipeline(size, config):
-    """Consecutive layers on consecutive ranks: {"numbers", "moments": after the step, "timeline": [[kind, start, end]] of a step, seconds}."""
+    """Consecutive layers on consecutive ranks: {"elements", "moments": after the step, "timeline": [[kind, start, end]] of a step, seconds}."""
     import contextlib
     import io
 
@@ -278,12 +250,15 @@ def pipeline(size, config):
             rows = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
             engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in rows)))
         moments = {"after step": _noted(ledger.snapshot("after step"))}
-    numbers = [parameter.numel() for parameter in engine.module.parameters()]
-    return {"numbers": numbers, "moments": moments, "timeline": timeline}
+    elements = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"elements": elements, "moments": moments, "timeline": timeline}
 
 
 def _timed(engine):
     """A list that fills with [kind, start, end] of the engine's forward ("F") and backward ("B") passes; the device is waited for around each."""
+    from helpers.measure.internals import wrap_instructions
+    from helpers.theory.schedules import INSTRUCTIONS
+
     timeline = []
 
     def timed(kind, instruction):
@@ -296,9 +271,7 @@ def _timed(engine):
 
         return execute
 
-    kinds = {"ForwardPass": "F", "BackwardPass": "B"}
-    table = engine._INSTRUCTION_MAP.items()
-    engine._INSTRUCTION_MAP = {kind: timed(kinds[kind.__name__], run) if kind.__name__ in kinds else run for kind, run in table}
+    wrap_instructions(engine, lambda name, instruction: timed(INSTRUCTIONS[name], instruction) if name in INSTRUCTIONS else instruction)
     return timeline
 
 

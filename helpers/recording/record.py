@@ -25,41 +25,9 @@ from helpers.launcher.failures import LaunchError, RankError
 from helpers.launcher.jobs import launch
 from helpers.launcher.machine import gpu_count
 from helpers.paths import ROOT, WORK
-from helpers.recording import experiments
+from helpers.recording.table import EXPERIMENTS, SIZES, experiment
 
-SIZES = {
-    "tiny": models.TINY,
-    "124M": models.GPT2,
-    "1.5B": models.GPT2_XL,
-    "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32),
-}
-NCCL_BUFFERS = [2**22, 2**24]  # bytes; the first is NCCL's own choice
-MESSAGES = [4 * 2**power for power in range(8, 29, 2)]
 TIMEOUT = 280  # seconds of one run
-
-
-def plan(experiment, sizes, counts, stages=(0, 1, 2, 3)):
-    """The runs of an experiment: (ranks, keyword arguments)."""
-    several = [ranks for ranks in counts if ranks > 1]
-    if experiment == "zero":
-        return [(ranks, {"size": size, "stage": stage}) for size in sizes for ranks in counts for stage in stages]
-    if experiment == "activations":
-        return [(1, {"size": size, "checkpointing": checkpointing}) for size in sizes for checkpointing in (False, True)]
-    if experiment == "beside":
-        return [(ranks, {"buffer": buffer}) for ranks in counts for buffer in NCCL_BUFFERS]
-    if experiment == "bandwidth":
-        return [(ranks, {"message_bytes": MESSAGES}) for ranks in several]
-    if experiment == "tensor":
-        return [(ranks, {"size": size}) for size in sizes for ranks in several if SIZES[size].heads % ranks == 0]
-    if experiment == "pipeline":
-        return [(ranks, {"size": size, "micro_batches": 4 * ranks}) for size in sizes for ranks in several]
-    if experiment == "construction":
-        return [(ranks, {"size": size, "partitioned": partitioned}) for size in sizes for ranks in several for partitioned in (False, True)]
-    raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; not {experiment!r}")
-
-
-EXPERIMENTS = ("zero", "activations", "beside", "bandwidth", "tensor", "pipeline", "construction")
-SHARING = ("zero", "tensor")  # say something where ranks share a GPU: a rank's bytes are the same, times are not
 
 
 def shapes(size):
@@ -93,11 +61,11 @@ def commit():
     return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "helpers") else "") or "unknown"
 
 
-def run(experiment, ranks, arguments, device):
+def run(name, ranks, arguments, device):
     """One run: the configuration it used, and its reports, or why there are none."""
-    function, config = getattr(experiments, experiment), experiments.configuration(experiment, ranks, **arguments)
+    function, config = experiment(name).function, experiment(name).configuration(ranks, **arguments)
     known = arguments | {"config": config} | ({"size": SIZES[arguments["size"]]} if "size" in arguments else {})
-    given = {name: known[name] for name in inspect.signature(function).parameters}
+    given = {parameter: known[parameter] for parameter in inspect.signature(function).parameters}
     noted = {"ranks": ranks, "arguments": arguments, "configuration": config}
     started = time.monotonic()
     try:
@@ -105,7 +73,7 @@ def run(experiment, ranks, arguments, device):
     except (LaunchError, MemoryError, RankError) as error:
         noted["error"] = str(error)
     said = noted.get("error", "recorded").splitlines()[0]
-    print(f"{experiment}, {ranks} ranks, {arguments}: {said}, {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{name}, {ranks} ranks, {arguments}: {said}, {time.monotonic() - started:.0f} s", flush=True)
     return noted
 
 
@@ -117,29 +85,28 @@ def write(path, content):
     half.replace(path)
 
 
-def record(experiment, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
+def record(name, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
     """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run."""
-    if device == "cuda" and experiment not in SHARING:
+    chosen = experiment(name)
+    if device == "cuda" and not chosen.may_share:
         counts = [ranks for ranks in counts if ranks <= gpu_count()]
-    if device == "cpu" and experiment == "beside":
-        counts = []  # it is about GPUs
-    todo = plan(experiment, sizes, counts, stages)
+    todo = chosen.plan(sizes, counts, stages) if device == "cuda" or not chosen.needs_gpu else []
     if not todo:
-        print(f"{experiment}: nothing to run with {counts} ranks")
+        print(f"{name}: nothing to run with {counts} ranks on {device}")
         return None
     about = {"gpus": gpu_count() if device != "cpu" else 0, **launch(machine, ranks=1, device=device)[0]}
-    path = folder / f"{experiment}-{about['gpus']}-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
-    found = json.loads(path.read_text()) if path.exists() else {"experiment": experiment, "sizes": {}, "shapes": {}, "runs": []}
+    path = folder / f"{name}-{about['gpus']}-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
+    found = json.loads(path.read_text()) if path.exists() else {"experiment": name, "sizes": {}, "shapes": {}, "runs": []}
     for ranks, arguments in todo:
-        if name := arguments.get("size"):
-            found["sizes"][name], found["shapes"][name] = asdict(SIZES[name]), shapes(SIZES[name])
+        if size := arguments.get("size"):
+            found["sizes"][size], found["shapes"][size] = asdict(SIZES[size]), shapes(SIZES[size])
         provenance = {
             "on": about,
             "command": " ".join(["python -m helpers.recording.record", *sys.argv[1:]]),
             "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        done = run(experiment, ranks, arguments, device) | provenance
+        done = run(name, ranks, arguments, device) | provenance
         if "error" in done and 0 < about["gpus"] < ranks:
             continue  # says nothing of ranks with a GPU of their own
         others = [other for other in found["runs"] if (other["ranks"], other["arguments"]) != (ranks, arguments)]
@@ -154,6 +121,7 @@ def main():
         description="Record the lessons' experiments at real sizes.  Experiments are named first, options after them.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    sharing = " and ".join(name for name, experiment in EXPERIMENTS.items() if experiment.may_share)
     parser.add_argument("experiments", nargs="*", metavar="experiment", default=list(EXPERIMENTS), help="which to run")
     parser.add_argument("--out", type=Path, default=WORK / "recorded", help="folder of the JSON files")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"], help="parameters of the models")
@@ -161,7 +129,7 @@ def main():
         "--ranks", nargs="+", type=int, choices=range(1, 65), metavar="RANKS", default=[1, 2, 4, 8], help="as many as there are GPUs for"
     )
     parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero")
-    parser.add_argument("--share", action="store_true", help=f"{' and '.join(SHARING)}: more ranks than GPUs too, which share them; without times")
+    parser.add_argument("--share", action="store_true", help=f"{sharing}: more ranks than GPUs too, which share them; without times")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the recorder, with a small model")
     options = parser.parse_args()
     if unknown := set(options.experiments) - set(EXPERIMENTS):
@@ -171,7 +139,7 @@ def main():
     if not counts:
         wanted = " or ".join(map(str, options.ranks))
         parser.error(f"{wanted} ranks need a GPU each, and there are {gpus} here: `zero --device cpu --sizes tiny` records a small model without")
-    paths = [record(experiment, options.sizes, counts, options.device, options.out, options.stages) for experiment in options.experiments]
+    paths = [record(name, options.sizes, counts, options.device, options.out, options.stages) for name in options.experiments]
     for path in filter(None, paths):
         print(path)
     if not any(paths):

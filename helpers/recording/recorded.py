@@ -19,7 +19,7 @@ class Run:
     """One run.
 
     Attributes:
-        experiment: name of the function in `helpers.recording.experiments`.
+        experiment: its name in `helpers.recording.table`.
         ranks: how many.
         arguments: of the function; `size` by its name.
         configuration: DeepSpeed's, or None.
@@ -27,7 +27,7 @@ class Run:
         error: why it failed, else "".
         device_memory: bytes that each GPU has.
         size: the model's `GPTSize`, or None.
-        numbers: elements of every parameter of the whole model.
+        elements: of every parameter of the whole model.
         label: hardware, versions and date, for titles.
         on_gpu: whether it ran on GPUs.
         shared: whether several ranks shared a GPU, so that only bytes of a rank's own say something.
@@ -40,7 +40,7 @@ class Run:
     reports: tuple
     error: str
     size: GPTSize | None
-    numbers: tuple
+    elements: tuple
     label: str
     on_gpu: bool
     shared: bool
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def parameters(self):
-        return sum(self.numbers)
+        return sum(self.elements)
 
     @property
     def device(self):
@@ -69,19 +69,15 @@ class Run:
 
     def predicted_step_peak(self, rank):
         """The same by the exact formula, for the experiment `zero`."""
-        zero = self.configuration["zero_optimization"]
-        keys = zero["reduce_bucket_size"], zero["overlap_comm"], zero["stage3_param_persistence_threshold"]
-        return theory.step_peak_bytes(self.numbers, self.ranks, rank, zero["stage"], *keys, device=self.device)
+        return theory.step_peak_bytes(self.elements, self.configuration, ranks=self.ranks, rank=rank, device=self.device)
 
     def predicted(self, rank, moment="between micro-batches"):
         """Bytes by category that the exact formula gives for a rank of the experiments `zero`, `tensor` and `pipeline`."""
-        zero = self.configuration["zero_optimization"]
-        replicas, replica = (self.ranks, rank) if self.experiment == "zero" else (1, 0)
-        numbers = self.numbers if self.experiment == "zero" else self.reports[rank]["numbers"]
-        exact = theory.deepspeed_bytes(
-            numbers, replicas, replica, zero["stage"], "bf16", moment, zero["reduce_bucket_size"], zero["overlap_comm"],
-            zero["stage3_param_persistence_threshold"], device=self.device,
-        )  # fmt: skip
+        if self.experiment == "zero":
+            elements, place = self.elements, {"ranks": self.ranks, "rank": rank}
+        else:  # a rank has parameters of its own, and nobody to divide their states with
+            elements, place = self.reports[rank]["elements"], {}
+        exact = theory.deepspeed_bytes(elements, self.configuration, moment=moment, device=self.device, **place)
         return {category: exact[category] for category in STATES}
 
 
@@ -104,7 +100,7 @@ def read(path):
             reports=tuple(run.get("reports", ())),
             error=run.get("error", ""),
             size=GPTSize(**found["sizes"][name]) if name else None,
-            numbers=tuple(math.prod(shape) for shape in found["shapes"][name]) if name else (),
+            elements=tuple(math.prod(shape) for shape in found["shapes"][name]) if name else (),
             label=f"recorded on {hardware}, torch {on['versions']['torch']}, DeepSpeed {on['versions']['deepspeed']}, {run['date'][:10]}",
             on_gpu=on["gpus"] > 0,
             shared=shared,

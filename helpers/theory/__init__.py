@@ -1,7 +1,7 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte.  `construction`: what it holds while the model is built.  `communication`: bytes that a
+paper and to DeepSpeed's last byte, of a `zero_config`.  `construction`: what it holds while the model is built.  `communication`: bytes that a
 collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on consecutive ranks.
 """
 
@@ -46,10 +46,12 @@ from helpers.theory.tensor_parallel import (
     tensor_parallel_parameters,
     tensor_parallel_wire_bytes,
 )
+from helpers.theory.zero_config import ZeroConfig
 
 __all__ = [
     "COLLECTIVES",
     "MOMENTS",
+    "ZeroConfig",
     "all_reduce_seconds",
     "attention_activation_bytes",
     "attention_flops",

@@ -1,9 +1,15 @@
 """Bytes that a rank holds while a model is being built: whole, or partitioned layer by layer under DeepSpeed's `zero.Init`."""
 
-from helpers.theory.model_states import BYTES
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helpers.theory.zero_config import ELEMENT_BYTES
+
+FP32 = 4  # bytes
 
 
-def construction_peak_bytes(modules, ranks=1, dtype="bf16", partitioned=True):
+def construction_peak_bytes(modules: Sequence[Sequence[int]], ranks: int = 1, dtype: str = "bf16", partitioned: bool = True) -> int:
     """The most that a rank holds during construction, in bytes.
 
     Whole, that is the model.  Under `zero.Init` (the ZeRO paper's stage 3, arXiv 1910.02054, section 5.3, applied from the start) a module's
@@ -16,20 +22,21 @@ def construction_peak_bytes(modules, ranks=1, dtype="bf16", partitioned=True):
         dtype: "bf16" or "fp32", of the finished parameters.
         partitioned: under `zero.Init`.
     """
-    if dtype not in BYTES:
+    if dtype not in ELEMENT_BYTES:
         raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks!r}")
-    element = BYTES[dtype]
+    element_bytes = ELEMENT_BYTES[dtype]
     if not partitioned:
-        return element * sum(map(sum, modules))
+        return element_bytes * sum(map(sum, modules))
+    being_made = FP32 + (element_bytes if dtype != "fp32" else 0)  # bytes per element: in fp32, and its cast
     held = peak = 0
-    for sizes in modules:
-        for size in sizes:
-            peak = max(peak, held + (4 + element if element < 4 else 4) * size)
-            held += element * size
-        for size in sizes:
-            shard = element * -(-size // ranks)
+    for module in modules:
+        for elements in module:
+            peak = max(peak, held + being_made * elements)
+            held += element_bytes * elements
+        for elements in module:
+            shard = element_bytes * -(-elements // ranks)
             peak = max(peak, held + shard)
-            held += shard - element * size
+            held += shard - element_bytes * elements
     return peak

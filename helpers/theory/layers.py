@@ -1,43 +1,96 @@
 """Parameters, FLOPs and saved activations of a GPT, layer by layer.
 
-Symbols: b batch, s sequence (tokens), h width, a heads, L layers, V vocabulary, e bytes per element (2 in bf16, 4 in fp32).
-One multiply-add counts as two FLOPs; only matrix products are counted, as in Megatron-LM (arXiv 2104.04473, appendix) and in torch's
-own FLOP counter.  Activations are the tensors that autograd keeps for the backward pass, each storage once, parameters not counted.
-`device` matters in two small places: CUDA keeps a norm's statistics in fp32, and 16 bytes of random state per fused 16-bit attention.
+Arguments that have the same meaning everywhere, with the symbol that formulas give them:
+
+    batch           b   sequences
+    sequence        s   tokens of each
+    width           h   channels of the residual stream
+    heads           a   of attention
+    vocabulary      V   distinct tokens
+    context             longest sequence, tokens
+    size                a `helpers.models.GPTSize`: V, context, h, L layers (blocks), a
+    element_bytes   e   bytes per element of activations: 2 in bf16, 4 in fp32
+    kernel              of attention: "sdpa" (fused) or "explicit" (the s x s scores are a tensor)
+    device              "cpu" or "cuda", which matters in two small places: CUDA keeps a norm's statistics in fp32, and 16 bytes of random
+                        state per fused 16-bit attention
+
+Parameters are counted in elements.  One multiply-add counts as two FLOPs; only matrix products are counted, as in Megatron-LM (Narayanan et
+al., arXiv 2104.04473, appendix) and in torch's own FLOP counter.  Activations are the tensors that autograd keeps for the backward pass, in
+bytes, each storage once, parameters not counted; where no source is named, the count is of the course's own model, and the tests hold it
+against the ledger.
 """
+
+from __future__ import annotations
+
+from typing import Protocol
+
+RANDOM_STATE = 16  # bytes: seed and offset, two int64
+TOKEN_ID = 8  # bytes: int64
+FP32 = 4  # bytes
+
+
+class Size(Protocol):
+    """The shape of a GPT, as in `helpers.models.GPTSize`."""
+
+    vocabulary: int
+    context: int
+    width: int
+    layers: int
+    heads: int
+
 
 # ------------------------------------------------------------------------------------------------------------- parameters
 
 
-def embedding_parameters(vocabulary, context, width):
-    """V h + s h: a row per token and a row per position (Vaswani et al., arXiv 1706.03762, sections 3.4 and 3.5; learned positions)."""
+def embedding_parameters(vocabulary: int, context: int, width: int) -> int:
+    """A row per token and a row per position.
+
+    Returns: V h + context h elements.
+    Source: Vaswani et al., arXiv 1706.03762, sections 3.4 and 3.5; positions are learned.
+    """
     return vocabulary * width + context * width
 
 
-def attention_parameters(width):
-    """4 h^2 + 4 h: query, key, value and output matrices with their biases (arXiv 1706.03762, section 3.2)."""
+def attention_parameters(width: int) -> int:
+    """Query, key, value and output matrices with their biases.
+
+    Returns: 4 h^2 + 4 h elements.
+    Source: arXiv 1706.03762, section 3.2.
+    """
     return 4 * width**2 + 4 * width
 
 
-def feed_forward_parameters(width):
-    """8 h^2 + 5 h: h to 4h and back, with biases (arXiv 1706.03762, section 3.3)."""
+def feed_forward_parameters(width: int) -> int:
+    """From h to 4 h and back, with biases.
+
+    Returns: 8 h^2 + 5 h elements.
+    Source: arXiv 1706.03762, section 3.3.
+    """
     return 8 * width**2 + 5 * width
 
 
-def norm_parameters(width):
-    """2 h: a gain and a shift per channel (Ba et al., arXiv 1607.06450, section 3)."""
+def norm_parameters(width: int) -> int:
+    """A gain and a shift per channel.
+
+    Returns: 2 h elements.
+    Source: Ba et al., arXiv 1607.06450, section 3.
+    """
     return 2 * width
 
 
-def block_parameters(width):
-    """12 h^2 + 13 h: attention, feed-forward and two norms."""
+def block_parameters(width: int) -> int:
+    """Attention, feed-forward and two norms.
+
+    Returns: 12 h^2 + 13 h elements, the sum of the above.
+    """
     return attention_parameters(width) + feed_forward_parameters(width) + 2 * norm_parameters(width)
 
 
-def gpt_parameters(size):
-    """V h + s h + L (12 h^2 + 13 h) + 2 h, with the head's matrix tied to the token table (GPT-2).
+def gpt_parameters(size: Size) -> int:
+    """A whole GPT, with the head's matrix tied to the token table (GPT-2).
 
-    Megatron-LM's equation 2 (arXiv 2104.04473, section 5.1) omits the final norm's 2 h.
+    Returns: V h + context h + L (12 h^2 + 13 h) + 2 h elements.
+    Source: Megatron-LM's equation 2 (arXiv 2104.04473, section 5.1), which omits the final norm's 2 h.
     """
     return embedding_parameters(size.vocabulary, size.context, size.width) + size.layers * block_parameters(size.width) + norm_parameters(size.width)
 
@@ -45,97 +98,153 @@ def gpt_parameters(size):
 # ------------------------------------------------------------------------------------------------------------------- FLOPs
 
 
-def attention_flops(batch, sequence, width):
-    """8 b s h^2 + 4 b s^2 h forward: four projections, and the products q k^T and scores v (arXiv 2104.04473, appendix)."""
+def attention_flops(batch: int, sequence: int, width: int) -> int:
+    """Forward: four projections, and the products q k^T and scores v.
+
+    Returns: 8 b s h^2 + 4 b s^2 h FLOPs.
+    Source: arXiv 2104.04473, appendix.
+    """
     return 8 * batch * sequence * width**2 + 4 * batch * sequence**2 * width
 
 
-def feed_forward_flops(batch, sequence, width):
-    """16 b s h^2 forward: two products with 4 h^2 weights each (arXiv 2104.04473, appendix)."""
+def feed_forward_flops(batch: int, sequence: int, width: int) -> int:
+    """Forward: two products with 4 h^2 weights each.
+
+    Returns: 16 b s h^2 FLOPs.
+    Source: arXiv 2104.04473, appendix.
+    """
     return 16 * batch * sequence * width**2
 
 
-def block_flops(batch, sequence, width):
-    """24 b s h^2 + 4 b s^2 h forward (arXiv 2104.04473, appendix)."""
+def block_flops(batch: int, sequence: int, width: int) -> int:
+    """Forward.
+
+    Returns: 24 b s h^2 + 4 b s^2 h FLOPs.
+    Source: arXiv 2104.04473, appendix.
+    """
     return attention_flops(batch, sequence, width) + feed_forward_flops(batch, sequence, width)
 
 
-def gpt_flops(size, batch, sequence):
-    """Forward: L blocks and the head's 2 b s h V; the embedding is a look-up and counts as none."""
+def gpt_flops(size: Size, batch: int, sequence: int) -> int:
+    """Forward: L blocks and the head; the embedding is a look-up and counts as none.
+
+    Returns: L (24 b s h^2 + 4 b s^2 h) + 2 b s h V FLOPs.
+    Source: arXiv 2104.04473, appendix.
+    """
     return size.layers * block_flops(batch, sequence, size.width) + 2 * batch * sequence * size.width * size.vocabulary
 
 
-def training_flops(forward, recomputed=0):
-    """3 x forward, since the backward pass does two products for each of the forward pass; plus what checkpointing computes again."""
+def training_flops(forward: int, recomputed: int = 0) -> int:
+    """Forward and backward: the backward pass does two products for each of the forward pass.
+
+    Args:
+        forward: FLOPs of a forward pass.
+        recomputed: FLOPs that checkpointing computes again.
+
+    Returns: 3 forward + recomputed, FLOPs.
+    Source: arXiv 2104.04473, appendix.
+    """
     return 3 * forward + recomputed
 
 
 # ------------------------------------------------------------------------------------------------------------- activations
 
 
-def embedding_activation_bytes(sequence):
-    """8 s: the int64 positions that the position table's backward needs (the token ids are inputs)."""
-    return 8 * sequence
+def embedding_activation_bytes(sequence: int) -> int:
+    """The int64 positions that the position table's backward needs (the token ids are inputs).
+
+    Returns: 8 s bytes.
+    """
+    return TOKEN_ID * sequence
 
 
-def norm_activation_bytes(batch, sequence, width, element, device="cpu"):
-    """e s b h + 2 e s b: the norm's input, and a mean and a reciprocal deviation per token (on CUDA in fp32: 8 s b)."""
-    statistics = element if device == "cpu" else 4
-    return element * batch * sequence * width + 2 * statistics * batch * sequence
+def norm_activation_bytes(batch: int, sequence: int, width: int, element_bytes: int, device: str = "cpu") -> int:
+    """The norm's input, and a mean and a reciprocal deviation per token (on CUDA in fp32).
+
+    Returns: e s b h + 2 e s b bytes; on CUDA 8 s b for the second.
+    """
+    statistics = element_bytes if device == "cpu" else FP32
+    return element_bytes * batch * sequence * width + 2 * statistics * batch * sequence
 
 
-def attention_activation_bytes(batch, sequence, width, heads, element, kernel="sdpa", device="cpu"):
-    """What attention keeps, without its norm.
+def attention_activation_bytes(
+    batch: int, sequence: int, width: int, heads: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu"
+) -> int:
+    """What attention keeps, without its norm: its input, q, k and v, the result; and what its kernel needs of the scores.
 
-    sdpa: 5 e s b h + 4 a s b: its input, q, k and v, the result, and one fp32 log-sum-exp per head and token (FlashAttention,
-    arXiv 2205.14135, section 3.1).
-    explicit: 5 e s b h + e a s^2 b + s^2: the softmax of s x s scores for every head instead, and one boolean mask.  Korthikanti et al.
-    (arXiv 2205.05198, section 4.1) count 5 a s^2 b, since they keep the softmax, its dropout mask and the dropout's output.
+    Returns: 5 e s b h bytes, and
+        "sdpa": 4 a s b, one fp32 log-sum-exp per head and token;
+        "explicit": e a s^2 b + s^2, the softmax of the scores for every head, and one boolean mask.
+    Source: Dao et al., FlashAttention, arXiv 2205.14135, section 3.1, for the first; Korthikanti et al. (arXiv 2205.05198, section 4.1) count
+        5 a s^2 b for the second, since they keep the softmax, its dropout mask and the dropout's output.
     """
     tokens = batch * sequence
+    own = 5 * element_bytes * tokens * width
     if kernel == "sdpa":
-        return 5 * element * tokens * width + 4 * heads * tokens + (16 if device == "cuda" and element == 2 else 0)
-    return 5 * element * tokens * width + element * heads * sequence * tokens + sequence**2
+        return own + FP32 * heads * tokens + (RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0)
+    return own + element_bytes * heads * sequence * tokens + sequence**2
 
 
-def feed_forward_activation_bytes(batch, sequence, width, element):
-    """9 e s b h: its input, and four widths before and after the GELU (Korthikanti et al., arXiv 2205.05198, section 4.1)."""
-    return 9 * element * batch * sequence * width
+def feed_forward_activation_bytes(batch: int, sequence: int, width: int, element_bytes: int) -> int:
+    """Its input, and four widths before and four after the GELU.
+
+    Returns: 9 e s b h bytes.
+    Source: Korthikanti et al., arXiv 2205.05198, section 4.1, without the dropout mask.
+    """
+    return 9 * element_bytes * batch * sequence * width
 
 
-def block_activation_bytes(batch, sequence, width, heads, element, kernel="sdpa", device="cpu"):
-    """One pre-norm block, its input counted and its output not: two norms, attention, feed-forward."""
+def block_activation_bytes(batch: int, sequence: int, width: int, heads: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu") -> int:
+    """One pre-norm block, its input counted and its output not: two norms, attention, feed-forward.
+
+    Returns: bytes, the sum of the above.
+    """
     return (
-        2 * norm_activation_bytes(batch, sequence, width, element, device)
-        + attention_activation_bytes(batch, sequence, width, heads, element, kernel, device)
-        + feed_forward_activation_bytes(batch, sequence, width, element)
+        2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
+        + attention_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device)
+        + feed_forward_activation_bytes(batch, sequence, width, element_bytes)
     )
 
 
-def head_activation_bytes(batch, sequence, width, vocabulary, element, device="cpu"):
-    """Final norm, its output, fp32 log-softmax of V scores per token, and the loss with its weight (8 bytes)."""
+def head_activation_bytes(batch: int, sequence: int, width: int, vocabulary: int, element_bytes: int, device: str = "cpu") -> int:
+    """Final norm, its output, the fp32 log-softmax of V scores per token, and the loss with its weight, fp32 each.
+
+    Returns: bytes: a norm's, e s b h + 4 s b V + 8.
+    """
     tokens = batch * sequence
-    return norm_activation_bytes(batch, sequence, width, element, device) + element * tokens * width + 4 * tokens * vocabulary + 8
+    norm = norm_activation_bytes(batch, sequence, width, element_bytes, device)
+    return norm + element_bytes * tokens * width + FP32 * tokens * vocabulary + 2 * FP32
 
 
-def gpt_activation_bytes(size, batch, sequence, element, kernel="sdpa", device="cpu"):
-    """Everything kept between the forward and the backward pass of a GPT with its loss, in bytes."""
+def gpt_activation_bytes(size: Size, batch: int, sequence: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu") -> int:
+    """Everything kept between the forward and the backward pass of a GPT with its loss.
+
+    Returns: bytes: embedding, L blocks, head.
+    """
     return (
         embedding_activation_bytes(sequence)
-        + size.layers * block_activation_bytes(batch, sequence, size.width, size.heads, element, kernel, device)
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element, device)
+        + size.layers * block_activation_bytes(batch, sequence, size.width, size.heads, element_bytes, kernel, device)
+        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
     )
 
 
-def checkpointed_activation_bytes(size, batch, sequence, element, device="cpu"):
-    """The same when every block is checkpointed: e s b h per block, its input (Chen et al., arXiv 1604.06174, section 4)."""
+def checkpointed_activation_bytes(size: Size, batch: int, sequence: int, element_bytes: int, device: str = "cpu") -> int:
+    """The same when every block is checkpointed and keeps its input alone.
+
+    Returns: bytes: embedding, L e s b h, head.
+    Source: Chen et al., arXiv 1604.06174, section 4.
+    """
     return (
         embedding_activation_bytes(sequence)
-        + size.layers * element * batch * sequence * size.width
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element, device)
+        + size.layers * element_bytes * batch * sequence * size.width
+        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
     )
 
 
-def korthikanti_block_bytes(batch, sequence, width, heads):
-    """s b h (34 + 5 a s / h): fp16, dropout masks of one byte, explicit softmax (arXiv 2205.05198, equation 1)."""
+def korthikanti_block_bytes(batch: int, sequence: int, width: int, heads: int) -> int:
+    """A block as Megatron-LM trains it: fp16, dropout with masks of one byte, explicit softmax.
+
+    Returns: s b h (34 + 5 a s / h) bytes.
+    Source: Korthikanti et al., arXiv 2205.05198, equation 1.
+    """
     return batch * sequence * width * 34 + 5 * heads * sequence**2 * batch

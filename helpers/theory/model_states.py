@@ -4,50 +4,70 @@
 padding, its buckets and the parameters that straddle two partitions.  Both for Adam, as {category: bytes}.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helpers.theory.zero_config import ELEMENT_BYTES, ZeroConfig
+
 MOMENTS = ("after step", "between micro-batches", "after backward")
-BYTES = {"bf16": 2, "fp32": 4}
+MASTER = 4  # bytes per element of the fp32 copy that the optimizer updates
+ADAM = 8  # and of momentum and variance, in fp32
+COUNTER = 4  # bytes of the step counter that torch's Adam keeps for each tensor
+NORM = {1: 4, 2: 4, 3: 8}  # by stage, bytes of DeepSpeed's norm of the gradients: fp32, at stage 3 fp64
+OVERFLOW_FLAG = 1  # byte, at stage 3
+# While Adam steps, bytes per element of what is stepped: the gradients in fp32, and the root of the variance.
+FP32_GRADIENT, ROOT = 4, 4
+ALIGNMENT = 2  # stages 1 and 2 pad a partition to a multiple of so many elements (NCCL's 4 bytes in bf16)
 
 
 def _ceil(a, b):
     return -(-a // b)
 
 
-def _check(ranks, stage, dtype, device="cpu"):
-    if stage not in (0, 1, 2, 3):
-        raise ValueError(f"stage must be 0, 1, 2 or 3, not {stage!r}")
+def _check_job(ranks, rank, device="cpu"):
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks!r}")
-    if dtype not in BYTES:
-        raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank!r}")
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')
 
 
-def ideal_bytes(parameters, ranks=1, stage=0, dtype="bf16"):
+def ideal_bytes(parameters: float, ranks: int = 1, stage: int = 0, dtype: str = "bf16") -> dict[str, float]:
     """The paper's account, in bytes per rank, with everything in its place between forward and step.
 
     bf16 (mixed precision, K = 12): 2 + 2 + 12 bytes per parameter: parameters and gradients, and fp32 master weights, momentum and variance.
     fp32: 4 + 4 + 8, with no second copy of the weights.  Stage 1 divides the optimizer's part by the ranks, stage 2 the gradients too,
     stage 3 the parameters too (arXiv 1910.02054, sections 5.1 to 5.3).
 
+    Args:
+        parameters: of the whole model, elements.
+
     Returns:
         {"parameters", "gradients", "master weights", "optimizer states": bytes}, float where a division leaves a fraction.
     """
-    _check(ranks, stage, dtype)
-    element = BYTES[dtype]
+    ZeroConfig(stage=stage, dtype=dtype)  # refuses others
+    _check_job(ranks, 0)
+    element = ELEMENT_BYTES[dtype]
     return {
         "parameters": element * parameters / (ranks if stage >= 3 else 1),
         "gradients": element * parameters / (ranks if stage >= 2 else 1),
-        "master weights": (4 * parameters if dtype == "bf16" else 0) / (ranks if stage >= 1 else 1),
-        "optimizer states": 8 * parameters / (ranks if stage >= 1 else 1),
+        "master weights": (MASTER * parameters if dtype == "bf16" else 0) / (ranks if stage >= 1 else 1),
+        "optimizer states": ADAM * parameters / (ranks if stage >= 1 else 1),
     }
 
 
 def deepspeed_bytes(
-    sizes, ranks=1, rank=0, stage=0, dtype="bf16", moment="between micro-batches", reduce_bucket_size=500_000_000, overlap_comm=None,
-    persistence_threshold=100_000, contiguous_gradients=True, grad_accum_dtype=None, sub_group_size=1_000_000_000, device="cpu",
-):  # fmt: skip
-    """What rank `rank` holds under DeepSpeed 0.19, to the byte, from its second step on.
+    elements: Sequence[int],
+    config: ZeroConfig | dict,
+    *,
+    ranks: int = 1,
+    rank: int = 0,
+    moment: str = "between micro-batches",
+    device: str = "cpu",
+) -> dict[str, int]:
+    """What a rank holds under DeepSpeed 0.19, to the byte, from its second step on.
 
     Derived from DeepSpeed's source and held against measurements by this course's tests: one parameter group, torch's AdamW, no offload.
     With A = parameters padded to a multiple of 2 x ranks and P = A / ranks: stage 1 holds e A + 12 P and between micro-batches full
@@ -57,145 +77,137 @@ def deepspeed_bytes(
     bf16 ones, stage 2 has 4 P, stage 3 its part.
 
     Args:
-        sizes: number of elements of each parameter, in the model's order.
+        elements: of each parameter, in the model's order.
+        config: a `ZeroConfig`, or DeepSpeed's configuration, a dict.
+        ranks: among which states are divided: the data-parallel ones.
+        rank: which of them.
         moment: "after step", "between micro-batches" (after a backward pass that is not the last before a step) or "after backward"
             (the last one before a step).
-        reduce_bucket_size: elements; DeepSpeed's key of that name.
-        overlap_comm: DeepSpeed's key; by default True for stage 3 only, as in DeepSpeed.
-        persistence_threshold: `stage3_param_persistence_threshold`; parameters up to this size stay gathered.
-        contiguous_gradients: DeepSpeed's key; without it stages 1 and 3 keep no bucket.
-        grad_accum_dtype: DeepSpeed's key: "bf16" or "fp32"; by default the model's dtype.
-        sub_group_size: DeepSpeed's key for stage 3, elements: the partition is stepped in parts of about this size.
         device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
 
     Returns:
         {category: bytes}; "other" is the norm of the gradients and the overflow flag.
     """
-    _check(ranks, stage, dtype, device)
+    config = ZeroConfig.of(config)
+    _check_job(ranks, rank, device)
     if moment not in MOMENTS:
         raise ValueError(f"moment must be one of {', '.join(MOMENTS)}; not {moment!r}")
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank!r}")
-    if grad_accum_dtype not in (None, dtype) and (grad_accum_dtype, stage == 0) != ("fp32", False):
-        raise ValueError(f"DeepSpeed does not accumulate gradients in {grad_accum_dtype!r} for {dtype} at stage {stage}")
-    element, wide = BYTES[dtype], grad_accum_dtype not in (None, dtype)
-    if stage == 0:
-        states = _stage_0(sizes, element, moment)
-    elif stage == 3:
-        states = _stage_3(sizes, ranks, element, 4 if wide else element, reduce_bucket_size, persistence_threshold)
+    if config.stage == 0:
+        states, stepped = _stage_0(elements, config, moment), len(elements)
+    elif config.stage == 3:
+        states, stepped = _stage_3(elements, config, ranks), len(_sub_groups(elements, config, ranks))
     else:
-        states = _stages_1_and_2(sizes, ranks, rank, stage, element, wide, moment, reduce_bucket_size * (2 if overlap_comm else 1))
-    if not contiguous_gradients:
-        states["buffers"] = 0
-    if device == "cpu":  # a step counter for each tensor that Adam sees
-        counters = {0: len(sizes), 3: len(_sub_groups(sizes, ranks, sub_group_size))}.get(stage, 1)
-        states["optimizer states"] += 4 * counters
+        states, stepped = _stages_1_and_2(elements, config, ranks, rank, moment), 1
+    if device == "cpu":
+        states["optimizer states"] += COUNTER * stepped
     return states
 
 
-def _stage_0(sizes, element, moment):
-    total = sum(sizes)
+def _stage_0(elements, config, moment):
+    total = sum(elements)
     return {
-        "parameters": element * total,
-        "gradients": 0 if moment == "after step" else element * total,
-        "master weights": 4 * total if element == 2 else 0,
-        "optimizer states": 8 * total,
+        "parameters": config.element_bytes * total,
+        "gradients": 0 if moment == "after step" else config.element_bytes * total,
+        "master weights": MASTER * total if config.dtype == "bf16" else 0,
+        "optimizer states": ADAM * total,
         "buffers": 0,
         "other": 0,
     }
 
 
-def _stages_1_and_2(sizes, ranks, rank, stage, element, wide, moment, bucket):
-    total = sum(sizes)
-    part, pieces = _partition(sizes, ranks, rank)
-    padded = part * ranks
-    touching = sum(sizes[index] for index in pieces)
+def _stages_1_and_2(elements, config, ranks, rank, moment):
+    total, element = sum(elements), config.element_bytes
+    part, pieces = _partition(elements, ranks, rank)
+    touching = sum(elements[index] for index in pieces)
     padding = part - sum(pieces.values())
     gradients = {
         "after step": 0,
-        "between micro-batches": element * (total if stage == 1 else touching),
+        "between micro-batches": element * (total if config.stage == 1 else touching),
         "after backward": element * (touching + padding),
     }
-    if wide and stage == 1:  # another optimizer, with fp32 sums of all gradients for ever, and no bucket
-        gradients = {when: 4 * padded + (0 if when == "after step" else element * total) for when in MOMENTS}
+    bucket = element * config.bucket if config.stage == 1 and moment == "between micro-batches" else 0
+    if config.sums_in_fp32 and config.stage == 1:  # another optimizer, with fp32 sums of all gradients for ever, and no bucket
+        gradients = {when: config.gradient_bytes * part * ranks + (0 if when == "after step" else element * total) for when in MOMENTS}
         bucket = 0
-    elif wide:
-        gradients = {when: 0 if when == "after step" else 4 * part for when in MOMENTS}
+    elif config.sums_in_fp32:
+        gradients = {when: 0 if when == "after step" else config.gradient_bytes * part for when in MOMENTS}
     return {
-        "parameters": element * padded,
+        "parameters": element * part * ranks,
         "gradients": gradients[moment],
-        "master weights": 4 * part,
-        "optimizer states": 8 * part,
-        "buffers": element * bucket if stage == 1 and moment == "between micro-batches" else 0,
-        "other": 4,
+        "master weights": MASTER * part,
+        "optimizer states": ADAM * part,
+        "buffers": bucket,
+        "other": NORM[config.stage],
     }
 
 
-def _partition(sizes, ranks, rank):
+def _partition(elements, ranks, rank):
     """Stages 1 and 2: elements of a rank's partition, padding included; and which of them each parameter gives, {its index: elements}."""
-    part = _ceil(sum(sizes), 2 * ranks) * 2
+    part = _ceil(sum(elements), ALIGNMENT * ranks) * ALIGNMENT
     first, last, offset, pieces = rank * part, (rank + 1) * part, 0, {}
-    for index, size in enumerate(sizes):
-        if (piece := min(offset + size, last) - max(offset, first)) > 0:
+    for index, count in enumerate(elements):
+        if (piece := min(offset + count, last) - max(offset, first)) > 0:
             pieces[index] = piece
-        offset += size
+        offset += count
     return part, pieces
 
 
-def _sub_groups(sizes, ranks, limit):
-    """Stage 3: elements of each sub-group of a rank's partition: parameters in order, until `limit` is reached."""
-    groups = [0]
-    for size in sizes:
-        if groups[-1] >= limit:
-            groups.append(0)
-        groups[-1] += _ceil(size, ranks)
-    return groups
-
-
-def _gathered(sizes, ranks, persistence_threshold):
-    """Stage 3: elements of the parameters that stay gathered; none with one rank, whose shard is the whole parameter."""
-    return 0 if ranks == 1 else sum(_ceil(size, ranks) * ranks for size in sizes if size <= persistence_threshold)
-
-
-def _stage_3(sizes, ranks, element, gradient, bucket, persistence_threshold):
-    part = sum(_ceil(size, ranks) for size in sizes)
+def _stage_3(elements, config, ranks):
+    part = sum(_ceil(count, ranks) for count in elements)
     return {
-        "parameters": element * (part + _gathered(sizes, ranks, persistence_threshold)),
-        "gradients": gradient * part,
-        "master weights": 4 * part,
-        "optimizer states": 8 * part,
-        "buffers": element * bucket,
-        "other": 9,
+        "parameters": config.element_bytes * (part + _gathered(elements, config, ranks)),
+        "gradients": config.gradient_bytes * part,
+        "master weights": MASTER * part,
+        "optimizer states": ADAM * part,
+        "buffers": config.element_bytes * config.bucket,
+        "other": NORM[3] + OVERFLOW_FLAG,
     }
 
 
-def step_peak_bytes(
-    sizes, ranks=1, rank=0, stage=0, reduce_bucket_size=500_000_000, overlap_comm=None, persistence_threshold=100_000,
-    sub_group_size=1_000_000_000, device="cpu",
-):  # fmt: skip
-    """The most that rank `rank` holds while the optimizer steps, in bf16 with torch's AdamW and nothing of the forward pass alive, to the byte.
+def _sub_groups(elements, config, ranks):
+    """Stage 3: elements of each sub-group of a rank's partition: parameters in order, until `sub_group_size` is reached."""
+    groups = [0]
+    for count in elements:
+        if groups[-1] >= config.sub_group_size:
+            groups.append(0)
+        groups[-1] += _ceil(count, ranks)
+    return groups
+
+
+def _gathered(elements, config, ranks):
+    """Stage 3: elements of the parameters that stay gathered; none with one rank, whose shard is the whole parameter."""
+    return 0 if ranks == 1 else sum(_ceil(count, ranks) * ranks for count in elements if count <= config.persistence_threshold)
+
+
+def step_peak_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1, rank: int = 0, device: str = "cpu") -> int:
+    """The most that a rank holds while the optimizer steps, in bf16 with torch's AdamW and nothing of the forward pass alive, to the byte.
 
     Derived from DeepSpeed 0.19's source like `deepspeed_bytes`.  What is stepped at once (all parameters at stage 0, the partition at
     stages 1 and 2, a sub-group of it at stage 3) has its gradients copied to fp32, 4 bytes, and Adam needs 4 more for the square root of
     the variance; on a CPU, where it takes one tensor after another, 8 for that tensor beside 4 for the one before.  At stages 1 and 2 the
     most may come before Adam, with the bf16 gradients still there: one flat copy in bf16 and one in fp32, or, for the norm of the
-    gradients, the partition's part of one parameter in fp64.
+    gradients, the partition's part of one parameter in fp64.  Above stage 0 the step also has the norm of the gradients twice, with and
+    without the loss scale, and stage 3 one for each sub-group.
 
     Args:
-        sub_group_size: `sub_group_size` of stage 3, elements.
         device: "cpu" or "cuda", where Adam takes all tensors at once.
-        others: as in `deepspeed_bytes`.
+        elements, config, ranks, rank: as in `deepspeed_bytes`.
     """
-    keys = {"overlap_comm": overlap_comm, "persistence_threshold": persistence_threshold, "sub_group_size": sub_group_size, "device": device}
-    states = (sizes, ranks, rank, stage, "bf16")
-    held, full = (sum(deepspeed_bytes(*states, moment, reduce_bucket_size, **keys).values()) for moment in ("after step", "after backward"))
-    adam = 4 if device == "cuda" else 8
-    if stage == 0:
-        one_by_one = max(4 * before + 8 * size for before, size in zip((0, *sizes), sizes))
-        return full + 4 * sum(sizes) + (4 * sum(sizes) if device == "cuda" else one_by_one)
-    if stage == 3:
-        groups = _sub_groups(sizes, ranks, sub_group_size)
-        return held - 2 * _gathered(sizes, ranks, persistence_threshold) + (4 + adam) * max(groups) + 16 + 8 * len(groups)
-    part, pieces = _partition(sizes, ranks, rank)
-    copies = 6 * part if len(pieces) > 1 else 4 * part
-    return 8 + max(held + (4 + adam) * part, full + copies, full + 8 * max(pieces.values(), default=0))
+    config = ZeroConfig.of(config)
+    if config.dtype != "bf16" or config.sums_in_fp32 or not config.contiguous_gradients:
+        raise ValueError(f"step_peak_bytes covers bf16 with gradients in bf16 and contiguous, not {config}")
+    keys = {"ranks": ranks, "rank": rank, "device": device}
+    held, full = (sum(deepspeed_bytes(elements, config, moment=moment, **keys).values()) for moment in ("after step", "after backward"))
+    roots = ROOT if device == "cuda" else 2 * ROOT  # on a CPU a second temporary, for the tensor that is being stepped
+    if config.stage == 0:
+        one_by_one = max(ROOT * before + roots * count for before, count in zip((0, *elements), elements))
+        return full + FP32_GRADIENT * sum(elements) + (ROOT * sum(elements) if device == "cuda" else one_by_one)
+    norms = 2 * NORM[config.stage]
+    if config.stage == 3:
+        groups = _sub_groups(elements, config, ranks)
+        held -= config.element_bytes * _gathered(elements, config, ranks)  # given back before the step
+        return held + (FP32_GRADIENT + roots) * max(groups) + norms + NORM[3] * len(groups)
+    part, pieces = _partition(elements, ranks, rank)
+    copies = (config.element_bytes * part if len(pieces) > 1 else 0) + FP32_GRADIENT * part  # one parameter's gradient is flat already
+    in_fp64 = 8 * max(pieces.values(), default=0)
+    return norms + max(held + (FP32_GRADIENT + roots) * part, full + copies, full + in_fp64)

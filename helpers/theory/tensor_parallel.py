@@ -5,8 +5,12 @@ outputs), attention's output and the feed-forward's second map by columns (their
 whole on every rank.  t is the number of tensor-parallel ranks; the other symbols are those of `helpers.theory.layers`.
 """
 
+from __future__ import annotations
+
 from helpers.theory.communication import wire_bytes
 from helpers.theory.layers import (
+    RANDOM_STATE,
+    Size,
     attention_activation_bytes,
     embedding_activation_bytes,
     feed_forward_activation_bytes,
@@ -15,45 +19,47 @@ from helpers.theory.layers import (
 )
 
 
-def tensor_parallel_block_parameters(width, ranks):
+def tensor_parallel_block_parameters(width: int, ranks: int) -> int:
     """(12 h^2 + 7 h) / t + 6 h: the matrices and the biases of divided outputs, and two norms and two biases that are whole."""
     if ranks < 1 or width % ranks:
         raise ValueError(f"a width of {width!r} cannot be divided among {ranks!r} ranks: use a divisor of the width")
     return (12 * width**2 + 7 * width) // ranks + 6 * width
 
 
-def tensor_parallel_parameters(size, ranks, vocabulary_parallel=False):
+def tensor_parallel_parameters(size: Size, ranks: int, vocabulary_parallel: bool = False) -> int:
     """L blocks, the final norm's 2 h, s h positions, and V h for the tied token table (V h / t where the vocabulary is divided)."""
     table = size.vocabulary * size.width // (ranks if vocabulary_parallel else 1)
     return table + (size.context + 2) * size.width + size.layers * tensor_parallel_block_parameters(size.width, ranks)
 
 
-def tensor_parallel_block_activation_bytes(batch, sequence, width, heads, element, ranks, device="cpu"):
+def tensor_parallel_block_activation_bytes(
+    batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
+) -> int:
     """e s b h (4 + 12 / t) + 4 e s b + 4 a s b / t: what one rank keeps of a block, with the fused kernel and no dropout.
 
     The inputs of the norms and of the divided maps are whole; q, k, v, attention's result and the feed-forward's two wide tensors are
     divided.  Korthikanti et al. (arXiv 2205.05198, equation 2) count s b h (10 + 24 / t + 5 a s / (h t)) with dropout and explicit softmax.
     """
-    whole = element * batch * sequence * width
-    attention = attention_activation_bytes(batch, sequence, width, heads, element)
-    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element)
-    random_state = 16 if device == "cuda" and element == 2 else 0
-    norms = 2 * norm_activation_bytes(batch, sequence, width, element, device)
+    whole = element_bytes * batch * sequence * width
+    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
+    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
+    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
     return norms + 2 * whole + (attention - whole + feed_forward - whole) // ranks + random_state
 
 
-def tensor_parallel_activation_bytes(size, batch, sequence, element, ranks, device="cpu"):
+def tensor_parallel_activation_bytes(size: Size, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu") -> int:
     """Everything that one rank keeps of a GPT whose embedding and head are not divided, in bytes."""
     return (
         embedding_activation_bytes(sequence)
-        + size.layers * tensor_parallel_block_activation_bytes(batch, sequence, size.width, size.heads, element, ranks, device)
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element, device)
+        + size.layers * tensor_parallel_block_activation_bytes(batch, sequence, size.width, size.heads, element_bytes, ranks, device)
+        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
     )
 
 
-def tensor_parallel_wire_bytes(batch, sequence, width, layers, element, ranks, all_reduces=4):
+def tensor_parallel_wire_bytes(batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int, all_reduces: int = 4) -> float:
     """Bytes that a rank sends per forward and backward pass: in each block `all_reduces` of e b s h bytes.
 
     Megatron-LM needs two forward and two backward (arXiv 1909.08053, section 3, figure 4).
     """
-    return layers * all_reduces * wire_bytes("all_reduce", element * batch * sequence * width, ranks)
+    return layers * all_reduces * wire_bytes("all_reduce", element_bytes * batch * sequence * width, ranks)

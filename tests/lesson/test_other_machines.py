@@ -14,6 +14,16 @@ LESSON = "01_transformer_layers.ipynb"
 @pytest.mark.skipif(not nbval_options.is_strict(), reason="outputs are compared in the pinned environment only")
 def test_a_lesson_with_other_arithmetic():
     machine = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2"}
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "-q", f"notebooks/{LESSON}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--nbval",
+        "--nbval-current-env",
+        "--nbval-cell-timeout=300",
+        nbval_options.PICTURES,
+        "-q",
+        f"notebooks/{LESSON}",
+    ]
     done = subprocess.run(command, cwd=ROOT, env=machine, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

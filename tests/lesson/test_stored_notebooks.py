@@ -1,13 +1,16 @@
 """The rules that stored notebooks keep."""
 
+import html
 import re
 
 import nbformat
 import pytest
 from helpers.lesson.copies import INDEX, LANGUAGE, lessons
 from helpers.paths import NOTEBOOKS
+from helpers.plots.style import picture
 
 LONGEST_CELL, LONGEST_TEXT = 20, 130  # lines of code, words
+LARGEST = 800_000  # bytes of a notebook
 NOISE = re.compile(r"UserWarning|FutureWarning|DeprecationWarning|\[W\d{3,} |/home/|/root/|/tmp/|/work/")
 VERDICT = re.compile("(?:[✓✗○] )?(correct|not yet|not written yet)")
 IGNORED = {"nbval-ignore-output", "nbval-skip"}
@@ -64,8 +67,18 @@ def test_outputs_are_those_of_one_clean_run(page):
 
 
 def test_every_figure_has_its_sentence(notebook):
-    figures = [output.data for cell in code_cells(notebook) for output in cell.outputs if "image/png" in output.get("data", {})]
-    assert figures and all(figure["text/plain"].startswith("Figure: ") for figure in figures)
+    """As text, which is compared; and in a figure, as alternative text and caption.  No picture stands beside, which nobody could hear."""
+    shown = [output.data for cell in code_cells(notebook) for output in cell.outputs if "data" in output]
+    figures = [data for data in shown if "text/html" in data and picture(data["text/html"])]
+    assert figures and not any("image/png" in data for data in shown)
+    for figure in figures:
+        said = html.escape(" ".join(figure["text/plain"].split()))
+        assert said.startswith("Figure: ") and f'<img alt="{said}"' in figure["text/html"] and f">{said}</figcaption>" in figure["text/html"]
+
+
+def test_it_is_small_enough_to_be_shown_on_the_web(request, notebook):
+    path = request.node.callspec.params["notebook"]
+    assert path.stat().st_size < LARGEST
 
 
 def test_one_title_and_no_skipped_level(page):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import corpus, launch, models, theory
 from helpers.measure.ledger import CATEGORIES, Ledger
+from tests.support import configuration
 
 
 def profiled_steps():
@@ -100,8 +101,7 @@ def test_plain_torch_by_category():
 def losses(counted):
     import deepspeed
 
-    config = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
-    config["zero_optimization"] = {"stage": 2, "reduce_bucket_size": 10_000}
+    config = configuration(2, bf16=False, micro_batch=2)
     ledger = Ledger("cpu")
     if counted:
         ledger.__enter__()

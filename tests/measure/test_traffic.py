@@ -3,6 +3,7 @@
 import pytest
 from helpers import launch, models, theory
 from helpers.measure.traffic import Traffic
+from tests.support import configuration
 
 ELEMENTS = 1 << 18
 FRAME = 48  # bytes that gloo puts before each message
@@ -73,12 +74,7 @@ def zero_1_step():
     import deepspeed.comm as comm
     from helpers import corpus
 
-    config = {
-        "train_micro_batch_size_per_gpu": 1,
-        "bf16": {"enabled": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-        "zero_optimization": {"stage": 1, "reduce_bucket_size": 50_000},
-    }
+    config = configuration(1, reduce_bucket_size=50_000)
     model = models.build(models.GPT)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     for step in range(2):
@@ -110,6 +106,31 @@ def test_counting_before_ranks_have_met_is_refused():
         launch(count_too_early, ranks=1)
 
 
+def nested():
+    """An outer and an inner count, and what DeepSpeed's logger does afterwards."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    deepspeed.init_distributed()
+    tensor, logger = torch.ones(ELEMENTS), comm.comm.comms_logger
+    with Traffic() as outer:
+        comm.all_reduce(tensor)
+        with Traffic() as inner:
+            comm.all_reduce(tensor)
+        comm.broadcast(tensor, 0)
+    comm.barrier()
+    return outer, inner, logger.enabled, "append" in vars(logger)
+
+
+def test_a_count_within_a_count_counts_for_both():
+    for outer, inner, enabled, replaced in launch(nested, ranks=2, device="cpu"):
+        assert inner.logged == {"all_reduce": 4 * ELEMENTS}
+        assert outer.logged == {"all_reduce": 8 * ELEMENTS, "broadcast": 4 * ELEMENTS}
+        assert outer.sent > inner.sent > 0
+        assert not enabled and not replaced
+
+
 def in_pairs():
     """An all-reduce among two of four ranks, then one among all."""
     import deepspeed
@@ -138,14 +159,8 @@ def zero_steps(stage, accumulation, whole_buckets):
     from helpers import corpus
 
     no_cache = ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold")
-    zero = {"stage": stage, "reduce_bucket_size": 50_000, "use_multi_rank_bucket_allreduce": whole_buckets}
-    config = {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": accumulation,
-        "bf16": {"enabled": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-        "zero_optimization": {**zero, **{f"stage3_{name}": 0 for name in no_cache}},
-    }
+    zero = {"reduce_bucket_size": 50_000, "use_multi_rank_bucket_allreduce": whole_buckets, **{f"stage3_{name}": 0 for name in no_cache}}
+    config = configuration(stage, accumulation=accumulation, **zero)
     model = models.build(models.GPT)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     ranks = comm.get_world_size()

@@ -1,8 +1,12 @@
-"""Every figure is a PNG with a sentence that holds its key numbers."""
+"""Every figure is a picture with a sentence that holds its key numbers, as alternative text and as caption."""
+
+import html
+import io
 
 import pytest
 from helpers import plots
 from helpers.measure.ledger import CATEGORIES, History
+from helpers.plots.style import picture
 
 STATES = {"parameters": 4_000_000, "gradients": 2_000_000}
 HISTORY = History(
@@ -17,9 +21,9 @@ FIGURES = {
     "logarithmic curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", log=True), "line ends at 4"),
     "traffic": (plots.byte_bars({"logged": {"all_reduce": 1000, "all_gather": 500}, "sent": 1700}, "Title"), "sent 1,700 bytes"),
     "ratios": (plots.grouped_bars({"all-\nreduce": {"predicted": 1.5, "sent": 1.5}}, "Title", "S"), "Title, S. all-reduce: predicted 1.50"),
-    "held": (plots.held([[1, 2], [10, 20]], [[11, 22], None], "Title"), "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing"),
-    "presence": (
-        plots.presence({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
+    "rank contents": (plots.rank_contents([[1, 2], [10, 20]], [[11, 22], None], "Title"), "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing"),
+    "gathered over time": (
+        plots.gathered_over_time({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
         "of 3 at which each is whole: a 2, b 0",
     ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
@@ -27,16 +31,62 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_png_and_sentence(name):
+def test_picture_alternative_text_and_caption(name):
     plot, words = FIGURES[name]
     bundle = plot._repr_mimebundle_()
-    assert bundle["image/png"].startswith(b"\x89PNG")
-    assert bundle["text/plain"].startswith("Figure: Title") and words in bundle["text/plain"]
+    sentence, page = bundle["text/plain"], bundle["text/html"]
+    assert sentence.startswith("Figure: Title") and words in sentence
+    shown = html.escape(sentence)
+    assert f'<img alt="{shown}"' in page and page.count(shown) == 2 and page.rstrip().endswith(f"{shown}</figcaption></figure>")
+    assert picture(page) == plot.png and plot.png.startswith(b"\x89PNG")
+    assert set(bundle) == {"text/html", "text/plain"}
+
+
+def test_what_a_sentence_says_is_no_html():
+    plot = plots.byte_bars({'<b>"a" & b': 1}, "Title")
+    assert "&lt;b&gt;&quot;a&quot; &amp; b 1 bytes" in plot._repr_mimebundle_()["text/html"]
+
+
+def test_pictures_are_white_and_small():
+    """White, so that black words are readable on a dark page too; small, since notebooks store them."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(FIGURES["memory over time"][0].png))
+    assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255) and image.mode == "P"
+    assert all(len(plot.png) < 40_000 for plot, _ in FIGURES.values())
 
 
 def test_the_same_data_make_the_same_picture():
-    first, second = (plots.memory_bars({"": {"a": STATES}}, "Title")._repr_mimebundle_()["image/png"] for _ in range(2))
+    first, second = (plots.memory_bars({"": {"a": STATES}}, "Title").png for _ in range(2))
     assert first == second
+
+
+def test_more_lines_than_colours_are_all_drawn_and_differ():
+    names = [f"line {index}" for index in range(8)]
+    plot = plots.curves({name: ([1, 2], [3, 4]) for name in names}, "Title", "x", "y", points={name: ([1], [3]) for name in names})
+    (axes,) = plot.figure.axes
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines}
+    assert len(axes.lines) == len(looks) == 16
+    assert all(f"{name} ends at" in plot.sentence for name in names)
+    with pytest.raises(ValueError, match="24 lines can be told apart, not 25"):
+        plots.curves({str(index): ([1], [1]) for index in range(25)}, "Title", "x", "y")
+
+
+TIMELINES = [  # of two ranks: (kind, stage, micro-batch, start, end); with two chunks on rank 0
+    [("F", 0, 0, 5, 6), ("F", 2, 0, 7, 8), ("I", 2, 0, 8, 9), ("W", 2, 0, 9, 10)],
+    [("F", 1, 0, 6, 7), ("B", 1, 0, 10, 13)],
+]
+
+
+def test_a_pipelines_timeline_has_a_box_for_every_action():
+    plot = plots.pipeline_timeline(TIMELINES, "Title", "slots", chunks=2)
+    (axes,) = plot.figure.axes
+    boxes = [(box.get_x(), round(box.get_y()), box.get_width(), box.get_alpha()) for box in axes.patches]
+    expected = [(start - 5, rank, end - start, 1 if stage < 2 else 0.55) for rank, row in enumerate(TIMELINES) for _, stage, _, start, end in row]
+    assert boxes == expected
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["forward", "backward", "backward: input", "backward: weights"]
+    assert axes.get_xlim() == (0, 8)
+    assert plot.sentence == "Figure: Title. 2 ranks, 8 slots, idle 50.0 %."
 
 
 def test_every_category_has_a_look_of_its_own():

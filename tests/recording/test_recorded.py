@@ -1,19 +1,25 @@
 """Recorded runs: whole, small, and what theory predicts for them; and the recorder itself, on the CPU."""
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from helpers import models, theory
 from helpers.paths import ROOT
-from helpers.recording import experiments, record, recorded
+from helpers.recording import record, recorded, table
+from helpers.theory import schedules
 
 FILES = sorted(recorded.RECORDED.glob("*.json"))
 RUNS = [run for path in FILES for run in recorded.read(path)]
 WITH_STATES = [run for run in RUNS if run.experiment in ("zero", "tensor", "pipeline") and not run.error]
 NEEDED = {"ranks", "arguments", "on", "command", "commit", "date"}
+
+
+PLACES = ("helpers/recording/experiments.py", "helpers/experiments.py")  # the experiments', now and before there were rooms
 
 
 def named(run):
@@ -29,21 +35,25 @@ def test_a_file_says_what_was_run_on_what(path):
     found = json.loads(path.read_text())
     for name, size in found["sizes"].items():
         assert found["shapes"][name] == record.shapes(models.GPTSize(**size))
-    planned = record.plan(found["experiment"], list(found["sizes"]), (1, 2, 4, 8))
+    planned = table.experiment(found["experiment"]).plan(list(found["sizes"]), (1, 2, 4, 8), (0, 1, 2, 3))
     for run in found["runs"]:
         assert set(run) >= NEEDED and ("reports" in run) != ("error" in run)
         assert (run["ranks"], run["arguments"]) in planned
-        assert run["on"]["gpus"] >= run["ranks"] or found["experiment"] in record.SHARING
-        assert run["configuration"] == experiments.configuration(found["experiment"], run["ranks"], **run["arguments"])
+        assert run["on"]["gpus"] >= run["ranks"] or table.experiment(found["experiment"]).may_share
+        assert run["configuration"] == table.experiment(found["experiment"]).configuration(run["ranks"], **run["arguments"])
         assert {"python", "torch", "deepspeed", "cuda", "nccl"} <= set(run["on"]["versions"])
+
+
+def in_history(thing):
+    return subprocess.run(["git", "-C", ROOT, "cat-file", "-e", thing], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_commit_it_names_has_the_recorder(path):
     for commit in {run["commit"] for run in json.loads(path.read_text())["runs"]}:
-        if subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit], capture_output=True).returncode:
+        if not in_history(commit):
             pytest.skip("this copy has no history")
-        assert subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit + ":helpers/experiments.py"], capture_output=True).returncode == 0
+        assert any(in_history(f"{commit}:{place}") for place in PLACES)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=named)
@@ -83,9 +93,9 @@ def test_every_byte_of_the_gpu_is_explained(run):
 
 
 @pytest.mark.parametrize("run", [run for run in WITH_STATES if run.experiment == "zero" and not run.shared], ids=named)
-def test_beside_the_allocator_are_a_context_and_communicators(run):
-    """One communicator at stage 3, two below, each as large as in the experiment `beside`; and at most 300 MiB more (kernels, connections)."""
-    first, *_, last, second = recorded.runs("beside", ranks=run.ranks, buffer=record.NCCL_BUFFERS[0])[0].reports[0].values()
+def test_outside_the_allocator_are_a_context_and_communicators(run):
+    """One communicator at stage 3, two below, each as large as in `outside_allocator`; and at most 300 MiB more (kernels, connections)."""
+    first, *_, last, second = recorded.runs("outside_allocator", ranks=run.ranks, buffer=table.NCCL_BUFFERS[0])[0].reports[0].values()
     communicators = last + (0 if run.arguments["stage"] == 3 else second - last)
     for report in run.reports:
         for found in report["moments"].values():
@@ -101,9 +111,9 @@ def test_the_parts_of_a_gpu_are_all_it_gave_away():
 
 
 def test_communicators_hold_whole_buffers():
-    small, large = (run.reports[0] for run in recorded.runs("beside", ranks=2))
+    small, large = (run.reports[0] for run in recorded.runs("outside_allocator", ranks=2))
     for doing in ("communicator", "second communicator"):
-        grown, buffer = large[doing] - small[doing], record.NCCL_BUFFERS[1] - record.NCCL_BUFFERS[0]
+        grown, buffer = large[doing] - small[doing], table.NCCL_BUFFERS[1] - table.NCCL_BUFFERS[0]
         assert grown > 0 and grown % buffer == 0
 
 
@@ -124,6 +134,20 @@ def test_construction_is_as_predicted():
         dtype, partitioned = ("bf16", True) if run.arguments["partitioned"] else ("fp32", False)
         for report in run.reports:
             assert report["peak"] == theory.construction_peak_bytes(models.module_sizes(run.size), run.ranks, dtype, partitioned)
+
+
+@pytest.mark.parametrize("run", recorded.runs("pipeline"), ids=named)
+def test_a_recorded_timeline_is_deepspeeds_schedule_by_the_clock(run):
+    """Times are in milliseconds from the first start; a rank does one thing after another, and a micro-batch goes from stage to stage."""
+    timelines, count = recorded.timelines(run), run.arguments["micro_batches"]
+    assert [[event[:3] for event in timeline] for timeline in timelines] == schedules.deepspeed_orders(run.ranks, count)
+    assert min(start for timeline in timelines for *_, start, _ in timeline) == 0
+    ended = {event[:3]: event[4] for timeline in timelines for event in timeline}
+    for report, timeline in zip(run.reports, timelines):
+        assert all(end <= start for (*_, end), (*_, start, _) in zip(timeline, timeline[1:]))
+        assert timeline[-1][4] - timeline[0][3] == pytest.approx(1e3 * (report["timeline"][-1][2] - report["timeline"][0][1]))
+        assert all(start >= ended["F", stage - 1, micro] for kind, stage, micro, start, _ in timeline if kind == "F" and stage)
+    assert 0 < schedules.idle_fraction(timelines) < 1
 
 
 def test_a_run_that_nobody_recorded_is_named():
@@ -168,12 +192,12 @@ def out_of_memory_on_the_last(size):
 
 
 def test_a_rank_out_of_memory_is_noted(monkeypatch):
-    monkeypatch.setattr(experiments, "tensor", out_of_memory_on_the_last)
+    monkeypatch.setitem(table.EXPERIMENTS, "tensor", replace(table.EXPERIMENTS["tensor"], function=out_of_memory_on_the_last))
     assert "out of memory" in record.run("tensor", 2, {"size": "tiny"}, "cpu")["error"]
 
 
 def test_a_run_that_is_recorded_again_replaces_the_one_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "MESSAGES", [1024])
+    monkeypatch.setattr(table, "MESSAGES", [1024])
     paths = {record.record("bandwidth", [], (1, 2), "cpu", tmp_path) for _ in range(2)}
     assert len(paths) == 1 and len(list(recorded.read(paths.pop()))) == 1
 
@@ -195,14 +219,16 @@ def test_a_shared_run_that_failed_is_not_kept(tmp_path, monkeypatch):
     "words, said",
     [("zero --share", "need a GPU each, and there are 0"), ("zero --ranks 0", "invalid choice: 0"), ("one", "experiments are zero")],
 )
-def test_the_recorder_names_what_is_wrong(words, said):
-    done = subprocess.run([sys.executable, "-m", "helpers.recording.record", *words.split()], cwd=ROOT, capture_output=True, text=True)
+def test_the_recorder_names_what_is_wrong(words, said, tmp_path):
+    command = [sys.executable, "-m", "helpers.recording.record", *words.split(), "--out", tmp_path]
+    without_gpus = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=without_gpus, timeout=120)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("experiment", [name for name in record.EXPERIMENTS if name != "beside"])
+@pytest.mark.parametrize("experiment", [name for name, experiment in table.EXPERIMENTS.items() if not experiment.needs_gpu])
 def test_the_recorder_records(experiment, tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "MESSAGES", [1024, 4096])
+    monkeypatch.setattr(table, "MESSAGES", [1024, 4096])
     path = record.record(experiment, ["tiny"], (1, 2), "cpu", tmp_path)
     found = list(recorded.read(path))
     assert found and not any(run.error for run in found)
@@ -214,4 +240,4 @@ def test_the_recorder_records(experiment, tmp_path, monkeypatch):
 
 def test_an_experiment_that_does_not_exist_is_named():
     with pytest.raises(ValueError, match="zero, activations"):
-        record.plan("one", [], (1,))
+        table.experiment("one")

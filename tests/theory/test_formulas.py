@@ -1,5 +1,7 @@
 """The formulas against published numbers, against torch's own counts, and against the models themselves."""
 
+import inspect
+
 import pytest
 import torch
 from helpers import models, theory
@@ -27,6 +29,14 @@ def test_every_cell_of_the_zero_papers_table_1(ranks, parameters, stage, cell):
     gigabytes = sum(theory.ideal_bytes(parameters, ranks, stage).values()) / 1e9
     tolerance = 0.06 if parameters == 7.5e9 else 1  # the first column is rounded, the others are cut off
     assert abs(gigabytes - cell) < tolerance
+
+
+@pytest.mark.parametrize("name", [name for name in theory.__all__ if inspect.isfunction(getattr(theory, name))])
+def test_every_formula_says_what_it_takes_and_gives(name):
+    function = getattr(theory, name)
+    signature = inspect.signature(function)
+    assert function.__doc__ and signature.return_annotation is not inspect.Signature.empty
+    assert all(parameter.annotation is not inspect.Parameter.empty for parameter in signature.parameters.values())
 
 
 def test_the_table_is_whole():
@@ -112,12 +122,11 @@ def test_one_rank_sends_nothing():
         (lambda: theory.ideal_bytes(1, 1, 4), "stage"),
         (lambda: theory.ideal_bytes(1, 0), "ranks"),
         (lambda: theory.ideal_bytes(1, 1, 0, "fp8"), "dtype"),
-        (lambda: theory.deepspeed_bytes([1], moment="never"), "moment"),
-        (lambda: theory.deepspeed_bytes([1], ranks=2, rank=2), "rank"),
+        (lambda: theory.deepspeed_bytes([1], theory.ZeroConfig(), moment="never"), "moment"),
+        (lambda: theory.deepspeed_bytes([1], theory.ZeroConfig(), ranks=2, rank=2), "rank"),
         (lambda: theory.wire_bytes("shout", 1, 2), "collective"),
         (lambda: theory.all_reduce_seconds(1, 0, 1e-3, 1e9), "ranks"),
         (lambda: theory.zero_wire_bytes(1, 2, 4), "stage"),
-        (lambda: theory.deepspeed_bytes([1], stage=0, grad_accum_dtype="fp32"), "accumulate"),
         (lambda: theory.construction_peak_bytes([[1]], dtype="fp16"), "bf16"),
         (lambda: theory.construction_peak_bytes([[1]], ranks=0), "ranks"),
     ],

@@ -3,6 +3,7 @@
 import pytest
 from helpers import launch, models, theory
 from helpers.models import GPTSize
+from tests.support import configuration
 
 CASES = [
     (size, batch, length, dtype, kernel)
@@ -20,11 +21,7 @@ def forward(cases, checkpointing=False):
 
     found = []
     for size, batch, length, dtype, kernel in cases:
-        config = {
-            "train_micro_batch_size_per_gpu": batch,
-            "bf16": {"enabled": dtype == "bf16"},
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-        }
+        config = configuration(bf16=dtype == "bf16", micro_batch=batch)
         with Ledger() as ledger:
             model = models.build(models.GPT, size, kernel=kernel, checkpointing=checkpointing)
             engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)

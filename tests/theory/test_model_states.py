@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from helpers import launch, models, theory
 from helpers.models import GPTSize
+from tests.support import configuration
 
 SIZES = (
     GPTSize(),
@@ -26,40 +27,13 @@ class Case:
     zero: dict = field(default_factory=dict)
 
     def configuration(self):
-        zero = {"stage": self.stage, "reduce_bucket_size": self.bucket, "overlap_comm": False, "stage3_param_persistence_threshold": 100}
-        return {
-            "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": self.accumulation,
-            "bf16": {"enabled": self.dtype == "bf16"},
-            "data_types": {"grad_accum_dtype": self.grad_accum_dtype} if self.grad_accum_dtype else {},
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-            "zero_optimization": zero | self.zero,
-        }
+        zero = {"reduce_bucket_size": self.bucket, "stage3_param_persistence_threshold": 100, **self.zero}
+        extra = {"data_types": {"grad_accum_dtype": self.grad_accum_dtype}} if self.grad_accum_dtype else {}
+        return configuration(self.stage, bf16=self.dtype == "bf16", accumulation=self.accumulation, extra=extra, **zero)
 
-    def predicted(self, numels, ranks, rank, moment):
-        zero = self.configuration()["zero_optimization"]
-        return theory.deepspeed_bytes(
-            numels,
-            ranks,
-            rank,
-            self.stage,
-            self.dtype,
-            moment,
-            self.bucket,
-            zero["overlap_comm"],
-            zero["stage3_param_persistence_threshold"],
-            zero.get("contiguous_gradients", True),
-            self.grad_accum_dtype,
-            zero.get("sub_group_size", 10**9),
-        )
-
-    def predicted_peak(self, numels, ranks, rank):
-        """Of the step; None where the formula does not hold."""
-        zero = self.configuration()["zero_optimization"]
-        if self.dtype != "bf16" or self.grad_accum_dtype or not zero.get("contiguous_gradients", True):
-            return None
-        keys = zero["overlap_comm"], zero["stage3_param_persistence_threshold"], zero.get("sub_group_size", 10**9)
-        return theory.step_peak_bytes(numels, ranks, rank, self.stage, self.bucket, *keys)
+    @property
+    def has_predicted_peak(self):
+        return self.dtype == "bf16" and not self.grad_accum_dtype and self.zero.get("contiguous_gradients", True)
 
 
 STATES = [Case(stage, dtype, bucket) for stage, dtype, bucket in itertools.product((0, 1, 2, 3), ("bf16", "fp32"), (5_000, 200_000))]
@@ -106,19 +80,19 @@ def measure(size, cases):
 
 
 def assert_predicted_to_the_byte(size, ranks, cases):
-    numels = [parameter.numel() for parameter in models.GPT(size).parameters()]
+    elements = [parameter.numel() for parameter in models.GPT(size).parameters()]
     different, peaks = [], []
     for rank, found in enumerate(launch(measure, ranks=ranks, arguments={"size": size, "cases": cases}, device="cpu")):
         for case, snapshots in zip(cases, found):
             assert len(snapshots) == case.accumulation + 1
             for snapshot in snapshots:
-                predicted = case.predicted(numels, ranks, rank, snapshot.moment)
+                predicted = theory.deepspeed_bytes(elements, case.configuration(), ranks=ranks, rank=rank, moment=snapshot.moment)
                 measured = {category: snapshot[category] for category in predicted}
                 assert snapshot.settled, f"unsettled: {snapshot}"
                 if measured != predicted or snapshot.total != sum(predicted.values()):
                     different.append(f"{case} rank {rank} {snapshot.moment}: {snapshot.categories} where {predicted} was predicted")
-            if (peak := case.predicted_peak(numels, ranks, rank)) is not None:
-                peaks.append(snapshots[-1].peak - peak)
+            if case.has_predicted_peak:
+                peaks.append(snapshots[-1].peak - theory.step_peak_bytes(elements, case.configuration(), ranks=ranks, rank=rank))
     assert not different, "\n".join(different)
     return peaks
 

@@ -3,6 +3,7 @@
 import pytest
 from helpers import launch, models, theory
 from helpers.theory import schedules
+from tests.support import configuration
 
 GRID = [(stages, micro_batches) for stages in (1, 2, 3, 4, 5, 8, 16) for micro_batches in (1, 2, 3, 4, 8, 16, 33)]
 
@@ -40,6 +41,44 @@ def test_zero_bubble_with_equal_thirds():
     assert theory.zero_bubble_fraction(4, 8) < theory.bubble_fraction(4, 8)
 
 
+def split_orders(stages, micro_batches, delay):
+    """One rank per stage, each micro-batch's "W" `delay` micro-batches after its "I": warm-up, then F, I and W in turns (ZB-H1's order)."""
+    orders = []
+    for stage in range(stages):
+        warm = min(stages - stage, micro_batches)
+        order = [("F", stage, micro) for micro in range(warm)]
+        for micro in range(micro_batches):
+            order.append(("I", stage, micro))
+            if micro >= delay(stage):
+                order.append(("W", stage, micro - delay(stage)))
+            if warm + micro < micro_batches:
+                order.append(("F", stage, warm + micro))
+        done = {micro for kind, _, micro in order if kind == "W"}
+        orders.append(order + [("W", stage, micro) for micro in range(micro_batches) if micro not in done])
+    return orders
+
+
+def test_a_backward_pass_in_two_parts_is_replayed_in_order():
+    """The input's gradient goes to the stage before at once; the weights' waits for nothing but its own."""
+    first, last = schedules.replay(split_orders(2, 1, lambda stage: 0), {"F": 1, "I": 2, "W": 3})
+    assert last == [("F", 1, 0, 1, 2), ("I", 1, 0, 2, 4), ("W", 1, 0, 4, 7)]
+    assert first == [("F", 0, 0, 0.0, 1.0), ("I", 0, 0, 4, 6), ("W", 0, 0, 6, 9)]
+
+
+@pytest.mark.parametrize("stages, micro_batches", [(2, 4), (4, 8), (4, 16), (8, 16)])
+def test_splitting_the_backward_pass_leaves_the_bubble_of_the_formula(stages, micro_batches):
+    """ZB-H1, with equal thirds: a rank with less warm-up has weights' gradients left, which fill its idle time."""
+    timelines = schedules.replay(split_orders(stages, micro_batches, lambda stage: stage), {"F": 1, "I": 1, "W": 1})
+    assert schedules.idle_fraction(timelines) == pytest.approx(theory.zero_bubble_fraction(stages, micro_batches))
+
+
+def test_a_micro_batch_is_held_until_its_weights_gradients_are_there():
+    at_once, late = split_orders(1, 4, lambda stage: 0)[0], split_orders(1, 4, lambda stage: 2)[0]
+    assert schedules.most_in_flight(at_once) == 1
+    assert schedules.most_in_flight(late) == 3
+    assert schedules.most_in_flight([("F", 0, 0), ("I", 0, 0), ("F", 0, 1), ("I", 0, 1), ("W", 0, 0), ("W", 0, 1)]) == 2
+
+
 def test_orders_that_wait_for_each_other_are_named():
     with pytest.raises(ValueError, match=r"rank 0 before \('B', 0, 0\), rank 1 before \('B', 1, 1\)"):
         schedules.replay([[("F", 0, 0), ("B", 0, 0)], [("B", 1, 1), ("F", 1, 0)]], {"F": 1, "B": 1})
@@ -74,13 +113,7 @@ def run(size, zero, dtype, replicas):
 
     deepspeed.init_distributed()
     layers = [LayerSpec(models.Embedding, size), *(LayerSpec(models.Block, size) for _ in range(size.layers)), LayerSpec(models.Head, size)]
-    config = {
-        "train_micro_batch_size_per_gpu": BATCH,
-        "gradient_accumulation_steps": MICRO_BATCHES,
-        "bf16": {"enabled": dtype == "bf16"},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-        "zero_optimization": {"stage": zero, "reduce_bucket_size": 20_000},
-    }
+    config = configuration(zero, bf16=dtype == "bf16", micro_batch=BATCH, accumulation=MICRO_BATCHES)
     events = []
     with Ledger() as ledger:
         stages = comm.get_world_size() // replicas

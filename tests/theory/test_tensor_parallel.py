@@ -3,10 +3,16 @@
 import pytest
 from helpers import launch, models, theory
 from helpers.models import GPTSize
-from helpers.recording.experiments import TENSOR_RULES
+from helpers.recording.table import TENSOR_RULES
+from tests.support import configuration
 
-BATCH, LENGTH, BUCKET = 2, 16, 20_000
+BATCH, LENGTH = 2, 16
 SIZES = {"tiny": models.TINY, "wide": GPTSize(300, 32, 96, 2, 4)}
+
+
+def tensor_configuration(tensor_ranks, stage, dtype):
+    extra = {"tensor_parallel": {"autotp_size": tensor_ranks, "partition_config": TENSOR_RULES}}
+    return configuration(stage, bf16=dtype == "bf16", micro_batch=BATCH, accumulation=2, extra=extra)
 
 
 def hold(size, tensor_ranks, stage, dtype):
@@ -15,14 +21,7 @@ def hold(size, tensor_ranks, stage, dtype):
     from helpers import corpus
     from helpers.measure.ledger import Ledger
 
-    config = {
-        "train_micro_batch_size_per_gpu": BATCH,
-        "gradient_accumulation_steps": 2,
-        "bf16": {"enabled": dtype == "bf16"},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-        "zero_optimization": {"stage": stage, "reduce_bucket_size": BUCKET, "stage3_param_persistence_threshold": 0},
-        "tensor_parallel": {"autotp_size": tensor_ranks, "partition_config": TENSOR_RULES},
-    }
+    config = tensor_configuration(tensor_ranks, stage, dtype)
     deepspeed.init_distributed()
     replica, replicas = comm.get_rank() // tensor_ranks, comm.get_world_size() // tensor_ranks
     with Ledger() as ledger:
@@ -46,10 +45,11 @@ def hold(size, tensor_ranks, stage, dtype):
 def test_tensor_parallel_ranks_to_the_byte(size, ranks, tensor_ranks, stage, dtype):
     size, element = SIZES[size], {"bf16": 2, "fp32": 4}[dtype]
     reports = launch(hold, ranks=ranks, arguments={"size": size, "tensor_ranks": tensor_ranks, "stage": stage, "dtype": dtype}, device="cpu")
-    for rank, (activations, states, numbers) in enumerate(reports):
-        assert sum(numbers) == theory.tensor_parallel_parameters(size, tensor_ranks)
+    for rank, (activations, states, elements) in enumerate(reports):
+        assert sum(elements) == theory.tensor_parallel_parameters(size, tensor_ranks)
         assert activations == theory.tensor_parallel_activation_bytes(size, BATCH, LENGTH, element, tensor_ranks)
-        exact = theory.deepspeed_bytes(numbers, ranks // tensor_ranks, rank // tensor_ranks, stage, dtype, reduce_bucket_size=BUCKET)
+        replicas, replica = ranks // tensor_ranks, rank // tensor_ranks
+        exact = theory.deepspeed_bytes(elements, tensor_configuration(tensor_ranks, stage, dtype), ranks=replicas, rank=replica)
         assert {category: states[category] for category in exact} == exact
 
 

@@ -1,0 +1,137 @@
+"""The private attributes of torch and DeepSpeed that measuring needs: each must be there, and an optimizer that nobody knows is refused."""
+
+import importlib
+import inspect
+
+import pytest
+import torch
+from helpers import launch, models
+from helpers.measure import internals
+from helpers.measure.ledger import Ledger
+from tests.support import configuration
+
+
+def found(name):
+    """The class, function or module of a dotted name."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return getattr(importlib.import_module(module), attribute)
+
+
+WRAPPED = [(name, attribute) for name, groups in internals.WRAPPERS.items() for attributes in groups.values() for attribute in attributes]
+
+
+@pytest.mark.parametrize("name, attribute", WRAPPED, ids=lambda value: value.rpartition(".")[2])
+def test_the_optimizer_still_has(name, attribute):
+    text = "".join(inspect.getsource(base) for base in found(name).__mro__[:-1])
+    assert f"self.{attribute}" in text, f"{name} has no {attribute} any more"
+
+
+INNER = [name for name in internals.WRAPPERS if name not in internals.STATELESS]
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_the_wrapper_keeps_the_inner_optimizer_in_the_same_place(name):
+    assert "self.optimizer = " in inspect.getsource(found(name)), f"{name} has no optimizer any more"
+
+
+@pytest.mark.parametrize("name", [*internals.WITH_STATE, *internals.STATELESS])
+def test_the_class_is_still_there(name):
+    assert inspect.isclass(found(name))
+
+
+OTHERS = [  # where it is, the attribute
+    ("torch.UntypedStorage", "_cdata"),
+    ("torch.utils._python_dispatch", "TorchDispatchMode"),
+    ("torch.utils._python_dispatch", "_disable_current_modes"),
+    ("torch.utils._pytree", "tree_leaves"),
+    ("deepspeed.comm.comm", "comms_logger"),
+    ("deepspeed.runtime.pipe.engine.PipelineEngine", "_INSTRUCTION_MAP"),
+    ("deepspeed.runtime.pipe.schedule", "TrainSchedule"),
+]
+
+
+@pytest.mark.parametrize("name, attribute", OTHERS, ids=lambda value: value.rpartition(".")[2])
+def test_there_is_still(name, attribute):
+    assert hasattr(found(name), attribute), f"{name} has no {attribute} any more"
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch knows no GPUs")
+def test_there_is_still_a_way_to_clear_workspaces():
+    assert hasattr(torch._C, "_cuda_clearCublasWorkspaces")
+
+
+IN_SOURCES = [  # where it is, the words that must stand there
+    ("deepspeed.comm.comm.timed_op", "func_args = "),
+    ("deepspeed.comm.comm.timed_op", "comms_logger.append(raw_name, log_name, time_elapsed, msg_size)"),
+    ("deepspeed.runtime.zero.partition_parameters", f"param.{internals.SHARD} = "),
+    ("deepspeed.runtime.zero.stage3.IPGBucketZ3", "buffer"),
+    ("deepspeed.runtime.zero.stage_1_and_2.IPGBucket", "buffer"),
+]
+
+
+@pytest.mark.parametrize("name, words", IN_SOURCES)
+def test_its_text_still_says(name, words):
+    assert words in inspect.getsource(found(name)), f"{name} says {words!r} no more"
+
+
+def initialised(stage, keys):
+    """The class of the engine's optimizer, and of the one inside."""
+    import deepspeed
+
+    model = models.build(models.GPT)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration(stage, **keys))
+    with Ledger("cpu") as ledger:
+        ledger.watch(engine)
+    return internals._name(engine.optimizer)
+
+
+FP32_SUMS = {"extra": {"data_types": {"grad_accum_dtype": "fp32"}}}
+USED = [
+    (0, {}, "FP16_UnfusedOptimizer"),
+    (0, {"bf16": False}, "AdamW"),
+    (1, {}, "DeepSpeedZeroOptimizer"),
+    (2, FP32_SUMS, "DeepSpeedZeroOptimizer"),
+    (1, FP32_SUMS, "BF16_Optimizer"),
+    (3, {}, "DeepSpeedZeroOptimizer_Stage3"),
+]
+
+
+@pytest.mark.parametrize("stage, keys, name", USED, ids=[f"{stage}-{name}" for stage, _, name in USED])
+def test_a_stage_still_uses_the_class_it_used(stage, keys, name):
+    assert launch(initialised, ranks=1, arguments={"stage": stage, "keys": keys}, device="cpu")[0].endswith(f".{name}")
+
+
+class Secretive(torch.optim.Optimizer):
+    """Keeps its momentum where nobody looks."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.hidden = [torch.zeros_like(parameter) for group in self.param_groups for parameter in group["params"]]
+
+
+class Wrapper:
+    def __init__(self, inner):
+        self.optimizer = inner
+
+
+@pytest.mark.parametrize("make", [Secretive, lambda parameters: Wrapper(torch.optim.AdamW(parameters))], ids=["inner", "wrapper"])
+def test_an_optimizer_that_nobody_knows_is_refused_by_its_name(make):
+    model = torch.nn.Linear(2, 2)
+    optimizer = make(model.parameters())
+    with Ledger("cpu") as ledger, pytest.raises(TypeError, match=rf"where {__name__}.{type(optimizer).__name__} keeps its tensors.*ledger.label"):
+        ledger.watch(model, optimizer)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adafactor"])
+def test_torchs_own_optimizers_are_known(name):
+    model = torch.nn.Linear(20, 20)
+    optimizer = getattr(torch.optim, name)(model.parameters())
+    with Ledger("cpu") as ledger:
+        ledger.watch(model, optimizer)
+        model(torch.ones(1, 20)).sum().backward()
+        optimizer.step()
+        kept = sum(tensor.untyped_storage().nbytes() for state in optimizer.state.values() for tensor in state.values() if torch.is_tensor(tensor))
+        assert ledger.categories()["optimizer states"] == kept
