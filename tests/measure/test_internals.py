@@ -99,6 +99,7 @@ USED = [
 ]
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("stage, keys, name", USED, ids=[f"{stage}-{name}" for stage, _, name in USED])
 def test_a_stage_still_uses_the_class_it_used(stage, keys, name):
     assert launch(initialised, ranks=1, arguments={"stage": stage, "keys": keys}, device="cpu")[0].endswith(f".{name}")
