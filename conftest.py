@@ -1,9 +1,9 @@
 """Tiers of tests, by what they need: `-m unit`, `-m ranks`, `-m launcher`, `-m lessons`.
 
-    unit      no ranks: formulas, figures, words.  A unit test that starts ranks fails.
-    ranks     real ranks that are counted, not timed: several such tests may share the machine.
-    launcher  real faults within bounds of time: alone on the machine.
-    lessons   stored notebooks, each in one process.
+unit      no ranks: formulas, figures, words.  A unit test that starts ranks fails.
+ranks     real ranks that are counted, not timed: several such tests may share the machine.
+launcher  real faults within bounds of time: alone on the machine.
+lessons   stored notebooks, each in one process.
 """
 
 import pytest
@@ -36,12 +36,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.suffix != ".ipynb")
 
 
-@pytest.fixture(autouse=True)
-def no_ranks_in_unit_tests(request, monkeypatch):
-    if request.node.get_closest_marker("unit"):
-        from helpers.launcher import forked
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Around fixtures too, whatever their scope."""
+    if not item.get_closest_marker("unit"):
+        return (yield)
+    from helpers.launcher import forked
 
-        def refuse(*arguments):
-            raise AssertionError("a unit test started ranks: mark it with pytest.mark.ranks")
+    def refuse(*arguments):
+        raise AssertionError("a unit test started ranks: mark it with pytest.mark.ranks")
 
-        monkeypatch.setattr(forked, "Forkserver", refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forked, "warm_forkserver", refuse)
+        return (yield)

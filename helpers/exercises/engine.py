@@ -42,11 +42,13 @@ class Exercise:
     mistakes: dict[str, Callable] = field(default_factory=dict)
     praise: str = ""
 
-    def check(self, answer):
-        """Show a verdict in words."""
+    def check(self, answer, solution=None):
+        """Show a verdict in words.  Given a `solution`, returns the learner's function where it is right, else the course's."""
         verdict = self.verdict(answer)
         tell(verdict)
         note(self, answer, verdict)
+        if solution is not None:
+            return answer if verdict.startswith("correct") else solution
 
     def verdict(self, answer):
         return before_running(answer, list(self.cases[0]), self.reference, "formula") or self.tried(answer) + reading_note(answer, self.reference)

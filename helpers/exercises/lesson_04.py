@@ -1,8 +1,270 @@
-"""Answers of lesson 04, and the mistakes that people make there."""
+"""Answers of lesson 04: data parallelism, and the mistakes that people make there."""
 
-from helpers import theory
-from helpers.exercises.engine import Exercise, RankExercise
-from helpers.exercises.guesses import guess as guess
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from helpers.exercises.engine import Build, Exercise
+from helpers.exercises.guesses import guess
+
+__all__ = ["accumulation_steps", "average_gradients", "average_in_buckets", "exposed_seconds", "guess", "token_weighted_gradients"]
+
+LAYERS, WIDTH = 3, 6
+
+
+def _model(seed):
+    """The same small model on every rank: linear layers of WIDTH x WIDTH with biases."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+
+
+def _rows(seed, rank):
+    """This rank's own part of a batch."""
+    return torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1000 * seed + rank))
+
+
+def _gradients(model, when=""):
+    return {f"the gradient of {name}{when}": parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def _one_by_one(function, seed):
+    import deepspeed.comm as comm
+
+    model = _model(seed)
+    model(_rows(seed, comm.get_rank())).square().mean().backward()
+    function(model)
+    return _gradients(model)
+
+
+def _sum(model):
+    import deepspeed.comm as comm
+
+    for parameter in model.parameters():
+        comm.all_reduce(parameter.grad)
+
+
+def _twice(model):
+    import deepspeed.comm as comm
+
+    for parameter in model.parameters():
+        comm.all_reduce(parameter.grad)
+        parameter.grad /= comm.get_world_size() ** 2
+
+
+def _first_only(model):
+    import deepspeed.comm as comm
+
+    parameter = next(model.parameters())
+    comm.all_reduce(parameter.grad)
+    parameter.grad /= comm.get_world_size()
+
+
+def _new_tensor(model):
+    import deepspeed.comm as comm
+
+    for parameter in model.parameters():
+        total = parameter.grad.clone()
+        comm.all_reduce(total)
+        total /= comm.get_world_size()
+
+
+average_gradients = Build(
+    "average_gradients",
+    _one_by_one,
+    mistakes={
+        "that is the sum over the ranks; a mean is divided by their number": _sum,
+        "that is divided by the number of ranks twice": _twice,
+        "only the first parameter was averaged": _first_only,
+        "that is this rank's own gradient: the mean must be written into `.grad` itself": _new_tensor,
+    },
+    praise="a mean of means over equal parts is the mean of all, so every rank now has the gradient of the whole batch",
+)
+
+
+class _Messages:
+    """Notes what becomes of the all-reduces that begin while it is entered."""
+
+    def __enter__(self):
+        import deepspeed.comm as comm
+
+        self.begun, self.open, self.blocking, self.real = 0, 0, 0, comm.all_reduce
+        comm.all_reduce = self.all_reduce
+        return self
+
+    def all_reduce(self, *arguments, **options):
+        request = self.real(*arguments, **options)
+        self.begun += 1
+        if request is None:
+            self.blocking += 1
+            return None
+        self.open += 1
+        return SimpleNamespace(wait=lambda *given: self.close(request.wait(*given)), is_completed=request.is_completed)
+
+    def close(self, result):
+        self.open -= 1
+        return result
+
+    def __exit__(self, *problem):
+        import deepspeed.comm as comm
+
+        comm.all_reduce = self.real
+
+
+def _in_buckets(function, seed):
+    """Two steps, of which the second leaves out a layer, so that what the first leaves behind is seen.
+
+    Layers have 6 + 36 elements and a bucket is full with 50 to 79: after two layers.  In the first step the third layer is left over.
+    """
+    import deepspeed.comm as comm
+
+    model, found = _model(seed), {}
+    finish = function(model, 50 + seed % 30)
+    if not callable(finish):
+        raise TypeError(f"average_in_buckets must return a function, to be called after the backward pass; it returned {finish!r}")
+    for step, layers, buckets in ((1, model, 2), (2, model[1:], 1)):
+        with _Messages() as messages:
+            layers(_rows(seed + step, comm.get_rank())).square().mean().backward()
+            found[f"a full bucket is sent during the backward pass, step {step}"] = messages.begun >= 1
+            found[f"the backward pass waits for no message, step {step}"] = messages.blocking == 0 and messages.open == messages.begun
+            finish()
+        found[f"every message is waited for, step {step}"] = messages.open == 0
+        found[f"there are no more messages than buckets, step {step}"] = messages.begun <= buckets
+        found |= _gradients(model, f", step {step}")
+        model.zero_grad(set_to_none=False)
+    return found
+
+
+def _buckets(divide="once", when="full", left_over="sent", waits="at the end", writes="in order", forgets=True):
+    """A reducer that makes the mistake that is named; without one it is right."""
+
+    def average_in_buckets(model, bucket_elements):
+        import deepspeed.comm as comm
+
+        ready, under_way, ranks = [], [], comm.get_world_size()
+
+        def send():
+            bucket = torch.cat([parameter.grad.flatten() for parameter in ready])
+            request = comm.all_reduce(bucket, async_op=True)
+            if waits == "at once":
+                request.wait()
+            under_way.append((request, bucket, list(ready)))
+            ready.clear()
+
+        def add(parameter):
+            waiting = sum(one.numel() for one in ready)
+            if when == "before it overflows" and ready and waiting + parameter.numel() > bucket_elements:
+                send()
+            ready.append(parameter)
+            if when == "full" and waiting + parameter.numel() >= bucket_elements:
+                send()
+
+        def finish():
+            if ready and left_over == "sent":
+                send()
+            for request, bucket, parameters in under_way:
+                if waits == "at the end":
+                    request.wait()
+                mean = bucket / {"never": 1, "once": ranks, "twice": ranks**2, "by two": 2}[divide]
+                parameters = parameters[::-1] if writes == "backwards" else parameters
+                for parameter, part in zip(parameters, mean.split([parameter.numel() for parameter in parameters])):
+                    if writes != "nowhere":
+                        parameter.grad.copy_(part.view_as(parameter))
+            if forgets:
+                under_way.clear()
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(add)
+        return finish
+
+    return average_in_buckets
+
+
+average_in_buckets = Build(
+    "average_in_buckets",
+    _in_buckets,
+    mistakes={
+        "that is the sum over the ranks; divide by their number": _buckets(divide="never"),
+        "that is divided by the number of ranks twice": _buckets(divide="twice"),
+        "divide by the number of ranks, which is not always two": _buckets(divide="by two"),
+        "all gradients waited for the end of the backward pass: send a bucket from the hook, as soon as it is full": _buckets(when="never"),
+        "a bucket is sent when the gradient that fills it has come, not before the one that would make it overflow": _buckets(
+            when="before it overflows"
+        ),
+        "the hook waits for its message, and the backward pass stands still meanwhile: wait in the function that you return": _buckets(
+            waits="at once"
+        ),
+        "the last bucket, which never got full, was not sent": _buckets(left_over="kept"),
+        "the buckets of one step are written back again in the next: forget them when they are done": _buckets(forgets=False),
+        "the parts of a bucket belong to the parameters in the order in which they were put in": _buckets(writes="backwards"),
+        "that is this rank's own gradient: the means must be written back into `.grad`": _buckets(writes="nowhere"),
+    },
+    praise="the last layers' gradients travel while the first layers' are still being computed",
+)
+
+
+def _micro_batches(seed, rank):
+    """Two micro-batches of rows and targets; a target of -100 is padding and counts for nothing.  Every rank has another number of targets."""
+    random = torch.Generator().manual_seed(1000 * seed + rank)
+    found = []
+    for _ in range(2):
+        targets = torch.randint(WIDTH, (8,), generator=random)
+        targets[1 + int(torch.randint(7, (), generator=random)) :] = -100
+        found.append((torch.randn(8, WIDTH, generator=random), targets))
+    return found
+
+
+def _weighted(function, seed):
+    import deepspeed.comm as comm
+
+    model = _model(seed)
+    function(model, _micro_batches(seed, comm.get_rank()))
+    return _gradients(model)
+
+
+def _weighted_by(loss, average=True, tokens_of="all ranks", sums="once"):
+    """A mistaken way to weigh: `loss(logits, targets, tokens, micro-batches)` is what the backward pass starts from."""
+
+    def token_weighted_gradients(model, micro_batches):
+        import deepspeed.comm as comm
+
+        tokens = sum((targets != -100).sum() for _, targets in micro_batches)
+        if tokens_of == "all ranks":
+            comm.all_reduce(tokens)
+        for rows, targets in micro_batches:
+            loss(model(rows), targets, tokens, len(micro_batches)).backward()
+        for parameter in model.parameters():
+            if sums == "once":
+                comm.all_reduce(parameter.grad)
+            if average:
+                parameter.grad /= comm.get_world_size()
+
+    return token_weighted_gradients
+
+
+def _summed(logits, targets, tokens, count):
+    return F.cross_entropy(logits, targets, reduction="sum") / tokens
+
+
+token_weighted_gradients = Build(
+    "token_weighted_gradients",
+    _weighted,
+    mistakes={
+        "that is a mean of means: a token in a short micro-batch counts more than one in a long micro-batch": _weighted_by(
+            lambda logits, targets, tokens, count: F.cross_entropy(logits, targets) / count
+        ),
+        "that is a sum of the micro-batches' means: a token in a short micro-batch counts more than one in a long micro-batch": _weighted_by(
+            lambda logits, targets, tokens, count: F.cross_entropy(logits, targets)
+        ),
+        "that weighs the tokens of one rank equally, but not those of different ranks: count the tokens of all ranks": _weighted_by(
+            _summed, tokens_of="this rank"
+        ),
+        "that is divided by the ranks once too often: the sums of all ranks belong to the tokens of all ranks": _weighted_by(_summed),
+        "that is this rank's part: the gradients of all ranks must be summed": _weighted_by(_summed, average=False, sums="never"),
+    },
+    praise="sums and counts are added over micro-batches and ranks, and divided once, so every token counts the same",
+)
 
 accumulation_steps = Exercise(
     reference=lambda train_batch, micro_batch, ranks: train_batch / (micro_batch * ranks),
@@ -12,31 +274,30 @@ accumulation_steps = Exercise(
         "that is a rank's share of the batch; it is cut into micro-batches": lambda train_batch, micro_batch, ranks: train_batch / ranks,
         "the other way round": lambda train_batch, micro_batch, ranks: micro_batch * ranks / train_batch,
     },
-    praise="with twice the ranks, half the accumulation keeps the same learning",
+    praise="with twice the ranks, half the accumulation keeps the same batch, and so the same learning",
 )
-data_parallel_step_bytes = Exercise(
-    reference=lambda parameters, ranks, element, accumulation: theory.wire_bytes("all_reduce", element * parameters, ranks),
+
+
+def _exposed(compute, accumulation, message):
+    return max(0.0, message - 2 / 3 * compute / accumulation)
+
+
+exposed_seconds = Exercise(
+    reference=_exposed,
     cases=(
-        {"parameters": 220_544, "ranks": 4, "element": 2, "accumulation": 4},
-        {"parameters": 1_000_000, "ranks": 2, "element": 4, "accumulation": 8},
+        {"compute": 0.6, "accumulation": 4, "message": 0.2},
+        {"compute": 0.6, "accumulation": 1, "message": 0.2},
+        {"compute": 3.0, "accumulation": 8, "message": 0.5},
     ),
     mistakes={
-        "the gradients are averaged once per step, not once per micro-batch": lambda parameters, ranks, element, accumulation: (
-            accumulation * theory.wire_bytes("all_reduce", element * parameters, ranks)
+        "only the last micro-batch's backward pass has gradients to send": lambda compute, accumulation, message: max(0.0, message - 2 / 3 * compute),
+        "nothing can be sent during a forward pass: two thirds of a micro-batch are backward": lambda compute, accumulation, message: max(
+            0.0, message - compute / accumulation
         ),
-        "that is what is logged, the size of the message; a ring sends more": lambda parameters, ranks, element, accumulation: element * parameters,
-        "an all-reduce is a reduce-scatter and an all-gather": lambda parameters, ranks, element, accumulation: theory.wire_bytes(
-            "all_gather", element * parameters, ranks
+        "time cannot be gained back: where the message is hidden, nothing is exposed": lambda compute, accumulation, message: (
+            message - 2 / 3 * compute / accumulation
         ),
+        "that is the whole message; part of it hides behind the backward pass": lambda compute, accumulation, message: message,
     },
-    praise="accumulation is free on the wire",
-)
-mean_over_sequences = RankExercise(
-    expected=lambda rank, ranks: sum(10 * (other + 1) ** 2 for other in range(ranks)) / sum(other + 1 for other in range(ranks)),
-    mistakes={
-        "that is the mean of the means; a rank with more sequences must count more": lambda rank, ranks: 10 * (ranks + 1) / 2,
-        "that is its own mean: nothing was communicated": lambda rank, ranks: 10 * (rank + 1),
-        "that is a sum: divide by all sequences": lambda rank, ranks: sum(10 * (other + 1) ** 2 for other in range(ranks)),
-    },
-    praise="sum the losses and the counts, then divide",
+    praise="accumulation saves bytes and shrinks what they can hide behind",
 )

@@ -7,6 +7,8 @@ from helpers.launcher.jobs import LaunchError
 from tests.exercises.averaging import half, in_place, make, mean_solution, total, trial
 from tests.exercises.course import of_kind, solutions
 
+pytestmark = pytest.mark.ranks
+
 EXERCISES, BUILDS, SOLUTIONS = of_kind(RankExercise), of_kind(Build), solutions()
 MISTAKES = [(name, words, wrong) for name, build in BUILDS.items() for words, wrong in build.mistakes.items()]
 

@@ -8,6 +8,8 @@ import pytest
 from helpers.paths import ROOT
 from tests import nbval_options
 
+pytestmark = pytest.mark.ranks
+
 LESSON = "01_transformer_layers.ipynb"
 
 

@@ -31,6 +31,7 @@ def profiled_steps():
     return (current, peak), (running[-1], max(running))
 
 
+@pytest.mark.ranks
 def test_equals_torchs_profiler_to_the_byte():
     ledger, profiler = launch(profiled_steps, ranks=1, device="cpu")[0]
     assert ledger == profiler
@@ -75,6 +76,7 @@ def step_of_plain_torch():
     return ledger.snapshots, ledger.history()
 
 
+@pytest.mark.ranks
 def test_categories_sum_to_the_total_at_every_event():
     snapshots, history = launch(step_of_plain_torch, ranks=1, device="cpu")[0]
     for snapshot in snapshots:
@@ -87,6 +89,7 @@ def test_categories_sum_to_the_total_at_every_event():
     assert last == snapshots[-1].categories
 
 
+@pytest.mark.ranks
 def test_plain_torch_by_category():
     snapshots, _ = launch(step_of_plain_torch, ranks=1, device="cpu")[0]
     parameters = theory.gpt_parameters(models.TINY)
@@ -120,6 +123,7 @@ def losses(counted):
     return found
 
 
+@pytest.mark.ranks
 def test_counting_changes_no_loss():
     with_ledger, without = (launch(losses, ranks=2, arguments={"counted": counted}, device="cpu") for counted in (True, False))
     assert list(with_ledger) == list(without)

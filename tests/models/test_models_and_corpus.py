@@ -53,6 +53,7 @@ def shard_shapes(stage):
         return tuple(weight.shape), round(weight.std().item(), 3), hasattr(weight, "ds_tensor")
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("stage", [2, 3])
 def test_build_partitions_exactly_at_stage_3_and_initialises_right(stage):
     for shape, deviation, partitioned in launch(shard_shapes, ranks=2, arguments={"stage": stage}, device="cpu"):

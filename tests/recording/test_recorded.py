@@ -191,11 +191,13 @@ def out_of_memory_on_the_last(size):
     deepspeed.comm.barrier()
 
 
+@pytest.mark.ranks
 def test_a_rank_out_of_memory_is_noted(monkeypatch):
     monkeypatch.setitem(table.EXPERIMENTS, "tensor", replace(table.EXPERIMENTS["tensor"], function=out_of_memory_on_the_last))
     assert "out of memory" in record.run("tensor", 2, {"size": "tiny"}, "cpu")["error"]
 
 
+@pytest.mark.ranks
 def test_a_run_that_is_recorded_again_replaces_the_one_before(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "MESSAGES", [1024])
     paths = {record.record("bandwidth", [], (1, 2), "cpu", tmp_path) for _ in range(2)}
@@ -226,6 +228,7 @@ def test_the_recorder_names_what_is_wrong(words, said, tmp_path):
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("experiment", [name for name, experiment in table.EXPERIMENTS.items() if not experiment.needs_gpu])
 def test_the_recorder_records(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "MESSAGES", [1024, 4096])

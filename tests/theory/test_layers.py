@@ -5,6 +5,8 @@ from helpers import launch, models, theory
 from helpers.models import GPTSize
 from tests.support import configuration
 
+pytestmark = [pytest.mark.ranks, pytest.mark.together]
+
 CASES = [
     (size, batch, length, dtype, kernel)
     for size, batch, length in ((GPTSize(), 2, 64), (GPTSize(260, 48, 32, 2, 4), 3, 40), (GPTSize(300, 128, 96, 1, 2), 1, 128))

@@ -8,6 +8,8 @@ from helpers import launch, models, theory
 from helpers.models import GPTSize
 from tests.support import configuration
 
+pytestmark = pytest.mark.ranks
+
 SIZES = (
     GPTSize(),
     GPTSize(vocabulary=257, context=24, width=36, layers=3, heads=3),

@@ -140,6 +140,7 @@ def run(size, zero, dtype, replicas):
     return events, traffic, sum(p.numel() for p in model.parameters()), (blocks, first, last), engine.stage_id
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("ranks, replicas, zero, dtype", [(2, 1, 0, "fp32"), (3, 1, 1, "bf16"), (4, 1, 0, "fp32"), (4, 2, 1, "bf16")])
 def test_a_real_pipeline_to_the_byte(ranks, replicas, zero, dtype):
     size, element = models.TINY, {"bf16": 2, "fp32": 4}[dtype]

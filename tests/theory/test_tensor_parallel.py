@@ -40,6 +40,7 @@ def hold(size, tensor_ranks, stage, dtype):
     return kept["activations"], between.categories, [getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.module.parameters()]
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("ranks, tensor_ranks, stage, dtype", [(2, 2, 0, "bf16"), (4, 4, 0, "fp32"), (4, 2, 1, "bf16"), (4, 2, 2, "fp32")])
 def test_tensor_parallel_ranks_to_the_byte(size, ranks, tensor_ranks, stage, dtype):
