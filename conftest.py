@@ -1,9 +1,9 @@
 """Tiers of tests, by what they need: `-m unit`, `-m ranks`, `-m launcher`, `-m lessons`.
 
-    unit      no ranks: formulas, figures, words.  A unit test that starts ranks fails.
-    ranks     real ranks that are counted, not timed: several such tests may share the machine.
-    launcher  real faults within bounds of time: alone on the machine.
-    lessons   stored notebooks, each in one process.
+unit      no ranks: formulas, figures, words.  A unit test that starts ranks fails.
+ranks     real ranks that are counted, not timed: several such tests may share the machine.
+launcher  real faults within bounds of time: alone on the machine.
+lessons   stored notebooks, each in one process.
 """
 
 import pytest

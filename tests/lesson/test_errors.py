@@ -8,6 +8,7 @@ def fails():
     raise ValueError("this batch is empty")
 
 
+@pytest.mark.ranks
 def test_a_launch_that_fails_on_purpose_is_printed_as_it_would_be_shown(capsys):
     with expected_error():
         launch(fails, ranks=1)
