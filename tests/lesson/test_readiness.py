@@ -7,6 +7,7 @@ import pytest
 from helpers.lesson import readiness
 
 
+@pytest.mark.ranks
 def test_this_machine_is_ready():
     done = subprocess.run([sys.executable, "-m", "helpers.lesson.readiness"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
