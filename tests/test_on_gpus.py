@@ -9,7 +9,7 @@ from tests.support import configuration
 GPUS = gpu_count()
 MiB = 2**20
 MOST_WORKSPACES = 128 * MiB
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="no GPU on this machine")
+pytestmark = [pytest.mark.ranks, pytest.mark.skipif(GPUS == 0, reason="no GPU on this machine")]
 
 
 def all_reduce():

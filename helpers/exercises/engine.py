@@ -85,32 +85,28 @@ class RankExercise:
         tolerance: how far a float may be off, relative to the largest of its list.
     """
 
+    inputs: Callable
     expected: Callable
     mistakes: dict[str, Callable] = field(default_factory=dict)
     praise: str = ""
-    inputs: Callable | None = None  # None: no arguments, and `expected` and the mistakes get the number of ranks in their place
     worlds: Sequence[int] = WORLDS
     tolerance: float = 1e-5
 
     def check(self, answer):
         """Run the function in ranks, on the CPU, and show a verdict in words."""
-        wanted = list(self.given(2, random.Random(0))[0])
+        wanted = list(self.inputs(2, random.Random(0))[0])
         verdict = before_running(answer, wanted, None, "code")
         if not verdict:
             verdict = in_worlds(self.worlds, partial(self.run, answer), self.praise) + reading_note(answer)
         tell(verdict)
         note(self, answer, verdict)
 
-    def given(self, ranks, generator):
-        return self.inputs(ranks, generator) if self.inputs else [{} for _ in range(ranks)]
-
     def run(self, answer, ranks, seed):
-        given = self.given(ranks, random.Random(seed))
+        given = self.inputs(ranks, random.Random(seed))
         return self.verdict(run_patiently(call_with_own, ranks, {"function": answer, "given": given}), given)
 
     def verdict(self, reports, given):
         """Words on what is wrong with what the ranks returned for what they were given, else ""."""
-        given = given if self.inputs else len(reports)
         for rank, got in enumerate(reports):
             expected = self.expected(rank, given)
             who = f"rank {rank} of {len(reports)}"

@@ -29,7 +29,8 @@ HINTS = (
     (r"Default process group has not been initialized", "call deepspeed.init_distributed() first"),
     (r"CUDA out of memory", "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO stage"),
     (r"name '\w+' is not defined", "a rank knows what its function uses when `launch` is called: run the cell that defines the name first"),
-    (r"^lost its connection", "no rank failed before: one has closed its connections, as `destroy_process_group` does"),
+    (r"\Alost its connection", "no rank failed before: one has closed its connections, as `destroy_process_group` does"),
+    (r"gloo::EnforceNotMet", "a message had another size than the rank expected: all ranks must send the same tensors, in the same order"),
     (r"No module named", "the module is not installed in the course's environment, or its folder is not on sys.path"),
 )
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
@@ -201,6 +202,7 @@ def first_to_fail(failed):
 def failure(outcomes, out_of_memory=False):
     """The error of a job in which a rank failed."""
     guilty = first_to_fail([outcome for outcome in outcomes if outcome.failed])
+    told = ""
     if guilty.error:
         first, lines = error_lines(guilty)
         if guilty.notices == "collective" and LOST.search(first):
@@ -208,7 +210,8 @@ def failure(outcomes, out_of_memory=False):
     else:
         first = exit_words(guilty.status, out_of_memory)
         lines = short_traceback(guilty.where()) + (last_words(guilty) if guilty.status and guilty.status > 0 else [])
-    message = "\n".join([f"rank {guilty.rank} of {len(outcomes)} {first}", *lines, *hint(first)])
+        told = guilty.text
+    message = "\n".join([f"rank {guilty.rank} of {len(outcomes)} {first}", *lines, *hint(f"{first}\n{told}")])
     return RankError(steady(message), guilty.rank, [outcome.text for outcome in outcomes])
 
 

@@ -15,7 +15,7 @@ SOLUTIONS = solutions()
 
 
 def given(exercise, ranks, seed=1):
-    return exercise.given(ranks, random.Random(seed))
+    return exercise.inputs(ranks, random.Random(seed))
 
 
 def reports(exercise, answer, arguments):

@@ -364,6 +364,18 @@ def test_one_rank_hangs(fault, tmp_path):
     assert len(messages) == 1 and error.rank == 2
 
 
+def sends_another_size():
+    import torch
+
+    group = meet()
+    group.all_reduce(torch.ones(1000 if group.get_rank() == 1 else 10))
+
+
+def test_messages_of_different_sizes_are_explained():
+    error, _ = fail(sends_another_size, {}, 2)
+    assert "Hint: a message had another size than the rank expected" in str(error)
+
+
 def alone_in_collective(others):
     """Rank 2 enters a collective; the others return, or wait in another one."""
     import torch

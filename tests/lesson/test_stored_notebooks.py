@@ -16,13 +16,6 @@ VERDICT = re.compile("(?:[✓✗○] )?(correct|not yet|not written yet)")
 IGNORED = {"nbval-ignore-output", "nbval-skip"}
 
 
-BEING_REWRITTEN = {"04"}
-
-
-def written():
-    return [path for path in lessons() if path.name[:2] not in BEING_REWRITTEN]
-
-
 def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
 
@@ -94,7 +87,7 @@ def test_nothing_varies_in_the_metadata(page):
     assert set(page.metadata) == {"kernelspec", "language_info"} and page.metadata.language_info == LANGUAGE
 
 
-@pytest.mark.parametrize("path", written(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
 def test_an_error_is_shown_and_stops_nothing(path):
     """Neither Run All, nor a script made with nbconvert; JupyterLab's table of contents would mark it as an accident."""
     for cell in code_cells(nbformat.read(path, as_version=4)):
@@ -102,13 +95,13 @@ def test_an_error_is_shown_and_stops_nothing(path):
         assert not any(output.output_type == "error" for output in cell.outputs)
 
 
-@pytest.mark.parametrize("path", written(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
 def test_solutions_are_folded_with_what_their_checks_say(path):
     solutions = [cell for cell in nbformat.read(path, as_version=4).cells if "solution" in cell.metadata.get("tags", [])]
     assert solutions and all(cell.metadata.jupyter == {"source_hidden": True, "outputs_hidden": True} for cell in solutions)
 
 
-@pytest.mark.parametrize("path", written(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
 def test_a_lesson_ends_with_links_to_the_next_and_to_the_map(path):
     following = lessons()[lessons().index(path) + 1 :][:1]
     links = re.findall(r"\]\((.+?)\)", nbformat.read(path, as_version=4).cells[-1].source)
