@@ -1,7 +1,7 @@
 # Two commands: `make lab` opens the course, `make test` tests it.  Both set everything up first.
 PYTHON ?= python3
 LESSON ?=
-WORKERS ?= 2
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 .PHONY: help lab test test-quick test-gpu record check refresh lint bench reset clean setup
@@ -14,11 +14,11 @@ lab: setup  ## set up, check this machine, and open the course in JupyterLab
 	@$(BIN)/python -m helpers.lesson.copies open
 
 test: setup lint  ## set up, then run everything that CI runs
-	@$(BIN)/python -m pytest -m "not launcher" -n $(WORKERS) --dist loadgroup tests notebooks $$($(BIN)/python tests/nbval_options.py)
-	@$(BIN)/python -m pytest -m launcher tests/launcher
+	@$(BIN)/python -m pytest -m "not launcher" -n 3 $(SIDE_BY_SIDE) tests notebooks $$($(BIN)/python tests/nbval_options.py)
+	@$(BIN)/python -m pytest -m launcher -n 2 $(SIDE_BY_SIDE) tests/launcher
 
 test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less than a minute
-	@$(BIN)/python -m pytest -m "unit or lessons" -n $(WORKERS) --dist loadgroup tests notebooks/$(or $(LESSON),00)_*.ipynb $$($(BIN)/python tests/nbval_options.py)
+	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests notebooks/$(or $(LESSON),00)_*.ipynb $$($(BIN)/python tests/nbval_options.py)
 
 test-gpu: setup  ## on a machine with GPUs: execute every lesson there, and check what does not depend on the device
 	@$(BIN)/python -m pytest tests/test_on_gpus.py tests/recording notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=300

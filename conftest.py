@@ -4,6 +4,8 @@ unit      no ranks: formulas, figures, words.  A unit test that starts ranks fai
 ranks     real ranks that are counted, not timed: several such tests may share the machine.
 launcher  real faults within bounds of time: alone on the machine.
 lessons   stored notebooks, each in one process.
+
+With several processes a file's tests stay in one of them (`--dist loadfile`): they share a kernel, or costly fixtures.
 """
 
 import pytest
@@ -24,16 +26,17 @@ def tier(item):
 def pytest_configure(config):
     for name in TIERS:
         config.addinivalue_line("markers", f"{name}: a tier, see conftest.py")
-    config.addinivalue_line("markers", "together: tests of a file that share a costly fixture, and so a process")
 
 
 def pytest_collection_modifyitems(items):
-    """Mark every test with its tier; what shares a kernel or a fixture of a module stays in one process; the longest come first."""
+    """Mark every test with its tier.  Files with ranks come first, since they take longest, and those with none fill what is left."""
     for item in items:
         item.add_marker(tier(item))
-        if item.path.suffix == ".ipynb" or item.get_closest_marker("together"):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-    items.sort(key=lambda item: item.path.suffix != ".ipynb")
+    order = {"ranks": 0, "lessons": 1, "unit": 2, "launcher": 3}
+    first = {}
+    for item in items:
+        first[item.path] = min(first.get(item.path, 3), min(order[mark.name] for mark in item.iter_markers() if mark.name in order))
+    items.sort(key=lambda item: first[item.path])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 
-__all__ = ["accumulation_steps", "average_gradients", "average_in_buckets", "exposed_seconds", "guess", "token_weighted_gradients"]
+__all__ = ["accumulation_steps", "average_gradients", "average_in_buckets", "exposed_seconds", "guess", "weighted_gradients"]
 
 LAYERS, WIDTH = 3, 6
 
@@ -226,7 +226,7 @@ def _weighted(function, seed):
 def _weighted_by(loss, average=True, tokens_of="all ranks", sums="once"):
     """A mistaken way to weigh: `loss(logits, targets, tokens, micro-batches)` is what the backward pass starts from."""
 
-    def token_weighted_gradients(model, micro_batches):
+    def weighted_gradients(model, micro_batches):
         import deepspeed.comm as comm
 
         tokens = sum((targets != -100).sum() for _, targets in micro_batches)
@@ -240,15 +240,15 @@ def _weighted_by(loss, average=True, tokens_of="all ranks", sums="once"):
             if average:
                 parameter.grad /= comm.get_world_size()
 
-    return token_weighted_gradients
+    return weighted_gradients
 
 
 def _summed(logits, targets, tokens, count):
     return F.cross_entropy(logits, targets, reduction="sum") / tokens
 
 
-token_weighted_gradients = Build(
-    "token_weighted_gradients",
+weighted_gradients = Build(
+    "weighted_gradients",
     _weighted,
     mistakes={
         "that is a mean of means: a token in a short micro-batch counts more than one in a long micro-batch": _weighted_by(

@@ -65,7 +65,7 @@ def read(path: Path) -> Lesson:
         exercises=sum(int(found) for found in re.findall(r"Difficulty \d of 5, (\d+) minutes", everything)),
         optional=int((re.search(r"(\d+) optional", minutes) or [0, 0])[1]),
         needs=tuple(between(needs)),
-        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\b", everything))),
+        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", everything))),
     )
 
 

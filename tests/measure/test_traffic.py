@@ -5,7 +5,7 @@ from helpers import launch, models, theory
 from helpers.measure.traffic import Traffic
 from tests.support import configuration
 
-pytestmark = [pytest.mark.ranks, pytest.mark.together]
+pytestmark = pytest.mark.ranks
 
 ELEMENTS = 1 << 18
 FRAME = 48  # bytes that gloo puts before each message

@@ -5,7 +5,7 @@ from helpers import launch, models, theory
 from helpers.models import GPTSize
 from tests.support import configuration
 
-pytestmark = [pytest.mark.ranks, pytest.mark.together]
+pytestmark = pytest.mark.ranks
 
 CASES = [
     (size, batch, length, dtype, kernel)
