@@ -2,7 +2,7 @@
 
 unit      no ranks: formulas, figures, words.  A unit test that starts ranks fails.
 ranks     real ranks that are counted, not timed: several such tests may share the machine.
-launcher  real faults within bounds of time: alone on the machine.
+launcher  real faults within bounds of time: beside nothing but each other.
 lessons   stored notebooks, each in one process.
 
 With several processes a file's tests stay in one of them (`--dist loadfile`): they share a kernel, or costly fixtures.

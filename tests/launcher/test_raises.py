@@ -314,7 +314,9 @@ def test_a_connection_that_is_closed_while_no_rank_fails():
         group.destroy_process_group() if group.get_rank() == 2 else group.barrier()
 
     error, _ = fail(job, {}, 3)
-    assert re.match("rank [01] of 3 lost its connection to another rank: RuntimeError: .*(closed by peer|reset by peer|[Bb]roken pipe)", str(error)), error
+    assert re.match(
+        "rank [01] of 3 lost its connection to another rank: RuntimeError: .*(closed by peer|reset by peer|[Bb]roken pipe)", str(error)
+    ), error
     assert "group.barrier()" in str(error) and "Hint: no rank failed before" in str(error)
 
 

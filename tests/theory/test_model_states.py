@@ -38,8 +38,8 @@ class Case:
         return self.dtype == "bf16" and not self.grad_accum_dtype and self.zero.get("contiguous_gradients", True)
 
 
-STATES = [Case(stage, dtype, bucket) for stage, dtype, bucket in itertools.product((0, 1, 2, 3), ("bf16", "fp32"), (5_000, 200_000))]
-RUNS = [(SIZES[0], 1), (SIZES[0], 2), (SIZES[1], 2), (SIZES[1], 4), (SIZES[2], 4)]
+SMALL, LARGE = 5_000, 200_000  # `reduce_bucket_size`: less than most parameters, and more than any
+RUNS = [(SIZES[0], 1, SMALL), (SIZES[0], 2, LARGE), (SIZES[1], 2, SMALL), (SIZES[1], 4, LARGE), (SIZES[2], 4, SMALL)]
 LIVE, REUSE, PREFETCH = "stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"
 KNOBS = [
     *(Case(stage, accumulation=accumulation) for stage in (1, 2, 3) for accumulation in (1, 3)),
@@ -99,9 +99,10 @@ def assert_predicted_to_the_byte(size, ranks, cases):
     return peaks
 
 
-@pytest.mark.parametrize("size, ranks", RUNS, ids=lambda value: getattr(value, "width", value))
-def test_predicted_to_the_byte(size, ranks):
-    peaks = assert_predicted_to_the_byte(size, ranks, STATES)
+@pytest.mark.parametrize("size, ranks, bucket", RUNS, ids=lambda value: getattr(value, "width", value))
+def test_predicted_to_the_byte(size, ranks, bucket):
+    states = [Case(stage, dtype, bucket) for stage, dtype in itertools.product((0, 1, 2, 3), ("bf16", "fp32"))]
+    peaks = assert_predicted_to_the_byte(size, ranks, states)
     assert_peaks(peaks, ranks)
 
 
