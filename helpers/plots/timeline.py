@@ -14,6 +14,16 @@ KINDS = {  # of what a rank does: colour and hatch
 }
 
 
+def side_by_side(boxes):
+    """For each box the lowest lane in which no box before it is still going on."""
+    ends, lanes = [], []
+    for _, _, start, end in boxes:
+        lane = next((lane for lane, free in enumerate(ends) if free <= start), len(ends))
+        ends[lane : lane + 1] = [end]
+        lanes.append(lane)
+    return lanes
+
+
 def timeline(rows, title, x):
     """Boxes over time, a row for each thing that goes on by itself, for instance a rank's computation and its messages.
 
@@ -29,13 +39,17 @@ def timeline(rows, title, x):
         raise ValueError(f"kinds of boxes are {', '.join(KINDS)}; not {', '.join(sorted(unknown))}")
     span = max(end for boxes in rows.values() for *_, end in boxes)
     with matplotlib.style.context(STYLE):
-        figure, axes = new_figure(figsize=(9, 0.9 + 0.36 * len(rows)))
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.4 * len(rows)))
         for row, boxes in enumerate(rows.values()):
-            for kind, label, start, end in boxes:
+            lanes = side_by_side(boxes)
+            height = 0.8 / (1 + max(lanes))
+            for lane, (kind, label, start, end) in zip(lanes, boxes):
                 colour, hatch = KINDS[kind]
-                axes.add_patch(Rectangle((start, row + 0.1), end - start, 0.8, facecolor=colour, hatch=hatch, edgecolor="white", alpha=0.85))
+                bottom = row + 0.1 + lane * height
+                axes.add_patch(Rectangle((start, bottom), end - start, height, facecolor=colour, hatch=hatch, edgecolor="white"))
                 if end - start > 0.011 * span * len(label):  # else it would not be read
-                    axes.text((start + end) / 2, row + 0.5, label, ha="center", va="center", fontsize=8, color="white", clip_on=True, weight="bold")
+                    middle = ((start + end) / 2, bottom + height / 2)
+                    axes.text(*middle, label, ha="center", va="center", fontsize=8 if height > 0.3 else 6, color="white", weight="bold")
         axes.set(title=title, xlabel=x, xlim=(0, 1.01 * span), ylim=(len(rows), 0))
         axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
         axes.grid(False)

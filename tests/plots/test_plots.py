@@ -7,6 +7,7 @@ import pytest
 from helpers import plots
 from helpers.measure.ledger import CATEGORIES, History
 from helpers.plots.style import picture
+from helpers.plots.timeline import side_by_side
 
 STATES = {"parameters": 4_000_000, "gradients": 2_000_000}
 HISTORY = History(
@@ -103,3 +104,15 @@ def test_phases_are_equally_wide_and_cover_every_event():
 
 def test_the_digits_of_a_sum_say_who_is_in_it():
     assert plots.contributors(4000) == [3] and plots.contributors(1101) == [0, 2, 3] and plots.contributors(0) == []
+
+
+def test_boxes_that_overlap_are_drawn_in_lanes_of_their_own():
+    boxes = [("all-reduce", "1", 0, 4), ("all-reduce", "2", 1, 5), ("all-reduce", "3", 4, 6), ("all-reduce", "4", 4.5, 6)]
+    assert side_by_side(boxes) == [0, 1, 0, 2]
+    plot = plots.timeline({"work": [("backward", "", 0, 3)], "sending": boxes}, "Title", "milliseconds")
+    assert plot.sentence == "Figure: Title, milliseconds. work: 1 until 3; sending: 4 until 6."
+
+
+def test_a_kind_of_box_without_a_look_is_refused():
+    with pytest.raises(ValueError, match="kinds of boxes are forward, backward, all-reduce, waiting; not dancing"):
+        plots.timeline({"work": [("dancing", "", 0, 1)]}, "Title", "ms")
