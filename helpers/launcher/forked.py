@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from helpers.launcher.environment import environment, server_environment
@@ -102,15 +102,6 @@ class Forkserver:
             return False
         return True
 
-    def alive(self):
-        """Whether it will serve: also one that was warmed and then left idle may have ended."""
-        try:
-            if not self.ready and self.has_written(0):
-                self.become_ready()
-        except LaunchError:
-            return False
-        return self.stop_ranks() if self.ready else self.process.poll() is None
-
     def close(self):
         """End the forkserver and, with it, every rank."""
         os.close(self.life)
@@ -134,7 +125,12 @@ def begin_warming(device):
 
 
 def warm_forkserver(device, progress):
-    if (server := _forkservers.get(device)) and not server.alive():
+    """The forkserver of a device, its imports done.  One that was started before and has died, or dies while it is waited for, is replaced."""
+    if earlier := _forkservers.get(device):
+        with suppress(LaunchError):
+            earlier.warm_up(progress)
+            if earlier.stop_ranks():
+                return earlier
         forget_forkserver(device)
     server = begin_warming(device)
     try:

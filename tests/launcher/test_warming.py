@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import cloudpickle
 import psutil
@@ -48,6 +49,15 @@ def test_one_that_dies_while_it_is_warmed_is_replaced(notebook):
     forkserver.kill()
     assert notebook.run(RANKS)[0]["status"] == "ok"
     assert running([forkserver]) == [] and len(running(notebook.processes())) == 1
+
+
+def test_one_that_dies_while_a_launch_waits_for_it_is_replaced():
+    forked.forget_forkserver("cpu")
+    earlier = forked.begin_warming("cpu")
+    killer = threading.Timer(0.3, earlier.process.kill)
+    killer.start()
+    assert launch(lambda: os.environ["RANK"], 2) == ["0", "1"]
+    assert not killer.is_alive() and earlier.process.returncode == -signal.SIGKILL
 
 
 def test_a_script_starts_nothing_before_it_launches():
