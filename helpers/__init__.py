@@ -17,9 +17,10 @@ LAZY = {  # a name that is not a module of this package: the module that has it
     "Traffic": "helpers.measure.traffic",
     "expected_error": "helpers.lesson.errors",
     "launch": "helpers.launcher.jobs",
+    "preload": "helpers.launcher.forked",
 }
 MODULES = {"recorded": "helpers.recording.recorded"}
-__all__ = ["Clock", "Ledger", "SavedActivations", "Traffic", "corpus", "expected_error", "launch", "models", "plots", "recorded", "theory"]
+__all__ = ["Clock", "Ledger", "SavedActivations", "Traffic", "corpus", "expected_error", "launch", "models", "plots", "preload", "recorded", "theory"]
 
 
 def __getattr__(name):

@@ -9,10 +9,13 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+from helpers.paths import WORK
 
 TESTED = ("0.19.8", "f47dfa001cbbdeb6ec25d9b88f0c98328e620c2cb4d90c7f48c88a242541dd30")  # DeepSpeed's version and the SHA-256 of its text
 WRITTEN_AT_BUILD = {"git_version_info_installed.py"}
@@ -27,11 +30,29 @@ def files():
 
 @functools.cache
 def text():
-    """All of it, as bytes (5.9 MB).  Warns where it is not the tested text."""
+    """All of it, as bytes (5.9 MB).  Warns where it is not the tested text, which is kept in one file: to read 750 takes longer than a step."""
+    kept = WORK / f".text-of-deepspeed-{importlib.metadata.version('deepspeed')}"
+    with suppress(OSError):
+        if not difference(whole := kept.read_bytes()):
+            return whole
     whole = b"".join(path.read_bytes() for path in files())
     if problem := difference(whole):
         warnings.warn(problem, stacklevel=2)
+    else:
+        with suppress(OSError):  # a checkout that may not be written to
+            keep(whole, kept)
     return whole
+
+
+def keep(whole, file):
+    """Write a file that other ranks see at once with all of its bytes, or not at all."""
+    file.parent.mkdir(exist_ok=True)
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(whole)
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def difference(whole):

@@ -16,6 +16,7 @@ def environment(device, ranks, port):
         **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), loopback),  # whatever a cluster's environment says
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
+        "LOCAL_SIZE": str(ranks),  # without it DeepSpeed asks `numactl` at every reduction how many CPUs there are to be "devices"
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }

@@ -5,6 +5,7 @@ A back end offers `prepare`, `start`, `ask_stacks` and `stop`, and gives the ker
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import selectors
@@ -30,7 +31,7 @@ class Forkserver:
     """The kernel's end of `helpers/launcher/forkserver.py`."""
 
     def __init__(self, device):
-        self.device, self.ready = device, False
+        self.device, self.ready, self.preloaded = device, False, set()
         self.socket, control = socket.socketpair()
         life, self.life = os.pipe()
         main_thread = threading.current_thread() is threading.main_thread()
@@ -87,8 +88,21 @@ class Forkserver:
         if message["kind"] == "failed":
             raise LaunchError(f"torch and DeepSpeed could not be imported; `make check` says what is missing\n{message['reason']}")
         self.ready = True
-        if (threads := message["threads"]) > 1:
-            print(f"note: {threads} threads run where torch and DeepSpeed were imported, and a fork copies one: a rank that needs another may hang")
+        tell_of_threads(message["threads"], "torch and DeepSpeed")
+
+    def preload(self, names, progress):
+        """Import what a notebook asked for and this server has not tried yet."""
+        if not (new := [name for name in names if name not in self.preloaded]):
+            return
+        self.preloaded.update(new)  # what fails is said once; a rank that needs it says more
+        progress.say(f"importing {', '.join(new)} once for all ranks to come")
+        self.send(kind="preload", names=new, path=[str(entry) for entry in sys.path])
+        while not self.has_written(0.1):
+            progress.tick()
+        message = self.receive()
+        for name, reason in message["failed"].items():
+            print(f"note: {name} could not be imported before the ranks start: {reason.strip().splitlines()[-1]}")
+        tell_of_threads(message["threads"], ", ".join(new))
 
     def stop_ranks(self):
         """Kill what is left of a job and wait until it is gone.  Returns whether the forkserver has answered, and so is well."""
@@ -114,7 +128,29 @@ class Forkserver:
         self.log.close()
 
 
-_forkservers: dict[str, Forkserver] = {}  # by device; the one sanctioned piece of module state
+_forkservers: dict[str, Forkserver] = {}  # by device; beside the names below the one sanctioned piece of module state
+_preloaded: list[str] = []  # what this kernel asked for, in order
+
+
+def preload(*names):
+    """Import libraries once for all ranks of the launches to come, where each rank would import them again in each launch.
+
+    Args:
+        names: modules, or what is looked up in them, since large libraries import their parts on demand: "peft", "transformers.Trainer".
+
+    Raises:
+        ModuleNotFoundError: a library is not installed.
+    """
+    for name in names:
+        if importlib.util.find_spec(library := name.partition(".")[0]) is None:
+            raise ModuleNotFoundError(f"{library} is not installed here: there is nothing to preload")
+    _preloaded.extend(name for name in names if name not in _preloaded)
+
+
+def tell_of_threads(threads, libraries):
+    """A note where a fork would lose some."""
+    if threads > 1:
+        print(f"note: {threads} threads run where {libraries} were imported, and a fork copies one: a rank that needs another may hang")
 
 
 def begin_warming(device):
@@ -157,6 +193,11 @@ class ForkedJob:
     def prepare(self, progress):
         """What may take long and may be interrupted."""
         self.server = warm_forkserver(self.device, progress)
+        try:
+            self.server.preload(_preloaded, progress)
+        except BaseException:  # a reply that nobody reads would be taken for the next
+            forget_forkserver(self.device)
+            raise
         progress.say("the ranks are being started")
 
     def start(self):

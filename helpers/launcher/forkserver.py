@@ -14,6 +14,7 @@ import glob
 import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -89,6 +90,25 @@ def preload():
     sys.stderr.flush()
     gc.collect()
     gc.freeze()
+
+
+def preload_more(names):
+    """Import what a notebook asked for, like `transformers.Trainer`: modules, and what needs others to be looked up in them.
+
+    Returns:
+        {name: traceback} of those that failed.
+    """
+    failed = {}
+    for name in names:
+        try:
+            pkgutil.resolve_name(name)
+        except BaseException:
+            failed[name] = traceback.format_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    gc.collect()
+    gc.freeze()
+    return failed
 
 
 def threads(seconds=1.0):
@@ -245,6 +265,9 @@ class Server:
                     return
                 if message["kind"] == "fork":
                     self.fork(message, descriptors)
+                elif message["kind"] == "preload":
+                    sys.path[:] = message["path"]
+                    send(self.control, kind="preloaded", failed=preload_more(message["names"]), threads=threads())
                 elif message["kind"] == "stacks":
                     for child in self.children:
                         os.kill(child, signal.SIGUSR1)

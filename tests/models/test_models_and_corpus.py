@@ -1,5 +1,7 @@
 """The model that everything is measured on, and the text that it reads."""
 
+import hashlib
+
 import pytest
 import torch
 from helpers import corpus, launch, models
@@ -66,6 +68,18 @@ def test_the_text_is_the_tested_one():
     if importlib.metadata.version("deepspeed") != corpus.TESTED[0]:
         pytest.skip("another DeepSpeed, another text")
     assert corpus.difference(corpus.text()) is None
+
+
+def test_the_text_is_kept_in_one_file_which_counts_only_while_it_is_the_tested_text(monkeypatch, tmp_path):
+    monkeypatch.setattr(corpus, "WORK", tmp_path / "work")
+    read, whole = corpus.text.__wrapped__, corpus.text()
+    monkeypatch.setattr(corpus, "TESTED", (corpus.TESTED[0], hashlib.sha256(whole).hexdigest()))
+    assert read() == whole
+    (kept,) = (tmp_path / "work").iterdir()
+    kept.write_bytes(b"something else")
+    assert read() == whole and kept.read_bytes() == whole
+    monkeypatch.setattr(corpus, "files", list)
+    assert read() == whole  # from the one file
 
 
 def test_another_text_is_said_in_words():

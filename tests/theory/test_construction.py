@@ -3,11 +3,12 @@
 import pytest
 import torch
 from transformers import GPT2Config, GPTNeoXConfig
-from helpers import launch, models, theory
+from helpers import launch, models, preload, theory
 from helpers.models import GPTSize
 
 pytestmark = pytest.mark.ranks
 
+preload("transformers.GPT2LMHeadModel", "transformers.GPTNeoXForCausalLM")
 SIZES = (GPTSize(width=128, layers=3), GPTSize(vocabulary=257, context=24, width=36, layers=2, heads=3))
 WAYS = [(dtype, partitioned) for dtype in ("bf16", "fp32") for partitioned in (False, True)]
 SMALL = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
