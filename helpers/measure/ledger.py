@@ -86,6 +86,12 @@ class History:
         return [sum(values) for values in zip(*self.totals.values())]
 
 
+def _storage_died(ledger, key, record):
+    """Note it in a ledger that is still there: a strong reference would keep the ledger, and so what it watches, for as long as the storage."""
+    if known := ledger():
+        known._close(key, record)
+
+
 class Ledger(TorchDispatchMode):
     """Counts the tensor storages of one device in this process while it is entered.
 
@@ -134,7 +140,7 @@ class Ledger(TorchDispatchMode):
             self._live[key] = record
             self.current += size
             self.peak = max(self.peak, self.current)
-        weakref.finalize(storage, self._close, key, record).atexit = False
+        weakref.finalize(storage, _storage_died, weakref.ref(self), key, record).atexit = False
         return record
 
     def _close(self, key, record=None):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from helpers import launch
 from helpers.launcher.failures import LaunchError, RankError
-from tests.launcher.support import PROMPT, SLACK, all_reduced, eventually, ours, running
+from tests.launcher.support import LOOPBACK, PROMPT, SLACK, all_reduced, eventually, ours, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -39,6 +39,22 @@ def test_its_folder_is_gone(commanded):
     reports, _ = commanded
     assert reports[0]["folder"].startswith("launch-")
     assert private_folders() == []
+
+
+def test_the_command_too_names_loopback(commanded):
+    loopback = "lo" if sys.platform.startswith("linux") else "lo0"
+    for report in commanded[0]:
+        assert report["interfaces"] == [loopback] * 3
+    assert set(commanded[0][1]["listening"]) <= LOOPBACK  # rank 0 also serves the command's own port
+
+
+def test_the_private_folder_of_the_command(commanded):
+    reports, _ = commanded
+    for report in reports:
+        modes = report["modes"]
+        assert modes.pop(report["folder"]) == 0o700
+        assert modes["payload"] == 0o600
+        assert set(modes.values()) == {0o600}
 
 
 def test_the_guilty_rank_is_named(tmp_path):

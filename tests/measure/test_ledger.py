@@ -1,6 +1,8 @@
 """The ledger against torch's profiler, and against itself."""
 
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -143,6 +145,18 @@ def test_hooks_are_removed():
     with Ledger("cpu") as ledger:
         ledger.watch(model)
     assert all(not part._forward_hooks and not part._forward_pre_hooks for part in model.modules())
+
+
+def test_what_was_watched_is_freed_with_its_ledger():
+    with Ledger("cpu") as ledger:
+        model = torch.nn.Linear(4, 4)
+        ledger.watch(model)
+        model(torch.ones(2, 4)).sum().backward()
+        ledger.snapshot("after backward")
+    alive = weakref.ref(model)
+    del model, ledger
+    gc.collect()
+    assert alive() is None
 
 
 def test_history_between_marks_starts_at_the_first():
