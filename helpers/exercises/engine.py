@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from helpers.exercises.comparing import counted, difference, kind, same, shown, shown_apart
-from helpers.exercises.in_ranks import PATIENCE, call_with_own, run_patiently, try_mistake, try_out
+from helpers.exercises.in_ranks import PATIENCE, call_with_own, run_patiently, try_mistakes, try_out
 from helpers.exercises.reading import forgot_return, is_unwritten, misfit, names_of, newer_definition, picked_up
 from helpers.exercises.telling import tell
 from helpers.launcher.failures import LaunchError, RankError
@@ -45,10 +45,12 @@ class Exercise:
     def check(self, answer, solution=None):
         """Show a verdict in words.  Given a `solution`, returns the learner's function where it is right, else the course's."""
         verdict = self.verdict(answer)
-        tell(verdict)
         note(self, answer, verdict)
-        if solution is not None:
-            return answer if verdict.startswith("correct") else solution
+        if solution is None:
+            return tell(verdict)
+        own = verdict.startswith("correct") and answer is not solution
+        tell(followed(verdict, f"{'your' if own else COURSES} `{solution.__name__.removesuffix('_solution')}`"))
+        return answer if own else solution
 
     def verdict(self, answer):
         return before_running(answer, list(self.cases[0]), self.reference, "formula") or self.tried(answer) + reading_note(answer, self.reference)
@@ -179,12 +181,13 @@ class Build:
         return ""
 
     def thought(self, got, seed):
-        """The words of the mistake whose values agree with what the ranks got."""
-        for words, mistaken in self.mistakes.items():
-            try:
-                values = run_patiently(try_mistake, len(got), {"trial": self.trial, "mistake": mistaken, "seed": seed}, self.patience)
-            except RankError:
-                continue
+        """The words of the mistake whose values agree with what the ranks got; all of them are made in one job."""
+        arguments = {"trial": self.trial, "mistakes": list(self.mistakes.values()), "seed": seed}
+        try:
+            by_rank = run_patiently(try_mistakes, len(got), arguments, self.patience)
+        except RankError:
+            return ""
+        for words, values in zip(self.mistakes, zip(*by_rank)):
             if all(same(one, other, self.tolerance) for one, other in zip(got, values)):
                 return words
         return ""

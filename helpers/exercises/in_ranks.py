@@ -60,12 +60,19 @@ def try_out(trial, function, solution, seed):
     return expected, plain(seeded(trial, function, seed))
 
 
-def try_mistake(trial, mistake, seed):
-    """In a rank: what a trial finds with a mistaken function."""
+def try_mistakes(trial, mistakes, seed):
+    """In a rank: what a trial finds with each of several mistaken functions; None for one that fails."""
     import deepspeed
 
     deepspeed.init_distributed()
-    return quiet_trial(trial, mistake, seed)
+    return [tried_mistake(trial, mistake, seed) for mistake in mistakes]
+
+
+def tried_mistake(trial, mistake, seed):
+    try:
+        return quiet_trial(trial, mistake, seed)
+    except CourseFault:
+        return None
 
 
 def quiet_trial(trial, function, seed):

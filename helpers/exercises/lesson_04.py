@@ -1,7 +1,5 @@
 """Answers of lesson 04: data parallelism, and the mistakes that people make there."""
 
-from types import SimpleNamespace
-
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -84,53 +82,77 @@ average_gradients = Build(
 
 
 class _Messages:
-    """Notes what becomes of the all-reduces that begin while it is entered."""
+    """Notes what becomes of the all-reduces that begin while it is entered, whichever name they are called by."""
 
     def __enter__(self):
-        import deepspeed.comm as comm
+        import torch.distributed as dist
 
-        self.begun, self.open, self.blocking, self.real = 0, 0, 0, comm.all_reduce
-        comm.all_reduce = self.all_reduce
+        self.elements, self.open, self.blocking, self.real = [], 0, 0, dist.all_reduce
+        dist.all_reduce = self.all_reduce
         return self
 
-    def all_reduce(self, *arguments, **options):
-        request = self.real(*arguments, **options)
-        self.begun += 1
+    def all_reduce(self, tensor, *arguments, **options):
+        request = self.real(tensor, *arguments, **options)
+        self.elements.append(tensor.numel())
         if request is None:
             self.blocking += 1
             return None
         self.open += 1
-        return SimpleNamespace(wait=lambda *given: self.close(request.wait(*given)), is_completed=request.is_completed)
-
-    def close(self, result):
-        self.open -= 1
-        return result
+        return _Request(request, self)
 
     def __exit__(self, *problem):
-        import deepspeed.comm as comm
+        import torch.distributed as dist
 
-        comm.all_reduce = self.real
+        dist.all_reduce = self.real
+
+
+class _Request:
+    """What an asynchronous all-reduce returned; notes that it was waited for, or that a future will be."""
+
+    def __init__(self, request, messages):
+        self.request, self.messages = request, messages
+
+    def wait(self, *given):
+        self.messages.open -= 1
+        return self.request.wait(*given)
+
+    def get_future(self):
+        self.messages.open -= 1
+        return self.request.get_future()
+
+    def __getattr__(self, name):
+        return getattr(self.request, name)
+
+
+def _uneven(seed):
+    """The same model on every rank: linear layers of unequal widths; its parameters' elements, in the order in which their gradients come."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        widths = [WIDTH, *(3 + int(torch.randint(6, ())) for _ in range(4)), WIDTH, WIDTH]
+        model = nn.Sequential(*(nn.Linear(ins, outs) for ins, outs in zip(widths, widths[1:])))
+    return model, [parameter.numel() for layer in reversed(model) for parameter in (layer.bias, layer.weight)]
 
 
 def _in_buckets(function, seed):
-    """Two steps, of which the second leaves out a layer, so that what the first leaves behind is seen.
+    """Two steps, so that what the first leaves behind is seen; the second leaves out the layer whose gradients come first.
 
-    Layers have 6 + 36 elements and a bucket is full with 50 to 79: after two layers.  In the first step the third layer is left over.
+    The first bucket of the first step is full to the element, with three or four of twelve gradients; later ones overflow.
     """
     import deepspeed.comm as comm
 
-    model, found = _model(seed), {}
-    finish = function(model, 50 + seed % 30)
+    model, sizes = _uneven(seed)
+    found, full = {}, sum(sizes[: 3 + seed % 2])
+    finish = function(model, full)
     if not callable(finish):
         raise TypeError(f"average_in_buckets must return a function, to be called after the backward pass; it returned {finish!r}")
-    for step, layers, buckets in ((1, model, 2), (2, model[1:], 1)):
+    for step, layers in ((1, model), (2, model[:-1])):
         with _Messages() as messages:
             layers(_rows(seed + step, comm.get_rank())).square().mean().backward()
-            found[f"a full bucket is sent during the backward pass, step {step}"] = messages.begun >= 1
-            found[f"the backward pass waits for no message, step {step}"] = messages.blocking == 0 and messages.open == messages.begun
+            found[f"the elements of the buckets that are sent during the backward pass, step {step}"] = list(messages.elements)
+            found[f"the backward pass waits for no message, step {step}"] = messages.blocking == 0 and messages.open == len(messages.elements)
             finish()
         found[f"every message is waited for, step {step}"] = messages.open == 0
-        found[f"there are no more messages than buckets, step {step}"] = messages.begun <= buckets
+        found[f"the elements of all messages, step {step}"] = messages.elements
         found |= _gradients(model, f", step {step}")
         model.zero_grad(set_to_none=False)
     return found
@@ -157,7 +179,8 @@ def _buckets(divide="once", when="full", left_over="sent", waits="at the end", w
             if when == "before it overflows" and ready and waiting + parameter.numel() > bucket_elements:
                 send()
             ready.append(parameter)
-            if when == "full" and waiting + parameter.numel() >= bucket_elements:
+            full = {"full": bucket_elements, "overfull": bucket_elements + 1}.get(when, float("inf"))
+            if waiting + parameter.numel() >= full:
                 send()
 
         def finish():
@@ -192,6 +215,7 @@ average_in_buckets = Build(
         "a bucket is sent when the gradient that fills it has come, not before the one that would make it overflow": _buckets(
             when="before it overflows"
         ),
+        "a bucket with exactly `bucket_elements` elements is full": _buckets(when="overfull"),
         "the hook waits for its message, and the backward pass stands still meanwhile: wait in the function that you return": _buckets(
             waits="at once"
         ),
@@ -268,10 +292,11 @@ weighted_gradients = Build(
 
 accumulation_steps = Exercise(
     reference=lambda train_batch, micro_batch, ranks: train_batch / (micro_batch * ranks),
-    cases=({"train_batch": 64, "micro_batch": 2, "ranks": 4}, {"train_batch": 1024, "micro_batch": 1, "ranks": 64}),
+    cases=({"train_batch": 96, "micro_batch": 2, "ranks": 4}, {"train_batch": 1024, "micro_batch": 1, "ranks": 64}),
     mistakes={
         "every rank runs micro-batches of its own": lambda train_batch, micro_batch, ranks: train_batch / micro_batch,
         "that is a rank's share of the batch; it is cut into micro-batches": lambda train_batch, micro_batch, ranks: train_batch / ranks,
+        "that is what all ranks see in one pass; how many passes make a batch?": lambda train_batch, micro_batch, ranks: micro_batch * ranks,
         "the other way round": lambda train_batch, micro_batch, ranks: micro_batch * ranks / train_batch,
     },
     praise="with twice the ranks, half the accumulation keeps the same batch, and so the same learning",
@@ -296,6 +321,9 @@ exposed_seconds = Exercise(
         ),
         "time cannot be gained back: where the message is hidden, nothing is exposed": lambda compute, accumulation, message: (
             message - 2 / 3 * compute / accumulation
+        ),
+        "a backward pass takes two thirds of a micro-batch's time, not one": lambda compute, accumulation, message: max(
+            0.0, message - compute / 3 / accumulation
         ),
         "that is the whole message; part of it hides behind the backward pass": lambda compute, accumulation, message: message,
     },

@@ -102,9 +102,9 @@ class Outcome:
 
 
 def trim(frames):
-    """The frames below the launcher's own."""
+    """The frames below the launcher's own, without those of a ledger, which only passes torch's calls on."""
     own = max((index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launcher", "rank.py")), default=-1)
-    return frames[own + 1 :]
+    return [frame for frame in frames[own + 1 :] if frame[2] != "__torch_dispatch__"]
 
 
 def is_learners(frame):

@@ -111,7 +111,7 @@ def describe(error):
         "notices": notices(error),
         "type": type(error).__name__,
         "message": said(error),
-        "frames": frames[own + 1 :],
+        "frames": [frame for frame in frames[own + 1 :] if frame[2] != "__torch_dispatch__"],  # a ledger only passes torch's calls on
         "cause": f"{type(cause).__name__}: {said(cause)}" if cause else None,
     }
 
