@@ -1,6 +1,7 @@
-"""The models that the course trains: a GPT in plain torch (`gpt`), and the ways to build one (`factories`)."""
+"""The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`)."""
 
 from helpers.models.factories import build, build_transformers, module_sizes
+from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, with_adapters
 from helpers.models.gpt import (
     GPT,
     GPT2,
@@ -21,6 +22,8 @@ from helpers.models.gpt import (
 )
 
 __all__ = [
+    "ADAPTED",
+    "CHATGLM_6B",
     "Attention",
     "Block",
     "Embedding",
@@ -34,10 +37,14 @@ __all__ = [
     "Linear",
     "NextTokenLoss",
     "TINY",
+    "TINY_CHATGLM",
     "Table",
+    "WithLoss",
     "build",
     "build_transformers",
+    "chatglm",
     "explicit_attention",
     "module_sizes",
     "next_token_loss",
+    "with_adapters",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 MICRO_BATCHES = 2  # of a step, where an experiment has no number of its own
 
@@ -290,3 +290,126 @@ def construction(size, config, partitioned):
         seconds, peak = time.perf_counter() - started, ledger.peak
         held = ledger.watch(model).snapshot("built")["parameters"]
     return {"held": held, "peak": peak, "seconds": seconds}
+
+
+def finetune(shape, case, limit, config):
+    """Two steps of LoRA on one long sequence under the ledger, the second one noted; then three more by the clock where every rank has a GPU.
+
+    Args:
+        shape: (keys of transformers' GlmConfig, tokens of a sequence).
+        case: a `helpers.recording.table.FineTuning`.
+        limit: bytes that torch's allocator may have on a GPU, or None for all.
+
+    Returns:
+        {"held": {moment: bytes as in `_noted`}, "host": {category: bytes} in the host's memory after the step, where the optimizer is offloaded
+        from a GPU, "seconds": [of each step]}.
+
+    Raises:
+        torch.OutOfMemoryError: saying in which pass and which layer.
+    """
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+    from helpers.measure.ledger import Ledger
+
+    deepspeed.init_distributed()
+    _limit_memory(limit)
+    held, host, seconds, doing = {}, {}, [], {"pass": "while it was built", "layer": ""}
+    with _naming_the_place(doing), Ledger() as ledger, Ledger("cpu") if case.offload and "cuda" in _device() else nullcontext() as on_host:
+        model = _adapted(shape[0], case, config)
+        for name, layer in model.named_modules():
+            layer.register_forward_pre_hook(lambda *_, name=name: doing.update(layer=name))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
+        for one in filter(None, (ledger, on_host)):
+            one.watch(engine)
+
+        def one_step(step, note):
+            rows = corpus.batch(step, comm.get_world_size(), shape[1], comm.get_rank(), comm.get_world_size(), engine.device)
+            doing["pass"] = "in the forward pass"
+            loss = engine(*rows)
+            note("after forward")
+            doing.update({"pass": "in the backward pass", "layer": ""})
+            engine.backward(loss)
+            del loss
+            note("after backward")
+            doing.update({"pass": "in the optimizer's step", "layer": ""})
+            engine.step()
+            note("after step")
+
+        for step in range(2):
+            one_step(step, lambda moment: held.update({moment: _noted(ledger.snapshot(moment))}))
+        if on_host:
+            host = on_host.categories()
+    for step in range(0 if _sharing() else 3):
+        _wait()
+        started = time.perf_counter()
+        one_step(step, lambda moment: None)
+        _wait()
+        seconds.append(time.perf_counter() - started)
+    return {"held": held, "host": host, "seconds": seconds}
+
+
+def _limit_memory(limit):
+    """Let torch's allocator have no more than so many bytes of this rank's GPU."""
+    import torch
+
+    if limit is not None and "cuda" in _device():
+        whole = torch.cuda.get_device_properties(_device()).total_memory
+        torch.cuda.set_per_process_memory_fraction(limit / whole, _device())
+
+
+def _adapted(shape, case, config):
+    """ChatGLM with adapters and its loss, made on this rank's device; under stage 3 in parts."""
+    import torch
+    from helpers import models
+
+    partitioned = config["zero_optimization"]["stage"] == 3
+    with nullcontext() if partitioned else torch.device(_device()):
+        model = models.build_transformers(models.chatglm(shape), config if partitioned else None)
+        model = models.with_adapters(model, in_fp32=case.fp32_adapters)
+    if case.checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return models.WithLoss(model, case.chunks).train()
+
+
+@contextmanager
+def _naming_the_place(doing):
+    """An error of memory in here says what was being done: `doing["pass"]`, `doing["layer"]`."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        place = " ".join(filter(None, (doing["pass"], doing["layer"])))
+        raise torch.OutOfMemoryError(f"CUDA out of memory {place}: {error}") from None
+
+
+def offload_error(config, mended):
+    """A step of ZeRO-3 with the optimizer offloaded and gradients clipped, as DeepSpeed is, or with one mend taken away.
+
+    Between its pull requests 5256 and 5504 (April 2024) DeepSpeed left the norm of offloaded gradients on the GPU; since then it moves it to the
+    CPU, where they are.
+
+    Returns:
+        {"raised": the error's words, or ""}.
+    """
+    import deepspeed
+    import deepspeed.comm as comm
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+    from helpers import corpus, models
+
+    deepspeed.init_distributed()
+    if not mended:
+        norm = DeepSpeedZeroOptimizer_Stage3.complete_grad_norm_calculation_for_cpu_offload
+        DeepSpeedZeroOptimizer_Stage3.complete_grad_norm_calculation_for_cpu_offload = lambda *given: norm(*given).to(_device())
+    model = models.build(models.GPT, config=config)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    for micro in range(MICRO_BATCHES):
+        rows = corpus.batch(micro, comm.get_world_size(), models.TINY.context, comm.get_rank(), comm.get_world_size(), engine.device)
+        engine.backward(engine(*rows))
+        try:
+            engine.step()
+        except RuntimeError as error:
+            return {"raised": str(error)}
+    return {"raised": ""}

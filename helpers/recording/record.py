@@ -22,10 +22,11 @@ from pathlib import Path
 import torch
 from helpers import models
 from helpers.launcher.failures import LaunchError, RankError
+from helpers.launcher.forked import preload
 from helpers.launcher.jobs import launch
 from helpers.launcher.machine import gpu_count
 from helpers.paths import ROOT, WORK
-from helpers.recording.table import EXPERIMENTS, SIZES, experiment
+from helpers.recording.table import EXPERIMENTS, NAMED, SIZES, experiment
 
 TIMEOUT = 280  # seconds of one run
 
@@ -64,7 +65,7 @@ def commit():
 def run(name, ranks, arguments, device):
     """One run: the configuration it used, and its reports, or why there are none."""
     function, config = experiment(name).function, experiment(name).configuration(ranks, **arguments)
-    known = arguments | {"config": config} | ({"size": SIZES[arguments["size"]]} if "size" in arguments else {})
+    known = arguments | {"config": config} | {parameter: NAMED[parameter][arguments[parameter]] for parameter in NAMED.keys() & arguments.keys()}
     given = {parameter: known[parameter] for parameter in inspect.signature(function).parameters}
     noted = {"ranks": ranks, "arguments": arguments, "configuration": config}
     started = time.monotonic()
@@ -94,6 +95,8 @@ def record(name, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
     if not todo:
         print(f"{name}: nothing to run with {counts} ranks on {device}")
         return None
+    if chosen.libraries:
+        preload(*chosen.libraries)
     about = {"gpus": gpu_count() if device != "cpu" else 0, **launch(machine, ranks=1, device=device)[0]}
     path = folder / f"{name}-{about['gpus']}-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
     found = json.loads(path.read_text()) if path.exists() else {"experiment": name, "sizes": {}, "shapes": {}, "runs": []}

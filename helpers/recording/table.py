@@ -16,6 +16,8 @@ SIZES = {
     "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32),
 }
 NCCL_BUFFERS = [2**22, 2**24]  # bytes; the first is NCCL's own choice
+SHAPES = {"6.2B": (models.CHATGLM_6B, 8192), "tiny": (models.TINY_CHATGLM, 64)}  # keys of GlmConfig, tokens of a sequence
+LIMIT = 24_000_000_000  # bytes: a GPU of 24 GB, for the experiment finetune
 MESSAGES = [4 * 2**power for power in range(8, 29, 2)]  # bytes
 BUCKET = 50_000_000  # elements; small beside billions of parameters
 TENSOR_RULES = {
@@ -28,6 +30,9 @@ TENSOR_RULES = {
 }
 
 
+OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}, "reduce_bucket_size": BUCKET}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One row of the table.
@@ -38,6 +43,7 @@ class Experiment:
         configuration: (ranks, **arguments) to DeepSpeed's configuration; None where it configures nothing.
         may_share: says something where ranks share a GPU: a rank's bytes are the same, times are not.
         needs_gpu: says nothing on a CPU.
+        libraries: what is imported once for all ranks.
     """
 
     function: Callable
@@ -45,6 +51,46 @@ class Experiment:
     configuration: Callable = lambda ranks, **arguments: None
     may_share: bool = False
     needs_gpu: bool = False
+    libraries: tuple = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """A way to fine-tune in little memory, a case of the experiment `finetune`.
+
+    Attributes:
+        stage: of ZeRO; 0 runs on one rank, others on two.
+        fits: whether it needs no more than LIMIT; another is run without a limit too, so that its bytes are known.
+        checkpointing: of every block.
+        chunks: parts of the tokens whose logits exist at once.
+        offload: the optimizer's states, into the host's memory.
+        fp32_adapters: peft's own choice (below stage 3 DeepSpeed makes them bf16 all the same).
+        memory_efficient_linear: DeepSpeed's own choice, at stage 3.
+    """
+
+    stage: int
+    fits: bool
+    checkpointing: bool = False
+    chunks: int = 1
+    offload: bool = False
+    fp32_adapters: bool = True
+    memory_efficient_linear: bool = True
+
+
+FINE_TUNING = {
+    "no ZeRO": FineTuning(stage=0, fits=False),
+    "no ZeRO, checkpointing": FineTuning(stage=0, fits=True, checkpointing=True),
+    "no ZeRO, checkpointing, chunked loss": FineTuning(stage=0, fits=True, checkpointing=True, chunks=8),
+    "ZeRO-2": FineTuning(stage=2, fits=False),
+    "ZeRO-2, offload": FineTuning(stage=2, fits=False, offload=True),
+    "ZeRO-2, checkpointing": FineTuning(stage=2, fits=True, checkpointing=True),
+    "ZeRO-3": FineTuning(stage=3, fits=False),
+    "ZeRO-3, bf16 adapters": FineTuning(stage=3, fits=False, fp32_adapters=False),
+    "ZeRO-3, bf16 adapters, plain linear": FineTuning(stage=3, fits=False, fp32_adapters=False, memory_efficient_linear=False),
+    "ZeRO-3, checkpointing": FineTuning(stage=3, fits=True, checkpointing=True),
+}
+NAMED = {"size": SIZES, "shape": SHAPES, "case": FINE_TUNING}  # arguments that a recording gives by name
+TINY_FINE_TUNING = ("no ZeRO, checkpointing, chunked loss", "ZeRO-2, offload", "ZeRO-3, bf16 adapters")  # what is tried on a CPU
 
 
 def deepspeed_configuration(stage=1, micro_batches=MICRO_BATCHES, **more):
@@ -63,6 +109,27 @@ def deepspeed_configuration(stage=1, micro_batches=MICRO_BATCHES, **more):
         },
         **more,
     }
+
+
+def finetune_configuration(case):
+    """With the keys of article D, in bf16 and with one sequence per step."""
+    chosen = FINE_TUNING[case]
+    keys = {"overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 10**9, "reduce_bucket_size": 500_000_000}
+    if chosen.offload:
+        keys["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if chosen.stage == 3:
+        keys["memory_efficient_linear"] = chosen.memory_efficient_linear
+    zero = {"stage": chosen.stage, **(keys if chosen.stage else {})}
+    return deepspeed_configuration(micro_batches=1, zero_optimization=zero)
+
+
+def _finetune_plan(sizes, counts, stages):
+    if "tiny" in sizes:
+        found = [(case, "tiny", None) for case in TINY_FINE_TUNING]
+    else:
+        found = [(case, "6.2B", limit) for case, way in FINE_TUNING.items() for limit in ((LIMIT,) if way.fits else (LIMIT, None))]
+    runs = [(2 if FINE_TUNING[case].stage else 1, {"shape": shape, "case": case, "limit": limit}) for case, shape, limit in found]
+    return [(ranks, arguments) for ranks, arguments in runs if ranks in counts]
 
 
 def _several(counts):
@@ -106,6 +173,17 @@ EXPERIMENTS = {
             (n, {"size": size, "partitioned": partitioned}) for size in sizes for n in _several(counts) for partitioned in (False, True)
         ],
         configuration=lambda ranks, size, partitioned: deepspeed_configuration(stage=3),
+    ),
+    "finetune": Experiment(
+        function=experiments.finetune,
+        plan=_finetune_plan,
+        configuration=lambda ranks, shape, case, limit: finetune_configuration(case),
+        libraries=("transformers.GlmForCausalLM", "peft"),
+    ),
+    "offload_error": Experiment(
+        function=experiments.offload_error,
+        plan=lambda sizes, counts, stages: [(n, {"mended": mended}) for n in counts[:1] for mended in (True, False)],
+        configuration=lambda ranks, mended: deepspeed_configuration(gradient_clipping=1.0, zero_optimization=OFFLOADED),
     ),
 }
 

@@ -1,0 +1,80 @@
+"""The model of the fine-tuning experiments: ChatGLM3's architecture from the transformers library, with adapters of the peft library.
+
+Both libraries are imported by the functions that need them, so that a rank that needs neither pays for neither.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from helpers.models.gpt import next_token_loss
+
+# ChatGLM3-6B's shape as keys of transformers' GlmConfig: 6,243,584,000 parameters.
+CHATGLM_6B = {
+    "vocab_size": 65024,
+    "hidden_size": 4096,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "attention_bias": True,
+}
+TINY_CHATGLM = CHATGLM_6B | {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+}
+ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj")  # the layers that get adapters: all of attention
+
+
+def chatglm(shape, **more):
+    """The configuration, in bf16."""
+    from transformers import GlmConfig
+
+    return GlmConfig(**shape, dtype="bfloat16", pad_token_id=0, eos_token_id=1, **more)
+
+
+def with_adapters(model, rank=8, in_fp32=True):
+    """Freeze a model of transformers and put LoRA adapters beside its attention's layers.
+
+    Args:
+        model: is changed in place.
+        rank: of the adapters.
+        in_fp32: peft keeps adapters in fp32 beside a bf16 model, unless it is told not to.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(1)
+    wanted = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(ADAPTED), task_type="CAUSAL_LM")
+    return get_peft_model(model, wanted, autocast_adapter_dtype=in_fp32)
+
+
+class WithLoss(nn.Module):
+    """An adapted model and its loss in one module.
+
+    Args:
+        model: what `with_adapters` returned.
+        chunks: head and loss for so many parts of the tokens, one after another, each computed again in the backward pass.
+    """
+
+    def __init__(self, model, chunks=1):
+        super().__init__()
+        self.model, self.chunks = model, chunks
+
+    def forward(self, ids_BT, targets_BT):
+        whole = self.model.get_base_model()
+        x_BTC = whole.model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        if self.chunks == 1:
+            return next_token_loss(whole.lm_head(x_BTC), targets_BT)
+
+        def summed(part_BTC, targets_BT):
+            return F.cross_entropy(whole.lm_head(part_BTC).float().flatten(0, 1), targets_BT.flatten(), reduction="sum")
+
+        parts = zip(x_BTC.chunk(self.chunks, 1), targets_BT.chunk(self.chunks, 1))
+        return sum(checkpoint(summed, *part, use_reentrant=False) for part in parts) / targets_BT.numel()
