@@ -27,7 +27,7 @@ def named(run):
 
 
 def test_they_are_small():
-    assert FILES and sum(path.stat().st_size for path in FILES) < 200_000
+    assert FILES and sum(path.stat().st_size for path in FILES) < 300_000
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
