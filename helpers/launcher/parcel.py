@@ -114,7 +114,7 @@ def pack(value, pickler=Pickler):
         return False
 
     pickler(file, protocol=5, buffer_callback=beside).dump(value)
-    return Parcel(file.getbuffer(), buffers)
+    return Parcel(memoryview(file.getvalue()), buffers)
 
 
 def unpack(file, start=0, mapped=False):
