@@ -20,7 +20,7 @@ LOST = re.compile(
 )
 VARIES = (
     (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at 0x..."),
-    (re.compile(r"(127\.0\.0\.1|localhost|\[?::1\]?)(\W{1,3})\d{4,5}\b"), r"\1\2..."),
+    (re.compile(r"(127\.0\.0\.1|localhost|\[?::1\]?)(\W{1,3})\d{1,5}\b"), r"\1\2..."),
     (re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "cell"),
 )
 HINTS = (

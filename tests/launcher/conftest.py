@@ -4,6 +4,7 @@ Temporary files and the cache of compiled extensions lie in folders of this sess
 """
 
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -24,8 +25,11 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 @pytest.fixture(scope="session", autouse=True)
 def marked_session(tmp_path_factory):
-    """Environment and temporary folder of all that is started here; a forkserver of other tests would lack the mark."""
-    before = dict(os.environ), tempfile.tempdir
+    """Environment and temporary folder of all that is started here; a forkserver of other tests would lack the mark.
+
+    Interrupts mean what they mean in a terminal, also where a shell has started the tests in the background, and so with SIGINT ignored.
+    """
+    before = dict(os.environ), tempfile.tempdir, signal.signal(signal.SIGINT, signal.default_int_handler)
     name, _, value = MARK.partition("=")
     folder = tmp_path_factory.mktemp("launcher")
     for part in ("temporary", "extensions"):
@@ -48,6 +52,7 @@ def marked_session(tmp_path_factory):
     os.environ.clear()
     os.environ.update(before[0])
     tempfile.tempdir = before[1]
+    signal.signal(signal.SIGINT, before[2])
 
 
 @pytest.fixture(autouse=True)
