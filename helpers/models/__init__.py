@@ -1,7 +1,7 @@
 """The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`)."""
 
 from helpers.models.factories import build, build_transformers, module_sizes
-from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, with_adapters
+from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, checkpointed, rehearsed, with_adapters
 from helpers.models.gpt import (
     GPT,
     GPT2,
@@ -43,8 +43,10 @@ __all__ = [
     "build",
     "build_transformers",
     "chatglm",
+    "checkpointed",
     "explicit_attention",
     "module_sizes",
     "next_token_loss",
+    "rehearsed",
     "with_adapters",
 ]

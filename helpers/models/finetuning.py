@@ -5,6 +5,8 @@ Both libraries are imported by the functions that need them, so that a rank that
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -40,6 +42,20 @@ def chatglm(shape, **more):
     return GlmConfig(**shape, dtype="bfloat16", pad_token_id=0, eos_token_id=1, **more)
 
 
+def rehearsed(shape):
+    """The same model on the device meta, where tensors have shapes and no numbers.  Its attention is flash attention's by name, since torch would
+    take the explicit kernel there, with its s x s scores."""
+    from transformers import AttentionInterface, AutoModelForCausalLM
+
+    def attend(module, query, key, value, mask, scaling=None, **options):
+        attended = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, True, scale=scaling)[0]
+        return attended.transpose(1, 2), None
+
+    AttentionInterface.register("by_shape", attend)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(chatglm(shape, attn_implementation="by_shape"))
+
+
 def with_adapters(model, rank=8, in_fp32=True):
     """Freeze a model of transformers and put LoRA adapters beside its attention's layers.
 
@@ -52,7 +68,16 @@ def with_adapters(model, rank=8, in_fp32=True):
 
     torch.manual_seed(1)
     wanted = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(ADAPTED), task_type="CAUSAL_LM")
-    return get_peft_model(model, wanted, autocast_adapter_dtype=in_fp32)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)  # peft asks transformers by a name that will change
+        return get_peft_model(model, wanted, autocast_adapter_dtype=in_fp32)
+
+
+def checkpointed(model):
+    """Let every block of a transformers model keep its input alone, by checkpointing without reentrance (the method's name has changed)."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    return model
 
 
 class WithLoss(nn.Module):

@@ -6,7 +6,7 @@ import matplotlib
 from helpers.plots.style import LOOK, STYLE, VISIBLE, Plot, amount, legend_below, new_figure, unit
 
 
-def memory_bars(clusters, title, parameters=None):
+def memory_bars(clusters, title, parameters=None, capacity=None):
     """Stacked bars of memory by category, measured beside predicted.
 
     Args:
@@ -14,6 +14,7 @@ def memory_bars(clusters, title, parameters=None):
             did not fit.
         title: what the figure shows.
         parameters: of the model, for bytes per parameter instead of bytes.
+        capacity: bytes that a rank's device has, drawn as a line.
     """
     with matplotlib.style.context(STYLE):
         bars = [(cluster, name, sizes or {}) for cluster, group in clusters.items() for name, sizes in group.items()]
@@ -50,6 +51,8 @@ def memory_bars(clusters, title, parameters=None):
             axes.annotate(cluster, (sum(own) / len(own), 0), xycoords=below, xytext=(0, -20), textcoords="offset points", ha="center", va="top")
         axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(bottoms)))
         axes.grid(False, axis="x")
+        if capacity:
+            axes.axhline(capacity / divisor, color="black", linestyle="--", linewidth=1, label=f"capacity, {amount(capacity)}")
         legend_below(axes, 0.22 if len(clusters) > 1 else 0.1)
 
     def words(sizes):
@@ -57,7 +60,7 @@ def memory_bars(clusters, title, parameters=None):
         return "does not fit" if not sizes else f"{total / parameters:.3f} bytes per parameter" if parameters else amount(total)
 
     said = "; ".join(f"{cluster}: " + ", ".join(f"{name} {words(sizes)}" for name, sizes in group.items()) for cluster, group in clusters.items())
-    return Plot(figure, f"{title}. {said}.")
+    return Plot(figure, f"{title}. {said}{f'; capacity {amount(capacity)}' if capacity else ''}.")
 
 
 def phases(history):

@@ -369,7 +369,7 @@ def _adapted(shape, case, config):
         model = models.build_transformers(models.chatglm(shape), config if partitioned else None)
         model = models.with_adapters(model, in_fp32=case.fp32_adapters)
     if case.checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        models.checkpointed(model)
     return models.WithLoss(model, case.chunks).train()
 
 

@@ -1,12 +1,21 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte, of a `zero_config`.  `construction`: what it holds while the model is built.  `communication`: bytes that a
-collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on consecutive ranks.
+paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `construction`: what it holds
+while the model is built.  `communication`: bytes that a collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`:
+consecutive layers on consecutive ranks.
 """
 
 from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes, zero_wire_bytes
 from helpers.theory.construction import construction_peak_bytes
+from helpers.theory.fine_tuning import (
+    fine_tuning_bytes,
+    frozen_bytes,
+    lora_activation_bytes,
+    lora_block_activation_bytes,
+    lora_parameters,
+    offload_bytes,
+)
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -68,15 +77,21 @@ __all__ = [
     "feed_forward_activation_bytes",
     "feed_forward_flops",
     "feed_forward_parameters",
+    "fine_tuning_bytes",
+    "frozen_bytes",
     "gpt_activation_bytes",
     "gpt_flops",
     "gpt_parameters",
     "head_activation_bytes",
     "ideal_bytes",
     "korthikanti_block_bytes",
+    "lora_activation_bytes",
+    "lora_block_activation_bytes",
+    "lora_parameters",
     "micro_batches_in_flight",
     "norm_activation_bytes",
     "norm_parameters",
+    "offload_bytes",
     "pipeline_activation_bytes",
     "pipeline_held_bytes",
     "pipeline_stage_parameters",

@@ -1,0 +1,214 @@
+"""Answers of lesson 11: adapters, and Adam whose states live in files."""
+
+import copy
+import tempfile
+from pathlib import Path
+
+import numpy
+import torch
+from torch import nn
+from helpers.exercises.engine import Build, Exercise
+from helpers.exercises.guesses import guess
+
+__all__ = ["AdamInFiles", "LoRA", "adapter_parameters", "guess", "longest_sequence", "offloaded_bytes"]
+
+
+def _shape(seed):
+    """(inputs, outputs, rank, alpha) of a layer to adapt, all different."""
+    return 5 + seed % 3, 9 + seed % 2, 2, 6 + 2 * (seed % 3)
+
+
+def _adapted(function, seed):
+    """A layer, the rows it reads on this rank, and its adapter with numbers of the trial's own in it."""
+    import deepspeed.comm as comm
+
+    inputs, outputs, rank, alpha = _shape(seed)
+    frozen = nn.Linear(inputs, outputs)
+    rows = torch.randn(4, inputs, generator=torch.Generator().manual_seed(1000 * seed + comm.get_rank()))
+    with torch.no_grad():
+        before = frozen(rows)
+    return frozen, before, rows, function(frozen, rank, alpha)
+
+
+def _lora(function, seed):
+    frozen, before, rows, layer = _adapted(function, seed)
+    weight = frozen.weight.detach().clone()
+    after = layer(rows)
+    after.square().sum().backward()
+    found = {
+        "the first output": after,
+        "the first output is the frozen layer's": bool(torch.allclose(after, before, atol=1e-6)),
+        "numbers with a gradient": sum(parameter.numel() for parameter in layer.parameters() if parameter.requires_grad),
+        "the first step changes the adapter": any(one.weight.grad is not None and bool(one.weight.grad.any()) for one in (layer.down, layer.up)),
+    }
+    layer.zero_grad()
+    for one in (layer.down, layer.up):
+        with torch.no_grad():
+            one.weight.copy_(torch.randn(one.weight.shape, generator=torch.Generator().manual_seed(seed)))
+    after = layer(rows)
+    after.square().mean().backward()
+    found |= {"the output": after, "the gradient of down": layer.down.weight.grad.clone(), "the gradient of up": layer.up.weight.grad.clone()}
+    merged = layer.merged()
+    found["merged is a plain linear layer"] = type(merged) is nn.Linear
+    found["the output of the merged layer"] = merged(rows)
+    found["the frozen weights after merging"] = frozen.weight.detach()
+    return found | {"the frozen weights stay as they were": bool(torch.equal(frozen.weight, weight))}
+
+
+def _adapter(freeze=True, scale="alpha / rank", start="up", adds=True, merge="right"):
+    """An adapter that makes the mistake that is named; without one it is right."""
+
+    class LoRA(nn.Module):
+        def __init__(self, frozen, rank, alpha):
+            super().__init__()
+            self.frozen = frozen.requires_grad_(not freeze)
+            self.scale = {"alpha / rank": alpha / rank, "none": 1.0, "alpha": alpha, "rank / alpha": rank / alpha}[scale]
+            self.down = nn.Linear(frozen.in_features, rank, bias=False)
+            self.up = nn.Linear(rank, frozen.out_features, bias=False)
+            for name, layer in (("down", self.down), ("up", self.up)):
+                if name in start:
+                    nn.init.zeros_(layer.weight)
+
+        def forward(self, x):
+            beside = self.scale * self.up(self.down(x))
+            return self.frozen(x) + beside if adds else beside
+
+        def merged(self):
+            layer = self.frozen if merge == "in place" else copy.deepcopy(self.frozen)
+            if merge == "without bias":
+                layer.bias = None
+            layer.weight.data += (1.0 if merge == "without scale" else self.scale) * self.up.weight.data @ self.down.weight.data
+            return layer
+
+    return LoRA
+
+
+LoRA = Build(
+    "LoRA",
+    _lora,
+    mistakes={
+        "the frozen layer's own parameters still get gradients: `requires_grad_(False)`": _adapter(freeze=False),
+        "the adapter is not scaled: multiply it by alpha / rank": _adapter(scale="none"),
+        "the adapter is multiplied by alpha: divide by the rank too": _adapter(scale="alpha"),
+        "the scale is alpha / rank, not rank / alpha": _adapter(scale="rank / alpha"),
+        "before training the adapter must add nothing: start one of its matrices, `up`, at zero": _adapter(start=""),
+        "both matrices are zero: each one's gradient is a product with the other, so neither would ever change": _adapter(start="down, up"),
+        "the frozen layer's output is missing: the adapter's is added to it": _adapter(adds=False),
+        "the merged weights lack the scale": _adapter(merge="without scale"),
+        "the merged layer has lost the frozen layer's bias": _adapter(merge="without bias"),
+        "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy": _adapter(merge="in place"),
+    },
+    praise="it starts as the frozen layer, only thin matrices are trained, and in the end they cost nothing",
+)
+
+STEPS, RATE = 200, 1e-3
+
+
+def _in_files(function, seed):
+    """Small steps of bf16 parameters: each alone is lost in bf16, so that only master weights in fp32 move at all."""
+    import deepspeed.comm as comm
+    from helpers.measure.ledger import Ledger
+
+    random = torch.Generator().manual_seed(1000 * seed + comm.get_rank())
+    parameters = [nn.Parameter(1 + torch.rand(shape, generator=random).bfloat16()) for shape in ((3, 5), (7,))]
+    elements, found = sum(parameter.numel() for parameter in parameters), {}
+    with tempfile.TemporaryDirectory() as folder, Ledger("cpu") as ledger:
+        adam = function(parameters, Path(folder), RATE)
+        for step in range(STEPS):
+            for parameter in parameters:
+                parameter.grad = (1 + torch.rand(parameter.shape, generator=random)).bfloat16()
+            adam.step()
+            if step == 0:
+                found["gradients are gone after a step"] = all(parameter.grad is None for parameter in parameters)
+                found["no states are kept in memory"] = ledger.snapshot("between steps").total <= 3 * elements
+        sizes = [file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()]
+        found["the files hold 12 bytes per parameter"] = sum(sizes) >= 12 * elements
+    return found | {f"parameter {index} after {STEPS} steps": parameter.detach().float() for index, parameter in enumerate(parameters)}
+
+
+def _adam(corrects=True, master=True, keeps="in files", remembers=True, forgets=True):
+    """An Adam that makes the mistake that is named; without one it is right."""
+
+    class AdamInFiles:
+        def __init__(self, parameters, folder, lr):
+            self.lr, self.steps, self.of = lr, 0, []
+            for index, parameter in enumerate(parameters):
+                states = []
+                for name in ("master", "mean", "square"):
+                    count = parameter.numel()
+                    if keeps == "in files":
+                        states.append(numpy.memmap(folder / f"{name}-{index}", "float32", "w+", shape=(count,)))
+                    else:
+                        (folder / f"{name}-{index}").write_bytes(bytes(4 * count))
+                        states.append(torch.zeros(count))
+                states[0][:] = parameter.detach().flatten().float().numpy() if keeps == "in files" else parameter.detach().flatten().float()
+                self.of.append((parameter, states))
+
+        @torch.no_grad()
+        def step(self):
+            self.steps += 1
+            for parameter, states in self.of:
+                weights, mean, square = (torch.from_numpy(one) if keeps == "in files" else one for one in states)
+                gradient = parameter.grad.flatten().float()
+                if not remembers:
+                    mean, square = torch.zeros_like(mean), torch.zeros_like(square)
+                if not master:
+                    weights.copy_(parameter.flatten())
+                mean.lerp_(gradient, 0.1)
+                square.lerp_(gradient**2, 0.001)
+                first, second = (1 - 0.9**self.steps, 1 - 0.999**self.steps) if corrects else (1.0, 1.0)
+                weights -= self.lr * (0.01 * weights + mean / first / ((square / second).sqrt() + 1e-8))
+                parameter.copy_(weights.view_as(parameter))
+                if forgets:
+                    parameter.grad = None
+
+    return AdamInFiles
+
+
+AdamInFiles = Build(
+    "AdamInFiles",
+    _in_files,
+    mistakes={
+        "the running means start near zero: divide them by 1 - beta ** steps": _adam(corrects=False),
+        "steps are added to the bf16 parameters, where each is too small to change them: add them to fp32 master weights": _adam(master=False),
+        "the running means start anew in every step": _adam(remembers=False),
+        "the files are there, but the states are kept in memory as well": _adam(keeps="in memory"),
+        "the gradients are still there: set `.grad` to None when a parameter is done": _adam(forgets=False),
+    },
+    praise="memory holds the parameters alone, and the operating system brings the states when they are needed",
+    tolerance=6e-3,
+)
+
+adapter_parameters = Exercise(
+    reference=lambda inputs, outputs, rank: rank * (inputs + outputs),
+    cases=({"inputs": 4096, "outputs": 256, "rank": 8}, {"inputs": 64, "outputs": 192, "rank": 4}),
+    mistakes={
+        "that is one of the two matrices; the other one leads from `rank` channels to the outputs": lambda inputs, outputs, rank: rank * inputs,
+        "that is one of the two matrices; the other one leads from the inputs to `rank` channels": lambda inputs, outputs, rank: rank * outputs,
+        "that is the matrix that LoRA leaves frozen": lambda inputs, outputs, rank: inputs * outputs,
+        "the two matrices stand one after the other: they are not multiplied for every pair": lambda inputs, outputs, rank: rank * inputs * outputs,
+    },
+    praise="linear in the width where the frozen matrix is quadratic",
+)
+
+offloaded_bytes = Exercise(
+    reference=lambda trained, ranks: 12 * trained / ranks,
+    cases=({"trained": 5_619_712, "ranks": 2}, {"trained": 6_243_584_000, "ranks": 8}),
+    mistakes={
+        "ZeRO shards them first: a rank offloads its own part": lambda trained, ranks: 12 * trained,
+        "that is Adam's part; the fp32 master weights go with it": lambda trained, ranks: 8 * trained / ranks,
+        "the bf16 parameters and gradients of the model stay on the device": lambda trained, ranks: 16 * trained / ranks,
+        "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter": lambda trained, ranks: 2 * trained / ranks,
+    },
+    praise="what can be offloaded is what is trained: with frozen weights next to nothing",
+)
+
+longest_sequence = Exercise(
+    reference=lambda memory, fixed, per_token: (memory - fixed) / per_token,
+    cases=({"memory": 24e9, "fixed": 12.5e9, "per_token": 5.8e6}, {"memory": 80e9, "fixed": 14e9, "per_token": 1.1e6}),
+    mistakes={
+        "what does not depend on the sequence is there too: take it off first": lambda memory, fixed, per_token: memory / per_token,
+        "the fixed part takes room away": lambda memory, fixed, per_token: (memory + fixed) / per_token,
+    },
+    praise="linear in what is left over, so halve the bytes of a token before you buy memory",
+)
