@@ -74,11 +74,12 @@ def offload_bytes(
     ranks: int = 1,
     rank: int = 0,
     moment: str = "between micro-batches",
+    accumulates: bool = True,
 ) -> dict[str, dict[str, int]]:
     """What a rank holds on its device and in the host's memory when the optimizer is offloaded, from its second step on.
 
     Ren et al. (ZeRO-Offload, arXiv 2101.06840, section 4.1) leave the bf16 parameters on the device and move the rest.  Derived from DeepSpeed
-    0.19's source: bf16, torch's AdamW, gradients accumulated over several micro-batches.  With P the elements of a rank's partition and L the
+    0.19's source, in bf16 with torch's AdamW.  With P the elements of a rank's partition and L the
     largest trained parameter, the host has 12 P of master weights and Adam, 4 P of fp32 gradients that are never given back, and 2 P more:
     at stages 1 and 2 a buffer for the new parameters, at stage 3 the gradients as they come.  Stages 1 and 2 have a buffer of 2 L bytes on
     either side, and stage 2 keeps on the host, in bf16, every gradient that touches its partition.  At stage 1 gradients and the bucket
@@ -87,6 +88,7 @@ def offload_bytes(
     Args:
         config: its key `offload_optimizer` is taken for granted.
         moment: "after step" or "between micro-batches".
+        accumulates: a step has several micro-batches.
 
     Returns:
         {"device": {category: bytes}, "host": {category: bytes}}.
@@ -107,7 +109,7 @@ def offload_bytes(
     else:
         part, pieces = _partition(trained, ranks, rank)
         stepped, sides, buffer = 1, largest, config.element_bytes * part
-        kept = config.element_bytes * sum(trained[index] for index in pieces) if config.stage == 2 else 0
+        kept = config.element_bytes * sum(trained[index] for index in pieces) if config.stage == 2 and accumulates else 0
         on_device = held["gradients"] if config.stage == 1 else 0
     flag = held["other"] - (8 if config.stage == 3 else 4)
     return {

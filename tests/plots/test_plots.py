@@ -17,6 +17,7 @@ FIGURES = {
     "memory bars": (plots.memory_bars({"bf16": {"predicted": STATES, "measured": STATES}}, "Title"), "measured 6,000,000 bytes"),
     "two clusters": (plots.memory_bars({"bf16": {"a": STATES}, "fp32": {"a": {"parameters": 5e12}}}, "Title"), "fp32: a 5.0 TB"),
     "per parameter": (plots.memory_bars({"stage 0": {"a": STATES, "b": None}}, "Title", 2_000_000), "a 3.000 bytes per parameter, b does not fit"),
+    "capacity": (plots.memory_bars({"bf16": {"a": STATES}}, "Title", capacity=24e9), "a 6,000,000 bytes; capacity 24.0 GB"),
     "memory over time": (plots.memory_over_time(HISTORY, "Title", {"peak": 60}), "a peak of 60 bytes"),
     "curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}), "dots ends at 5"),
     "logarithmic curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", log=True), "line ends at 4"),

@@ -129,6 +129,49 @@ def test_activations_are_those_predicted():
         assert run.reports[0]["kept"] == formula(run.size, 1, run.size.context, 2, device=run.device)
 
 
+ROTARY = 256  # bytes of ChatGLM's table of positions
+CASE = {
+    kind: [count for _ in range(28) for count in counts]
+    for kind, counts in {  # elements of ChatGLM3-6B's parameters, in no order
+        "frozen": (4096 * 4096, 4096, 256 * 4096, 256, 256 * 4096, 256, 4096 * 4096, 2 * 13696 * 4096, 13696 * 4096, 4096, 4096),
+        "trained": 2 * (8 * 4096, 8 * 4096) + 2 * (8 * 4096, 8 * 256),
+    }.items()
+}
+CASE["frozen"] += [65024 * 4096, 65024 * 4096, 4096]
+
+
+def fine_tuning(case, limited=False):
+    return recorded.runs("finetune", shape="6.2B", case=case, limit=table.LIMIT if limited else None)[0]
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run.experiment == "finetune" and run.reports], ids=named)
+def test_states_with_frozen_weights_are_those_predicted(run):
+    """To the byte, offloaded or not; peft's fp32 adapters take two bytes more for each element that a rank holds at stage 3."""
+    way = table.FINE_TUNING[run.arguments["case"]]
+    for rank, report in enumerate(run.reports):
+        where = {"ranks": run.ranks, "rank": rank, "moment": "after step"}
+        held = sum(report["held"]["after step"]["categories"].values()) - report["held"]["after step"]["categories"]["inputs"] - ROTARY
+        if way.offload:
+            places = theory.offload_bytes(CASE["trained"], run.configuration, frozen=CASE["frozen"], accumulates=False, **where)
+            assert held + sum(report["host"].values()) == sum(sum(kinds.values()) for kinds in places.values())
+        else:
+            more = 3 * sum(CASE["trained"]) if way.stage == 3 and way.fp32_adapters else 0
+            assert held - more == sum(theory.fine_tuning_bytes(**CASE, config=run.configuration, device="cuda", **where).values())
+
+
+def test_what_does_not_fit_into_24_gb_needs_more_and_the_rest_does_not():
+    for case, way in table.FINE_TUNING.items():
+        limited = fine_tuning(case, limited=True)
+        assert limited.out_of_memory != way.fits
+        peak = max(moment["peak"] for moment in (limited if way.fits else fine_tuning(case)).reports[0]["held"].values())
+        assert (peak < table.LIMIT) == way.fits
+
+
+def test_the_offload_error_is_there_without_its_mend_alone():
+    raised = {run.arguments["mended"]: run.reports[0]["raised"] for run in recorded.runs("offload_error")}
+    assert raised[True] == "" and "two devices, cuda:0 and cpu" in raised[False]
+
+
 def test_construction_is_as_predicted():
     for run in recorded.runs("construction"):
         dtype, partitioned = ("bf16", True) if run.arguments["partitioned"] else ("fp32", False)
