@@ -43,6 +43,8 @@ def memory_bars(clusters, title, parameters=None, capacity=None):
                 fontsize=9,
                 xytext=(0, 2),
                 textcoords="offset points",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1} if capacity else None,  # the line may pass behind it
+                zorder=5,
             )
         axes.set_xticks(places, [name for _, name, _ in bars], fontsize=9 if len(bars) < 6 else 8)
         for cluster in clusters if len(clusters) > 1 else ():
