@@ -9,6 +9,8 @@ states are looked up where torch and DeepSpeed keep them; what a forward pass cr
         ledger.watch(engine)
         engine.backward(engine(ids, targets))
         ledger.snapshot("between micro-batches")
+
+With a limit it also plays a GPU of that size: what would not fit raises `OutOfMemory`, which says what held the memory.
 """
 
 from __future__ import annotations
@@ -19,13 +21,39 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from helpers.measure.internals import TorchDispatchMode, owned_tensors, storage_key, tensors_among, unseen
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers", "activations", "inputs", "other")
 MODEL_STATES = CATEGORIES[:5]
-SETTLED, LIMIT = 0.05, 2.0  # seconds without a change after which a snapshot is taken; seconds after which it is taken anyway
+SETTLED, LONGEST = 0.05, 2.0  # seconds without a change after which a snapshot is taken; seconds after which it is taken anyway
+KINDS = {  # of memory, in the words of an `OutOfMemory`
+    "activations": "activations, which the forward pass keeps for the backward pass",
+    "other": "temporaries, or tensors that nobody has named to the ledger",
+}
+
+
+class OutOfMemory(MemoryError):
+    """A tensor was made for which the ledger's limit has no room; the message says which, and what held the memory.
+
+    Attributes:
+        asked: bytes of the tensor's storage.
+        held: {category: bytes} without it.
+        limit: bytes.
+        place: the operation, and the module in whose forward pass it ran.
+    """
+
+    def __init__(self, asked, held, limit, place):
+        super().__init__(asked, held, limit, place)
+        self.asked, self.held, self.limit, self.place = asked, held, limit, place
+
+    def __str__(self):
+        total = sum(self.held.values())
+        by_size = sorted(((size, category) for category, size in self.held.items() if size), reverse=True)
+        parts = "; ".join(f"{size:,} of {KINDS.get(category, category)}" for size, category in by_size)
+        return f"no room for {self.asked:,} bytes more, the result of {self.place}: this rank may hold {self.limit:,} and holds {total:,} ({parts})"
 
 
 @dataclass(frozen=True)
@@ -97,17 +125,22 @@ class Ledger(TorchDispatchMode):
 
     Args:
         device: "cpu" or "cuda"; by default the one that DeepSpeed uses in this rank.
+        limit: bytes that tensors may take together, as on a GPU with so much memory; by default as many as there are.  An operation
+            whose result goes beyond raises `OutOfMemory`.  What a real GPU holds besides tensors (its context, buffers of the network, the
+            gaps between tensors) is to be taken off before.
     """
 
-    def __init__(self, device=None):
+    def __init__(self, device=None, limit=None):
         super().__init__()
-        self.device = device or _default_device()
+        if limit is not None and not limit > 0:
+            raise ValueError(f"limit must be a positive number of bytes, not {limit!r}")
+        self.device, self.limit = device or _default_device(), limit
         self.storages: list[Storage] = []
         self.snapshots: list[Snapshot] = []
         self.current = self.peak = self.clock = 0
         self._live: dict[int, Storage] = {}
         self._marks: list[tuple[int, str]] = []
-        self._forward_depth = 0
+        self._forward_of: list[str] = []  # names of the modules whose forward pass is running, the outermost first
         self._watched: list[tuple] = []
         self._hooks: list = []
         self._lock = threading.RLock()  # a communication thread may drop the last reference to a tensor
@@ -116,9 +149,23 @@ class Ledger(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
+        before, refused = self.current, None
         for tensor in tensors_among(result):
-            self._register(tensor)
+            record = self._register(tensor)
+            if self.limit is not None and self.current > max(self.limit, before):
+                refused = refused or self._refusal(record, function)
+        if refused:
+            del result, tensor, record  # which this frame, being part of the traceback, would keep alive
+            raise refused
         return result
+
+    def _refusal(self, record, function):
+        """What a GPU would have raised before it made this storage."""
+        held = self.categories()
+        held[record.final_category] -= record.bytes
+        operation = str(getattr(function, "overloadpacket", function))
+        inside = f" in {self._forward_of[-1] or 'the model'}" if self._forward_of else ""
+        return OutOfMemory(record.bytes, held, int(self.limit), operation + inside)
 
     def _register(self, tensor):
         """The storage's record; a new one if it was not known, or was resized in place."""
@@ -135,7 +182,7 @@ class Ledger(TorchDispatchMode):
             if size == 0:
                 return None
             self.clock += 1
-            record = Storage(size, self.clock, in_forward=self._forward_depth > 0)
+            record = Storage(size, self.clock, in_forward=bool(self._forward_of))
             self.storages.append(record)
             self._live[key] = record
             self.current += size
@@ -158,8 +205,8 @@ class Ledger(TorchDispatchMode):
         """Learn what the tensors of an engine are for: a DeepSpeed engine, or a torch module and its optimizer."""
         self._watched.append((model, optimizer))
         module = getattr(model, "module", model)
-        for part in module.modules():
-            self._hooks.append(part.register_forward_pre_hook(self._enter_forward, with_kwargs=True))
+        for name, part in module.named_modules():
+            self._hooks.append(part.register_forward_pre_hook(partial(self._enter_forward, name), with_kwargs=True))
             self._hooks.append(part.register_forward_hook(self._leave_forward, always_call=True))
         for parameter in module.parameters():
             if parameter.requires_grad:
@@ -167,16 +214,16 @@ class Ledger(TorchDispatchMode):
         self._label_owned()
         return self
 
-    def _enter_forward(self, module, args, kwargs):
-        if self._forward_depth == 0:
+    def _enter_forward(self, name, module, args, kwargs):
+        if not self._forward_of:
             for tensor in tensors_among(args, kwargs):
                 self.label("inputs", tensor, force=False)
-        self._forward_depth += 1
+        self._forward_of.append(name)
         for parameter in module.parameters(recurse=False):  # ZeRO-3 has just gathered them
             self.label("parameters", parameter)
 
     def _leave_forward(self, module, args, output):
-        self._forward_depth -= 1
+        self._forward_of.pop()
 
     def _label_gradient(self, parameter, gradient):
         self.label("gradients", gradient, force=False)
@@ -229,7 +276,7 @@ class Ledger(TorchDispatchMode):
         started = changed = time.monotonic()
         before = self.clock
         while time.monotonic() - changed < SETTLED:
-            if time.monotonic() - started > LIMIT:
+            if time.monotonic() - started > LONGEST:
                 return False
             time.sleep(0.005)
             if self.clock != before:

@@ -4,6 +4,9 @@
 paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `construction`: what it holds
 while the model is built.  `communication`: bytes that a collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`:
 consecutive layers on consecutive ranks.
+paper and to DeepSpeed's last byte, of a `zero_config`.  `construction`: what it holds while the model is built.  `communication`: bytes that a
+collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on consecutive ranks.
+`long_sequences`: one sequence on several ranks, and the loss in tiles.
 """
 
 from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes, zero_wire_bytes
@@ -37,6 +40,13 @@ from helpers.theory.layers import (
     norm_activation_bytes,
     norm_parameters,
     training_flops,
+)
+from helpers.theory.long_sequences import (
+    loss_peak_bytes,
+    ring_activation_bytes,
+    ring_wire_bytes,
+    ulysses_activation_bytes,
+    ulysses_wire_bytes,
 )
 from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes, step_peak_bytes
 from helpers.theory.pipeline import (
@@ -88,6 +98,7 @@ __all__ = [
     "lora_activation_bytes",
     "lora_block_activation_bytes",
     "lora_parameters",
+    "loss_peak_bytes",
     "micro_batches_in_flight",
     "norm_activation_bytes",
     "norm_parameters",
@@ -96,6 +107,8 @@ __all__ = [
     "pipeline_held_bytes",
     "pipeline_stage_parameters",
     "pipeline_wire_bytes",
+    "ring_activation_bytes",
+    "ring_wire_bytes",
     "step_peak_bytes",
     "tensor_parallel_activation_bytes",
     "tensor_parallel_block_activation_bytes",
@@ -103,6 +116,8 @@ __all__ = [
     "tensor_parallel_parameters",
     "tensor_parallel_wire_bytes",
     "training_flops",
+    "ulysses_activation_bytes",
+    "ulysses_wire_bytes",
     "wire_bytes",
     "zero_bubble_fraction",
     "zero_wire_bytes",

@@ -2,12 +2,13 @@
 
 import gc
 import itertools
+import pickle
 import weakref
 
 import pytest
 import torch
 from helpers import corpus, launch, models, theory
-from helpers.measure.ledger import CATEGORIES, Ledger
+from helpers.measure.ledger import CATEGORIES, Ledger, OutOfMemory
 from tests.support import configuration
 
 
@@ -170,3 +171,49 @@ def test_history_between_marks_starts_at_the_first():
     assert history.total == [400, 600, 400]
     assert history.marks == [(0, "start"), (2, "end")]
     del kept, other
+
+
+def test_a_limit_raises_where_a_gpu_of_that_size_would_and_says_what_held_the_memory():
+    model = torch.nn.Sequential(torch.nn.Linear(100, 100, bias=False), torch.nn.ReLU())
+    x = torch.ones(50, 100)
+    with Ledger("cpu", limit=75_000) as ledger:  # 40,000 of weights and 20,000 of inputs; 20,000 of activations are too many
+        ledger.watch(model)
+        with pytest.raises(OutOfMemory) as refused:
+            model(x)
+        assert ledger.current == 60_000  # what was refused is gone
+    error = refused.value
+    assert (error.asked, error.limit, error.held["parameters"], error.held["inputs"]) == (20_000, 75_000, 40_000, 20_000)
+    assert str(error) == (
+        "no room for 20,000 bytes more, the result of aten.mm in 0: "
+        "this rank may hold 75,000 and holds 60,000 (40,000 of parameters; 20,000 of inputs)"
+    )
+
+
+def test_what_has_just_room_passes_and_a_smaller_try_after_a_refusal_too():
+    with Ledger("cpu", limit=8000) as ledger:
+        kept = torch.zeros(1000)
+        with pytest.raises(OutOfMemory, match="temporaries, or tensors that nobody has named"):
+            torch.zeros(1001)
+        more = torch.zeros(1000)
+        assert ledger.current == 4 * (kept.numel() + more.numel()) == 8000
+
+
+def test_activations_are_named_in_words_and_a_refusal_in_the_backward_pass_comes_through():
+    model = torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(3)))
+    x = torch.ones(1000, requires_grad=True)
+    with Ledger("cpu", limit=18_000) as ledger:  # 4,000 of inputs, 12,000 of activations and the sum; then the first gradient
+        ledger.watch(model)
+        total = model(x).sum()
+        with pytest.raises(OutOfMemory, match="12,000 of activations, which the forward pass keeps for the backward pass"):
+            total.backward()
+
+
+def test_an_out_of_memory_is_pickled_with_its_words():
+    error = OutOfMemory(8, {"parameters": 4}, 10, "aten.mm")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_must_be_positive(limit):
+    with pytest.raises(ValueError, match="positive number of bytes"):
+        Ledger("cpu", limit=limit)

@@ -1,0 +1,250 @@
+"""Answers of lesson 12: long sequences, and the mistakes that people make there."""
+
+import gc
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from helpers.exercises.engine import Build, Exercise
+from helpers.exercises.guesses import guess
+from helpers.measure.ledger import Ledger
+from helpers.measure.traffic import Traffic
+
+__all__ = ["exchange", "guess", "longest_sequence", "ring_forward", "ring_over_ulysses", "tiled_loss"]
+
+
+# ------------------------------------------------------------------------------------------------------------ a loss in tiles
+
+VOCABULARY = 2000
+
+
+def _in_tiles(function, seed):
+    """Loss and gradients, and what was held; the tokens cannot be cut into equal tiles."""
+    tiles = 8 + seed % 3
+    scores, tokens = nn.Linear(8, VOCABULARY, bias=False), 5 * tiles + 1 + seed % 4
+    targets = torch.randint(VOCABULARY, (2, tokens))
+    x = torch.randn(2, tokens, 8, requires_grad=True)
+    logits = 4 * VOCABULARY * targets.numel()  # bytes, of all tokens
+    with Ledger("cpu") as ledger:
+        for tensor in (x, targets, scores.weight):
+            ledger.label("inputs", tensor)
+        start = ledger.current
+        loss = function(scores, x, targets, tiles)
+        gc.collect()
+        kept = ledger.current - start
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"tiled_loss must return a tensor without dimensions, not {loss!r}")
+        loss.backward()
+        peak = ledger.peak - start
+    return {
+        "the loss": loss,
+        "the gradient of x": x.grad,
+        "the gradient of the head's weight": scores.weight.grad,
+        "after the forward pass less is kept than the logits of one tile": kept < logits / tiles,
+        "the logits of all tokens never exist at once": peak < logits,
+    }
+
+
+def _tiled(reduction="sum", divide=True, again=True):
+    """A mistaken way to cut."""
+
+    def loss_of(scores, x, targets):
+        return F.cross_entropy(scores(x).float().flatten(0, 1), targets.flatten(), reduction=reduction)
+
+    def tiled_loss(scores, x_BTC, targets_BT, tiles):
+        total = 0.0
+        for x, targets in zip(x_BTC.chunk(tiles, 1), targets_BT.chunk(tiles, 1)):
+            if again:
+                total = total + checkpoint(loss_of, scores, x, targets, use_reentrant=False, preserve_rng_state=False)
+            else:
+                total = total + loss_of(scores, x, targets)
+        return total / ((targets_BT.numel() if reduction == "sum" else tiles) if divide else 1)
+
+    return tiled_loss
+
+
+tiled_loss = Build(
+    "tiled_loss",
+    _in_tiles,
+    worlds=(1, 2),
+    mistakes={
+        "the last tile may be shorter, so a mean of means is not the mean: sum, and divide once by the number of targets": _tiled("mean"),
+        "that is the sum over the tokens; the loss is their mean": _tiled(divide=False),
+        "what the loss makes of the logits is kept for every tile: run head and loss of a tile inside one `checkpoint`": _tiled(again=False),
+    },
+    praise="the logits of one tile exist at a time, and are computed once more in the backward pass",
+)
+
+
+# ------------------------------------------------------------------------------------------------- tokens exchanged for heads
+
+
+def _exchanged(function, seed):
+    """There and back again, and what was sent."""
+    import deepspeed.comm as comm
+
+    ranks, rank = comm.get_world_size(), comm.get_rank()
+    random = torch.Generator().manual_seed(1000 * (seed % 10**6) + rank)
+    x = torch.randn(1 + seed % 2, 32, 2 * ranks, 64, generator=random)
+    with Traffic() as traffic:
+        by_heads = function(x, 2, 1)
+    back = function(by_heads, 1, 2)
+    size = 4 * x.numel()
+    return {
+        "heads of this rank, all tokens": by_heads,
+        "back again: tokens of this rank, all heads": back,
+        "a rank sends less than its tensor": traffic.sent is None or traffic.sent < size,
+    }
+
+
+def _alone(x, split, collect):
+    import deepspeed.comm as comm
+
+    return torch.cat(x.chunk(comm.get_world_size(), split), collect)
+
+
+def _all_to_all(x, split):
+    import deepspeed.comm as comm
+
+    sent = torch.stack(x.chunk(comm.get_world_size(), split))
+    received = torch.empty_like(sent)
+    comm.all_to_all_single(received, sent)
+    return received
+
+
+def _same_dimension(x, split, collect):
+    return torch.cat(_all_to_all(x, split).unbind(), split)
+
+
+def _backwards(x, split, collect):
+    return torch.cat(_all_to_all(x, split).unbind()[::-1], collect)
+
+
+def _gather_all(x, split, collect):
+    import deepspeed.comm as comm
+
+    everything = x.new_empty(comm.get_world_size(), *x.shape)
+    comm.all_gather_into_tensor(everything, x.contiguous())
+    return torch.cat([part.chunk(comm.get_world_size(), split)[comm.get_rank()] for part in everything], collect)
+
+
+exchange = Build(
+    "exchange",
+    _exchanged,
+    mistakes={
+        "these are this rank's own parts: nothing was sent": _alone,
+        "what has come are other places along `collect`: join the parts there, not along `split`": _same_dimension,
+        "the parts must be joined in the order of the ranks they came from": _backwards,
+        "an all-gather sends everything to everybody; each rank needs only its part of it": _gather_all,
+    },
+    praise="each rank gave away all but its own share of heads, and got every token for those it kept",
+)
+
+
+# ------------------------------------------------------------------------------------------------------------ ring attention
+
+
+def turn(*tensors):
+    """Pass tensors on to the next rank of the ring; returns those of the rank before."""
+    import deepspeed.comm as comm
+
+    rank, ranks = comm.get_rank(), comm.get_world_size()
+    tensors = [tensor.contiguous() for tensor in tensors]
+    received = [torch.empty_like(tensor) for tensor in tensors]
+    sending = [comm.isend(tensor, (rank + 1) % ranks) for tensor in tensors]
+    for tensor in received:
+        comm.recv(tensor, (rank - 1) % ranks)
+    for message in sending:
+        message.wait()
+    return received
+
+
+def _ringed(function, seed):
+    import deepspeed.comm as comm
+
+    random = torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
+    q, k, v = torch.randn(3, 1, 2, 6, 4, generator=random)
+    kept = k.clone(), v.clone()
+    answer = function(q, k, v, turn)
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        raise TypeError(f"ring_forward must return two tensors, the result and the log-sum-exp, not {type(answer).__name__}")
+    same = k.equal(kept[0]) and v.equal(kept[1])
+    return {"the result": answer[0], "the log-sum-exp": answer[1], "keys and values are as they were": same}
+
+
+def _ring(future="left out", mask=True, rescale=True, turns=True):
+    """A mistaken ring."""
+
+    def ring_forward(q, k, v, turn):
+        import deepspeed.comm as comm
+
+        total, log_sum = torch.zeros_like(q), q.new_full(q.shape[:-1], -math.inf)
+        for step in range(comm.get_world_size()):
+            if step <= comm.get_rank() or future == "seen":
+                scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+                if step == 0 and mask:
+                    scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+                new = torch.logaddexp(log_sum, scores.logsumexp(-1))
+                total = total * ((log_sum - new).exp()[..., None] if rescale else 1) + (scores - new[..., None]).exp() @ v
+                log_sum = new
+            if turns:
+                k, v = turn(k, v)
+        return total, log_sum
+
+    return ring_forward
+
+
+ring_forward = Build(
+    "ring_forward",
+    _ringed,
+    mistakes={
+        "keys of later ranks are in the future: after `step` turns they are those of rank - step, and negative means later": _ring(future="seen"),
+        "within its own tokens a rank must not look ahead: mask the scores of the first step": _ring(mask=False),
+        "what was summed before belongs to a smaller sum of exponentials: scale it by exp(old - new)": _ring(rescale=False),
+        "keys and values never moved on": _ring(turns=False),
+    },
+    praise="parts of a softmax can be added up in any order, as long as each is scaled to the common sum",
+)
+
+
+# ------------------------------------------------------------------------------------------------------------------ formulas
+
+
+def _per_token(layers, width, vocabulary):
+    return 2 * width * layers + 32 * width + 12 * vocabulary
+
+
+longest_sequence = Exercise(
+    reference=lambda memory, states, layers, width, vocabulary: (memory - states) / _per_token(layers, width, vocabulary),
+    cases=(
+        {"memory": 24e9, "states": 12.5e9, "layers": 30, "width": 4096, "vocabulary": 65024},
+        {"memory": 80e9, "states": 30e9, "layers": 48, "width": 1600, "vocabulary": 50257},
+    ),
+    mistakes={
+        "take off what the states hold first": lambda memory, states, layers, width, vocabulary: memory / _per_token(layers, width, vocabulary),
+        "the loss has three fp32 numbers for each token and vocabulary entry at its peak": lambda memory, states, layers, width, vocabulary: (
+            (memory - states) / (2 * width * layers + 32 * width + 4 * vocabulary)
+        ),
+        "the logits are missing": lambda memory, states, layers, width, vocabulary: (memory - states) / (2 * width * layers + 32 * width),
+        "one block at a time is computed again, and then holds sixteen widths and not one": lambda memory, states, layers, width, vocabulary: (
+            (memory - states) / (2 * width * layers + 12 * vocabulary)
+        ),
+        "that is without checkpointing: a checkpointed block keeps its input alone": lambda memory, states, layers, width, vocabulary: (
+            (memory - states) / (32 * width * layers + 12 * vocabulary)
+        ),
+    },
+    praise="everything that grows, grows with the tokens, so the length follows from bytes per token",
+)
+
+ring_over_ulysses = Exercise(
+    reference=lambda ranks: 3 * ranks**2 / (4 * (ranks - 1)),
+    cases=({"ranks": 4}, {"ranks": 2}, {"ranks": 8}),
+    mistakes={
+        "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way": lambda ranks: 3 * ranks / 4,
+        "the other way round": lambda ranks: 4 * (ranks - 1) / (3 * ranks**2),
+        "a rank's tensors are s / N tokens long in both": lambda ranks: 3 * ranks / (4 * (ranks - 1)),
+    },
+    praise="a ring sends every key to every rank, Ulysses sends each number to the one rank that needs it",
+)

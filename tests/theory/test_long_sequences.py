@@ -1,0 +1,62 @@
+"""One sequence on several ranks, and the loss in tiles: predicted, then measured, to the byte.
+
+What ranks that share a sequence really hold and send is compared in lesson 12, which runs with every change.
+"""
+
+import pytest
+import torch
+from helpers import models, theory
+from helpers.measure.ledger import Ledger
+from helpers.models import GPTSize
+
+SIZE = GPTSize(vocabulary=300, context=64, width=64, layers=2, heads=4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_peak_of_the_loss_is_twelve_bytes_per_token_and_entry_in_either_dtype(dtype):
+    head, x, targets = torch.nn.Linear(1, 1000, bias=False, dtype=dtype), torch.randn(2, 40, 1, dtype=dtype), torch.randint(1000, (2, 40))
+    with Ledger("cpu") as ledger:
+        models.next_token_loss(head(x), targets).backward()
+    assert 0 <= ledger.peak - theory.loss_peak_bytes(2, 40, 1000) < 5000  # inputs and weights: 4,640 bytes, and a few of the loss itself
+
+
+def test_tiles_are_rounded_up_to_tokens():
+    assert theory.loss_peak_bytes(1, 100, 10, tiles=8) == 12 * 10 * 13
+    with pytest.raises(ValueError, match="at least 1"):
+        theory.loss_peak_bytes(1, 100, 10, tiles=0)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "explicit"])
+def test_one_rank_keeps_and_sends_what_one_process_does(kernel):
+    plain = theory.gpt_activation_bytes(SIZE, 2, 64, 2, kernel)
+    assert theory.ulysses_activation_bytes(SIZE, 2, 64, 2, 1, kernel) == plain
+    assert theory.ring_activation_bytes(SIZE, 2, 64, 2, 1) == theory.gpt_activation_bytes(SIZE, 2, 64, 2)
+    assert theory.ulysses_wire_bytes(2, 64, 64, 2, 2, 1) == theory.ring_wire_bytes(2, 64, 64, 2, 2, 1) == 0
+
+
+def test_ulysses_keeps_one_result_of_attention_more_than_a_ring():
+    for ranks in (2, 4):
+        more = SIZE.layers * 4 * (64 // ranks) * SIZE.width
+        assert theory.ulysses_activation_bytes(SIZE, 1, 64, 4, ranks) - theory.ring_activation_bytes(SIZE, 1, 64, 4, ranks) == more
+
+
+def test_with_the_explicit_kernel_ulysses_keeps_the_matrices_of_its_own_heads_only():
+    one, four = (theory.ulysses_activation_bytes(SIZE, 1, 64, 4, ranks, "explicit") for ranks in (1, 4))
+    fused = theory.ulysses_activation_bytes(SIZE, 1, 64, 4, 4)
+    assert four - fused == SIZE.layers * (4 * 1 * 64 * 64 + 64 * 64 - 4 * SIZE.heads * 16)
+    assert four < one / 3
+
+
+def test_more_ranks_send_less_by_ulysses_and_as_much_by_a_ring():
+    ulysses = [theory.ulysses_wire_bytes(1, 64, 64, 1, 2, ranks) for ranks in (2, 4, 8)]
+    ring = [theory.ring_wire_bytes(1, 64, 64, 1, 2, ranks) for ranks in (2, 4, 8)]
+    unit = 2 * 64 * 64
+    assert ulysses == [2 * unit, 1.5 * unit, 0.875 * unit]
+    assert ring == 3 * [6 * unit]
+
+
+def test_tokens_and_heads_must_divide():
+    with pytest.raises(ValueError, match="64 tokens cannot be divided among 3 ranks"):
+        theory.ring_activation_bytes(SIZE, 1, 64, 4, 3)
+    with pytest.raises(ValueError, match="4 heads cannot be divided among 8 ranks"):
+        theory.ulysses_activation_bytes(SIZE, 1, 64, 4, 8)

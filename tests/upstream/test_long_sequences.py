@@ -1,0 +1,147 @@
+"""Faults of DeepSpeed 0.19.8 that lesson 12 shows, each in its smallest form.
+
+A test passes while DeepSpeed has the fault.  One that fails is good news: the fault is mended, and the words of the lesson that the failure
+names are to be corrected.
+"""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from helpers import corpus, launch, models
+from tests.support import configuration
+
+pytestmark = pytest.mark.ranks
+
+SIZE = models.GPTSize(layers=1, context=64)
+TILES, WRONG = 4, 1e-2  # of a norm, relative; rounding makes a millionth
+GONE = "DeepSpeed has mended this: correct lesson 12, {}"
+
+
+def plain(head, x, y):
+    return F.cross_entropy(head(x).flatten(0, -2), y.flatten())
+
+
+def fused(head, x, y):
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledFusedLogitsLoss
+
+    return TiledFusedLogitsLoss.apply(plain, head, x, y, None, TILES, [head.weight], "mean")
+
+
+def general(head, x, y, weights="the head's"):
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import sequence_tiled_compute
+
+    weights = [head.weight] if weights == "the head's" else weights
+    return sequence_tiled_compute(plain, x.shape[1], TILES, {"x": x, "y": y}, {"head": head}, "x", weights, 0, "mean")
+
+
+class GPT(models.GPT):
+    def __init__(self, loss_of, tied):
+        super().__init__(SIZE)
+        self.loss_of = loss_of
+        if not tied:
+            self.head.scores = models.Linear(SIZE.width, SIZE.vocabulary, bias=False)
+
+    def forward(self, ids_BT, targets_BT):
+        x_BTC = self.embedding(ids_BT)
+        for block in self.blocks:
+            x_BTC = block(x_BTC)
+        return self.loss_of(self.head.scores, self.head.norm(x_BTC), targets_BT)
+
+
+def train(stage, loss_of=plain, tied=False, accumulation=1, **more):
+    """A step in which every rank has rows of its own: the engine, and the norm of the gradients."""
+    import deepspeed
+    import deepspeed.comm as comm
+
+    keys = {"stage3_param_persistence_threshold": 0} if stage == 3 else {}
+    config = configuration(stage, bf16=False, accumulation=accumulation, extra={"gradient_clipping": 0.0}, **keys)
+    if "mpu" in more:
+        config["sequence_parallel_size"] = comm.get_world_size()
+    model = models.build(GPT, loss_of, tied, config=config)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config, **more)
+    for micro in range(accumulation):
+        engine.backward(engine(*corpus.batch(micro, 2, 64, comm.get_rank(), 2, engine.device)))
+        engine.step()
+    return engine, float(engine.get_global_grad_norm())
+
+
+def all_norms():
+    """{case: norm of the gradients}, in one job, since each takes a tenth of a second; the groups come last, for DeepSpeed does not forget them."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import deepspeed.runtime.sequence_parallel.parallel_state_sp as groups
+
+    deepspeed.init_distributed()
+    cases = {
+        "accumulated": {"stage": 1, "accumulation": 2},
+        "accumulated, fused": {"stage": 1, "accumulation": 2, "loss_of": fused},
+        "accumulated, general": {"stage": 1, "accumulation": 2, "loss_of": general},
+        "stage 1": {"stage": 1},
+        "tied": {"stage": 3, "tied": True},
+        "tied, fused": {"stage": 3, "tied": True, "loss_of": fused},
+        "tied, general": {"stage": 3, "tied": True, "loss_of": general},
+    }
+    norms = {name: train(**case)[1] for name, case in cases.items()}
+    try:
+        train(2, fused, tied=True)
+    except AssertionError:
+        norms["tied at stage 2"] = "AssertionError"
+    groups.initialize_sequence_parallel(comm.get_world_size())
+    return norms | {f"stage {stage}, with groups": train(stage, mpu=groups)[1] for stage in (1, 2, 3)}
+
+
+@pytest.fixture(scope="module")
+def norms():
+    return launch(all_norms, ranks=2, device="cpu")[0]
+
+
+@pytest.mark.parametrize("stage, factor", [(1, 2), (2, 2), (3, 1)])
+def test_gradients_of_sequence_ranks_are_summed_at_stages_1_and_2_and_averaged_at_stage_3(norms, stage, factor):
+    assert norms[f"stage {stage}, with groups"] / norms["stage 1"] == pytest.approx(factor, rel=1e-3), GONE.format(
+        "'The factor between the stages' and the table of faults"
+    )
+
+
+def test_a_fused_tiled_loss_ignores_accumulation_and_the_general_one_does_not(norms):
+    assert norms["accumulated, general"] == pytest.approx(norms["accumulated"], rel=1e-3)
+    assert norms["accumulated, fused"] != pytest.approx(norms["accumulated"], rel=WRONG), GONE.format(
+        "'A tiled loss whose gradient has another factor' and the table of faults"
+    )
+
+
+@pytest.mark.parametrize("how", ["fused", "general"])
+def test_a_tied_head_gets_a_wrong_gradient_from_a_tiled_loss_at_stage_3(norms, how):
+    assert norms[f"tied, {how}"] != pytest.approx(norms["tied"], rel=WRONG), GONE.format(
+        "'A tiled loss whose gradient has another factor' and the table of faults"
+    )
+
+
+def test_at_stage_2_the_same_is_an_error(norms):
+    assert norms.get("tied at stage 2") == "AssertionError", GONE.format("the sentence on stage 2 in the same place")
+
+
+def weights_apart():
+    """How far the first weights of the two ranks are from each other after a step with `mesh_param`."""
+    import deepspeed
+    import deepspeed.comm as comm
+
+    deepspeed.init_distributed()
+    engine, _ = train(1, mesh_param=(1, comm.get_world_size()))
+    mine = next(engine.module.parameters()).detach().clone()
+    mean = mine.clone()
+    comm.all_reduce(mean)
+    return (mine - mean / 2).abs().max().item()
+
+
+def test_with_a_mesh_gradients_of_sequence_ranks_never_meet():
+    assert launch(weights_apart, ranks=2, device="cpu")[0] > 1e-5, GONE.format("'Gradients that never meet' and the table of faults")
+
+
+def test_the_documented_default_of_compute_params_raises():
+    head = torch.nn.Linear(4, 8)
+    try:
+        general(head, torch.randn(1, 8, 4, requires_grad=True), torch.zeros(1, 8, dtype=torch.long), weights=None)
+    except TypeError as error:
+        assert "'NoneType' object is not iterable" in str(error)
+    else:
+        pytest.fail(GONE.format("'The same in DeepSpeed': the weights may be left out without ZeRO"))
