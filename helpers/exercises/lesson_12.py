@@ -23,15 +23,15 @@ VOCABULARY = 2000
 def _in_tiles(function, seed):
     """Loss and gradients, and what was held; the tokens cannot be cut into equal tiles."""
     tiles = 8 + seed % 3
-    scores, tokens = nn.Linear(8, VOCABULARY, bias=False), 5 * tiles + 1 + seed % 4
+    head, tokens = nn.Linear(8, VOCABULARY, bias=False), 5 * tiles + 1 + seed % 4
     targets = torch.randint(VOCABULARY, (2, tokens))
     x = torch.randn(2, tokens, 8, requires_grad=True)
     logits = 4 * VOCABULARY * targets.numel()  # bytes, of all tokens
     with Ledger("cpu") as ledger:
-        for tensor in (x, targets, scores.weight):
+        for tensor in (x, targets, head.weight):
             ledger.label("inputs", tensor)
         start = ledger.current
-        loss = function(scores, x, targets, tiles)
+        loss = function(head, x, targets, tiles)
         gc.collect()
         kept = ledger.current - start
         if not isinstance(loss, torch.Tensor):
@@ -41,7 +41,7 @@ def _in_tiles(function, seed):
     return {
         "the loss": loss,
         "the gradient of x": x.grad,
-        "the gradient of the head's weight": scores.weight.grad,
+        "the gradient of the head's weight": head.weight.grad,
         "after the forward pass less is kept than the logits of one tile": kept < logits / tiles,
         "the logits of all tokens never exist at once": peak < logits,
     }
@@ -50,16 +50,16 @@ def _in_tiles(function, seed):
 def _tiled(reduction="sum", divide=True, again=True):
     """A mistaken way to cut."""
 
-    def loss_of(scores, x, targets):
-        return F.cross_entropy(scores(x).float().flatten(0, 1), targets.flatten(), reduction=reduction)
+    def loss_of(head, x, targets):
+        return F.cross_entropy(head(x).float().flatten(0, 1), targets.flatten(), reduction=reduction)
 
-    def tiled_loss(scores, x_BTC, targets_BT, tiles):
+    def tiled_loss(head, x_BTC, targets_BT, tiles):
         total = 0.0
         for x, targets in zip(x_BTC.chunk(tiles, 1), targets_BT.chunk(tiles, 1)):
             if again:
-                total = total + checkpoint(loss_of, scores, x, targets, use_reentrant=False, preserve_rng_state=False)
+                total = total + checkpoint(loss_of, head, x, targets, use_reentrant=False, preserve_rng_state=False)
             else:
-                total = total + loss_of(scores, x, targets)
+                total = total + loss_of(head, x, targets)
         return total / ((targets_BT.numel() if reduction == "sum" else tiles) if divide else 1)
 
     return tiled_loss
@@ -125,9 +125,10 @@ def _backwards(x, split, collect):
 def _gather_all(x, split, collect):
     import deepspeed.comm as comm
 
-    everything = x.new_empty(comm.get_world_size(), *x.shape)
+    ranks = comm.get_world_size()
+    everything = x.new_empty(ranks * x.shape[0], *x.shape[1:])
     comm.all_gather_into_tensor(everything, x.contiguous())
-    return torch.cat([part.chunk(comm.get_world_size(), split)[comm.get_rank()] for part in everything], collect)
+    return torch.cat([part.chunk(ranks, split)[comm.get_rank()] for part in everything.chunk(ranks)], collect)
 
 
 exchange = Build(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import matplotlib
+import matplotlib.ticker
 from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, new_figure, unit
 
 
@@ -31,9 +32,10 @@ def curves(lines, title, x, y, log=False, points=None):
             axes.set(xscale="log", yscale="log")
         else:
             axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
-            places = sorted({place for xs, _ in (points or {}).values() for place in xs})
-            if 0 < len(places) <= 8:
-                axes.set_xticks(places)
+        places = sorted({place for xs, _ in (points or {}).values() for place in xs})
+        if 0 < len(places) <= 8:
+            axes.set_xticks(places, [f"{place:,}" for place in places])
+            axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())  # a logarithmic axis has some, which would overlap
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = "; ".join(f"{name} ends at {ys[-1]:,.3g}" for name, (_, ys) in {**lines, **(points or {})}.items())
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
