@@ -213,27 +213,32 @@ ring_forward = Build(
 # ------------------------------------------------------------------------------------------------------------------ formulas
 
 
-def _per_token(layers, width, vocabulary):
-    return 2 * width * layers + 32 * width + 12 * vocabulary
+def _tokens(memory, states, per_token):
+    return (memory - states) / per_token
 
 
 longest_sequence = Exercise(
-    reference=lambda memory, states, layers, width, vocabulary: (memory - states) / _per_token(layers, width, vocabulary),
+    reference=lambda memory, states, layers, width, vocabulary: _tokens(memory, states, 2 * width * layers + max(32 * width, 12 * vocabulary)),
     cases=(
         {"memory": 24e9, "states": 12.5e9, "layers": 30, "width": 4096, "vocabulary": 65024},
-        {"memory": 80e9, "states": 30e9, "layers": 48, "width": 1600, "vocabulary": 50257},
+        {"memory": 80e9, "states": 30e9, "layers": 96, "width": 12288, "vocabulary": 32000},
     ),
     mistakes={
-        "take off what the states hold first": lambda memory, states, layers, width, vocabulary: memory / _per_token(layers, width, vocabulary),
-        "the loss has three fp32 numbers for each token and vocabulary entry at its peak": lambda memory, states, layers, width, vocabulary: (
-            (memory - states) / (2 * width * layers + 32 * width + 4 * vocabulary)
+        "take off what the states hold first": lambda memory, states, layers, width, vocabulary: _tokens(
+            memory, 0, 2 * width * layers + max(32 * width, 12 * vocabulary)
         ),
-        "the logits are missing": lambda memory, states, layers, width, vocabulary: (memory - states) / (2 * width * layers + 32 * width),
-        "one block at a time is computed again, and then holds sixteen widths and not one": lambda memory, states, layers, width, vocabulary: (
-            (memory - states) / (2 * width * layers + 12 * vocabulary)
+        "the loss is over before the first block is computed again: the larger of the two counts": lambda memory, states, layers, width, vocabulary: (
+            _tokens(memory, states, 2 * width * layers + 32 * width + 12 * vocabulary)
         ),
-        "that is without checkpointing: a checkpointed block keeps its input alone": lambda memory, states, layers, width, vocabulary: (
-            (memory - states) / (32 * width * layers + 12 * vocabulary)
+        "the loss has three fp32 numbers for each token and vocabulary entry at its peak": lambda memory, states, layers, width, vocabulary: _tokens(
+            memory, states, 2 * width * layers + max(32 * width, 4 * vocabulary)
+        ),
+        "the logits are missing": lambda memory, states, layers, width, vocabulary: _tokens(memory, states, 2 * width * layers + 32 * width),
+        "here a block computed again holds more than the loss": lambda memory, states, layers, width, vocabulary: _tokens(
+            memory, states, 2 * width * layers + 12 * vocabulary
+        ),
+        "that is without checkpointing: a checkpointed block keeps its input alone": lambda memory, states, layers, width, vocabulary: _tokens(
+            memory, states, 32 * width * layers + 12 * vocabulary
         ),
     },
     praise="everything that grows, grows with the tokens, so the length follows from bytes per token",
