@@ -23,7 +23,7 @@ VOCABULARY = 2000
 def _in_tiles(function, seed):
     """Loss and gradients, and what was held; the tokens cannot be cut into equal tiles."""
     tiles = 8 + seed % 3
-    head, tokens = nn.Linear(8, VOCABULARY, bias=False), 5 * tiles + 1 + seed % 4
+    head, tokens = nn.Linear(8, VOCABULARY, bias=False), 6 * tiles - 3 - seed % 2
     targets = torch.randint(VOCABULARY, (2, tokens))
     x = torch.randn(2, tokens, 8, requires_grad=True)
     logits = 4 * VOCABULARY * targets.numel()  # bytes, of all tokens
