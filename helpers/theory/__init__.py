@@ -3,10 +3,7 @@
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
 paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `construction`: what it holds
 while the model is built.  `communication`: bytes that a collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`:
-consecutive layers on consecutive ranks.
-paper and to DeepSpeed's last byte, of a `zero_config`.  `construction`: what it holds while the model is built.  `communication`: bytes that a
-collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on consecutive ranks.
-`long_sequences`: one sequence on several ranks, and the loss in tiles.
+consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
 """
 
 from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes, zero_wire_bytes
