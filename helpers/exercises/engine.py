@@ -6,6 +6,7 @@ What is wrong with an answer is said in words and raises nothing; an error in th
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import sys
@@ -35,12 +36,14 @@ class Exercise:
         cases: keyword arguments to try.
         mistakes: {what to think about: a wrong solution that this answers}.
         praise: why a correct answer is right.
+        whole: whether an answer may be rounded down, as where it counts things.
     """
 
     reference: Callable
     cases: tuple[dict, ...]
     mistakes: dict[str, Callable] = field(default_factory=dict)
     praise: str = ""
+    whole: bool = False
 
     def check(self, answer, solution=None):
         """Show a verdict in words.  Given a `solution`, returns the learner's function where it is right, else the course's."""
@@ -67,11 +70,14 @@ class Exercise:
             expected = self.reference(**case)
             if kind(got) != kind(expected):
                 return f"not yet: your function returns {got!r} for {said}, where a {kind(expected)} is asked for"
-            if not same(got, expected):
+            if not self.agree(got, expected):
                 given, right = shown_apart(got, expected)
-                thought = next((words for words, wrong in self.mistakes.items() if same(got, wrong(**case))), "")
+                thought = next((words for words, wrong in self.mistakes.items() if self.agree(got, wrong(**case))), "")
                 return f"not yet: for {said} your function gives {given} where {right} is right" + (f"; {thought}" if thought else "")
         return f"correct for {counted(len(self.cases), 'case')}" + (f": {self.praise}" if self.praise else "")
+
+    def agree(self, got, expected):
+        return same(got, expected) or (self.whole and same(got, math.floor(expected)))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def _in_tiles(function, seed):
     targets = torch.randint(VOCABULARY, (2, tokens))
     x = torch.randn(2, tokens, 8, requires_grad=True)
     logits = 4 * VOCABULARY * targets.numel()  # bytes, of all tokens
+    room = 12 * VOCABULARY * 2 * -(-tokens // tiles) + 4 * (3 * head.weight.numel() + 3 * x.numel())  # of a tile; gradients
     with Ledger("cpu") as ledger:
         for tensor in (x, targets, head.weight):
             ledger.label("inputs", tensor)
@@ -40,21 +41,23 @@ def _in_tiles(function, seed):
         peak = ledger.peak - start
     return {
         "the loss": loss,
+        "the loss of logits in bf16": function(head.bfloat16(), x.detach().bfloat16(), targets, tiles),
         "the gradient of x": x.grad,
         "the gradient of the head's weight": head.weight.grad,
         "after the forward pass less is kept than the logits of one tile": kept < logits / tiles,
-        "the logits of all tokens never exist at once": peak < logits,
+        "at the peak there are the logits of one tile, three times in fp32, and the gradients": peak <= room,
     }
 
 
-def _tiled(reduction="sum", divide=True, again=True):
+def _tiled(reduction="sum", divide=True, again=True, cast=True, fewer=1):
     """A mistaken way to cut."""
 
     def loss_of(head, x, targets):
-        return F.cross_entropy(head(x).float().flatten(0, 1), targets.flatten(), reduction=reduction)
+        logits = head(x).float() if cast else head(x)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
 
     def tiled_loss(head, x_BTC, targets_BT, tiles):
-        total = 0.0
+        total, tiles = 0.0, tiles // fewer
         for x, targets in zip(x_BTC.chunk(tiles, 1), targets_BT.chunk(tiles, 1)):
             if again:
                 total = total + checkpoint(loss_of, head, x, targets, use_reentrant=False, preserve_rng_state=False)
@@ -73,6 +76,8 @@ tiled_loss = Build(
         "the last tile may be shorter, so a mean of means is not the mean: sum, and divide once by the number of targets": _tiled("mean"),
         "that is the sum over the tokens; the loss is their mean": _tiled(divide=False),
         "what the loss makes of the logits is kept for every tile: run head and loss of a tile inside one `checkpoint`": _tiled(again=False),
+        "in bf16 the sum of exponentials has three digits: make the logits fp32 with `.float()` before the loss": _tiled(cast=False),
+        "cut into as many tiles as asked for: each that is larger needs more room": _tiled(fewer=2),
     },
     praise="the logits of one tile exist at a time, and are computed once more in the backward pass",
 )
@@ -167,15 +172,51 @@ def _ringed(function, seed):
 
     random = torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
     q, k, v = torch.randn(3, 1, 2, 6, 4, generator=random)
-    kept = k.clone(), v.clone()
-    answer = function(q, k, v, turn)
+    q, kept, turns = 200 * q, (k.clone(), v.clone()), []  # exp() of such scores is beyond fp32
+
+    def counting(*tensors):
+        turns.append(len(tensors))
+        return turn(*tensors)
+
+    answer = function(q, k, v, counting)
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
         raise TypeError(f"ring_forward must return two tensors, the result and the log-sum-exp, not {type(answer).__name__}")
     same = k.equal(kept[0]) and v.equal(kept[1])
-    return {"the result": answer[0], "the log-sum-exp": answer[1], "keys and values are as they were": same}
+    answer = {"the result": answer[0], "the log-sum-exp": answer[1], "keys and values are as they were": same}
+    return answer | {"turns of keys and values, so that they come home": len(turns) if set(turns) <= {2} else "of other tensors"}
 
 
-def _ring(future="left out", mask=True, rescale=True, turns=True):
+def _gathered(q, k, v, turn):
+    """Attention to the keys of all ranks at once."""
+    import deepspeed.comm as comm
+
+    ranks, rank, own = comm.get_world_size(), comm.get_rank(), q.shape[-2]
+    parts = []
+    for tensor in (k, v):
+        received = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])
+        comm.all_gather_into_tensor(received, tensor.contiguous())
+        parts.append(torch.cat(received.chunk(ranks), -2)[..., : (rank + 1) * own, :])
+    scores = q @ parts[0].transpose(-2, -1) / math.sqrt(q.shape[-1])
+    seen = torch.ones(own, scores.shape[-1], dtype=torch.bool).tril(rank * own)
+    scores = scores.masked_fill(~seen, -math.inf)
+    return scores.softmax(-1) @ parts[1], scores.logsumexp(-1)
+
+
+def _plain_sums(q, k, v, turn):
+    """Sums of exponentials as they are, which are infinite where scores are large."""
+    import deepspeed.comm as comm
+
+    total, weight = torch.zeros_like(q), q.new_zeros(*q.shape[:-1], 1)
+    for step in range(comm.get_world_size()):
+        if step <= comm.get_rank():
+            parts = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).exp()
+            parts = parts.tril() if step == 0 else parts
+            total, weight = total + parts @ v, weight + parts.sum(-1, keepdim=True)
+        k, v = turn(k, v)
+    return total / weight, weight.log().squeeze(-1)
+
+
+def _ring(future="left out", mask=True, rescale=True, turns=True, last=True):
     """A mistaken ring."""
 
     def ring_forward(q, k, v, turn):
@@ -190,7 +231,7 @@ def _ring(future="left out", mask=True, rescale=True, turns=True):
                 new = torch.logaddexp(log_sum, scores.logsumexp(-1))
                 total = total * ((log_sum - new).exp()[..., None] if rescale else 1) + (scores - new[..., None]).exp() @ v
                 log_sum = new
-            if turns:
+            if turns and (last or step + 1 < comm.get_world_size()):
                 k, v = turn(k, v)
         return total, log_sum
 
@@ -205,6 +246,9 @@ ring_forward = Build(
         "within its own tokens a rank must not look ahead: mask the scores of the first step": _ring(mask=False),
         "what was summed before belongs to a smaller sum of exponentials: scale it by exp(old - new)": _ring(rescale=False),
         "keys and values never moved on": _ring(turns=False),
+        "turn once more after the last step: keys and values come home then, and what follows counts N turns": _ring(last=False),
+        "you hold the keys of all ranks at once; let `turn` bring those of one rank at a time": _gathered,
+        "exp() of a large score is infinite: keep the logarithm of the sum, and scale by differences of logarithms": _plain_sums,
     },
     praise="parts of a softmax can be added up in any order, as long as each is scaled to the common sum",
 )
@@ -242,6 +286,7 @@ longest_sequence = Exercise(
         ),
     },
     praise="everything that grows, grows with the tokens, so the length follows from bytes per token",
+    whole=True,
 )
 
 ring_over_ulysses = Exercise(

@@ -12,7 +12,7 @@ from helpers.theory.layers import FP32, Size, gpt_activation_bytes
 
 # fp32 tensors of (tokens, V) at the peak of the loss: the log-softmax that was kept, its gradient, and the gradient of the logits
 LOSS_TENSORS = 3
-ALL_TO_ALLS = 8  # of a layer: q, k, v there and the result back, forward; the same four, backward
+ALL_TO_ALLS = 4  # of a layer's forward pass: q, k, v there and the result back; its backward pass does the same four
 RING_FORWARD, RING_BACKWARD = 2, 4  # tensors that a rank passes on in each turn: keys and values; these and their gradients
 
 
@@ -55,14 +55,17 @@ def ulysses_activation_bytes(size: Size, batch: int, sequence: int, element_byte
     return kept + (size.layers * element_bytes * batch * own * size.width if ranks > 1 else 0)
 
 
-def ulysses_wire_bytes(batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int) -> float:
-    """Bytes that a rank sends in a forward and a backward pass: 8 all-to-alls of e b (s / N) h for each layer.
+def ulysses_wire_bytes(batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int, checkpointed: bool = False) -> float:
+    """Bytes that a rank sends in a forward and a backward pass: 8 all-to-alls of e b (s / N) h for each layer, 12 if it is checkpointed.
 
-    Returns: 8 L e b h s (N - 1) / N^2 bytes: less and less with more ranks.
+    Args:
+        checkpointed: each layer's forward pass runs once more in the backward pass, and so do its four exchanges.
+
+    Returns: 8 (or 12) L e b h s (N - 1) / N^2 bytes: less and less with more ranks.
     Source: arXiv 2309.14509, section 3.2.
     """
     tensor = element_bytes * batch * _own_tokens(sequence, ranks) * width
-    return layers * ALL_TO_ALLS * wire_bytes("all_to_all", tensor, ranks)
+    return layers * (3 if checkpointed else 2) * ALL_TO_ALLS * wire_bytes("all_to_all", tensor, ranks)
 
 
 def ring_activation_bytes(size: Size, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu") -> int:
@@ -77,7 +80,8 @@ def ring_activation_bytes(size: Size, batch: int, sequence: int, element_bytes: 
 def ring_wire_bytes(batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int) -> int:
     """Bytes that a rank sends in a forward and a backward pass that turn N times each: 2 N and 4 N messages of e b (s / N) h for each layer.
 
-    Returns: 6 L e b s h bytes, for any number of ranks (0 for one).
+    Returns: 6 L e b s h bytes, for any number of ranks (0 for one).  A forward pass that leaves out its last turn, after which nothing is
+        computed, sends 2 (N - 1) messages instead of 2 N.
     Source: arXiv 2310.01889, section 3, counted with as many turns as ranks, so that everything is back where it began.
     """
     tensor = element_bytes * batch * _own_tokens(sequence, ranks) * width

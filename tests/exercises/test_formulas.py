@@ -66,6 +66,14 @@ def test_a_renamed_parameter_is_said_in_words():
     assert exercise.verdict(lambda ranks, parameters, more=1: parameters / ranks).startswith("correct for 1 case")
 
 
+def test_an_answer_that_counts_things_may_be_rounded_down():
+    counts = {"reference": lambda size: size / 3, "cases": ({"size": 100},), "mistakes": {"by three": lambda size: size / 2.03}}
+    assert Exercise(**counts, whole=True).verdict(lambda size: size // 3).startswith("correct for 1 case")
+    assert Exercise(**counts, whole=True).verdict(lambda size: size / 3).startswith("correct for 1 case")
+    assert Exercise(**counts, whole=True).verdict(lambda size: int(size / 2.03)).endswith("by three")
+    assert Exercise(**counts).verdict(lambda size: size // 3).startswith("not yet")
+
+
 def test_byte_counts_are_shown_whole_and_answers_that_differ_read_differently():
     exercise = Exercise(reference=lambda size: 1376256.0, cases=({"size": 24e9},))
     said = "not yet: for size=24,000,000,000 your function gives 1,376,257 where 1,376,256 is right"

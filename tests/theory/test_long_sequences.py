@@ -52,6 +52,7 @@ def test_more_ranks_send_less_by_ulysses_and_as_much_by_a_ring():
     ring = [theory.ring_wire_bytes(1, 64, 64, 1, 2, ranks) for ranks in (2, 4, 8)]
     unit = 2 * 64 * 64
     assert ulysses == [2 * unit, 1.5 * unit, 0.875 * unit]
+    assert theory.ulysses_wire_bytes(1, 64, 64, 1, 2, 2, checkpointed=True) == 3 * unit
     assert ring == 3 * [6 * unit]
 
 
