@@ -4,6 +4,8 @@ A test passes while DeepSpeed has the fault.  One that fails is good news: the f
 names are to be corrected.
 """
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -21,17 +23,17 @@ def plain(head, x, y):
     return F.cross_entropy(head(x).flatten(0, -2), y.flatten())
 
 
-def fused(head, x, y):
+def fused(head, x, y, tiles=TILES):
     from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledFusedLogitsLoss
 
-    return TiledFusedLogitsLoss.apply(plain, head, x, y, None, TILES, [head.weight], "mean")
+    return TiledFusedLogitsLoss.apply(plain, head, x, y, None, tiles, [head.weight], "mean")
 
 
-def general(head, x, y, weights="the head's"):
+def general(head, x, y, tiles=TILES, weights="the head's"):
     from deepspeed.runtime.sequence_parallel.ulysses_sp import sequence_tiled_compute
 
     weights = [head.weight] if weights == "the head's" else weights
-    return sequence_tiled_compute(plain, x.shape[1], TILES, {"x": x, "y": y}, {"head": head}, "x", weights, 0, "mean")
+    return sequence_tiled_compute(plain, x.shape[1], tiles, {"x": x, "y": y}, {"head": head}, "x", weights, 0, "mean")
 
 
 class GPT(models.GPT):
@@ -48,12 +50,14 @@ class GPT(models.GPT):
         return self.loss_of(self.head.scores, self.head.norm(x_BTC), targets_BT)
 
 
-def train(stage, loss_of=plain, tied=False, accumulation=1, **more):
+def train(stage, loss_of=plain, tied=False, accumulation=1, mpu=None, mesh_param=None, **keys):
     """A step in which every rank has rows of its own: the engine, and the norm of the gradients."""
     import deepspeed
     import deepspeed.comm as comm
+    from deepspeed.utils import safe_get_full_grad
 
-    keys = {"stage3_param_persistence_threshold": 0} if stage == 3 else {}
+    more = {name: value for name, value in {"mpu": mpu, "mesh_param": mesh_param}.items() if value}
+    keys |= {"stage3_param_persistence_threshold": 0} if stage == 3 else {}
     config = configuration(stage, bf16=False, accumulation=accumulation, extra={"gradient_clipping": 0.0}, **keys)
     if "mpu" in more:
         config["sequence_parallel_size"] = comm.get_world_size()
@@ -61,8 +65,9 @@ def train(stage, loss_of=plain, tied=False, accumulation=1, **more):
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config, **more)
     for micro in range(accumulation):
         engine.backward(engine(*corpus.batch(micro, 2, 64, comm.get_rank(), 2, engine.device)))
+        whole = [safe_get_full_grad(parameter) for parameter in model.parameters()] if stage == 0 else []  # in fp32 it knows no norm
         engine.step()
-    return engine, float(engine.get_global_grad_norm())
+    return engine, float(torch.cat([grad.flatten() for grad in whole]).norm() if whole else engine.get_global_grad_norm())
 
 
 def all_norms():
@@ -87,7 +92,8 @@ def all_norms():
     except AssertionError:
         norms["tied at stage 2"] = "AssertionError"
     groups.initialize_sequence_parallel(comm.get_world_size())
-    return norms | {f"stage {stage}, with groups": train(stage, mpu=groups)[1] for stage in (1, 2, 3)}
+    norms |= {f"stage {stage}, with groups": train(stage, mpu=groups)[1] for stage in (0, 1, 2, 3)}
+    return norms | {"stage 3 in one piece, with groups": train(3, mpu=groups, reduce_scatter=False, reduce_bucket_size=1_000_000)[1]}
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +101,8 @@ def norms():
     return launch(all_norms, ranks=2, device="cpu")[0]
 
 
-@pytest.mark.parametrize("stage, factor", [(1, 2), (2, 2), (3, 1)])
-def test_gradients_of_sequence_ranks_are_summed_at_stages_1_and_2_and_averaged_at_stage_3(norms, stage, factor):
+@pytest.mark.parametrize("stage, factor", [("0", 2), ("1", 2), ("2", 2), ("3", 1), ("3 in one piece", 2)])
+def test_gradients_of_sequence_ranks_are_summed_at_stages_0_to_2_and_averaged_at_stage_3_by_default(norms, stage, factor):
     assert norms[f"stage {stage}, with groups"] / norms["stage 1"] == pytest.approx(factor, rel=1e-3), GONE.format(
         "'The factor between the stages' and the table of faults"
     )
@@ -135,6 +141,20 @@ def weights_apart():
 
 def test_with_a_mesh_gradients_of_sequence_ranks_never_meet():
     assert launch(weights_apart, ranks=2, device="cpu")[0] > 1e-5, GONE.format("'Gradients that never meet' and the table of faults")
+
+
+def test_tiles_that_do_not_divide_the_tokens_give_another_gradient_or_nan():
+    torch.manual_seed(0)
+    head, x, y = torch.nn.Linear(4, 8, bias=False), torch.randn(1, 9, 4), torch.zeros(1, 9, dtype=torch.long)
+    found = {}
+    for loss_of in (plain, general, fused):
+        own = x.clone().requires_grad_()
+        loss = loss_of(head, own, y, tiles=8) if loss_of is not plain else plain(head, own, y)
+        loss.backward()
+        found[loss_of] = loss.item(), own.grad.norm().item()
+    text = GONE.format("'The same in DeepSpeed' and the table of faults: unequal tiles")
+    assert math.isnan(found[general][0]), text
+    assert found[fused][1] < 0.9 * found[plain][1], text
 
 
 def test_the_documented_default_of_compute_params_raises():
