@@ -1,5 +1,6 @@
 """Answers of lesson 12: long sequences, and the mistakes that people make there."""
 
+import copy
 import gc
 import math
 
@@ -41,7 +42,7 @@ def _in_tiles(function, seed):
         peak = ledger.peak - start
     return {
         "the loss": loss,
-        "the loss of logits in bf16": function(head.bfloat16(), x.detach().bfloat16(), targets, tiles),
+        "the loss of logits in bf16": function(copy.deepcopy(head).bfloat16(), x.detach().bfloat16(), targets, tiles),
         "the gradient of x": x.grad,
         "the gradient of the head's weight": head.weight.grad,
         "after the forward pass less is kept than the logits of one tile": kept < logits / tiles,
