@@ -30,6 +30,37 @@ def _adapted(function, seed):
     return frozen, before, rows, function(frozen, rank, alpha)
 
 
+def _kept_like(weight, layer, rows):
+    """How many tensors of a weight's size, other than the weight, a forward pass keeps for the backward pass."""
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor.numel() == weight.numel() and tensor.untyped_storage().data_ptr() != weight.untyped_storage().data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layer(rows.clone().requires_grad_())
+    return sum(kept)
+
+
+def _fill(layer, seed):
+    """Numbers of the trial's own in both matrices of an adapter."""
+    for one in (layer.down, layer.up):
+        with torch.no_grad():
+            one.weight.copy_(torch.randn(one.weight.shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def _without_bias(function, seed, rows):
+    """Outputs of an adapter of a layer that has no bias, and of the merged layer."""
+    _, outputs, rank, alpha = _shape(seed)
+    frozen = nn.Linear(rows.shape[1], outputs, bias=False)
+    with torch.no_grad():
+        frozen.weight.copy_(torch.randn(frozen.weight.shape, generator=torch.Generator().manual_seed(seed + 1)))
+    layer = function(frozen, rank, alpha)
+    _fill(layer, seed)
+    return torch.stack([layer(rows), layer.merged()(rows)])
+
+
 def _lora(function, seed):
     frozen, before, rows, layer = _adapted(function, seed)
     weight = frozen.weight.detach().clone()
@@ -42,9 +73,8 @@ def _lora(function, seed):
         "the first step changes the adapter": any(one.weight.grad is not None and bool(one.weight.grad.any()) for one in (layer.down, layer.up)),
     }
     layer.zero_grad()
-    for one in (layer.down, layer.up):
-        with torch.no_grad():
-            one.weight.copy_(torch.randn(one.weight.shape, generator=torch.Generator().manual_seed(seed)))
+    _fill(layer, seed)
+    found["tensors of the weight's size that are kept for the backward pass"] = _kept_like(frozen.weight, layer, rows)
     after = layer(rows)
     after.square().mean().backward()
     found |= {"the output": after, "the gradient of down": layer.down.weight.grad.clone(), "the gradient of up": layer.up.weight.grad.clone()}
@@ -52,10 +82,11 @@ def _lora(function, seed):
     found["merged is a plain linear layer"] = type(merged) is nn.Linear
     found["the output of the merged layer"] = merged(rows)
     found["the frozen weights after merging"] = frozen.weight.detach()
-    return found | {"the frozen weights stay as they were": bool(torch.equal(frozen.weight, weight))}
+    found["the frozen weights stay as they were"] = bool(torch.equal(frozen.weight, weight))
+    return found | {"the outputs beside a layer without bias": _without_bias(function, seed, rows)}
 
 
-def _adapter(freeze=True, scale="alpha / rank", start="up", adds=True, merge="right"):
+def _adapter(freeze=True, scale="alpha / rank", start="up", adds=True, merge="right", thin=True):
     """An adapter that makes the mistake that is named; without one it is right."""
 
     class LoRA(nn.Module):
@@ -70,6 +101,8 @@ def _adapter(freeze=True, scale="alpha / rank", start="up", adds=True, merge="ri
                     nn.init.zeros_(layer.weight)
 
         def forward(self, x):
+            if not thin:
+                return nn.functional.linear(x, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)
             beside = self.scale * self.up(self.down(x))
             return self.frozen(x) + beside if adds else beside
 
@@ -94,6 +127,7 @@ LoRA = Build(
         "before training the adapter must add nothing: start one of its matrices, `up`, at zero": _adapter(start=""),
         "both matrices are zero: each one's gradient is a product with the other, so neither would ever change": _adapter(start="down, up"),
         "the frozen layer's output is missing: the adapter's is added to it": _adapter(adds=False),
+        "the sum of W and the product is a matrix of W's size, which every pass keeps: send the rows through `down`, then `up`": _adapter(thin=False),
         "the merged weights lack the scale": _adapter(merge="without scale"),
         "the merged layer has lost the frozen layer's bias": _adapter(merge="without bias"),
         "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy": _adapter(merge="in place"),
@@ -102,6 +136,19 @@ LoRA = Build(
 )
 
 STEPS, RATE = 200, 1e-3
+
+
+def _contents(folder):
+    """{path: bytes} of all files."""
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def _nearest(contents, values):
+    """What lies nearest to some values among the equally long fp32 vectors of files, whatever the files are called."""
+    size = 4 * len(values)
+    parts = [content[at : at + size] for content in contents if len(content) % size == 0 for at in range(0, len(content), size)]
+    vectors = [torch.from_numpy(numpy.frombuffer(part, "float32").copy()) for part in parts]
+    return min(vectors, key=lambda vector: float((vector - values).abs().nan_to_num(1e30).sum()), default=torch.zeros(0))
 
 
 def _in_files(function, seed):
@@ -116,17 +163,24 @@ def _in_files(function, seed):
         adam = function(parameters, Path(folder), RATE)
         for step in range(STEPS):
             for parameter in parameters:
-                parameter.grad = (1 + torch.rand(parameter.shape, generator=random)).bfloat16()
+                scale = 10 ** (2 * torch.rand(1, generator=random) - 1)  # of both signs, now large, now small
+                parameter.grad = (scale * torch.randn(parameter.shape, generator=random)).bfloat16()
+            before = _contents(folder) if step == 0 else {}
             adam.step()
             if step == 0:
+                changed = [content for path, content in _contents(folder).items() if content != before[path]]
+                found["a step changes 12 bytes per parameter in the files"] = sum(map(len, changed)) >= 12 * elements
                 found["gradients are gone after a step"] = all(parameter.grad is None for parameter in parameters)
                 found["no states are kept in memory"] = ledger.snapshot("between steps").total <= 3 * elements
-        sizes = [file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()]
-        found["the files hold 12 bytes per parameter"] = sum(sizes) >= 12 * elements
-    return found | {f"parameter {index} after {STEPS} steps": parameter.detach().float() for index, parameter in enumerate(parameters)}
+        contents = _contents(folder).values()
+        for index, parameter in enumerate(parameters):
+            master = _nearest(contents, parameter.detach().float().flatten())
+            found[f"master weights {index} in the files after {STEPS} steps"] = master
+            found[f"parameter {index} is its master weights, rounded"] = bool(torch.equal(parameter.detach().flatten(), master.bfloat16()))
+    return found
 
 
-def _adam(corrects=True, master=True, keeps="in files", remembers=True, forgets=True):
+def _adam(corrects=True, master=True, keeps="in files", remembers=True, forgets=True, decay="weights", betas=(0.9, 0.999)):
     """An Adam that makes the mistake that is named; without one it is right."""
 
     class AdamInFiles:
@@ -140,24 +194,27 @@ def _adam(corrects=True, master=True, keeps="in files", remembers=True, forgets=
                         states.append(numpy.memmap(folder / f"{name}-{index}", "float32", "w+", shape=(count,)))
                     else:
                         (folder / f"{name}-{index}").write_bytes(bytes(4 * count))
-                        states.append(torch.zeros(count))
-                states[0][:] = parameter.detach().flatten().float().numpy() if keeps == "in files" else parameter.detach().flatten().float()
+                        states.append(torch.zeros(count) if keeps == "in memory" else numpy.zeros(count, "float32"))
+                states[0][:] = parameter.detach().flatten().float() if keeps == "in memory" else parameter.detach().flatten().float().numpy()
                 self.of.append((parameter, states))
 
         @torch.no_grad()
         def step(self):
             self.steps += 1
             for parameter, states in self.of:
-                weights, mean, square = (torch.from_numpy(one) if keeps == "in files" else one for one in states)
+                weights, mean, square = (one if keeps == "in memory" else torch.from_numpy(one) for one in states)
                 gradient = parameter.grad.flatten().float()
                 if not remembers:
                     mean, square = torch.zeros_like(mean), torch.zeros_like(square)
                 if not master:
                     weights.copy_(parameter.flatten())
-                mean.lerp_(gradient, 0.1)
-                square.lerp_(gradient**2, 0.001)
-                first, second = (1 - 0.9**self.steps, 1 - 0.999**self.steps) if corrects else (1.0, 1.0)
-                weights -= self.lr * (0.01 * weights + mean / first / ((square / second).sqrt() + 1e-8))
+                if decay == "gradient":
+                    gradient = gradient + 0.01 * weights
+                mean.lerp_(gradient, 1 - betas[0])
+                square.lerp_(gradient**2, 1 - betas[1])
+                first, second = (1 - betas[0] ** self.steps, 1 - betas[1] ** self.steps) if corrects else (1.0, 1.0)
+                shrink = 0.01 * weights if decay == "weights" else 0.0
+                weights -= self.lr * (shrink + mean / first / ((square / second).sqrt() + 1e-8))
                 parameter.copy_(weights.view_as(parameter))
                 if forgets:
                     parameter.grad = None
@@ -173,10 +230,14 @@ AdamInFiles = Build(
         "steps are added to the bf16 parameters, where each is too small to change them: add them to fp32 master weights": _adam(master=False),
         "the running means start anew in every step": _adam(remembers=False),
         "the files are there, but the states are kept in memory as well": _adam(keeps="in memory"),
+        "the files stay as they were made: the states are arrays in memory": _adam(keeps="in arrays"),
+        "the weights do not shrink: subtract lr times 0.01 w as well": _adam(decay="none"),
+        "AdamW takes 0.01 w from the weights, it does not add it to the gradient": _adam(decay="gradient"),
+        "the square's factors are 0.999 and 0.001": _adam(betas=(0.9, 0.99)),
+        "the two means have changed places: 0.9 is for the gradient, 0.999 for its square": _adam(betas=(0.999, 0.9)),
         "the gradients are still there: set `.grad` to None when a parameter is done": _adam(forgets=False),
     },
     praise="memory holds the parameters alone, and the operating system brings the states when they are needed",
-    tolerance=6e-3,
 )
 
 adapter_parameters = Exercise(
