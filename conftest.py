@@ -8,6 +8,11 @@ lessons   stored notebooks, each in one process.
 With several processes a file's tests stay in one of them (`--dist loadfile`): they share a kernel, or costly fixtures.
 """
 
+import itertools
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 
 TIERS = ("unit", "ranks", "launcher", "lessons")
@@ -26,6 +31,22 @@ def tier(item):
 def pytest_configure(config):
     for name in TIERS:
         config.addinivalue_line("markers", f"{name}: a tier, see conftest.py")
+    config.sockets = Path(tempfile.mkdtemp(prefix="kernels-"))
+    reach_kernels_through_files(config.sockets)
+
+
+def pytest_unconfigure(config):
+    shutil.rmtree(config.sockets, ignore_errors=True)
+
+
+def reach_kernels_through_files(folder):
+    """Stored notebooks' kernels listen on files.  A free port that was chosen for one may be taken by a rank of another before it is bound."""
+    try:
+        from nbval import kernel
+    except ImportError:
+        return
+    manager, numbers = kernel.KernelManager, itertools.count()
+    kernel.KernelManager = lambda **options: manager(transport="ipc", ip=str(folder / str(next(numbers))), **options)
 
 
 def pytest_collection_modifyitems(items):
