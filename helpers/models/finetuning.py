@@ -92,9 +92,9 @@ class WithLoss(nn.Module):
         super().__init__()
         self.model, self.chunks = model, chunks
 
-    def forward(self, ids_BT, targets_BT):
+    def forward(self, ids_BT, targets_BT, positions_BT=None):
         whole = self.model.get_base_model()
-        x_BTC = whole.model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        x_BTC = whole.model(input_ids=ids_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
         if self.chunks == 1:
             return next_token_loss(whole.lm_head(x_BTC), targets_BT)
 

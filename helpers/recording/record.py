@@ -86,8 +86,12 @@ def write(path, content):
     half.replace(path)
 
 
-def record(name, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
-    """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run."""
+def record(name, sizes, counts, device, folder, stages=(0, 1, 2, 3), keep=False):
+    """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run.
+
+    Args:
+        keep: what the file has is not run again.
+    """
     chosen = experiment(name)
     if device == "cuda" and not chosen.may_share:
         counts = [ranks for ranks in counts if ranks <= gpu_count()]
@@ -100,7 +104,10 @@ def record(name, sizes, counts, device, folder, stages=(0, 1, 2, 3)):
     about = {"gpus": gpu_count() if device != "cpu" else 0, **launch(machine, ranks=1, device=device)[0]}
     path = folder / f"{name}-{about['gpus']}-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
     found = json.loads(path.read_text()) if path.exists() else {"experiment": name, "sizes": {}, "shapes": {}, "runs": []}
+    known = [(run["ranks"], run["arguments"]) for run in found["runs"]] if keep else []
     for ranks, arguments in todo:
+        if (ranks, arguments) in known:
+            continue
         if size := arguments.get("size"):
             found["sizes"][size], found["shapes"][size] = asdict(SIZES[size]), shapes(SIZES[size])
         provenance = {
@@ -133,6 +140,7 @@ def main():
     )
     parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero")
     parser.add_argument("--share", action="store_true", help=f"{sharing}: more ranks than GPUs too, which share them; without times")
+    parser.add_argument("--keep", action="store_true", help="do not run again what the files have, for instance of an interrupted recording")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the recorder, with a small model")
     options = parser.parse_args()
     if unknown := set(options.experiments) - set(EXPERIMENTS):
@@ -142,7 +150,7 @@ def main():
     if not counts:
         wanted = " or ".join(map(str, options.ranks))
         parser.error(f"{wanted} ranks need a GPU each, and there are {gpus} here: `zero --device cpu --sizes tiny` records a small model without")
-    paths = [record(name, options.sizes, counts, options.device, options.out, options.stages) for name in options.experiments]
+    paths = [record(name, options.sizes, counts, options.device, options.out, options.stages, options.keep) for name in options.experiments]
     for path in filter(None, paths):
         print(path)
     if not any(paths):

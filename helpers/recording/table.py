@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helpers import models
-from helpers.recording import experiments
+from helpers.recording import experiments, longest, speed
 from helpers.recording.experiments import MICRO_BATCHES
 
 SIZES = {
@@ -15,6 +15,8 @@ SIZES = {
     "1.5B": models.GPT2_XL,
     "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32),
 }
+# For times: an odd vocabulary has a matrix product of the head that runs at an eighth of a GPU's rate, so it is made a multiple of 64 or more.
+SIZES |= {f"{name}, padded": replace(SIZES[name], vocabulary=50304) for name in ("1.5B", "7.5B")}
 NCCL_BUFFERS = [2**22, 2**24]  # bytes; the first is NCCL's own choice
 SHAPES = {"6.2B": (models.CHATGLM_6B, 8192), "tiny": (models.TINY_CHATGLM, 64)}  # keys of GlmConfig, tokens of a sequence
 LIMIT = 24_000_000_000  # bytes: a GPU of 24 GB, for the experiment finetune
@@ -89,7 +91,67 @@ FINE_TUNING = {
     "ZeRO-3, bf16 adapters, plain linear": FineTuning(stage=3, fits=False, fp32_adapters=False, memory_efficient_linear=False),
     "ZeRO-3, checkpointing": FineTuning(stage=3, fits=True, checkpointing=True),
 }
-NAMED = {"size": SIZES, "shape": SHAPES, "case": FINE_TUNING}  # arguments that a recording gives by name
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongText:
+    """A way to train on long sequences, a case of the experiment `longest_sequence`.
+
+    Attributes:
+        ranks: how many.
+        stage: of ZeRO.
+        shared: all ranks share one sequence by Ulysses (DeepSpeed's `UlyssesSPAttentionHF`); else each has one of its own.
+        checkpointing: of every block.
+        tile: tokens whose logits exist at once; None for all.
+        host: what checkpoints keep lies in the host's memory.
+    """
+
+    ranks: int = 1
+    stage: int = 0
+    shared: bool = False
+    checkpointing: bool = False
+    tile: int | None = None
+    host: bool = False
+
+
+TILED = {"checkpointing": True, "tile": 1024}
+LONG_TEXT = {
+    "plain": LongText(),
+    "checkpointing": LongText(checkpointing=True),
+    "checkpointing, tiles": LongText(**TILED),
+    "checkpointing, tiles, host": LongText(host=True, **TILED),
+    "ZeRO-3": LongText(ranks=2, stage=3),
+    "ZeRO-3, checkpointing, tiles": LongText(ranks=2, stage=3, **TILED),
+    "Ulysses": LongText(ranks=2, stage=1, shared=True),
+    "Ulysses, checkpointing": LongText(ranks=2, stage=1, shared=True, checkpointing=True),
+    "Ulysses, checkpointing, tiles": LongText(ranks=2, stage=1, shared=True, **TILED),
+    "Ulysses, ZeRO-3, checkpointing, tiles": LongText(ranks=2, stage=3, shared=True, **TILED),
+    "Ulysses, ZeRO-3, checkpointing, tiles, host": LongText(ranks=2, stage=3, shared=True, host=True, **TILED),
+}
+SPEED_CHANGES = {  # what a case of the experiment `speed` changes in DeepSpeed's configuration
+    "": {},
+    "unfused": {"optimizer": {"params": {"fused": False}}},
+    "unchecked": {"bf16": {"check_grad_overflow": False}},
+    "overlap": {"zero_optimization": {"overlap_comm": True}},
+    "offload": {"optimizer": {"params": {"torch_adam": False, "fused": False}}, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
+    "compiled": {},  # the model's blocks, not a key
+}
+_SMALL, _LARGE = "1.5B, padded", "7.5B, padded"
+SPEED = [  # ranks, size, stage, sequences of a micro-batch, micro-batches, checkpointing, change
+    *((ranks, _SMALL, stage, 16, 1, False, "") for ranks in (1, 2, 4) for stage in (0, 1, 2, 3)),
+    *((ranks, _SMALL, stage, 16, 4, False, "") for ranks, stage in ((1, 1), (2, 0), (2, 1), (2, 2), (2, 3))),
+    *((ranks, _SMALL, stage, 32, 1, False, "") for ranks, stage in ((1, 1), (2, 1), (2, 2), (2, 3))),
+    *((ranks, _LARGE, stage, 16, 1, True, "") for ranks in (2, 4) for stage in (2, 3)),
+    *((2, _SMALL, 1, 16, 1, False, change) for change in ("unfused", "unchecked", "overlap", "compiled")),
+    (2, _SMALL, 2, 16, 1, False, "offload"),
+    (2, _SMALL, 1, 16, 1, True, ""),
+    (2, _SMALL, 1, 1, 1, False, ""),
+    (2, "1.5B", 1, 16, 1, False, ""),
+]
+TEXTS = {"6.2B": (models.CHATGLM_6B, 1024), "tiny": (models.TINY_CHATGLM, 32)}  # keys of GlmConfig, tokens of the first sequence
+TINY_LIMIT = 3_000_000  # bytes, for the tiny model
+TINY_WAYS = ("checkpointing, tiles", "Ulysses, checkpointing")  # what is tried on a CPU
+NAMED = {"size": SIZES, "shape": SHAPES, "case": FINE_TUNING, "text": TEXTS, "way": LONG_TEXT}  # arguments that a recording gives by name
 TINY_FINE_TUNING = ("no ZeRO, checkpointing, chunked loss", "ZeRO-2, offload", "ZeRO-3, bf16 adapters")  # what is tried on a CPU
 
 
@@ -130,6 +192,41 @@ def _finetune_plan(sizes, counts, stages):
         found = [(case, "6.2B", limit) for case, way in FINE_TUNING.items() for limit in ((LIMIT,) if way.fits else (LIMIT, None))]
     runs = [(2 if FINE_TUNING[case].stage else 1, {"shape": shape, "case": case, "limit": limit}) for case, shape, limit in found]
     return [(ranks, arguments) for ranks, arguments in runs if ranks in counts]
+
+
+def speed_configuration(stage, sequences, micro_batches, change):
+    """As people run it: DeepSpeed's own buckets and overlap, and torch's fused AdamW; with one change, from SPEED_CHANGES."""
+    config = deepspeed_configuration(micro_batches=micro_batches, zero_optimization={"stage": stage})
+    config["train_micro_batch_size_per_gpu"] = sequences
+    config["optimizer"]["params"]["fused"] = True
+    return _merged(config, SPEED_CHANGES[change])
+
+
+def _merged(config, change):
+    """A configuration with some keys changed, also inside of its sections."""
+    inside = {key: _merged(config.get(key, {}), value) if isinstance(value, dict) else value for key, value in change.items()}
+    return config | inside
+
+
+def _speed_plan(sizes, counts, stages):
+    if "tiny" in sizes:
+        cases = [(n, "tiny", stage, 2, 2, False, "") for n in counts for stage in stages]
+    else:
+        cases = [case for case in SPEED if case[0] in counts and case[1].split(",")[0] in sizes and case[2] in stages]
+    names = ("size", "stage", "sequences", "micro_batches", "checkpointing", "change")
+    return [(ranks, dict(zip(names, rest)) | {"compiled": rest[-1] == "compiled", "start": start}) for ranks, *rest in cases for start in (1, 2)]
+
+
+def long_text_configuration(way):
+    """With stage 3 holding no more than a layer's gathered weights."""
+    at_once = {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}
+    zero = {"stage": LONG_TEXT[way].stage, "reduce_bucket_size": 500_000, **(at_once if LONG_TEXT[way].stage == 3 else {})}
+    return deepspeed_configuration(micro_batches=1, zero_optimization=zero)
+
+
+def _long_text_plan(sizes, counts, stages):
+    text, limit, ways = ("tiny", TINY_LIMIT, TINY_WAYS) if "tiny" in sizes else ("6.2B", LIMIT, LONG_TEXT)
+    return [(LONG_TEXT[way].ranks, {"text": text, "way": way, "limit": limit}) for way in ways if LONG_TEXT[way].ranks in counts]
 
 
 def _several(counts):
@@ -179,6 +276,19 @@ EXPERIMENTS = {
         plan=_finetune_plan,
         configuration=lambda ranks, shape, case, limit: finetune_configuration(case),
         libraries=("transformers.GlmForCausalLM", "peft"),
+    ),
+    "longest_sequence": Experiment(
+        function=longest.longest_sequence,
+        plan=_long_text_plan,
+        configuration=lambda ranks, text, way, limit: long_text_configuration(way),
+        libraries=("transformers.GlmForCausalLM", "peft"),
+    ),
+    "speed": Experiment(
+        function=speed.speed,
+        plan=_speed_plan,
+        configuration=lambda ranks, size, stage, sequences, micro_batches, checkpointing, change, compiled, start: speed_configuration(
+            stage, sequences, micro_batches, change
+        ),
     ),
     "offload_error": Experiment(
         function=experiments.offload_error,

@@ -1,0 +1,125 @@
+"""The longest sequence that a way to train has room for: a straight line through two short ones says where memory ends, and there it is tried."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import contextmanager, nullcontext
+
+from helpers.recording.experiments import _device, _limit_memory, _wait
+
+CLOSER = 0.01  # of the length that the straight line gives: how much longer each try near it is
+SHORT_OF = 0.05  # so much below it the tries begin
+
+
+def longest_sequence(text, way, limit, config):
+    """Steps of LoRA on ever longer sequences, until memory ends.
+
+    Args:
+        text: (keys of transformers' GlmConfig, tokens of the first sequence).
+        way: a `helpers.recording.table.LongText`.
+        limit: bytes: what torch's allocator may have of a GPU; on a CPU the ledger's limit.
+
+    Returns:
+        {"tried": [{"tokens": of the whole sequence, "peak": bytes of the step, "seconds"}], all of which fitted, "failed": tokens,
+        "words": of the error}.
+    """
+    import deepspeed
+    import torch
+    from helpers.measure.ledger import OutOfMemory
+
+    deepspeed.init_distributed()
+    _limit_memory(limit)
+    tried = []
+    with _peaks(limit) as peak:
+        engine = _engine(text[0], way, config)
+        tokens, grain = text[1], text[1] // 8
+        try:
+            _step(engine, way, tokens)  # makes the optimizer's states
+            peak()
+            while True:
+                started = time.perf_counter()
+                _step(engine, way, tokens)
+                _wait()
+                tried.append({"tokens": tokens, "peak": peak(), "seconds": time.perf_counter() - started})
+                tokens = _next(tried, limit, grain)
+        except (torch.OutOfMemoryError, OutOfMemory) as error:
+            return {"tried": tried, "failed": tokens, "words": str(error).splitlines()[0]}
+
+
+def _next(tried, limit, grain):
+    """How many tokens to try next: twice as many while that fits by the straight line through the last two peaks, then ever closer to its end."""
+    last = tried[-1]
+    if len(tried) == 1:
+        return 2 * last["tokens"]
+    before = tried[-2]
+    per_token = (last["peak"] - before["peak"]) / (last["tokens"] - before["tokens"])
+    end = last["tokens"] + (limit - last["peak"]) / per_token if per_token > 0 else math.inf
+    if end > 2 * last["tokens"]:
+        return 2 * last["tokens"]
+    closer = max(last["tokens"] + CLOSER * end, (1 - SHORT_OF) * end)
+    return math.ceil(closer / grain) * grain
+
+
+@contextmanager
+def _peaks(limit):
+    """A function that returns the most bytes since its last call: by torch's allocator on a GPU, by a ledger that has the limit on a CPU."""
+    if "cuda" not in _device():
+        from helpers.measure.ledger import Ledger
+
+        with Ledger(limit=limit) as ledger:
+            yield lambda: ledger.snapshot("step").peak
+        return
+    import torch
+
+    def peak():
+        found = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+        torch.cuda.empty_cache()  # blocks of a shorter sequence are of no use to a longer one
+        torch.cuda.reset_peak_memory_stats()
+        return found
+
+    yield peak
+
+
+def _engine(shape, way, config):
+    """ChatGLM with bf16 adapters and its loss, in this way."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+    from helpers import models
+
+    partitioned = config["zero_optimization"]["stage"] == 3
+    with nullcontext() if partitioned else torch.device(_device()):
+        model = models.build_transformers(models.chatglm(shape, attn_implementation="sdpa"), config if partitioned else None)
+        if way.shared:  # without groups for DeepSpeed: it then averages gradients over these ranks, which is what is wanted
+            UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", comm.get_world_size(), 1)
+        model = models.with_adapters(model, in_fp32=False)
+    if way.checkpointing:
+        models.checkpointed(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    engine, *_ = deepspeed.initialize(model=models.WithLoss(model).train(), model_parameters=trained, config=config)
+    return engine
+
+
+def _step(engine, way, tokens):
+    """One step on a sequence of so many tokens: each rank's own, or one that all ranks share."""
+    import deepspeed.comm as comm
+    import torch
+    from helpers import corpus
+
+    rank, ranks = comm.get_rank(), comm.get_world_size()
+    if way.shared:
+        own = tokens // ranks
+        mine = slice(rank * own, (rank + 1) * own)
+        ids, targets = (part[:, mine].contiguous() for part in corpus.batch(0, 1, tokens, device=engine.device))
+        positions = torch.arange(mine.start, mine.stop, device=engine.device)[None]
+    else:
+        ids, targets = corpus.batch(0, ranks, tokens, rank, ranks, engine.device)
+        positions = torch.arange(tokens, device=engine.device)[None]
+    engine.module.chunks = -(-ids.shape[1] // way.tile) if way.tile else 1
+    with torch.autograd.graph.save_on_cpu(pin_memory="cuda" in _device()) if way.host else nullcontext():
+        loss = engine(ids, targets, positions)
+    engine.backward(loss)
+    del loss
+    engine.step()

@@ -1,0 +1,101 @@
+"""How long a training step takes, by a protocol that bears looking at: nothing else is measured while the clock runs.
+
+Warm-up steps first, then steps back to back, each timed where the device finishes it, without waiting in between.  Only afterwards a few more
+steps run under the profiler, which says how long the GPU was busy at all.  Two launches show what varies from one to the next.
+"""
+
+from __future__ import annotations
+
+import time
+
+from helpers.recording.experiments import _built, _device, _wait
+
+WARM_UP, STEPS, PROFILED = 3, 20, 2
+
+
+def speed(size, sequences, micro_batches, checkpointing, compiled, config):
+    """Optimizer steps by the clock.
+
+    Args:
+        size: a GPT's; sequences are as long as its context.
+        sequences: of a micro-batch on each rank.
+        micro_batches: of a step.
+        compiled: every block by `torch.compile`.
+
+    Returns:
+        {"seconds": [of each step], "peak": bytes that torch's allocator gave out at most (0 on a CPU), "busy": what `_busy` returns, or None
+        on a CPU}.
+    """
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+    from helpers import corpus
+
+    deepspeed.init_distributed()
+    model = _built(size, config, checkpointing=checkpointing)
+    if compiled:
+        for block in model.blocks:
+            block.compile()
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    ranks, on_gpu = comm.get_world_size(), "cuda" in _device()
+    rows = corpus.batch(0, sequences * ranks, size.context, comm.get_rank(), ranks, engine.device)
+
+    def step():
+        for _ in range(micro_batches):
+            engine.backward(engine(*rows))
+            engine.step()
+
+    for _ in range(WARM_UP):
+        step()
+    comm.barrier()
+    _wait()
+    marks = [_mark()]
+    for _ in range(STEPS):
+        step()
+        marks.append(_mark())
+    _wait()
+    seconds = [round(_between(first, second), 6) for first, second in zip(marks, marks[1:])]
+    peak = torch.cuda.max_memory_allocated() if on_gpu else 0
+    return {"seconds": seconds, "peak": peak, "busy": _busy(step) if on_gpu else None}
+
+
+def _mark():
+    """A moment: on a GPU when it comes to this point of its work, not when this was issued."""
+    if "cuda" not in _device():
+        return time.perf_counter()
+    import torch
+
+    mark = torch.cuda.Event(enable_timing=True)
+    mark.record()
+    return mark
+
+
+def _between(first, second):
+    return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
+
+
+def _busy(step):
+    """Of one step, from a profile: {"kernels": how many, "gpu": seconds in which any ran, "messages": in which one of NCCL's ran, "exposed": in
+    which none but NCCL's ran}.  A profile slows the issuing of kernels, and hardly the kernels themselves."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(PROFILED):
+            step()
+        _wait()
+    ran = [event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    every = [(event.time_range.start, event.time_range.end) for event in ran]
+    messages = [(event.time_range.start, event.time_range.end) for event in ran if "nccl" in event.name.lower()]
+    work = [(event.time_range.start, event.time_range.end) for event in ran if "nccl" not in event.name.lower()]
+    covered = {"gpu": _covered(every), "messages": _covered(messages), "exposed": _covered(every) - _covered(work)}
+    return {"kernels": len(ran) // PROFILED, **{name: round(1e-6 * length / PROFILED, 6) for name, length in covered.items()}}
+
+
+def _covered(intervals):
+    """Length of the union of (start, end)."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
