@@ -98,8 +98,9 @@ class WithLoss(nn.Module):
         if self.chunks == 1:
             return next_token_loss(whole.lm_head(x_BTC), targets_BT)
 
-        def summed(part_BTC, targets_BT):
-            return F.cross_entropy(whole.lm_head(part_BTC).float().flatten(0, 1), targets_BT.flatten(), reduction="sum")
+        def summed(part_NC, targets_N):
+            return F.cross_entropy(whole.lm_head(part_NC).float(), targets_N, reduction="sum")
 
-        parts = zip(x_BTC.chunk(self.chunks, 1), targets_BT.chunk(self.chunks, 1))
+        # In two dimensions, so that a part takes the same kernel when it is computed again, wherever its copy lay meanwhile.
+        parts = zip(x_BTC.flatten(0, 1).chunk(self.chunks), targets_BT.flatten().chunk(self.chunks))
         return sum(checkpoint(summed, *part, use_reentrant=False) for part in parts) / targets_BT.numel()

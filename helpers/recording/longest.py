@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from contextlib import contextmanager, nullcontext
 
 from helpers.recording.experiments import _device, _limit_memory, _wait
 
 CLOSER = 0.01  # of the length that the straight line gives: how much longer each try near it is
-SHORT_OF = 0.05  # so much below it the tries begin
+SHORT_OF = 0.06  # so much below it the tries begin
+CAREFUL = 1.06  # how much longer the next try is where a longer sequence had the lower peak, as asynchronous gathers can have it
 
 
 def longest_sequence(text, way, limit, config):
@@ -28,6 +30,7 @@ def longest_sequence(text, way, limit, config):
     import torch
     from helpers.measure.ledger import OutOfMemory
 
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # else gaps between blocks of unequal sizes end a try early
     deepspeed.init_distributed()
     _limit_memory(limit)
     tried = []
@@ -54,11 +57,12 @@ def _next(tried, limit, grain):
         return 2 * last["tokens"]
     before = tried[-2]
     per_token = (last["peak"] - before["peak"]) / (last["tokens"] - before["tokens"])
-    end = last["tokens"] + (limit - last["peak"]) / per_token if per_token > 0 else math.inf
-    if end > 2 * last["tokens"]:
-        return 2 * last["tokens"]
-    closer = max(last["tokens"] + CLOSER * end, (1 - SHORT_OF) * end)
-    return math.ceil(closer / grain) * grain
+    if per_token > 0:
+        end = last["tokens"] + (limit - last["peak"]) / per_token
+        wanted = min(2 * last["tokens"], max(last["tokens"] + CLOSER * end, (1 - SHORT_OF) * end))
+    else:
+        wanted = CAREFUL * last["tokens"]
+    return math.ceil(wanted / grain) * grain
 
 
 @contextmanager
