@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 __all__ = [
     "TorchDispatchMode",
     "clear_workspaces",
+    "grow_segments",
     "log_messages",
     "owned_tensors",
     "storage_key",
@@ -143,6 +144,12 @@ def unseen():
 def clear_workspaces():
     """Give back what matrix products on a GPU keep for themselves."""
     torch._C._cuda_clearCublasWorkspaces()
+
+
+def grow_segments():
+    """Let torch's allocator for GPUs extend what it holds in the place of taking new pieces (`expandable_segments:True`): without gaps between
+    blocks of unequal sizes.  As the environment variable PYTORCH_CUDA_ALLOC_CONF does, but from within a rank."""
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 # --------------------------------------------------------------------------------------------------------------------- DeepSpeed

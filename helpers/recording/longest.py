@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from contextlib import contextmanager, nullcontext
 
@@ -30,7 +29,6 @@ def longest_sequence(text, way, limit, config):
     import torch
     from helpers.measure.ledger import OutOfMemory
 
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # else gaps between blocks of unequal sizes end a try early
     deepspeed.init_distributed()
     _limit_memory(limit)
     tried = []
@@ -75,6 +73,9 @@ def _peaks(limit):
             yield lambda: ledger.snapshot("step").peak
         return
     import torch
+    from helpers.measure.internals import grow_segments
+
+    grow_segments()
 
     def peak():
         found = torch.cuda.memory_stats()["requested_bytes.all.peak"]

@@ -44,6 +44,7 @@ def test_the_class_is_still_there(name):
 
 OTHERS = [  # where it is, the attribute
     ("torch.UntypedStorage", "_cdata"),
+    ("torch._C", "_accelerator_setAllocatorSettings"),
     ("torch.utils._python_dispatch", "TorchDispatchMode"),
     ("torch.utils._python_dispatch", "_disable_current_modes"),
     ("torch.utils._pytree", "tree_leaves"),
