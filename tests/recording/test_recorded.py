@@ -71,7 +71,7 @@ def test_speeds_were_recorded_in_two_launches():
 
 
 def in_history(thing):
-    return subprocess.run(["git", "-C", ROOT, "cat-file", "-e", thing], capture_output=True).returncode == 0
+    return subprocess.run(["git", "-C", ROOT, "cat-file", "-e", thing], capture_output=True, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
