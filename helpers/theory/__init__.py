@@ -39,6 +39,8 @@ from helpers.theory.layers import (
     training_flops,
 )
 from helpers.theory.long_sequences import (
+    llama_activation_bytes,
+    llama_wire_bytes,
     loss_peak_bytes,
     ring_activation_bytes,
     ring_wire_bytes,
@@ -92,6 +94,8 @@ __all__ = [
     "head_activation_bytes",
     "ideal_bytes",
     "korthikanti_block_bytes",
+    "llama_activation_bytes",
+    "llama_wire_bytes",
     "lora_activation_bytes",
     "lora_block_activation_bytes",
     "lora_parameters",

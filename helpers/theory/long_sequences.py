@@ -7,8 +7,10 @@ passes keys and values round (Liu et al., arXiv 2310.01889, section 3).  The sym
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from helpers.theory.communication import wire_bytes
-from helpers.theory.layers import FP32, Size, gpt_activation_bytes
+from helpers.theory.layers import FP32, TOKEN_ID, Size, gpt_activation_bytes
 
 # fp32 tensors of (tokens, V) at the peak of the loss: the log-softmax that was kept, its gradient, and the gradient of the logits
 LOSS_TENSORS = 3
@@ -86,3 +88,53 @@ def ring_wire_bytes(batch: int, sequence: int, width: int, layers: int, element_
     """
     tensor = element_bytes * batch * _own_tokens(sequence, ranks) * width
     return 0 if ranks == 1 else layers * ranks * (RING_FORWARD + RING_BACKWARD) * tensor
+
+
+def _key_width(config, ranks):
+    """Channels of the keys that a rank has of each of its tokens after the exchange: a head is copied when there are more ranks than heads."""
+    heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
+    if heads % ranks or (shared % ranks and ranks % shared):
+        raise ValueError(f"{heads} heads and {shared} of keys and values cannot be divided among {ranks} ranks")
+    return max(shared, ranks if ranks > 1 else 0) * (config["hidden_size"] // heads)
+
+
+def llama_activation_bytes(
+    config: Mapping[str, int], batch: int, sequence: int, ranks: int = 1, tiled: bool = False, checkpointed: bool = False
+) -> int:
+    """What a rank keeps of transformers' Llama in fp32 and of its loss, with DeepSpeed's `UlyssesSPAttentionHF` when there are several ranks.
+
+    Args:
+        config: of a `LlamaConfig`: hidden_size h, intermediate_size i, num_hidden_layers L, num_attention_heads a, num_key_value_heads,
+            vocab_size V; a head has h / a channels.
+        tiled: the feed-forward layers by `TiledMLP`, which keeps its input alone, and head and loss by `sequence_tiled_compute`.
+        checkpointed: each layer keeps its input alone, h.
+
+    Returns: bytes: 4 for each token and channel that follows.  A norm keeps 3 h + 1 (its input, what it has normalised, its result, and a
+        deviation per token); attention q and its result, 2 h, keys and values, and a log-sum-exp per head; the feed-forward layer 4 i.  Several
+        ranks keep the result of attention twice, one h more, and keys and values are copied where there are fewer heads of them than ranks.
+        Then a norm, V for the loss, and 2 h / a for the sines and cosines of all layers, once for all sequences; 8 for the loss itself, 4 tiled.
+    Source: transformers 5 with torch's fused attention; Ulysses: arXiv 2309.14509, section 3; TiledMLP: ALST, arXiv 2506.13996, section 3.
+    """
+    own, width, heads = _own_tokens(sequence, ranks), config["hidden_size"], config["num_attention_heads"]
+    norm = 3 * width + 1
+    attention = (3 if ranks > 1 else 2) * width + 2 * _key_width(config, ranks) + heads
+    layer = width if checkpointed else 2 * norm + attention + (0 if tiled else 4 * config["intermediate_size"])
+    token = config["num_hidden_layers"] * layer + norm + (0 if tiled else config["vocab_size"])
+    return FP32 * own * (batch * token + 2 * width // heads) + (1 if tiled else 2) * FP32
+
+
+def llama_wire_bytes(config: Mapping[str, int], batch: int, sequence: int, ranks: int, checkpointed: bool = False) -> float:
+    """Bytes that a rank sends with DeepSpeed's `UlyssesSPAttentionHF` in a forward and a backward pass in fp32; ZeRO's messages not counted.
+
+    Args:
+        config: as for `llama_activation_bytes`.
+        checkpointed: each layer's forward pass runs once more.
+
+    Returns: for each layer 4 all-to-alls of 4 b (s / N) h bytes, q and the result forward and backward, and 4 of its keys' width; and in each
+        forward pass an all-gather of all ranks' positions, int64, of one sequence.
+    Source: arXiv 2309.14509, section 3.2, for the exchanges; the positions are what DeepSpeed 0.19.8 gathers for the kernel.
+    """
+    own, forward = _own_tokens(sequence, ranks), 2 if checkpointed else 1
+    exchanged = FP32 * batch * own * (2 * config["hidden_size"] + 2 * _key_width(config, ranks))
+    positions = forward * wire_bytes("all_gather", TOKEN_ID * sequence, ranks)
+    return config["num_hidden_layers"] * ((forward + 1) * wire_bytes("all_to_all", exchanged, ranks) + positions)

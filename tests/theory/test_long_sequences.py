@@ -61,3 +61,48 @@ def test_tokens_and_heads_must_divide():
         theory.ring_activation_bytes(SIZE, 1, 64, 4, 3)
     with pytest.raises(ValueError, match="4 heads cannot be divided among 8 ranks"):
         theory.ulysses_activation_bytes(SIZE, 1, 64, 4, 8)
+
+
+LLAMA = {"vocab_size": 40, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_llama_keeps_what_is_predicted(checkpointed):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM._from_config(LlamaConfig(**LLAMA), attn_implementation="sdpa").train()
+    if checkpointed:
+        models.checkpointed(model)
+    ids = torch.randint(40, (3, 16))
+    places = torch.arange(16)[None]
+    with Ledger("cpu") as ledger:
+        ledger.watch(model)
+        for tensor in (ids, places):
+            ledger.label("inputs", tensor)
+        loss = torch.nn.functional.cross_entropy(model(ids, position_ids=places, use_cache=False).logits.flatten(0, 1), ids.flatten())
+        kept = ledger.snapshot("after forward")["activations"]
+    loss_bytes = 4 * 3 * 16 * LLAMA["vocab_size"] + 8  # kept by the loss, which is not the model's here
+    assert kept == theory.llama_activation_bytes(LLAMA, 3, 16, checkpointed=checkpointed) - loss_bytes
+
+
+def test_tiles_save_the_inner_width_of_a_llama_and_its_logits():
+    plain, tiled = (theory.llama_activation_bytes(LLAMA, 3, 16, tiled=tiled) for tiled in (False, True))
+    assert plain - tiled == 4 * 3 * 16 * (2 * 4 * 20 + 40) + 4
+    both = (theory.llama_activation_bytes(LLAMA, 3, 16, ranks=2, tiled=tiled, checkpointed=True) for tiled in (False, True))
+    assert next(both) - next(both) == 4 * 3 * 8 * 40 + 4
+
+
+def test_few_heads_of_keys_make_exchanges_smaller_until_they_are_copied():
+    many = LLAMA | {"num_key_value_heads": 4}
+    places = [2 * 8 * 16 * (ranks - 1) / ranks for ranks in (2, 4)]
+    sent = [[theory.llama_wire_bytes(config, 1, 16, ranks) - own for ranks, own in zip((2, 4), places)] for config in (LLAMA, many)]
+    assert sent[1] == [theory.ulysses_wire_bytes(1, 16, 24, 2, 4, ranks) for ranks in (2, 4)]
+    assert sent[0] == [sent[1][0] * 3 / 4, sent[1][1]]
+    assert theory.llama_wire_bytes(LLAMA, 1, 16, 1) == 0
+    again = theory.llama_wire_bytes(many, 1, 16, 2, checkpointed=True)
+    assert again == theory.ulysses_wire_bytes(1, 16, 24, 2, 4, 2, checkpointed=True) + 2 * places[0]
+
+
+def test_heads_of_keys_must_divide_or_be_divided():
+    with pytest.raises(ValueError, match="6 heads and 3 of keys and values cannot be divided among 2 ranks"):
+        theory.llama_activation_bytes(LLAMA | {"num_attention_heads": 6, "num_key_value_heads": 3}, 1, 16, 2)

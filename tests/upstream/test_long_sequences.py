@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from helpers import corpus, launch, models
+from helpers.launcher.failures import RankError
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -165,3 +166,67 @@ def test_the_documented_default_of_compute_params_raises():
         assert "'NoneType' object is not iterable" in str(error)
     else:
         pytest.fail(GONE.format("'The same in DeepSpeed': the weights may be left out without ZeRO"))
+
+
+def test_a_factor_after_the_forward_pass_does_not_reach_the_head_of_a_fused_tiled_loss():
+    norms = {}
+    for loss_of in (general, fused):
+        for factor in (1, 0.5):
+            torch.manual_seed(0)
+            head, x, y = torch.nn.Linear(4, 8, bias=False), torch.randn(1, 8, 4, requires_grad=True), torch.zeros(1, 8, dtype=torch.long)
+            (factor * loss_of(head, x, y)).backward()
+            norms[loss_of, factor] = torch.stack([head.weight.grad.norm(), x.grad.norm()])
+    assert (norms[general, 0.5] / norms[general, 1]).tolist() == pytest.approx([0.5, 0.5])
+    text = GONE.format("the halved loss in 'A tiled loss whose gradient has another factor' and the table of faults")
+    assert (norms[fused, 0.5] / norms[fused, 1]).tolist() == pytest.approx([1, 0.5]), text
+
+
+def uneven(told):
+    """The greatest error of attention with three heads that two ranks share."""
+    import deepspeed
+    import deepspeed.comm as comm
+    import deepspeed.runtime.sequence_parallel.parallel_state_sp as groups
+    from deepspeed.sequence.layer import DistributedAttention
+    from deepspeed.utils import groups as known
+
+    def attend(q, k, v):
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+    deepspeed.init_distributed()
+    ranks, rank = comm.get_world_size(), comm.get_rank()
+    if told:
+        groups.initialize_sequence_parallel(ranks)
+        known.mpu = groups  # as `deepspeed.initialize` does with `mpu`
+    torch.manual_seed(0)
+    qkv = torch.randn(3, 1, 16, 3, 8)
+    shared = DistributedAttention(attend, comm.get_world_group(), scatter_idx=2, gather_idx=1)
+    mine = shared(*(part.chunk(ranks, 1)[rank].contiguous() for part in qkv), 0)
+    return (mine - attend(*qkv).chunk(ranks, 1)[rank]).abs().max().item()
+
+
+def test_uneven_heads_are_exact_when_deepspeed_knows_the_groups_and_an_obscure_error_else():
+    assert max(launch(uneven, ranks=2, arguments={"told": True}, device="cpu")) < 1e-6
+    try:
+        launch(uneven, ranks=2, arguments={"told": False}, device="cpu")
+    except RankError as error:
+        assert "head" not in str(error).splitlines()[0], GONE.format("'Heads that do not divide'")
+    else:
+        pytest.fail(GONE.format("'Heads that do not divide'"))
+
+
+def cpu_checkpointing_alone():
+    import deepspeed
+
+    deepspeed.init_distributed()
+    deepspeed.checkpointing.configure(None, checkpoint_in_cpu=True)
+    layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
+    try:
+        deepspeed.checkpointing.checkpoint(layer, 2 * x).sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def test_kept_inputs_that_go_to_the_host_are_empty_where_the_device_is_the_host():
+    assert launch(cpu_checkpointing_alone, ranks=1, device="cpu")[0], GONE.format("'The keys of `activation_checkpointing`'")
