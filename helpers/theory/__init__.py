@@ -2,11 +2,21 @@
 
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
 paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `construction`: what it holds
-while the model is built.  `communication`: bytes that a collective must move.  `tensor_parallel`: one layer on several ranks.  `pipeline`:
-consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
+while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
+ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
+`throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
+`step_time`: the time of a training step, predicted from these constants.
 """
 
-from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes, zero_wire_bytes
+from helpers.theory.communication import (
+    COLLECTIVES,
+    all_reduce_seconds,
+    collective_seconds,
+    hidden_fraction,
+    hiding_bandwidth,
+    wire_bytes,
+    zero_wire_bytes,
+)
 from helpers.theory.construction import construction_peak_bytes
 from helpers.theory.fine_tuning import (
     fine_tuning_bytes,
@@ -50,12 +60,33 @@ from helpers.theory.long_sequences import (
 from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes, step_peak_bytes
 from helpers.theory.pipeline import (
     bubble_fraction,
+    bubble_seconds,
     micro_batches_in_flight,
     pipeline_activation_bytes,
     pipeline_held_bytes,
+    pipeline_seconds,
     pipeline_stage_parameters,
     pipeline_wire_bytes,
     zero_bubble_fraction,
+)
+from helpers.theory.roofline import (
+    MachineConstants,
+    arithmetic_intensity,
+    matrix_bytes,
+    matrix_flops,
+    matrix_seconds,
+    ridge,
+    roofline_rate,
+    roofline_seconds,
+)
+from helpers.theory.step_time import (
+    StepTime,
+    block_elementwise_bytes,
+    ends_elementwise_bytes,
+    gradient_copy_bytes,
+    operators,
+    optimizer_bytes,
+    step_seconds,
 )
 from helpers.theory.tensor_parallel import (
     tensor_parallel_activation_bytes,
@@ -64,34 +95,47 @@ from helpers.theory.tensor_parallel import (
     tensor_parallel_parameters,
     tensor_parallel_wire_bytes,
 )
+from helpers.theory.throughput import flops_per_token, hfu, mfu
 from helpers.theory.zero_config import ZeroConfig
 
 __all__ = [
     "COLLECTIVES",
     "MOMENTS",
+    "MachineConstants",
+    "StepTime",
     "ZeroConfig",
     "all_reduce_seconds",
+    "arithmetic_intensity",
     "attention_activation_bytes",
     "attention_flops",
     "attention_parameters",
     "block_activation_bytes",
+    "block_elementwise_bytes",
     "block_flops",
     "block_parameters",
     "bubble_fraction",
+    "bubble_seconds",
     "checkpointed_activation_bytes",
+    "collective_seconds",
     "construction_peak_bytes",
     "deepspeed_bytes",
     "embedding_activation_bytes",
     "embedding_parameters",
+    "ends_elementwise_bytes",
     "feed_forward_activation_bytes",
     "feed_forward_flops",
     "feed_forward_parameters",
     "fine_tuning_bytes",
+    "flops_per_token",
     "frozen_bytes",
     "gpt_activation_bytes",
     "gpt_flops",
     "gpt_parameters",
+    "gradient_copy_bytes",
     "head_activation_bytes",
+    "hfu",
+    "hidden_fraction",
+    "hiding_bandwidth",
     "ideal_bytes",
     "korthikanti_block_bytes",
     "llama_activation_bytes",
@@ -100,17 +144,28 @@ __all__ = [
     "lora_block_activation_bytes",
     "lora_parameters",
     "loss_peak_bytes",
+    "matrix_bytes",
+    "matrix_flops",
+    "matrix_seconds",
+    "mfu",
     "micro_batches_in_flight",
     "norm_activation_bytes",
     "norm_parameters",
     "offload_bytes",
+    "operators",
+    "optimizer_bytes",
     "pipeline_activation_bytes",
     "pipeline_held_bytes",
+    "pipeline_seconds",
     "pipeline_stage_parameters",
     "pipeline_wire_bytes",
+    "ridge",
     "ring_activation_bytes",
     "ring_wire_bytes",
+    "roofline_rate",
+    "roofline_seconds",
     "step_peak_bytes",
+    "step_seconds",
     "tensor_parallel_activation_bytes",
     "tensor_parallel_block_activation_bytes",
     "tensor_parallel_block_parameters",

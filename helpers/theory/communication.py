@@ -1,4 +1,4 @@
-"""Bytes that a collective must move: what a bandwidth-optimal algorithm sends per rank, the *ideal* wire bytes.
+"""Bytes that a collective must move: what a bandwidth-optimal algorithm sends per rank, the *ideal* wire bytes; and the seconds it takes.
 
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009), for all-reduce and its two halves; the ZeRO paper uses the same counts
 (arXiv 1910.02054, section 7).
@@ -6,7 +6,16 @@ Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009), for all-re
 
 from __future__ import annotations
 
+import math
+
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send")
+
+
+def _check(collective, ranks):
+    if collective not in COLLECTIVES:
+        raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}; not {collective!r}")
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
 
 
 def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
@@ -21,28 +30,70 @@ def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
             all-reduce.
         ranks: N, that take part.
     """
-    if collective not in COLLECTIVES:
-        raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}; not {collective!r}")
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
+    _check(collective, ranks)
     if collective == "send":
         return tensor_bytes
     return (2 if collective == "all_reduce" else 1) * tensor_bytes * (ranks - 1) / ranks
 
 
-def all_reduce_seconds(tensor_bytes: float, ranks: int, latency: float, bandwidth: float) -> float:
-    """2 (N-1) (latency + S / (N bandwidth)): a ring's rounds, each one message of 1/N of the tensor: the alpha-beta model.
+def collective_seconds(collective: str, tensor_bytes: float, ranks: int, latency: float, bandwidth: float) -> float:
+    """Seconds that a collective takes by the alpha-beta model: every message costs a latency, and its bytes over the bandwidth.
 
-    Thakur et al., "Optimization of collective communication operations in MPICH", 2005, section 4.5; the time of the additions is left out.
+    Hockney, "The communication challenge for MPP" (1994), for the model; Thakur et al., "Optimization of collective communication operations
+    in MPICH" (2005), section 4, for the messages of each algorithm; the time of the additions is left out.  With N ranks and S bytes:
+
+        all-gather, reduce-scatter (ring), all-to-all (pairs)   N - 1 messages of S / N, one after another
+        all-reduce (ring)                                        2 (N - 1) of them
+        broadcast, reduce (binomial tree)                        ceil(log2 N) messages of S
+        send                                                     one of S
 
     Args:
-        tensor_bytes: S, of the tensor that every rank holds.
+        collective: one of `COLLECTIVES`.
+        tensor_bytes: S, of the full tensor, as in `wire_bytes`.
+        ranks: N, that take part.
         latency: alpha, seconds per message.
         bandwidth: 1 / beta, bytes per second.
     """
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
-    return 2 * (ranks - 1) * (latency + tensor_bytes / (ranks * bandwidth))
+    if not bandwidth > 0 or latency < 0:
+        raise ValueError(f"bandwidth must be positive and latency must not be negative, not {bandwidth!r} and {latency!r}")
+    if collective in ("broadcast", "reduce"):
+        _check(collective, ranks)
+        return math.ceil(math.log2(ranks)) * (latency + tensor_bytes / bandwidth)
+    messages = {"all_reduce": 2 * (ranks - 1), "send": 1}.get(collective, ranks - 1)
+    return wire_bytes(collective, tensor_bytes, ranks) / bandwidth + messages * latency
+
+
+def all_reduce_seconds(tensor_bytes: float, ranks: int, latency: float, bandwidth: float) -> float:
+    """2 (N-1) (latency + S / (N bandwidth)): `collective_seconds` of an all-reduce (Thakur et al., 2005, section 4.5)."""
+    return collective_seconds("all_reduce", tensor_bytes, ranks, latency, bandwidth)
+
+
+def hidden_fraction(work_seconds: float, message_seconds: float) -> float:
+    """The part of the messages that can go on behind the work: min(1, work / messages); 1 without messages.
+
+    What overlap gives at best: messages that may begin before the work ends, on hardware that does both at once without either becoming slower.
+
+    Args:
+        work_seconds: of the computation that the messages need not wait for.
+        message_seconds: of the messages by themselves.
+    """
+    return min(1.0, work_seconds / message_seconds) if message_seconds else 1.0
+
+
+def hiding_bandwidth(flops: float, message_bytes: float, rate: float) -> float:
+    """Bytes per second at which messages take as long as the work that hides them: message bytes x rate / FLOPs.
+
+    ZeRO-3 in bf16 sends 6 Psi bytes (at most, times (N - 1) / N) for 6 Psi T FLOPs of a micro-batch of T tokens: F / T at F FLOPs per second
+    (arXiv 1910.02054, section 7, for the bytes).
+
+    Args:
+        flops: of the work, on one rank.
+        message_bytes: that the rank sends meanwhile.
+        rate: F, FLOPs per second.
+    """
+    if not flops > 0:
+        raise ValueError(f"flops must be positive, not {flops!r}: nothing hides messages where nothing is computed")
+    return message_bytes * rate / flops
 
 
 def zero_wire_bytes(

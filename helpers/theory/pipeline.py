@@ -35,6 +35,27 @@ def bubble_fraction(stages: int, micro_batches: int, chunks: int = 1) -> float:
     return (stages - 1) / (chunks * micro_batches + stages - 1)
 
 
+def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: float, chunks: int = 1) -> float:
+    """Seconds of a step whose stages all take as long: m (f + b) of work and the bubble, `bubble_seconds`; messages take none.
+
+    Narayanan et al., arXiv 2104.04473, section 2.2.
+
+    Args:
+        forward, backward: seconds of one micro-batch on one rank, over all its chunks.
+        chunks: v, of layers per rank (the interleaved schedule).
+    """
+    return micro_batches * (forward + backward) + bubble_seconds(stages, micro_batches, forward, backward, chunks)
+
+
+def bubble_seconds(stages: int, micro_batches: int, forward: float, backward: float, chunks: int = 1) -> float:
+    """(p - 1) (f + b) / v: seconds in which a rank has nothing to do in a step, however many micro-batches there are.
+
+    Narayanan et al., arXiv 2104.04473, section 2.2.  Arguments as in `pipeline_seconds`.
+    """
+    _check(stages, micro_batches)
+    return (stages - 1) * (forward + backward) / chunks
+
+
 def zero_bubble_fraction(stages: int, micro_batches: int, forward: float = 1, input_gradient: float = 1, weight_gradient: float = 1) -> float:
     """(p - 1)(F + I - W) / (m (F + I + W) + (p - 1)(F + I - W)) of the schedule ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3)."""
     _check(stages, micro_batches)
