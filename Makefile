@@ -35,7 +35,8 @@ refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for on
 lint: setup  ## style of code and notebooks
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 
-bench: setup  ## times of a launch beside other launchers; time and memory of every lesson
+bench: setup  ## this machine's constants; times of a launch beside other launchers; time and memory of every lesson
+	@$(BIN)/python tests/benchmarks/machine.py
 	@$(BIN)/python tests/benchmarks/launchers.py
 	@$(BIN)/python tests/benchmarks/lessons.py
 

@@ -2,7 +2,7 @@
 
     from helpers import launch, Ledger, Traffic, corpus, models, plots, theory
 
-Rooms: `launcher` starts ranks, `measure` counts what they hold and send, `theory` predicts it, `models` and `corpus` are what is trained,
+Rooms: `launcher` starts ranks, `measure` counts what they hold and send and when, `theory` predicts it, `models` and `corpus` are what is trained,
 `plots` draws, `exercises` judges, `lesson` keeps the learner's copies, `recording` runs and reads experiments at real sizes.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.

@@ -3,6 +3,7 @@
 from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars
 from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
+from helpers.plots.roofline import roofline
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.timeline import timeline
 
@@ -19,6 +20,7 @@ __all__ = [
     "phases",
     "pipeline_timeline",
     "rank_contents",
+    "roofline",
     "share_bars",
     "timeline",
 ]

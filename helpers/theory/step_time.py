@@ -44,7 +44,7 @@ BLOCK_TENSORS, END_TENSORS = 12, 4  # parameters of a block; the two tables, and
 BLOCK_MODULES, END_MODULES = 9, 7  # modules whose forward pass DeepSpeed hooks at stage 3
 ADAM_BYTES = {"fused": 28, "unfused": 84}  # per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
 STAGE_0_BUCKET, DDP_BUCKET = 500_000_000, 25 * 2**20  # elements, DeepSpeed's own; bytes, torch's
-HOOK_OPERATORS = 60  # a visit of ZeRO-3's hooks to a module takes the host about as long as so many operators: Python that gathers and releases
+HOOK_OPERATORS = 40  # a visit of ZeRO-3's hooks to a module takes the host as long as about so many: Python (15 to 60 where it was looked at)
 
 
 @dataclass(frozen=True)

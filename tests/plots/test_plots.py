@@ -8,11 +8,13 @@ from helpers import plots
 from helpers.measure.ledger import CATEGORIES, History
 from helpers.plots.style import picture
 from helpers.plots.timeline import side_by_side
+from helpers.theory import MachineConstants
 
 STATES = {"parameters": 4_000_000, "gradients": 2_000_000}
 HISTORY = History(
     {category: [0, 10, 20, 30, 20, 10, 0] * 10 for category in ("parameters", "activations")}, [(0, "forward"), (30, "backward"), (69, "after step")]
 )
+MACHINE = MachineConstants(matrix={"bf16": {512: 50e12, 1024: 100e12}}, memory=1e12, launch=1e-5)
 FIGURES = {
     "memory bars": (plots.memory_bars({"bf16": {"predicted": STATES, "measured": STATES}}, "Title"), "measured 6,000,000 bytes"),
     "two clusters": (plots.memory_bars({"bf16": {"a": STATES}, "fp32": {"a": {"parameters": 5e12}}}, "Title"), "fp32: a 5.0 TB"),
@@ -27,6 +29,11 @@ FIGURES = {
     "gathered over time": (
         plots.gathered_over_time({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
         "of 3 at which each is whole: a 2, b 0",
+    ),
+    "roofline": (
+        plots.roofline(MACHINE, {"norm": (0.5, 4e11), "linear": (300, 90e12)}, "Title"),
+        "at best 100 TFLOP/s, from the ridge at 100 FLOPs per byte on; memory 1,000.0 GB/s; "
+        "norm: 0.5 FLOPs per byte, 0.4 TFLOP/s, 80 % of what is attainable there; linear: 300 FLOPs per byte, 90 TFLOP/s, 90 % of",
     ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
@@ -117,3 +124,18 @@ def test_boxes_that_overlap_are_drawn_in_lanes_of_their_own():
 def test_a_kind_of_box_without_a_look_is_refused():
     with pytest.raises(ValueError, match="kinds of boxes are forward, backward, all-reduce, waiting; not dancing"):
         plots.timeline({"work": [("dancing", "", 0, 1)]}, "Title", "ms")
+
+
+def test_a_roofline_refuses_what_it_cannot_draw():
+    with pytest.raises(ValueError, match="must be positive, and are not for nothing"):
+        plots.roofline(MACHINE, {"nothing": (0, 1)}, "Title")
+    with pytest.raises(ValueError, match="24 points can be told apart, not 25"):
+        plots.roofline(MACHINE, {str(index): (1, 1) for index in range(25)}, "Title")
+    with pytest.raises(ValueError, match="no matrix rate was measured for 'fp32'"):
+        plots.roofline(MACHINE, {}, "Title", dtype="fp32")
+
+
+def test_a_roof_breaks_at_its_ridge():
+    (axes,) = plots.roofline(MACHINE, {"low": (0.1, 1e10)}, "Title").figure.axes
+    (left, corner, right), rates = axes.lines[0].get_data()
+    assert left == 0.05 and corner == 100 and list(rates) == [0.05, 100, 100]
