@@ -8,15 +8,18 @@ from __future__ import annotations
 import sys
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
     "TorchDispatchMode",
     "clear_workspaces",
     "grow_segments",
+    "in_backward",
     "log_messages",
+    "open_modes",
     "owned_tensors",
+    "places_that_send",
     "storage_key",
     "tensors_among",
     "unseen",
@@ -141,6 +144,16 @@ def unseen():
     return _disable_current_modes()
 
 
+def open_modes():
+    """The modes that see every operator now, for instance ledgers, the outermost first."""
+    return _get_current_dispatch_mode_stack()
+
+
+def in_backward():
+    """Whether autograd is at work in this thread."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def clear_workspaces():
     """Give back what matrix products on a GPU keep for themselves."""
     torch._C._cuda_clearCublasWorkspaces()
@@ -177,6 +190,29 @@ def log_messages(append):
     return end
 
 
+def places_that_send(names):
+    """[(owner, name)] of every function through which messages go: DeepSpeed's back end, and torch's own functions, called by themselves.
+
+    torch checks that what is batched is its very own `isend` or `irecv`, and these are left alone.
+    """
+    from deepspeed.comm.torch import TorchBackend
+
+    found = [(TorchBackend, name) for name in names if name in vars(TorchBackend)]
+    return found + [(torch.distributed, name) for name in names if hasattr(torch.distributed, name) and name not in ("isend", "irecv")]
+
+
 def wrap_instructions(engine, wrap):
-    """Replace what a pipeline engine executes: `wrap(name, instruction)` gives a function to be called as `instruction` is, with the engine."""
+    """Replace what a pipeline engine executes: `wrap(name, instruction)` gives a function to be called as `instruction` is, with the engine.
+
+    Returns a function that ends it.
+    """
+    before = vars(engine).get("_INSTRUCTION_MAP")
     engine._INSTRUCTION_MAP = {kind: wrap(kind.__name__, instruction) for kind, instruction in engine._INSTRUCTION_MAP.items()}
+
+    def end():
+        if before is None:
+            del engine._INSTRUCTION_MAP  # the class's own again
+        else:
+            engine._INSTRUCTION_MAP = before
+
+    return end

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from helpers.measure import together
 from helpers.measure.internals import TorchDispatchMode, owned_tensors, storage_key, tensors_among, unseen
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers", "activations", "inputs", "other")
@@ -320,7 +321,12 @@ class Ledger(TorchDispatchMode):
             raise ValueError(f"no mark or snapshot is called {name!r}; there are {', '.join(sorted({known for _, known in self._marks})) or 'none'}")
         return found[-1]
 
+    def __enter__(self):
+        together.begin(self)
+        return super().__enter__()
+
     def __exit__(self, *problem):
+        together.end(self)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

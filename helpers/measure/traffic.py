@@ -13,6 +13,7 @@ import struct
 import sys
 from dataclasses import dataclass, field
 
+from helpers.measure import together
 from helpers.theory import wire_bytes
 
 # Places in Linux's struct tcp_info (since 4.19): bytes accepted but not sent yet; bytes sent, again and again included; bytes sent again.
@@ -66,6 +67,7 @@ class Traffic:
 
         if not comm.is_initialized():
             raise RuntimeError("call deepspeed.init_distributed() or deepspeed.initialize() before counting traffic")
+        together.begin(self)
         _counting.enter(self)
         self._before = bytes_sent()
         return self
@@ -74,6 +76,7 @@ class Traffic:
         after = bytes_sent()
         self.sent = None if after is None else after - self._before
         _counting.leave(self)
+        together.end(self)
         del self._before
 
     def _append(self, operation, size, ranks):

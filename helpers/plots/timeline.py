@@ -9,8 +9,18 @@ from helpers.plots.style import STYLE, Plot, new_figure
 KINDS = {  # of what a rank does: colour and hatch
     "forward": ("#0072B2", ""),
     "backward": ("#D55E00", "//"),
+    "recompute": ("#0072B2", ".."),
+    "optimizer": ("#56B4E9", ""),
     "all-reduce": ("#009E73", "\\\\"),
+    "all-gather": ("#E69F00", "\\\\"),
+    "reduce-scatter": ("#CC79A7", "\\\\"),
+    "broadcast": ("#444444", ""),
+    "reduce": ("#444444", "//"),
+    "all-to-all": ("#444444", ".."),
+    "send": ("#332288", ""),
+    "receive": ("#332288", "//"),
     "waiting": ("#999999", "xx"),
+    "barrier": ("#999999", "++"),
 }
 
 

@@ -47,7 +47,10 @@ OTHERS = [  # where it is, the attribute
     ("torch._C", "_accelerator_setAllocatorSettings"),
     ("torch.utils._python_dispatch", "TorchDispatchMode"),
     ("torch.utils._python_dispatch", "_disable_current_modes"),
+    ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
     ("torch.utils._pytree", "tree_leaves"),
+    ("torch._C", "_current_graph_task_id"),
+    ("deepspeed.comm.torch", "TorchBackend"),
     ("deepspeed.comm.comm", "comms_logger"),
     ("deepspeed.runtime.pipe.engine.PipelineEngine", "_INSTRUCTION_MAP"),
     ("deepspeed.runtime.pipe.schedule", "TrainSchedule"),
@@ -62,6 +65,17 @@ def test_there_is_still(name, attribute):
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch knows no GPUs")
 def test_there_is_still_a_way_to_clear_workspaces():
     assert hasattr(torch._C, "_cuda_clearCublasWorkspaces")
+
+
+def test_messages_still_go_through_deepspeeds_back_end_and_torch():
+    """A name that neither has any more would be timed no more."""
+    from helpers.measure.clock import MESSAGES
+
+    places = internals.places_that_send(MESSAGES)
+    assert {name for _, name in places} == set(MESSAGES)
+    assert {"all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast"} <= {
+        name for owner, name in places if inspect.isclass(owner)
+    }
 
 
 IN_SOURCES = [  # where it is, the words that must stand there

@@ -5,9 +5,10 @@ import io
 
 import pytest
 from helpers import plots
+from helpers.measure.clock import MESSAGES, SENT, WORK
 from helpers.measure.ledger import CATEGORIES, History
 from helpers.plots.style import picture
-from helpers.plots.timeline import side_by_side
+from helpers.plots.timeline import KINDS, side_by_side
 from helpers.theory import MachineConstants
 
 STATES = {"parameters": 4_000_000, "gradients": 2_000_000}
@@ -121,8 +122,13 @@ def test_boxes_that_overlap_are_drawn_in_lanes_of_their_own():
     assert plot.sentence == "Figure: Title, milliseconds. work: 1 until 3; sending: 4 until 6."
 
 
+def test_every_kind_that_a_clock_notes_has_a_look():
+    assert {*WORK, *MESSAGES.values(), "waiting"} <= set(KINDS) and set(SENT) < set(KINDS)
+    assert len(set(KINDS.values())) == len(KINDS)
+
+
 def test_a_kind_of_box_without_a_look_is_refused():
-    with pytest.raises(ValueError, match="kinds of boxes are forward, backward, all-reduce, waiting; not dancing"):
+    with pytest.raises(ValueError, match="kinds of boxes are forward, backward, .*, waiting, barrier; not dancing"):
         plots.timeline({"work": [("dancing", "", 0, 1)]}, "Title", "ms")
 
 
