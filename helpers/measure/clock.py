@@ -250,7 +250,7 @@ class Clock:
                 self._finish(message)
         with self._ended:
             finished = self._ended.wait_for(lambda: not self._open, timeout=PATIENCE)
-        if finished:
+        if finished and kind is None:
             self.cost = self._cost_of_a_note() * len(self.boxes)
             self._resolve()
         unfinished = len(self._open)

@@ -22,14 +22,15 @@ from helpers.theory import MachineConstants, matrix_flops
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 PROBE_LAYERS, PROBE_OPERATORS = 50, 6  # of the model that launches are timed with; of each layer, a linear map and a GELU: forward 2, backward 4
-REPETITIONS = 5  # at least, of everything
+REPETITIONS = 5  # of everything, at least where it is quick enough
 
 
 @dataclass(frozen=True)
 class Effort:
     """How large the measurements are: so that each shows its limit, and all together take a few seconds."""
 
-    sizes: tuple[int, ...]  # n of n x n matrices
+    tokens: int  # rows of what a linear layer is given
+    sizes: tuple[int, ...]  # its n channels; it has 4 n results
     vector: int  # bytes of a tensor that fits in no cache
     attention: tuple[int, int, int, int]  # batch, heads, tokens, channels of a head
     messages: tuple[int, ...]  # bytes
@@ -37,8 +38,8 @@ class Effort:
 
 
 EFFORTS = {
-    "cpu": Effort((128, 256, 512, 1024), 2**27, (1, 4, 256, 64), (2**10, 2**14, 2**18, 2**22, 2**24), 0.15),
-    "cuda": Effort((512, 1024, 2048, 4096, 8192), 2**30, (8, 16, 1024, 64), (2**10, 2**16, 2**20, 2**24, 2**28), 0.3),
+    "cpu": Effort(512, (64, 128, 256, 512), 2**27, (1, 4, 256, 64), (2**10, 2**14, 2**18, 2**22, 2**24), 0.15),
+    "cuda": Effort(8192, (512, 1024, 2048, 4096, 8192), 2**30, (8, 16, 1024, 64), (2**10, 2**16, 2**20, 2**24, 2**28), 0.3),
 }
 
 
@@ -75,26 +76,24 @@ def constants(dtypes: tuple[str, ...] = ("bf16", "fp32"), effort: Effort | None 
 
 
 def matrix_rates(dtype: str, effort: Effort, device: torch.device) -> dict[int, float]:
-    """{n: FLOPs per second of the product of two random n x n matrices}."""
-    rates = {}
-    for n in effort.sizes:
-        left, right = (torch.randn(n, n, device=device, dtype=DTYPES[dtype]) for _ in range(2))
-        product = torch.empty_like(left)
-        rates[n] = matrix_flops(n, n, n) / _seconds(lambda: torch.mm(left, right, out=product), effort, device)  # noqa: B023
-    return rates
+    """{n: FLOPs per second of the three products of a linear layer from n to 4 n channels: result, input's gradient, weight's gradient}."""
+    return {n: _linear_rate(effort.tokens, n, 4 * n, dtype, effort, device) for n in effort.sizes}
 
 
 def misaligned_rate(dtype: str, effort: Effort, device: torch.device) -> float:
-    """FLOPs per second of a linear layer's three products (result, input's gradient, weight's gradient) with an odd number of outputs."""
-    n = effort.sizes[-1]
-    inputs, weight = (torch.randn(rows, n // 4, device=device, dtype=DTYPES[dtype]) for rows in (n, n + 1))
+    """The same of a layer with an odd number of results, 4 n + 1 with the largest but one n: FLOPs per second."""
+    return _linear_rate(effort.tokens, effort.sizes[-2], 4 * effort.sizes[-2] + 1, dtype, effort, device)
+
+
+def _linear_rate(tokens, channels, results, dtype, effort, device):
+    inputs, weight = (torch.randn(rows, channels, device=device, dtype=DTYPES[dtype]) for rows in (tokens, results))
 
     def products():
         result = inputs @ weight.T
         result @ weight
         result.T @ inputs
 
-    return 3 * matrix_flops(n, n // 4, n + 1) / _seconds(products, effort, device)
+    return 3 * matrix_flops(tokens, channels, results) / _seconds(products, effort, device)
 
 
 def attention_rate(dtype: str, effort: Effort, device: torch.device) -> float:
@@ -211,7 +210,10 @@ def _wait(device):
 
 
 def _seconds(work: Callable, effort: Effort, device: torch.device, wait: bool = True) -> float:
-    """Seconds of one call: the median of at least `REPETITIONS` series of calls, each long enough for the clock; one series before them warms up."""
+    """Seconds of one call: the median of several series of calls, each long enough for the clock; the first one warms up.
+
+    `REPETITIONS` of them at least, unless the work is so slow that they would take four times as long as they may.
+    """
     work()
     _wait(device)
     started = time.perf_counter()
@@ -219,7 +221,7 @@ def _seconds(work: Callable, effort: Effort, device: torch.device, wait: bool = 
     _wait(device)
     count = max(1, min(100, round(effort.seconds / 10 / max(time.perf_counter() - started, 1e-6))))
     series, begin = [], time.perf_counter()
-    while len(series) < REPETITIONS or time.perf_counter() - begin < effort.seconds:
+    while len(series) < 2 or time.perf_counter() - begin < (effort.seconds if len(series) >= REPETITIONS else 4 * effort.seconds):
         _wait(device)
         started = time.perf_counter()
         for _ in range(count):

@@ -20,7 +20,8 @@ class MachineConstants:
 
     Attributes:
         name: what it is, for a label.
-        matrix: {dtype: {n: FLOPs per second of a product of two n x n matrices}}; dtypes are "bf16" and "fp32".
+        matrix: {dtype: {n: FLOPs per second of matrix products whose smallest side is n, as in a transformer of width n}}; dtypes are "bf16" and
+            "fp32".
         memory: bytes per second, read and written together, of work that computes next to nothing.
         launch: seconds that the host needs to hand one operator to the device.
         latency: alpha, seconds per message between ranks.
@@ -50,13 +51,13 @@ class MachineConstants:
             raise ValueError(f"rates and bandwidths must be positive, times must not be negative: {self}")
 
     def matrix_rate(self, rows: int, inner: int, columns: int, dtype: str = "bf16") -> float:
-        """FLOPs per second of a (rows, inner) x (inner, columns) product: that of a square one of as many FLOPs, between the measured sizes
-        on a straight line of logarithms; beyond them the nearest."""
+        """FLOPs per second of a (rows, inner) x (inner, columns) product, by its smallest side: between the measured ones on a straight line of
+        logarithms, beyond them that of the nearest."""
         by_size = {int(size): rate for size, rate in self._of_dtype(dtype).items()}
         element_bytes = 2 if dtype == "bf16" else 4
         if dtype in self.misaligned and any(side * element_bytes % ALIGNED for side in (rows, inner, columns)):
             return self.misaligned[dtype]
-        size, sizes = (rows * inner * columns) ** (1 / 3), sorted(by_size)
+        size, sizes = min(rows, inner, columns), sorted(by_size)
         if size <= sizes[0] or size >= sizes[-1]:
             return by_size[sizes[0] if size <= sizes[0] else sizes[-1]]
         above = next(index for index, known in enumerate(sizes) if known > size)

@@ -223,14 +223,14 @@ def step_seconds(
     size: Size,
     machine: MachineConstants,
     *,
-    batch: int,
+    batch: int | None = None,
     sequence: int | None = None,
     config: ZeroConfig | dict | None = None,
     ranks: int = 1,
-    accumulation: int = 1,
+    accumulation: int | None = None,
     checkpointing: bool = False,
-    fused: bool = False,
-    check_overflow: bool = True,
+    fused: bool | None = None,
+    check_overflow: bool | None = None,
     dtype: str = "bf16",
 ) -> StepTime:
     """The time of one optimizer step of the course's GPT on each of `ranks` ranks, with torch's AdamW.
@@ -242,17 +242,25 @@ def step_seconds(
 
     Args:
         machine: its `MachineConstants`.
-        batch: b, sequences of a micro-batch on each rank.
+        batch: b, sequences of a micro-batch on each rank; by default `train_micro_batch_size_per_gpu` of DeepSpeed's configuration.
         sequence: s, tokens of each; by default the model's context.
         config: a `ZeroConfig` or DeepSpeed's configuration, a dict; None is plain torch, with DDP where there are several ranks, all in `dtype`.
-        accumulation: micro-batches of a step.
+        accumulation: micro-batches of a step; by default those of DeepSpeed's configuration, or 1.
         checkpointing: every block is computed again in the backward pass; the head is not.
-        fused, check_overflow: as in `optimizer_bytes`.
+        fused, check_overflow: as in `optimizer_bytes`; by default what DeepSpeed's configuration says, or False and True.
         dtype: "bf16" or "fp32", without a `config`.
 
     Raises:
-        ValueError: where the constants lack what is asked for: a rate for the dtype, a bandwidth for several ranks.
+        ValueError: where the constants lack what is asked for, a rate for the dtype or a bandwidth for several ranks; for a configuration that the
+            formulas do not cover (offload, fp16).
     """
+    keys = config if isinstance(config, dict) else {}
+    batch = keys.get("train_micro_batch_size_per_gpu") if batch is None else batch
+    if batch is None:
+        raise ValueError("say how large a micro-batch is: batch=, or train_micro_batch_size_per_gpu in DeepSpeed's configuration")
+    accumulation = keys.get("gradient_accumulation_steps", 1) if accumulation is None else accumulation
+    fused = bool(keys.get("optimizer", {}).get("params", {}).get("fused")) if fused is None else fused
+    check_overflow = keys.get("bf16", {}).get("check_grad_overflow", True) if check_overflow is None else check_overflow
     if min(batch, ranks, accumulation) < 1:
         raise ValueError(f"batch, ranks and accumulation must be at least 1, not {batch!r}, {ranks!r} and {accumulation!r}")
     if ranks > 1 and machine.bandwidth is None:

@@ -13,7 +13,7 @@ def main():
         print(f"{ranks} rank(s), measured in {time.perf_counter() - started:.1f} s: {machine.name}")
         for dtype, rates in machine.matrix.items():
             ridge, attention = theory.ridge(machine.peak(dtype), machine.memory), machine.attention_rate(dtype)
-            print(f"  {dtype}: " + ", ".join(f"{n} x {n} {rate / 1e9:,.0f}" for n, rate in rates.items()) + " GFLOP/s")
+            print(f"  {dtype}: " + ", ".join(f"width {n} {rate / 1e9:,.0f}" for n, rate in rates.items()) + " GFLOP/s")
             print(f"        ridge at {ridge:,.0f} FLOPs per byte; attention {attention / 1e9:,.0f} GFLOP/s")
             if dtype in machine.misaligned:
                 print(f"        with an odd dimension {machine.misaligned[dtype] / 1e9:,.0f} GFLOP/s")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from helpers import launch, theory
 from helpers.measure import machine
-from tests.theory.test_step_time import Operators
+from tests.operators import Operators
 
-SMALL = machine.Effort((16, 32), 2**16, (1, 1, 16, 8), (2**10, 2**20), 0.001)  # of what is measured nothing is asserted, and it is quick
+SMALL = machine.Effort(32, (16, 32), 2**16, (1, 1, 16, 8), (2**10, 2**20), 0.001)  # of what is measured nothing is asserted, and it is quick
 CPU = torch.device("cpu")
 
 

@@ -1,15 +1,14 @@
 """FLOPs per token, rooflines and a step's time: against numbers worked by hand, published ones, and the operators that torch dispatches."""
 
 import json
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 from helpers import launch, models, theory
-from helpers.measure.internals import TorchDispatchMode, tensors_among
 from helpers.models import GPT2_XL, GPTSize
 from helpers.theory import step_time
+from tests.operators import Operators
 from tests.support import configuration
 
 MACHINE = theory.MachineConstants(matrix={"bf16": {1024: 100e12}, "fp32": {1024: 10e12}}, memory=1e12, launch=0.0, latency=1e-5, bandwidth=1e11)
@@ -88,7 +87,7 @@ def test_the_roofline_of_a_product():
 
 def test_matrix_rates_between_sizes_lie_on_a_line_of_logarithms():
     machine = replace(MACHINE, matrix={"bf16": {100: 1e12, 10_000: 4e12}}, misaligned={"bf16": 5e11})
-    assert machine.matrix_rate(1000, 1000, 1000) == pytest.approx(2e12)
+    assert machine.matrix_rate(8000, 1000, 4000) == machine.matrix_rate(1000, 8000, 4000) == pytest.approx(2e12)  # by its smallest side
     assert machine.matrix_rate(8, 8, 8) == 1e12 and machine.matrix_rate(10**5, 10**5, 10**5) == 4e12
     assert machine.matrix_rate(1000, 1000, 1001) == 5e11 and machine.peak() == 4e12
     assert machine.attention_rate() == 4e12 and replace(machine, attention={"bf16": 7e11}).attention_rate() == 7e11
@@ -101,42 +100,7 @@ def test_constants_travel_as_json():
 
 # ---------------------------------------------------------------------------- bytes and operators, as torch dispatches them
 
-WRITES_ALONE = ("copy_", "fill_", "zero_")  # in place, without a look at what was there
 PRODUCTS = ("mm", "addmm", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward")
-GATHERS = ("embedding", "nll_loss_forward", "nll_loss_backward")  # which look at a few elements of what they are given
-MADE_WITHOUT_WORK = (
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "resize_",
-    "set_",
-    "detach",
-    "_unsafe_view",
-    "lift_fresh",
-)
-
-
-class Operators(TorchDispatchMode):
-    """Counts operators that are no views, and the bytes of the tensors they read and write, by name and phase."""
-
-    def __init__(self):
-        super().__init__()
-        self.phase, self.count, self.bytes = "", Counter(), Counter()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
-        is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in function._schema.returns)
-        if not is_view and name not in MADE_WITHOUT_WORK and function.namespace == "aten":
-            read = [] if name in GATHERS else tensors_among(args, kwargs)[1 if name in WRITES_ALONE else 0 :]
-            self.count[self.phase, name] += 1
-            self.bytes[self.phase, name] += sum(one.numel() * one.element_size() for one in [*read, *tensors_among(result)])
-        return result
-
-    def total(self, phase, leave_out=(), count=False):
-        found = self.count if count else self.bytes
-        return sum(number for (when, name), number in found.items() if when == phase and name not in leave_out)
 
 
 def plain_passes(layers, dtype):
@@ -247,6 +211,17 @@ def test_overlap_hides_messages_as_far_as_the_backward_pass_lasts():
     assert hidden.parts["messages"] >= gathered and 0 < hidden.hidden < exposed.parts["messages"] - gathered + 1e-9
 
 
+def test_deepspeeds_configuration_says_what_is_not_said_otherwise():
+    config = configuration(1, micro_batch=3, accumulation=2, extra={"bf16": {"enabled": True, "check_grad_overflow": False}})
+    config["optimizer"]["params"]["fused"] = True
+    said = {"batch": 3, "accumulation": 2, "check_overflow": False, "fused": True}
+    assert theory.step_seconds(GPT2_XL, MACHINE, config=config) == theory.step_seconds(
+        GPT2_XL, MACHINE, config=theory.ZeroConfig.from_deepspeed(config), **said
+    )
+    for key, other in {"batch": 4, "accumulation": 1, "fused": False}.items():
+        assert theory.step_seconds(GPT2_XL, MACHINE, config=config, **{key: other}) != theory.step_seconds(GPT2_XL, MACHINE, config=config)
+
+
 def test_a_host_that_is_too_slow_is_recognised():
     quick, slow = replace(MACHINE, launch=1e-9), replace(MACHINE, launch=1e-4)
     kinds = {"batch": 1, "config": theory.ZeroConfig(stage=1)}
@@ -315,6 +290,7 @@ def test_steps_on_gpus_that_waited_for_their_host(stage):
         (lambda: MACHINE.peak("fp8"), "no matrix rate was measured for 'fp8', only for bf16, fp32"),
         (lambda: theory.MachineConstants.from_dict({"memory": 1}), "with matrix, memory and launch"),
         (lambda: theory.MachineConstants.from_dict({**MACHINE.to_dict(), "speed": 1}), "keys must be among name"),
+        (lambda: theory.step_seconds(GPT2_XL, MACHINE), "say how large a micro-batch is"),
         (lambda: theory.step_seconds(GPT2_XL, MACHINE, batch=0), "batch, ranks and accumulation"),
         (lambda: theory.step_seconds(GPT2_XL, replace(MACHINE, bandwidth=None), batch=1, ranks=2), "no bandwidth between ranks: measure them with 2"),
     ],
