@@ -1,6 +1,6 @@
 """The course's figures, drawn from plain data.  Each comes with a sentence that holds its key numbers."""
 
-from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars
+from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
 from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
@@ -22,5 +22,6 @@ __all__ = [
     "rank_contents",
     "roofline",
     "share_bars",
+    "time_bars",
     "timeline",
 ]

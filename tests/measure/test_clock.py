@@ -87,11 +87,12 @@ def test_the_ranks_of_a_machine_share_an_axis():
     """No sum arrives before the last rank has asked for it, whichever clock says so."""
     clocks = launch(in_turns, ranks=2, device="cpu")
     calls = [next(box for box in clock.boxes if box[0] == "all-reduce") for clock in clocks]
-    assert calls[0][2] < calls[1][2] <= min(end for *_, end in calls)
+    assert max(start for *_, start, _ in calls) <= min(end for *_, end in calls)
     assert [clock.rank for clock in clocks] == [0, 1]
     drawn = module.rows(clocks)
     assert list(drawn) == ["rank 0: messages", "rank 1: work", "rank 1: messages"]
-    assert drawn["rank 0: messages"][0][2] == 0 < drawn["rank 1: messages"][0][2]
+    assert min(start for row in drawn.values() for *_, start, _ in row) == 0
+    assert drawn["rank 1: work"][0][3] <= drawn["rank 1: messages"][0][2]
 
 
 # ------------------------------------------------------------------------------------------------------------- an engine
@@ -182,6 +183,43 @@ def test_layers_forward_backward_and_again(checkpointing):
     with pytest.raises(RuntimeError, match="belongs inside the clock's block"):
         clock.watch(model)
     assert "forward" not in vars(model) and not model.blocks[0]._forward_hooks
+
+
+class Event:
+    """A CUDA event on a stream that does what it is given at once; times are those of a counter, in milliseconds."""
+
+    clock = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        Event.clock += 1
+        self.at = Event.clock
+
+    def elapsed_time(self, later):
+        return later.at - self.at
+
+
+class NeverDone:
+    def wait(self):
+        return "waited"
+
+
+def test_on_a_gpu_times_are_those_of_events(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, async_op: NeverDone())
+    with Clock("cuda") as clock:
+        with clock.work("backward"):
+            request = torch.distributed.all_reduce(torch.ones(2), async_op=True)
+            torch.distributed.all_reduce(torch.ones(2), async_op=True)  # which nobody waits for by its request
+        assert request.wait() == "waited"
+    begin = clock.boxes[0][2]  # a millisecond after the first event, which is the clock's own
+    told = {(kind, label): (round(1e3 * (start - begin)), round(1e3 * (end - begin))) for kind, label, start, end in clock.boxes}
+    expected = {("backward", ""): (0, 3), ("all-reduce", "1"): (1, 6), ("waiting", "all-reduce"): (4, 5), ("all-reduce", "2"): (2, 7)}
+    assert told == expected
+    assert clock.overlap() == pytest.approx(2 / 6) and clock.cost > 0
 
 
 def test_work_that_fails_is_noted_too():

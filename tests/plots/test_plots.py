@@ -36,6 +36,10 @@ FIGURES = {
         "at best 100 TFLOP/s, from the ridge at 100 FLOPs per byte on; memory 1,000.0 GB/s; "
         "norm: 0.5 FLOPs per byte, 0.4 TFLOP/s, 80 % of what is attainable there; linear: 300 FLOPs per byte, 90 TFLOP/s, 90 % of",
     ),
+    "times": (
+        plots.time_bars({"predicted": {"products": 0.2, "messages": 0.05, "launches": 0.0}, "clock": 0.3}, "Title"),
+        "Title. predicted 250 milliseconds (products 200, messages 50); clock 300 milliseconds.",
+    ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
 
