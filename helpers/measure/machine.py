@@ -21,7 +21,8 @@ import torch
 from helpers.theory import MachineConstants, matrix_flops
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-PROBE_LAYERS, PROBE_OPERATORS = 50, 6  # of the model that launches are timed with; of each layer, a linear map and a GELU: forward 2, backward 4
+LAUNCHES = 300  # bare operators that are issued one after another
+PROBE_LAYERS, PROBE_OPERATORS = 50, 6  # of the model that calls are timed with; of each layer, a linear map and a GELU: forward 2, backward 4
 REPETITIONS = 5  # of everything, at least where it is quick enough
 
 
@@ -67,6 +68,7 @@ def constants(dtypes: tuple[str, ...] = ("bf16", "fp32"), effort: Effort | None 
         matrix={name: matrix_rates(name, effort, device) for name in dtypes},
         memory=memory_bandwidth(effort, device),
         launch=launch_seconds(effort, device),
+        call=call_seconds(effort, device),
         latency=latency,
         bandwidth=bandwidth,
         attention={name: attention_rate(name, effort, device) for name in dtypes},
@@ -120,9 +122,20 @@ def memory_bandwidth(effort: Effort, device: torch.device) -> float:
 
 
 def launch_seconds(effort: Effort, device: torch.device) -> float:
-    """Seconds that the host needs for one operator, as a training program issues it: forward and backward of many tiny layers.
+    """Seconds that the host needs for one operator on a tiny tensor, without autograd.  On a GPU only the host is timed: it does not wait."""
+    numbers, ones = (torch.ones(8, device=device) for _ in range(2))
 
-    Python's calls of modules and autograd's bookkeeping are part of it.  On a GPU only the host is timed; it does not wait for the kernels.
+    def operators():
+        for _ in range(LAUNCHES):
+            numbers.add_(ones)
+
+    return _seconds(operators, effort, device, wait=False) / LAUNCHES
+
+
+def call_seconds(effort: Effort, device: torch.device) -> float:
+    """Seconds that the host needs for one operator of a model's passes: forward and backward of many tiny layers, over the operators in them.
+
+    Python's calls of modules and autograd's bookkeeping are part of it.  On a GPU only the host is timed.
     """
     layers = [layer for _ in range(PROBE_LAYERS) for layer in (torch.nn.Linear(8, 8), torch.nn.GELU())]
     model = torch.nn.Sequential(*layers).to(device)

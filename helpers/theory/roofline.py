@@ -23,7 +23,8 @@ class MachineConstants:
         matrix: {dtype: {n: FLOPs per second of matrix products whose smallest side is n, as in a transformer of width n}}; dtypes are "bf16" and
             "fp32".
         memory: bytes per second, read and written together, of work that computes next to nothing.
-        launch: seconds that the host needs to hand one operator to the device.
+        launch: seconds that the host needs to hand one operator to the device, in a loop that does nothing else.
+        call: the same inside a model's passes, where Python calls modules and autograd keeps its books; `launch` where it is not given.
         latency: alpha, seconds per message between ranks.
         bandwidth: 1 / beta, bytes per second that a rank sends; None for a machine with one rank.
         attention: {dtype: FLOPs per second of fused causal attention, half of the scores counted}; the matrix rate where it is not given.
@@ -36,6 +37,7 @@ class MachineConstants:
     matrix: Mapping[str, Mapping[int, float]]
     memory: float
     launch: float
+    call: float | None = None
     latency: float = 0.0
     bandwidth: float | None = None
     attention: Mapping[str, float] = field(default_factory=dict)
@@ -47,7 +49,7 @@ class MachineConstants:
             raise ValueError("matrix must hold at least one rate, {dtype: {size: FLOPs per second}}")
         rates = [rate for by_size in self.matrix.values() for rate in by_size.values()]
         rates += [self.memory, *self.attention.values(), *self.misaligned.values(), *([] if self.bandwidth is None else [self.bandwidth])]
-        if not all(rate > 0 for rate in rates) or self.launch < 0 or self.latency < 0:
+        if not all(rate > 0 for rate in rates) or min(self.launch, self.call or 0, self.latency) < 0:
             raise ValueError(f"rates and bandwidths must be positive, times must not be negative: {self}")
 
     def matrix_rate(self, rows: int, inner: int, columns: int, dtype: str = "bf16") -> float:

@@ -44,7 +44,9 @@ BLOCK_TENSORS, END_TENSORS = 12, 4  # parameters of a block; the two tables, and
 BLOCK_MODULES, END_MODULES = 9, 7  # modules whose forward pass DeepSpeed hooks at stage 3
 ADAM_BYTES = {"fused": 28, "unfused": 84}  # per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
 STAGE_0_BUCKET, DDP_BUCKET = 500_000_000, 25 * 2**20  # elements, DeepSpeed's own; bytes, torch's
-HOOK_OPERATORS = 40  # a visit of ZeRO-3's hooks to a module takes the host as long as about so many: Python (15 to 60 where it was looked at)
+# Hooks of DeepSpeed are Python alone; in units of an operator inside a model's passes they take the host about: for each parameter's gradient at
+# stages 1 to 3 (1.5 to 2.5 where it was looked at), and for each visit to a module at stage 3, which gathers and releases (12 to 25).
+GRADIENT_HOOK, MODULE_HOOK = 2, 15
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class StepTime:
     Attributes:
         parts: {part: seconds}, the names in `PARTS`; they sum to `total`.
         hidden: seconds of messages that go on behind the backward pass, beside those in `parts`.
-        operators: that the host issues.
+        operators: that the host issues, hooks counted as operators.
         host: seconds that issuing them takes.
     """
 
@@ -158,9 +160,10 @@ def operators(
 ) -> dict[str, int]:
     """Operators that the host issues in a step: {"forward", "backward", "step"}; each is about one kernel on a GPU, views left out.
 
-    A block issues 10 forward and 20 backward (10 more where it is computed again).  DeepSpeed copies each parameter's gradient once or twice; its
-    step issues 21 operators for each parameter at stage 0, 16 for each in the partition at stages 1 and 2 (2 without `check_overflow`), and 2
-    for each at stage 3.  There its hooks visit every module in each pass, and each visit counts as `HOOK_OPERATORS`.
+    A block issues 10 forward and 20 backward (10 more where it is computed again).  DeepSpeed copies each parameter's gradient at stage 0, and visits
+    it by a hook in each micro-batch at stages 1 to 3, which counts as `GRADIENT_HOOK`; at stage 3 hooks visit every module in each pass too,
+    and each visit counts as `MODULE_HOOK`.  Its step issues 21 operators for each parameter at stage 0, 16 for each in the partition at stages
+    1 and 2 (2 without `check_overflow`), and 2 for each at stage 3, Adam's own left out.
 
     Args:
         config: None for plain torch.
@@ -173,21 +176,23 @@ def operators(
     backward = BLOCK_OPERATORS["backward"] * size.layers + END_OPERATORS["backward"] + (forward if checkpointing else 0)
     forward += END_OPERATORS["forward"]
     if stage == 3:
-        visits = HOOK_OPERATORS * BLOCK_MODULES * size.layers
-        forward += visits + HOOK_OPERATORS * END_MODULES + 4 * size.layers + (tensors if ranks > 1 else 0)
-        backward += visits * (2 if checkpointing else 1) + HOOK_OPERATORS * END_MODULES + (tensors if ranks > 1 else 0)
+        visits = MODULE_HOOK * (BLOCK_MODULES * size.layers + END_MODULES)
+        gathered = tensors if ranks > 1 else 0
+        forward += visits + 4 * size.layers + gathered
+        backward += visits + gathered + (MODULE_HOOK * BLOCK_MODULES * size.layers if checkpointing else 0)
     adam = 1 if fused else ADAM_OPERATORS
     if stage is None or (stage == 0 and config.dtype == "fp32"):
         return {"forward": accumulation * forward, "backward": accumulation * backward, "step": 1 if fused else adam * tensors}
-    copies = {0: 1, 1: 1 + 1 / ranks, 2: 1 + 1 / ranks, 3: 2}[stage] * tensors
-    backward = accumulation * backward + copies * (1 if stage < 2 else accumulation) + (tensors * (accumulation - 1) if stage < 2 else 0)
+    hooks = tensors if stage == 0 else GRADIENT_HOOK * tensors * accumulation
+    added = tensors * (accumulation - 1) if stage < 2 else 0
+    backward = accumulation * backward + hooks + added
     if stage == 0:
         step = (21 + (0 if fused else adam)) * tensors
     elif stage == 3:
         step = 2 * tensors + 50 + adam
     else:
         step = (16 if check_overflow else 2) * tensors / ranks + 50 + adam
-    return {"forward": accumulation * forward, "backward": round(backward), "step": round(step)}
+    return {"forward": accumulation * forward, "backward": backward, "step": round(step)}
 
 
 def messages(parameters: int, layers: int, config: ZeroConfig | dict | None, ranks: int, accumulation: int = 1) -> list[tuple[str, str, float, int]]:
@@ -280,13 +285,12 @@ def step_seconds(
     work["step"]["optimizer"] = adam / machine.memory
     hidden = _send(work, messages(parameters, size.layers, config, ranks, accumulation), machine, ranks, _overlaps(config))
     issued = operators(size, config, ranks, accumulation, checkpointing, fused, check_overflow)
-    waiting = 0.0
+    each = {"forward": machine.call or machine.launch, "backward": machine.call or machine.launch, "step": machine.launch}
+    waiting, host = 0.0, {name: issued[name] * each[name] for name in PASSES}
     for name in PASSES:
-        host = issued[name] * machine.launch
-        waiting += max(0.0, host - sum(work[name].values())) if machine.asynchronous else host
+        waiting += max(0.0, host[name] - sum(work[name].values())) if machine.asynchronous else host[name]
     parts = {part: sum(work[name].get(part, 0.0) for name in PASSES) for part in PARTS[:-1]}
-    count = sum(issued.values())
-    return StepTime({**parts, "launches": waiting}, hidden, count, count * machine.launch)
+    return StepTime({**parts, "launches": waiting}, hidden, sum(issued.values()), sum(host.values()))
 
 
 def _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, zero_3):

@@ -17,7 +17,7 @@ def main():
             print(f"        ridge at {ridge:,.0f} FLOPs per byte; attention {attention / 1e9:,.0f} GFLOP/s")
             if dtype in machine.misaligned:
                 print(f"        with an odd dimension {machine.misaligned[dtype] / 1e9:,.0f} GFLOP/s")
-        print(f"  memory {machine.memory / 1e9:,.1f} GB/s; an operator {1e6 * machine.launch:.1f} microseconds")
+        print(f"  memory {machine.memory / 1e9:,.1f} GB/s; an operator {1e6 * machine.launch:.1f} microseconds, in a model {1e6 * machine.call:.1f}")
         if machine.bandwidth:
             print(f"  all-reduce: {1e6 * machine.latency:,.0f} microseconds and {machine.bandwidth / 1e9:,.2f} GB/s per message")
 

@@ -23,13 +23,16 @@ def test_a_fit_has_no_negative_latency():
     assert latency == 0 and bandwidth > 0
 
 
-def test_launches_are_counted_as_torch_dispatches_them(monkeypatch):
+def test_calls_are_counted_as_torch_dispatches_them(monkeypatch):
     """Per layer a product with its bias and a GELU; backward two products, the bias's sum and the GELU's gradient."""
     monkeypatch.setattr(machine, "_seconds", lambda work, *_, **__: work() or 1.0)
     with Operators() as seen:
-        found = machine.launch_seconds(SMALL, CPU)
+        found = machine.call_seconds(SMALL, CPU)
     inside = sum(number for (_, name), number in seen.count.items() if name in ("addmm", "gelu", "mm", "sum", "gelu_backward"))
     assert found == 1 / inside and seen.count["", "addmm"] == machine.PROBE_LAYERS
+    with Operators() as seen:
+        found = machine.launch_seconds(SMALL, CPU)
+    assert found == 1 / seen.count["", "add_"]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,6 @@ def test_two_ranks_measure_their_connection_too():
     """And the constants predict a step, and travel as JSON."""
     reports = launch(machine.constants, ranks=2, arguments={"dtypes": ("fp32",), "effort": SMALL}, device="cpu")
     for found in reports:
-        assert found.bandwidth > 0 and found.latency >= 0 and found.launch > 0 and "thread" in found.name
+        assert found.bandwidth > 0 and found.latency >= 0 and found.launch > 0 and found.call > 0 and "thread" in found.name
         assert list(found.matrix["fp32"]) == [16, 32]
         assert theory.MachineConstants.from_dict(json.loads(json.dumps(found.to_dict()))) == found

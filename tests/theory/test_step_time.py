@@ -229,49 +229,58 @@ def test_a_host_that_is_too_slow_is_recognised():
     assert bound.launch_bound and bound.total == pytest.approx(bound.host, rel=0.2)
     free = theory.step_seconds(GPT2_XL, quick, **kinds)
     assert not free.launch_bound and free.parts["launches"] == 0 and free.busy_share == 1
+    in_the_passes = theory.step_seconds(GPT2_XL, replace(quick, call=1e-4), **kinds)
+    issued = theory.operators(GPT2_XL, theory.ZeroConfig(stage=1))
+    assert in_the_passes.host == pytest.approx(1e-4 * (issued["forward"] + issued["backward"]) + 1e-9 * issued["step"])
     together = theory.step_seconds(GPT2_XL, replace(slow, asynchronous=False), **kinds)
     assert together.total == pytest.approx(free.total + together.host)
     assert list(bound.parts) == list(step_time.PARTS)
 
 
-# Medians in milliseconds on one and two H200 with T = 1024 and fused Adam, where the GPU was busy for at least 0.8 of the step; and what its
-# maker and a few seconds of measuring say of it.
+# What the maker of an H200 and a few minutes on some say of it; `helpers.measure.machine` did not measure these.
 H200 = theory.MachineConstants(
     name="H200",
     matrix={"bf16": {8192: 780e12}},
     memory=4.1e12,
-    launch=8e-6,
+    launch=10e-6,
+    call=45e-6,
     latency=2e-5,
     bandwidth=340e9,
     attention={"bf16": 200e12},
     misaligned={"bf16": 149e12},
 )
-SEVEN = GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32)
-MEDIANS = [
-    (552, GPT2_XL, 0, {"batch": 16}),
-    (536, GPT2_XL, 1, {"batch": 16}),
-    (524, GPT2_XL, 2, {"batch": 16}),
-    (580, GPT2_XL, 1, {"batch": 16, "checkpointing": True}),
-    (402, GPT2_XL, None, {"batch": 16}),
-    (363, replace(GPT2_XL, vocabulary=50304), None, {"batch": 16}),
-    (880, GPT2_XL, 1, {"batch": 32}),
-    (1875, SEVEN, 2, {"batch": 16, "checkpointing": True, "ranks": 2}),
-    (1015, SEVEN, 1, {"batch": 8, "checkpointing": True, "ranks": 2}),
+SMALL = replace(GPT2_XL, vocabulary=50304)
+LARGE = GPTSize(vocabulary=50304, context=1024, width=4096, layers=36, heads=32)
+MEDIANS = [  # recorded milliseconds of a step on GPUs that were busy for more than 0.8 of it, with 16 sequences and torch's fused Adam
+    (474, SMALL, 0, {}),
+    (465, SMALL, 1, {}),
+    (446, SMALL, 2, {}),
+    (416, SMALL, 1, {"ranks": 2}),
+    (422, SMALL, 2, {"ranks": 2}),
+    (385, SMALL, 1, {"ranks": 2, "check_overflow": False}),
+    (486, SMALL, 1, {"ranks": 2, "checkpointing": True}),
+    (1515, SMALL, 1, {"ranks": 2, "accumulation": 4}),
+    (1561, SMALL, 2, {"ranks": 2, "accumulation": 4}),
+    (754, SMALL, 1, {"ranks": 2, "batch": 32}),
+    (475, GPT2_XL, 1, {"ranks": 2}),
+    (1721, LARGE, 2, {"ranks": 2, "checkpointing": True}),
+    (1961, LARGE, 3, {"ranks": 2, "checkpointing": True}),
 ]
 
 
 @pytest.mark.parametrize("median, size, stage, kinds", MEDIANS)
 def test_steps_on_gpus_that_were_busy_within_a_quarter(median, size, stage, kinds):
-    config = None if stage is None else theory.ZeroConfig(stage=stage)
-    found = theory.step_seconds(size, H200, config=config, fused=True, **kinds)
-    assert 1e3 * found.total == pytest.approx(median, rel=0.25) and not found.launch_bound
+    found = theory.step_seconds(size, H200, config=theory.ZeroConfig(stage=stage), fused=True, **{"batch": 16, **kinds})
+    assert 1e3 * found.total == pytest.approx(median, rel=0.25) and found.busy_share > 0.7
 
 
-@pytest.mark.parametrize("stage", [0, 1, 3])
-def test_steps_on_gpus_that_waited_for_their_host(stage):
-    """One sequence, checkpointed: the GPU was busy for a third of the step, at stage 3 for a tenth."""
-    found = theory.step_seconds(GPT2_XL, H200, batch=1, config=theory.ZeroConfig(stage=stage), accumulation=2, checkpointing=True, fused=True)
-    assert found.launch_bound
+WAITED = [(0, {"accumulation": 2, "checkpointing": True}), (1, {"ranks": 2}), (3, {"accumulation": 2, "checkpointing": True}), (3, {"batch": 16})]
+
+
+@pytest.mark.parametrize("stage, kinds", WAITED)
+def test_steps_on_gpus_that_waited_for_their_host(stage, kinds):
+    """One sequence: the GPU was busy for a half of the step or less; at stage 3 also with sixteen it was for two thirds."""
+    assert theory.step_seconds(SMALL, H200, config=theory.ZeroConfig(stage=stage), fused=True, **{"batch": 1, **kinds}).launch_bound
 
 
 @pytest.mark.parametrize(
