@@ -158,16 +158,17 @@ def all_reduce_times(effort: Effort, device: torch.device) -> dict[int, float]:
         deepspeed.init_distributed()
     times = {}
     for size in effort.messages:
-        message = torch.zeros(size // 4, device=device)
-        count = max(3, min(30, 2**25 // size))  # the same on every rank
-        for repetition in range(2):  # the first one is for warming up
+        message, series = torch.zeros(size // 4, device=device), []
+        count = max(1, min(10, 2**23 // size))  # the same on every rank
+        for _ in range(REPETITIONS + 1):  # the first one is for warming up
             comm.barrier()
             _wait(device)
             started = time.perf_counter()
-            for _ in range(count if repetition else 2):
+            for _ in range(count):
                 comm.all_reduce(message)
             _wait(device)
-            times[size] = (time.perf_counter() - started) / count
+            series.append((time.perf_counter() - started) / count)
+        times[size] = statistics.median(series[1:])
     return times
 
 
@@ -181,10 +182,11 @@ def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[f
         ranks: N, that took part.
 
     Returns:
-        Seconds per message, bytes per second; a fit whose latency would be negative is made again without one.
+        Seconds per message, bytes per second; a fit whose latency would be negative is made again without one, and where larger messages took no
+        longer the bandwidth is what the largest reached, latency and all.
 
     Raises:
-        ValueError: for fewer than two sizes or ranks, or where larger messages took no longer.
+        ValueError: for fewer than two sizes or ranks.
     """
     if len(times) < 2 or ranks < 2:
         raise ValueError(f"a fit needs at least two sizes and two ranks, not {len(times)} and {ranks}")
@@ -196,8 +198,8 @@ def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[f
     latency, whole = (bb * a - ab * b) / determinant, (aa * b - ab * a) / determinant  # seconds; the second of the largest, without latency
     if latency < 0:
         latency, whole = 0.0, b / bb
-    if whole <= 0:
-        raise ValueError(f"larger messages took no longer, so that no bandwidth can be told: {dict(times)}; measure larger ones")
+    if whole <= 0:  # larger messages took no longer: of the bandwidth no more is known than what the largest reached
+        latency, whole = 0.0, times[largest] / messages
     return latency, largest / ranks / whole
 
 
