@@ -12,7 +12,8 @@ Work is counted, and each kind of it divided by the one constant that limits it:
     launches            what the device waits for while the host issues operators; on a CPU, the time that issuing takes
 
 The bytes are those of an *eager* model: each operator reads its arguments from memory and writes its result there.  They were read from the
-operators that torch dispatches for the course's GPT under DeepSpeed 0.19, and the tests count them again.  Nothing is fitted to a run.
+operators that torch dispatches for the course's GPT under DeepSpeed 0.19, and the tests count them again.  Of times, only the price of DeepSpeed's
+hooks, which are Python, was taken from runs (`GRADIENT_HOOK`, `MODULE_HOOK`); nothing is fitted to a single one.
 
 Symbols are those of `helpers.theory.layers`; U = e s b h bytes is one tensor of the residual stream, N the number of ranks.
 """
