@@ -59,6 +59,13 @@ def speed(size, sequences, micro_batches, checkpointing, compiled, config):
     return {"seconds": seconds, "peak": peak, "busy": _busy(step) if on_gpu else None}
 
 
+def constants():
+    """What limits this machine, while all ranks measure it at once: `MachineConstants` as a dict."""
+    from helpers.measure.machine import constants as measured
+
+    return measured().to_dict()
+
+
 def _mark():
     """A moment: on a GPU when it comes to this point of its work, not when this was issued."""
     if "cuda" not in _device():

@@ -291,6 +291,10 @@ EXPERIMENTS = {
             stage, sequences, micro_batches, change
         ),
     ),
+    "constants": Experiment(
+        function=speed.constants,
+        plan=lambda sizes, counts, stages: [(n, {}) for n in (counts[-1:] if "tiny" in sizes else counts)],
+    ),
     "offload_error": Experiment(
         function=experiments.offload_error,
         plan=lambda sizes, counts, stages: [(n, {"mended": mended}) for n in counts[:1] for mended in (True, False)],
