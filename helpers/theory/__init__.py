@@ -15,6 +15,7 @@ from helpers.theory.fine_tuning import (
     lora_block_activation_bytes,
     lora_parameters,
     offload_bytes,
+    quantised_bytes,
 )
 from helpers.theory.layers import (
     attention_activation_bytes,
@@ -104,6 +105,7 @@ __all__ = [
     "pipeline_held_bytes",
     "pipeline_stage_parameters",
     "pipeline_wire_bytes",
+    "quantised_bytes",
     "ring_activation_bytes",
     "ring_wire_bytes",
     "step_peak_bytes",

@@ -13,6 +13,7 @@ from helpers.theory.model_states import ADAM, COUNTER, MASTER, _ceil, _check_job
 from helpers.theory.zero_config import OFFLOAD, ZeroConfig
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
+NF4_BLOCK, NF4_CODE = 64, 64  # elements that share a scale; bytes of a matrix's 16 values in fp32
 
 
 def lora_parameters(inputs: int, outputs: int, adapter_rank: int) -> int:
@@ -41,7 +42,8 @@ def frozen_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: i
     _check_job(ranks, 0)
     if config.stage < 3:
         return config.element_bytes * sum(elements)
-    return config.element_bytes * (sum(_ceil(count, ranks) for count in elements) + _gathered(elements, config, ranks))
+    shards = sum(_ceil(count, ranks) for count in elements)
+    return config.element_bytes * (shards + _gathered(elements, config, ranks))
 
 
 def fine_tuning_bytes(
@@ -64,6 +66,30 @@ def fine_tuning_bytes(
     """
     held = deepspeed_bytes(trained, config, ranks=ranks, rank=rank, moment=moment, device=device)
     return held | {"parameters": held["parameters"] + frozen_bytes(frozen, config, ranks=ranks)}
+
+
+def quantised_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1) -> dict[str, int]:
+    """Frozen matrices in four bits (NF4) on a rank, without double quantisation.
+
+    Two weights share a byte; each block of 64 has its largest absolute value (`absmax`), and each matrix the 16 numbers that the codes stand for,
+    both in fp32.  Stage 3 shards the codes, which are a parameter to it, and not the rest.
+
+    Args:
+        elements: of each matrix.
+
+    Returns:
+        {"parameters", "absmax", "code": bytes}: 1/2 + 4/64 bytes per element and 64 per matrix, less what stage 3 shards.
+    Source: Dettmers et al. (QLoRA, arXiv 2305.14314, section 3); bitsandbytes 0.50.
+    """
+    config = ZeroConfig.of(config)
+    _check_job(ranks, 0)
+    packed = [_ceil(count, 2) for count in elements]
+    sharded = config.stage == 3
+    return {
+        "parameters": sum(_ceil(count, ranks) for count in packed) + _gathered(packed, config, ranks) if sharded else sum(packed),
+        "absmax": 4 * sum(_ceil(count, NF4_BLOCK) for count in elements),
+        "code": NF4_CODE * len(elements),
+    }
 
 
 def offload_bytes(

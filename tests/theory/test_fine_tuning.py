@@ -77,6 +77,12 @@ def test_frozen_inputs_are_what_a_trained_block_would_keep_again():
     assert theory.lora_block_activation_bytes(*shape, keeps_frozen_inputs=True) == theory.block_activation_bytes(1, 64, 32, 4, 2) + adapter
 
 
+@pytest.mark.parametrize("stage, weights", [(0, 2048 + 33), (2, 2048 + 33), (3, 512 + 9)])
+def test_two_weights_of_four_bits_share_a_byte_and_stage_3_shards_no_scales(stage, weights):
+    config = theory.ZeroConfig(stage=stage, persistence_threshold=0)
+    assert theory.quantised_bytes([64 * 64, 66], config, ranks=4) == {"parameters": weights, "absmax": 4 * (64 + 2), "code": 128}
+
+
 def test_offload_leaves_two_bytes_and_moves_eighteen_per_rank():
     """Without buffers and padding: ZeRO-Offload's 2 bytes per parameter on the device; 12 + 4 + 2 on the host."""
     for stage, weights in ((1, 2000), (2, 2000), (3, 500)):
