@@ -9,6 +9,7 @@ consecutive layers on consecutive ranks.  `long_sequences`: one sequence on seve
 from helpers.theory.communication import COLLECTIVES, all_reduce_seconds, wire_bytes, zero_wire_bytes
 from helpers.theory.construction import construction_peak_bytes
 from helpers.theory.fine_tuning import (
+    disk_bytes,
     fine_tuning_bytes,
     frozen_bytes,
     lora_activation_bytes,
@@ -80,6 +81,7 @@ __all__ = [
     "checkpointed_activation_bytes",
     "construction_peak_bytes",
     "deepspeed_bytes",
+    "disk_bytes",
     "embedding_activation_bytes",
     "embedding_parameters",
     "feed_forward_activation_bytes",

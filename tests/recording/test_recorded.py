@@ -161,6 +161,40 @@ def test_states_with_frozen_weights_are_those_predicted(run):
             assert held - more == sum(theory.fine_tuning_bytes(**CASE, config=run.configuration, device="cuda", **where).values())
 
 
+@pytest.mark.parametrize("place", ["disk", "disk, sub-groups under 1 MiB"])
+def test_memory_and_files_of_an_optimizer_on_a_disk_are_those_predicted(place):
+    run = recorded.runs("nvme", place=place)[0]
+    for rank, report in enumerate(run.reports):
+        in_memory, files = theory.disk_bytes(run.elements, run.configuration, ranks=2, rank=rank)
+        assert sum(report["held"].values()) == sum(in_memory.values())
+        assert sorted(size for _, size in report["files"]) == files and (len(files) == 6 or place != "disk")
+
+
+def test_offload_changes_no_loss_and_without_it_memory_holds_what_is_predicted():
+    plain, host, disk = (recorded.runs("nvme", place=place)[0] for place in ("device", "host", "disk"))
+    for rank, (one, other, third) in enumerate(zip(plain.reports, host.reports, disk.reports)):
+        exact = theory.deepspeed_bytes(plain.elements, plain.configuration, ranks=2, rank=rank, moment="after step")
+        assert one["losses"] == other["losses"] == third["losses"] and sum(one["held"].values()) == sum(exact.values())
+        places = theory.offload_bytes(host.elements, host.configuration, ranks=2, rank=rank, moment="after step", accumulates=False)
+        gradients = 2 * sum(-(-count // 2) for count in plain.elements)  # as they come: on this rank's device, which is a CPU, in any case
+        assert sum(other["held"].values()) == sum(sum(kinds.values()) for kinds in places.values()) and other["held"]["gradients"] == gradients
+
+
+def test_what_goes_wrong_with_a_disk():
+    """Stage 2 writes no file, parameters too small to be written cost buffers all the same, and pipelined reading dies."""
+    small, second, pipelined, parameters, disk = (
+        recorded.runs("nvme", place=place)[0]
+        for place in ("disk, sub-groups under 1 MiB", "disk, stage 2", "disk, pipelined", "disk, parameters too", "disk")
+    )
+    for rank, report in enumerate(second.reports):
+        places = theory.offload_bytes(second.elements, second.configuration, ranks=2, rank=rank, moment="after step", accumulates=False)
+        assert report["files"] == [] and sum(report["held"].values()) == sum(sum(kinds.values()) for kinds in places.values())
+    assert all(report["held"]["master weights"] > 0 for report in small.reports)
+    assert all(report["raised"].startswith("AssertionError") for report in pipelined.reports)
+    for one, other in zip(parameters.reports, disk.reports):
+        assert one["files"] == other["files"] and sum(one["held"].values()) > sum(other["held"].values())
+
+
 SHARED = {64: 64 * 64, 32: 32 * 64, 192: 192 * 64}  # elements of the tiny ChatGLM's matrices, by their outputs or inputs
 TINY_MATRICES = 2 * [SHARED[64], SHARED[32], SHARED[32], SHARED[64], 2 * SHARED[192], SHARED[192]]
 TINY_FROZEN = [256 * 64, *2 * [64, 32, 32, 64, 64], 64, 256 * 64]  # embedding; three biases and two norms of a block; norm; head
