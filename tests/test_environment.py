@@ -126,14 +126,14 @@ def test_what_is_installed_has_the_stylesheet(tmp_path):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, check=True)
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, check=True, timeout=300)
     (wheel,) = tmp_path.glob("*.whl")
     styles = {str(path.relative_to(ROOT)) for path in (ROOT / "helpers").rglob("*.mplstyle")}
     assert styles and styles <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_make_help_names_every_verb():
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     for verb in ("lab", "test", "check", "refresh", "lint", "bench", "reset", "clean"):
         assert f"make {verb} " in shown
 

@@ -28,10 +28,18 @@ def test_no_circle():
 
 def test_importing_the_package_imports_nothing_heavy():
     shown = "import sys, helpers; print([name for name in ('torch', 'deepspeed', 'matplotlib', 'numpy') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
+    assert subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout == "[]\n"
 
 
 def test_a_rank_does_not_import_what_draws():
     shown = "import sys, helpers.launcher.rank, helpers.measure.ledger, helpers.measure.traffic, helpers.models, helpers.theory; "
     shown += "print('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
+    assert subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout == "False\n"
+
+
+def test_no_program_that_a_test_starts_may_run_for_ever():
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("subprocess.run", "subprocess.check_output", "subprocess.check_call"):
+                given = {keyword.arg for keyword in node.keywords}
+                assert given & {"timeout", None}, f"{path.relative_to(ROOT)}:{node.lineno} has no timeout"

@@ -133,15 +133,25 @@ def _uneven(seed):
     return model, [parameter.numel() for layer in reversed(model) for parameter in (layer.bias, layer.weight)]
 
 
+def _left_over(sizes, full):
+    """How many elements are in the last bucket, which does not get full; 0 where the last one does."""
+    waiting = 0
+    for size in sizes:
+        waiting = 0 if waiting + size >= full else waiting + size
+    return waiting
+
+
 def _in_buckets(function, seed):
     """Two steps, so that what the first leaves behind is seen; the second leaves out the layer whose gradients come first.
 
-    The first bucket of the first step is full to the element, with three or four of twelve gradients; later ones overflow.
+    The first bucket of the first step is full to the element, with three or four of twelve gradients; later ones overflow, and the last is not full.
     """
     import deepspeed.comm as comm
 
-    model, sizes = _uneven(seed)
-    found, full = {}, sum(sizes[: 3 + seed % 2])
+    found, sizes, full = {}, [], 0
+    while not _left_over(sizes, full):
+        model, sizes = _uneven(seed)
+        full, seed = sum(sizes[: 3 + seed % 2]), seed + 1
     finish = function(model, full)
     if not callable(finish):
         raise TypeError(f"average_in_buckets must return a function, to be called after the backward pass; it returned {finish!r}")

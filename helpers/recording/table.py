@@ -217,7 +217,8 @@ def _speed_plan(sizes, counts, stages):
     if "tiny" in sizes:
         cases = [(n, "tiny", stage, 2, 2, False, "") for n in counts for stage in stages]
     else:
-        cases = [case for case in SPEED if case[0] in counts and case[1].split(",")[0] in sizes and case[2] in stages]
+        plain = {name.split(",")[0] for name in sizes}
+        cases = [case for case in SPEED if case[0] in counts and case[1].split(",")[0] in plain and case[2] in stages]
     names = ("size", "stage", "sequences", "micro_batches", "checkpointing", "change")
     return [(ranks, dict(zip(names, rest)) | {"compiled": rest[-1] == "compiled", "start": start}) for ranks, *rest in cases for start in (1, 2)]
 

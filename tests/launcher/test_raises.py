@@ -442,7 +442,7 @@ def test_what_a_rank_that_returned_has_started_is_stopped():
 def start_in_a_session_of_its_own():
     """Start a program, and one that starts another and ends: process ids of two that run on."""
     first = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    second = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE)
+    second = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE, timeout=60)
     return first.pid, int(second.stdout)
 
 
@@ -475,7 +475,7 @@ def test_the_end_of_a_rank_stops_what_it_has_started_and_no_other(tmp_path):
                 time.sleep(0.01)
             started.write_text(" ".join(map(str, pids)))
             os._exit(0)
-        own = int(subprocess.run(["sh", "-c", "sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE).stdout)
+        own = int(subprocess.run(["sh", "-c", "sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE, timeout=60).stdout)
         started.touch()
         while not (pids := started.read_text().split()) or any(psutil.pid_exists(int(pid)) for pid in pids):
             time.sleep(0.01)
@@ -487,7 +487,7 @@ def test_the_end_of_a_rank_stops_what_it_has_started_and_no_other(tmp_path):
 
 def test_an_orphan_that_ends_is_no_zombie():
     def job():
-        subprocess.run(["sh", "-c", "sleep 0.1 &"])
+        subprocess.run(["sh", "-c", "sleep 0.1 &"], timeout=60)
         forkserver = psutil.Process(os.getppid())
         return eventually(lambda: forkserver.children() == [psutil.Process()])
 

@@ -62,7 +62,7 @@ def test_one_that_dies_while_a_launch_waits_for_it_is_replaced():
 
 def test_a_script_starts_nothing_before_it_launches():
     script = "import psutil; from helpers import launch; print(psutil.Process().children())"
-    assert subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True).stdout == "[]\n"
+    assert subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

@@ -25,5 +25,5 @@ def test_a_lesson_with_other_arithmetic():
         "-q",
         nbval_options.ON_ANOTHER_MACHINE,
     ]
-    done = subprocess.run(command, cwd=ROOT, env=machine, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=machine, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-5000:]

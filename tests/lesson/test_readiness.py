@@ -9,7 +9,7 @@ from helpers.lesson import readiness
 
 @pytest.mark.ranks
 def test_this_machine_is_ready():
-    done = subprocess.run([sys.executable, "-m", "helpers.lesson.readiness"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "helpers.lesson.readiness"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "Ready: every lesson can run on this machine."
     for name in ("python", "torch", "cores", "memory", "loopback", "compiler", "2 ranks", "launch"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import models, theory
 from helpers.paths import ROOT
-from helpers.recording import record, recorded, table
+from helpers.recording import record, recorded, speed, table
 from helpers.theory import schedules
 
 FILES = sorted(recorded.RECORDED.glob("*.json"))
@@ -27,7 +27,7 @@ def named(run):
 
 
 def test_they_are_small():
-    assert FILES and sum(path.stat().st_size for path in FILES) < 300_000
+    assert FILES and sum(path.stat().st_size for path in FILES) < 500_000
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -46,8 +46,34 @@ def test_a_file_says_what_was_run_on_what(path):
         assert not on_cpu or not any(place in json.dumps(run) for place in (str(ROOT), '"/', " /", "/tmp"))
 
 
+@pytest.mark.parametrize("run", [run for run in RUNS if run.experiment == "longest_sequence"], ids=named)
+def test_the_longest_sequence_lies_between_one_that_fitted_and_one_that_did_not(run):
+    for report in run.reports:
+        assert report["tried"][-1]["tokens"] < report["failed"] and "out of memory" in report["words"]
+        assert all(0 < tried["peak"] < run.arguments["limit"] for tried in report["tried"])
+    assert len({report["failed"] for report in run.reports}) == 1
+
+
+SPEED = [run for run in RUNS if run.experiment == "speed"]
+
+
+@pytest.mark.parametrize("run", SPEED, ids=named)
+def test_steps_were_timed_by_the_protocol(run):
+    for report in run.reports:
+        assert len(report["seconds"]) == speed.STEPS and min(report["seconds"]) > 0
+        busy = report["busy"]
+        assert 0 <= busy["exposed"] <= busy["messages"] <= busy["gpu"] and busy["kernels"] > 1000
+        assert (busy["messages"] > 0) == (run.ranks > 1)
+
+
+def test_speeds_were_recorded_in_two_launches():
+    cases = [(run.ranks, {name: value for name, value in run.arguments.items() if name != "start"}) for run in SPEED]
+    single = [case for case in cases if cases.count(case) == 1]
+    assert len(single) <= 1, single
+
+
 def in_history(thing):
-    return subprocess.run(["git", "-C", ROOT, "cat-file", "-e", thing], capture_output=True).returncode == 0
+    return subprocess.run(["git", "-C", ROOT, "cat-file", "-e", thing], capture_output=True, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
