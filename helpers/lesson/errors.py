@@ -1,12 +1,13 @@
 """Errors that a lesson shows on purpose."""
 
+import textwrap
 from contextlib import contextmanager
 
 from helpers.launcher.failures import LaunchError
 
 
 @contextmanager
-def expected_error(kind: type[Exception] = LaunchError):
+def expected_error(kind: type[Exception] = LaunchError, width: int | None = None):
     """Print the error that the block raises, and go on: a failure to look at stops neither Run All nor an exported script.
 
         with expected_error():
@@ -14,6 +15,7 @@ def expected_error(kind: type[Exception] = LaunchError):
 
     Args:
         kind: which errors are meant; others are raised as ever.  `launch` raises LaunchError, of which RankError is one.
+        width: columns at which long lines are broken; by default they are not.
 
     Raises:
         AssertionError: the block raised nothing.
@@ -21,6 +23,12 @@ def expected_error(kind: type[Exception] = LaunchError):
     try:
         yield
     except kind as error:
-        print(f"{type(error).__name__}: {error}")
+        print(_broken(f"{type(error).__name__}: {error}", width))
     else:
         raise AssertionError(f"an error was to be shown here ({kind.__name__}), and there was none")
+
+
+def _broken(text, width):
+    if width is None:
+        return text
+    return "\n".join("\n".join(textwrap.wrap(line, width, subsequent_indent="    ")) for line in text.split("\n"))

@@ -1,7 +1,7 @@
 """The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`)."""
 
 from helpers.models.factories import build, build_transformers, module_sizes
-from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, checkpointed, rehearsed, with_adapters
+from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, checkpointed, elements_by_kind, rehearsed, with_adapters
 from helpers.models.gpt import (
     GPT,
     GPT2,
@@ -44,6 +44,7 @@ __all__ = [
     "build_transformers",
     "chatglm",
     "checkpointed",
+    "elements_by_kind",
     "explicit_attention",
     "module_sizes",
     "next_token_loss",

@@ -73,6 +73,17 @@ def with_adapters(model, rank=8, in_fp32=True):
         return get_peft_model(model, wanted, autocast_adapter_dtype=in_fp32)
 
 
+def elements_by_kind(model):
+    """{kind: elements of each parameter} of a model of `with_adapters`, in its order: "matrices" are frozen and in its blocks, where QLoRA quantises
+    them; other "frozen" ones are norms, biases, the embedding and the head; and "trained"."""
+    found = {"matrices": [], "frozen": [], "trained": []}
+    for name, parameter in model.named_parameters():
+        in_a_block = parameter.dim() == 2 and ".layers." in name
+        kind = "trained" if parameter.requires_grad else "matrices" if in_a_block else "frozen"
+        found[kind].append(parameter.numel())
+    return found
+
+
 def checkpointed(model):
     """Let every block of a transformers model keep its input alone, by checkpointing without reentrance (the method's name has changed)."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -66,13 +67,14 @@ def run(name, ranks, arguments, device):
     """One run: the configuration it used, and its reports, or why there are none."""
     function, config = experiment(name).function, experiment(name).configuration(ranks, **arguments)
     known = arguments | {"config": config} | {parameter: NAMED[parameter][arguments[parameter]] for parameter in NAMED.keys() & arguments.keys()}
-    given = {parameter: known[parameter] for parameter in inspect.signature(function).parameters}
     noted = {"ranks": ranks, "arguments": arguments, "configuration": config}
     started = time.monotonic()
-    try:
-        noted["reports"] = list(launch(function, ranks=ranks, arguments=given, device=device, timeout=TIMEOUT))
-    except (LaunchError, MemoryError, RankError) as error:
-        noted["error"] = str(error)
+    with tempfile.TemporaryDirectory(prefix="recording-", ignore_cleanup_errors=True) as scratch:  # is gone afterwards, whatever the ranks do
+        given = {parameter: (known | {"scratch": scratch})[parameter] for parameter in inspect.signature(function).parameters}
+        try:
+            noted["reports"] = list(launch(function, ranks=ranks, arguments=given, device=device, timeout=TIMEOUT))
+        except (LaunchError, MemoryError, RankError) as error:
+            noted["error"] = str(error).replace(scratch, "scratch")
     said = noted.get("error", "recorded").splitlines()[0]
     print(f"{name}, {ranks} ranks, {arguments}: {said}, {time.monotonic() - started:.0f} s", flush=True)
     return noted
@@ -95,7 +97,11 @@ def record(name, sizes, counts, device, folder, stages=(0, 1, 2, 3), keep=False)
     chosen = experiment(name)
     if device == "cuda" and not chosen.may_share:
         counts = [ranks for ranks in counts if ranks <= gpu_count()]
-    todo = chosen.plan(sizes, counts, stages) if device == "cuda" or not chosen.needs_gpu else []
+    elsewhere = chosen.needs_gpu if device == "cpu" else chosen.needs_cpu
+    todo = [] if elsewhere else chosen.plan(sizes, counts, stages)
+    if todo and (reason := chosen.missing()):
+        print(f"{name}: {reason}")
+        return None
     if not todo:
         print(f"{name}: nothing to run with {counts} ranks on {device}")
         return None
@@ -141,7 +147,7 @@ def main():
     parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero")
     parser.add_argument("--share", action="store_true", help=f"{sharing}: more ranks than GPUs too, which share them; without times")
     parser.add_argument("--keep", action="store_true", help="do not run again what the files have, for instance of an interrupted recording")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the recorder, with a small model")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the recorder; and for nvme and qlora")
     options = parser.parse_args()
     if unknown := set(options.experiments) - set(EXPERIMENTS):
         parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from helpers import models
-from helpers.recording import experiments, longest, speed
+from helpers.recording import experiments, longest, nvme, qlora, speed
 from helpers.recording.experiments import MICRO_BATCHES
 
 SIZES = {
@@ -14,6 +14,7 @@ SIZES = {
     "124M": models.GPT2,
     "1.5B": models.GPT2_XL,
     "7.5B": models.GPTSize(vocabulary=50257, context=1024, width=4096, layers=36, heads=32),
+    "3.2M": models.GPTSize(context=64, width=256, layers=4, heads=4),  # the smallest whose partition on two ranks is worth a disk to DeepSpeed
 }
 # For times: an odd vocabulary has a matrix product of the head that runs at an eighth of a GPU's rate, so it is made a multiple of 64 or more.
 SIZES |= {f"{name}, padded": replace(SIZES[name], vocabulary=50304) for name in ("1.5B", "7.5B")}
@@ -45,7 +46,9 @@ class Experiment:
         configuration: (ranks, **arguments) to DeepSpeed's configuration; None where it configures nothing.
         may_share: says something where ranks share a GPU: a rank's bytes are the same, times are not.
         needs_gpu: says nothing on a CPU.
+        needs_cpu: is recorded on a CPU, where its bytes are those of any device.
         libraries: what is imported once for all ranks.
+        missing: says why this machine cannot run it, or "".
     """
 
     function: Callable
@@ -53,7 +56,9 @@ class Experiment:
     configuration: Callable = lambda ranks, **arguments: None
     may_share: bool = False
     needs_gpu: bool = False
+    needs_cpu: bool = False
     libraries: tuple = ()
+    missing: Callable = lambda: ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +235,34 @@ def _long_text_plan(sizes, counts, stages):
     return [(LONG_TEXT[way].ranks, {"text": text, "way": way, "limit": limit}) for way in ways if LONG_TEXT[way].ranks in counts]
 
 
+ON_DISK = {"device": "nvme", "nvme_path": "swap", "buffer_count": 5}  # buffers for Adam's three states, gradients, and one more
+PARAMETERS_ON_DISK = {"device": "nvme", "nvme_path": "swap", "buffer_count": 6, "buffer_size": 600_000, "max_in_cpu": 0}
+PLACES = {  # of the optimizer's states, the cases of the experiment nvme
+    "device": {},
+    "host": {"offload_optimizer": {"device": "cpu"}},
+    "disk": {"offload_optimizer": ON_DISK},
+    "disk, parameters too": {"offload_optimizer": ON_DISK, "offload_param": PARAMETERS_ON_DISK},
+    "disk, sub-groups under 1 MiB": {"offload_optimizer": ON_DISK, "sub_group_size": 200_000},
+    "disk, stage 2": {"offload_optimizer": ON_DISK, "stage": 2},
+    "disk, pipelined": {"offload_optimizer": ON_DISK | {"pipeline_read": True, "pipeline_write": True}},
+}
+
+
+def nvme_configuration(place):
+    """In bf16; at stage 3 where the place says nothing else."""
+    zero = {"stage": 3, "reduce_bucket_size": 100_000, "sub_group_size": 800_000, "stage3_param_persistence_threshold": 0}
+    return deepspeed_configuration(micro_batches=1, zero_optimization=zero | PLACES[place])
+
+
+QLORA = [(16, 3, True), *((4, stage, True) for stage in range(4)), *((4, stage, False) for stage in (2, 3))]  # bits, stage, engine.train()
+
+
+def qlora_configuration(stage):
+    """In bf16, without a large bucket."""
+    zero = {"stage": stage, "reduce_bucket_size": 10_000, "stage3_param_persistence_threshold": 0}
+    return deepspeed_configuration(micro_batches=1, zero_optimization=zero)
+
+
 def _several(counts):
     return [ranks for ranks in counts if ranks > 1]
 
@@ -294,6 +327,23 @@ EXPERIMENTS = {
     "constants": Experiment(
         function=speed.constants,
         plan=lambda sizes, counts, stages: [(n, {}) for n in (counts[-1:] if "tiny" in sizes else counts)],
+    ),
+    "nvme": Experiment(
+        function=nvme.nvme,
+        plan=lambda sizes, counts, stages: [(2, {"size": "3.2M", "place": place}) for place in PLACES if 2 in counts],
+        configuration=lambda ranks, size, place: nvme_configuration(place),
+        needs_cpu=True,
+        missing=nvme.missing,
+    ),
+    "qlora": Experiment(
+        function=qlora.qlora,
+        plan=lambda sizes, counts, stages: [
+            (2, {"shape": "tiny", "bits": bits, "stage": stage, "train": train}) for bits, stage, train in QLORA if 2 in counts
+        ],
+        configuration=lambda ranks, shape, bits, stage, train: qlora_configuration(stage),
+        needs_cpu=True,
+        libraries=("transformers.GlmForCausalLM", "peft"),
+        missing=qlora.missing,
     ),
     "offload_error": Experiment(
         function=experiments.offload_error,

@@ -19,12 +19,14 @@ from helpers.theory.communication import (
 )
 from helpers.theory.construction import construction_peak_bytes
 from helpers.theory.fine_tuning import (
+    disk_bytes,
     fine_tuning_bytes,
     frozen_bytes,
     lora_activation_bytes,
     lora_block_activation_bytes,
     lora_parameters,
     offload_bytes,
+    quantised_bytes,
 )
 from helpers.theory.layers import (
     attention_activation_bytes,
@@ -119,6 +121,7 @@ __all__ = [
     "collective_seconds",
     "construction_peak_bytes",
     "deepspeed_bytes",
+    "disk_bytes",
     "embedding_activation_bytes",
     "embedding_parameters",
     "ends_elementwise_bytes",
@@ -159,6 +162,7 @@ __all__ = [
     "pipeline_seconds",
     "pipeline_stage_parameters",
     "pipeline_wire_bytes",
+    "quantised_bytes",
     "ridge",
     "ring_activation_bytes",
     "ring_wire_bytes",

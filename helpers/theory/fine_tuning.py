@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from helpers.theory.layers import Size, attention_activation_bytes, head_activation_bytes, norm_activation_bytes
-from helpers.theory.model_states import ADAM, COUNTER, MASTER, _ceil, _check_job, _gathered, _partition, _sub_groups, deepspeed_bytes
+from helpers.theory.model_states import ADAM, COUNTER, MASTER, NORM, _ceil, _check_job, _gathered, _partition, _sub_groups, deepspeed_bytes
 from helpers.theory.zero_config import OFFLOAD, ZeroConfig
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
+SWAPPED, FILE_BLOCK = 2**20, 1024  # bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks
+NF4_BLOCK, NF4_CODE = 64, 64  # elements that share a scale; bytes of a matrix's 16 values in fp32
 
 
 def lora_parameters(inputs: int, outputs: int, adapter_rank: int) -> int:
@@ -41,7 +43,8 @@ def frozen_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: i
     _check_job(ranks, 0)
     if config.stage < 3:
         return config.element_bytes * sum(elements)
-    return config.element_bytes * (sum(_ceil(count, ranks) for count in elements) + _gathered(elements, config, ranks))
+    shards = sum(_ceil(count, ranks) for count in elements)
+    return config.element_bytes * (shards + _gathered(elements, config, ranks))
 
 
 def fine_tuning_bytes(
@@ -64,6 +67,30 @@ def fine_tuning_bytes(
     """
     held = deepspeed_bytes(trained, config, ranks=ranks, rank=rank, moment=moment, device=device)
     return held | {"parameters": held["parameters"] + frozen_bytes(frozen, config, ranks=ranks)}
+
+
+def quantised_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1) -> dict[str, int]:
+    """Frozen matrices in four bits (NF4) on a rank, without double quantisation.
+
+    Two weights share a byte; each block of 64 has its largest absolute value (`absmax`), and each matrix the 16 numbers that the codes stand for,
+    both in fp32.  Stage 3 shards the codes, which are a parameter to it, and not the rest.
+
+    Args:
+        elements: of each matrix.
+
+    Returns:
+        {"parameters", "absmax", "code": bytes}: 1/2 + 4/64 bytes per element and 64 per matrix, less what stage 3 shards.
+    Source: Dettmers et al. (QLoRA, arXiv 2305.14314, section 3); bitsandbytes 0.50.
+    """
+    config = ZeroConfig.of(config)
+    _check_job(ranks, 0)
+    packed = [_ceil(count, 2) for count in elements]
+    sharded = config.stage == 3
+    return {
+        "parameters": sum(_ceil(count, ranks) for count in packed) + _gathered(packed, config, ranks) if sharded else sum(packed),
+        "absmax": 4 * sum(_ceil(count, NF4_BLOCK) for count in elements),
+        "code": NF4_CODE * len(elements),
+    }
 
 
 def offload_bytes(
@@ -93,9 +120,7 @@ def offload_bytes(
     Returns:
         {"device": {category: bytes}, "host": {category: bytes}}.
     """
-    if isinstance(config, dict):
-        zero = {key: value for key, value in config.get("zero_optimization", {}).items() if key not in OFFLOAD}
-        config = ZeroConfig.from_deepspeed(config | {"zero_optimization": zero})
+    config = _without_offload(config)
     if config.stage == 0 or config.dtype != "bf16" or config.sums_in_fp32:
         raise ValueError(f"offload_bytes covers stages 1 to 3 in bf16, not {config}")
     if moment not in ("after step", "between micro-batches"):
@@ -121,6 +146,48 @@ def offload_bytes(
             "buffers": buffer + sides,
         },
     }
+
+
+def disk_bytes(
+    trained: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1, rank: int = 0, buffer_count: int = 5
+) -> tuple[dict[str, int], list[int]]:
+    """What a rank holds in memory and in files after a step of stage 3 whose optimizer is offloaded to a disk (`"device": "nvme"`).
+
+    Rajbhandari et al. (ZeRO-Infinity, arXiv 2104.07857, section 5.1) keep the optimizer's states on the disk and bring them in parts.  Derived
+    from DeepSpeed 0.19's `swap_tensor`, in bf16 on a CPU with torch's AdamW: three files for each sub-group, of master weights and Adam's two
+    means, padded to whole KiB; `buffer_count` buffers of the largest sub-group in fp32, for ever.  A sub-group whose master weights take less
+    than 1 MiB stays in memory, as with offload to the host: 4 bytes more for each of its elements are fp32 gradients.
+
+    Args:
+        config: its key `offload_optimizer` is taken for granted.
+
+    Returns:
+        ({category: bytes in memory}, [bytes of each file, the smallest first]).
+    """
+    config = _without_offload(config)
+    if config.stage != 3:
+        raise ValueError(f"disk_bytes covers stage 3, not {config}: below it DeepSpeed writes no files")
+    held = deepspeed_bytes(trained, config, ranks=ranks, rank=rank, moment="after step")
+    groups = _sub_groups(trained, config, ranks)
+    written = [count for count in groups if MASTER * count >= SWAPPED]
+    kept = sum(groups) - sum(written)
+    buffer = _ceil(MASTER * max(groups), FILE_BLOCK) * FILE_BLOCK
+    in_memory = held | {
+        "gradients": held["gradients"] + 4 * kept,
+        "master weights": MASTER * kept,
+        "optimizer states": ADAM * kept + COUNTER * len(groups),
+        "buffers": held["buffers"] + buffer_count * buffer,
+        "other": OFFLOADED_NORM + held["other"] - NORM[3],
+    }
+    return in_memory, sorted(3 * [_ceil(MASTER * count, FILE_BLOCK) * FILE_BLOCK for count in written])
+
+
+def _without_offload(config):
+    """As a `ZeroConfig`, which knows no offload."""
+    if not isinstance(config, dict):
+        return config
+    zero = {key: value for key, value in config.get("zero_optimization", {}).items() if key not in OFFLOAD}
+    return ZeroConfig.from_deepspeed(config | {"zero_optimization": zero})
 
 
 def lora_block_activation_bytes(

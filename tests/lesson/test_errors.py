@@ -23,3 +23,10 @@ def test_another_error_is_raised_as_ever():
 def test_an_error_that_does_not_come_is_a_fault():
     with pytest.raises(AssertionError, match="there was none"), expected_error(ValueError):
         pass
+
+
+def test_a_long_message_is_broken_where_a_width_is_asked_for(capsys):
+    with expected_error(ValueError, width=30):
+        raise ValueError("a batch without any rows, " * 3 + "\n  in one_step")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 30 and " ".join(" ".join(lines).split()).count("without any rows,") == 3 and lines[-1] == "  in one_step"

@@ -77,6 +77,23 @@ def test_frozen_inputs_are_what_a_trained_block_would_keep_again():
     assert theory.lora_block_activation_bytes(*shape, keeps_frozen_inputs=True) == theory.block_activation_bytes(1, 64, 32, 4, 2) + adapter
 
 
+@pytest.mark.parametrize("stage, weights", [(0, 2048 + 33), (2, 2048 + 33), (3, 512 + 9)])
+def test_two_weights_of_four_bits_share_a_byte_and_stage_3_shards_no_scales(stage, weights):
+    config = theory.ZeroConfig(stage=stage, persistence_threshold=0)
+    assert theory.quantised_bytes([64 * 64, 66], config, ranks=4) == {"parameters": weights, "absmax": 4 * (64 + 2), "code": 128}
+
+
+def test_a_disk_takes_twelve_bytes_of_large_sub_groups_and_none_of_small_ones():
+    config = theory.ZeroConfig(stage=3, persistence_threshold=0, reduce_bucket_size=0, sub_group_size=2**19)
+    in_memory, files = theory.disk_bytes([2**20 + 2, 2**10], config, ranks=2, buffer_count=4)
+    first, second = 2**19 + 1, 2**9
+    assert files == 3 * [4 * 2**19 + 1024]
+    assert in_memory["master weights"] == 4 * second and in_memory["optimizer states"] == 8 * second + 8
+    assert in_memory["gradients"] == 2 * (first + second) + 4 * second and in_memory["buffers"] == 4 * files[0]
+    with pytest.raises(ValueError, match="stage 3"):
+        theory.disk_bytes([8], theory.ZeroConfig(stage=2))
+
+
 def test_offload_leaves_two_bytes_and_moves_eighteen_per_rank():
     """Without buffers and padding: ZeRO-Offload's 2 bytes per parameter on the device; 12 + 4 + 2 on the host."""
     for stage, weights in ((1, 2000), (2, 2000), (3, 500)):

@@ -7,6 +7,8 @@ import warnings
 
 import pytest
 from helpers import Ledger, corpus, launch, models
+from helpers.recording import nvme, qlora
+from helpers.recording.table import SHAPES, SIZES, nvme_configuration, qlora_configuration
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -112,3 +114,32 @@ def test_adapters_added_to_a_partitioned_model_stay_in_fp32(found):
 
 def test_adapters_of_stage_3_are_saved_empty(found):
     assert found["adapters"][1] == 0, MENDED.format("Adapters that are saved empty")
+
+
+DISK = {"disk, sub-groups under 1 MiB": "stay in memory", "disk, stage 2": "writes no file", "disk, pipelined": "AssertionError"}
+
+
+@pytest.mark.parametrize("place", DISK)
+def test_offload_to_a_disk_goes_wrong_as_recorded(place, tmp_path):
+    """Where DeepSpeed's op is compiled already; nothing here compiles it."""
+    if reason := nvme.missing():
+        pytest.skip(reason)
+    arguments = {"size": SIZES["3.2M"], "config": nvme_configuration(place), "scratch": str(tmp_path)}
+    for report in launch(nvme.nvme, ranks=2, arguments=arguments, device="cpu", timeout=120):
+        found = {
+            "stay in memory": not report["raised"] and report["held"]["master weights"] > 0,
+            "writes no file": not report["raised"] and not report["files"],
+            "AssertionError": report["raised"].startswith("AssertionError"),
+        }
+        assert found[DISK[place]], MENDED.format("Offload to a disk")
+
+
+def test_weights_of_four_bits_are_silently_wrong_at_stage_3_in_evaluation_mode(tmp_path):
+    """Where bitsandbytes is installed and packs weights for this CPU."""
+    if reason := qlora.missing():
+        pytest.skip(reason)
+    given = {"shape": SHAPES["tiny"], "config": qlora_configuration(3), "bits": 4, "scratch": str(tmp_path)}
+    right, wrong = (launch(qlora.qlora, ranks=2, arguments=given | {"train": train}, device="cpu")[0] for train in (True, False))
+    if not wrong["packed"]:
+        pytest.skip("bitsandbytes packs no weights on this CPU")
+    assert abs(right["losses"][1] - wrong["losses"][1]) > 0.02, MENDED.format("Four bits")
