@@ -9,6 +9,7 @@ process group; and what has left that group becomes, on Linux, a child of this p
 """
 
 import ctypes
+import functools
 import gc
 import glob
 import importlib
@@ -23,11 +24,13 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import contextmanager
+from types import FunctionType
 
 # What a DeepSpeed job imports between launch and its first step; found with `python -X importtime`.
 REQUIRED = ("torch", "deepspeed", "cloudpickle")
 USEFUL = (
-    "torch._dynamo", "torch._inductor.compile_fx", "torch.profiler", "torch.distributed.tensor", "torch.utils.cpp_extension",
+    "torch._dynamo", "torch.profiler", "torch.distributed.tensor", "torch.utils.cpp_extension",
     "setuptools.command.build_ext", "deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.pipe.engine", "deepspeed.module_inject.auto_ep_config", "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori",
@@ -77,19 +80,61 @@ def end_orphans(ranks=()):
                 refused.add(orphan)
 
 
+def compiled_when_called(compiler):
+    """`torch.compile` that leaves a function alone until it is called first, which is when the function would be compiled anyway.
+
+    DeepSpeed decorates functions of its Muon optimizer, which it imports for every optimizer, and torch then imports all of its compiler: that
+    takes as long as importing torch.
+    """
+
+    def compile_function(function=None, **options):
+        if function is None:
+            return functools.partial(compile_function, **options)
+        if not isinstance(function, FunctionType):
+            return compiler(function, **options)
+        compiled = []
+
+        @functools.wraps(function)
+        def call(*values, **names):
+            if not compiled:
+                compiled.append(compiler(function, **options))
+            return compiled[0](*values, **names)
+
+        return call
+
+    return compile_function
+
+
+@contextmanager
+def importing():
+    """Around imports whose modules the ranks are to share.
+
+    No garbage is looked for meanwhile: nearly nothing is garbage, and to look takes a third of the time.  What was imported is then frozen,
+    so that no rank looks there either, which would copy its memory.
+    """
+    gc.disable()
+    torch = importlib.import_module("torch")
+    compiler, torch.compile = torch.compile, compiled_when_called(torch.compile)
+    try:
+        yield
+    finally:
+        torch.compile = compiler
+        gc.freeze()
+        gc.enable()
+        sys.stdout.flush()  # else every rank would write it again
+        sys.stderr.flush()
+
+
 def preload():
     """Import everything a job needs."""
-    for name in REQUIRED:
-        importlib.import_module(name)
-    for name in USEFUL:
-        try:
+    with importing():
+        for name in REQUIRED:
             importlib.import_module(name)
-        except ImportError:  # another DeepSpeed version may lack it; a rank that needs it imports it itself
-            pass
-    sys.stdout.flush()  # else every rank would write it again
-    sys.stderr.flush()
-    gc.collect()
-    gc.freeze()
+        for name in USEFUL:
+            try:
+                importlib.import_module(name)
+            except ImportError:  # another DeepSpeed version may lack it; a rank that needs it imports it itself
+                pass
 
 
 def preload_more(names):
@@ -99,15 +144,12 @@ def preload_more(names):
         {name: traceback} of those that failed.
     """
     failed = {}
-    for name in names:
-        try:
-            pkgutil.resolve_name(name)
-        except BaseException:
-            failed[name] = traceback.format_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    gc.collect()
-    gc.freeze()
+    with importing():
+        for name in names:
+            try:
+                pkgutil.resolve_name(name)
+            except BaseException:
+                failed[name] = traceback.format_exc()
     return failed
 
 

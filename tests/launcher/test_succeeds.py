@@ -10,6 +10,7 @@ import pytest
 from helpers import launch
 from helpers.launcher import jobs
 from helpers.launcher.failures import LaunchError
+from helpers.launcher.forkserver import compiled_when_called
 from tests.launcher.support import REPOSITORY, all_reduced
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -153,6 +154,43 @@ def test_random_numbers_are_those_of_fresh_processes():
     drawn = [*launch(draw, 2), *launch(draw, 2)]
     numpy_drawn, python_drawn, torch_seeds = (set(numbers) for numbers in zip(*drawn))
     assert (len(numpy_drawn), len(python_drawn), len(torch_seeds)) == (4, 4, 1)
+
+
+def test_what_ranks_share_is_never_searched_for_garbage_and_torchs_compiler_is_imported_by_who_needs_it():
+    def look():
+        import gc
+
+        import torch
+        from deepspeed.runtime.zero.muon import original_muon  # decorates functions with torch.compile
+
+        assert "torch._inductor.compile_fx" not in sys.modules
+        assert callable(original_muon.zeropower_via_newtonschulz5)
+        doubled = torch.compile(lambda x: 2 * x, backend="eager")
+        return gc.isenabled(), gc.get_freeze_count() > gc.get_count()[0], torch.compile.__module__, doubled(torch.ones(())).item()
+
+    assert launch(look, 1) == [(True, True, "torch", 2.0)]
+
+
+def test_what_a_library_decorates_while_it_is_preloaded_is_compiled_when_it_is_called_first():
+    compiled = []
+
+    def compiler(function, **options):
+        compiled.append((function.__name__, options))
+        return lambda x: -function(x)
+
+    decorate = compiled_when_called(compiler)
+
+    @decorate
+    def plain(x):
+        return x
+
+    @decorate(mode="default")
+    def optioned(x):
+        return x
+
+    assert compiled == [] and plain.__name__ == "plain"
+    assert [plain(1), plain(2), optioned(3)] == [-1, -2, -3]
+    assert compiled == [("plain", {}), ("optioned", {"mode": "default"})]
 
 
 def test_ranks_are_forked_from_one_thread(kernels):
