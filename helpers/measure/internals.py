@@ -135,8 +135,19 @@ def storage_key(storage):
 
 
 def tensors_among(*values):
-    """The tensors in nested arguments or results."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    """The tensors in nested arguments or results.
+
+    A ledger asks for every operation's, and nearly always there is one: torch's general search would take longer than the operation.
+    """
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) in (tuple, list):
+            found += tensors_among(*value)
+        elif value is not None:
+            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return found
 
 
 def unseen():

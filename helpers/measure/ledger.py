@@ -174,10 +174,10 @@ class Ledger(TorchDispatchMode):
             return None
         storage = tensor.untyped_storage()
         key, size = storage_key(storage), storage.nbytes()
+        known = self._live.get(key)
+        if known is not None and known.bytes == size:  # it cannot die meanwhile: this tensor holds it
+            return known
         with self._lock:
-            known = self._live.get(key)
-            if known is not None and known.bytes == size:
-                return known
             if known is not None:
                 self._close(key)
             if size == 0:
