@@ -4,6 +4,7 @@ LESSON ?=
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE  # as containers set it: every rank would compile the helpers anew
 .PHONY: help lab test test-quick test-gpu record check refresh lint bench reset clean setup
 
 help:  ## show this list

@@ -12,6 +12,8 @@ import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from helpers.launcher.rank import COLLECTIVES
+
 # What a collective says when another rank has gone; only the words of a message depend on it, never who is named.
 LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|gloo/transport|socket closed|connection refused|failed to recv|recvvalue failed"
@@ -34,7 +36,6 @@ HINTS = (
     (r"No module named", "the module is not installed in the course's environment, or its folder is not on sys.path"),
 )
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-COLLECTIVES = ("torch/distributed/", "deepspeed/comm/")
 
 
 class LaunchError(RuntimeError):

@@ -15,7 +15,6 @@ import time
 import traceback
 import warnings
 
-from helpers.launcher.failures import COLLECTIVES
 from helpers.launcher.parcel import Pickler, pack, region, unpack
 from helpers.launcher.pipes import AT_WORK
 
@@ -29,7 +28,7 @@ KNOWN_NOISE = (
     (r".*is deprecated.*torch\.jit\.script.*", DeprecationWarning),
 )
 
-
+COLLECTIVES = ("torch/distributed/", "deepspeed/comm/")  # in the path of a file whose errors tell of another rank
 OUTSIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
 
 
