@@ -32,6 +32,7 @@ REQUIRED = ("torch", "deepspeed", "cloudpickle")
 USEFUL = (
     "torch._dynamo", "torch.profiler", "torch.distributed.tensor", "torch.utils.cpp_extension",
     "setuptools.command.build_ext", "deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.runtime.zero.stage3",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
     "deepspeed.runtime.pipe.engine", "deepspeed.module_inject.auto_ep_config", "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori",
 )  # fmt: skip

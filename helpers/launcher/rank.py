@@ -7,6 +7,7 @@ returned, or how it failed.  Nothing here decides about other ranks; that is the
 import ctypes
 import dis
 import faulthandler
+import gc
 import os
 import signal
 import struct
@@ -117,9 +118,11 @@ def describe(error):
 
 def prepare():
     """Switch off what would hang or break a job on a learner's machine, take this rank's GPU, and silence the known noise."""
+    gc.disable()  # under the deepspeed command the imports are still to be done, and hardly any of what they make is garbage
     import deepspeed
     import torch
 
+    gc.enable()
     # DeepSpeed asks this table only whether to use its shared-memory collectives, and fills it by running the compiler.  They are
     # compiled at first use, wait for ever on a stale lock, fail without a compiler, leave files in /dev/shm; gloo does their work.
     deepspeed.ops.__compatible_ops__ = {}

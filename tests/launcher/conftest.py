@@ -86,6 +86,9 @@ def kernels(tmp_path):
 @pytest.fixture(scope="session")
 def commanded(marked_session):
     """One job of the real `deepspeed` command, which takes long to start: its reports and what it printed."""
+    import torch
+
+    carried = torch.ones(400_000)  # 1.6 MB, which lie beside the pickle
 
     def job():
         total = all_reduced(float(os.environ["RANK"]))
@@ -94,7 +97,9 @@ def commanded(marked_session):
         listening = support.listening_addresses()
         modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
         interfaces = [os.environ[name] for name in support.INTERFACES]
-        return {"total": total, "folder": folder.name, "modes": modes, "listening": listening, "interfaces": interfaces}
+        carried.add_(int(os.environ["RANK"]))
+        found = {"total": total, "folder": folder.name, "modes": modes, "listening": listening, "interfaces": interfaces}
+        return found | {"carried": carried, "started": support.start_in_a_session_of_its_own()}
 
     with redirect_stdout(StringIO()) as printed, pytest.MonkeyPatch.context() as patch:
         for name in support.INTERFACES:

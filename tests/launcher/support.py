@@ -241,6 +241,13 @@ def all_reduced(number):
     return total.item()
 
 
+def start_in_a_session_of_its_own():
+    """Start a program, and one that starts another and ends: process ids of two that run on."""
+    first = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    second = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE, timeout=60)
+    return first.pid, int(second.stdout)
+
+
 def listening_addresses():
     """In a rank, in the middle of a job: the local addresses of its own listening sockets, as the kernel writes them."""
     import deepspeed

@@ -56,6 +56,17 @@ def test_the_private_folder_of_the_command(commanded):
         assert set(modes.values()) == {0o600}
 
 
+def test_the_command_too_carries_large_tensors_there_and_back(commanded):
+    for rank, report in enumerate(commanded[0]):
+        assert report["carried"].tolist() == 400_000 * [1.0 + rank]
+
+
+def test_what_its_ranks_that_returned_have_started_in_another_session_is_stopped(commanded):
+    started = [pid for report in commanded[0] for pid in report["started"]]
+    assert len(started) == 4
+    assert eventually(lambda: not running(psutil.Process(pid) for pid in started if psutil.pid_exists(pid)))
+
+
 def test_the_guilty_rank_is_named(tmp_path):
     def job(moment):
         import subprocess

@@ -17,7 +17,7 @@ from tests.launcher.support import PROMPT, REPOSITORY, SLACK, eventually, runnin
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STATES = ("sleep", "barrier", "gil")
-MOMENTS = (1, 3, 6)  # seconds after the first launch of a kernel: within the warm-up, or just after it
+MOMENTS = (1, 2, 5)  # seconds after the first launch of a kernel: within the warm-up, or just after it
 
 
 def interrupted(kernel, times):

@@ -17,7 +17,7 @@ import pytest
 from helpers import launch
 from helpers.launcher import jobs, machine
 from helpers.launcher.failures import LaunchError, RankError
-from tests.launcher.support import PROMPT, SLACK, eventually, running
+from tests.launcher.support import PROMPT, SLACK, eventually, running, start_in_a_session_of_its_own
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -439,16 +439,8 @@ def test_what_a_rank_that_returned_has_started_is_stopped():
     assert launch(lambda: subprocess.Popen(["sleep", "60"]).returncode, 2) == [None, None]
 
 
-def start_in_a_session_of_its_own():
-    """Start a program, and one that starts another and ends: process ids of two that run on."""
-    first = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    second = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE, timeout=60)
-    return first.pid, int(second.stdout)
-
-
-@pytest.mark.parametrize("launcher", [None, "deepspeed"])
-def test_what_a_rank_that_returned_has_started_in_another_session_is_stopped(launcher):
-    started = launch(lambda: start_in_a_session_of_its_own(), 2, launcher=launcher)
+def test_what_a_rank_that_returned_has_started_in_another_session_is_stopped():
+    started = launch(lambda: start_in_a_session_of_its_own(), 2)
     assert eventually(lambda: not running(psutil.Process(pid) for pids in started for pid in pids if psutil.pid_exists(pid)))
 
 
