@@ -22,8 +22,8 @@ def longest_sequence(text, way, limit, config):
         limit: bytes: what torch's allocator may have of a GPU; on a CPU the ledger's limit.
 
     Returns:
-        {"tried": [{"tokens": of the whole sequence, "peak": bytes of the step, "seconds"}], all of which fitted, "failed": tokens,
-        "words": of the error}.
+        {"tried": [{"tokens": of the whole sequence, "peak": bytes of the step, on the rank that needed the most, "seconds"}], all of which
+        fitted, "failed": tokens, "words": of the error}.
     """
     import deepspeed
     import torch
@@ -42,7 +42,8 @@ def longest_sequence(text, way, limit, config):
                 started = time.perf_counter()
                 _step(engine, way, tokens)
                 _wait()
-                tried.append({"tokens": tokens, "peak": peak(), "seconds": time.perf_counter() - started})
+                seconds = time.perf_counter() - started
+                tried.append({"tokens": tokens, "peak": _most(peak()), "seconds": seconds})  # the same on all ranks, which go on with the same
                 tokens = _next(tried, limit, grain)
         except (torch.OutOfMemoryError, OutOfMemory) as error:
             return {"tried": tried, "failed": tokens, "words": str(error).splitlines()[0]}
@@ -84,6 +85,16 @@ def _peaks(limit):
         return found
 
     yield peak
+
+
+def _most(count):
+    """The largest number of all ranks."""
+    import deepspeed.comm as comm
+    import torch
+
+    counts = torch.tensor([count], device=_device())
+    comm.all_reduce(counts, op=comm.ReduceOp.MAX)
+    return counts.item()
 
 
 def _engine(shape, way, config):
