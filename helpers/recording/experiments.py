@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager, nullcontext
 
 MICRO_BATCHES = 2  # of a step, where an experiment has no number of its own
+PIPELINE_WARM_UPS, PIPELINE_STEPS = 2, 5  # by the clock
 
 
 def _device():
@@ -229,50 +230,58 @@ def tensor(size, config):
 
 
 def pipeline(size, config):
-    """Consecutive layers on consecutive ranks: {"elements", "moments": after the step, "timeline": [[kind, start, end]] of a step, seconds}."""
+    """Consecutive layers on consecutive ranks: two steps under the ledger, and after it has closed steps by the clock.
+
+    Returns:
+        {"elements": of each parameter on this rank, "moments": {"after step": bytes as in `_noted`}, "seconds": [of each timed step],
+        "timeline": [["F" or "B", start, end]] of the step that took the median time on the slowest rank, seconds on an axis of all ranks}.
+    """
     import contextlib
     import io
 
     import deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
     from helpers import corpus, models
+    from helpers.measure.clock import Clock
     from helpers.measure.ledger import Ledger
 
     deepspeed.init_distributed()
     layers = [LayerSpec(models.Embedding, size), *[LayerSpec(models.Block, size)] * size.layers, LayerSpec(models.Head, size)]
-    with Ledger() as ledger, contextlib.redirect_stdout(io.StringIO()):
-        net = PipelineModule(layers, num_stages=deepspeed.comm.get_world_size(), loss_fn=models.NextTokenLoss(), partition_method="parameters")
-        engine, *_ = deepspeed.initialize(model=net, config=config)
-        ledger.watch(engine)
-        timeline = _timed(engine)
-        for step in range(2):
-            timeline.clear()
-            rows = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
-            engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in rows)))
-        moments = {"after step": _noted(ledger.snapshot("after step"))}
+
+    def one_step(step):
+        rows = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
+        engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in rows)))
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        with Ledger() as ledger:
+            net = PipelineModule(layers, num_stages=deepspeed.comm.get_world_size(), loss_fn=models.NextTokenLoss(), partition_method="parameters")
+            engine, *_ = deepspeed.initialize(model=net, config=config)
+            ledger.watch(engine)
+            for step in range(2):
+                one_step(step)
+            moments = {"after step": _noted(ledger.snapshot("after step"))}
+        clocks = []
+        for step in range(2, 2 + PIPELINE_WARM_UPS + PIPELINE_STEPS):
+            with Clock() as clock:
+                clock.watch(engine)
+                one_step(step)
+            clocks.append(clock)
+    clocks = clocks[PIPELINE_WARM_UPS:]
+    seconds, kinds = [clock.seconds for clock in clocks], {"forward": "F", "backward": "B"}
+    boxes = sorted(clocks[_median_of_slowest(seconds)].boxes, key=lambda box: box[2])
+    timeline = [[kinds[kind], round(start, 6), round(end, 6)] for kind, _, start, end in boxes if kind in kinds]
     elements = [parameter.numel() for parameter in engine.module.parameters()]
-    return {"elements": elements, "moments": moments, "timeline": timeline}
+    return {"elements": elements, "moments": moments, "seconds": seconds, "timeline": timeline}
 
 
-def _timed(engine):
-    """A list that fills with [kind, start, end] of the engine's forward ("F") and backward ("B") passes; the device is waited for around each."""
-    from helpers.measure.internals import wrap_instructions
-    from helpers.theory.schedules import INSTRUCTIONS
+def _median_of_slowest(seconds):
+    """Which of the steps took the median time, where each counts as long as on its slowest rank: the same step on every rank."""
+    import deepspeed.comm as comm
+    import torch
 
-    timeline = []
-
-    def timed(kind, instruction):
-        def execute(engine, *arguments, **options):
-            _wait()
-            started = time.perf_counter()
-            instruction(engine, *arguments, **options)
-            _wait()
-            timeline.append([kind, round(started, 6), round(time.perf_counter(), 6)])
-
-        return execute
-
-    wrap_instructions(engine, lambda name, instruction: timed(INSTRUCTIONS[name], instruction) if name in INSTRUCTIONS else instruction)
-    return timeline
+    slowest = torch.tensor(seconds, device=_device())
+    comm.all_reduce(slowest, op=comm.ReduceOp.MAX)
+    return slowest.argsort()[len(seconds) // 2].item()
 
 
 def construction(size, config, partitioned):

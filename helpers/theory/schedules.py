@@ -42,8 +42,12 @@ def _needs(action, last):
     return [{("F", stage, micro)}] + ([{(name, stage + 1, micro) for name in "BI"}] if stage < last else [])  # either of the two
 
 
-def replay(orders: list[list[Action]], seconds: dict[str, float]) -> list[list[tuple]]:
+def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], float]) -> list[list[tuple]]:
     """Every rank's timeline if each kind of action took `seconds` and messages took none.
+
+    Args:
+        orders: of each rank.
+        seconds: {kind: seconds}; or {(kind, stage): seconds} for stages that differ, which is looked up first.
 
     Raises:
         ValueError: where ranks wait for each other for ever, with the action that each waits before.
@@ -60,13 +64,18 @@ def replay(orders: list[list[Action]], seconds: dict[str, float]) -> list[list[t
                     break
                 action = order.pop(0)
                 start = max([timeline[-1][-1] if timeline else 0.0, *(times[0] for times in found)])
-                ended[action] = start + seconds[action[0]]
+                ended[action] = start + _duration(action, seconds)
                 timeline.append((*action, start, ended[action]))
                 moved = True
         if not moved:
             stuck = ", ".join(f"rank {rank} before {order[0]}" for rank, order in enumerate(waiting) if order)
             raise ValueError(f"the orders wait for each other for ever: {stuck}")
     return timelines
+
+
+def _duration(action, seconds):
+    kind, stage, _ = action
+    return seconds[kind, stage] if (kind, stage) in seconds else seconds[kind]
 
 
 def idle_fraction(timelines: list[list[tuple]]) -> float:

@@ -65,6 +65,16 @@ def test_a_backward_pass_in_two_parts_is_replayed_in_order():
     assert first == [("F", 0, 0, 0.0, 1.0), ("I", 0, 0, 4, 6), ("W", 0, 0, 6, 9)]
 
 
+def test_stages_that_differ_are_replayed_with_their_own_times():
+    """The longest stage never stops once it has begun, and the others wait for it: by hand, for two stages and two micro-batches."""
+    slow = schedules.replay(schedules.deepspeed_orders(2, 2), {"F": 1, "B": 1, ("F", 1): 2, ("B", 1): 3})
+    assert slow[1] == [("F", 1, 0, 1, 3), ("B", 1, 0, 3, 6), ("F", 1, 1, 6, 8), ("B", 1, 1, 8, 11)]
+    assert slow[0] == [("F", 0, 0, 0.0, 1.0), ("F", 0, 1, 1, 2), ("B", 0, 0, 6, 7), ("B", 0, 1, 11, 12)]
+    alike = {(kind, stage): seconds for kind, seconds in (("F", 1), ("B", 2)) for stage in range(4)}
+    orders = schedules.deepspeed_orders(4, 8)
+    assert schedules.replay(orders, alike) == schedules.replay(orders, {"F": 1, "B": 2})
+
+
 @pytest.mark.parametrize("stages, micro_batches", [(2, 4), (4, 8), (4, 16), (8, 16)])
 def test_splitting_the_backward_pass_leaves_the_bubble_of_the_formula(stages, micro_batches):
     """ZB-H1, with equal thirds: a rank with less warm-up has weights' gradients left, which fill its idle time."""
