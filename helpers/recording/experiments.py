@@ -86,11 +86,11 @@ def _built(size, config, checkpointing=True):
 
 
 def zero(size, config):
-    """Two steps of ZeRO under the ledger, the second one noted; then two more by the clock where every rank has a GPU of its own.
+    """Two steps of ZeRO under the ledger, the second one noted.  Their time would say nothing: `helpers.recording.speed` has steps by the clock.
 
     Returns:
-        {"start": peak bytes of everything before the second step, "moments": {moment: bytes as in `_noted`}, "seconds": [of each step]}.
-        The peak of a moment is that since the moment before.
+        {"start": peak bytes of everything before the second step, "moments": {moment: bytes as in `_noted`}}.  The peak of a moment is that
+        since the moment before.
     """
     import deepspeed
     import deepspeed.comm as comm
@@ -98,7 +98,7 @@ def zero(size, config):
     from helpers.measure.ledger import Ledger
 
     deepspeed.init_distributed()
-    moments, seconds = {}, []
+    moments = {}
     with Ledger() as ledger:
         model = _built(size, config)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -117,15 +117,7 @@ def zero(size, config):
                 moments[moment] = _noted(ledger.snapshot(moment))
             engine.step()
         moments["after step"] = _noted(ledger.snapshot("after step"))
-    for _ in range(0 if _sharing() else 2):
-        _wait()
-        started = time.perf_counter()
-        for micro in range(MICRO_BATCHES):
-            micro_batch(micro)
-            engine.step()
-        _wait()
-        seconds.append(time.perf_counter() - started)
-    return {"start": start, "moments": moments, "seconds": seconds}
+    return {"start": start, "moments": moments}
 
 
 def activations(size, checkpointing):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import theory
 from helpers.models import GPTSize
 from helpers.paths import RECORDED, WORK
+from helpers.theory.step_time import BUSY
 
 STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
+# FLOPs per second in bf16, without sparsity, by the manufacturer's data sheets; names as the driver gives them
+PEAKS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Run:
         label: hardware, versions and date, for titles.
         on_gpu: whether it ran on GPUs.
         shared: whether several ranks shared a GPU, so that only bytes of a rank's own say something.
+        device_name: of one of its GPUs, or of the processor.
     """
 
     experiment: str
@@ -45,6 +50,7 @@ class Run:
     on_gpu: bool
     shared: bool
     device_memory: int | None
+    device_name: str = ""
 
     @property
     def out_of_memory(self):
@@ -105,6 +111,7 @@ def read(path):
             on_gpu=on["gpus"] > 0,
             shared=shared,
             device_memory=on["device_memory"],
+            device_name=on["device"],
         )
 
 
@@ -125,6 +132,85 @@ def runs(experiment, **arguments):
         if any(run.reports for run in chosen) or (chosen and folder == RECORDED):
             return chosen
     raise LookupError(f"no recorded run of {experiment!r} with {arguments}: record it with `python -m helpers.recording.record {experiment}`")
+
+
+@dataclass(frozen=True)
+class RecordedSteps:
+    """Steps by the clock of one case of the experiment `speed`: every step of every rank and of both starts.
+
+    Attributes:
+        median, lowest, highest: seconds of a step.
+        work: seconds of a step in which a GPU ran anything but messages; the mean of the ranks.
+        messages: seconds of a step in which a message was under way; of the rank that waited for the others least, since a collective that
+            waits for another rank looks like one that sends.
+        exposed: the same of messages alone, with no work beside them.
+        kernels: of a step, on the rank that runs most of them.
+        tokens_per_second: of all ranks together, by the median.
+        mfu: model FLOPs utilisation (`theory.mfu`) by the data sheet's peak; None for a GPU whose peak is not in `PEAKS`.
+    """
+
+    median: float
+    lowest: float
+    highest: float
+    work: float
+    messages: float
+    exposed: float
+    kernels: int
+    tokens_per_second: float
+    mfu: float | None
+
+    @property
+    def work_share(self):
+        """The part of a step in which a GPU works."""
+        return self.work / self.median
+
+    @property
+    def parts(self):
+        """What the median consists of, {part: seconds}: work, messages with no work beside them, and waiting, for a host or another rank."""
+        return {"work": self.work, "messages alone": self.exposed, "waiting": self.median - self.work - self.exposed}
+
+    @property
+    def launch_bound(self):
+        """Whether the GPUs wait for a fifth of the step or more: then its time says little about them, and nothing follows from it."""
+        return self.work_share < BUSY
+
+    def takes_longer_than(self, other):
+        """Whether each step takes longer than each of the other's; False too where one of the two is launch-bound."""
+        return not (self.launch_bound or other.launch_bound) and self.lowest > other.highest
+
+    def __str__(self):
+        milliseconds = [f"{1e3 * seconds:,.0f}" for seconds in (self.median, self.lowest, self.highest)]
+        found = "{:>5} ms ({} to {}), GPUs work {:.2f} of it".format(*milliseconds, self.work_share)
+        utilisation = "" if self.mfu is None else f", MFU {self.mfu:.2f}"
+        return found + (", launch-bound" if self.launch_bound else f", {self.tokens_per_second:,.0f} tokens/s{utilisation}")
+
+
+def step_time(found):
+    """The runs of one case of `speed`, all its starts, as `RecordedSteps`.
+
+    Raises:
+        ValueError: for runs of different cases or of another experiment, and for runs that were not on GPUs of their own.
+    """
+    cases = {(run.experiment, run.ranks, *sorted((name, value) for name, value in run.arguments.items() if name != "start")) for run in found}
+    if len(cases) != 1 or found[0].experiment != "speed":
+        raise ValueError(f"give the starts of one case of the experiment 'speed': these runs are of {len(cases)}: {sorted(cases, key=str)}")
+    run, reports = found[0], [report for one in found for report in one.reports]
+    if not reports or run.shared or not run.on_gpu:
+        raise ValueError(f"the time of a step says something where it fitted, and each rank had a GPU of its own: {run.label} {run.error}")
+    steps, busy = [seconds for report in reports for seconds in report["seconds"]], [report["busy"] for report in reports]
+    median, sequences = statistics.median(steps), run.arguments["sequences"] * run.arguments["micro_batches"]
+    speed, peak = sequences * run.size.context * run.ranks / median, PEAKS.get(run.device_name)
+    return RecordedSteps(
+        median=median,
+        lowest=min(steps),
+        highest=max(steps),
+        work=statistics.mean(one["gpu"] - one["exposed"] for one in busy),
+        messages=min(one["messages"] for one in busy),
+        exposed=min(one["exposed"] for one in busy),
+        kernels=max(one["kernels"] for one in busy),
+        tokens_per_second=speed,
+        mfu=None if peak is None else theory.mfu(run.size, run.size.context, speed, run.ranks * peak),
+    )
 
 
 def labels(found):

@@ -72,6 +72,66 @@ def test_speeds_were_recorded_in_two_launches():
     assert len(single) <= 1, single
 
 
+def test_a_recording_under_the_ledger_holds_no_time():
+    """Its two steps were too few to be published; those of `speed` have a protocol."""
+    assert not [run for run in RUNS if run.experiment == "zero" for report in run.reports if "seconds" in report]
+
+
+def speed_of(seconds, busy, ranks=1, **arguments):
+    """A run of `speed` with one report per list of seconds."""
+    reports = tuple({"seconds": steps, "busy": {"kernels": 1000 + index, **busy}} for index, steps in enumerate(seconds))
+    arguments = {**SPEED[0].arguments, "sequences": 2, "micro_batches": 3, **arguments}
+    return replace(SPEED[0], reports=reports, ranks=ranks, arguments=arguments, device_name="NVIDIA H200", error="")
+
+
+BUSY = {"gpu": 0.5, "messages": 0.2, "exposed": 0.1}
+
+
+def test_a_recorded_step_is_the_median_of_all_steps_of_all_ranks_and_starts():
+    """Two starts on two ranks, by hand: 2 sequences x 3 micro-batches x 1,024 tokens x 2 ranks in half a second."""
+    starts = [speed_of([[0.4, 0.5], [0.5, 0.5]], BUSY, 2, start=1), speed_of([[0.6, 0.5], [0.5, 0.7]], {**BUSY, "messages": 0.15}, 2, start=2)]
+    time = recorded.step_time(starts)
+    assert (time.median, time.lowest, time.highest) == (0.5, 0.4, 0.7)
+    assert (time.work, time.messages, time.exposed, time.kernels) == (0.4, 0.15, 0.1, 1001)
+    assert time.tokens_per_second == pytest.approx(2 * 3 * 1024 * 2 / 0.5)
+    assert time.mfu == pytest.approx(24576 * theory.flops_per_token(SPEED[0].size, 1024) / (2 * 989e12))
+    assert sum(time.parts.values()) == pytest.approx(time.median) and time.parts["waiting"] == pytest.approx(0)
+    assert recorded.step_time([replace(run, device_name="another GPU") for run in starts]).mfu is None
+
+
+def test_steps_are_launch_bound_where_a_gpu_works_less_than_eight_tenths_of_them():
+    """0.4 s of work: in half a second it is 0.8, which counts as enough."""
+    enough, too_little = (recorded.step_time([speed_of([[seconds]], BUSY)]) for seconds in (0.5, 0.51))
+    assert not enough.launch_bound and "MFU" in str(enough)
+    assert too_little.launch_bound and str(too_little).endswith("launch-bound") and "tokens" not in str(too_little)
+
+
+def test_a_case_takes_longer_only_where_no_two_steps_overlap_and_none_is_launch_bound():
+    short, overlapping, long, launch_bound = (
+        recorded.step_time([speed_of([steps], BUSY)]) for steps in ([0.40, 0.42], [0.42, 0.45], [0.46, 0.47], [0.8, 0.9])
+    )
+    assert long.takes_longer_than(short) and not short.takes_longer_than(long)
+    assert not overlapping.takes_longer_than(short) and not launch_bound.takes_longer_than(short)
+
+
+def test_steps_of_different_cases_or_without_a_clock_are_refused():
+    with pytest.raises(ValueError, match="these runs are of 2"):
+        recorded.step_time([speed_of([[1.0]], BUSY, stage=1), speed_of([[1.0]], BUSY, stage=2)])
+    with pytest.raises(ValueError, match="one case of the experiment 'speed'"):
+        recorded.step_time(WITH_STATES[:1])
+    with pytest.raises(ValueError, match="a GPU of its own"):
+        recorded.step_time([replace(SPEED[0], shared=True)])
+
+
+@pytest.mark.parametrize("case", sorted({(run.ranks, run.arguments["stage"]) for run in SPEED}))
+def test_recorded_steps_add_up(case):
+    found = [run for run in SPEED if (run.ranks, run.arguments["stage"]) == case]
+    for run in found:
+        time = recorded.step_time([run])
+        assert time.lowest <= time.median <= time.highest and 0 < time.work < time.highest and 0 <= time.exposed <= time.messages
+        assert 0 < time.mfu < 1
+
+
 def in_history(thing):
     return subprocess.run(["git", "-C", ROOT, "cat-file", "-e", thing], capture_output=True, timeout=60).returncode == 0
 
