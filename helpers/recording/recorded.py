@@ -180,7 +180,7 @@ class RecordedSteps:
 
     def __str__(self):
         milliseconds = [f"{1e3 * seconds:,.0f}" for seconds in (self.median, self.lowest, self.highest)]
-        found = "{:>5} ms ({} to {}), GPUs work {:.2f} of it".format(*milliseconds, self.work_share)
+        found = "{:>5} ms ({} to {}), GPUs work {:.2f}".format(*milliseconds, self.work_share)
         utilisation = "" if self.mfu is None else f", MFU {self.mfu:.2f}"
         return found + (", launch-bound" if self.launch_bound else f", {self.tokens_per_second:,.0f} tokens/s{utilisation}")
 
