@@ -10,22 +10,28 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
+from helpers.exercises.telling import tell
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
 
-__all__ = ["exchange", "guess", "longest_sequence", "ring_forward", "ring_over_ulysses", "tiled_loss"]
+__all__ = ["exchange", "guess", "longest_sequence", "ring_forward", "ring_over_ulysses", "score_plan", "tiled_loss"]
 
 
 # ------------------------------------------------------------------------------------------------------------ a loss in tiles
 
-VOCABULARY = 2000
+VOCABULARY, MASKED = 2000, -100
 
 
 def _in_tiles(function, seed):
-    """Loss and gradients, and what was held; the tokens cannot be cut into equal tiles."""
+    """Loss and gradients, and what was held; the tokens cannot be cut into equal tiles, and some targets are masked."""
     tiles = 8 + seed % 3
     head, tokens = nn.Linear(8, VOCABULARY, bias=False), 6 * tiles - 3 - seed % 2
     targets = torch.randint(VOCABULARY, (2, tokens))
+    masked = torch.rand(2, tokens) < 0.5
+    masked[:, ::2], masked[:, 0] = False, True  # every tile has a target that counts
+    targets[masked] = MASKED
+    prompt = targets.clone()
+    prompt[:, : 15 + seed % 7] = MASKED  # a prompt that fills two tiles or three
     x = torch.randn(2, tokens, 8, requires_grad=True)
     logits = 4 * VOCABULARY * targets.numel()  # bytes, of all tokens
     room = 12 * VOCABULARY * 2 * -(-tokens // tiles) + 4 * (3 * head.weight.numel() + 3 * x.numel())  # of a tile; gradients
@@ -43,6 +49,7 @@ def _in_tiles(function, seed):
     return {
         "the loss": loss,
         "the loss of logits in bf16": function(copy.deepcopy(head).bfloat16(), x.detach().bfloat16(), targets, tiles),
+        "the loss after a prompt that fills whole tiles": function(head, x.detach(), prompt, tiles),
         "the gradient of x": x.grad,
         "the gradient of the head's weight": head.weight.grad,
         "after the forward pass less is kept than the logits of one tile": kept < logits / tiles,
@@ -50,7 +57,7 @@ def _in_tiles(function, seed):
     }
 
 
-def _tiled(reduction="sum", divide=True, again=True, cast=True, fewer=1):
+def _tiled(reduction="sum", divide="masked", again=True, cast=True, fewer=1):
     """A mistaken way to cut."""
 
     def loss_of(head, x, targets):
@@ -64,7 +71,8 @@ def _tiled(reduction="sum", divide=True, again=True, cast=True, fewer=1):
                 total = total + checkpoint(loss_of, head, x, targets, use_reentrant=False, preserve_rng_state=False)
             else:
                 total = total + loss_of(head, x, targets)
-        return total / ((targets_BT.numel() if reduction == "sum" else tiles) if divide else 1)
+        counted = {"masked": (targets_BT != MASKED).sum(), "all": targets_BT.numel(), "tiles": tiles, "nothing": 1}
+        return total / counted[divide]
 
     return tiled_loss
 
@@ -74,8 +82,9 @@ tiled_loss = Build(
     _in_tiles,
     worlds=(1, 2),
     mistakes={
-        "the last tile may be shorter, so a mean of means is not the mean: sum, and divide once by the number of targets": _tiled("mean"),
-        "that is the sum over the tokens; the loss is their mean": _tiled(divide=False),
+        "the last tile may be shorter, so a mean of means is not the mean: sum, and divide once by the number of targets": _tiled("mean", "tiles"),
+        "that is the sum over the tokens; the loss is their mean": _tiled(divide="nothing"),
+        "the mean is over the targets that count: divide by the number of those that are not -100, not by all": _tiled(divide="all"),
         "what the loss makes of the logits is kept for every tile: run head and loss of a tile inside one `checkpoint`": _tiled(again=False),
         "in bf16 the sum of exponentials has three digits: make the logits fp32 with `.float()` before the loss": _tiled(cast=False),
         "cut into as many tiles as asked for: each that is larger needs more room": _tiled(fewer=2),
@@ -300,3 +309,33 @@ ring_over_ulysses = Exercise(
     },
     praise="a ring sends every key to every rank, Ulysses sends each number to the one rank that needs it",
 )
+
+
+# --------------------------------------------------------------------------------------------------------- a plan for a GPU
+
+GPUS = (1, 2, 4, 8)
+
+
+def score_plan(plan, needed, room):
+    """Say whether a plan fits, with how many GPUs others fit, and what in it is not needed.
+
+    Args:
+        plan: the learner's: a dict of keyword arguments of `needed`; dots or None where there is none.
+        needed: (ranks, **remedies) -> GB of a rank; ranks, and every remedy, have a default that means none.
+        room: GB of a GPU.
+    """
+    fewest = next(f"{ranks} GPU{'s' * (ranks > 1)}" for ranks in GPUS if needed(ranks=ranks, again=True, tiles=64, host=True) < room)
+    if plan is ... or plan is None:
+        return tell(f"no plan; what fits with the fewest has {fewest}")
+    if not isinstance(plan, dict):
+        return tell(f"a plan is a dict, such as {{'ranks': 8, 'stage': 3}}, and {plan!r} is none")
+    try:
+        need = needed(**plan)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        return tell(f"this plan cannot be computed: {error}")
+    gpus = plan.get("ranks", 1)
+    said = f"your plan needs {need:.1f} of {room} GB on {gpus} GPU{'s' * (gpus != 1)}: it {'fits' if need < room else 'does not fit'}"
+    if need < room:
+        spare = [name for name in plan if name != "ranks" and needed(**{key: value for key, value in plan.items() if key != name}) < room]
+        said += f". It would fit without {' or without '.join(f'`{name}`' for name in spare)}" if spare else ""
+    return tell(f"{said}. What fits with the fewest has {fewest}")

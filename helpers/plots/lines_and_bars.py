@@ -9,11 +9,11 @@ import matplotlib.ticker
 from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, new_figure, unit
 
 
-def curves(lines, title, x, y, log=False, points=None):
+def curves(lines, title, x, y, log=False, points=None, peaks=False):
     """Lines over a common axis: {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted).
 
-    Six colours, then the same with other dashes and markers.  The sentence gives each line's last value; pass values that are the same in
-    every run.
+    Six colours, then the same with other dashes and markers.  The sentence gives each line's last value, or with `peaks` its largest;
+    pass values that are the same in every run.
 
     Raises:
         ValueError: for more lines or points than can be told apart.
@@ -37,7 +37,8 @@ def curves(lines, title, x, y, log=False, points=None):
             axes.set_xticks(places, [f"{place:,}" for place in places])
             axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())  # a logarithmic axis has some, which would overlap
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    said = "; ".join(f"{name} ends at {ys[-1]:,.3g}" for name, (_, ys) in {**lines, **(points or {})}.items())
+    told, number = ("has its peak at", max) if peaks else ("ends at", lambda ys: ys[-1])
+    said = "; ".join(f"{name} {told} {number(ys):,.3g}" for name, (_, ys) in {**lines, **(points or {})}.items())
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
 
 

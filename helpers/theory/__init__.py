@@ -58,6 +58,7 @@ from helpers.theory.long_sequences import (
     ring_wire_bytes,
     ulysses_activation_bytes,
     ulysses_wire_bytes,
+    worst_moment_bytes,
 )
 from helpers.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes, step_peak_bytes
 from helpers.theory.pipeline import (
@@ -178,6 +179,7 @@ __all__ = [
     "training_flops",
     "ulysses_activation_bytes",
     "ulysses_wire_bytes",
+    "worst_moment_bytes",
     "wire_bytes",
     "zero_bubble_fraction",
     "zero_wire_bytes",

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from helpers.theory.communication import wire_bytes
-from helpers.theory.layers import FP32, TOKEN_ID, Size, gpt_activation_bytes
+from helpers.theory.layers import (
+    FP32,
+    TOKEN_ID,
+    Size,
+    block_activation_bytes,
+    block_parameters,
+    checkpointed_activation_bytes,
+    gpt_activation_bytes,
+    gpt_parameters,
+)
 
 # fp32 tensors of (tokens, V) at the peak of the loss: the log-softmax that was kept, its gradient, and the gradient of the logits
 LOSS_TENSORS = 3
@@ -55,6 +64,36 @@ def ulysses_activation_bytes(size: Size, batch: int, sequence: int, element_byte
         here = element_bytes * size.heads * own**2 * batch + own**2
         kept += size.layers * (element_bytes * (size.heads // ranks) * sequence**2 * batch + sequence**2 - here)
     return kept + (size.layers * element_bytes * batch * own * size.width if ranks > 1 else 0)
+
+
+def worst_moment_bytes(size: Size, sequence: int, ranks: int = 1, again: bool = False, tiles: int = 1) -> dict[str, int]:
+    """What a rank holds of a GPT at the worst moment of a forward and a backward pass: fp32, one sequence, Adam, no ZeRO, the ranks share the text.
+
+    Two moments compete: the loss at its peak, and, where blocks are computed again, the backward pass of the first block at its GELU.
+
+    Args:
+        size: its `layers` must be 2 where blocks are computed again: which gradients are there already is counted for two.
+        again: each block keeps its input alone and is computed again.
+        tiles: of the loss.
+
+    Returns:
+        {"parameters", "optimizer states", "activations", "other": bytes}: activations are those that the forward pass keeps; other is what
+        comes and goes: logits, or a recomputed block and its gradients.  Token ids and Adam's counters are left out.
+    """
+    if again and size.layers != 2:
+        raise ValueError(f"with `again` the gradients that are there already are counted for two layers, not for {size.layers!r}")
+    own, h, V = _own_tokens(sequence, ranks), size.width, size.vocabulary
+    states, vectors = gpt_parameters(size), FP32 * own * h
+    kept = checkpointed_activation_bytes(size, 1, own, FP32) if again else ulysses_activation_bytes(size, 1, sequence, FP32, ranks)
+    kept -= FP32 * V * own + FP32 if tiles > 1 else 0  # a tiled loss keeps neither logits nor the weight of their mean
+    worst = kept + loss_peak_bytes(1, own, V, tiles) - (FP32 * V * own if tiles == 1 else 0)
+    if again:
+        block = block_activation_bytes(1, own, h, size.heads, FP32) + vectors * (ranks > 1)  # attention's result, a second time
+        gradients = FP32 * (V * h + 4 * h * h + 3 * h)  # of the head, the last norm, the matrix behind the GELU
+        done = FP32 * block_parameters(h)  # gradients of the last block, when the first is at its worst
+        inputs = 8 * own + max(2 * vectors, vectors + done)  # positions; kept inputs of both blocks or one
+        worst = max(worst, block + 4 * vectors + gradients + inputs)
+    return {"parameters": FP32 * states, "optimizer states": 2 * FP32 * states, "activations": kept, "other": worst - kept}
 
 
 def ulysses_wire_bytes(batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int, checkpointed: bool = False) -> float:

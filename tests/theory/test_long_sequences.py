@@ -3,8 +3,12 @@
 What ranks that share a sequence really hold and send is compared in lesson 12, which runs with every change.
 """
 
+from functools import partial
+
 import pytest
 import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from helpers import models, theory
 from helpers.measure.ledger import Ledger
 from helpers.models import GPTSize
@@ -106,3 +110,32 @@ def test_few_heads_of_keys_make_exchanges_smaller_until_they_are_copied():
 def test_heads_of_keys_must_divide_or_be_divided():
     with pytest.raises(ValueError, match="6 heads and 3 of keys and values cannot be divided among 2 ranks"):
         theory.llama_activation_bytes(LLAMA | {"num_attention_heads": 6, "num_key_value_heads": 3}, 1, 16, 2)
+
+
+@pytest.mark.parametrize("again, tiles", [(False, 1), (True, 1), (True, 8)])
+def test_the_worst_moment_of_one_process_is_that_of_a_real_step(again, tiles):
+    """Token ids and a loss with its factors are left out of the formula, and nothing else."""
+    size = GPTSize(vocabulary=1024, context=512, layers=2, width=64, heads=4)
+    with Ledger("cpu") as ledger:
+        ids = torch.zeros(1, 512, dtype=torch.int64)
+        before = ledger.current
+        model = models.GPT(size)
+        weights = ledger.current - before
+        x = model.embedding(ids)
+        for block in model.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if again else block(x)
+        x, total = model.head.norm(x), 0.0
+        for part in x.chunk(tiles, 1):
+            run = partial(checkpoint, use_reentrant=False) if tiles > 1 else lambda function, *arguments: function(*arguments)
+            total = total + run(lambda part: F.cross_entropy(model.head.scores(part).flatten(0, 1), ids[0, : part.shape[1]], reduction="sum"), part)
+        del x, part
+        (total / 512).backward()
+        peak = ledger.peak - weights - before
+    held = theory.worst_moment_bytes(size, 512, again=again, tiles=tiles)
+    assert held["parameters"] == weights and held["optimizer states"] == 2 * weights
+    assert abs(peak - held["activations"] - held["other"]) < 100
+
+
+def test_the_worst_moment_with_recomputed_blocks_is_counted_for_two():
+    with pytest.raises(ValueError, match="counted for two layers, not for 3"):
+        theory.worst_moment_bytes(GPTSize(layers=3), 64, again=True)
