@@ -334,7 +334,8 @@ def score_plan(plan, needed, room):
     except (TypeError, ValueError, ZeroDivisionError) as error:
         return tell(f"this plan cannot be computed: {error}")
     gpus = plan.get("ranks", 1)
-    said = f"your plan needs {need:.1f} of {room} GB on {gpus} GPU{'s' * (gpus != 1)}: it {'fits' if need < room else 'does not fit'}"
+    bound = "at least " if plan.get("stage") == 3 else ""  # what stage 3 gathers is left out
+    said = f"your plan needs {bound}{need:.1f} of {room} GB on {gpus} GPU{'s' * (gpus != 1)}: it {'fits' if need < room else 'does not fit'}"
     if need < room:
         spare = [name for name in plan if name != "ranks" and needed(**{key: value for key, value in plan.items() if key != name}) < room]
         said += f". It would fit without {' or without '.join(f'`{name}`' for name in spare)}" if spare else ""

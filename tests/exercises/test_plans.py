@@ -14,7 +14,7 @@ def needed(ranks=1, again=False, tiles=1, host=False, stage=0):
     [
         (..., "· no plan; what fits with the fewest has 1 GPU\n"),
         ({"ranks": 2}, "· your plan needs 40.0 of 15 GB on 2 GPUs: it does not fit. What fits with the fewest has 1 GPU\n"),
-        ({"ranks": 8, "again": True, "stage": 3}, "8 GPUs: it fits. It would fit without `again` or without `stage`."),
+        ({"ranks": 8, "again": True, "stage": 3}, "needs at least 4.8 of 15 GB on 8 GPUs: it fits. It would fit without `again` or without `stage`."),
         ({"again": True, "tiles": 8, "host": True}, "needs 12.5 of 15 GB on 1 GPU: it fits. What fits"),
         ({"gpus": 8}, "this plan cannot be computed: "),
         (8, "a plan is a dict, such as {'ranks': 8, 'stage': 3}, and 8 is none"),
