@@ -1,4 +1,4 @@
-"""Answers of lesson 11: adapters, and Adam whose states live in files."""
+"""Answers of lesson 11: adapters, a linear function of a frozen weight, and Adam whose states live in files."""
 
 import copy
 import tempfile
@@ -10,7 +10,7 @@ from torch import nn
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 
-__all__ = ["AdamInFiles", "LoRA", "adapter_parameters", "guess", "longest_sequence", "offloaded_bytes"]
+__all__ = ["AdamInFiles", "FrozenLinear", "LoRA", "adapter_parameters", "guess", "longest_sequence", "offloaded_bytes"]
 
 
 def _shape(seed):
@@ -67,6 +67,7 @@ def _lora(function, seed):
     after = layer(rows)
     after.square().sum().backward()
     found = {
+        "`frozen` is the layer that was given": getattr(layer, "frozen", None) is frozen,
         "the first output": after,
         "the first output is the frozen layer's": bool(torch.allclose(after, before, atol=1e-6)),
         "numbers with a gradient": sum(parameter.numel() for parameter in layer.parameters() if parameter.requires_grad),
@@ -86,13 +87,13 @@ def _lora(function, seed):
     return found | {"the outputs beside a layer without bias": _without_bias(function, seed, rows)}
 
 
-def _adapter(freeze=True, scale="alpha / rank", start="up", adds=True, merge="right", thin=True):
+def _adapter(freeze=True, scale="alpha / rank", start="up", adds=True, merge="right", thin=True, called="frozen"):
     """An adapter that makes the mistake that is named; without one it is right."""
 
     class LoRA(nn.Module):
         def __init__(self, frozen, rank, alpha):
             super().__init__()
-            self.frozen = frozen.requires_grad_(not freeze)
+            setattr(self, called, frozen.requires_grad_(not freeze))
             self.scale = {"alpha / rank": alpha / rank, "none": 1.0, "alpha": alpha, "rank / alpha": rank / alpha}[scale]
             self.down = nn.Linear(frozen.in_features, rank, bias=False)
             self.up = nn.Linear(rank, frozen.out_features, bias=False)
@@ -104,10 +105,11 @@ def _adapter(freeze=True, scale="alpha / rank", start="up", adds=True, merge="ri
             if not thin:
                 return nn.functional.linear(x, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)
             beside = self.scale * self.up(self.down(x))
-            return self.frozen(x) + beside if adds else beside
+            return getattr(self, called)(x) + beside if adds else beside
 
         def merged(self):
-            layer = self.frozen if merge == "in place" else copy.deepcopy(self.frozen)
+            frozen = getattr(self, called)
+            layer = frozen if merge == "in place" else copy.deepcopy(frozen)
             if merge == "without bias":
                 layer.bias = None
             layer.weight.data += (1.0 if merge == "without scale" else self.scale) * self.up.weight.data @ self.down.weight.data
@@ -120,6 +122,7 @@ LoRA = Build(
     "LoRA",
     _lora,
     mistakes={
+        "keep the layer itself as `self.frozen`: later cells look for it by that name": _adapter(called="base"),
         "the frozen layer's own parameters still get gradients: `requires_grad_(False)`": _adapter(freeze=False),
         "the adapter is not scaled: multiply it by alpha / rank": _adapter(scale="none"),
         "the adapter is multiplied by alpha: divide by the rank too": _adapter(scale="alpha"),
@@ -133,6 +136,56 @@ LoRA = Build(
         "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy": _adapter(merge="in place"),
     },
     praise="it starts as the frozen layer, only thin matrices are trained, and in the end they cost nothing",
+)
+
+
+def _frozen_linear(function, seed):
+    """Output and input's gradient of a linear function with a frozen weight, and what it keeps between the passes."""
+    import deepspeed.comm as comm
+    from helpers.measure.ledger import Ledger
+
+    inputs, outputs, *_ = _shape(seed)
+    random = torch.Generator().manual_seed(1000 * seed + comm.get_rank())
+    weight, bias, rows, gradient = (
+        torch.randn(shape, generator=random) for shape in ((outputs, inputs), (outputs,), (2, 3, inputs), (2, 3, outputs))
+    )
+    rows.requires_grad_()
+    with Ledger("cpu") as ledger:
+        before = ledger.snapshot("before").total
+        after = function.apply(rows.clone(), weight, bias)
+        kept = ledger.snapshot("after").total - before - 4 * after.numel()
+    after.backward(gradient)
+    found = {"the output": after, "bytes kept for the backward pass besides the weight": kept, "the gradient of the input": rows.grad}
+    return found | {"the output without a bias": function.apply(rows, weight, None)}
+
+
+def _linear(keeps="weight", adds=True, flows=True):
+    """A linear function that makes the mistake that is named; without one it is right."""
+
+    class FrozenLinear(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x, weight, bias):
+            kept = {"weight": (weight,), "weight and input": (weight, x), "a copy": (weight.clone(),)}
+            context.save_for_backward(*kept[keeps])
+            return nn.functional.linear(x, weight, bias if adds else None)
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient @ context.saved_tensors[0] if flows else None, None, None
+
+    return FrozenLinear
+
+
+FrozenLinear = Build(
+    "FrozenLinear",
+    _frozen_linear,
+    mistakes={
+        "the input is kept: only the gradient of the weight would need it, and a frozen weight has none": _linear(keeps="weight and input"),
+        "a copy of the weight is kept: save the weight itself, which is there anyway": _linear(keeps="a copy"),
+        "the bias is missing": _linear(adds=False),
+        "the input has no gradient: it must flow on to the layers before, whoever is frozen": _linear(flows=False),
+    },
+    praise="the gradient flows on through the weight alone, so that the input can go",
 )
 
 STEPS, RATE = 200, 1e-3
@@ -174,7 +227,7 @@ def _in_files(function, seed):
             changed = [content for path, content in _contents(folder).items() if content != before[path]]
             found["a step changes 12 bytes per parameter in the files"] = sum(map(len, changed)) >= 12 * elements
             found["gradients are gone after a step"] = all(parameter.grad is None for parameter in parameters)
-            found["no states are kept in memory"] = ledger.snapshot("between steps").total <= 3 * elements
+            found["no tensors of states between steps"] = ledger.snapshot("between steps").total <= 3 * elements
         for _ in range(STEPS - 1):
             _give_gradients(parameters, random)
             adam.step()
@@ -196,19 +249,21 @@ def _adam(corrects=True, master=True, keeps="in files", remembers=True, forgets=
                 states = []
                 for name in ("master", "mean", "square"):
                     count = parameter.numel()
-                    if keeps == "in files":
+                    if keeps in ("in files", "tensors on files"):
                         states.append(numpy.memmap(folder / f"{name}-{index}", "float32", "w+", shape=(count,)))
                     else:
                         (folder / f"{name}-{index}").write_bytes(bytes(4 * count))
                         states.append(torch.zeros(count) if keeps == "in memory" else numpy.zeros(count, "float32"))
                 states[0][:] = parameter.detach().flatten().float() if keeps == "in memory" else parameter.detach().flatten().float().numpy()
+                if keeps == "tensors on files":
+                    states = [torch.from_numpy(state) for state in states]
                 self.of.append((parameter, states))
 
         @torch.no_grad()
         def step(self):
             self.steps += 1
             for parameter, states in self.of:
-                weights, mean, square = (one if keeps == "in memory" else torch.from_numpy(one) for one in states)
+                weights, mean, square = (torch.from_numpy(one) if isinstance(one, numpy.ndarray) else one for one in states)
                 gradient = parameter.grad.flatten().float()
                 if not remembers:
                     mean, square = torch.zeros_like(mean), torch.zeros_like(square)
@@ -236,6 +291,8 @@ AdamInFiles = Build(
         "steps are added to the bf16 parameters, where each is too small to change them: add them to fp32 master weights": _adam(master=False),
         "the running means start anew in every step": _adam(remembers=False),
         "the files are there, but the states are kept in memory as well": _adam(keeps="in memory"),
+        "the states are in files, but tensors on them stay between steps, and whoever counts tensors, as the ledger does, counts those as memory: "
+        "keep the arrays, and make tensors of them in `step`": _adam(keeps="tensors on files"),
         "the files stay as they were made: the states are arrays in memory": _adam(keeps="in arrays"),
         "the weights do not shrink: subtract lr times 0.01 w as well": _adam(decay="none"),
         "AdamW takes 0.01 w from the weights, it does not add it to the gradient": _adam(decay="gradient"),

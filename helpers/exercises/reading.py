@@ -15,9 +15,10 @@ STARS = {inspect.Parameter.VAR_POSITIONAL: 1, inspect.Parameter.VAR_KEYWORD: 2}
 
 
 def functions_of(answer):
-    """The plain functions of an answer: itself, or the methods of a class."""
+    """The plain functions of an answer: itself, or the methods of a class, static ones too."""
     if inspect.isclass(answer):
-        return [member for member in vars(answer).values() if inspect.isfunction(member)]
+        members = [member.__func__ if isinstance(member, staticmethod) else member for member in vars(answer).values()]
+        return [member for member in members if inspect.isfunction(member)]
     return [answer] if inspect.isfunction(answer) else []
 
 

@@ -49,12 +49,17 @@ class Reducer:
     def finish(self): ...
 
 
+class Function:
+    @staticmethod
+    def forward(context, x): ...  # your code
+
+
 class WrittenReducer:
     def __init__(self, module):
         self.module = module
 
 
-@pytest.mark.parametrize("stub", [dots, dots_after_given_lines, dots_in_the_middle, only_a_docstring, passes, to_do, Reducer])
+@pytest.mark.parametrize("stub", [dots, dots_after_given_lines, dots_in_the_middle, only_a_docstring, passes, to_do, Reducer, Function])
 def test_a_stub_is_known_without_running_it(stub):
     assert is_unwritten(stub)
 
