@@ -7,11 +7,14 @@ Each returns plain numbers, so that a report can be written as JSON; those that 
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from contextlib import contextmanager, nullcontext
 
 MICRO_BATCHES = 2  # of a step, where an experiment has no number of its own
 PIPELINE_WARM_UPS, PIPELINE_STEPS = 2, 5  # by the clock
+MESSAGE_WARM_UPS, MESSAGE_REPETITIONS = 3, 20
+BUILDS, ENOUGH_SECONDS = 3, 30  # how often a model is built by the clock, unless that takes so long
 
 
 def _device():
@@ -140,24 +143,25 @@ def activations(size, checkpointing):
 
 
 def bandwidth(message_bytes):
-    """Seconds of one all-reduce for each size of message, the best of six."""
+    """Seconds of one all-reduce for each size of message: {"seconds": medians, "lowest", "highest"}, all ranks beginning together each time."""
     import deepspeed
     import deepspeed.comm as comm
     import torch
 
     deepspeed.init_distributed()
-    seconds = []
+    found = {"seconds": [], "lowest": [], "highest": []}
     for size in message_bytes:
-        message, best = torch.ones(size // 4, device=_device()), float("inf")
-        for _ in range(6):
+        message, series = torch.ones(size // 4, device=_device()), []
+        for _ in range(MESSAGE_WARM_UPS + MESSAGE_REPETITIONS):
             comm.barrier()
             _wait()
             started = time.perf_counter()
             comm.all_reduce(message)
             _wait()
-            best = min(best, time.perf_counter() - started)
-        seconds.append(best)
-    return {"seconds": seconds}
+            series.append(time.perf_counter() - started)
+        for name, of in (("seconds", statistics.median), ("lowest", min), ("highest", max)):
+            found[name].append(of(series[MESSAGE_WARM_UPS:]))
+    return found
 
 
 def outside_allocator(buffer):
@@ -276,20 +280,46 @@ def _median_of_slowest(seconds):
     return slowest.argsort()[len(seconds) // 2].item()
 
 
-def construction(size, config, partitioned):
-    """Building in bf16 under `zero.Init` on the device, or whole in fp32 in the host's memory: {"held", "peak": bytes, "seconds"}."""
+def construction(size, config, how):
+    """Building a model, once under the ledger and then by the clock without it.
+
+    Args:
+        how: "whole, host", every rank all of it in fp32 in the host's memory; "whole, device", the same in bf16 on the rank's device; or
+            "partitioned", in bf16 under `zero.Init` on the device.
+
+    Returns:
+        {"held", "peak": bytes, "seconds": [of each further build, at most `BUILDS` and about `ENOUGH_SECONDS` of them]}.
+    """
     import deepspeed
+    import deepspeed.comm as comm
+    import torch
     from helpers import models
     from helpers.measure.ledger import Ledger
 
     deepspeed.init_distributed()
-    deepspeed.comm.barrier()
-    with Ledger(None if partitioned else "cpu") as ledger:
-        started = time.perf_counter()
-        model = models.build(models.GPT, size, config=config if partitioned else None)
+
+    def build():
+        if how == "partitioned":
+            return models.build(models.GPT, size, config=config)
+        if how == "whole, host":
+            return models.build(models.GPT, size)
+        return _built(size, {"zero_optimization": {"stage": 0}}, checkpointing=False)
+
+    with Ledger("cpu" if how == "whole, host" else None) as ledger:
+        model = build()
         _wait()
-        seconds, peak = time.perf_counter() - started, ledger.peak
+        peak = ledger.peak
         held = ledger.watch(model).snapshot("built")["parameters"]
+    del model
+    seconds, slowest = [], torch.zeros(1, device=_device())
+    while len(seconds) < BUILDS and slowest.item() < ENOUGH_SECONDS:
+        comm.barrier()
+        started = time.perf_counter()
+        build()
+        _wait()
+        seconds.append(time.perf_counter() - started)
+        slowest.fill_(sum(seconds))
+        comm.all_reduce(slowest, op=comm.ReduceOp.MAX)  # the ranks agree on whether there is another
     return {"held": held, "peak": peak, "seconds": seconds}
 
 

@@ -23,6 +23,7 @@ SHAPES = {"6.2B": (models.CHATGLM_6B, 8192), "tiny": (models.TINY_CHATGLM, 64)} 
 LIMIT = 24_000_000_000  # bytes: a GPU of 24 GB, for the experiment finetune
 MESSAGES = [4 * 2**power for power in range(8, 29, 2)]  # bytes
 BUCKET = 50_000_000  # elements; small beside billions of parameters
+CONSTRUCTIONS = {"partitioned": "bf16", "whole, device": "bf16", "whole, host": "fp32"}  # ways to build a model, and its dtype by each
 TENSOR_RULES = {
     "use_default_specs": False,
     "layer_specs": [
@@ -300,10 +301,8 @@ EXPERIMENTS = {
     ),
     "construction": Experiment(
         function=experiments.construction,
-        plan=lambda sizes, counts, stages: [
-            (n, {"size": size, "partitioned": partitioned}) for size in sizes for n in _several(counts) for partitioned in (False, True)
-        ],
-        configuration=lambda ranks, size, partitioned: deepspeed_configuration(stage=3),
+        plan=lambda sizes, counts, stages: [(n, {"size": size, "how": how}) for size in sizes for n in _several(counts) for how in CONSTRUCTIONS],
+        configuration=lambda ranks, size, how: deepspeed_configuration(stage=3),
     ),
     "finetune": Experiment(
         function=experiments.finetune,

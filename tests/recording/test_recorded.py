@@ -328,9 +328,10 @@ def test_the_offload_error_is_there_without_its_mend_alone():
 
 def test_construction_is_as_predicted():
     for run in recorded.runs("construction"):
-        dtype, partitioned = ("bf16", True) if run.arguments["partitioned"] else ("fp32", False)
+        dtype, partitioned = table.CONSTRUCTIONS[run.arguments["how"]], run.arguments["how"] == "partitioned"
         for report in run.reports:
             assert report["peak"] == theory.construction_peak_bytes(models.module_sizes(run.size), run.ranks, dtype, partitioned)
+            assert 1 <= len(report["seconds"]) <= experiments.BUILDS and min(report["seconds"]) > 0
 
 
 def check_timeline(run):
