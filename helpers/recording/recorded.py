@@ -171,8 +171,9 @@ class RecordedSteps:
 
     @property
     def launch_bound(self):
-        """Whether the GPUs wait for a fifth of the step or more: then its time says little about them, and nothing follows from it."""
-        return self.work_share < BUSY
+        """Whether GPUs do not work for a fifth of the step or more, and rather for their host or another rank than for messages: then its time
+        says little about them, and nothing follows from it."""
+        return self.work_share < BUSY and self.parts["waiting"] > self.exposed
 
     def takes_longer_than(self, other):
         """Whether each step takes longer than each of the other's; False too where one of the two is launch-bound."""
@@ -211,6 +212,24 @@ def step_time(found):
         tokens_per_second=speed,
         mfu=None if peak is None else theory.mfu(run.size, run.size.context, speed, run.ranks * peak),
     )
+
+
+def machine(ranks):
+    """The constants of the machine that `speed` was recorded on, measured while so many ranks did at once: `theory.MachineConstants` of rank 0."""
+    return theory.MachineConstants.from_dict(runs("constants", ranks=ranks)[0].reports[0])
+
+
+def predicted_step(found):
+    """What `theory.step_seconds` says of a case of `speed`, from the constants of its machine: a `theory.StepTime`.
+
+    Raises:
+        ValueError: for a case that the formulas do not cover (compiled blocks, offload).
+        LookupError: where no constants were recorded for so many ranks.
+    """
+    run = found[0]
+    if run.arguments["compiled"]:
+        raise ValueError("theory.step_seconds is of an eager model: there is no prediction for compiled blocks")
+    return theory.step_seconds(run.size, machine(run.ranks), config=run.configuration, ranks=run.ranks, checkpointing=run.arguments["checkpointing"])
 
 
 def labels(found):

@@ -134,12 +134,12 @@ LONG_TEXT = {
     "Ulysses, ZeRO-3, checkpointing, tiles": LongText(ranks=2, stage=3, shared=True, **TILED),
     "Ulysses, ZeRO-3, checkpointing, tiles, host": LongText(ranks=2, stage=3, shared=True, host=True, **TILED),
 }
-SPEED_CHANGES = {  # what a case of the experiment `speed` changes in DeepSpeed's configuration
+SPEED_CHANGES = {  # what a case of the experiment `speed` changes in DeepSpeed's configuration; None takes a key away
     "": {},
     "unfused": {"optimizer": {"params": {"fused": False}}},
     "unchecked": {"bf16": {"check_grad_overflow": False}},
     "overlap": {"zero_optimization": {"overlap_comm": True}},
-    "offload": {"optimizer": {"params": {"torch_adam": False, "fused": False}}, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
+    "offload": {"optimizer": {"params": {"torch_adam": False, "fused": None}}, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
     "compiled": {},  # the model's blocks, not a key
 }
 _SMALL, _LARGE = "1.5B, padded", "7.5B, padded"
@@ -209,9 +209,9 @@ def speed_configuration(stage, sequences, micro_batches, change):
 
 
 def _merged(config, change):
-    """A configuration with some keys changed, also inside of its sections."""
+    """A configuration with some keys changed, also inside of its sections; None takes a key away."""
     inside = {key: _merged(config.get(key, {}), value) if isinstance(value, dict) else value for key, value in change.items()}
-    return config | inside
+    return {key: value for key, value in (config | inside).items() if value is not None}
 
 
 def _speed_plan(sizes, counts, stages):

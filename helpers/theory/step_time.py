@@ -72,14 +72,15 @@ class StepTime:
         return sum(self.parts.values())
 
     @property
-    def busy_share(self) -> float:
-        """The part of the step in which the device works, or sends."""
-        return 1 - self.parts["launches"] / self.total
+    def work_share(self) -> float:
+        """The part of the step in which the device works; a message with no work beside it is not work."""
+        return 1 - (self.parts["launches"] + self.parts["messages"]) / self.total
 
     @property
     def launch_bound(self) -> bool:
-        """Whether the device waits for the host for a fifth of the step or more: then its time says little about the device."""
-        return self.busy_share < BUSY
+        """Whether the device does not work for a fifth of the step or more, and rather for its host than for messages: then the step's time says
+        little about the device."""
+        return self.work_share < BUSY and self.parts["launches"] > self.parts["messages"]
 
 
 def block_elementwise_bytes(batch: int, sequence: int, width: int, element_bytes: int, zero_3: bool = False) -> dict[str, int]:
