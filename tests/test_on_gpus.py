@@ -3,6 +3,7 @@
 import pytest
 from helpers import launch, models, theory
 from helpers.launcher.machine import gpu_count
+from helpers.measure import machine
 from helpers.measure.ledger import MODEL_STATES, Ledger
 from tests.support import configuration
 
@@ -146,3 +147,45 @@ def test_zeros_states_are_those_predicted_and_all_that_was_asked_for(stage):
         assert_nothing_was_missed(beyond, workspaces, barriers=1)
         predicted = theory.deepspeed_bytes(elements, zero_configuration(stage), ranks=ranks, rank=rank, device="cuda")
         assert {category: found[category] for category in MODEL_STATES} == {category: predicted[category] for category in MODEL_STATES}
+
+
+def clocked_steps(stage):
+    import deepspeed
+    import deepspeed.comm as comm
+    from helpers import corpus
+    from helpers.measure.clock import Clock
+
+    deepspeed.init_distributed()
+    model = models.build(models.GPT)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration(stage, overlap_comm=True))
+    rows = corpus.batch(0, comm.get_world_size(), 8, comm.get_rank(), comm.get_world_size(), engine.device)
+
+    def step():
+        engine.backward(engine(*rows))
+        engine.step()
+
+    step()
+    with Clock() as clock:
+        clock.watch(engine)
+        step()
+    return clock
+
+
+def test_a_clock_on_gpus_has_the_order_of_a_step():
+    """By CUDA's events: forward before backward before the optimizer, and every box within the clock's seconds."""
+    ranks = max(GPUS, 1)
+    for clock in launch(clocked_steps, ranks=ranks, arguments={"stage": 2}, device="cuda"):
+        first = {kind: (start, end) for kind, _, start, end in reversed(clock.boxes)}
+        order = [moment for kind in ("forward", "backward", "optimizer") for moment in first[kind]]
+        assert order == sorted(order) and clock.cost > 0
+        assert all(0 <= start <= end <= 1e3 * clock.seconds + 0.01 for *_, start, end in clock.milliseconds())
+        assert ranks == 1 or {"all-reduce", "reduce-scatter", "reduce"} & set(first)
+        assert clock.overlap("backward") is None or 0 <= clock.overlap("backward") <= 1
+
+
+def test_a_machines_constants_are_measured_on_its_gpus():
+    small = machine.Effort(256, (64, 128), 2**20, (1, 2, 64, 16), (2**10, 2**20), 0.01)
+    for found in launch(machine.constants, ranks=max(GPUS, 1), arguments={"effort": small}, device="cuda"):
+        assert found.asynchronous and set(found.misaligned) == set(found.matrix) == {"bf16", "fp32"}
+        assert (found.bandwidth is None) == (GPUS < 2) and found.launch > 0 and found.call > 0
+        assert theory.MachineConstants.from_dict(found.to_dict()) == found
