@@ -21,8 +21,8 @@ test: setup lint  ## set up, then run everything that CI runs
 test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less than a minute
 	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests notebooks/$(or $(LESSON),00)_*.ipynb $$($(BIN)/python tests/nbval_options.py)
 
-test-gpu: setup  ## on a machine with GPUs: execute every lesson there, four at a time; what does not depend on the device is checked
-	@$(BIN)/python -m pytest -n 4 $(SIDE_BY_SIDE) -rs tests/test_on_gpus.py tests/recording notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=300
+test-gpu: setup  ## on a machine with GPUs: execute every lesson there, six at a time; what does not depend on the device is checked
+	@$(BIN)/python -m pytest -n 6 $(SIDE_BY_SIDE) -rs tests/test_on_gpus.py tests/recording notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=300
 
 record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine's GPUs, into work/recorded/
 	@$(BIN)/python -m helpers.recording.record

@@ -19,7 +19,8 @@ def longest_sequence(text, way, limit, config):
     Args:
         text: (keys of transformers' GlmConfig, tokens of the first sequence).
         way: a `helpers.recording.table.LongText`.
-        limit: bytes: what torch's allocator may have of a GPU; on a CPU the ledger's limit.
+        limit: bytes: what torch's allocator may have of a GPU; on a CPU a ledger says afterwards whether a rank needed more, so that no rank stops
+            in the middle of a step while another waits for it.
 
     Returns:
         {"tried": [{"tokens": of the whole sequence, "peak": bytes of the step, on the rank that needed the most, "seconds"}], all of which
@@ -27,12 +28,11 @@ def longest_sequence(text, way, limit, config):
     """
     import deepspeed
     import torch
-    from helpers.measure.ledger import OutOfMemory
 
     deepspeed.init_distributed()
     _limit_memory(limit)
     tried = []
-    with _peaks(limit) as peak:
+    with _peaks() as peak:
         engine = _engine(text[0], way, config)
         tokens, grain = text[1], text[1] // 8
         try:
@@ -43,9 +43,12 @@ def longest_sequence(text, way, limit, config):
                 _step(engine, way, tokens)
                 _wait()
                 seconds = time.perf_counter() - started
-                tried.append({"tokens": tokens, "peak": _most(peak()), "seconds": seconds})  # the same on all ranks, which go on with the same
+                most = _most(peak())  # the same on all ranks, which go on with the same
+                if most > limit:
+                    raise torch.OutOfMemoryError(f"out of memory: a rank needed {most:,} bytes, of {limit:,}")
+                tried.append({"tokens": tokens, "peak": most, "seconds": seconds})
                 tokens = _next(tried, limit, grain)
-        except (torch.OutOfMemoryError, OutOfMemory) as error:
+        except torch.OutOfMemoryError as error:
             return {"tried": tried, "failed": tokens, "words": str(error).splitlines()[0]}
 
 
@@ -65,12 +68,12 @@ def _next(tried, limit, grain):
 
 
 @contextmanager
-def _peaks(limit):
-    """A function that returns the most bytes since its last call: by torch's allocator on a GPU, by a ledger that has the limit on a CPU."""
+def _peaks():
+    """A function that returns the most bytes since its last call: by torch's allocator on a GPU, by a ledger on a CPU."""
     if "cuda" not in _device():
         from helpers.measure.ledger import Ledger
 
-        with Ledger(limit=limit) as ledger:
+        with Ledger() as ledger:
             yield lambda: ledger.snapshot("step").peak
         return
     import torch
