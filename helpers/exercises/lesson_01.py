@@ -1,9 +1,179 @@
-"""Answers of lesson 01, and the mistakes that people make there."""
+"""Answers of lesson 01: counting what autograd keeps, the order of a Llama block, and formulas; and the mistakes that people make there."""
 
-from helpers import theory
-from helpers.exercises.engine import Exercise
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from helpers import models, theory
+from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess as guess
 from helpers.models import GPTSize
+
+
+class _Calls(nn.Module):
+    """A function of a layer's parts and its input, as a module."""
+
+    def __init__(self, parts, function):
+        super().__init__()
+        self.parts, self.function = parts, function
+
+    def forward(self, x):
+        return self.function(self.parts, x)
+
+
+def _thrice(maps, x):
+    return sum(one(x) for one in maps)
+
+
+def _first_channels(parts, x):
+    return F.gelu(x[..., : x.shape[-1] // 2])
+
+
+def _halves_of_one(parts, x):
+    left, right = parts(x).chunk(2, -1)
+    return left * right
+
+
+def _by_hand(parts, x):
+    return x @ parts.weight.T
+
+
+def _kept_bytes(function, seed):
+    """What is kept in modules of random sizes that each have their own trap; inputs are the rank's own."""
+    import deepspeed.comm as comm
+
+    random = torch.Generator().manual_seed(1000 * seed + comm.get_rank())
+    rows, inputs, outputs, dtype = 3 + seed % 4, 2 * (4 + seed % 5), 6 + seed % 3, (torch.float32, torch.bfloat16)[seed % 2]
+    x = torch.randn(2, rows, inputs, generator=random).to(dtype).requires_grad_()
+    modules = {
+        "a linear map": nn.Linear(inputs, outputs),
+        "three linear maps of one input": _Calls(nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(3)), _thrice),
+        "x @ weight.T": _Calls(nn.Linear(inputs, outputs, bias=False), _by_hand),
+        "a GELU of half of the channels": _Calls(nn.Identity(), _first_channels),
+        "two halves of one result, multiplied": _Calls(nn.Linear(inputs, 2 * outputs), _halves_of_one),
+        "a sum of two inputs": _Calls(nn.Identity(), lambda parts, x: x + x),
+        "a block": models.Block(GPTSize(width=inputs, heads=2)),
+    }
+    return {f"bytes kept by {name}": function(module.to(dtype), x) for name, module in modules.items()}
+
+
+def _counter(key="storage", size="storage", leaves_out="storages", input_counts=True):
+    """A count that makes the mistake that is named; without one it is right."""
+    keys = {"storage": lambda tensor: tensor.untyped_storage().data_ptr(), "tensor": lambda tensor: (tensor.data_ptr(), tensor.shape)}
+    sizes = {
+        "storage": lambda tensor: tensor.untyped_storage().nbytes(),
+        "tensor": lambda tensor: tensor.numel() * tensor.element_size(),
+        "elements": lambda tensor: tensor.untyped_storage().nbytes() // tensor.element_size(),
+    }
+
+    def kept_bytes(module, *inputs):
+        known = {"storages": [keys["storage"](one) for one in module.parameters()], "nothing": []}.get(leaves_out, list(map(id, module.parameters())))
+        known += [] if input_counts else [keys["storage"](one) for one in inputs]
+        kept, order = {}, iter(range(10**6))
+
+        def pack(tensor):
+            if (id(tensor) if leaves_out == "tensors" else keys["storage"](tensor)) not in known:
+                kept[next(order) if key == "none" else keys[key](tensor)] = sizes[size](tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            module(*inputs)
+        return sum(kept.values())
+
+    return kept_bytes
+
+
+kept_bytes = Build(
+    "kept_bytes",
+    _kept_bytes,
+    mistakes={
+        "that is the number of elements: count bytes": _counter(size="elements"),
+        "a tensor that several operations keep is in memory once: count each storage once": _counter(key="none"),
+        "the parameters are in memory anyway: leave their storages out": _counter(leaves_out="nothing"),
+        "`weight.T` is a tensor of its own that looks into the weight's storage: compare storages, not tensors": _counter(leaves_out="tensors"),
+        "a view keeps its whole storage alive: count `untyped_storage().nbytes()`": _counter(size="tensor"),
+        "two views of one storage are in memory once: count storages, not tensors": _counter(key="tensor"),
+        "the input counts too: the weight's gradient is computed from it": _counter(input_counts=False),
+    },
+    praise="storages are what memory holds, and tensors are views of them",
+)
+
+
+def _shape(seed):
+    """(heads, key-value heads, width, hidden) of a small Llama block; several query heads share a key-value head, and there are several of these."""
+    heads, kv_heads = ((4, 2), (6, 3), (6, 2))[seed % 3]
+    return heads, kv_heads, heads * (4 + 2 * (seed % 2)), 10 + seed % 7
+
+
+def _llama_block(function, seed):
+    """Output, gradients and kept bytes of a block whose rows are the rank's own."""
+    import deepspeed.comm as comm
+
+    heads, kv_heads, width, hidden = _shape(seed)
+    parts = models.LlamaParts(width, heads, kv_heads, hidden)
+    with torch.no_grad():  # gains that are not one
+        for norm in (parts.attention_norm, parts.feed_forward_norm):
+            norm.weight += torch.rand(width)
+    random = torch.Generator().manual_seed(1000 * seed + comm.get_rank())
+    x = torch.randn(2, 5 + seed % 4, width, generator=random, requires_grad=True)
+    after = function(parts, x)
+    found = {"the block's output": after.detach().clone()}
+    after.square().mean().backward()
+    found |= {"the gradient of the input": x.grad, "the gradient of the keys' matrix": parts.k.weight.grad}
+    return found | {"bytes kept for the backward pass": _counter()(_Calls(parts, function), x)}
+
+
+def _block(positions="q and k", groups="kernel", causal=True, adds=True, second="sum", gated="gate", activation=F.silu, split="", norm="before"):
+    """A block that makes the mistake that is named; without one it is right."""
+
+    def heads_of(rows, width):
+        B, T, _ = rows.shape
+        return rows.view(B, -1, T, width) if split == "heads first" else rows.view(B, T, -1, width).transpose(1, 2)
+
+    def attention(parts, y):
+        q, k, v = (heads_of(one(y), y.shape[-1] // parts.heads) for one in (parts.q, parts.k, parts.v))
+        q, k = (models.rotated(one) if positions else one for one in (q, k))
+        v = models.rotated(v) if positions == "q, k and v" else v
+        if groups != "kernel":
+            times = parts.heads // parts.kv_heads
+            k, v = (one.repeat(1, times, 1, 1) if groups == "tiled" else one.repeat_interleave(times, 1) for one in (k, v))
+        result = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=groups == "kernel")
+        return parts.out(result.transpose(1, 2).flatten(2))
+
+    def feed_forward(parts, y):
+        gate, up = (parts.gate(y), parts.up(y)) if gated == "gate" else (parts.up(y), parts.gate(y))
+        return parts.down(activation(gate) * up)
+
+    def llama_block(parts, x_BTC):
+        if norm == "after":
+            x_BTC = parts.attention_norm(x_BTC + attention(parts, x_BTC))
+            return parts.feed_forward_norm(x_BTC + feed_forward(parts, x_BTC))
+        attended = attention(parts, parts.attention_norm(x_BTC))
+        between = x_BTC + attended if adds else attended
+        return between + feed_forward(parts, parts.feed_forward_norm(between if second == "sum" else x_BTC))
+
+    return llama_block
+
+
+llama_block = Build(
+    "llama_block",
+    _llama_block,
+    mistakes={
+        "positions are missing: rotate queries and keys": _block(positions=""),
+        "values carry contents, not positions: rotate queries and keys only": _block(positions="q, k and v"),
+        "neighbouring query heads share a key-value head, 0 and 1 the first: tiling the heads pairs others": _block(groups="tiled"),
+        "a token sees the tokens after it: is_causal=True": _block(causal=False),
+        "attention's result is added to its input: the residual connection is missing": _block(adds=False),
+        "the second sub-layer reads the sum after attention, not the block's input": _block(second="input"),
+        "`silu` is for the gate; `up` is multiplied as it is": _block(gated="up"),
+        "the gate's function is SiLU, not GELU": _block(activation=F.gelu),
+        "the channels of a linear map's result are (heads, head width): view as (B, T, heads, D), then transpose": _block(split="heads first"),
+        "Llama normalises what a sub-layer reads, not the sum": _block(norm="after"),
+        "repeated keys and values are copies, and are kept: give the kernel the few heads, with enable_gqa=True": _block(groups="repeated"),
+    },
+    praise="three changes to GPT-2's block, and none of them touches the residual stream",
+)
 
 untied_parameters = Exercise(
     reference=lambda vocabulary, context, width, layers: theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + vocabulary * width,
@@ -27,15 +197,6 @@ untied_parameters = Exercise(
     },
     praise="the head no longer borrows the embedding's matrix, so that matrix is there twice",
 )
-gated_feed_forward_parameters = Exercise(
-    reference=lambda width, hidden: 3 * width * hidden,
-    cases=({"width": 64, "hidden": 176}, {"width": 4096, "hidden": 11008}),
-    mistakes={
-        "count the gate's matrix too": lambda width, hidden: 2 * width * hidden,
-        "these maps have no biases": lambda width, hidden: 3 * width * hidden + 2 * hidden + width,
-    },
-    praise="the gate is a map of its own beside up and down, and as wide as they are",
-)
 crossover_length = Exercise(
     reference=lambda width, heads: 9 * width / heads,
     cases=({"width": 64, "heads": 4}, {"width": 768, "heads": 12}, {"width": 12288, "heads": 96}),
@@ -45,4 +206,33 @@ crossover_length = Exercise(
         "the GELU's output is kept as well as its input": lambda width, heads: 5 * width / heads,
     },
     praise="the attention matrices grow with the square of the length and all the rest with the length, so they meet once",
+)
+equal_hidden = Exercise(
+    reference=lambda width: 8 * width / 3,
+    cases=({"width": 64}, {"width": 4096}, {"width": 12288}),
+    mistakes={
+        "that is the hidden width of two maps; the gate makes three": lambda width: 4 * width,
+        "three maps of width x hidden are to have as many weights as two of width x 4 width": lambda width: 4 * width / 3,
+        "more maps need a smaller hidden width, not a larger one": lambda width: 6 * width,
+    },
+    praise="two thirds of four widths, as Shazeer chose it",
+)
+affordable_parameters = Exercise(
+    reference=lambda flops_per_second, seconds, tokens_per_parameter: math.sqrt(flops_per_second * seconds / (6 * tokens_per_parameter)),
+    cases=(
+        {"flops_per_second": 3.2e15, "seconds": 864_000, "tokens_per_parameter": 20},
+        {"flops_per_second": 4e14, "seconds": 86_400, "tokens_per_parameter": 200},
+    ),
+    mistakes={
+        "parameters and tokens both grow: 6 N D with D in proportion to N is a square": lambda flops_per_second, seconds, tokens_per_parameter: (
+            flops_per_second * seconds / (6 * tokens_per_parameter)
+        ),
+        "2 N is the forward pass alone: a step takes 6": lambda flops_per_second, seconds, tokens_per_parameter: math.sqrt(
+            flops_per_second * seconds / (2 * tokens_per_parameter)
+        ),
+        "that is the number of tokens": lambda flops_per_second, seconds, tokens_per_parameter: math.sqrt(
+            flops_per_second * seconds * tokens_per_parameter / 6
+        ),
+    },
+    praise="four times the budget pays for twice the parameters on twice the tokens",
 )

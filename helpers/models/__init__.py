@@ -1,4 +1,5 @@
-"""The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`)."""
+"""The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`), the
+parts of a Llama block (`llama`)."""
 
 from helpers.models.factories import build, build_transformers, module_sizes
 from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, checkpointed, elements_by_kind, rehearsed, with_adapters
@@ -20,6 +21,7 @@ from helpers.models.gpt import (
     explicit_attention,
     next_token_loss,
 )
+from helpers.models.llama import LlamaParts, rotated
 
 __all__ = [
     "ADAPTED",
@@ -35,6 +37,7 @@ __all__ = [
     "GPTSize",
     "Head",
     "Linear",
+    "LlamaParts",
     "NextTokenLoss",
     "TINY",
     "TINY_CHATGLM",
@@ -49,5 +52,6 @@ __all__ = [
     "module_sizes",
     "next_token_loss",
     "rehearsed",
+    "rotated",
     "with_adapters",
 ]

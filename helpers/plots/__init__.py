@@ -4,17 +4,21 @@ from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_
 from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
+from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.style import LOOK, Plot
+from helpers.plots.tables import table
 from helpers.plots.timeline import timeline
 
 __all__ = [
     "LOOK",
     "Plot",
+    "by_depth",
     "byte_bars",
     "contributors",
     "curves",
     "gathered_over_time",
     "grouped_bars",
+    "kept_tensors",
     "memory_bars",
     "memory_over_time",
     "phases",
@@ -22,6 +26,8 @@ __all__ = [
     "rank_contents",
     "roofline",
     "share_bars",
+    "table",
     "time_bars",
     "timeline",
+    "transformer",
 ]

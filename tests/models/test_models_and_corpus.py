@@ -104,3 +104,18 @@ def test_targets_are_the_next_tokens():
 def test_batches_that_cannot_be_cut_are_refused(sequences, rank, ranks, word):
     with pytest.raises(ValueError, match=word):
         corpus.batch(0, sequences, 8, rank, ranks)
+
+
+def test_rotated_queries_and_keys_know_their_distance_only():
+    random = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 1, 1, 8, generator=random) for _ in range(2))
+
+    def score(place, other):
+        return (models.rotated(query, first=place) * models.rotated(key, first=other)).sum()
+
+    assert torch.allclose(score(7, 3), score(104, 100), atol=1e-5) and not torch.allclose(score(7, 3), score(7, 2), atol=1e-3)
+
+
+def test_parts_of_a_llama_block_must_fit_each_other():
+    with pytest.raises(ValueError, match="multiple"):
+        models.LlamaParts(64, 4, 3, 160)

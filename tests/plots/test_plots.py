@@ -41,6 +41,20 @@ FIGURES = {
         plots.time_bars({"predicted": {"products": 0.2, "messages": 0.05, "launches": 0.0}, "clock": 0.3}, "Title"),
         "Title. predicted 250 milliseconds (products 200, messages 50); clock 300 milliseconds.",
     ),
+    "a transformer": (
+        plots.transformer({"embedding": "5 %", "norm": "", "attention": "33 %", "feed-forward": "62 %", "head": "tied"}, 12, "Title"),
+        "Title. embedding; in each block norm, attention, add, norm, feed-forward, add; norm; head; 12 blocks. embedding 5 %, attention 33 %",
+    ),
+    "kept tensors": (
+        plots.kept_tensors(
+            {"GPT-2": [{"layer": "norm", "tensor": "x", "size": 1}, {"layer": "attention", "tensor": "q, k, v", "size": 3}]}, "Title", "units"
+        ),
+        "Title, units. GPT-2 4 (x 1, q, k, v 3).",
+    ),
+    "by depth": (
+        plots.by_depth({"vanishing": [1e-9, 1e-4, 0.9], "gone": [0.0, float("nan"), 1.0]}, "Title", "norm"),
+        "norm: vanishing 10^-9 in the first block, 10^0 in the last; gone 0.0 in the first block, 10^0 in the last",
+    ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
 

@@ -1,0 +1,128 @@
+"""Schematics of a transformer: its layers along the residual stream, and what a block keeps, each tensor as wide as it is large."""
+
+from __future__ import annotations
+
+from math import isfinite, log10
+
+import matplotlib
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from helpers.plots.style import LINES, MARKERS, STYLE, Plot, new_figure
+
+LAYERS = {  # colour and hatch by kind of layer; Okabe and Ito's colours
+    "embedding": ("#CC79A7", ""),
+    "norm": ("#999999", "xx"),
+    "attention": ("#56B4E9", ""),
+    "feed-forward": ("#E69F00", ".."),
+    "head": ("#CC79A7", ""),
+}
+LETTER = 0.011  # of the widest row: room that a letter needs; a label without room stands above or below its box
+
+
+def transformer(shares, blocks, title):
+    """A GPT's layers from left to right along the residual stream; a frame around what is repeated.
+
+    Args:
+        shares: {"embedding", "norm", "attention", "feed-forward", "head": words below the layer's box, such as a share of the parameters}.
+        blocks: how often the block is repeated.
+        title: what the figure shows.
+    """
+    if missing := set(LAYERS) - set(shares):
+        raise ValueError(f"words are missing for {', '.join(sorted(missing))}")
+    stream, above = 0.0, 1.35
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 3.1))
+        axes.plot([0.2, 14.6], [stream, stream], color="black", linewidth=2.5, zorder=1)
+        axes.annotate("", (14.9, stream), (14.4, stream), arrowprops={"arrowstyle": "-|>", "color": "black", "linewidth": 2})
+        for text, place, side in (("token\nids", 0.1, "right"), ("logits", 15.0, "left")):
+            axes.text(place, stream, text, ha=side, va="center")
+        _box(axes, "embedding", 1.3, stream, shares["embedding"], "embedding", width=1.6)
+        for start, layer in ((3.0, "attention"), (7.4, "feed-forward")):
+            _branch(axes, start, layer, stream, above, shares)
+        frame = FancyBboxPatch((2.6, -0.75), 8.9, 3.35, boxstyle="round,pad=0.05", fill=False, linestyle="--", edgecolor="black")
+        axes.add_patch(frame)
+        axes.text(11.4, 2.55, f"block, {blocks} times", ha="right", va="top", fontsize=9)
+        axes.text(5.2, stream - 0.25, "residual stream", ha="center", va="top", fontsize=9, style="italic")
+        _box(axes, "norm", 12.3, stream, "", "norm")
+        _box(axes, "head", 13.6, stream, shares["head"], "head")
+        axes.set(title=title, xlim=(-0.8, 16), ylim=(-0.95, 2.75), xticks=[], yticks=[])
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+    order = "embedding; in each block norm, attention, add, norm, feed-forward, add; norm; head"
+    said = ", ".join(f"{layer} {words}" for layer, words in shares.items() if words).replace("\n", " ")
+    return Plot(figure, f"{title}. {order}; {blocks} blocks. {said}.")
+
+
+def _box(axes, layer, x, y, words, label, width=1.15):
+    colour, hatch = LAYERS[layer]
+    axes.add_patch(Rectangle((x - width / 2, y - 0.3), width, 0.6, facecolor=colour, hatch=hatch, edgecolor="white", zorder=2))
+    boxed = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if hatch else None
+    axes.text(x, y, label, ha="center", va="center", fontsize=8, zorder=3, bbox=boxed)
+    axes.text(x, y - 0.38, words, ha="center", va="top", fontsize=8, zorder=3)
+
+
+def _branch(axes, start, layer, stream, above, shares):
+    """A sub-layer beside the stream: it reads a normalised copy, and its result is added."""
+    arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 1}
+    axes.plot([start, start, start + 0.3], [stream, above, above], color="black", linewidth=1)
+    axes.plot([start + 0.3, start + 3.4], [above, above], color="black", linewidth=1)
+    axes.annotate("", (start + 3.4, stream + 0.2), (start + 3.4, above), arrowprops=arrow)
+    _box(axes, "norm", start + 0.85, above, shares["norm"], "norm", width=0.9)
+    _box(axes, layer, start + 2.35, above, shares[layer], layer, width=1.5)
+    axes.text(start + 3.4, stream, "+", ha="center", va="center", zorder=4, bbox={"boxstyle": "circle,pad=0.15", "facecolor": "white"})
+
+
+def kept_tensors(blocks, title, unit):
+    """What blocks keep for the backward pass, on one axis: a row per block, a box per tensor, as wide as the tensor is large.
+
+    Args:
+        blocks: {block: [{"layer": "norm", "attention" or "feed-forward", "tensor": label, "size": in the unit}]}, in the order of the forward pass.
+        title: what the figure shows.
+        unit: of the sizes, for the axis.
+    """
+    widest = max(sum(box["size"] for box in row) for row in blocks.values())
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.95 * len(blocks)))
+        for place, (_, row) in enumerate(blocks.items()):
+            at = 0.0
+            for index, box in enumerate(row):
+                colour, hatch = LAYERS[box["layer"]]
+                axes.add_patch(Rectangle((at, place - 0.3), box["size"], 0.6, facecolor=colour, hatch=hatch, edgecolor="white", linewidth=1.5))
+                wide = box["size"] / widest > LETTER * len(box["tensor"]) + 0.005
+                below = 0.0 if wide else (0.36, -0.36)[index % 2]
+                patch = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if wide and hatch else None
+                align = "center" if wide else ("top", "bottom")[index % 2]
+                axes.text(at + box["size"] / 2, place + below, box["tensor"], ha="center", va=align, fontsize=8, bbox=patch)
+                at += box["size"]
+            axes.text(at + 0.01 * widest, place, f"{at:,.3g}", va="center", fontsize=9)
+        axes.set(title=title, xlabel=unit, xlim=(0, 1.08 * widest), ylim=(len(blocks) - 0.35, -0.65))
+        axes.set_yticks(range(len(blocks)), list(blocks))
+        axes.grid(False)
+        used = [layer for layer in LAYERS if any(box["layer"] == layer for row in blocks.values() for box in row)]
+        looks = [Rectangle((0, 0), 1, 1, facecolor=LAYERS[layer][0], hatch=LAYERS[layer][1], edgecolor="white", label=layer) for layer in used]
+        axes.legend(handles=looks, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = []
+    for name, row in blocks.items():
+        boxes = ", ".join(f"{box['tensor']} {box['size']:,.3g}" for box in row)
+        said.append(f"{name} {sum(box['size'] for box in row):,.3g} ({boxes})")
+    return Plot(figure, f"{title}, {unit}. {'; '.join(said)}.".replace("\n", " "))
+
+
+def by_depth(lines, title, y):
+    """A positive number of every block on a logarithmic axis, for instance the norm of its gradient: {line: [number of every block]}.
+
+    A number that is not finite, or zero, has no place on the axis and is left out.  The sentence gives the powers of ten of the first and last block.
+    """
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        for index, (name, numbers) in enumerate(lines.items()):
+            drawn = [(place, number) for place, number in enumerate(numbers, 1) if isfinite(number) and number > 0]
+            look = {"color": LINES[index % len(LINES)], "marker": MARKERS[index % len(MARKERS)], "markersize": 3, "linewidth": 1.2}
+            axes.plot(*zip(*drawn), label=name, **look)
+        axes.set(title=title, xlabel="block", ylabel=y, yscale="log")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+    def power(number):
+        return f"10^{round(log10(number))}" if isfinite(number) and number > 0 else str(number)
+
+    said = "; ".join(f"{name} {power(numbers[0])} in the first block, {power(numbers[-1])} in the last" for name, numbers in lines.items())
+    return Plot(figure, f"{title}. {y}: {said}.".replace("\n", " "))
