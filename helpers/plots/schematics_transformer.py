@@ -96,6 +96,8 @@ def kept_tensors(blocks, title, unit):
             axes.text(at + 0.01 * widest, place, f"{at:,.3g}", va="center", fontsize=9)
         axes.set(title=title, xlabel=unit, xlim=(0, 1.08 * widest), ylim=(len(blocks) - 0.35, -0.65))
         axes.set_yticks(range(len(blocks)), list(blocks))
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
         axes.grid(False)
         used = [layer for layer in LAYERS if any(box["layer"] == layer for row in blocks.values() for box in row)]
         looks = [Rectangle((0, 0), 1, 1, facecolor=LAYERS[layer][0], hatch=LAYERS[layer][1], edgecolor="white", label=layer) for layer in used]
@@ -107,22 +109,38 @@ def kept_tensors(blocks, title, unit):
     return Plot(figure, f"{title}, {unit}. {'; '.join(said)}.".replace("\n", " "))
 
 
-def by_depth(lines, title, y):
-    """A positive number of every block on a logarithmic axis, for instance the norm of its gradient: {line: [number of every block]}.
+def by_depth(panels, title, y):
+    """A positive number at every depth, for instance the norm of a gradient: {panel: {line: [number at every depth]}}, on one logarithmic axis.
 
-    A number that is not finite, or zero, has no place on the axis and is left out.  The sentence gives the powers of ten of the first and last block.
+    A number that is not finite, or zero, has no place on the axis and is left out.  The sentence gives the powers of ten at both ends.
     """
+    lines = list(dict.fromkeys(name for panel in panels.values() for name in panel))
+    drawn = {
+        panel: {name: {at: one for at, one in enumerate(numbers) if _has_place(one)} for name, numbers in of.items()} for panel, of in panels.items()
+    }
+    heights = [one for of in drawn.values() for places in of.values() for one in places.values()]
     with matplotlib.style.context(STYLE):
-        figure, axes = new_figure()
-        for index, (name, numbers) in enumerate(lines.items()):
-            drawn = [(place, number) for place, number in enumerate(numbers, 1) if isfinite(number) and number > 0]
-            look = {"color": LINES[index % len(LINES)], "marker": MARKERS[index % len(MARKERS)], "markersize": 3, "linewidth": 1.2}
-            axes.plot(*zip(*drawn), label=name, **look)
-        axes.set(title=title, xlabel="block", ylabel=y, yscale="log")
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        figure, axes = new_figure(max(len(panels), 2), figsize=(9, 3.4))
+        for one, (panel, of) in zip(axes, drawn.items()):
+            for name, places in of.items():
+                index = lines.index(name)
+                look = {"color": LINES[index % len(LINES)], "marker": MARKERS[index % len(MARKERS)], "markersize": 3, "linewidth": 1.2}
+                one.plot(list(places), list(places.values()), label=name, **look)
+            one.set(title=panel, xlabel="depth, in blocks", yscale="log", ylim=(min(heights) / 10, 10 * max(heights)))
+        axes[0].set_ylabel(y)
+        figure.suptitle(title, fontsize=11)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center")
 
     def power(number):
-        return f"10^{round(log10(number))}" if isfinite(number) and number > 0 else str(number)
+        return f"10^{round(log10(number))}" if _has_place(number) else f"{number:g}"
 
-    said = "; ".join(f"{name} {power(numbers[0])} in the first block, {power(numbers[-1])} in the last" for name, numbers in lines.items())
-    return Plot(figure, f"{title}. {y}: {said}.".replace("\n", " "))
+    said = []
+    for panel, of in panels.items():
+        ends = (f"{name} {power(numbers[0])} to {power(numbers[-1])}" for name, numbers in of.items())
+        said.append(f"{panel}: {', '.join(ends)}")
+    return Plot(figure, f"{title}. {y}, from the first block to the last: {'; '.join(said)}.".replace("\n", " "))
+
+
+def _has_place(number):
+    return isfinite(number) and number > 0

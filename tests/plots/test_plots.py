@@ -52,8 +52,8 @@ FIGURES = {
         "Title, units. GPT-2 4 (x 1, q, k, v 3).",
     ),
     "by depth": (
-        plots.by_depth({"vanishing": [1e-9, 1e-4, 0.9], "gone": [0.0, float("nan"), 1.0]}, "Title", "norm"),
-        "norm: vanishing 10^-9 in the first block, 10^0 in the last; gone 0.0 in the first block, 10^0 in the last",
+        plots.by_depth({"one": {"vanishing": [1e-9, 1e-4, 0.9]}, "two": {"vanishing": [0.0, 1.0], "gone": [float("nan"), 0.01]}}, "Title", "norm"),
+        "norm, from the first block to the last: one: vanishing 10^-9 to 10^0; two: vanishing 0 to 10^0, gone nan to 10^-2.",
     ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
