@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
-from helpers import models, theory
+from helpers import models
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess as guess
 from helpers.models import GPTSize
@@ -175,28 +175,6 @@ llama_block = Build(
     praise="three changes to GPT-2's block, and none of them touches the residual stream",
 )
 
-untied_parameters = Exercise(
-    reference=lambda vocabulary, context, width, layers: theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + vocabulary * width,
-    cases=(
-        {"vocabulary": 256, "context": 64, "width": 64, "layers": 4},
-        {"vocabulary": 50257, "context": 1024, "width": 768, "layers": 12},
-    ),
-    mistakes={
-        "that is the tied model; an untied head has a matrix of its own": lambda vocabulary, context, width, layers: theory.gpt_parameters(
-            GPTSize(vocabulary, context, width, layers, 1)
-        ),
-        "the head scores tokens, not positions": lambda vocabulary, context, width, layers: (
-            theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + (vocabulary + context) * width
-        ),
-        "this head has no bias": lambda vocabulary, context, width, layers: (
-            theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + vocabulary * width + vocabulary
-        ),
-        "the norm before the head has 2 h parameters": lambda vocabulary, context, width, layers: (
-            theory.gpt_parameters(GPTSize(vocabulary, context, width, layers, 1)) + vocabulary * width - 2 * width
-        ),
-    },
-    praise="the head no longer borrows the embedding's matrix, so that matrix is there twice",
-)
 crossover_length = Exercise(
     reference=lambda width, heads: 9 * width / heads,
     cases=({"width": 64, "heads": 4}, {"width": 768, "heads": 12}, {"width": 12288, "heads": 96}),
@@ -206,16 +184,6 @@ crossover_length = Exercise(
         "the GELU's output is kept as well as its input": lambda width, heads: 5 * width / heads,
     },
     praise="the attention matrices grow with the square of the length and all the rest with the length, so they meet once",
-)
-equal_hidden = Exercise(
-    reference=lambda width: 8 * width / 3,
-    cases=({"width": 64}, {"width": 4096}, {"width": 12288}),
-    mistakes={
-        "that is the hidden width of two maps; the gate makes three": lambda width: 4 * width,
-        "three maps of width x hidden are to have as many weights as two of width x 4 width": lambda width: 4 * width / 3,
-        "more maps need a smaller hidden width, not a larger one": lambda width: 6 * width,
-    },
-    praise="two thirds of four widths, as Shazeer chose it",
 )
 affordable_parameters = Exercise(
     reference=lambda flops_per_second, seconds, tokens_per_parameter: math.sqrt(flops_per_second * seconds / (6 * tokens_per_parameter)),

@@ -22,7 +22,7 @@ class LlamaParts(nn.Module):
     def __init__(self, width, heads, kv_heads, hidden):
         super().__init__()
         if width % heads or heads % kv_heads:
-            raise ValueError(f"width {width} must be a multiple of heads {heads}, and those of kv_heads {kv_heads}")
+            raise ValueError(f"{width=} must be a multiple of {heads=}, and that one of {kv_heads=}")
         self.heads, self.kv_heads = heads, kv_heads
         self.attention_norm = nn.RMSNorm(width, eps=1e-5)
         self.q = nn.Linear(width, width, bias=False)
