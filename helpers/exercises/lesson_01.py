@@ -64,6 +64,7 @@ def _counter(key="storage", size="storage", leaves_out="storages", input_counts=
     sizes = {
         "storage": lambda tensor: tensor.untyped_storage().nbytes(),
         "tensor": lambda tensor: tensor.numel() * tensor.element_size(),
+        "numel": lambda tensor: tensor.numel(),
         "elements": lambda tensor: tensor.untyped_storage().nbytes() // tensor.element_size(),
     }
 
@@ -89,6 +90,7 @@ kept_bytes = Build(
     _kept_bytes,
     mistakes={
         "that is the number of elements: count bytes": _counter(size="elements"),
+        "that is the number of a view's elements: count the bytes of its storage": _counter(size="numel"),
         "a tensor that several operations keep is in memory once: count each storage once": _counter(key="none"),
         "the parameters are in memory anyway: leave their storages out": _counter(leaves_out="nothing"),
         "`weight.T` is a tensor of its own that looks into the weight's storage: compare storages, not tensors": _counter(leaves_out="tensors"),
