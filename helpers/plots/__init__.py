@@ -1,17 +1,17 @@
-"""The course's figures, drawn from plain data.  Each comes with a sentence that holds its key numbers."""
-
-from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
+"""The course's figures, drawn from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
 from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
+from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.style import LOOK, Plot
-from helpers.plots.tables import table
+from helpers.plots.tables import Table, table
 from helpers.plots.timeline import timeline
 
 __all__ = [
     "LOOK",
     "Plot",
+    "Table",
     "by_depth",
     "byte_bars",
     "contributors",
@@ -24,6 +24,8 @@ __all__ = [
     "phases",
     "pipeline_timeline",
     "rank_contents",
+    "rank_grid",
+    "ring",
     "roofline",
     "share_bars",
     "table",

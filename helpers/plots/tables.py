@@ -32,12 +32,14 @@ class Table:
 
 
 def words(value):
-    """Whole numbers with separators, others with three digits, True and False as yes and no, nothing for None."""
+    """Whole numbers and large ones with separators, others with three digits, True and False as yes and no, nothing for None."""
     if value is None or isinstance(value, bool):
         return {None: "", True: "yes", False: "no"}[value]
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
+    return str(value)
 
 
 def table(rows, title=""):
