@@ -1,8 +1,139 @@
-"""Answers of lesson 03, and the mistakes that people make there."""
+"""Answers of lesson 03: a ring all-reduce, what communication costs, and the mistakes that people make there."""
 
+import torch
 from helpers import theory
-from helpers.exercises.engine import Exercise, RankExercise
-from helpers.exercises.guesses import guess as guess
+from helpers.exercises.engine import Build, Exercise, RankExercise
+from helpers.exercises.guesses import guess
+
+__all__ = ["all_numbers", "bus_bandwidth", "even_size", "exchange", "guess", "hierarchical_seconds", "naive_all_reduce_bytes", "ring_all_reduce"]
+
+
+def _own(seed, elements):
+    """This rank's own random numbers."""
+    import deepspeed.comm as comm
+
+    return torch.randn(elements, generator=torch.Generator().manual_seed(1000 * seed + comm.get_rank()))
+
+
+def _swap(outgoing, incoming, right=1):
+    """Send to the neighbour that many ranks to the right, and receive from the one to the left, at once."""
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    send = dist.P2POp(dist.isend, outgoing, (rank + right) % ranks)
+    receive = dist.P2POp(dist.irecv, incoming, (rank - right) % ranks)
+    for request in dist.batch_isend_irecv([send, receive]):
+        request.wait()
+
+
+# ------------------------------------------------------------------------------------------------------------------- one exchange
+
+
+def _exchanged(function, seed):
+    """A small message and one of a megabyte, which no buffer holds."""
+    found = {}
+    for elements in (5 + seed % 5, 250_000 + seed % 100):
+        outgoing, incoming = _own(seed, elements), torch.zeros(elements)
+        function(outgoing, incoming)
+        found |= {f"incoming, {elements:,} elements": incoming, f"outgoing, {elements:,} elements": outgoing}
+    return found
+
+
+def _into_another(outgoing, incoming):
+    _swap(outgoing, torch.empty_like(incoming))
+
+
+exchange = Build(
+    "exchange",
+    _exchanged,
+    mistakes={
+        "that went to the left and came from the right: the right neighbour has the next higher rank": lambda outgoing, incoming: _swap(
+            outgoing, incoming, right=-1
+        ),
+        "that is this rank's own tensor: the left neighbour's must be received": lambda outgoing, incoming: incoming.copy_(outgoing),
+        "nothing has arrived in `incoming`: receive into that very tensor, and wait": _into_another,
+    },
+    praise="sent and received at once, so that nobody waits for one who is waiting too",
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- the ring
+
+
+def _summed_in_a_ring(function, seed):
+    """Three sizes: one that divides by the ranks, one that does not, and one of which `chunk` makes fewer parts than there are ranks."""
+    import deepspeed.comm as comm
+
+    found, ranks = {}, comm.get_world_size()
+    for elements in (ranks * (2 + seed % 7), ranks * (20 + seed % 50) + 1 + seed % (ranks - 1 or 1), 9):
+        sizes, mine = [], _own(seed, elements)
+
+        def counted(outgoing, incoming, sizes=sizes):
+            sizes.append(outgoing.numel())
+            _swap(outgoing, incoming)
+
+        function(mine, counted)
+        found[f"the number of exchanges, {elements} elements"] = len(sizes)
+        found[f"no exchange carries more than 1/{ranks}, rounded up, {elements} elements"] = max(sizes, default=0) <= -(-elements // ranks)
+        found[f"the tensor, {elements} elements"] = mine
+    return found
+
+
+def _ring(halves=2, second="copies", divides=False, in_place=True, remainder="included", sends="what was added to", exchanges="ranks - 1"):
+    """A ring that makes the mistake that is named; without one it is right."""
+
+    def ring_all_reduce(tensor, exchange):
+        import torch.distributed as dist
+
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        whole = tensor if in_place else tensor.clone()
+        parts = whole.tensor_split(ranks) if remainder == "included" else whole[: len(whole) // ranks * ranks].tensor_split(ranks)
+        rounds = 1 if exchanges == "one" else ranks - 1
+        for half in range(halves):
+            for step in range(rounds):
+                step = 0 if sends == "its own" and not half else step
+                arriving = parts[(rank + half - step - 1) % ranks]
+                incoming = torch.empty_like(arriving)
+                exchange(parts[(rank + half - step) % ranks], incoming)
+                if half and second == "copies":
+                    arriving.copy_(incoming)
+                else:
+                    arriving += incoming
+        if divides:
+            whole /= ranks
+
+    return ring_all_reduce
+
+
+def _whole_tensors(tensor, exchange):
+    import torch.distributed as dist
+
+    passed = tensor.clone()
+    for _ in range(dist.get_world_size() - 1):
+        incoming = torch.empty_like(tensor)
+        exchange(passed, incoming)
+        tensor += incoming
+        passed = incoming
+
+
+ring_all_reduce = Build(
+    "ring_all_reduce",
+    _summed_in_a_ring,
+    mistakes={
+        "that is the first half: each rank has one finished part of the sum, and now the finished parts must go round": _ring(halves=1),
+        "in the second half the parts that arrive are finished sums: copy them, do not add them": _ring(second="adds"),
+        "the sum is right, but whole tensors went round: send one part of the tensor per exchange": _whole_tensors,
+        "the last elements were left out: the size need not divide by the number of ranks": _ring(remainder="left out"),
+        "that is the mean; an all-reduce sums": _ring(divides=True),
+        "the sum must stand in `tensor` itself, not in a new one": _ring(in_place=False),
+        "that always sends the rank's own part: pass on the part that you have just added to": _ring(sends="its own"),
+        "each half needs one exchange less than there are ranks, which are not always two": _ring(exchanges="one"),
+    },
+    praise="each rank sent every part but one, twice, and never waited for more than its neighbour",
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- formulas
 
 naive_all_reduce_bytes = Exercise(
     reference=lambda size, ranks: (ranks - 1) * size,
@@ -24,15 +155,45 @@ even_size = Exercise(
     },
     praise="a message costs its latency however small it is: below this size fewer messages help, above it only fewer bytes",
 )
-left_neighbour = RankExercise(
-    inputs=lambda ranks, random: [{"number": number} for number in random.sample(range(10, 100), ranks)],
-    expected=lambda rank, given: given[rank - 1]["number"],
+bus_bandwidth = Exercise(
+    reference=lambda size, ranks, seconds: theory.wire_bytes("all_reduce", size, ranks) / seconds,
+    cases=({"size": 1e9, "ranks": 2, "seconds": 0.01}, {"size": 1e9, "ranks": 8, "seconds": 0.01}, {"size": 4e6, "ranks": 64, "seconds": 1e-3}),
     mistakes={
-        "that is its own number: nothing has arrived": lambda rank, given: given[rank]["number"],
-        "that is the right neighbour's": lambda rank, given: given[(rank + 1) % len(given)]["number"],
-        "that is what stood in the tensor before: is the message awaited?": lambda rank, given: 0,
+        "that is the algorithm bandwidth: the tensor's bytes over the time": lambda size, ranks, seconds: size / seconds,
+        "an all-reduce is a reduce-scatter and an all-gather: each sends (N - 1) / N of the tensor": lambda size, ranks, seconds: (
+            theory.wire_bytes("all_gather", size, ranks) / seconds
+        ),
+        "that is what all ranks send together": lambda size, ranks, seconds: ranks * theory.wire_bytes("all_reduce", size, ranks) / seconds,
     },
-    praise="all sent and received at once, so nobody waited for one who was waiting too",
+    praise="what a rank's link carries, which can be compared with the link's own speed, whatever the number of ranks",
+)
+
+
+def _hierarchical(size, hosts, gpus, inside, across, divided=True, gathers=True):
+    part = size / gpus if divided else size
+    within = theory.wire_bytes("reduce_scatter", size, gpus) / inside
+    return (2 if gathers else 1) * within + theory.wire_bytes("all_reduce", part, hosts) / across
+
+
+hierarchical_seconds = Exercise(
+    reference=_hierarchical,
+    cases=(
+        {"size": 8e9, "hosts": 2, "gpus": 8, "inside": 400e9, "across": 50e9},
+        {"size": 26e9, "hosts": 16, "gpus": 4, "inside": 100e9, "across": 12.5e9},
+    ),
+    mistakes={
+        "between the hosts a GPU sends only its part: the reduce-scatter has left it 1 / gpus of the tensor": lambda **case: _hierarchical(
+            **case, divided=False
+        ),
+        "at the end the parts must be gathered again within each host": lambda **case: _hierarchical(**case, gathers=False),
+        "within a host a reduce-scatter is enough, and later an all-gather: half an all-reduce each": lambda size, hosts, gpus, inside, across: (
+            2 * theory.wire_bytes("all_reduce", size, gpus) / inside + theory.wire_bytes("all_reduce", size / gpus, hosts) / across
+        ),
+        "`inside` is the speed within a host, `across` the one between hosts": lambda size, hosts, gpus, inside, across: _hierarchical(
+            size, hosts, gpus, across, inside
+        ),
+    },
+    praise="the slow links carry only the part that each GPU is left with after the sum within its host",
 )
 all_numbers = RankExercise(
     inputs=lambda ranks, random: [{"number": number} for number in random.sample(range(10, 100), ranks)],
