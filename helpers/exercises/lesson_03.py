@@ -5,7 +5,7 @@ from helpers import theory
 from helpers.exercises.engine import Build, Exercise, RankExercise
 from helpers.exercises.guesses import guess
 
-__all__ = ["all_numbers", "bus_bandwidth", "even_size", "exchange", "guess", "hierarchical_seconds", "naive_all_reduce_bytes", "ring_all_reduce"]
+__all__ = ["all_numbers", "bus_bandwidth", "exchange", "guess", "two_level_seconds", "ring_all_reduce"]
 
 
 def _own(seed, elements):
@@ -135,26 +135,6 @@ ring_all_reduce = Build(
 
 # ----------------------------------------------------------------------------------------------------------------------- formulas
 
-naive_all_reduce_bytes = Exercise(
-    reference=lambda size, ranks: (ranks - 1) * size,
-    cases=({"size": 1000, "ranks": 4}, {"size": 441_088, "ranks": 8}),
-    mistakes={
-        "a rank sends nothing to itself": lambda size, ranks: ranks * size,
-        "that is the ring; here every rank sends its whole tensor": lambda size, ranks: theory.wire_bytes("all_reduce", size, ranks),
-        "that is what all ranks send together": lambda size, ranks: ranks * (ranks - 1) * size,
-    },
-    praise="every other rank gets the tensor as it is; a ring passes on sums of parts, and so sends N / 2 times less",
-)
-even_size = Exercise(
-    reference=lambda ranks, latency, bandwidth: ranks * latency * bandwidth,
-    cases=({"ranks": 2, "latency": 1e-4, "bandwidth": 1e9}, {"ranks": 8, "latency": 1e-5, "bandwidth": 5e10}),
-    mistakes={
-        "that is one message; a tensor is sent in as many parts as there are ranks": lambda ranks, latency, bandwidth: latency * bandwidth,
-        "both parts of the time come 2 (N - 1) times": lambda ranks, latency, bandwidth: 2 * (ranks - 1) * latency * bandwidth,
-        "compare latency with bytes / bandwidth, not with bytes x bandwidth": lambda ranks, latency, bandwidth: ranks * latency / bandwidth,
-    },
-    praise="a message costs its latency however small it is: below this size fewer messages help, above it only fewer bytes",
-)
 bus_bandwidth = Exercise(
     reference=lambda size, ranks, seconds: theory.wire_bytes("all_reduce", size, ranks) / seconds,
     cases=({"size": 1e9, "ranks": 2, "seconds": 0.01}, {"size": 1e9, "ranks": 8, "seconds": 0.01}, {"size": 4e6, "ranks": 64, "seconds": 1e-3}),
@@ -169,27 +149,27 @@ bus_bandwidth = Exercise(
 )
 
 
-def _hierarchical(size, hosts, gpus, inside, across, divided=True, gathers=True):
+def _two_levels(size, hosts, gpus, inside, across, divided=True, gathers=True):
     part = size / gpus if divided else size
     within = theory.wire_bytes("reduce_scatter", size, gpus) / inside
     return (2 if gathers else 1) * within + theory.wire_bytes("all_reduce", part, hosts) / across
 
 
-hierarchical_seconds = Exercise(
-    reference=_hierarchical,
+two_level_seconds = Exercise(
+    reference=_two_levels,
     cases=(
         {"size": 8e9, "hosts": 2, "gpus": 8, "inside": 400e9, "across": 50e9},
         {"size": 26e9, "hosts": 16, "gpus": 4, "inside": 100e9, "across": 12.5e9},
     ),
     mistakes={
-        "between the hosts a GPU sends only its part: the reduce-scatter has left it 1 / gpus of the tensor": lambda **case: _hierarchical(
+        "between the hosts a GPU sends only its part: the reduce-scatter has left it 1 / gpus of the tensor": lambda **case: _two_levels(
             **case, divided=False
         ),
-        "at the end the parts must be gathered again within each host": lambda **case: _hierarchical(**case, gathers=False),
+        "at the end the parts must be gathered again within each host": lambda **case: _two_levels(**case, gathers=False),
         "within a host a reduce-scatter is enough, and later an all-gather: half an all-reduce each": lambda size, hosts, gpus, inside, across: (
             2 * theory.wire_bytes("all_reduce", size, gpus) / inside + theory.wire_bytes("all_reduce", size / gpus, hosts) / across
         ),
-        "`inside` is the speed within a host, `across` the one between hosts": lambda size, hosts, gpus, inside, across: _hierarchical(
+        "`inside` is the speed within a host, `across` the one between hosts": lambda size, hosts, gpus, inside, across: _two_levels(
             size, hosts, gpus, across, inside
         ),
     },

@@ -1,4 +1,6 @@
-"""The course's figures, drawn from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
+"""The course's figures, drawn from plain data.  Each comes with a sentence that holds its key numbers."""
+
+from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
 from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
