@@ -29,7 +29,8 @@ def rank_contents(before, after, title, moments=("before", "after")):
             for rank, row in enumerate(rows):
                 for column, number in enumerate(row or ()):
                     sources = contributors(number)
-                    colour = PARTS[sources[0] % len(PARTS)] if len(sources) == 1 else "#EEEEEE" if not sources else "#444444"
+                    summed = "#444444" if len(sources) == len(before) else "#888888"  # a sum of all ranks, or of some
+                    colour = PARTS[sources[0] % len(PARTS)] if len(sources) == 1 else "#EEEEEE" if not sources else summed
                     axes.add_patch(Rectangle((column, rank + 0.06), 0.94, 0.88, facecolor=colour))
                     dark = colour in ("#444444", PARTS[0], PARTS[3], PARTS[4])
                     axes.text(column + 0.47, rank + 0.5, number, ha="center", va="center", fontsize=9, color="white" if dark else "black")

@@ -17,12 +17,12 @@ LESSONS = {
 
 
 def of_kind(kind):
-    """{"03-left_neighbour": exercise} of every lesson."""
+    """{"03-all_numbers": exercise} of every lesson."""
     return {f"{number}-{name}": value for number, lesson in LESSONS.items() for name, value in vars(lesson).items() if isinstance(value, kind)}
 
 
 def solutions():
-    """{"03-left_neighbour": the function in the lesson's folded cell}."""
+    """{"03-all_numbers": the function in the lesson's folded cell}."""
     found = {}
     for path in lessons():
         cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
