@@ -41,7 +41,6 @@ FIGURES = {
         plots.time_bars({"predicted": {"products": 0.2, "messages": 0.05, "launches": 0.0}, "clock": 0.3}, "Title"),
         "Title. predicted 250 milliseconds (products 200, messages 50); clock 300 milliseconds.",
     ),
-<<<<<<< HEAD
     "a transformer": (
         plots.transformer({"embedding": "5 %", "norm": "", "attention": "33 %", "feed-forward": "62 %", "head": "tied"}, 12, "Title"),
         "Title. embedding; in each block norm, attention, add, norm, feed-forward, add; norm; head; 12 blocks. embedding 5 %, attention 33 %",
@@ -56,13 +55,11 @@ FIGURES = {
         plots.by_depth({"one": {"vanishing": [1e-9, 1e-4, 0.9]}, "two": {"vanishing": [0.0, 1.0], "gone": [float("nan"), 0.01]}}, "Title", "norm"),
         "norm, from the first block to the last: one: vanishing 10^-9 to 10^0; two: vanishing 0 to 10^0, gone nan to 10^-2.",
     ),
-=======
     "ring": (
         plots.ring({"first": [0, 1, 2], "second": [2, 0, 1]}, "Title"),
         "second: rank 0 sends part 2, rank 1 sends part 0",
     ),
     "rank grid": (plots.rank_grid([[0, 1], [2, 3]], ("host", "gpu"), "Title"), "of one host: 0, 1; 2, 3. Groups down, of one gpu: 0, 2; 1, 3."),
->>>>>>> a1ffddd (Lesson 03: constants of NCCL's own model for many GPUs, processor time and wake-ups of small messages, two levels; checks and tests follow)
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
 
