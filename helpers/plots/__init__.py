@@ -4,7 +4,9 @@ from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_
 from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
+from helpers.plots.schematics_tensor import sharded_products, token_lanes
 from helpers.plots.style import LOOK, Plot
+from helpers.plots.tables import table
 from helpers.plots.timeline import timeline
 
 __all__ = [
@@ -22,6 +24,9 @@ __all__ = [
     "rank_contents",
     "roofline",
     "share_bars",
+    "sharded_products",
+    "table",
     "time_bars",
     "timeline",
+    "token_lanes",
 ]

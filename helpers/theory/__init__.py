@@ -92,6 +92,7 @@ from helpers.theory.step_time import (
     step_seconds,
 )
 from helpers.theory.tensor_parallel import (
+    sequence_parallel_block_activation_bytes,
     tensor_parallel_activation_bytes,
     tensor_parallel_block_activation_bytes,
     tensor_parallel_block_parameters,
@@ -169,6 +170,7 @@ __all__ = [
     "ring_wire_bytes",
     "roofline_rate",
     "roofline_seconds",
+    "sequence_parallel_block_activation_bytes",
     "step_peak_bytes",
     "step_seconds",
     "tensor_parallel_activation_bytes",

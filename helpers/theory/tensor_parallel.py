@@ -48,6 +48,25 @@ def tensor_parallel_block_activation_bytes(
     return norms + 2 * whole + (attention - whole + feed_forward - whole) // ranks + random_state
 
 
+def sequence_parallel_block_activation_bytes(
+    batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
+) -> int:
+    """(16 e s b h + 4 e s b + 4 a s b) / t: what one rank keeps of a block with tensor and sequence parallelism together.
+
+    Korthikanti et al. (arXiv 2205.05198, section 4.2.2): norms and residual additions work on s / t tokens, and a sharded matrix keeps its own tokens of
+    its input, which it gathers again in the backward pass.
+
+    Raises:
+        ValueError: for a sequence that is not a multiple of t.
+    """
+    if ranks < 1 or sequence % ranks:
+        raise ValueError(f"{sequence!r} tokens cannot be divided among {ranks!r} ranks: use a multiple of the ranks")
+    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
+    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
+    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    return (2 * norm_activation_bytes(batch, sequence, width, element_bytes, device) + attention + feed_forward) // ranks + random_state
+
+
 def tensor_parallel_activation_bytes(size: Size, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu") -> int:
     """Everything that one rank keeps of a GPT whose embedding and head are not divided, in bytes."""
     return (
