@@ -297,17 +297,23 @@ vocabulary_parallel_loss = Build(
 # ------------------------------------------------------------------------------------------------------------------ formulas
 
 
+def _balance(width, rate, ranks):
+    return 2 * (ranks - 1) * rate / (9 * width)
+
+
 balance_bandwidth = Exercise(
-    reference=lambda width, rate, ranks: 2 * (ranks - 1) * rate / (9 * width),
-    cases=({"width": 4096, "rate": 400e12, "ranks": 2}, {"width": 12288, "rate": 989e12, "ranks": 8}),
+    reference=_balance,
+    cases=(
+        {"width": 4096, "rate": 400e12, "ranks": 4},
+        {"width": 12288, "rate": 989e12, "ranks": 2},
+        {"width": 8192, "rate": 500e12, "ranks": 8},
+    ),
     mistakes={
         "an all-reduce sends 2 (t - 1) / t of its bytes": lambda width, rate, ranks: ranks * rate / (9 * width),
-        "the work of a block is shared by the ranks": lambda width, rate, ranks: 2 * (ranks - 1) * rate / (9 * width) / ranks,
-        "four all-reduces (two forward, two backward), and an element has two bytes: one of the two was left out": lambda width, rate, ranks: (
-            (ranks - 1) * rate / (9 * width)
-        ),
-        "that counts the forward pass of the work; backward it is twice as much": lambda width, rate, ranks: 2 * (ranks - 1) * rate / (3 * width),
-        "the other way round": lambda width, rate, ranks: 9 * width / (2 * (ranks - 1) * rate),
+        "the ranks share a block's work, so it takes less time": lambda width, rate, ranks: _balance(width, rate, ranks) / ranks,
+        "there are two all-reduces forward and two backward, of 2 bytes per element": lambda width, rate, ranks: _balance(width, rate, ranks) / 2,
+        "that counts the forward pass of the work; backward it is twice as much": lambda width, rate, ranks: 3 * _balance(width, rate, ranks),
+        "the other way round": lambda width, rate, ranks: 1 / _balance(width, rate, ranks),
     },
     praise="tokens cancel: work and messages both grow with them, so only the width helps",
 )

@@ -19,7 +19,9 @@ class Table:
 
     def _repr_markdown_(self):
         head, *lines = self._lines()
-        marks = ["---:" if all(isinstance(row[name], (int, float)) for row in self.rows) else "---" for name in head]
+        marks = [
+            "---:" if all(isinstance(row[name], (int, float)) and not isinstance(row[name], bool) for row in self.rows) else "---" for name in head
+        ]
         return "\n".join(f"| {' | '.join(line)} |" for line in (head, marks, *lines))
 
 

@@ -96,6 +96,7 @@ from helpers.theory.tensor_parallel import (
     tensor_parallel_activation_bytes,
     tensor_parallel_block_activation_bytes,
     tensor_parallel_block_parameters,
+    tensor_parallel_block_seconds,
     tensor_parallel_parameters,
     tensor_parallel_wire_bytes,
 )
@@ -176,6 +177,7 @@ __all__ = [
     "tensor_parallel_activation_bytes",
     "tensor_parallel_block_activation_bytes",
     "tensor_parallel_block_parameters",
+    "tensor_parallel_block_seconds",
     "tensor_parallel_parameters",
     "tensor_parallel_wire_bytes",
     "training_flops",
