@@ -83,9 +83,9 @@ class Attention(nn.Module):
         self.out = Linear(size.width, size.width, std=0.02 / math.sqrt(2 * size.layers))
 
     def forward(self, x_BTC):
-        # -1: as many heads as the weights hold, which is a part of them under tensor parallelism;
-        # and as many tokens as qkv gives, which gathers them under sequence parallelism
-        q_BHTD, k_BHTD, v_BHTD = self.qkv(x_BTC).unflatten(-1, (3, -1, self.head_width)).permute(2, 0, 3, 1, 4)
+        B, T, _ = x_BTC.shape
+        # -1: as many heads as the weights hold, which is a part of them under tensor parallelism
+        q_BHTD, k_BHTD, v_BHTD = self.qkv(x_BTC).view(B, T, 3, -1, self.head_width).permute(2, 0, 3, 1, 4)
         if self.kernel == "sdpa":
             y_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True)
         else:
