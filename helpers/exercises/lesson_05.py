@@ -1,8 +1,322 @@
-"""Answers of lesson 05, and the mistakes that people make there."""
+"""Answers of lesson 05: the two operators, the two layers and the loss of tensor parallelism, and the mistakes that people make there."""
 
+import torch
+from torch.nn import functional as F
 from helpers import theory
-from helpers.exercises.engine import Exercise, RankExercise
-from helpers.exercises.guesses import guess as guess
+from helpers.exercises.engine import Build, Exercise
+from helpers.exercises.guesses import guess
+
+__all__ = [
+    "CopyToRanks",
+    "SumOverRanks",
+    "balance_bandwidth",
+    "column_parallel",
+    "guess",
+    "llama_bytes",
+    "row_parallel",
+    "vocabulary_parallel_loss",
+]
+
+
+def _own(seed, *shape):
+    """Random numbers that differ from rank to rank."""
+    import deepspeed.comm as comm
+
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank()))
+
+
+def _summed(tensor):
+    import deepspeed.comm as comm
+
+    total = tensor.contiguous().clone()
+    comm.all_reduce(total)
+    return total
+
+
+def _in_place(tensor):
+    import deepspeed.comm as comm
+
+    comm.all_reduce(tensor)
+    return tensor
+
+
+def _mean(tensor):
+    import deepspeed.comm as comm
+
+    return _summed(tensor) / comm.get_world_size()
+
+
+def _same(tensor):
+    return tensor
+
+
+# ------------------------------------------------------------------------------------------------------------- f and g
+
+
+def _operator(forward, backward):
+    """An operator of autograd that does one thing forward and another backward."""
+
+    class Operator(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            changed = forward(x)
+            return changed.view_as(changed) if changed is x else changed
+
+        @staticmethod
+        def backward(context, gradient):
+            return backward(gradient)
+
+    return Operator
+
+
+def _applied(function, given, weights):
+    """The operator in the middle of other work, with a second use of the gradient that comes back to it."""
+    beside = torch.ones_like(given, requires_grad=True)
+    x = given.clone().requires_grad_()
+    inside, shared = x * 1.0, beside * 1.0
+    result = function.apply(inside)
+    if not isinstance(result, torch.Tensor):
+        raise TypeError(f"forward must return a tensor, not {result!r}")
+    ((result + shared) * weights).sum().backward()
+    return {
+        "the result": result,
+        "what was given to forward is as it was": bool(inside.detach().equal(given)),
+        "the gradient of what was given": x.grad,
+        "the gradient that came to backward is as it was": bool(beside.grad.equal(weights)),
+    }
+
+
+def _copied(function, seed):
+    shape = (2 + seed % 2, 3)
+    return _applied(function, torch.randn(shape), _own(seed, *shape))  # the same on all ranks; each goes on with a part of its own
+
+
+def _added(function, seed):
+    shape = (2 + seed % 2, 3)
+    return _applied(function, _own(seed, *shape), torch.randn(shape))  # each has a part of its own; all go on with the same
+
+
+CopyToRanks = Build(
+    "CopyToRanks",
+    _copied,
+    mistakes={
+        "each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`": _operator(_same, _same),
+        "in `forward` every rank has all of x already, and nothing is summed": _operator(_summed, _summed),
+        "that is g; f passes x on as it is, and sums the gradient": _operator(_summed, _same),
+        "the parts of a gradient add up; a mean of them is too small by the number of ranks": _operator(_same, _mean),
+        "the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it": _operator(_same, _in_place),
+    },
+    praise="what is used by all ranks gets the sum of all their gradients",
+)
+
+SumOverRanks = Build(
+    "SumOverRanks",
+    _added,
+    mistakes={
+        "the ranks' parts must be summed in `forward`": _operator(_same, _same),
+        "every rank has the whole gradient already: summing it in `backward` counts it once for each rank": _operator(_summed, _summed),
+        "that is f; g sums forward, and passes the gradient on as it is": _operator(_same, _summed),
+        "the parts add up to the result; it is not their mean": _operator(_mean, _same),
+        "what came in was changed in place, and autograd may need it: sum a copy": _operator(_in_place, _same),
+    },
+    praise="all ranks go on with the same sum, so the gradient of the sum is each part's gradient",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------- the two layers
+
+
+def _layer(function, x, weight, bias, weights):
+    """A layer's result and its gradients."""
+    x, weight, bias = (tensor.clone().requires_grad_() for tensor in (x, weight, bias))
+    result = function(x, weight, bias)
+    if not isinstance(result, torch.Tensor):
+        raise TypeError(f"a layer must return a tensor, not {result!r}")
+    found = {"the result": result}
+    if result.shape != weights.shape:
+        return found
+    (result * weights).sum().backward()
+    return found | {"the gradient of x": x.grad, "the gradient of weight": weight.grad, "the gradient of bias": bias.grad}
+
+
+def _sizes(seed):
+    """Tokens, inputs and outputs, all different."""
+    return 3 + seed % 2, 5 + seed % 3, 8 + seed % 4
+
+
+def _column(function, seed):
+    tokens, inputs, outputs = _sizes(seed)
+    found = _layer(function, torch.randn(2, tokens, inputs), _own(seed, outputs, inputs), _own(seed + 1, outputs), _own(seed + 2, 2, tokens, outputs))
+    return found | {"the result without a bias": function(torch.randn(2, tokens, inputs), _own(seed + 3, outputs, inputs), None)}
+
+
+def _row(function, seed):
+    tokens, inputs, outputs = _sizes(seed)
+    return _layer(function, _own(seed, 2, tokens, inputs), _own(seed + 1, outputs, inputs), torch.randn(outputs), torch.randn(2, tokens, outputs))
+
+
+_f, _g, _both = _operator(_same, _summed), _operator(_summed, _same), _operator(_summed, _summed)
+
+column_parallel = Build(
+    "column_parallel",
+    _column,
+    mistakes={
+        "x is used by all ranks, so its gradient must be summed: send it through f before the product": F.linear,
+        "the ranks' results are different channels, and are not summed": lambda x, weight, bias: _g.apply(F.linear(_f.apply(x), weight, bias)),
+        "every rank has all of x: g would sum equal copies": lambda x, weight, bias: F.linear(_g.apply(x), weight, bias),
+        "f belongs to what goes in: behind the product it sums gradients of different channels": lambda x, weight, bias: _f.apply(
+            F.linear(x, weight, bias)
+        ),
+    },
+    praise="nothing is sent forward; backward the gradient of x, once",
+)
+
+row_parallel = Build(
+    "row_parallel",
+    _row,
+    mistakes={
+        "the bias was summed too: add it once, after the sum": lambda x, weight, bias: _g.apply(F.linear(x, weight, bias)),
+        "that is this rank's part: the products of all ranks must be summed": F.linear,
+        "the bias is missing": lambda x, weight, bias: _g.apply(F.linear(x, weight)),
+        "the gradient comes back t times: use g, whose backward pass sums nothing": lambda x, weight, bias: _both.apply(F.linear(x, weight)) + bias,
+        "each rank has channels of its own: f would mix up the gradients of different channels": lambda x, weight, bias: (
+            _g.apply(F.linear(_f.apply(x), weight)) + bias
+        ),
+    },
+    praise="the sum is sent once, forward, and the bias, which all ranks hold, is added after it",
+)
+
+
+# ---------------------------------------------------------------------------------------------------- a vocabulary in parts
+
+
+class _LargestMessage:
+    """Elements of the largest tensor that this rank reduces or gathers while it is entered."""
+
+    NAMES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")
+
+    def __enter__(self):
+        import torch.distributed as dist
+
+        self.elements, self.real = 0, {name: getattr(dist, name) for name in self.NAMES}
+        for name, real in self.real.items():
+            setattr(dist, name, self._noting(real))
+        return self
+
+    def _noting(self, real):
+        def noting(*arguments, **options):
+            tensors = [one for one in (*arguments, *options.values()) if isinstance(one, torch.Tensor)]
+            self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
+            return real(*arguments, **options)
+
+        return noting
+
+    def __exit__(self, *problem):
+        import torch.distributed as dist
+
+        for name, real in self.real.items():
+            setattr(dist, name, real)
+
+
+def _parts(seed):
+    """This rank's part of the vocabulary, as (first, entries); the ranks' parts are of different sizes."""
+    import deepspeed.comm as comm
+
+    entries = [3 + (rank + seed) % 3 for rank in range(comm.get_world_size())]
+    return sum(entries[: comm.get_rank()]), entries[comm.get_rank()], sum(entries)
+
+
+def _loss(function, seed):
+    first, entries, vocabulary = _parts(seed)
+    targets = torch.randint(vocabulary, (2, 4 + seed % 3))
+    found = {}
+    for size, scale in (("", 1.0), (", where logits are large", 300.0)):
+        logits = (scale * _own(seed, *targets.shape, entries)).requires_grad_()
+        with _LargestMessage() as sent:
+            loss = function(logits, targets, first)
+            if not isinstance(loss, torch.Tensor) or loss.dim():
+                raise TypeError(f"vocabulary_parallel_loss must return a tensor without dimensions, not {loss!r}")
+            loss.backward()
+        found[f"the loss{size}"], found[f"the gradient of logits{size}"] = loss, logits.grad
+        found["no message has more elements than there are tokens"] = sent.elements <= targets.numel()
+    return found
+
+
+def _vocabulary(largest="of all", right="masked", reduce="mean", add=_g):
+    """A mistaken loss; without a mistake it is right."""
+
+    def vocabulary_parallel_loss(logits, targets, first):
+        import deepspeed.comm as comm
+
+        top = logits.detach().amax(-1)
+        if largest in ("of all", "summed"):
+            comm.all_reduce(top, op=comm.ReduceOp.MAX if largest == "of all" else comm.ReduceOp.SUM)
+        top = torch.zeros_like(top) if largest == "none" else top
+        total = add.apply((logits - top.unsqueeze(-1)).exp().sum(-1))
+        columns = targets - (first if right != "global ids" else 0)
+        mine = (columns >= 0) & (columns < logits.shape[-1])
+        own = logits.gather(-1, columns.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
+        own = own if right == "unmasked" else own * mine
+        losses = total.log() + top - (own if right == "own" else add.apply(own))
+        return losses.mean() if reduce == "mean" else losses.sum()
+
+    return vocabulary_parallel_loss
+
+
+def _gathered(logits, targets, first):
+    """The logits of all ranks on every rank."""
+    import deepspeed.comm as comm
+
+    vocabulary = torch.tensor(first + logits.shape[-1])
+    comm.all_reduce(vocabulary, op=comm.ReduceOp.MAX)
+    every = logits.new_zeros(*logits.shape[:-1], int(vocabulary))
+    every[..., first : first + logits.shape[-1]] = logits.detach()
+    comm.all_reduce(every)
+    every = torch.cat([every[..., :first], logits, every[..., first + logits.shape[-1] :]], -1)
+    return F.cross_entropy(every.flatten(0, 1), targets.flatten())
+
+
+vocabulary_parallel_loss = Build(
+    "vocabulary_parallel_loss",
+    _loss,
+    mistakes={
+        "exp() of a large logit is infinite: subtract the largest logit of all ranks first": _vocabulary(largest="none"),
+        "each rank subtracted a maximum of its own, so its exponentials do not fit the others'": _vocabulary(largest="own"),
+        "that subtracts the sum of the ranks' maxima: use `op=comm.ReduceOp.MAX`": _vocabulary(largest="summed"),
+        "a rank that does not have the target's logit must add zero to the sum": _vocabulary(right="unmasked"),
+        "a rank's columns are numbered from 0: take `first` off the target": _vocabulary(right="global ids"),
+        "only one rank has the target's logit: sum it over the ranks": _vocabulary(right="own"),
+        "that is the sum over the tokens; the loss is their mean": _vocabulary(reduce="sum"),
+        "the gradients come back t times: sum with g": _vocabulary(add=_both),
+        "that sends all logits; three numbers for each token are enough": _gathered,
+    },
+    praise="three numbers for each token cross between the ranks, whatever the vocabulary",
+)
+
+
+# ------------------------------------------------------------------------------------------------------------------ formulas
+
+
+def _balance(width, rate, ranks):
+    return 2 * (ranks - 1) * rate / (9 * width)
+
+
+balance_bandwidth = Exercise(
+    reference=_balance,
+    cases=(
+        {"width": 4096, "rate": 400e12, "ranks": 4},
+        {"width": 12288, "rate": 989e12, "ranks": 2},
+        {"width": 8192, "rate": 500e12, "ranks": 8},
+    ),
+    mistakes={
+        "an all-reduce sends 2 (t - 1) / t of its bytes": lambda width, rate, ranks: ranks * rate / (9 * width),
+        "the ranks share a block's work, so it takes less time": lambda width, rate, ranks: _balance(width, rate, ranks) / ranks,
+        "there are two all-reduces forward and two backward, of 2 bytes per element": lambda width, rate, ranks: _balance(width, rate, ranks) / 2,
+        "that counts the forward pass of the work; backward it is twice as much": lambda width, rate, ranks: 3 * _balance(width, rate, ranks),
+        "the other way round": lambda width, rate, ranks: 1 / _balance(width, rate, ranks),
+    },
+    praise="tokens cancel: work and messages both grow with them, so only the width helps",
+)
 
 llama_bytes = Exercise(
     reference=lambda batch, sequence, width, layers, element, ranks: theory.tensor_parallel_wire_bytes(
@@ -24,39 +338,4 @@ llama_bytes = Exercise(
         ),
     },
     praise="every column-parallel matrix of its own sends back a gradient of its own; a fused one sends the sum, once",
-)
-activations_kept = Exercise(
-    reference=lambda ranks: (4 + 12 / ranks) / 16,
-    cases=({"ranks": 2}, {"ranks": 4}, {"ranks": 8}),
-    mistakes={
-        "four of the sixteen are whole on every rank": lambda ranks: 1 / ranks,
-        "that is the number of ebsh; divide by one process's sixteen": lambda ranks: 4 + 12 / ranks,
-        "that is how many times fewer; asked is the part that is kept": lambda ranks: 16 / (4 + 12 / ranks),
-    },
-    praise="what enters a split layer is replicated, so no number of ranks makes it smaller",
-)
-
-
-def _row_parallel_inputs(ranks, random):
-    bias = random.sample(range(100, 1000, 100), 2)
-    return [{"own_input": random.randint(2, 9), "weights": random.sample(range(1, 10), 2), "bias": bias} for _ in range(ranks)]
-
-
-def _products(given, output):
-    return [own["own_input"] * own["weights"][output] for own in given]
-
-
-row_parallel_output = RankExercise(
-    inputs=_row_parallel_inputs,
-    expected=lambda rank, given: [sum(_products(given, output)) + given[rank]["bias"][output] for output in (0, 1)],
-    mistakes={
-        "the bias was summed too: add it once, after the sum": lambda rank, given: [
-            sum(_products(given, output)) + len(given) * given[rank]["bias"][output] for output in (0, 1)
-        ],
-        "the bias is missing": lambda rank, given: [sum(_products(given, output)) for output in (0, 1)],
-        "that is this rank's part of the sum": lambda rank, given: [
-            _products(given, output)[rank] + given[rank]["bias"][output] for output in (0, 1)
-        ],
-    },
-    praise="a sum over ranks adds what each of them brings, so the bias, which all of them hold, is added after it",
 )

@@ -5,6 +5,7 @@ from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
+from helpers.plots.schematics_tensor import sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.tables import Table, table
@@ -29,9 +30,11 @@ __all__ = [
     "rank_grid",
     "ring",
     "roofline",
+    "sharded_products",
     "share_bars",
     "table",
     "time_bars",
     "timeline",
+    "token_lanes",
     "transformer",
 ]

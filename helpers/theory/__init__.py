@@ -92,9 +92,11 @@ from helpers.theory.step_time import (
     step_seconds,
 )
 from helpers.theory.tensor_parallel import (
+    sequence_parallel_block_activation_bytes,
     tensor_parallel_activation_bytes,
     tensor_parallel_block_activation_bytes,
     tensor_parallel_block_parameters,
+    tensor_parallel_block_seconds,
     tensor_parallel_parameters,
     tensor_parallel_wire_bytes,
 )
@@ -169,11 +171,13 @@ __all__ = [
     "ring_wire_bytes",
     "roofline_rate",
     "roofline_seconds",
+    "sequence_parallel_block_activation_bytes",
     "step_peak_bytes",
     "step_seconds",
     "tensor_parallel_activation_bytes",
     "tensor_parallel_block_activation_bytes",
     "tensor_parallel_block_parameters",
+    "tensor_parallel_block_seconds",
     "tensor_parallel_parameters",
     "tensor_parallel_wire_bytes",
     "training_flops",

@@ -7,7 +7,7 @@ whole on every rank.  t is the number of tensor-parallel ranks; the other symbol
 
 from __future__ import annotations
 
-from helpers.theory.communication import wire_bytes
+from helpers.theory.communication import collective_seconds, wire_bytes
 from helpers.theory.layers import (
     RANDOM_STATE,
     Size,
@@ -17,6 +17,9 @@ from helpers.theory.layers import (
     head_activation_bytes,
     norm_activation_bytes,
 )
+from helpers.theory.roofline import MachineConstants, matrix_seconds
+from helpers.theory.step_time import ADD, BIASES, GELU, NORM, VIEW
+from helpers.theory.zero_config import ELEMENT_BYTES
 
 
 def tensor_parallel_block_parameters(width: int, ranks: int) -> int:
@@ -48,6 +51,25 @@ def tensor_parallel_block_activation_bytes(
     return norms + 2 * whole + (attention - whole + feed_forward - whole) // ranks + random_state
 
 
+def sequence_parallel_block_activation_bytes(
+    batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
+) -> int:
+    """(16 e s b h + 4 e s b + 4 a s b) / t: what one rank keeps of a block with tensor and sequence parallelism together.
+
+    Korthikanti et al. (arXiv 2205.05198, section 4.2.2): norms and residual additions work on s / t tokens, and a sharded matrix keeps the rank's own
+    tokens of its input, which it gathers again in the backward pass.
+
+    Raises:
+        ValueError: for a sequence that is not a multiple of t.
+    """
+    if ranks < 1 or sequence % ranks:
+        raise ValueError(f"{sequence!r} tokens cannot be divided among {ranks!r} ranks: use a multiple of the ranks")
+    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
+    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
+    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    return (2 * norm_activation_bytes(batch, sequence, width, element_bytes, device) + attention + feed_forward) // ranks + random_state
+
+
 def tensor_parallel_activation_bytes(size: Size, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu") -> int:
     """Everything that one rank keeps of a GPT whose embedding and head are not divided, in bytes."""
     return (
@@ -63,3 +85,40 @@ def tensor_parallel_wire_bytes(batch: int, sequence: int, width: int, layers: in
     Megatron-LM needs two forward and two backward (arXiv 1909.08053, section 3, figure 4).
     """
     return layers * all_reduces * wire_bytes("all_reduce", element_bytes * batch * sequence * width, ranks)
+
+
+def tensor_parallel_block_seconds(
+    batch: int, sequence: int, width: int, ranks: int, machine: MachineConstants, dtype: str = "bf16", sequence_parallel: bool = False
+) -> dict[str, float]:
+    """What the time of a block consists of on each of t ranks, forward and backward, by the constants of a machine: {part: seconds}.
+
+    The products of Megatron-LM's parts (arXiv 1909.08053, section 3), each on the roofline of its own shape; what else a block reads and writes,
+    as in `helpers.theory.step_time`: of 63 U, 24 are norms, residual additions and the gradients of two biases, which every rank repeats, or with
+    sequence parallelism (arXiv 2205.05198, section 4.2.2) does for its own tokens; and messages, of which nothing is hidden.  The host's time
+    is left out.
+
+    Args:
+        sequence_parallel: reduce-scatters and all-gathers in the place of all-reduces, and two all-gathers more.
+
+    Raises:
+        ValueError: for several ranks, where the constants hold no bandwidth between ranks.
+    """
+    if ranks > 1 and machine.bandwidth is None:
+        raise ValueError(f"these constants hold no bandwidth between ranks: measure them with {ranks} ranks, or set bandwidth and latency")
+    tokens, h, unit = batch * sequence, width, ELEMENT_BYTES[dtype] * batch * sequence * width
+    shapes = ((h, 3 * h // ranks), (h // ranks, h), (h, 4 * h // ranks), (4 * h // ranks, h))
+    products = sum(matrix_seconds(tokens, inner, columns, machine, dtype) for inner, columns in shapes)
+    scores = 2 * batch * sequence**2 * h / ranks / machine.attention_rate(dtype)
+    every, own = sum((2 * NORM[name] + 2 * ADD[name]) for name in NORM), sum(GELU[name] + VIEW[name] + BIASES[name] for name in NORM)
+    replicated = every + 2  # the gradients of the biases that are added after a sum
+    parts = {
+        "matrix products": 3 * products,
+        "attention": 3.5 * scores,
+        "elementwise, sharded": (own - 2) * unit / ranks / machine.memory,
+        "elementwise, replicated": 0.0 if sequence_parallel else replicated * unit / machine.memory,
+    }
+    if sequence_parallel:
+        parts["elementwise, sharded"] += replicated * unit / ranks / machine.memory
+    collective, count = ("all_gather", 10) if sequence_parallel else ("all_reduce", 4)
+    sent = count * collective_seconds(collective, unit, ranks, machine.latency, machine.bandwidth) if ranks > 1 else 0.0
+    return parts | {"messages": sent}

@@ -60,6 +60,8 @@ FIGURES = {
         "second: rank 0 sends part 2, rank 1 sends part 0",
     ),
     "rank grid": (plots.rank_grid([[0, 1], [2, 3]], ("host", "gpu"), "Title"), "of one host: 0, 1; 2, 3. Groups down, of one gpu: 0, 2; 1, 3."),
+    "sharded products": (plots.sharded_products("Title", ranks=4), "one part for each of 4 ranks"),
+    "lanes": (plots.token_lanes({"tensor\nparallel": [("all-\nreduce", "message")]}, "Title"), "Title. tensor parallel: all-reduce."),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
 
@@ -169,3 +171,12 @@ def test_a_roof_breaks_at_its_ridge():
     (axes,) = plots.roofline(MACHINE, {"low": (0.1, 1e10)}, "Title").figure.axes
     (left, corner, right), rates = axes.lines[0].get_data()
     assert left == 0.05 and corner == 100 and list(rates) == [0.05, 100, 100]
+
+
+def test_a_tables_text_has_what_its_rendering_has():
+    table = plots.table([{"t": 2, "bytes": 1234567, "ratio": 0.5, "equal": True}, {"t": 4, "bytes": 5, "ratio": 1.0, "equal": False}])
+    assert repr(table).splitlines() == ["t | bytes | ratio | equal", "2 | 1,234,567 | 0.5 | yes", "4 | 5 | 1 | no"]
+    assert table._repr_markdown_().splitlines()[1:3] == ["| ---: | ---: | ---: | --- |", "| 2 | 1,234,567 | 0.5 | yes |"]
+    for wrong in ([], [{"a": 1}, {"b": 1}]):
+        with pytest.raises(ValueError, match="the same keys"):
+            plots.table(wrong)

@@ -86,3 +86,37 @@ def test_a_width_that_does_not_divide_is_refused(ranks):
 def test_megatrons_four_all_reduces():
     assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 4) == 4 * 4 * theory.wire_bytes("all_reduce", 2 * 2 * 32 * 64, 4)
     assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 1) == 0
+
+
+def test_with_sequence_parallelism_everything_is_shared():
+    """Korthikanti et al., arXiv 2205.05198, equation 4: all of a block's activations divided by t."""
+    for ranks in (1, 2, 8):
+        exact = theory.sequence_parallel_block_activation_bytes(1, 2048, 12288, 96, 2, ranks)
+        assert exact * ranks == theory.block_activation_bytes(1, 2048, 12288, 96, 2)
+    with pytest.raises(ValueError, match="use a multiple of the ranks"):
+        theory.sequence_parallel_block_activation_bytes(1, 30, 64, 4, 2, 4)
+
+
+MACHINE = theory.MachineConstants(matrix={"bf16": {512: 1e14}}, memory=1e12, launch=0.0, latency=1e-5, bandwidth=1e11, attention={"bf16": 5e13})
+
+
+def test_one_ranks_block_takes_what_a_step_says():
+    with_one, with_two = (models.GPTSize(width=1024, heads=8, context=512, layers=layers) for layers in (1, 2))
+    parts = [theory.step_seconds(size, MACHINE, batch=2).parts for size in (with_one, with_two)]
+    found = theory.tensor_parallel_block_seconds(2, 512, 1024, 1, MACHINE)
+    for name in ("matrix products", "attention", "elementwise"):
+        mine = sum(seconds for part, seconds in found.items() if part.startswith(name))
+        assert mine == pytest.approx(parts[1][name] - parts[0][name])
+    assert found["messages"] == 0
+
+
+def test_what_ranks_share_of_a_block_and_what_they_repeat():
+    one, four = (theory.tensor_parallel_block_seconds(2, 512, 8192, ranks, MACHINE) for ranks in (1, 4))
+    tokens = theory.tensor_parallel_block_seconds(2, 512, 8192, 4, MACHINE, sequence_parallel=True)
+    assert four["matrix products"] == pytest.approx(one["matrix products"] / 4)
+    assert four["elementwise, replicated"] == one["elementwise, replicated"] > tokens["elementwise, replicated"] == 0
+    assert sum(tokens.values()) - tokens["messages"] == pytest.approx(sum(one.values()) / 4)
+    assert tokens["messages"] == pytest.approx(10 / 8 * four["messages"])
+    alone = theory.MachineConstants(matrix={"bf16": {512: 1e14}}, memory=1e12, launch=0.0)
+    with pytest.raises(ValueError, match="no bandwidth between ranks"):
+        theory.tensor_parallel_block_seconds(2, 512, 1024, 2, alone)

@@ -1,0 +1,97 @@
+"""Schematics of tensor parallelism: a product cut by columns and by rows, and which tokens and channels a rank has where in a block."""
+
+from __future__ import annotations
+
+import matplotlib
+from matplotlib.patches import Rectangle
+from helpers.plots.style import PARTS, STYLE, Plot, new_figure
+
+REPLICATED, SUMMED = "#BBBBBB", "#444444"
+
+
+def _matrix(axes, left, width, height, name, cut, ranks):
+    """A matrix whose base is at 0: cut into ranks' "columns" or "rows", "replicated" on all, or a "sum" over all."""
+    if cut in ("replicated", "sum"):
+        boxes = [(left, -height / 2, width, height, REPLICATED if cut == "replicated" else SUMMED)]
+    elif cut == "columns":
+        boxes = [(left + rank * width / ranks, -height / 2, width / ranks, height, PARTS[rank % len(PARTS)]) for rank in range(ranks)]
+    else:
+        boxes = [(left, height / 2 - (rank + 1) * height / ranks, width, height / ranks, PARTS[rank % len(PARTS)]) for rank in range(ranks)]
+    for x, y, wide, high, colour in boxes:
+        axes.add_patch(Rectangle((x, y), wide, high, facecolor=colour, edgecolor="white", linewidth=1.5))
+    axes.text(left + width / 2, -height / 2 - 0.12, name, ha="center", va="top", fontsize=10)
+
+
+def sharded_products(title, ranks=2):
+    """The two ways to cut a matrix, one after the other: a column-parallel product, a function of each element, a row-parallel product.
+
+    Args:
+        title: what the figure shows.
+        ranks: t, each with a colour of its own; grey is replicated on all, black a sum over all.
+    """
+    steps = (  # name, width, height, how it is cut, what stands before it
+        ("X", 0.9, 1.2, "replicated", ""),
+        ("A", 1.8, 0.9, "columns", "·"),
+        ("Y = XA", 1.8, 1.2, "columns", "="),
+        ("Z = GELU(Y)", 1.8, 1.2, "columns", "→"),
+        ("B", 0.9, 1.8, "rows", "·"),
+        ("ZB", 0.9, 1.2, "sum", "="),
+    )
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 2.8))
+        left = 0.0
+        for name, width, height, cut, before in steps:
+            if before:
+                axes.text(left + 0.22, 0, before, ha="center", va="center", fontsize=15)
+                left += 0.45
+            _matrix(axes, left, width, height, name, cut, ranks)
+            left += width
+        axes.set(title=title, xlim=(-0.1, left + 0.1), ylim=(-1.35, 1.05), xticks=[], yticks=[], aspect="equal")
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+        names = [(f"rank {rank}", PARTS[rank % len(PARTS)]) for rank in range(ranks)]
+        names += [("replicated on every rank", REPLICATED), ("a sum over the ranks", SUMMED)]
+        handles = [Rectangle((0, 0), 1, 1, facecolor=colour, label=name) for name, colour in names]
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=len(names), fontsize=9)
+    said = f"A is cut by columns and B by rows, one part for each of {ranks} ranks; X is replicated, and ZB is a sum over the ranks"
+    return Plot(figure, f"{title}. {said}.")
+
+
+def token_lanes(rows, title, ranks=2):
+    """What a rank has at each place of a block: a row for each kind of parallelism, a box for each place.
+
+    Args:
+        rows: {kind of parallelism: [(place, "all" | "tokens" | "channels" | "message"), ...]}; the same number of places in each.
+        title: what the figure shows.
+        ranks: t, into which tokens or channels are cut; named in the legend as t.
+    """
+    legend = {
+        "all": "all tokens and channels, replicated",
+        "channels": "all tokens, 1/t of the channels or heads",
+        "tokens": "1/t of the tokens, all channels",
+        "message": "sent between the ranks",
+    }
+    colours = {"all": REPLICATED, "channels": PARTS[0], "tokens": PARTS[4], "message": "white"}
+    most = max(len(places) for places in rows.values())
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.75 * len(rows)))
+        for row, places in enumerate(rows.values()):
+            for column, (place, kind) in enumerate(places):
+                box = {"facecolor": colours[kind], "edgecolor": "#D55E00" if kind == "message" else "white", "linewidth": 1.5}
+                axes.add_patch(Rectangle((column + 0.04, row + 0.1), 0.92, 0.8, **box))
+                dark = kind in ("channels", "tokens")
+                axes.text(column + 0.5, row + 0.5, place, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+        axes.set(title=title, xlim=(0, most), ylim=(len(rows), 0), xticks=[])
+        axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
+        axes.tick_params(length=0)
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+        used = [kind for kind in legend if any(kind == one for places in rows.values() for _, one in places)]
+        edges = {"message": "#D55E00"}
+        handles = [Rectangle((0, 0), 1, 1, facecolor=colours[kind], edgecolor=edges.get(kind, "white"), label=legend[kind]) for kind in used]
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, fontsize=9)
+    said = "; ".join(
+        f"{name}: ".replace("\n", " ") + ", ".join(place.replace("-\n", "-").replace("\n", " ") for place, _ in places)
+        for name, places in rows.items()
+    )
+    return Plot(figure, f"{title}. {said}.")
