@@ -4,7 +4,9 @@ from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_
 from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
+from helpers.plots.schematics_memory import lifetimes, mixed_precision
 from helpers.plots.style import LOOK, Plot
+from helpers.plots.tables import table
 from helpers.plots.timeline import timeline
 
 __all__ = [
@@ -15,13 +17,16 @@ __all__ = [
     "curves",
     "gathered_over_time",
     "grouped_bars",
+    "lifetimes",
     "memory_bars",
     "memory_over_time",
+    "mixed_precision",
     "phases",
     "pipeline_timeline",
     "rank_contents",
     "roofline",
     "share_bars",
+    "table",
     "time_bars",
     "timeline",
 ]

@@ -20,6 +20,18 @@ FIGURES = {
     "memory bars": (plots.memory_bars({"bf16": {"predicted": STATES, "measured": STATES}}, "Title"), "measured 6,000,000 bytes"),
     "two clusters": (plots.memory_bars({"bf16": {"a": STATES}, "fp32": {"a": {"parameters": 5e12}}}, "Title"), "fp32: a 5.0 TB"),
     "per parameter": (plots.memory_bars({"stage 0": {"a": STATES, "b": None}}, "Title", 2_000_000), "a 3.000 bytes per parameter, b does not fit"),
+    "mixed precision": (
+        plots.mixed_precision({"parameters": 2, "gradients": 2, "master weights": 4, "optimizer states": 8}, "Title"),
+        "master weights 4, optimizer states 8; together 16.",
+    ),
+    "lifetimes": (
+        plots.lifetimes(
+            {"all kept": {"inside 1": [(0, 2)], "inside 2": [(1, 1)]}, "again": {"input 1": [(0, 2)], "inside 1": [(0, 0), (2, 2)]}},
+            ["forward", "loss", "backward"],
+            "Title",
+        ),
+        "all kept: the inside of 2 blocks at once, again: the inside of 1 block at once.",
+    ),
     "capacity": (plots.memory_bars({"bf16": {"a": STATES}}, "Title", capacity=24e9), "a 6,000,000 bytes; capacity 24.0 GB"),
     "memory over time": (plots.memory_over_time(HISTORY, "Title", {"peak": 60}), "a peak of 60 bytes"),
     "curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}), "dots ends at 5"),
@@ -150,3 +162,26 @@ def test_a_roof_breaks_at_its_ridge():
     (axes,) = plots.roofline(MACHINE, {"low": (0.1, 1e10)}, "Title").figure.axes
     (left, corner, right), rates = axes.lines[0].get_data()
     assert left == 0.05 and corner == 100 and list(rates) == [0.05, 100, 100]
+
+
+def test_a_table_is_rendered_and_is_text_with_the_same_cells():
+    table = plots.table({"a": {"bytes": 1234567, "share": 0.25, "fits": True}, "b<c": {"bytes": 3, "word": "hi", "share": 2794e9}}, "Title")
+    shown = table._repr_mimebundle_()
+    lines = shown["text/plain"].splitlines()
+    assert lines[0] == "Title" and lines[1].split() == ["bytes", "share", "fits", "word"]
+    assert lines[2].split() == ["a", "1,234,567", "0.25", "yes"] and lines[3].split() == ["b<c", "3", "2,794,000,000,000", "hi"]
+    for cell in (
+        "<caption>Title</caption>",
+        "1,234,567</td>",
+        "b&lt;c",
+        '<td style="text-align: right">3</td>',
+        '<td style="text-align: left">hi</td>',
+    ):
+        assert cell in shown["text/html"]
+    assert plots.table({"a": {"x": None}})._repr_mimebundle_()["text/plain"].split() == ["x", "a"]
+
+
+def test_what_lasts_through_a_step_is_drawn_below_what_comes_and_goes():
+    history = History({category: [10, 10, 10] for category in ("parameters", "gradients", "optimizer states")}, [(0, "forward")])
+    axes = plots.memory_over_time(history, "Title").figure.axes[0]
+    assert axes.get_legend_handles_labels()[1] == ["parameters", "optimizer states", "gradients"]
