@@ -182,6 +182,6 @@ def test_a_table_is_rendered_and_is_text_with_the_same_cells():
 
 
 def test_what_lasts_through_a_step_is_drawn_below_what_comes_and_goes():
-    history = History({category: [10, 10, 10] for category in ("parameters", "gradients", "optimizer states")}, [(0, "forward")])
+    history = History({category: [10] * 30 for category in ("parameters", "gradients", "optimizer states")}, [(0, "forward")])
     axes = plots.memory_over_time(history, "Title").figure.axes[0]
     assert axes.get_legend_handles_labels()[1] == ["parameters", "optimizer states", "gradients"]
