@@ -8,7 +8,7 @@ from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 from helpers.measure.ledger import Ledger
 
-__all__ = ["checkpoint", "guess", "largest_batch", "mixed_precision_step", "seeded_checkpoint"]
+__all__ = ["checkpoint", "guess", "largest_batch", "mixed_step", "seeded_checkpoint"]
 
 
 # -------------------------------------------------------------------------------------------------- a step in mixed precision
@@ -37,7 +37,7 @@ def _three_steps(function, seed):
 def _mixed(copies_back="rounded", frees="both", steps=True, masters_from="themselves"):
     """A step that makes the mistake that is named; without one it is right."""
 
-    def mixed_precision_step(weights, masters, optimizer):
+    def mixed_step(weights, masters, optimizer):
         for weight, master in zip(weights, masters):
             master.grad = weight.grad.float()
             if masters_from == "weights":
@@ -57,11 +57,11 @@ def _mixed(copies_back="rounded", frees="both", steps=True, masters_from="themse
                 master.grad = None if frees in ("both", "masters") else master.grad
                 weight.grad = None if frees in ("both", "weights") else weight.grad
 
-    return mixed_precision_step
+    return mixed_step
 
 
-mixed_precision_step = Build(
-    "mixed_precision_step",
+mixed_step = Build(
+    "mixed_step",
     _three_steps,
     worlds=(1, 2),
     mistakes={
