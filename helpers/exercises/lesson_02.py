@@ -1,38 +1,215 @@
-"""Answers of lesson 02, and the mistakes that people make there."""
+"""Answers of lesson 02: training memory, and the mistakes that people make there."""
 
-from helpers import theory
-from helpers.exercises.engine import Exercise
-from helpers.exercises.guesses import guess as guess
+import gc
 
-momentum_bytes = Exercise(
-    reference=lambda parameters: 12 * parameters,
-    cases=({"parameters": 1}, {"parameters": 220544}),
+import torch
+from torch import nn
+from helpers.exercises.engine import Build, Exercise
+from helpers.exercises.guesses import guess
+from helpers.measure.ledger import Ledger
+
+__all__ = ["checkpoint", "guess", "largest_batch", "mixed_step", "seeded_checkpoint"]
+
+
+# -------------------------------------------------------------------------------------------------- a step in mixed precision
+
+
+def _three_steps(function, seed):
+    """Weights and masters after each of three steps that are too small for bf16; each rank has weights and gradients of its own."""
+    import deepspeed.comm as comm
+
+    torch.manual_seed(1000 * (seed % 10**6) + comm.get_rank())
+    weights = [nn.Parameter(torch.randn(shape).bfloat16()) for shape in ((5, 3), (7,))]
+    masters = [weight.detach().float() for weight in weights]
+    adam, found = torch.optim.AdamW(masters, lr=1e-3), {}
+    for step in (1, 2, 3):
+        for weight in weights:
+            own = torch.randn(weight.shape).bfloat16().to(weight.dtype)
+            weight.grad = own if weight.grad is None else weight.grad + own  # as a backward pass does
+        function(weights, masters, adam)
+        found[f"the dtypes of weights and masters after step {step}"] = [str(one.dtype) for one in (*weights, *masters)]
+        for index, (weight, master) in enumerate(zip(weights, masters)):
+            found |= {f"master {index} after step {step}": master.clone(), f"weight {index} after step {step}": weight.detach().clone()}
+        found[f"the number of gradients that are left after step {step}"] = sum(one.grad is not None for one in (*weights, *masters))
+    return found
+
+
+def _mixed(copies_back="rounded", frees="both", steps=True, masters_from="themselves"):
+    """A step that makes the mistake that is named; without one it is right."""
+
+    def mixed_step(weights, masters, optimizer):
+        for weight, master in zip(weights, masters):
+            master.grad = weight.grad.float()
+            if masters_from == "weights":
+                master.copy_(weight.detach())
+        if copies_back == "before the step":
+            with torch.no_grad():
+                for weight, master in zip(weights, masters):
+                    weight.copy_(master)
+        if steps:
+            optimizer.step()
+        with torch.no_grad():
+            for weight, master in zip(weights, masters):
+                if copies_back == "rounded":
+                    weight.copy_(master)
+                elif copies_back == "as it is":
+                    weight.grad, weight.data = None, master.clone()
+                master.grad = None if frees in ("both", "masters") else master.grad
+                weight.grad = None if frees in ("both", "weights") else weight.grad
+
+    return mixed_step
+
+
+mixed_step = Build(
+    "mixed_step",
+    _three_steps,
+    worlds=(1, 2),
     mistakes={
-        "that is Adam: how many moments does SGD with momentum keep?": lambda parameters: 16 * parameters,
-        "that is SGD without momentum": lambda parameters: 8 * parameters,
-        "the momentum is kept in fp32, 4 bytes": lambda parameters: 10 * parameters,
+        "the masters were updated and the weights were not: copy each master into its weight": _mixed(copies_back="never"),
+        "the weights were copied from the masters before these were updated": _mixed(copies_back="before the step"),
+        "the model's weights are fp32 now: `weight.copy_(master)` rounds to the weight's own dtype": _mixed(copies_back="as it is"),
+        "the masters were taken from the rounded weights again, and what the rounding cut off is lost at every step": _mixed(masters_from="weights"),
+        "the gradients of the weights are still there, and the next backward pass adds to them": _mixed(frees="masters"),
+        "the masters keep their fp32 gradients: 4 bytes per parameter until the next step": _mixed(frees="weights"),
+        "nothing was freed: set the gradients of weights and of masters to None": _mixed(frees="neither"),
+        "the optimizer never made its step": _mixed(steps=False),
     },
-    praise="momentum is one mean where Adam keeps two, and the master weights stay, since bf16 is too coarse to add small steps to",
+    praise="the masters keep what bf16 would round away, and the weights are their rounded image",
 )
-largest_model = Exercise(
-    reference=lambda memory: memory / 16,
-    cases=({"memory": 24e9}, {"memory": 80e9}),
+
+
+# ------------------------------------------------------------------------------------------------------ activation checkpointing
+
+
+class _Counted(nn.Module):
+    """Two linear layers with a GELU, and with dropout if asked for, that note each of their forward passes."""
+
+    def __init__(self, width, dropout=0.0):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layers(x)
+
+
+def _checkpointed(function, seed, dropout=0.0):
+    """Two backward passes through a checkpointed layer that is neither the first nor the last: gradients add up, and little is kept."""
+    import deepspeed.comm as comm
+
+    torch.manual_seed(1000 * (seed % 10**6) + comm.get_rank())
+    width, found = 5 + seed % 4, {}
+    layer = _Counted(width, dropout)
+    for turn in (1, 2):
+        leaf = torch.randn(3, width, requires_grad=True)
+        x = 2 * leaf
+        with Ledger("cpu") as ledger:
+            for tensor in (x, *layer.parameters()):
+                ledger.label("inputs", tensor)
+            before, layer.calls = ledger.current, 0
+            y = function(layer, x)
+            gc.collect()
+            kept = ledger.current - before - 4 * y.numel()
+        found[f"the result, pass {turn}"] = y.detach().clone()
+        found[f"bytes that are kept beside x and the result, pass {turn}"] = kept
+        (y * torch.randn(3, width)).sum().backward()
+        found[f"the layer's forward passes, pass {turn}"] = layer.calls
+        found[f"the gradient of x, pass {turn}"] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        for name, parameter in layer.layers.named_parameters():
+            gradient = parameter.grad
+            found[f"the gradient of parameter {name}, pass {turn}"] = torch.zeros_like(parameter) if gradient is None else gradient.clone()
+    return found
+
+
+def _with_dropout(function, seed):
+    return _checkpointed(function, seed, dropout=0.5)
+
+
+def _function(keeps="x", gradients="all", start="gradient", random=None):
+    """A checkpoint that makes the mistake that is named."""
+
+    class Mistaken(torch.autograd.Function):
+        @staticmethod
+        def forward(context, function, x):
+            context.function, context.random = function, torch.get_rng_state()
+            context.save_for_backward(x.clone() if keeps == "a copy" else x)
+            if keeps != "everything":
+                return function(x)
+            with torch.enable_grad():
+                context.y = function(x.detach())
+            return context.y.detach()
+
+        @staticmethod
+        def backward(context, gradient):
+            (x,) = context.saved_tensors
+            x = x.detach().requires_grad_()
+            now = torch.get_rng_state()
+            if random:
+                torch.set_rng_state(context.random)
+            with torch.enable_grad():
+                y = context.function(x)
+            if random == "restored":
+                torch.set_rng_state(now)
+            gradient = gradient if start == "gradient" else torch.ones_like(gradient)
+            if gradients == "of x":
+                return None, *torch.autograd.grad(y, x, gradient)
+            torch.autograd.backward(y, gradient)
+            return None, x.grad if gradients == "all" else torch.zeros_like(x)
+
+    return lambda function, x: Mistaken.apply(function, x)
+
+
+checkpoint = Build(
+    "checkpoint",
+    _checkpointed,
+    worlds=(1, 2),
     mistakes={
-        "that counts the bf16 weights alone; training holds gradients and optimizer states too": lambda memory: memory / 2,
-        "that counts weights and gradients; Adam's states are missing": lambda memory: memory / 4,
-        "fp32 master weights are missing": lambda memory: memory / 12,
-    },
-    praise="states alone set this bound, before a single activation is kept",
-)
-checkpoint_saving = Exercise(
-    reference=lambda batch, sequence, width, heads: theory.block_activation_bytes(batch, sequence, width, heads, 2) - 2 * batch * sequence * width,
-    cases=({"batch": 2, "sequence": 64, "width": 64, "heads": 4}, {"batch": 1, "sequence": 2048, "width": 12288, "heads": 96}),
-    mistakes={
-        "the block's input is still kept": lambda batch, sequence, width, heads: theory.block_activation_bytes(batch, sequence, width, heads, 2),
-        "that is what remains, not what is saved": lambda batch, sequence, width, heads: 2 * batch * sequence * width,
-        "that is fp32; the job is bf16, 2 bytes": lambda batch, sequence, width, heads: (
-            theory.block_activation_bytes(batch, sequence, width, heads, 4) - 4 * batch * sequence * width
+        "that keeps what every pass keeps: nothing was computed again": lambda function, x: function(x),
+        "the output of the forward pass was kept with all that belongs to it: keep x alone, and call the function again": _function(
+            keeps="everything"
         ),
+        "x is there already, and a copy of it costs its bytes once more": _function(keeps="a copy"),
+        "the parameters inside the function got no gradient: `torch.autograd.backward` adds to every `.grad`, `grad` does not": _function(
+            gradients="of x"
+        ),
+        "the layers before got no gradient: `backward` returns one for each argument of `forward`": _function(gradients="of parameters"),
+        "the backward pass does not start from ones but from the gradient that it is given": _function(start="ones"),
     },
-    praise="everything else that the backward pass needs can be computed from the block's input again",
+    praise="x alone is kept, and everything else is computed once more when its gradient is asked for",
+)
+seeded_checkpoint = Build(
+    "seeded_checkpoint",
+    _with_dropout,
+    worlds=(1, 2),
+    mistakes={
+        "the second pass dropped other elements than the first: give it the random state that the first one began with": _function(),
+        "the random state was set back and left there, so that what is drawn next was drawn before": _function(random="left"),
+    },
+    praise="both passes draw the same random numbers, and nobody else notices",
+)
+
+
+# ------------------------------------------------------------------------------------------------------ the largest micro-batch
+
+largest_batch = Exercise(
+    reference=lambda capacity, parameters, per_sequence, logits: (capacity - 14 * parameters) / (per_sequence + 8 * logits),
+    cases=(
+        {"capacity": 80e9, "parameters": 1.5e9, "per_sequence": 2.7e9, "logits": 51e6},
+        {"capacity": 24e9, "parameters": 0.35e9, "per_sequence": 0.2e9, "logits": 103e6},
+    ),
+    mistakes={
+        "before the backward pass there are no gradients yet: 14 bytes per parameter": lambda capacity, parameters, per_sequence, logits: (
+            (capacity - 16 * parameters) / (per_sequence + 8 * logits)
+        ),
+        "the logits' peak is missing: 8 bytes each beside the log-softmax that is kept": lambda capacity, parameters, per_sequence, logits: (
+            (capacity - 14 * parameters) / per_sequence
+        ),
+        "the log-softmax, 4 bytes, is among the kept activations already": lambda capacity, parameters, per_sequence, logits: (
+            (capacity - 14 * parameters) / (per_sequence + 12 * logits)
+        ),
+        "the states are missing, 14 bytes per parameter": lambda capacity, parameters, per_sequence, logits: capacity / (per_sequence + 8 * logits),
+    },
+    praise="what is left beside the states, divided by what a sequence needs at the loss's peak",
+    whole=True,
 )

@@ -5,6 +5,7 @@ from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
+from helpers.plots.schematics_memory import lifetimes, mixed_precision
 from helpers.plots.schematics_tensor import sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.style import LOOK, Plot
@@ -22,8 +23,10 @@ __all__ = [
     "gathered_over_time",
     "grouped_bars",
     "kept_tensors",
+    "lifetimes",
     "memory_bars",
     "memory_over_time",
+    "mixed_precision",
     "phases",
     "pipeline_timeline",
     "rank_contents",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import matplotlib
 from helpers.plots.style import LOOK, STYLE, VISIBLE, Plot, amount, legend_below, new_figure, unit
 
+LASTING = ("parameters", "master weights", "optimizer states")  # through a step
+
 
 def memory_bars(clusters, title, parameters=None, capacity=None):
     """Stacked bars of memory by category, measured beside predicted.
@@ -93,6 +95,7 @@ def memory_over_time(history, title, predicted=None):
     totals = history.total
     divisor, unit_name = unit(max(totals))
     used = [category for category in LOOK if max(history.totals.get(category, [0])) > VISIBLE * max(totals)]
+    used.sort(key=lambda category: category not in LASTING)  # what stays is below, what comes and goes on top
     places, columns = phases(history)
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()

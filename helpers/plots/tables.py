@@ -22,7 +22,9 @@ class Table:
     @property
     def markdown(self):
         lines = [self.names, ["--:" if right else "---" for right in self.right], *self.rows]
-        return "\n".join([f"**{self.title}**\n"] * bool(self.title) + ["| " + " | ".join(line) + " |" for line in lines])
+        return "\n".join(
+            [f"**{self.title}**\n"] * bool(self.title) + ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+        )
 
     def __repr__(self):
         lines = [[LINK.sub(r"\1", text) for text in line] for line in (self.names, *self.rows)]

@@ -20,6 +20,18 @@ FIGURES = {
     "memory bars": (plots.memory_bars({"bf16": {"predicted": STATES, "measured": STATES}}, "Title"), "measured 6,000,000 bytes"),
     "two clusters": (plots.memory_bars({"bf16": {"a": STATES}, "fp32": {"a": {"parameters": 5e12}}}, "Title"), "fp32: a 5.0 TB"),
     "per parameter": (plots.memory_bars({"stage 0": {"a": STATES, "b": None}}, "Title", 2_000_000), "a 3.000 bytes per parameter, b does not fit"),
+    "mixed precision": (
+        plots.mixed_precision({"parameters": 2, "gradients": 2, "master weights": 4, "optimizer states": 8}, "Title"),
+        "master weights 4, optimizer states 8; together 16.",
+    ),
+    "lifetimes": (
+        plots.lifetimes(
+            {"all kept": {"inside 1": [(0, 2)], "inside 2": [(1, 1)]}, "again": {"input 1": [(0, 2)], "inside 1": [(0, 0), (2, 2)]}},
+            ["forward", "loss", "backward"],
+            "Title",
+        ),
+        "all kept: the inside of 2 blocks at once, again: the inside of 1 block at once.",
+    ),
     "capacity": (plots.memory_bars({"bf16": {"a": STATES}}, "Title", capacity=24e9), "a 6,000,000 bytes; capacity 24.0 GB"),
     "memory over time": (plots.memory_over_time(HISTORY, "Title", {"peak": 60}), "a peak of 60 bytes"),
     "curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}), "dots ends at 5"),
@@ -173,10 +185,7 @@ def test_a_roof_breaks_at_its_ridge():
     assert left == 0.05 and corner == 100 and list(rates) == [0.05, 100, 100]
 
 
-def test_a_tables_text_has_what_its_rendering_has():
-    table = plots.table([{"t": 2, "bytes": 1234567, "ratio": 0.5, "equal": True}, {"t": 4, "bytes": 5, "ratio": 1.0, "equal": False}])
-    assert repr(table).splitlines() == ["t | bytes | ratio | equal", "2 | 1,234,567 | 0.5 | yes", "4 | 5 | 1 | no"]
-    assert table._repr_markdown_().splitlines()[1:3] == ["| ---: | ---: | ---: | --- |", "| 2 | 1,234,567 | 0.5 | yes |"]
-    for wrong in ([], [{"a": 1}, {"b": 1}]):
-        with pytest.raises(ValueError, match="the same keys"):
-            plots.table(wrong)
+def test_what_lasts_through_a_step_is_drawn_below_what_comes_and_goes():
+    history = History({category: [10] * 30 for category in ("parameters", "gradients", "optimizer states")}, [(0, "forward")])
+    axes = plots.memory_over_time(history, "Title").figure.axes[0]
+    assert axes.get_legend_handles_labels()[1] == ["parameters", "optimizer states", "gradients"]

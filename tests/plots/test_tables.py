@@ -25,3 +25,9 @@ def test_it_is_rendered_with_the_same_cells():
 def test_no_rows_or_unequal_ones_are_refused(rows):
     with pytest.raises(ValueError, match="same columns"):
         plots.table(rows)
+
+
+def test_large_fractions_have_separators_and_a_bar_in_a_text_is_no_column():
+    shown = plots.table({"a | b": {"bytes": 2794e9, "share": 0.12345}})
+    assert repr(shown).splitlines()[1].split() == ["a", "|", "b", "2,794,000,000,000", "0.123"]
+    assert shown.markdown.splitlines()[2] == "| a \\| b | 2,794,000,000,000 | 0.123 |"
