@@ -48,14 +48,17 @@ def table(rows, title=""):
     """A rendered table; a column of numbers is aligned at its right.
 
     Args:
-        rows: [{column: text or number}, ...], all rows with the same columns, or {name: {column: ...}} with the names as first column.
-            Texts may hold Markdown, such as a link.
+        rows: [{column: text or number}, ...], all rows with the same columns; or {name: {column: ...}} with the names as first column, and nothing
+            where a row lacks a column.  Texts may hold Markdown, such as a link.
         title: a line above the table.
 
     Raises:
-        ValueError: where there is no row, or rows have different columns.
+        ValueError: where there is no row, or rows of a list have different columns.
     """
-    rows = [{"": name, **row} for name, row in rows.items()] if isinstance(rows, dict) else list(rows)
+    if isinstance(rows, dict):
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        rows = [{"": name, **{column: row.get(column) for column in columns}} for name, row in rows.items()]
+    rows = list(rows)
     if not rows or any(list(row) != list(rows[0]) for row in rows):
         raise ValueError("a table needs at least one row, and the same columns in each")
     return Table(rows, title)
