@@ -41,6 +41,7 @@ ZERO_3_BIASES = 18  # DeepSpeed's linear layer at stage 3 adds the bias by an op
 
 # Operators that a pass issues: of a block, and of embedding, head and loss together.  Adam's with one tensor, where it is not fused.
 BLOCK_OPERATORS, END_OPERATORS, ADAM_OPERATORS = {"forward": 10, "backward": 20}, {"forward": 9, "backward": 12}, 9
+REPEATED_OPERATORS = 8  # of a block that is computed again: all but its last product and its last addition
 BLOCK_TENSORS, END_TENSORS = 12, 4  # parameters of a block; the two tables, and the final norm's
 BLOCK_MODULES, END_MODULES = 9, 7  # modules whose forward pass DeepSpeed hooks at stage 3
 ADAM_BYTES = {"fused": 28, "unfused": 84}  # per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
@@ -162,7 +163,7 @@ def operators(
 ) -> dict[str, int]:
     """Operators that the host issues in a step: {"forward", "backward", "step"}; each is about one kernel on a GPU, views left out.
 
-    A block issues 10 forward and 20 backward (10 more where it is computed again).  DeepSpeed copies each parameter's gradient at stage 0, and visits
+    A block issues 10 forward and 20 backward (8 more where it is computed again).  DeepSpeed copies each parameter's gradient at stage 0, and visits
     it by a hook in each micro-batch at stages 1 to 3, which counts as `GRADIENT_HOOK`; at stage 3 hooks visit every module in each pass too,
     and each visit counts as `MODULE_HOOK`.  Its step issues 21 operators for each parameter at stage 0, 16 for each in the partition at stages
     1 and 2 (2 without `check_overflow`), and 2 for each at stage 3, Adam's own left out.
@@ -175,7 +176,8 @@ def operators(
     stage = config.stage if config else None
     tensors = BLOCK_TENSORS * size.layers + END_TENSORS
     forward = BLOCK_OPERATORS["forward"] * size.layers
-    backward = BLOCK_OPERATORS["backward"] * size.layers + END_OPERATORS["backward"] + (forward if checkpointing else 0)
+    repeated = REPEATED_OPERATORS * size.layers if checkpointing else 0
+    backward = BLOCK_OPERATORS["backward"] * size.layers + END_OPERATORS["backward"] + repeated
     forward += END_OPERATORS["forward"]
     if stage == 3:
         visits = MODULE_HOOK * (BLOCK_MODULES * size.layers + END_MODULES)
@@ -253,7 +255,7 @@ def step_seconds(
         sequence: s, tokens of each; by default the model's context.
         config: a `ZeroConfig` or DeepSpeed's configuration, a dict; None is plain torch, with DDP where there are several ranks, all in `dtype`.
         accumulation: micro-batches of a step; by default those of DeepSpeed's configuration, or 1.
-        checkpointing: every block is computed again in the backward pass; the head is not.
+        checkpointing: every block is computed again in the backward pass, but for its last product (not so at stage 3); the head is not.
         fused, check_overflow: as in `optimizer_bytes`; by default what DeepSpeed's configuration says, or False and True.
         dtype: "bf16" or "fp32", without a `config`.
 
@@ -296,20 +298,25 @@ def step_seconds(
 
 
 def _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, zero_3):
-    """{pass: {part: seconds}} of the model's own work on one rank; what is computed again belongs to the backward pass."""
+    """{pass: {part: seconds}} of the model's own work on one rank; what is computed again belongs to the backward pass.
+
+    torch's checkpointing stops computing again where the last tensor is saved: before a block's last product, whose result is added and not kept.
+    DeepSpeed's linear layer at stage 3 saves its arguments only after that product.
+    """
     tokens, h, element = batch * sequence, size.width, ELEMENT_BYTES[dtype]
-    products = sum(matrix_seconds(tokens, inner, columns, machine, dtype) for inner, columns in ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h)))
+    layers = [matrix_seconds(tokens, inner, columns, machine, dtype) for inner, columns in ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))]
+    products, repeated = sum(layers), sum(layers if zero_3 else layers[:-1])
     head = matrix_seconds(tokens, h, size.vocabulary, machine, dtype)
     scores = 2 * batch * sequence**2 * h / machine.attention_rate(dtype)  # half of them; backward five products instead of two (arXiv 2205.14135)
     moved, ends = block_elementwise_bytes(batch, sequence, h, element, zero_3), ends_elementwise_bytes(size, batch, sequence, element)
-    again, blocks = 1 if checkpointing else 0, accumulation * size.layers
+    again, blocks, unit = 1 if checkpointing else 0, accumulation * size.layers, element * tokens * h
     work = {name: {} for name in PASSES}
     for name, times, attentions in (("forward", 1, 1), ("backward", 2, 2.5)):
         more = again if name == "backward" else 0
         work[name] = {
-            "matrix products": blocks * (times + more) * products,
+            "matrix products": blocks * (times * products + more * repeated),
             "attention": blocks * (attentions + more) * scores,
-            "elementwise": blocks * (moved[name] + more * moved["forward"]) / machine.memory,
+            "elementwise": blocks * (moved[name] + more * (moved["forward"] - ADD["forward"] * unit)) / machine.memory,
             "embedding and loss": accumulation * (times * head + ends[name] / machine.memory),
         }
     return work

@@ -103,10 +103,10 @@ def test_constants_travel_as_json():
 PRODUCTS = ("mm", "addmm", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward")
 
 
-def plain_passes(layers, dtype):
+def plain_passes(layers, dtype, checkpointing=False):
     size = GPTSize(width=128, layers=layers, vocabulary=512)
     ids = torch.zeros(4, size.context, dtype=torch.int64)
-    model = models.GPT(size).to(dtype)
+    model = models.GPT(size, checkpointing=checkpointing).to(dtype)
     with Operators() as seen:
         seen.phase = "forward"
         loss = model(ids, ids)
@@ -124,6 +124,20 @@ def test_bytes_of_a_models_operators(phase, dtype, element_bytes):
     ends = theory.ends_elementwise_bytes(GPTSize(width=128, vocabulary=512), 4, 64, element_bytes)[phase]
     assert short.total(phase, PRODUCTS) - 2 * block == pytest.approx(ends, rel=0.1)
     assert long.total(phase, count=True) - short.total(phase, count=True) == step_time.BLOCK_OPERATORS[phase]
+
+
+def test_what_checkpointing_computes_again():
+    """All of a block but its last product and its last addition."""
+    kept, again = ([plain_passes(layers, torch.bfloat16, checkpointing) for layers in (2, 3)] for checkpointing in (False, True))
+
+    def more(*words, **options):
+        (short, long), (short_again, long_again) = ([one.total("backward", *words, **options) for one in pair] for pair in (kept, again))
+        return (long_again - short_again) - (long - short)
+
+    unit = 2 * 4 * 64 * 128
+    assert more(count=True) == step_time.REPEATED_OPERATORS
+    assert more(PRODUCTS) == pytest.approx((step_time.BLOCK["forward"] - step_time.ADD["forward"]) * unit, rel=0.03)
+    assert [pair[1].count["backward", "addmm"] for pair in (kept, again)] == [0, 3 * 3]  # of three blocks, three products each
 
 
 def under_deepspeed(stage, accumulation, extra):
@@ -183,7 +197,8 @@ def test_a_step_by_hand():
     assert parts["embedding and loss"] == pytest.approx(3 * 2 * 8 * 8 * 16)
     assert parts["attention"] == 3.5 * (2 * 2 * 4**2 * 8) / 2
     again = theory.step_seconds(size, machine, batch=2, dtype="fp32", checkpointing=True).parts
-    assert again["matrix products"] == 4 / 3 * parts["matrix products"] and again["embedding and loss"] == parts["embedding and loss"]
+    assert again["matrix products"] == pytest.approx((3 + 8 / 12) / 3 * parts["matrix products"])  # all but the last product, 4 h^2 of 12 h^2
+    assert again["embedding and loss"] == parts["embedding and loss"]
     memory = theory.MachineConstants(matrix={"fp32": {8: 1e30}}, memory=1.0, launch=0)
     parts = theory.step_seconds(size, memory, batch=2, dtype="fp32", fused=True).parts
     assert parts["elementwise"] == 63 * 4 * 2 * 4 * 8 and parts["optimizer"] == 28 * theory.gpt_parameters(size)
