@@ -1,7 +1,44 @@
 """Answers of lesson 00, and the mistakes that people make there."""
 
-from helpers.exercises.engine import Exercise, RankExercise
+import torch
+from helpers.exercises.engine import Build, Exercise, RankExercise
 from helpers.exercises.guesses import guess as guess
+
+
+def _averaged(function, seed):
+    """A number of each rank's own, and one that is the same everywhere."""
+    import deepspeed.comm as comm
+
+    values = {"a value per rank": seed % 97 + 2.5 * comm.get_rank() ** 2, "equal values": 1.5}
+    return {f"the mean, {name}": function(value) for name, value in values.items()}
+
+
+def _summed(value):
+    import deepspeed.comm as comm
+
+    total = torch.tensor([float(value)])
+    comm.all_reduce(total)
+    return total.item()
+
+
+def _on_rank_0_alone(value):
+    import deepspeed.comm as comm
+
+    total = _summed(value) / comm.get_world_size()
+    return total if comm.get_rank() == 0 else value
+
+
+mean_over_ranks = Build(
+    "mean_over_ranks",
+    _averaged,
+    mistakes={
+        "that is the rank's own value: nothing was communicated": lambda value: value,
+        "that is the sum; a mean is divided by the number of ranks": _summed,
+        "that is right with two ranks alone: divide by the world size, whatever it is": lambda value: _summed(value) / 2,
+        "only rank 0 has the mean; an all-reduce gives it to all": _on_rank_0_alone,
+    },
+    praise="every rank has the sum, so that each can divide it, and nobody need be told",
+)
 
 sum_of_ranks = Exercise(
     reference=lambda ranks: ranks * (ranks - 1) // 2,

@@ -5,6 +5,7 @@ from helpers.plots.memory import memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
 from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
+from helpers.plots.schematics_job import job
 from helpers.plots.schematics_memory import lifetimes, mixed_precision
 from helpers.plots.schematics_tensor import sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
@@ -22,6 +23,7 @@ __all__ = [
     "curves",
     "gathered_over_time",
     "grouped_bars",
+    "job",
     "kept_tensors",
     "lifetimes",
     "memory_bars",

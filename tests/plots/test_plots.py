@@ -67,6 +67,10 @@ FIGURES = {
         plots.by_depth({"one": {"vanishing": [1e-9, 1e-4, 0.9]}, "two": {"vanishing": [0.0, 1.0], "gone": [float("nan"), 0.01]}}, "Title", "norm"),
         "norm, from the first block to the last: one: vanishing 10^-9 to 10^0; two: vanishing 0 to 10^0, gone nan to 10^-2.",
     ),
+    "job": (
+        plots.job([{"parameters": "all", "text": "1st half"}, {"parameters": "all", "text": ""}], "Title"),
+        "rank 0 has parameters all, text 1st half",
+    ),
     "ring": (
         plots.ring({"first": [0, 1, 2], "second": [2, 0, 1]}, "Title"),
         "second: rank 0 sends part 2, rank 1 sends part 0",
