@@ -85,6 +85,21 @@ def idle_fraction(timelines: list[list[tuple]]) -> float:
     return 1 - sum(end - start for *_, start, end in events) / (span * len(timelines))
 
 
+def held_over_time(timeline: list[tuple]) -> list[tuple[float, float]]:
+    """[(time, micro-batches)] that a rank holds from that time on: each from the start of its "F" to the end of its "B", or "W" where it is split.
+
+    A micro-batch on one of v stages that the rank has counts as 1/v.
+    """
+    release = "W" if any(kind == "W" for kind, *_ in timeline) else "B"
+    stages = len({stage for _, stage, *_ in timeline})
+    changes = [(start, 1) for kind, *_, start, _ in timeline if kind == "F"] + [(end, -1) for kind, *_, end in timeline if kind == release]
+    now, found = 0, []
+    for time, change in sorted(changes):
+        now += change
+        found.append((time, now / stages))
+    return found
+
+
 def most_in_flight(order: list[Action]) -> int:
     """Most micro-batches (of a stage) that a rank holds activations of at once: from "F" until "B", or until "W" where it is split."""
     release = "W" if any(kind == "W" for kind, _, _ in order) else "B"

@@ -89,6 +89,16 @@ def test_a_micro_batch_is_held_until_its_weights_gradients_are_there():
     assert schedules.most_in_flight([("F", 0, 0), ("I", 0, 0), ("F", 0, 1), ("I", 0, 1), ("W", 0, 0), ("W", 0, 1)]) == 2
 
 
+def test_what_is_held_over_time_has_its_peak_where_the_order_says():
+    for orders in (schedules.deepspeed_orders(4, 8), split_orders(4, 8, lambda stage: stage)):
+        timelines = schedules.replay(orders, {"F": 1, "B": 2, "I": 1, "W": 1})
+        held = [schedules.held_over_time(timeline) for timeline in timelines]
+        assert [max(count for _, count in row) for row in held] == [schedules.most_in_flight(order) for order in orders]
+        assert [row[-1][1] for row in held] == [0] * 4
+    two = [("F", 0, 0, 0, 1), ("F", 2, 0, 1, 2), ("B", 2, 0, 3, 4), ("B", 0, 0, 5, 6)]  # of a rank with two stages
+    assert schedules.held_over_time(two) == [(0, 0.5), (1, 1), (4, 0.5), (6, 0)]
+
+
 def test_orders_that_wait_for_each_other_are_named():
     with pytest.raises(ValueError, match=r"rank 0 before \('B', 0, 0\), rank 1 before \('B', 1, 1\)"):
         schedules.replay([[("F", 0, 0), ("B", 0, 0)], [("B", 1, 1), ("F", 1, 0)]], {"F": 1, "B": 1})
