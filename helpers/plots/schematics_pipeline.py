@@ -63,7 +63,7 @@ def pipeline_schedules(schedules, title, x):
         axes = figure.subplots(panels, 1, sharex=True)
         for place, (name, timelines) in enumerate(schedules.items()):
             above, below, begin = axes[2 * place], axes[2 * place + 1], _begin(timelines)
-            _draw_actions(above, timelines, begin)
+            _draw_actions(above, timelines, begin, longest)
             above.set_title(f"{name}: what each rank does (idle {100 * idle_fraction(timelines):.1f} %)", fontsize=10)
             for rank, row in enumerate(held[name]):
                 times = [time - begin for time, _ in row] + [longest]
@@ -87,12 +87,15 @@ def pipeline_schedules(schedules, title, x):
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
-def _draw_actions(axes, timelines, begin):
+def _draw_actions(axes, timelines, begin, longest):
     for rank, timeline in enumerate(timelines):
         for kind, stage, micro, start, end in timeline:
             alpha = 1 if stage < len(timelines) else 0.55
             axes.add_patch(Rectangle((start - begin, rank + 0.06), end - start, 0.88, facecolor=ACTIONS[kind][0], alpha=alpha, edgecolor="white"))
-            axes.text((start + end) / 2 - begin, rank + 0.5, micro, ha="center", va="center", fontsize=7, color="white", clip_on=True)
+            if end - start > 0.011 * longest * len(str(micro)):  # else it would not be read
+                axes.text(
+                    (start + end) / 2 - begin, rank + 0.5, micro, ha="center", va="center", fontsize=7, color="white" if alpha == 1 else "black"
+                )
 
 
 def _begin(timelines):

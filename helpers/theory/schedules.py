@@ -78,6 +78,20 @@ def _duration(action, seconds):
     return seconds[kind, stage] if (kind, stage) in seconds else seconds[kind]
 
 
+def by_the_clock(clocks) -> list[list[tuple]]:
+    """Every rank's timeline as its `Clock` noted it: the forward and backward passes of one step of a pipeline, in ms since the first began.
+
+    Args:
+        clocks: of the ranks of one job, stage after stage, which watched a pipeline's engine.
+    """
+    kinds, found = {"forward": "F", "backward": "B"}, []
+    begin = min(start for clock in clocks for kind, _, start, _ in clock.boxes if kind in kinds)
+    for stage, clock in enumerate(clocks):
+        passes = sorted((start, end, kinds[kind], int(label) - 1) for kind, label, start, end in clock.boxes if kind in kinds)
+        found.append([(kind, stage, micro, 1e3 * (start - begin), 1e3 * (end - begin)) for start, end, kind, micro in passes])
+    return found
+
+
 def idle_fraction(timelines: list[list[tuple]]) -> float:
     """The part of all ranks' time, from the first start to the last end, in which a rank does nothing."""
     events = [event for timeline in timelines for event in timeline]
