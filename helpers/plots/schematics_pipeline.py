@@ -83,7 +83,7 @@ def pipeline_schedules(schedules, title, x):
     said = []
     for name, timelines in schedules.items():
         flight = ", ".join(f"{count:g}" for count in most[name])
-        said.append(f"{name}: {_span(timelines):,.4g} {x}, idle {100 * idle_fraction(timelines):.1f} %, at most {flight} in flight")
+        said.append(f"{name}: {_span(timelines):,.4g} {x}, idle {idle_fraction(timelines):.3f} of the time, at most {flight} in flight")
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 

@@ -50,4 +50,4 @@ def test_a_schedule_is_drawn_or_it_is_said_why_not(capsys):
     assert capsys.readouterr().out.startswith("○ not written yet: ")
     assert lesson_06.draw(other_way_round) is None
     assert capsys.readouterr().out.startswith("✗ not yet: the orders wait for each other for ever")
-    assert "33 slots, idle 27.3 %, at most 4, 3, 2, 1 in flight" in lesson_06.draw(SOLUTION).sentence
+    assert "33 slots, idle 0.273 of the time, at most 4, 3, 2, 1 in flight" in lesson_06.draw(SOLUTION).sentence

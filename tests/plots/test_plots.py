@@ -134,8 +134,8 @@ def test_a_schedule_has_a_box_for_every_action_and_below_it_what_is_in_flight():
     assert boxes == expected
     assert [text.get_text() for text in above.get_legend().get_texts()] == ["forward", "backward", "backward: input", "backward: weights"]
     assert len(below.collections) == 2 and {axes.get_xlim() for axes in plot.figure.axes} == {(0, 8)}
-    one = "One: 8 slots, idle 50.0 %, at most 1, 1 in flight"
-    assert plot.sentence == f"Figure: Title. {one}; Two: 5 slots, idle 20.0 %, at most 1 in flight."
+    one = "One: 8 slots, idle 0.500 of the time, at most 1, 1 in flight"
+    assert plot.sentence == f"Figure: Title. {one}; Two: 5 slots, idle 0.200 of the time, at most 1 in flight."
 
 
 def test_stages_say_which_layers_they_hold():
