@@ -2,11 +2,12 @@
 
 from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
 from helpers.plots.memory import memory_bars, memory_over_time, phases
-from helpers.plots.ranks import contributors, gathered_over_time, pipeline_timeline, rank_contents
+from helpers.plots.ranks import contributors, gathered_over_time, rank_contents
 from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_job import job
 from helpers.plots.schematics_memory import lifetimes, mixed_precision
+from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.style import LOOK, Plot
@@ -30,13 +31,14 @@ __all__ = [
     "memory_over_time",
     "mixed_precision",
     "phases",
-    "pipeline_timeline",
+    "pipeline_schedules",
     "rank_contents",
     "rank_grid",
     "ring",
     "roofline",
     "sharded_products",
     "share_bars",
+    "stages",
     "table",
     "time_bars",
     "timeline",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import matplotlib
 from matplotlib.patches import Rectangle
-from helpers.plots.style import ACTIONS, LOOK, PARTS, STYLE, Plot, new_figure
-from helpers.theory.schedules import idle_fraction
+from helpers.plots.style import LOOK, PARTS, STYLE, Plot, new_figure
 
 
 def contributors(number):
@@ -40,34 +39,6 @@ def rank_contents(before, after, title, moments=("before", "after")):
             axes.grid(False)
             axes.spines[:].set_visible(False)
     said = "; ".join(f"rank {rank} {first or 'nothing'} -> {last or 'nothing'}" for rank, (first, last) in enumerate(zip(before, after)))
-    return Plot(figure, f"{title}. {said}.")
-
-
-def pipeline_timeline(timelines, title, x, chunks=1):
-    """What every rank does when: a row per rank, a box per action with its micro-batch's number.
-
-    Args:
-        timelines: for each rank a list of (kind, stage, micro, start, end), as in `helpers.theory.schedules`.
-        title: what the figure shows.
-        x: the axis: "slots" or "milliseconds".
-        chunks: stages per rank; boxes of a rank's second chunk are drawn lighter.
-    """
-    begin = min(event[3] for timeline in timelines for event in timeline)
-    with matplotlib.style.context(STYLE):
-        figure, axes = new_figure(figsize=(9, 0.9 + 0.42 * len(timelines)))
-        for rank, timeline in enumerate(timelines):
-            for kind, stage, micro, start, end in timeline:
-                alpha = 1 if stage < len(timelines) or chunks == 1 else 0.55
-                axes.add_patch(Rectangle((start - begin, rank + 0.06), end - start, 0.88, facecolor=ACTIONS[kind][0], alpha=alpha, edgecolor="white"))
-                axes.text((start + end) / 2 - begin, rank + 0.5, micro, ha="center", va="center", fontsize=7, color="white", clip_on=True)
-        span = max(event[4] for timeline in timelines for event in timeline) - begin
-        axes.set(title=title, xlabel=x, xlim=(0, span), ylim=(len(timelines), 0))
-        axes.set_yticks([rank + 0.5 for rank in range(len(timelines))], [f"rank {rank}" for rank in range(len(timelines))])
-        axes.grid(False)
-        kinds = [kind for kind in ACTIONS if any(event[0] == kind for timeline in timelines for event in timeline)]
-        handles = [Rectangle((0, 0), 1, 1, facecolor=ACTIONS[kind][0], label=ACTIONS[kind][1]) for kind in kinds]
-        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    said = f"{len(timelines)} ranks, {span:,.4g} {x}, idle {100 * idle_fraction(timelines):.1f} %"
     return Plot(figure, f"{title}. {said}.")
 
 

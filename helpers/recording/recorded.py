@@ -238,7 +238,7 @@ def labels(found):
 
 
 def timelines(run):
-    """A recorded pipeline step as `plots.pipeline_timeline` and `helpers.theory.schedules` take it: (kind, stage, micro-batch, start, end) in ms."""
+    """A recorded pipeline step as `plots.pipeline_schedules` and `helpers.theory.schedules` take it: (kind, stage, micro-batch, start, end) in ms."""
     begin = min(start for report in run.reports for _, start, _ in report["timeline"])
     found = []
     for stage, report in enumerate(run.reports):

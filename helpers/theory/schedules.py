@@ -78,11 +78,40 @@ def _duration(action, seconds):
     return seconds[kind, stage] if (kind, stage) in seconds else seconds[kind]
 
 
+def by_the_clock(clocks) -> list[list[tuple]]:
+    """Every rank's timeline as its `Clock` noted it: the forward and backward passes of one step of a pipeline, in ms since the first began.
+
+    Args:
+        clocks: of the ranks of one job, stage after stage, which watched a pipeline's engine.
+    """
+    kinds, found = {"forward": "F", "backward": "B"}, []
+    begin = min(start for clock in clocks for kind, _, start, _ in clock.boxes if kind in kinds)
+    for stage, clock in enumerate(clocks):
+        passes = sorted((start, end, kinds[kind], int(label) - 1) for kind, label, start, end in clock.boxes if kind in kinds)
+        found.append([(kind, stage, micro, 1e3 * (start - begin), 1e3 * (end - begin)) for start, end, kind, micro in passes])
+    return found
+
+
 def idle_fraction(timelines: list[list[tuple]]) -> float:
     """The part of all ranks' time, from the first start to the last end, in which a rank does nothing."""
     events = [event for timeline in timelines for event in timeline]
     span = max(end for *_, end in events) - min(start for *_, start, _ in events)
     return 1 - sum(end - start for *_, start, end in events) / (span * len(timelines))
+
+
+def held_over_time(timeline: list[tuple]) -> list[tuple[float, float]]:
+    """[(time, micro-batches)] that a rank holds from that time on: each from the start of its "F" to the end of its "B", or "W" where it is split.
+
+    A micro-batch on one of v stages that the rank has counts as 1/v.
+    """
+    release = "W" if any(kind == "W" for kind, *_ in timeline) else "B"
+    stages = len({stage for _, stage, *_ in timeline})
+    changes = [(start, 1) for kind, *_, start, _ in timeline if kind == "F"] + [(end, -1) for kind, *_, end in timeline if kind == release]
+    now, found = 0, []
+    for time, change in sorted(changes):
+        now += change
+        found.append((time, now / stages))
+    return found
 
 
 def most_in_flight(order: list[Action]) -> int:

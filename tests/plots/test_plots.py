@@ -130,15 +130,24 @@ TIMELINES = [  # of two ranks: (kind, stage, micro-batch, start, end); with two 
 ]
 
 
-def test_a_pipelines_timeline_has_a_box_for_every_action():
-    plot = plots.pipeline_timeline(TIMELINES, "Title", "slots", chunks=2)
-    (axes,) = plot.figure.axes
-    boxes = [(box.get_x(), round(box.get_y()), box.get_width(), box.get_alpha()) for box in axes.patches]
+def test_a_schedule_has_a_box_for_every_action_and_below_it_what_is_in_flight():
+    plot = plots.pipeline_schedules({"One": TIMELINES, "Two": TIMELINES[:1]}, "Title", "slots")
+    above, below, *_ = plot.figure.axes
+    boxes = [(box.get_x(), round(box.get_y()), box.get_width(), box.get_alpha()) for box in above.patches]
     expected = [(start - 5, rank, end - start, 1 if stage < 2 else 0.55) for rank, row in enumerate(TIMELINES) for _, stage, _, start, end in row]
     assert boxes == expected
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["forward", "backward", "backward: input", "backward: weights"]
-    assert axes.get_xlim() == (0, 8)
-    assert plot.sentence == "Figure: Title. 2 ranks, 8 slots, idle 50.0 %."
+    assert [text.get_text() for text in above.get_legend().get_texts()] == ["forward", "backward", "backward: input", "backward: weights"]
+    assert len(below.collections) == 2 and {axes.get_xlim() for axes in plot.figure.axes} == {(0, 8)}
+    one = "One: 8 slots, idle 0.500 of the time, at most 1, 1 in flight"
+    assert plot.sentence == f"Figure: Title. {one}; Two: 5 slots, idle 0.200 of the time, at most 1 in flight."
+
+
+def test_stages_say_which_layers_they_hold():
+    plot = plots.stages({"rank 0": ["embedding", "block 1"], "rank 1": ["block 2", "head"]}, "Title", "50 MB")
+    (axes,) = plot.figure.axes
+    assert len(axes.patches) == 2 + 4
+    assert plot.sentence.startswith("Figure: Title. rank 0: embedding, block 1; rank 1: block 2, head. Between neighbours")
+    assert plot.sentence.endswith("gradients back, 50 MB each.")
 
 
 def test_every_category_has_a_look_of_its_own():

@@ -1,5 +1,7 @@
 """Schedules, bubbles and stages: DeepSpeed's own schedule executed, and real pipelines measured."""
 
+from types import SimpleNamespace
+
 import pytest
 from helpers import launch, models, theory
 from helpers.theory import schedules
@@ -87,6 +89,24 @@ def test_a_micro_batch_is_held_until_its_weights_gradients_are_there():
     assert schedules.most_in_flight(at_once) == 1
     assert schedules.most_in_flight(late) == 3
     assert schedules.most_in_flight([("F", 0, 0), ("I", 0, 0), ("F", 0, 1), ("I", 0, 1), ("W", 0, 0), ("W", 0, 1)]) == 2
+
+
+def test_what_is_held_over_time_has_its_peak_where_the_order_says():
+    for orders in (schedules.deepspeed_orders(4, 8), split_orders(4, 8, lambda stage: stage)):
+        timelines = schedules.replay(orders, {"F": 1, "B": 2, "I": 1, "W": 1})
+        held = [schedules.held_over_time(timeline) for timeline in timelines]
+        assert [max(count for _, count in row) for row in held] == [schedules.most_in_flight(order) for order in orders]
+        assert [row[-1][1] for row in held] == [0] * 4
+    two = [("F", 0, 0, 0, 1), ("F", 2, 0, 1, 2), ("B", 2, 0, 3, 4), ("B", 0, 0, 5, 6)]  # of a rank with two stages
+    assert schedules.held_over_time(two) == [(0, 0.5), (1, 1), (4, 0.5), (6, 0)]
+
+
+def test_what_clocks_noted_is_a_timeline_in_order():
+    first = SimpleNamespace(boxes=[("forward", "2", 5.2, 5.3), ("send", "1", 5.1, 5.2), ("forward", "1", 5.0, 5.1), ("optimizer", "1", 9.0, 9.5)])
+    second = SimpleNamespace(boxes=[("forward", "1", 5.25, 5.5), ("backward", "1", 5.5, 6.0)])
+    rows = schedules.by_the_clock([first, second])
+    assert [[action[:3] for action in row] for row in rows] == [[("F", 0, 0), ("F", 0, 1)], [("F", 1, 0), ("B", 1, 0)]]
+    assert [action[3:] for action in rows[1]] == [pytest.approx((250, 500)), pytest.approx((500, 1000))]
 
 
 def test_orders_that_wait_for_each_other_are_named():
