@@ -8,6 +8,7 @@ from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_memory import lifetimes, mixed_precision
 from helpers.plots.schematics_tensor import sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
+from helpers.plots.schematics_zero import flat_partition, zero_states
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.tables import Table, table
 from helpers.plots.timeline import timeline
@@ -20,6 +21,7 @@ __all__ = [
     "byte_bars",
     "contributors",
     "curves",
+    "flat_partition",
     "gathered_over_time",
     "grouped_bars",
     "kept_tensors",
@@ -40,4 +42,5 @@ __all__ = [
     "timeline",
     "token_lanes",
     "transformer",
+    "zero_states",
 ]
