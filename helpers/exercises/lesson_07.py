@@ -7,7 +7,7 @@ from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 from helpers.measure.traffic import Traffic
 
-__all__ = ["clip_shard", "flatten", "guess", "momentum_zero_1", "zero_1_ranks_needed", "zero_1_step"]
+__all__ = ["clip_shard", "flatten", "guess", "zero_1_ranks_needed", "zero_1_step"]
 
 
 # --------------------------------------------------------------------------------------------- parameters in one flat tensor
@@ -264,18 +264,8 @@ clip_shard = Build(
 )
 
 
-# ---------------------------------------------------------------------------------------------------------------- formulas
+# ---------------------------------------------------------------------------------------------------------------- a formula
 
-momentum_zero_1 = Exercise(
-    reference=lambda ranks: 4 + 8 / ranks,
-    cases=({"ranks": 1}, {"ranks": 4}, {"ranks": 64}),
-    mistakes={
-        "that is Adam, which keeps two means": lambda ranks: 4 + 12 / ranks,
-        "gradients are replicated under ZeRO-1": lambda ranks: 2 + 10 / ranks,
-        "the fp32 master weights are sharded too": lambda ranks: 8 + 4 / ranks,
-    },
-    praise="only what the optimizer step alone reads is sharded; both passes need all parameters, and make all gradients",
-)
 zero_1_ranks_needed = Exercise(
     reference=lambda parameters, memory: 12 * parameters / (memory - 4 * parameters),
     cases=({"parameters": 7.5e9, "memory": 40e9}, {"parameters": 1e9, "memory": 16e9}),
