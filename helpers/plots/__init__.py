@@ -10,6 +10,7 @@ from helpers.plots.schematics_memory import lifetimes, mixed_precision
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
+from helpers.plots.schematics_zero import flat_partition, zero_states
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.tables import Table, table
 from helpers.plots.timeline import timeline
@@ -22,6 +23,7 @@ __all__ = [
     "byte_bars",
     "contributors",
     "curves",
+    "flat_partition",
     "gathered_over_time",
     "grouped_bars",
     "job",
@@ -44,4 +46,5 @@ __all__ = [
     "timeline",
     "token_lanes",
     "transformer",
+    "zero_states",
 ]

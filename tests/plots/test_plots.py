@@ -78,6 +78,14 @@ FIGURES = {
     "rank grid": (plots.rank_grid([[0, 1], [2, 3]], ("host", "gpu"), "Title"), "of one host: 0, 1; 2, 3. Groups down, of one gpu: 0, 2; 1, 3."),
     "sharded products": (plots.sharded_products("Title", ranks=4), "one part for each of 4 ranks"),
     "lanes": (plots.token_lanes({"tensor\nparallel": [("all-\nreduce", "message")]}, "Title"), "Title. tensor parallel: all-reduce."),
+    "zero states": (
+        plots.zero_states({"ZeRO": {"parameters": 2, "gradients": 0.5}}, {"parameters": 2, "gradients": 2}, 4, "Title"),
+        "Bytes per parameter on each of 4 ranks. ZeRO: parameters 2 of 2, gradients 0.5 of 2; together 2.5.",
+    ),
+    "flat partition": (
+        plots.flat_partition({"a": 3, "b": 6}, {"2 ranks": [5, 5]}, "Title"),
+        "9 elements in 2 parameters. 2 ranks: partitions of 5, 5 elements, 1 of them padding.",
+    ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
 

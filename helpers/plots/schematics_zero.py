@@ -1,0 +1,93 @@
+"""Schematics of ZeRO: which part of the model states each rank holds, and where a flat tensor of parameters is cut among ranks."""
+
+from __future__ import annotations
+
+import matplotlib
+from matplotlib.patches import Rectangle
+from helpers.plots.style import LOOK, PARTS, STYLE, Plot, new_figure
+
+NAMES = {  # short enough to stand above their boxes
+    "parameters": "param-\neters",
+    "gradients": "gradi-\nents",
+    "master weights": "master\nweights",
+    "optimizer states": "Adam's momentum\nand variance",
+}
+
+
+def zero_states(held, replicated, ranks, title):
+    """The model states of a training job, a row for each rank: filled what the rank holds, outlined what other ranks hold for it.
+
+    Args:
+        held: {panel: {category: bytes per parameter that one rank holds}}, for instance {"ZeRO-1": theory.ideal_bytes(1, 4, stage=1)}.
+        replicated: {category: bytes per parameter of a full copy}, `theory.ideal_bytes(1)`.
+        ranks: N; a category of which a rank holds less than a full copy is cut in N equal shards, and rank r holds the r-th.
+        title: what the figure shows.
+    """
+    width = sum(replicated.values())
+    with matplotlib.style.context(STYLE):
+        figure, panels = new_figure(len(held), figsize=(4.6 * len(held), 1.1 + 0.42 * ranks))
+        figure.suptitle(title, fontsize=11)
+        for axes, (name, own) in zip([panels] if len(held) == 1 else panels, held.items()):
+            left = 0.0
+            for category, full in replicated.items():
+                colour, hatch = LOOK[category]
+                sharded = own[category] < full
+                piece = full / ranks if sharded else full
+                for rank in range(ranks):
+                    axes.add_patch(Rectangle((left, rank + 0.12), full, 0.76, facecolor="#eeeeee", edgecolor="#999999", linewidth=0.5))
+                    box = Rectangle((left + (rank * piece if sharded else 0), rank + 0.12), piece, 0.76, facecolor=colour, hatch=hatch)
+                    box.set(edgecolor="white", linewidth=0.5)
+                    axes.add_patch(box)
+                axes.text(left + full / 2, -0.05, NAMES.get(category, category), ha="center", va="bottom", fontsize=6.5)
+                left += full
+            for rank in range(ranks):
+                axes.text(width + 0.2, rank + 0.5, f"{sum(own.values()):.3g}", va="center", fontsize=9)
+            axes.set(xlim=(0, width + 1.6), ylim=(ranks, -0.75), xlabel="bytes per parameter, and their sum on each rank")
+            axes.set_title(name, fontsize=10)
+            axes.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
+            axes.set_xticks([sum(list(replicated.values())[:count]) for count in range(len(replicated) + 1)])
+            axes.tick_params(axis="y", length=0)
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
+    said = []
+    for name, own in held.items():
+        parts = (f"{category} {own[category]:.3g} of {full:.3g}" for category, full in replicated.items())
+        said.append(f"{name}: {', '.join(parts)}; together {sum(own.values()):.3g}")
+    return Plot(figure, f"{title}. Bytes per parameter on each of {ranks} ranks. {'; '.join(said)}.")
+
+
+def flat_partition(elements, cuts, title):
+    """Parameters one after another in a flat tensor, padding at its end, and the boundaries at which it is cut among ranks: a row for each job.
+
+    Args:
+        elements: {parameter: its elements}, in the model's order.
+        cuts: {row: elements of each rank's partition}; what the partitions have more than the parameters is padding.
+        title: what the figure shows.
+    """
+    total, said = sum(elements.values()), []
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.75 * len(cuts)))
+        for row, (name, parts) in enumerate(cuts.items()):
+            offset = 0
+            for index, (parameter, count) in enumerate(elements.items()):
+                colour = PARTS[index % len(PARTS)]
+                axes.add_patch(Rectangle((offset, row + 0.25), count, 0.5, facecolor=colour, edgecolor="white"))
+                light = colour in ("#88CCEE", "#DDCC77")
+                axes.text(offset + count / 2, row + 0.5, parameter, ha="center", va="center", fontsize=8, color="black" if light else "white")
+                offset += count
+            if padding := sum(parts) - total:
+                axes.add_patch(Rectangle((offset, row + 0.25), padding, 0.5, facecolor="white", hatch="xxx", edgecolor="#999999"))
+            at = 0
+            for rank, part in enumerate(parts):
+                axes.text(at + part / 2, row + 0.15, f"rank {rank}", ha="center", va="center", fontsize=8)
+                at += part
+                axes.plot([at, at], [row + 0.08, row + 0.88], color="black", linewidth=2)
+            axes.plot([0, 0], [row + 0.08, row + 0.88], color="black", linewidth=2)
+            said.append(f"{name}: partitions of {', '.join(str(part) for part in parts)} elements, {padding} of them padding")
+        most = max(sum(parts) for parts in cuts.values())
+        axes.set(title=title, xlabel="elements", xlim=(-0.01 * most, 1.01 * most), ylim=(len(cuts), 0))
+        axes.set_yticks([row + 0.5 for row in range(len(cuts))], list(cuts))
+        axes.tick_params(axis="y", length=0)
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+    return Plot(figure, f"{title}. {total} elements in {len(elements)} parameters. {'; '.join(said)}.")
