@@ -2,7 +2,7 @@
 
 from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
 from helpers.plots.memory import memory_bars, memory_over_time, phases
-from helpers.plots.ranks import contributors, gathered_over_time, rank_contents
+from helpers.plots.ranks import contents_over_time, contributors, gathered_over_time, rank_contents
 from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_job import job
@@ -21,6 +21,7 @@ __all__ = [
     "Table",
     "by_depth",
     "byte_bars",
+    "contents_over_time",
     "contributors",
     "curves",
     "flat_partition",

@@ -33,7 +33,7 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False):
         else:
             axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         places = sorted({place for xs, _ in (points or {}).values() for place in xs})
-        if 0 < len(places) <= 8:
+        if (3 if log else 1) <= len(places) <= 8:  # one or two powers of ten would be no axis
             axes.set_xticks(places, [f"{place:,}" for place in places])
             axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())  # a logarithmic axis has some, which would overlap
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -13,18 +13,30 @@ def contributors(number):
 
 
 def rank_contents(before, after, title, moments=("before", "after")):
-    """What every rank holds before and after a collective: a row per rank, a box per element, coloured by the rank it comes from.
+    """What every rank holds before and after a collective, as `contents_over_time` draws it.
 
     Args:
-        before, after: for each rank a list of whole numbers in which rank r counts in units of 10^r, so that the digits of a sum say
-            who is in it; None or an empty list for a rank that holds nothing of interest.
+        before, after: for each rank a list of numbers; None or an empty list for a rank that holds nothing of interest.
         title: what the figure shows.
         moments: what the two sides are called.
     """
-    widest = max(len(row or ()) for row in [*before, *after])
+    return contents_over_time(dict(zip(moments, (before, after))), title)
+
+
+def contents_over_time(moments, title):
+    """What every rank holds at some moments: a panel per moment, a row per rank, a box per element, coloured by the rank it comes from.
+
+    Args:
+        moments: {name: for each rank a list of whole numbers in which rank r counts in units of 10^r, so that the digits of a sum say
+            who is in it; None or an empty list for a rank that holds nothing of interest}.
+        title: what the figure shows.
+    """
+    names, states = list(moments), list(moments.values())
+    before = states[0]
+    widest = max(len(row or ()) for rows in states for row in rows)
     with matplotlib.style.context(STYLE):
-        figure, panels = new_figure(2, figsize=(7.2, 0.5 + 0.33 * len(before)))
-        for axes, rows, name in zip(panels, (before, after), moments):
+        figure, panels = new_figure(len(states), figsize=(3.6 * len(states), 0.5 + 0.33 * len(before)))
+        for axes, rows, name in zip(panels, states, names):
             for rank, row in enumerate(rows):
                 for column, number in enumerate(row or ()):
                     sources = contributors(number)
@@ -38,7 +50,7 @@ def rank_contents(before, after, title, moments=("before", "after")):
             axes.tick_params(length=0)
             axes.grid(False)
             axes.spines[:].set_visible(False)
-    said = "; ".join(f"rank {rank} {first or 'nothing'} -> {last or 'nothing'}" for rank, (first, last) in enumerate(zip(before, after)))
+    said = "; ".join(f"rank {rank} {' -> '.join(str(row or 'nothing') for row in rows)}" for rank, rows in enumerate(zip(*states)))
     return Plot(figure, f"{title}. {said}.")
 
 

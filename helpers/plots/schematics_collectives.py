@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import matplotlib
-from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 from helpers.plots.style import PARTS, STYLE, Plot, new_figure
 
 LIGHT = ("#88CCEE", "#DDCC77")  # of the parts' colours, those on which black is read
@@ -44,7 +44,7 @@ def ring(rounds, title):
 
 
 def rank_grid(grid, names, title):
-    """Ranks in a grid: a frame around each row, which is a group, and a line through each column, which is a group too.
+    """Ranks in a grid: a frame around each row, a group along the second dimension, and a line through each column, a group along the first.
 
     Args:
         grid: rows of ranks.
@@ -63,6 +63,9 @@ def rank_grid(grid, names, title):
             for column, rank in enumerate(ranks):
                 axes.add_patch(Circle((column, row), 0.24, facecolor="white", edgecolor="#444444", zorder=3))
                 axes.text(column, row, f"rank {rank}", ha="center", va="center", fontsize=8, zorder=4)
+        handles = [Rectangle((0, 0), 1, 1, facecolor="#56B4E933", edgecolor="#0072B2", linewidth=2, label=f'a group along "{names[1]}"')]
+        handles.append(Rectangle((0, 0), 1, 1, color="#E69F00", alpha=0.75, label=f'a group along "{names[0]}"'))
+        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
         axes.set(title=title, xlim=(-0.6, columns - 0.4), ylim=(rows - 0.5, -0.5), aspect="equal")
         axes.set_xticks(range(columns), [f"{names[1]} {column}" for column in range(columns)])
         axes.set_yticks(range(rows), [f"{names[0]} {row}" for row in range(rows)])
