@@ -39,6 +39,19 @@ def _by_hand(parts, x):
     return x @ parts.weight.T
 
 
+class _Differentiates(nn.Module):
+    """Asks for its gradient while the hooks are on, so that it notices what autograd gets back from them."""
+
+    def forward(self, x):
+        y = x.square()
+        try:
+            torch.autograd.grad(y.sum(), x, retain_graph=True)
+            self.gets_back = "the tensor"
+        except (RuntimeError, TypeError):
+            self.gets_back = "nothing"
+        return y
+
+
 def _kept_bytes(function, seed):
     """What is kept in modules of random sizes that each have their own trap; inputs are the rank's own."""
     import deepspeed.comm as comm
@@ -46,6 +59,9 @@ def _kept_bytes(function, seed):
     random = torch.Generator().manual_seed(1000 * seed + comm.get_rank())
     rows, inputs, outputs, dtype = 3 + seed % 4, 2 * (4 + seed % 5), 6 + seed % 3, (torch.float32, torch.bfloat16)[seed % 2]
     x = torch.randn(2, rows, inputs, generator=random).to(dtype).requires_grad_()
+    function(differentiates := _Differentiates(), x)
+    if (gets_back := getattr(differentiates, "gets_back", "no call of the module")) != "the tensor":
+        return {"what autograd gets back": gets_back}  # counts are left to chance: what nobody keeps is freed, and its address used again
     modules = {
         "a linear map": nn.Linear(inputs, outputs),
         "three linear maps of one input": _Calls(nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(3)), _thrice),
@@ -55,10 +71,11 @@ def _kept_bytes(function, seed):
         "a sum of two inputs": _Calls(nn.Identity(), lambda parts, x: x + x),
         "a block": models.Block(GPTSize(width=inputs, heads=2)),
     }
-    return {f"bytes kept by {name}": function(module.to(dtype), x) for name, module in modules.items()}
+    found = {f"bytes kept by {name}": function(module.to(dtype), x) for name, module in modules.items()}
+    return {"what autograd gets back": gets_back} | found
 
 
-def _counter(key="storage", size="storage", leaves_out="storages", input_counts=True):
+def _counter(key="storage", size="storage", leaves_out="storages", input_counts=True, hands_back=True):
     """A count that makes the mistake that is named; without one it is right."""
     keys = {"storage": lambda tensor: tensor.untyped_storage().data_ptr(), "tensor": lambda tensor: (tensor.data_ptr(), tensor.shape)}
     sizes = {
@@ -76,7 +93,7 @@ def _counter(key="storage", size="storage", leaves_out="storages", input_counts=
         def pack(tensor):
             if (id(tensor) if leaves_out == "tensors" else keys["storage"](tensor)) not in known:
                 kept[next(order) if key == "none" else keys[key](tensor)] = sizes[size](tensor)
-            return tensor
+            return tensor if hands_back else None
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             module(*inputs)
@@ -89,6 +106,7 @@ kept_bytes = Build(
     "kept_bytes",
     _kept_bytes,
     mistakes={
+        "autograd stores what `pack` returns: end it with `return tensor`, and let `unpack` return what it is given": _counter(hands_back=False),
         "that is the number of elements: count bytes": _counter(size="elements"),
         "that is the number of a view's elements: count the bytes of its storage": _counter(size="numel"),
         "a tensor that several operations keep is in memory once: count each storage once": _counter(key="none"),
@@ -119,14 +137,22 @@ def _llama_block(function, seed):
             norm.weight += torch.rand(width)
     random = torch.Generator().manual_seed(1000 * seed + comm.get_rank())
     x = torch.randn(2, 5 + seed % 4, width, generator=random, requires_grad=True)
-    after = function(parts, x)
+    try:
+        after = function(parts, x)
+    except RuntimeError as error:
+        if "shapes cannot be multiplied" in str(error):  # what follows from heads that are not beside each other
+            words = "a linear map reads (B, T, C): after attention, put the heads side by side with .transpose(1, 2).flatten(2)"
+            error.args = (f"{error}; {words}",)
+        raise
     found = {"the block's output": after.detach().clone()}
     after.square().mean().backward()
     found |= {"the gradient of the input": x.grad, "the gradient of the keys' matrix": parts.k.weight.grad}
     return found | {"bytes kept for the backward pass": _counter()(_Calls(parts, function), x)}
 
 
-def _block(positions="q and k", groups="kernel", causal=True, adds=True, second="sum", gated="gate", activation=F.silu, split="", norm="before"):
+def _block(
+    positions="q and k", groups="kernel", causal=True, adds=True, second="sum", gated="gate", activation=F.silu, split="", joined="", norm="before"
+):
     """A block that makes the mistake that is named; without one it is right."""
 
     def heads_of(rows, width):
@@ -135,13 +161,14 @@ def _block(positions="q and k", groups="kernel", causal=True, adds=True, second=
 
     def attention(parts, y):
         q, k, v = (heads_of(one(y), y.shape[-1] // parts.heads) for one in (parts.q, parts.k, parts.v))
-        q, k = (models.rotated(one) if positions else one for one in (q, k))
+        q = models.rotated(q) if positions else q
+        k = models.rotated(k) if positions and positions != "q" else k
         v = models.rotated(v) if positions == "q, k and v" else v
         if groups != "kernel":
             times = parts.heads // parts.kv_heads
             k, v = (one.repeat(1, times, 1, 1) if groups == "tiled" else one.repeat_interleave(times, 1) for one in (k, v))
         result = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=groups == "kernel")
-        return parts.out(result.transpose(1, 2).flatten(2))
+        return parts.out(result.reshape(y.shape) if joined == "reshaped" else result.transpose(1, 2).flatten(2))
 
     def feed_forward(parts, y):
         gate, up = (parts.gate(y), parts.up(y)) if gated == "gate" else (parts.up(y), parts.gate(y))
@@ -153,7 +180,9 @@ def _block(positions="q and k", groups="kernel", causal=True, adds=True, second=
             return parts.feed_forward_norm(x_BTC + feed_forward(parts, x_BTC))
         attended = attention(parts, parts.attention_norm(x_BTC))
         between = x_BTC + attended if adds else attended
-        return between + feed_forward(parts, parts.feed_forward_norm(between if second == "sum" else x_BTC))
+        read = {"input": x_BTC}.get(second, between)
+        norms = {"first norm": parts.attention_norm, "no norm": nn.Identity()}
+        return between + feed_forward(parts, norms.get(second, parts.feed_forward_norm)(read))
 
     return llama_block
 
@@ -163,11 +192,15 @@ llama_block = Build(
     _llama_block,
     mistakes={
         "positions are missing: rotate queries and keys": _block(positions=""),
+        "a score compares a query with a key: rotate the keys as well": _block(positions="q"),
         "values carry contents, not positions: rotate queries and keys only": _block(positions="q, k and v"),
         "neighbouring query heads share a key-value head, 0 and 1 the first: tiling the heads pairs others": _block(groups="tiled"),
         "a token sees the tokens after it: is_causal=True": _block(causal=False),
         "attention's result is added to its input: the residual connection is missing": _block(adds=False),
         "the second sub-layer reads the sum after attention, not the block's input": _block(second="input"),
+        "each sub-layer has a norm of its own: the second reads `parts.feed_forward_norm`": _block(second="first norm"),
+        "the feed-forward layer reads a normalised copy too: `parts.feed_forward_norm`": _block(second="no norm"),
+        "the result is (B, H, T, D): transpose to (B, T, H, D) before the heads are put side by side": _block(joined="reshaped"),
         "`silu` is for the gate; `up` is multiplied as it is": _block(gated="up"),
         "the gate's function is SiLU, not GELU": _block(activation=F.gelu),
         "the channels of a linear map's result are (heads, head width): view as (B, T, heads, D), then transpose": _block(split="heads first"),

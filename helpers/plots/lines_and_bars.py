@@ -6,6 +6,7 @@ from itertools import product
 
 import matplotlib
 import matplotlib.ticker
+from helpers.plots.schematics_transformer import LAYERS
 from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, new_figure, unit
 
 
@@ -60,15 +61,16 @@ def grouped_bars(groups, title, y):
     return Plot(figure, f"{title}, {y}. {said}.".replace("-\n", "-").replace("\n", ", "))
 
 
-def _stacked(rows, title, y, divisor=1.0):
-    """Stacked bars without the meaning of memory categories: {bar: {part: number}}."""
+def _stacked(rows, title, y, divisor=1.0, looks=None):
+    """Stacked bars without the meaning of memory categories: {bar: {part: number}}; `looks` has (colour, hatch) of parts that have their own."""
     parts = list(dict.fromkeys(part for sizes in rows.values() for part in sizes))
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
         bottoms = [0.0] * len(rows)
         for index, part in enumerate(parts):
             heights = [sizes.get(part, 0) / divisor for sizes in rows.values()]
-            axes.bar(list(rows), heights, bottom=bottoms, width=0.7, color=PARTS[index % len(PARTS)], label=part, edgecolor="white")
+            colour, hatch = (looks or {}).get(part, (PARTS[index % len(PARTS)], ""))
+            axes.bar(list(rows), heights, bottom=bottoms, width=0.7, color=colour, hatch=hatch, label=part, edgecolor="white")
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
         axes.set(title=title, ylabel=y, ylim=(0, 1.05 * max(bottoms)))
         axes.grid(False, axis="x")
@@ -114,6 +116,6 @@ def time_bars(steps, title, whole="measured"):
 
 
 def share_bars(shares, title, y):
-    """What a whole consists of, in percent: {bar: {part: percent}}."""
+    """What a whole consists of, in percent: {bar: {part: percent}}; a transformer's layers look as in its schematic."""
     said = "; ".join(f"{name}: " + ", ".join(f"{part} {share:.1f} %" for part, share in parts.items()) for name, parts in shares.items())
-    return Plot(_stacked(shares, title, y), f"{title}. {said}.")
+    return Plot(_stacked(shares, title, y, looks=LAYERS), f"{title}. {said}.")

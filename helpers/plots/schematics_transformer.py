@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from math import isfinite, log10
+from math import inf, isfinite, log10
 
 import matplotlib
 from matplotlib.patches import FancyBboxPatch, Rectangle
-from helpers.plots.style import LINES, MARKERS, STYLE, Plot, new_figure
+from helpers.plots.style import DASHES, LINES, MARKERS, STYLE, Plot, new_figure
 
 LAYERS = {  # colour and hatch by kind of layer; Okabe and Ito's colours
     "embedding": ("#CC79A7", ""),
@@ -81,7 +81,7 @@ def kept_tensors(blocks, title, unit):
     """
     widest = max(sum(box["size"] for box in row) for row in blocks.values())
     with matplotlib.style.context(STYLE):
-        figure, axes = new_figure(figsize=(9, 0.9 + 0.95 * len(blocks)))
+        figure, axes = new_figure(figsize=(9, 0.9 + 1.15 * len(blocks)))
         for place, (_, row) in enumerate(blocks.items()):
             at = 0.0
             for index, box in enumerate(row):
@@ -109,14 +109,19 @@ def kept_tensors(blocks, title, unit):
     return Plot(figure, f"{title}, {unit}. {'; '.join(said)}.".replace("\n", " "))
 
 
-def by_depth(panels, title, y):
+def by_depth(panels, title, y, lowest=0.0, highest=inf):
     """A positive number at every depth, for instance the norm of a gradient: {panel: {line: [number at every depth]}}, on one logarithmic axis.
 
-    A number that is not finite, or zero, has no place on the axis and is left out.  The sentence gives the powers of ten at both ends.
+    A number that is not finite or not positive, or lies outside of `lowest` to `highest`, is left out; lines that coincide differ in dashes, width
+    and marker.  The sentence gives the powers of ten at both ends, or that they are below or above what is drawn.
     """
     lines = list(dict.fromkeys(name for panel in panels.values() for name in panel))
+
+    def has_place(number):
+        return isfinite(number) and number > 0 and lowest <= number <= highest
+
     drawn = {
-        panel: {name: {at: one for at, one in enumerate(numbers) if _has_place(one)} for name, numbers in of.items()} for panel, of in panels.items()
+        panel: {name: {at: one for at, one in enumerate(numbers) if has_place(one)} for name, numbers in of.items()} for panel, of in panels.items()
     }
     heights = [one for of in drawn.values() for places in of.values() for one in places.values()]
     with matplotlib.style.context(STYLE):
@@ -124,23 +129,22 @@ def by_depth(panels, title, y):
         for one, (panel, of) in zip(axes, drawn.items()):
             for name, places in of.items():
                 index = lines.index(name)
-                look = {"color": LINES[index % len(LINES)], "marker": MARKERS[index % len(MARKERS)], "markersize": 3, "linewidth": 1.2}
+                look = {"color": LINES[index % len(LINES)], "linestyle": DASHES[index % len(DASHES)], "linewidth": 3.4 - 2 * index / len(lines)}
+                look |= {"marker": MARKERS[index % len(MARKERS)], "markersize": 5, "markerfacecolor": "white", "markevery": (2 * index, 12)}
                 one.plot(list(places), list(places.values()), label=name, **look)
             one.set(title=panel, xlabel="depth, in blocks", yscale="log", ylim=(min(heights) / 10, 10 * max(heights)))
         axes[0].set_ylabel(y)
         figure.suptitle(title, fontsize=11)
         handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center")
+        figure.legend(handles, labels, loc="outside right center", handlelength=3.5)
 
     def power(number):
-        return f"10^{round(log10(number))}" if _has_place(number) else f"{number:g}"
+        if number < lowest or number > highest:
+            return f"below 10^{round(log10(lowest))}" if number < lowest else f"above 10^{round(log10(highest))}"
+        return f"10^{round(log10(number))}" if has_place(number) else f"{number:g}"
 
     said = []
     for panel, of in panels.items():
         ends = (f"{name} {power(numbers[0])} to {power(numbers[-1])}" for name, numbers in of.items())
         said.append(f"{panel}: {', '.join(ends)}")
     return Plot(figure, f"{title}. {y}, from the first block to the last: {'; '.join(said)}.".replace("\n", " "))
-
-
-def _has_place(number):
-    return isfinite(number) and number > 0
