@@ -78,6 +78,7 @@ def _kept_bytes(function, seed):
 def _counter(key="storage", size="storage", leaves_out="storages", input_counts=True, hands_back=True):
     """A count that makes the mistake that is named; without one it is right."""
     keys = {"storage": lambda tensor: tensor.untyped_storage().data_ptr(), "tensor": lambda tensor: (tensor.data_ptr(), tensor.shape)}
+    keys["address"] = lambda tensor: tensor.data_ptr()
     sizes = {
         "storage": lambda tensor: tensor.untyped_storage().nbytes(),
         "tensor": lambda tensor: tensor.numel() * tensor.element_size(),
@@ -114,6 +115,10 @@ kept_bytes = Build(
         "`weight.T` is a tensor of its own that looks into the weight's storage: compare storages, not tensors": _counter(leaves_out="tensors"),
         "a view keeps its whole storage alive: count `untyped_storage().nbytes()`": _counter(size="tensor"),
         "two views of one storage are in memory once: count storages, not tensors": _counter(key="tensor"),
+        "storages, not tensors: `tensor.untyped_storage().data_ptr()` is the same for all views, `tensor.data_ptr()` is not": _counter(key="address"),
+        "these are all tensors that `pack` gets: count storages, each once and in its full size, and no parameter's": _counter(
+            key="none", size="tensor", leaves_out="nothing"
+        ),
         "the input counts too: the weight's gradient is computed from it": _counter(input_counts=False),
     },
     praise="storages are what memory holds, and tensors are views of them",
@@ -182,7 +187,9 @@ def _block(
         between = x_BTC + attended if adds else attended
         read = {"input": x_BTC}.get(second, between)
         norms = {"first norm": parts.attention_norm, "no norm": nn.Identity()}
-        return between + feed_forward(parts, norms.get(second, parts.feed_forward_norm)(read))
+        normed = norms.get(second, parts.feed_forward_norm)(read)
+        start = {"not added": 0, "added to the input": x_BTC, "added to the copy": normed}.get(second, between)
+        return start + feed_forward(parts, normed)
 
     return llama_block
 
@@ -198,6 +205,9 @@ llama_block = Build(
         "a token sees the tokens after it: is_causal=True": _block(causal=False),
         "attention's result is added to its input: the residual connection is missing": _block(adds=False),
         "the second sub-layer reads the sum after attention, not the block's input": _block(second="input"),
+        "the feed-forward layer's result is added too: its residual connection is missing": _block(second="not added"),
+        "the feed-forward layer's result is added to the sum after attention, not to the block's input": _block(second="added to the input"),
+        "the feed-forward layer's result is added to the stream, not to the normalised copy": _block(second="added to the copy"),
         "each sub-layer has a norm of its own: the second reads `parts.feed_forward_norm`": _block(second="first norm"),
         "the feed-forward layer reads a normalised copy too: `parts.feed_forward_norm`": _block(second="no norm"),
         "the result is (B, H, T, D): transpose to (B, T, H, D) before the heads are put side by side": _block(joined="reshaped"),
@@ -207,13 +217,15 @@ llama_block = Build(
         "Llama normalises what a sub-layer reads, not the sum": _block(norm="after"),
         "repeated keys and values are copies, and are kept: give the kernel the few heads, with enable_gqa=True": _block(groups="repeated"),
     },
-    praise="three changes to GPT-2's block, and none of them touches the residual stream",
+    praise="four changes to GPT-2's block, and none of them touches the residual stream",
 )
 
 crossover_length = Exercise(
     reference=lambda width, heads: 9 * width / heads,
     cases=({"width": 64, "heads": 4}, {"width": 768, "heads": 12}, {"width": 12288, "heads": 96}),
     mistakes={
+        "both are kept in 2 bytes per element: the bytes cancel": lambda width, heads: 18 * width / heads,
+        "that is what the whole block keeps: the feed-forward layer alone is asked for": lambda width, heads: 16 * width / heads,
         "every head keeps its own T x T matrix": lambda width, heads: 9 * width,
         "the feed-forward keeps its input as well as the two wide tensors": lambda width, heads: 8 * width / heads,
         "the GELU's output is kept as well as its input": lambda width, heads: 5 * width / heads,
@@ -224,7 +236,7 @@ affordable_parameters = Exercise(
     reference=lambda flops_per_second, seconds, tokens_per_parameter: math.sqrt(flops_per_second * seconds / (6 * tokens_per_parameter)),
     cases=(
         {"flops_per_second": 3.2e15, "seconds": 864_000, "tokens_per_parameter": 20},
-        {"flops_per_second": 4e14, "seconds": 86_400, "tokens_per_parameter": 200},
+        {"flops_per_second": 4.5e14, "seconds": 86_400, "tokens_per_parameter": 200},  # a whole number of parameters
     ),
     mistakes={
         "parameters and tokens both grow: 6 N D with D in proportion to N is a square": lambda flops_per_second, seconds, tokens_per_parameter: (
@@ -232,6 +244,9 @@ affordable_parameters = Exercise(
         ),
         "2 N is the forward pass alone: a step takes 6": lambda flops_per_second, seconds, tokens_per_parameter: math.sqrt(
             flops_per_second * seconds / (2 * tokens_per_parameter)
+        ),
+        "the tokens are a multiple of the parameters: where are the tokens per parameter?": lambda flops_per_second, seconds, tokens_per_parameter: (
+            math.sqrt(flops_per_second * seconds / 6)
         ),
         "that is the number of tokens": lambda flops_per_second, seconds, tokens_per_parameter: math.sqrt(
             flops_per_second * seconds * tokens_per_parameter / 6
