@@ -1,6 +1,7 @@
 """Answers of lesson 02: training memory, and the mistakes that people make there."""
 
 import gc
+from functools import partial
 
 import torch
 from torch import nn
@@ -21,25 +22,31 @@ def _three_steps(function, seed):
     torch.manual_seed(1000 * (seed % 10**6) + comm.get_rank())
     weights = [nn.Parameter(torch.randn(shape).bfloat16()) for shape in ((5, 3), (7,))]
     masters = [weight.detach().float() for weight in weights]
-    adam, found = torch.optim.AdamW(masters, lr=1e-3), {}
+    adam, found, stepped = torch.optim.AdamW(masters, lr=1e-3), {}, []
+    adam.register_step_post_hook(lambda *_: stepped.append(1))
     for step in (1, 2, 3):
         for weight in weights:
             own = torch.randn(weight.shape).bfloat16().to(weight.dtype)
             weight.grad = own if weight.grad is None else weight.grad + own  # as a backward pass does
-        function(weights, masters, adam)
+        given, kept = list(weights), list(masters)  # a function that puts new tensors into a list changes no model
+        function(given, kept, adam)
+        found[f"new tensors in the lists after step {step}"] = sum(a is not b for a, b in zip((*weights, *masters), (*given, *kept)))
+        found[f"calls of optimizer.step() until step {step}"] = len(stepped)
         found[f"the dtypes of weights and masters after step {step}"] = [str(one.dtype) for one in (*weights, *masters)]
         for index, (weight, master) in enumerate(zip(weights, masters)):
             found |= {f"master {index} after step {step}": master.clone(), f"weight {index} after step {step}": weight.detach().clone()}
-        found[f"the number of gradients that are left after step {step}"] = sum(one.grad is not None for one in (*weights, *masters))
+        for name, ones in {"weights": weights, "masters": masters}.items():
+            found[f"gradients of {name} that are left after step {step}"] = sum(one.grad is not None for one in ones)
+            found[f"gradients of zeros of {name} after step {step}"] = sum(one.grad is not None and not one.grad.any().item() for one in ones)
     return found
 
 
-def _mixed(copies_back="rounded", frees="both", steps=True, masters_from="themselves"):
+def _mixed(copies_back="rounded", frees="both", steps=True, masters_from="themselves", gives=True, zeroes=()):
     """A step that makes the mistake that is named; without one it is right."""
 
     def mixed_step(weights, masters, optimizer):
         for weight, master in zip(weights, masters):
-            master.grad = weight.grad.float()
+            master.grad = weight.grad.float() if gives else None
             if masters_from == "weights":
                 master.copy_(weight.detach())
         if copies_back == "before the step":
@@ -49,13 +56,17 @@ def _mixed(copies_back="rounded", frees="both", steps=True, masters_from="themse
         if steps:
             optimizer.step()
         with torch.no_grad():
-            for weight, master in zip(weights, masters):
+            for index, (weight, master) in enumerate(zip(weights, masters)):
                 if copies_back == "rounded":
                     weight.copy_(master)
+                elif copies_back == "into the list":
+                    weights[index] = master.bfloat16()
                 elif copies_back == "as it is":
                     weight.grad, weight.data = None, master.clone()
                 master.grad = None if frees in ("both", "masters") else master.grad
                 weight.grad = None if frees in ("both", "weights") else weight.grad
+                for one in (weight,) * ("weights" in zeroes) + (master,) * ("masters" in zeroes):
+                    one.grad = torch.zeros_like(one)
 
     return mixed_step
 
@@ -73,12 +84,20 @@ mixed_step = Build(
         "the masters keep their fp32 gradients: 4 bytes per parameter until the next step": _mixed(frees="weights"),
         "nothing was freed: set the gradients of weights and of masters to None": _mixed(frees="neither"),
         "the optimizer never made its step": _mixed(steps=False),
+        "`weights[i] = ...` puts a new tensor into the list, and the model still has the old one: copy into it": _mixed(copies_back="into the list"),
+        "the masters had no gradients when the optimizer stepped, so it left them as they were": _mixed(gives=False),
+        "gradients of zeros take as much memory as any others: set those of the weights to None": _mixed(zeroes=("weights",)),
+        "gradients of zeros take as much memory as any others: set those of the masters to None": _mixed(zeroes=("masters",)),
+        "gradients of zeros take as much memory as any others: set them to None": _mixed(zeroes=("weights", "masters")),
     },
     praise="the masters keep what bf16 would round away, and the weights are their rounded image",
 )
 
 
 # ------------------------------------------------------------------------------------------------------ activation checkpointing
+
+
+RAISED = ("does not require grad", "backward through the graph a second time")  # what torch says of the two mistakes with the second graph
 
 
 class _Counted(nn.Module):
@@ -113,7 +132,9 @@ def _checkpointed(function, seed, dropout=0.0):
             kept = ledger.current - before - 4 * y.numel()
         found[f"the result, pass {turn}"] = y.detach().clone()
         found[f"bytes that are kept beside x and the result, pass {turn}"] = kept
-        (y * torch.randn(3, width)).sum().backward()
+        if raised := _raised(lambda y=y: (y * torch.randn(3, width)).sum().backward()):
+            return found | {f"what the backward pass raises, pass {turn}": raised}
+        found[f"what the backward pass raises, pass {turn}"] = "nothing"
         found[f"the layer's forward passes, pass {turn}"] = layer.calls
         found[f"the gradient of x, pass {turn}"] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
         for name, parameter in layer.layers.named_parameters():
@@ -122,11 +143,23 @@ def _checkpointed(function, seed, dropout=0.0):
     return found
 
 
+def _raised(work):
+    """What one of the two mistakes with the second graph raises, in torch's words; any other error is not caught, and keeps its place."""
+    try:
+        work()
+    except RuntimeError as error:
+        for words in RAISED:
+            if words in str(error):
+                return f"torch's error: {words}"
+        raise
+    return ""
+
+
 def _with_dropout(function, seed):
     return _checkpointed(function, seed, dropout=0.5)
 
 
-def _function(keeps="x", gradients="all", start="gradient", random=None):
+def _function(keeps="x", gradients="all", start="gradient", random=None, graph="its own"):
     """A checkpoint that makes the mistake that is named."""
 
     class Mistaken(torch.autograd.Function):
@@ -143,11 +176,11 @@ def _function(keeps="x", gradients="all", start="gradient", random=None):
         @staticmethod
         def backward(context, gradient):
             (x,) = context.saved_tensors
-            x = x.detach().requires_grad_()
+            x = x if graph == "the old one" else x.detach().requires_grad_()
             now = torch.get_rng_state()
             if random:
                 torch.set_rng_state(context.random)
-            with torch.enable_grad():
+            with torch.set_grad_enabled(graph != "none"):
                 y = context.function(x)
             if random == "restored":
                 torch.set_rng_state(now)
@@ -155,7 +188,7 @@ def _function(keeps="x", gradients="all", start="gradient", random=None):
             if gradients == "of x":
                 return None, *torch.autograd.grad(y, x, gradient)
             torch.autograd.backward(y, gradient)
-            return None, x.grad if gradients == "all" else torch.zeros_like(x)
+            return None, x.grad if gradients == "all" and x.is_leaf else torch.zeros_like(x)
 
     return lambda function, x: Mistaken.apply(function, x)
 
@@ -175,6 +208,10 @@ checkpoint = Build(
         ),
         "the layers before got no gradient: `backward` returns one for each argument of `forward`": _function(gradients="of parameters"),
         "the backward pass does not start from ones but from the gradient that it is given": _function(start="ones"),
+        "autograd is off in `backward` too, so the second forward pass made no graph: run it under `with torch.enable_grad():`": _function(
+            graph="none"
+        ),
+        "the second graph goes on into the model behind x: let it end there, with `x.detach().requires_grad_()`": _function(graph="the old one"),
     },
     praise="x alone is kept, and everything else is computed once more when its gradient is asked for",
 )
@@ -192,24 +229,33 @@ seeded_checkpoint = Build(
 
 # ------------------------------------------------------------------------------------------------------ the largest micro-batch
 
+
+def _largest(capacity, parameters, per_sequence, logits, accumulates, first=14, following=16, each=8):
+    states = (following if accumulates else first) * parameters
+    return (capacity - states) // (per_sequence + each * logits)
+
+
+def _unrounded(capacity, parameters, per_sequence, logits, accumulates):
+    return (capacity - (16 if accumulates else 14) * parameters) / (per_sequence + 8 * logits)
+
+
 largest_batch = Exercise(
-    reference=lambda capacity, parameters, per_sequence, logits: (capacity - 14 * parameters) / (per_sequence + 8 * logits),
+    reference=_largest,
     cases=(
-        {"capacity": 80e9, "parameters": 1.5e9, "per_sequence": 2.7e9, "logits": 51e6},
-        {"capacity": 24e9, "parameters": 0.35e9, "per_sequence": 0.2e9, "logits": 103e6},
+        {"capacity": 80e9, "parameters": 1.5e9, "per_sequence": 2.7e9, "logits": 51e6, "accumulates": False},
+        {"capacity": 24e9, "parameters": 0.35e9, "per_sequence": 0.2e9, "logits": 103e6, "accumulates": True},
+        {"capacity": 24e9, "parameters": 0.35e9, "per_sequence": 0.2e9, "logits": 103e6, "accumulates": False},
     ),
     mistakes={
-        "before the backward pass there are no gradients yet: 14 bytes per parameter": lambda capacity, parameters, per_sequence, logits: (
-            (capacity - 16 * parameters) / (per_sequence + 8 * logits)
+        "a part of a sequence is no sequence: round down": _unrounded,
+        "with one micro-batch there are no gradients yet before the backward pass: 14 bytes per parameter": partial(_largest, first=16),
+        "with accumulation the gradients of the micro-batch before are there: 16 bytes per parameter": partial(_largest, following=14),
+        "24 bytes per parameter is the step, another moment: at the loss there are 14, or 16 with accumulation": partial(
+            _largest, first=24, following=24
         ),
-        "the logits' peak is missing: 8 bytes each beside the log-softmax that is kept": lambda capacity, parameters, per_sequence, logits: (
-            (capacity - 14 * parameters) / per_sequence
-        ),
-        "the log-softmax, 4 bytes, is among the kept activations already": lambda capacity, parameters, per_sequence, logits: (
-            (capacity - 14 * parameters) / (per_sequence + 12 * logits)
-        ),
-        "the states are missing, 14 bytes per parameter": lambda capacity, parameters, per_sequence, logits: capacity / (per_sequence + 8 * logits),
+        "the logits' peak is missing: 8 bytes each beside the log-softmax that is kept": partial(_largest, each=0),
+        "the log-softmax, 4 bytes, is among the kept activations already": partial(_largest, each=12),
+        "the states are missing, 14 or 16 bytes per parameter": partial(_largest, first=0, following=0),
     },
     praise="what is left beside the states, divided by what a sequence needs at the loss's peak",
-    whole=True,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import matplotlib
 from helpers.plots.style import LOOK, STYLE, VISIBLE, Plot, amount, legend_below, new_figure, unit
 
@@ -71,16 +73,18 @@ def phases(history):
     """Where a timeline's phases lie on the axis: every event's place, and (start, end, name) of each phase.
 
     A phase lasts from one mark to the next and is as wide as any other, since an optimizer step has many more allocations than a forward
-    pass and would fill the picture.  Marks with next to nothing between them (a snapshot and the phase that follows) count as one.
+    pass and would fill the picture; inside, a change that is too small to be seen is narrow.  Marks with next to nothing between them (a
+    snapshot and the phase that follows) count as one.
     """
     count = len(history.total)
     marks = [(at, name) for at, name in history.marks if at < count - 1] or [(0, "")]
     starts = [mark for mark, following in zip(marks, [*marks[1:], (count, "")]) if following[0] - mark[0] > max(8, count // 100)]
     starts[0] = (0, starts[0][1])
     bounds = [*(at for at, _ in starts), count - 1]
-    places = []
+    places, most = [], max(history.total)
     for index, (first, last) in enumerate(zip(bounds, bounds[1:])):
-        places += [index + step / (last - first) for step in range(last - first)]
+        widths = [1 if abs(after - before) > VISIBLE / 2 * most else 0.02 for before, after in pairwise(history.total[first : last + 1])]
+        places += [index + done / sum(widths) for done in accumulate(widths[:-1], initial=0)]
     return [*places, len(starts)], [(index, index + 1, name) for index, (_, name) in enumerate(starts)]
 
 

@@ -14,10 +14,11 @@ def mixed_precision(sizes, title):
         sizes: {category: bytes per parameter}, as `theory.ideal_bytes(1)` gives them.
         title: what the figure shows.
     """
-    places = {"parameters": (0.0, 1), "gradients": (7.6, 1), "master weights": (0.0, 0), "optimizer states": (5.6, 0)}
+    places = {"parameters": (0.0, 1), "gradients": (7.2, 1), "master weights": (0.0, 0), "optimizer states": (5.6, 0)}
     arrows = (
-        ("forward and backward pass, in bf16", (2.1, 1.3), (7.5, 1.3)),
-        ("copied to fp32", (8.9, 0.95), (8.9, 0.67)),
+        ("forward and backward pass, in bf16", (2.1, 1.3), (7.1, 1.3)),
+        ("to fp32", (9.25, 1.3), (10.7, 1.3)),
+        ("read by Adam", (12.0, 0.95), (12.0, 0.67)),
         ("Adam steps", (5.5, 0.3), (4.1, 0.3)),
         ("rounded to bf16", (1.0, 0.65), (1.0, 0.94)),
     )
@@ -30,6 +31,9 @@ def mixed_precision(sizes, title):
             said = f"{words.get(category, f'{category}, fp32')}\n{width:g} bytes"
             light = category != "optimizer states"
             axes.text(left + width / 2, floor + 0.3, said, ha="center", va="center", fontsize=9, color="white" if light else "black")
+        copied = 2 * sizes["gradients"]  # alive in the step alone
+        axes.add_patch(Rectangle((10.8, 1), copied, 0.6, facecolor="none", edgecolor="black", linestyle="--"))
+        axes.text(10.8 + copied / 2, 1.3, f"gradients, fp32\n{copied:g} bytes\nin the step only", ha="center", va="center", fontsize=9)
         for said, start, end in arrows:
             axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "linewidth": 1.4})
             x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
@@ -37,12 +41,12 @@ def mixed_precision(sizes, title):
                 axes.text(x, y + 0.05, said, ha="center", va="bottom", fontsize=9)
             else:
                 axes.text(x + 0.15, y, said, ha="left", va="center", fontsize=9)
-        axes.text(4.8, 1.25, "activations are kept in between", ha="center", va="top", fontsize=9)
-        axes.set(title=title, xlim=(-0.2, 13.8), ylim=(-0.1, 1.7), xticks=[], yticks=[])
+        axes.text(4.6, 1.25, "activations are kept in between", ha="center", va="top", fontsize=9)
+        axes.set(title=title, xlim=(-0.2, 15), ylim=(-0.1, 1.7), xticks=[], yticks=[])
         axes.grid(False)
         axes.spines[:].set_visible(False)
     said = ", ".join(f"{category} {size:g}" for category, size in sizes.items())
-    return Plot(figure, f"{title}. Bytes per parameter: {said}; together {sum(sizes.values()):g}.")
+    return Plot(figure, f"{title}. Bytes per parameter: {said}; together {sum(sizes.values()):g}; in the step gradients in fp32, {copied:g}.")
 
 
 def lifetimes(panels, moments, title):

@@ -48,6 +48,7 @@ from helpers.theory.layers import (
     korthikanti_block_bytes,
     norm_activation_bytes,
     norm_parameters,
+    repeated_block_bytes,
     training_flops,
 )
 from helpers.theory.long_sequences import (
@@ -166,6 +167,7 @@ __all__ = [
     "pipeline_stage_parameters",
     "pipeline_wire_bytes",
     "quantised_bytes",
+    "repeated_block_bytes",
     "ridge",
     "ring_activation_bytes",
     "ring_wire_bytes",

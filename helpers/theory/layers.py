@@ -241,6 +241,16 @@ def checkpointed_activation_bytes(size: Size, batch: int, sequence: int, element
     )
 
 
+def repeated_block_bytes(batch: int, sequence: int, width: int, heads: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu") -> int:
+    """What a checkpointed block takes on top of its input while its backward pass begins: it is complete again, and gradients are on their way.
+
+    Returns: bytes: its inside, its result and the result's gradient (e s b h each), and the gradient of the last product's argument (4 e s b h).
+        The gradients of its parameters are not among them.
+    """
+    one = element_bytes * batch * sequence * width
+    return block_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device) - one + (1 + 1 + 4) * one
+
+
 def korthikanti_block_bytes(batch: int, sequence: int, width: int, heads: int) -> int:
     """A block as Megatron-LM trains it: fp16, dropout with masks of one byte, explicit softmax.
 

@@ -22,7 +22,7 @@ FIGURES = {
     "per parameter": (plots.memory_bars({"stage 0": {"a": STATES, "b": None}}, "Title", 2_000_000), "a 3.000 bytes per parameter, b does not fit"),
     "mixed precision": (
         plots.mixed_precision({"parameters": 2, "gradients": 2, "master weights": 4, "optimizer states": 8}, "Title"),
-        "master weights 4, optimizer states 8; together 16.",
+        "master weights 4, optimizer states 8; together 16; in the step gradients in fp32, 4.",
     ),
     "lifetimes": (
         plots.lifetimes(

@@ -59,3 +59,28 @@ def test_activations_with_checkpointing():
     cases = [case for case in CASES if case[4] == "sdpa"]
     for (size, batch, length, dtype, _), (_, total) in zip(cases, launch(forward, ranks=1, arguments={"cases": cases, "checkpointing": True})[0]):
         assert total == theory.checkpointed_activation_bytes(size, batch, length, 2 if dtype == "bf16" else 4)
+
+
+def backward_of_a_block(shape, heads, element):
+    """The most that is held while a block runs again and back, beside its parameters and its input."""
+    import torch
+    from helpers.measure.ledger import Ledger
+
+    batch, length, width = shape
+    block = models.gpt.Block(GPTSize(300, length, width, 1, heads)).to({2: torch.bfloat16, 4: torch.float32}[element])
+    x = torch.randn(shape, dtype=next(block.parameters()).dtype, requires_grad=True)
+    with Ledger("cpu") as ledger:
+        for tensor in (x, *block.parameters()):
+            ledger.label("inputs", tensor)
+        before = ledger.current
+        gradient = torch.ones_like(x)
+        block(x).backward(gradient)
+        return ledger.peak - before
+
+
+@pytest.mark.parametrize("element", [2, 4])
+def test_a_block_that_is_run_again_and_back(element):
+    """Where its last product's gradients are made: the parameters' as well."""
+    (batch, length, width), heads = (3, 40, 48), 4
+    peak = launch(backward_of_a_block, ranks=1, arguments={"shape": (batch, length, width), "heads": heads, "element": element}, device="cpu")[0]
+    assert peak == theory.repeated_block_bytes(batch, length, width, heads, element) + element * (4 * width**2 + width)
