@@ -170,6 +170,13 @@ def test_phases_are_equally_wide_and_cover_every_event():
     assert places[0] == 0 and places[30] == 1 and places[-1] == 2
 
 
+def test_changes_that_cannot_be_seen_take_little_of_a_phase():
+    history = History({"other": [1_000_000 + at % 2 for at in range(80)] + [2_000_000, 1_000_000] * 10}, [(0, "step")])
+    places, _ = plots.phases(history)
+    assert places[0] == 0 and places[-1] == 1 and places == sorted(places)
+    assert places[79] < 0.1  # four fifths of the events, of a byte each
+
+
 def test_the_digits_of_a_sum_say_who_is_in_it():
     assert plots.contributors(4000) == [3] and plots.contributors(1101) == [0, 2, 3] and plots.contributors(0) == []
 
