@@ -8,12 +8,15 @@ from helpers.exercises.guesses import guess
 
 __all__ = [
     "CopyToRanks",
+    "GatheredLinear",
     "SumOverRanks",
     "balance_bandwidth",
     "column_parallel",
+    "gather",
     "guess",
     "llama_bytes",
     "row_parallel",
+    "scatter",
     "vocabulary_parallel_loss",
 ]
 
@@ -46,11 +49,20 @@ def _mean(tensor):
     return _summed(tensor) / comm.get_world_size()
 
 
+def _ranks():
+    import deepspeed.comm as comm
+
+    return comm.get_world_size()
+
+
 def _same(tensor):
     return tensor
 
 
 # ------------------------------------------------------------------------------------------------------------- f and g
+
+
+IN_PLACE = " (comm.all_reduce works in place and returns nothing: return the tensor that you gave it)"
 
 
 def _operator(forward, backward):
@@ -76,8 +88,10 @@ def _applied(function, given, weights):
     inside, shared = x * 1.0, beside * 1.0
     result = function.apply(inside)
     if not isinstance(result, torch.Tensor):
-        raise TypeError(f"forward must return a tensor, not {result!r}")
+        raise TypeError(f"forward must return a tensor, not {result!r}{IN_PLACE}")
     ((result + shared) * weights).sum().backward()
+    if x.grad is None:
+        raise TypeError(f"backward must return the gradient of x, not None{IN_PLACE}")
     return {
         "the result": result,
         "what was given to forward is as it was": bool(inside.detach().equal(given)),
@@ -147,7 +161,11 @@ def _sizes(seed):
 def _column(function, seed):
     tokens, inputs, outputs = _sizes(seed)
     found = _layer(function, torch.randn(2, tokens, inputs), _own(seed, outputs, inputs), _own(seed + 1, outputs), _own(seed + 2, 2, tokens, outputs))
-    return found | {"the result without a bias": function(torch.randn(2, tokens, inputs), _own(seed + 3, outputs, inputs), None)}
+    try:
+        alone = function(torch.randn(2, tokens, inputs), _own(seed + 3, outputs, inputs), None)
+    except TypeError as error:
+        raise TypeError(f"{error}: bias may be None, which F.linear takes") from error
+    return found | {"the result without a bias": alone}
 
 
 def _row(function, seed):
@@ -179,11 +197,90 @@ row_parallel = Build(
         "that is this rank's part: the products of all ranks must be summed": F.linear,
         "the bias is missing": lambda x, weight, bias: _g.apply(F.linear(x, weight)),
         "the gradient comes back t times: use g, whose backward pass sums nothing": lambda x, weight, bias: _both.apply(F.linear(x, weight)) + bias,
+        "every rank's part of the bias came back through the sum: add the bias once, after the sum": lambda x, weight, bias: _g.apply(
+            F.linear(x, weight, bias / _ranks())
+        ),
+        "g belongs behind the product: before it, different channels are added up": lambda x, weight, bias: F.linear(_g.apply(x), weight) + bias,
         "each rank has channels of its own: f would mix up the gradients of different channels": lambda x, weight, bias: (
             _g.apply(F.linear(_f.apply(x), weight)) + bias
         ),
     },
     praise="the sum is sent once, forward, and the bias, which all ranks hold, is added after it",
+)
+
+
+# ------------------------------------------------------------------------------------------------------- tokens in parts
+
+
+def gather(own_tokens):
+    """This rank's tokens, of shape (B, T / t, C), to those of all ranks in order, of shape (B, T, C)."""
+    import deepspeed.comm as comm
+
+    batch, tokens, channels = own_tokens.shape
+    received = own_tokens.new_empty(comm.get_world_size() * batch, tokens, channels)
+    comm.all_gather_into_tensor(received, own_tokens.contiguous())
+    return torch.cat(received.split(batch), 1)
+
+
+def scatter(part):
+    """A part of a sum on each rank, of shape (B, T, C), to this rank's tokens of the sum, of shape (B, T / t, C)."""
+    import deepspeed.comm as comm
+
+    by_rank = torch.cat(part.chunk(comm.get_world_size(), 1))
+    own_tokens = part.new_empty(by_rank.shape[0] // comm.get_world_size(), *by_rank.shape[1:])
+    comm.reduce_scatter_tensor(own_tokens, by_rank)
+    return own_tokens
+
+
+def _own_tokens(x):
+    import deepspeed.comm as comm
+
+    return x.chunk(comm.get_world_size(), 1)[comm.get_rank()].contiguous()
+
+
+def _of_own_tokens(function, seed):
+    tokens, inputs, outputs = _sizes(seed)
+    shapes = ((2, tokens, inputs), (outputs, inputs), (outputs,))
+    given = [_own(seed + place, *shape).requires_grad_() for place, shape in enumerate(shapes)]
+    result = function.apply(*given)
+    kept = sum(tensor.numel() for tensor in result.grad_fn.saved_tensors)
+    (result * _own(seed + 3, 2, tokens * _ranks(), outputs)).sum().backward()
+    names = ("the gradient of own_tokens", "the gradient of weight", "the gradient of bias")
+    return {"elements kept for the backward pass": kept} | {name: one.grad for name, one in zip(names, given)} | {"the result": result}
+
+
+def _gathered_linear(of_tokens=scatter, own_only=False, of_weight=_same, keep_all=False, of_bias=_same):
+    """A layer that may be mistaken in one of the gradients, or in what it keeps."""
+
+    class Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(context, own_tokens, weight, bias):
+            x = gather(own_tokens)
+            context.save_for_backward(x if keep_all else own_tokens, weight)
+            return F.linear(x, weight, bias)
+
+        @staticmethod
+        def backward(context, gradient):
+            kept, weight = context.saved_tensors
+            x = kept if keep_all or own_only else gather(kept)
+            flat = (_own_tokens(gradient) if own_only else gradient).flatten(0, 1)
+            return of_tokens(gradient @ weight), of_weight(flat.T @ x.flatten(0, 1)), of_bias(gradient.flatten(0, 1).sum(0))
+
+    return Layer
+
+
+GatheredLinear = Build(
+    "GatheredLinear",
+    _of_own_tokens,
+    mistakes={
+        "keep this rank's own tokens, not those of all ranks: gather them again in `backward`": _gathered_linear(keep_all=True),
+        "every rank contributes to a token's gradient: `scatter` sums, and leaves each rank its own tokens": _gathered_linear(of_tokens=_own_tokens),
+        "this rank's weight multiplies all tokens: gather the input again for its gradient": _gathered_linear(own_only=True),
+        "each rank has a weight of its own, and sees all tokens: its gradient is complete": _gathered_linear(of_weight=_summed),
+        "each rank has a bias of its own, and sees all tokens: its gradient is complete": _gathered_linear(of_bias=_summed),
+        "the ranks' contributions are summed, not averaged": _gathered_linear(of_tokens=lambda part: scatter(part) / _ranks()),
+    },
+    praise="forward one all-gather; backward one more, and a reduce-scatter; kept are own tokens only",
 )
 
 
@@ -242,13 +339,13 @@ def _loss(function, seed):
     return found
 
 
-def _vocabulary(largest="of all", right="masked", reduce="mean", add=_g):
+def _vocabulary(largest="of all", right="masked", reduce="mean", add=_g, detached=True, back=True):
     """A mistaken loss; without a mistake it is right."""
 
     def vocabulary_parallel_loss(logits, targets, first):
         import deepspeed.comm as comm
 
-        top = logits.detach().amax(-1)
+        top = (logits.detach() if detached else logits).amax(-1)
         if largest in ("of all", "summed"):
             comm.all_reduce(top, op=comm.ReduceOp.MAX if largest == "of all" else comm.ReduceOp.SUM)
         top = torch.zeros_like(top) if largest == "none" else top
@@ -257,7 +354,7 @@ def _vocabulary(largest="of all", right="masked", reduce="mean", add=_g):
         mine = (columns >= 0) & (columns < logits.shape[-1])
         own = logits.gather(-1, columns.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
         own = own if right == "unmasked" else own * mine
-        losses = total.log() + top - (own if right == "own" else add.apply(own))
+        losses = total.log() + (top if back else 0) - (own if right == "own" else add.apply(own))
         return losses.mean() if reduce == "mean" else losses.sum()
 
     return vocabulary_parallel_loss
@@ -287,6 +384,8 @@ vocabulary_parallel_loss = Build(
         "a rank's columns are numbered from 0: take `first` off the target": _vocabulary(right="global ids"),
         "only one rank has the target's logit: sum it over the ranks": _vocabulary(right="own"),
         "that is the sum over the tokens; the loss is their mean": _vocabulary(reduce="sum"),
+        "the largest logit was subtracted, and must be added back to the logarithm": _vocabulary(back=False),
+        "the largest logit needs no gradient: take it from `logits.detach()`": _vocabulary(detached=False),
         "the gradients come back t times: sum with g": _vocabulary(add=_both),
         "that sends all logits; three numbers for each token are enough": _gathered,
     },

@@ -8,7 +8,7 @@ from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_job import job
 from helpers.plots.schematics_memory import lifetimes, mixed_precision
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
-from helpers.plots.schematics_tensor import sharded_products, token_lanes
+from helpers.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.schematics_zero import flat_partition, zero_states
 from helpers.plots.style import LOOK, Plot
@@ -25,6 +25,7 @@ __all__ = [
     "contributors",
     "curves",
     "flat_partition",
+    "fused_rows",
     "gathered_over_time",
     "grouped_bars",
     "job",

@@ -21,6 +21,8 @@ from helpers.theory.roofline import MachineConstants, matrix_seconds
 from helpers.theory.step_time import ADD, BIASES, GELU, NORM, VIEW
 from helpers.theory.zero_config import ELEMENT_BYTES
 
+RING_STEP = 3.4e-6  # seconds per further message of a ring over NVLink: NCCL's own model, src/graph/tuning.cc
+
 
 def tensor_parallel_block_parameters(width: int, ranks: int) -> int:
     """(12 h^2 + 7 h) / t + 6 h: the matrices and the biases of divided outputs, and two norms and two biases that are whole."""
@@ -97,6 +99,9 @@ def tensor_parallel_block_seconds(
     sequence parallelism (arXiv 2205.05198, section 4.2.2) does for its own tokens; and messages, of which nothing is hidden.  The host's time
     is left out.
 
+    A collective costs what one between two ranks was measured to cost, however small it is (two latencies), once; each further message of its ring
+    costs `RING_STEP`; and its bytes flow at the bandwidth between two ranks.  For more than two ranks that is a forecast from constants of two.
+
     Args:
         sequence_parallel: reduce-scatters and all-gathers in the place of all-reduces, and two all-gathers more.
 
@@ -120,5 +125,10 @@ def tensor_parallel_block_seconds(
     if sequence_parallel:
         parts["elementwise, sharded"] += replicated * unit / ranks / machine.memory
     collective, count = ("all_gather", 10) if sequence_parallel else ("all_reduce", 4)
-    sent = count * collective_seconds(collective, unit, ranks, machine.latency, machine.bandwidth) if ranks > 1 else 0.0
-    return parts | {"messages": sent}
+    return parts | {"messages": count * _seconds_of_one(collective, unit, ranks, machine) if ranks > 1 else 0.0}
+
+
+def _seconds_of_one(collective: str, tensor_bytes: float, ranks: int, machine: MachineConstants) -> float:
+    """A collective by the cost that was measured between two ranks: what is paid once, further messages of the ring, and bytes."""
+    travel = collective_seconds(collective, tensor_bytes, ranks, 0.0, machine.bandwidth)
+    return 2 * machine.latency + RING_STEP * (ranks - 2) * (2 if collective == "all_reduce" else 1) + travel

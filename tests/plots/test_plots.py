@@ -77,6 +77,10 @@ FIGURES = {
     ),
     "rank grid": (plots.rank_grid([[0, 1], [2, 3]], ("host", "gpu"), "Title"), "of one host: 0, 1; 2, 3. Groups down, of one gpu: 0, 2; 1, 3."),
     "sharded products": (plots.sharded_products("Title", ranks=4), "one part for each of 4 ranks"),
+    "fused rows": (
+        plots.fused_rows({"by heads": [0, 1, 0, 1], "in the middle": [0, 1]}, ("k", "v"), 8, "Title"),
+        "by heads: rank 0 rows 0 to 1 and 4 to 5, rank 1 rows 2 to 3 and 6 to 7; in the middle: rank 0 rows 0 to 3, rank 1 rows 4 to 7",
+    ),
     "lanes": (plots.token_lanes({"tensor\nparallel": [("all-\nreduce", "message")]}, "Title"), "Title. tensor parallel: all-reduce."),
     "zero states": (
         plots.zero_states({"ZeRO": {"parameters": 2, "gradients": 0.5}}, {"parameters": 2, "gradients": 2}, 4, "Title"),

@@ -116,7 +116,12 @@ def test_what_ranks_share_of_a_block_and_what_they_repeat():
     assert four["matrix products"] == pytest.approx(one["matrix products"] / 4)
     assert four["elementwise, replicated"] == one["elementwise, replicated"] > tokens["elementwise, replicated"] == 0
     assert sum(tokens.values()) - tokens["messages"] == pytest.approx(sum(one.values()) / 4)
-    assert tokens["messages"] == pytest.approx(10 / 8 * four["messages"])
+    once, further = 2 * MACHINE.latency, 3.4e-6  # seconds per collective, and per message of a ring beyond the first two
+    sent = theory.wire_bytes("all_reduce", 2 * 2 * 512 * 8192, 4) / MACHINE.bandwidth
+    assert four["messages"] == pytest.approx(4 * (once + 4 * further + sent))
+    assert tokens["messages"] == pytest.approx(10 * (once + 2 * further + sent / 2))
+    two = theory.tensor_parallel_block_seconds(2, 512, 8192, 2, MACHINE)["messages"]
+    assert two == pytest.approx(4 * theory.all_reduce_seconds(2 * 2 * 512 * 8192, 2, MACHINE.latency, MACHINE.bandwidth)), "as it was measured"
     alone = theory.MachineConstants(matrix={"bf16": {512: 1e14}}, memory=1e12, launch=0.0)
     with pytest.raises(ValueError, match="no bandwidth between ranks"):
         theory.tensor_parallel_block_seconds(2, 512, 1024, 2, alone)
