@@ -388,7 +388,7 @@ pass_back = Build(
 
 micro_batches_for = Exercise(
     reference=lambda stages, fraction: (stages - 1) * (1 - fraction) / fraction,
-    cases=({"stages": 4, "fraction": 0.2}, {"stages": 2, "fraction": 0.1}, {"stages": 8, "fraction": 0.05}),
+    cases=({"stages": 4, "fraction": 0.2}, {"stages": 2, "fraction": 0.1}, {"stages": 8, "fraction": 0.05}, {"stages": 3, "fraction": 0.3}),
     mistakes={
         "that is Megatron-LM's ratio of bubble to useful time; asked is the part of the whole": lambda stages, fraction: (stages - 1) / fraction,
         "a pipeline of p stages fills in p - 1 slots": lambda stages, fraction: stages * (1 - fraction) / fraction,
