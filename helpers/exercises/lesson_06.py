@@ -211,6 +211,16 @@ def _one_f_one_b(rank, ranks, count):
     return _order(rank, ranks, count, min(ranks - rank - 1, count))
 
 
+def _backward_first(rank, ranks, count):
+    """As many forward passes first as in 1F1B, then a backward pass before each forward pass."""
+    ahead, back = [("F", rank, micro) for micro in range(count)], [("B", rank, micro) for micro in range(count)]
+    first = min(ranks - rank - 1, count)
+    order = ahead[:first]
+    for pair in zip(back, ahead[first:]):
+        order += pair
+    return order + back[len(ahead[first:]) :]
+
+
 def _gpipe(rank, ranks, count):
     return _order(rank, ranks, count, count)
 
@@ -256,6 +266,7 @@ one_f_one_b = Schedule(
         "it is the first rank whose gradients take longest to come back, not the last": lambda rank, ranks, count: _order(
             rank, ranks, count, min(rank, count)
         ),
+        "in a pair the forward pass comes first: the last rank cannot go back with what it has not seen": _backward_first,
         "at the end, the backward passes that are left over are missing": lambda rank, ranks, count: _order(
             rank, ranks, count, min(ranks - rank - 1, count), backwards=False
         ),
@@ -300,7 +311,10 @@ zero_bubble = Schedule(
 
 
 def _passed_back(function, seed):
-    """Two micro-batches through a line of layers and back, so that gradients add up; the learner's function is each rank's backward pass."""
+    """Two micro-batches through a line of layers and back, so that gradients add up; the learner's function is each rank's backward pass.
+
+    What torch says of a wrong call is a finding as others are, so that it can be answered in words; the neighbours get zeros then, and go on.
+    """
     import deepspeed.comm as comm
 
     rank, found = comm.get_rank(), {}
@@ -309,7 +323,11 @@ def _passed_back(function, seed):
         line.act("F", micro)
     for micro in (0, 1):
         x, y = line.kept[micro]
-        given = function(x, y, line.arrived(micro))
+        arrived = line.arrived(micro)
+        try:
+            given, found[f"what torch says of micro-batch {micro}"] = function(x, y, arrived), "nothing"
+        except RuntimeError as error:
+            given, found[f"what torch says of micro-batch {micro}"] = None, str(error).partition("\n")[0]
         fits = isinstance(given, torch.Tensor) and given.shape == (2, WIDTH)
         if rank:
             line.send(1, rank - 1, micro, given.detach().float() if fits else torch.zeros(2, WIDTH))
@@ -336,10 +354,28 @@ def _hands_on(x, y, gradient):
     return gradient
 
 
+def _gives_nothing(x, y, gradient):
+    y.backward(gradient)
+
+
+def _without_what_arrived(x, y, gradient):
+    y.backward()
+    return x.grad
+
+
+def _for_the_input_of_any_stage(x, y, gradient):
+    (given,) = torch.autograd.grad(y, x, gradient)
+    return given
+
+
 pass_back = Build(
     "pass_back",
     _passed_back,
     mistakes={
+        "nothing is returned: the stage before waits for the gradient of what this one has received, `x.grad`": _gives_nothing,
+        "`y` is no loss except on the last stage: `backward` needs the gradient of `y`, which has arrived": _without_what_arrived,
+        "the first stage's `x` are token ids, which have no gradient; `y.backward(gradient)` and then `x.grad` do on every stage, and fill the "
+        "weights' gradients too": _for_the_input_of_any_stage,
         "that is the right gradient of what came in, but the weights have got none: `backward` fills both": _only_for_the_input,
         "the gradient that has arrived must go in: it says how the loss changes with this stage's output": _forgets_what_arrived,
         "that is the gradient of what this stage sent; the stage before needs that of what it sent": _hands_on,
@@ -352,7 +388,7 @@ pass_back = Build(
 
 micro_batches_for = Exercise(
     reference=lambda stages, fraction: (stages - 1) * (1 - fraction) / fraction,
-    cases=({"stages": 4, "fraction": 0.2}, {"stages": 2, "fraction": 0.1}, {"stages": 8, "fraction": 0.05}),
+    cases=({"stages": 4, "fraction": 0.2}, {"stages": 2, "fraction": 0.1}, {"stages": 8, "fraction": 0.05}, {"stages": 3, "fraction": 0.3}),
     mistakes={
         "that is Megatron-LM's ratio of bubble to useful time; asked is the part of the whole": lambda stages, fraction: (stages - 1) / fraction,
         "a pipeline of p stages fills in p - 1 slots": lambda stages, fraction: stages * (1 - fraction) / fraction,

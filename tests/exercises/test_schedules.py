@@ -18,6 +18,13 @@ def other_way_round(rank, ranks, count):
     return forwards[:first] + [one for pair in zip(forwards[first:], backwards) for one in pair] + backwards[count - first :]
 
 
+def backward_first(rank, ranks, count):
+    """In each pair a backward pass before the forward pass that it needs, on the last rank."""
+    forwards, backwards = ([(kind, rank, micro) for micro in range(count)] for kind in "FB")
+    first = min(ranks - rank - 1, count)
+    return forwards[:first] + [one for pair in zip(backwards, forwards[first:]) for one in pair] + backwards[count - first :]
+
+
 @pytest.fixture
 def without_ranks(monkeypatch):
     monkeypatch.setattr("helpers.exercises.engine.run_patiently", None)
@@ -33,6 +40,7 @@ def without_ranks(monkeypatch):
         (lambda rank, ranks, count: 2 * SOLUTION(rank, ranks, count), "rank 0 does ('B', 0, 0) 2 times"),
         (lambda rank, ranks, count: SOLUTION(rank, ranks, count)[:-1], "rank 0 never does ('B', 0, 7)"),
         (other_way_round, "wait for each other for ever: rank 0 before ('B', 0, 0)"),
+        (backward_first, "rank 3 before ('B', 3, 0); in a pair the forward pass comes first"),
     ],
 )
 def test_what_is_no_schedule_is_named_and_starts_no_rank(answer, words, without_ranks):
