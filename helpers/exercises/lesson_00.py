@@ -9,7 +9,7 @@ def _averaged(function, seed):
     """A number of each rank's own, and one that is the same everywhere."""
     import deepspeed.comm as comm
 
-    values = {"a value per rank": seed % 97 + 2.5 * comm.get_rank() ** 2, "equal values": 1.5}
+    values = {"a value per rank": seed % 97 + 2.5 * comm.get_rank() ** 2, "equal values": 1.5, "whole numbers": 3 + comm.get_rank()}
     return {f"the mean, {name}": function(value) for name, value in values.items()}
 
 
@@ -22,10 +22,12 @@ def _summed(value):
 
 
 def _on_rank_0_alone(value):
+    """A reduce to rank 0, and the division on every rank."""
     import deepspeed.comm as comm
 
-    total = _summed(value) / comm.get_world_size()
-    return total if comm.get_rank() == 0 else value
+    mine, total = float(value), torch.tensor([float(value)])
+    comm.reduce(total, 0)
+    return (total.item() if comm.get_rank() == 0 else mine) / comm.get_world_size()
 
 
 mean_over_ranks = Build(
