@@ -354,10 +354,6 @@ def _hands_on(x, y, gradient):
     return gradient
 
 
-def _gives_nothing(x, y, gradient):
-    y.backward(gradient)
-
-
 def _without_what_arrived(x, y, gradient):
     y.backward()
     return x.grad
@@ -372,7 +368,6 @@ pass_back = Build(
     "pass_back",
     _passed_back,
     mistakes={
-        "nothing is returned: the stage before waits for the gradient of what this one has received, `x.grad`": _gives_nothing,
         "`y` is no loss except on the last stage: `backward` needs the gradient of `y`, which has arrived": _without_what_arrived,
         "the first stage's `x` are token ids, which have no gradient; `y.backward(gradient)` and then `x.grad` do on every stage, and fill the "
         "weights' gradients too": _for_the_input_of_any_stage,
