@@ -41,7 +41,8 @@ ZERO_3_BIASES = 18  # DeepSpeed's linear layer at stage 3 adds the bias by an op
 
 # Operators that a pass issues: of a block, and of embedding, head and loss together.  Adam's with one tensor, where it is not fused.
 BLOCK_OPERATORS, END_OPERATORS, ADAM_OPERATORS = {"forward": 10, "backward": 20}, {"forward": 9, "backward": 12}, 9
-REPEATED_OPERATORS = 8  # of a block that is computed again: all but its last product and its last addition
+# Of a block that is computed again: all but its last product and its last addition; at stage 3 that product too, and four biases.
+REPEATED_OPERATORS, ZERO_3_REPEATED_OPERATORS = 8, 13
 BLOCK_TENSORS, END_TENSORS = 12, 4  # parameters of a block; the two tables, and the final norm's
 BLOCK_MODULES, END_MODULES = 9, 7  # modules whose forward pass DeepSpeed hooks at stage 3
 ADAM_BYTES = {"fused": 28, "unfused": 84}  # per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
@@ -163,10 +164,10 @@ def operators(
 ) -> dict[str, int]:
     """Operators that the host issues in a step: {"forward", "backward", "step"}; each is about one kernel on a GPU, views left out.
 
-    A block issues 10 forward and 20 backward (8 more where it is computed again).  DeepSpeed copies each parameter's gradient at stage 0, and visits
-    it by a hook in each micro-batch at stages 1 to 3, which counts as `GRADIENT_HOOK`; at stage 3 hooks visit every module in each pass too,
-    and each visit counts as `MODULE_HOOK`.  Its step issues 21 operators for each parameter at stage 0, 16 for each in the partition at stages
-    1 and 2 (2 without `check_overflow`), and 2 for each at stage 3, Adam's own left out.
+    A block issues 10 forward and 20 backward (8 more where it is computed again, 13 at stage 3).  DeepSpeed copies each parameter's gradient at
+    stage 0, and visits it by a hook in each micro-batch at stages 1 to 3, which counts as `GRADIENT_HOOK`; at stage 3 hooks visit every module in
+    each pass too, and each visit counts as `MODULE_HOOK`.  Its step issues 21 operators for each parameter at stage 0, 16 for each in the
+    partition at stages 1 and 2 (2 without `check_overflow`), and 2 for each at stage 3, Adam's own left out.
 
     Args:
         config: None for plain torch.
@@ -176,7 +177,8 @@ def operators(
     stage = config.stage if config else None
     tensors = BLOCK_TENSORS * size.layers + END_TENSORS
     forward = BLOCK_OPERATORS["forward"] * size.layers
-    repeated = REPEATED_OPERATORS * size.layers if checkpointing else 0
+    each = ZERO_3_REPEATED_OPERATORS if stage == 3 else REPEATED_OPERATORS
+    repeated = each * size.layers if checkpointing else 0
     backward = BLOCK_OPERATORS["backward"] * size.layers + END_OPERATORS["backward"] + repeated
     forward += END_OPERATORS["forward"]
     if stage == 3:

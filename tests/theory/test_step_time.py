@@ -140,6 +140,30 @@ def test_what_checkpointing_computes_again():
     assert [pair[1].count["backward", "addmm"] for pair in (kept, again)] == [0, 3 * 3]  # of three blocks, three products each
 
 
+def computed_again_under_stage_3():
+    """{checkpointing: Operators} of a backward pass through one block."""
+    import deepspeed
+
+    size, found = GPTSize(width=128, layers=1, vocabulary=512), {}
+    ids = torch.zeros(1, size.context, dtype=torch.int64)
+    for checkpointing in (False, True):
+        config = configuration(3, reduce_bucket_size=10**8, stage3_param_persistence_threshold=0)
+        model = models.build(models.GPT, size, checkpointing=checkpointing, config=config)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        loss = engine(ids, ids)
+        with Operators() as found[checkpointing]:
+            engine.backward(loss)
+    return {checkpointing: (seen.count["", "mm"], seen.total("", count=True)) for checkpointing, seen in found.items()}
+
+
+@pytest.mark.ranks
+def test_what_checkpointing_computes_again_at_stage_3():
+    """DeepSpeed's linear layer saves its arguments after its product, so that all four products are repeated."""
+    found = launch(computed_again_under_stage_3, ranks=1, device="cpu")[0]
+    more = [again - kept for kept, again in zip(found[False], found[True])]
+    assert more == [4, step_time.ZERO_3_REPEATED_OPERATORS]
+
+
 def under_deepspeed(stage, accumulation, extra):
     """Elements and tensors; and of the second step {phase: (operators, bytes)}."""
     import deepspeed
