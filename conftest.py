@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.after_run_all import with_exercises_again
 
 TIERS = ("unit", "ranks", "launcher", "lessons")
 
@@ -51,6 +52,7 @@ def reach_kernels_through_files(folder):
 
 def pytest_collection_modifyitems(items):
     """Mark every test with its tier.  Files with ranks come first, since they take longest, and those with none fill what is left."""
+    items[:] = with_exercises_again(items)
     for item in items:
         item.add_marker(tier(item))
     order = {"ranks": 0, "lessons": 1, "unit": 2, "launcher": 3}
