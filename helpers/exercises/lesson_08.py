@@ -1,10 +1,10 @@
 """Answers of lesson 08: the bucketed reducer of ZeRO-2, and the mistakes that people make there."""
 
 import gc
-import weakref
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 from helpers.measure.traffic import Traffic
@@ -44,12 +44,12 @@ def _reduced(function, seed):
             when = f", {str(dtype).removeprefix('torch.')}, bucket {number}"
             found[f"this rank's shard{when}"] = own.clone()
             found[f"there is at most one message for each owner{when}"] = sum(one.count for one in traffic.messages) <= len(owners)
-            most = 1.01 * elements * own.element_size() * (ranks - 1) / ranks
-            found[f"each gradient is sent once, in its own dtype, and to its owner only{when}"] = sum(traffic.ideal.values()) <= most
+            needed = elements * own.element_size() * (ranks - 1) / ranks
+            found[f"bytes sent, as multiples of what the owners need{when}"] = max(1.0, round(sum(traffic.ideal.values()) / needed, 1))
     return found
 
 
-def _reducing(divides="all", adds=True, joined=True, cut=True, way="reduce", fp32=False):
+def _reducing(divides="all", adds=True, joined=True, cut=True, way="reduce", fp32=False, writes=True):
     """A way to reduce a bucket that makes the mistake that is named; without one it is right."""
 
     def reduce_bucket(bucket, own):
@@ -73,11 +73,35 @@ def _reducing(divides="all", adds=True, joined=True, cut=True, way="reduce", fp3
                     comm.reduce(message, dst=owner)
                 elif way == "all":
                     comm.all_reduce(message)
-            if owner == rank:
+            if owner == rank and writes:
                 total = torch.cat(messages).to(own.dtype) / {"all": ranks, "by two": 2, "never": 1}[divides]
                 for begin, part in zip(pieces, total.split([len(piece) for piece in pieces.values()])):
                     place = own[begin - rank * shard :][: len(part)]
                     place.copy_(place + part if adds else part)
+
+    return reduce_bucket
+
+
+def _too_much(what):
+    """Sends each owner the whole bucket, or the whole of its shard, with zeros where the bucket has nothing."""
+
+    def reduce_bucket(bucket, own):
+        import deepspeed.comm as comm
+
+        rank, ranks, shard = comm.get_rank(), comm.get_world_size(), len(own)
+        places = torch.cat([torch.arange(start, start + len(gradient)) for start, gradient in bucket.items()])
+        values = torch.cat(list(bucket.values()))
+        for owner in range(ranks):
+            inside = places // shard == owner
+            if not inside.any():
+                continue
+            message, mine = values.clone(), inside
+            if what == "shard":
+                message, mine = torch.zeros_like(own), places[inside] - owner * shard
+                message[mine] = values[inside]
+            comm.reduce(message, dst=owner)
+            if owner == rank:
+                own[places[inside] - rank * shard] += message[mine] / ranks
 
     return reduce_bucket
 
@@ -89,10 +113,13 @@ reduce_bucket = Build(
         "that is the sum over the ranks; a mean is divided by their number": _reducing(divides="never"),
         "divide by the number of ranks, which is not always two": _reducing(divides="by two"),
         "that is the mean of nothing but this rank's own gradient: reduce it over the ranks": _reducing(way="nothing"),
+        "nothing was written into `own`: `own[...] += ...` does so; `own = own + ...` names a new tensor": _reducing(writes=False),
         "`own` holds what earlier micro-batches have brought: add to it": _reducing(adds=False),
         "a gradient across a partition boundary belongs to two owners: cut it there": _reducing(cut=False),
         "right, but in a message for each piece: join an owner's pieces with `torch.cat`, and send them at once": _reducing(joined=False),
         "right, but an all-reduce gives everybody what only the owner needs, and costs twice the bytes": _reducing(way="all"),
+        "right, but each owner gets the whole bucket: send it its own pieces only": _too_much("bucket"),
+        "right, but an owner gets its whole shard, with zeros: send it the bucket's pieces only": _too_much("shard"),
         "right, but in four bytes per gradient: send them in their own dtype": _reducing(fp32=True),
     },
     praise="a bucket is one message for each owner, however many gradients are in it",
@@ -103,26 +130,29 @@ reduce_bucket = Build(
 
 
 class _Seen:
-    """Takes the buckets, and keeps what was in them and how many gradients of earlier ones were alive; `weakref` keeps nothing alive."""
+    """Takes the buckets, and keeps what was in them and for how many gradients of earlier ones there was still memory."""
 
     def __init__(self):
         self.places, self.gradients, self.alive, self.handed = [], [torch.zeros(0)], [], []
 
     def living(self):
         gc.collect()
-        return sum(reference() is not None for reference in self.handed)
+        return sum(not memory.expired() for memory in self.handed)
 
     def reduce(self, bucket):
         self.alive.append(self.living())
-        self.places.append(sorted([start, gradient.numel()] for start, gradient in bucket.items()))
+        self.places.append(sorted([start, list(gradient.shape)] for start, gradient in bucket.items()))
         self.gradients.extend(gradient.detach().flatten().clone() for _, gradient in sorted(bucket.items()))
-        self.handed.extend(weakref.ref(gradient) for gradient in bucket.values())
+        self.handed.extend(StorageWeakRef(gradient.untyped_storage()) for gradient in bucket.values())
 
 
 def _filled(function, seed):
-    """Two backward passes with small, middling and large buckets: what each bucket held when it was reduced, and what was still alive then."""
+    """Two backward passes with small, middling and large buckets: what each bucket held when it was reduced, and what was still alive then.
+
+    The last layer has 15 elements, which fill a bucket of 15 exactly.
+    """
     found = {}
-    for size in (1, 60 + seed % 20, 10**6):
+    for size in (1, 15, 60 + seed % 20, 10**6):
         torch.manual_seed(seed)
         width, seen, left = 6 + seed % 3, _Seen(), []
         model = nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, 3))
@@ -136,18 +166,18 @@ def _filled(function, seed):
             flush()
         case = f", buckets of {size} elements"
         found[f"gradients left on the parameters after each backward pass{case}"] = left
-        found[f"where the gradients of each bucket begin, and their elements{case}"] = str(seen.places)
+        found[f"where the gradients of each bucket begin, and their shapes{case}"] = str(seen.places)
         found[f"the gradients that were reduced{case}"] = torch.cat(seen.gradients)
         found[f"gradients of earlier buckets still alive when the next was reduced{case}"] = seen.alive
         found[f"gradients still alive at the end{case}"] = seen.living()
     return found
 
 
-def _release(frees=True, empties=True, flushes="rest", order="parameters", when="full"):
+def _release(frees=True, empties=True, flushes="rest", order="parameters", when="full", flat=True, keeps=False):
     """A way to fill buckets that makes the mistake that is named; without one it is right."""
 
     def release_by_bucket(parameters, bucket_size, reduce):
-        bucket, starts, offset = {}, {}, 0
+        bucket, starts, offset, kept = {}, {}, 0, []
         for parameter in parameters if order == "parameters" else reversed(parameters):
             starts[parameter] = offset
             offset += parameter.numel()
@@ -159,11 +189,17 @@ def _release(frees=True, empties=True, flushes="rest", order="parameters", when=
                 bucket.clear()
 
         def ready(parameter):
-            bucket[starts[parameter]] = parameter.grad.flatten()
+            before = sum(gradient.numel() for gradient in bucket.values())
+            filled = before + parameter.numel()
+            if when == "would overflow" and before and filled > bucket_size:
+                flush()
+            bucket[starts[parameter]] = parameter.grad.flatten() if flat else parameter.grad
+            if keeps:
+                kept.append(parameter.grad)
             if frees:
                 parameter.grad = None
-            filled = sum(gradient.numel() for gradient in bucket.values())
-            if when == "each" or (when == "full" and filled >= bucket_size):
+            full = {"each": True, "full": filled >= bucket_size, "more": filled > bucket_size, "gradients": len(bucket) >= bucket_size}
+            if full.get(when):
                 flush()
 
         for parameter in parameters:
@@ -182,6 +218,11 @@ release_by_bucket = Build(
         "the last bucket is never full: the function that you return must reduce it": _release(flushes="never"),
         "where nothing is left in the bucket there is nothing to reduce": _release(flushes="always"),
         "each gradient was reduced alone: wait until the bucket holds `bucket_size` elements or more": _release(when="each"),
+        "a bucket is full as soon as it holds `bucket_size` elements, not only with more": _release(when="more"),
+        "put the gradient in first, and look afterwards whether the bucket is full": _release(when="would overflow"),
+        "`bucket_size` counts elements, not gradients": _release(when="gradients"),
+        "gradients in a bucket have one dimension: `.flatten()`": _release(flat=False),
+        "something else still refers to gradients that were reduced: keep them in the bucket only": _release(keeps=True),
         "the buckets were reduced at the end only, when all gradients were there": _release(when="end"),
         "where a gradient begins is counted in the order of `parameters`": _release(order="reversed"),
     },
