@@ -55,7 +55,7 @@ def memory_bars(clusters, title, parameters=None, capacity=None):
             own = [place for place, (name, _, _) in zip(places, bars) if name == cluster]
             below = axes.get_xaxis_transform()
             axes.annotate(cluster, (sum(own) / len(own), 0), xycoords=below, xytext=(0, -20), textcoords="offset points", ha="center", va="top")
-        axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(bottoms)))
+        axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(*bottoms, (capacity or 0) / divisor)))
         axes.grid(False, axis="x")
         if capacity:
             axes.axhline(capacity / divisor, color="black", linestyle="--", linewidth=1, label=f"capacity, {amount(capacity)}")
