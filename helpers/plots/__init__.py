@@ -1,7 +1,7 @@
 """The course's figures, drawn from plain data.  Each comes with a sentence that holds its key numbers."""
 
 from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
-from helpers.plots.memory import memory_bars, memory_over_time, phases
+from helpers.plots.memory import category_over_time, memory_bars, memory_over_time, phases
 from helpers.plots.ranks import contents_over_time, contributors, gathered_over_time, rank_contents
 from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
@@ -10,12 +10,13 @@ from helpers.plots.schematics_memory import lifetimes, mixed_precision
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
-from helpers.plots.schematics_zero import flat_partition, zero_states
+from helpers.plots.schematics_zero import flat_buckets, flat_partition, zero_states
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.tables import Table, table
 from helpers.plots.timeline import timeline
 
 __all__ = [
+    "category_over_time",
     "LOOK",
     "Plot",
     "Table",
@@ -24,6 +25,7 @@ __all__ = [
     "contents_over_time",
     "contributors",
     "curves",
+    "flat_buckets",
     "flat_partition",
     "fused_rows",
     "gathered_over_time",

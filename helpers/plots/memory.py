@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 import matplotlib
-from helpers.plots.style import LOOK, STYLE, VISIBLE, Plot, amount, legend_below, new_figure, unit
+from helpers.plots.style import LINES, LOOK, STYLE, VISIBLE, Plot, amount, legend_below, new_figure, unit
 
 LASTING = ("parameters", "master weights", "optimizer states")  # through a step
 
@@ -55,7 +55,7 @@ def memory_bars(clusters, title, parameters=None, capacity=None):
             own = [place for place, (name, _, _) in zip(places, bars) if name == cluster]
             below = axes.get_xaxis_transform()
             axes.annotate(cluster, (sum(own) / len(own), 0), xycoords=below, xytext=(0, -20), textcoords="offset points", ha="center", va="top")
-        axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(bottoms)))
+        axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(*bottoms, (capacity or 0) / divisor)))
         axes.grid(False, axis="x")
         if capacity:
             axes.axhline(capacity / divisor, color="black", linestyle="--", linewidth=1, label=f"capacity, {amount(capacity)}")
@@ -119,3 +119,30 @@ def memory_over_time(history, title, predicted=None):
         legend_below(axes, 0.08)
     lines = "".join(f", predicted {name} {amount(size)}" for name, size in (predicted or {}).items())
     return Plot(figure, f"{title}. From {amount(totals[0])} to a peak of {amount(max(totals))} and back to {amount(totals[-1])}{lines}.")
+
+
+def category_over_time(histories, title, category="gradients"):
+    """One category of memory in several runs of the same phases, as lines over one axis: what is held after every allocation and release.
+
+    Args:
+        histories: {name: `helpers.measure.ledger.History`}.
+        title: what the figure shows.
+        category: of the ledger.
+    """
+    most = max(max(history.totals[category]) for history in histories.values())
+    divisor, unit_name = unit(most)
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure()
+        for (name, history), colour, dash in zip(histories.items(), LINES, ("-", "--", "-.", ":")):
+            places, columns = phases(history)
+            axes.plot(places, [value / divisor for value in history.totals[category]], dash, color=colour, label=name, drawstyle="steps-post")
+        top = 1.2 * most / divisor
+        for start, end, name in columns:
+            axes.axvline(start, color="black", linewidth=0.6, alpha=0.5)
+            axes.annotate(name, ((start + end) / 2, top), ha="center", va="top", fontsize=9)
+        label = f"{unit_name} of {category} on this rank"
+        axes.set(title=title, xlabel="allocations and releases, in order", ylabel=label, xlim=(0, len(columns)), ylim=(0, top))
+        axes.set_xticks([])
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{name} at most {amount(max(history.totals[category]))}" for name, history in histories.items())
+    return Plot(figure, f"{title}. {category.capitalize()} over time: {said}.")

@@ -12,6 +12,7 @@ NAMES = {  # short enough to stand above their boxes
     "master weights": "master\nweights",
     "optimizer states": "Adam's momentum\nand variance",
 }
+LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.2}  # behind words that stand on a coloured box
 
 
 def zero_states(held, replicated, ranks, title):
@@ -91,3 +92,44 @@ def flat_partition(elements, cuts, title):
         axes.grid(False)
         axes.spines[:].set_visible(False)
     return Plot(figure, f"{title}. {total} elements in {len(elements)} parameters. {'; '.join(said)}.")
+
+
+def flat_buckets(elements, part, buckets, title):
+    """A flat tensor of gradients cut at its partition boundaries, and below it the buckets of a backward pass: each piece in its owner's colour.
+
+    Args:
+        elements: {parameter: its elements}, in the model's order.
+        part: elements of a rank's partition.
+        buckets: {row: the parameters in it}, in the order in which they fill.
+        title: what the figure shows.
+    """
+    starts, total, said = {}, 0, []
+    for parameter, count in elements.items():
+        starts[parameter], total = total, total + count
+    rows = {"flat tensor": list(elements), **buckets}
+    with matplotlib.style.context(STYLE):
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.6 * len(rows)))
+        for row, (name, parameters) in enumerate(rows.items()):
+            owners = {}
+            for parameter in parameters:
+                begin, end = starts[parameter], starts[parameter] + elements[parameter]
+                for owner in range(begin // part, (end - 1) // part + 1):
+                    left, right = max(begin, owner * part), min(end, (owner + 1) * part)
+                    colour = PARTS[owner % len(PARTS)]
+                    axes.add_patch(Rectangle((left, row + 0.2), right - left, 0.6, facecolor=colour, linewidth=0))
+                    owners[owner] = owners.get(owner, 0) + right - left
+                axes.add_patch(Rectangle((begin, row + 0.2), end - begin, 0.6, facecolor="none", edgecolor="white", linewidth=1.5))
+                axes.text((begin + end) / 2, row + 0.5, parameter, ha="center", va="center", fontsize=8, bbox=LABEL)
+            said.append(f"{name}: " + ", ".join(f"{count} elements of rank {owner}" for owner, count in sorted(owners.items())))
+        for owner in range(1, -(-total // part)):
+            axes.plot([owner * part] * 2, [0, len(rows)], color="black", linewidth=1.5, linestyle="--")
+        for owner in range(-(-total // part)):
+            axes.text((owner + 0.5) * part, 0.08, f"owner: rank {owner}", ha="center", va="center", fontsize=8)
+        axes.set(
+            title=title, xlabel="place in the flat tensor, elements", xlim=(-0.01 * total, 1.02 * -(-total // part) * part), ylim=(len(rows), -0.1)
+        )
+        axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
+        axes.tick_params(axis="y", length=0)
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+    return Plot(figure, f"{title}. {'; '.join(said)}.")

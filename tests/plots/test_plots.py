@@ -90,6 +90,14 @@ FIGURES = {
         plots.flat_partition({"a": 3, "b": 6}, {"2 ranks": [5, 5]}, "Title"),
         "9 elements in 2 parameters. 2 ranks: partitions of 5, 5 elements, 1 of them padding.",
     ),
+    "flat buckets": (
+        plots.flat_buckets({"a": 3, "b": 6}, 5, {"bucket 1": ["b"], "bucket 2": ["a"]}, "Title"),
+        "flat tensor: 5 elements of rank 0, 4 elements of rank 1; bucket 1: 2 elements of rank 0, 4 elements of rank 1; bucket 2: 3",
+    ),
+    "category over time": (
+        plots.category_over_time({"a": History({"gradients": [0, 2, 8] * 9}, [(0, "x"), (13, "y")]), "b": History({"gradients": [4] * 20})}, "Title"),
+        "Gradients over time: a at most 8 bytes; b at most 4 bytes.",
+    ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
 
