@@ -64,7 +64,8 @@ def returned(code):
     for one in instructions(code):
         constant = one if one.opname == "RETURN_CONST" else before
         if one.opname in ("RETURN_CONST", "RETURN_VALUE"):
-            known = constant is not None and constant.opname in ("RETURN_CONST", "LOAD_CONST") and constant.argval in (None, ...)
+            one_way = one.opname == "RETURN_CONST" or not one.is_jump_target  # to `return x if c else None` there are two
+            known = one_way and constant is not None and constant.opname in ("RETURN_CONST", "LOAD_CONST") and constant.argval in (None, ...)
             found.add(str(constant.argval) if known else "a value")
         before = one
     return found

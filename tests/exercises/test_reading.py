@@ -69,6 +69,26 @@ def test_code_is_no_stub(answer):
     assert not is_unwritten(answer)
 
 
+def returns_in_one_case(x):
+    return x if x else None
+
+
+def returns_after_a_loop(x):
+    for part in x:
+        if part:
+            return part
+
+
+def loops(x):
+    for part in x:
+        part.add_(1)
+
+
+def test_what_returns_on_one_of_its_paths_has_forgotten_nothing():
+    assert not forgot_return(returns_in_one_case) and not forgot_return(returns_after_a_loop) and not forgot_return(lambda x: x or None)
+    assert forgot_return(loops)
+
+
 def test_a_forgotten_return_is_known_where_the_course_returns_something():
     assert forgot_return(in_place) and forgot_return(in_place, uses_dots_to_index)
     assert not forgot_return(in_place, in_place)
