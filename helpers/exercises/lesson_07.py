@@ -1,5 +1,7 @@
 """Answers of lesson 07: ZeRO-1, and the mistakes that people make there."""
 
+import contextlib
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -32,41 +34,41 @@ def _flattened(function, seed):
 
     ranks, found = comm.get_world_size(), {}
     for case, even, dtype in (("", False, torch.float32), (", where nothing is to pad, in bf16", True, torch.bfloat16)):
-        parameters = _parameters(_shapes(seed, ranks, even), dtype)
+        parameters = _parameters(_shapes(seed, ranks, even), dtype)  # as a model has them: what a function does with its list changes no model
         shapes = [list(parameter.shape) for parameter in parameters]
-        flat = function(parameters, ranks)
+        flat = function(list(parameters), ranks)
         if not isinstance(flat, torch.Tensor):
-            raise TypeError(f"flatten must return a tensor, not {flat!r}")
+            raise TypeError(f"flatten must return one tensor, not a {type(flat).__name__}")
         found[f"the shape of the flat tensor{case}"] = list(flat.shape)
         found[f"the flat tensor{case}"] = flat.detach().clone()
         found[f"the dtype of the flat tensor{case}"] = str(flat.dtype)
         found[f"the flat tensor belongs to no graph of autograd{case}"] = not flat.requires_grad
         found[f"the shapes of the parameters{case}"] = [list(parameter.shape) for parameter in parameters] == shapes
-        with torch.no_grad():
-            flat += 1
+        flat.detach().add_(1)
         for index, parameter in enumerate(parameters):
-            found[f"parameter {index} after 1 was added to the flat tensor{case}"] = parameter.detach().clone()
+            found[f"the model's parameter {index} after 1 was added to the flat tensor{case}"] = parameter.detach().clone()
     return found
 
 
-def _flat(pad="end", views=True, offset=True, detach=True):
+def _flat(pad="end", views=True, offset="elements", detach=True):
     """A way to flatten that makes the mistake that is named; without one it is right."""
 
     def flatten(parameters, ranks):
         pieces = [(parameter.detach() if detach else parameter).flatten() for parameter in parameters]
-        if pad == "each":
+        if pad.startswith("each"):
             pieces = [F.pad(piece, (0, -len(piece) % ranks)) for piece in pieces]
         flat = torch.cat(pieces)
-        extra = {"always": ranks - len(flat) % ranks, "never": 0}.get(pad, -len(flat) % ranks)
+        extra = {"always": ranks - len(flat) % ranks, "never": 0, "the rest": len(flat) % ranks}.get(pad, -len(flat) % ranks)
         flat = F.pad(flat, (extra, 0) if pad == "start" else (0, extra))
         at = extra if pad == "start" else 0
         for parameter, piece in zip(parameters, pieces):
-            part = flat[at : at + parameter.numel()].view_as(parameter)
+            part = flat[at : at + parameter.numel()]
+            part = part if views == "flat" else part.view_as(parameter)
             if views:
                 parameter.data = part.detach()
             else:
                 parameter.data.copy_(part.detach())
-            at += len(piece) if offset else 0
+            at += {"rows": len(parameter), "never": 0}.get(offset, parameter.numel() if pad == "each, not counted" else len(piece))
         return flat
 
     return flatten
@@ -78,10 +80,15 @@ flatten = Build(
     mistakes={
         "without padding the flat tensor cannot be cut in equal shards": _flat(pad="never"),
         "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks": _flat(pad="always"),
-        "only the whole is padded, at its end, not each parameter": _flat(pad="each"),
+        "`len % ranks` elements are too many; what is missing to the next multiple is `-len % ranks`": _flat(pad="the rest"),
+        "only the joined tensor is padded, at its end, not each parameter": _flat(pad="each"),
+        "each parameter was padded, and all that follow lie further back than you count: pad the joined tensor only": _flat(pad="each, not counted"),
         "the padding belongs to the end": _flat(pad="start"),
-        "the parameters have memory of their own: make each `.data` a view of the flat tensor": _flat(views=False),
-        "every parameter is a view of the beginning: count where each one starts": _flat(offset=False),
+        "the parameters of the model have memory of their own: assign to each one's `.data` a view of the flat tensor (a new Parameter in the list, "
+        "or another value of the loop's variable, changes no model)": _flat(views=False),
+        "a view has the shape of its parameter: `.view_as(parameter)`": _flat(views="flat"),
+        "every parameter is a view of the beginning: count where each one starts": _flat(offset="never"),
+        "the next parameter starts `numel()` elements further, not `shape[0]`": _flat(offset="rows"),
         "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first": _flat(detach=False),
     },
     praise="who writes into the flat tensor writes into the model, so one all-gather brings all new weights home",
@@ -107,6 +114,51 @@ def _optimizer(parameters, dtype):
     return torch.optim.AdamW(parameters, lr=1e-3)
 
 
+ADVICE = {  # {what torch says of a slip: what to do}
+    "attempting to assign a gradient": "the master is fp32, and so is its gradient: cast this rank's shard, `mine.float()`",
+    "unsupported operand type(s) for /: 'NoneType'": "a collective writes into the tensor that it is given and returns nothing of use",
+    "'NoneType' object has no attribute": "the master has no gradient until you assign one: `master.grad = ...`",
+}
+
+
+@contextlib.contextmanager
+def _with_words():
+    """The step's two collectives with words for what gloo would refuse in its own; other slips of `ADVICE` get words too."""
+    import deepspeed.comm as comm
+
+    ranks, scatter, gather = comm.get_world_size(), comm.reduce_scatter_tensor, comm.all_gather_into_tensor
+
+    def fit(call, mine, everything, advice):
+        if mine.requires_grad or everything.requires_grad:
+            raise ValueError(f"{call}: a message is no part of autograd's graph: hand in `.detach()` of what requires a gradient")
+        if mine.dtype != everything.dtype:
+            raise ValueError(
+                f"{call}: `mine` is {mine.dtype}, `everything` {everything.dtype}; a message has one dtype: cast one of them with `.to()`"
+            )
+        if mine.numel() * ranks != everything.numel():
+            lengths = f"`mine` has {mine.numel()} elements and `everything` {everything.numel()}"
+            raise ValueError(f"{call}: {lengths}, which is not {ranks} times as many; {advice}")
+
+    def reduce_scatter_tensor(output, tensor, *more, **options):
+        fit("reduce_scatter_tensor(mine, everything)", output, tensor, "mind the order of the two, and pad the gradients to the length of `flat`")
+        return scatter(output, tensor, *more, **options)
+
+    def all_gather_into_tensor(output, tensor, *more, **options):
+        fit("all_gather_into_tensor(everything, mine)", tensor, output, "mind the order of the two: what is written comes first")
+        return gather(output, tensor, *more, **options)
+
+    comm.reduce_scatter_tensor, comm.all_gather_into_tensor = reduce_scatter_tensor, all_gather_into_tensor
+    try:
+        yield
+    except (RuntimeError, TypeError, AttributeError) as error:
+        advice = next((words for said, words in ADVICE.items() if said in str(error)), "")
+        if not advice:
+            raise
+        raise type(error)(f"{advice} ({str(error).splitlines()[0].split('. ')[0]})").with_traceback(error.__traceback__) from None
+    finally:
+        comm.reduce_scatter_tensor, comm.all_gather_into_tensor = scatter, gather
+
+
 def _stepped(function, seed):
     """Two steps on random gradients, in fp32 and in bf16; the masters, the flat tensor, what one process has, what is left and what was sent."""
     import deepspeed.comm as comm
@@ -124,8 +176,8 @@ def _stepped(function, seed):
             every = [_random_gradients(parameters) for _ in range(ranks)]  # the same numbers on every rank
             for parameter, gradient in zip(parameters, every[rank]):
                 parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
-            with Traffic() as traffic:
-                function(parameters, flat, master, optimizer)
+            with Traffic() as traffic, _with_words():
+                function(list(parameters), flat, master, optimizer)
             sums = [sum(gradients) for gradients in zip(*every)]
             full.grad = F.pad(torch.cat([one.flatten().float() for one in sums]) / ranks, (0, len(flat) - sum(one.numel() for one in sums)))
             alone.step()
@@ -144,7 +196,7 @@ def _after_step(when, parameters, flat, master, full):
     rounded = torch.cat(masters).detach().to(flat.dtype)
     right = full.detach().chunk(ranks)[comm.get_rank()]
     begin, end = flat.data_ptr(), flat.data_ptr() + flat.numel() * flat.element_size()
-    left = [one for one in parameters if one.grad is not None]
+    left = [one.grad is not None and bool(one.grad.any()) for one in parameters if one.grad is not None]
     found = {f"this rank's masters{when}": master.detach().clone()}
     found[f"they are those of one process{when}"] = bool((master.detach() - right).abs().max() <= 1e-5 * right.abs().max())
     if flat.dtype == torch.float32:
@@ -153,6 +205,7 @@ def _after_step(when, parameters, flat, master, full):
         found[f"the shard of rank {owner} in the flat tensor is its masters, rounded{when}"] = bool((piece == rounded.chunk(ranks)[owner]).all())
     found[f"the parameters are views of the flat tensor{when}"] = all(begin <= one.data_ptr() < end for one in parameters)
     found[f"the parameters' gradients that are left{when}"] = len(left)
+    found[f"of these, gradients that are not zero{when}"] = sum(left)
     found[f"the master has no gradient left{when}"] = master.grad is None
     return found
 
@@ -167,6 +220,7 @@ def _zero_1(reduces="scatter", divides="once", steps=True, gathers="after", free
         gradients = torch.cat([parameter.grad.flatten() for parameter in parameters])
         gradients = F.pad(gradients, (0, len(flat) - len(gradients)))
         mine = gradients.chunk(ranks)[rank].clone()
+        whole = torch.empty_like(flat) if gathers == "into a new tensor" else flat
         if reduces == "in fp32":
             gradients, mine = gradients.float(), mine.float()
         if reduces in ("scatter", "in fp32"):
@@ -176,18 +230,25 @@ def _zero_1(reduces="scatter", divides="once", steps=True, gathers="after", free
             mine = gradients.chunk(ranks)[rank].clone()
         if masters == "from the parameters":
             master.data.copy_(flat.chunk(ranks)[rank])
-        master.grad = mine.float() / {"never": 1, "once": ranks, "by two": 2}[divides]
+        master.grad = mine.float() / {"never": 1, "once": ranks, "twice": ranks**2, "by two": 2}[divides]
         if gathers == "before":
             comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))
         if steps:
             optimizer.step()
-        if gathers == "after":
-            comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))
+        if masters == "rounded":
+            master.data.copy_(master.detach().to(flat.dtype))
+        if gathers in ("after", "into a new tensor"):
+            comm.all_gather_into_tensor(whole, master.detach().to(flat.dtype))
         elif gathers == "own only":
             flat.chunk(ranks)[rank].copy_(master.detach())
-        master.grad = None if frees in ("both", "master") else master.grad
+        master.grad = None if frees in ("both", "master", "zeros") else master.grad
+        at = 0
         for parameter in parameters:
-            parameter.grad = None if frees in ("both", "parameters") else parameter.grad
+            if gathers == "into a new tensor":
+                parameter.data = whole[at : at + parameter.numel()].view_as(parameter)
+                at += parameter.numel()
+            zeros = torch.zeros_like(parameter) if frees == "zeros" else parameter.grad
+            parameter.grad = None if frees in ("both", "parameters") else zeros
 
     return zero_1_step
 
@@ -199,10 +260,16 @@ zero_1_step = Build(
         "that is the sum over the ranks; a mean is divided by their number": _zero_1(divides="never"),
         "divide by the number of ranks, which is not always two": _zero_1(divides="by two"),
         "that is the mean of nothing but this rank's own gradient: reduce it over the ranks": _zero_1(reduces="nothing"),
-        "the optimizer never made its step": _zero_1(steps=False),
+        "the masters are as before: the optimizer made no step, or the master had no gradient then (`zero_grad` comes after it)": _zero_1(
+            steps=False
+        ),
         "the masters moved and no parameter did: all-gather the shards into the flat tensor": _zero_1(gathers="never"),
         "this rank's shard is new, the others' are old: all-gather them": _zero_1(gathers="own only"),
         "the shards were gathered before the optimizer's step": _zero_1(gathers="before"),
+        "the new parameters are in a tensor of their own, and `flat` is as before: gather into `flat`": _zero_1(gathers="into a new tensor"),
+        "the master was rounded; it stays fp32, and only a copy of it is rounded: `master.detach().to(flat.dtype)`": _zero_1(masters="rounded"),
+        "divided by the number of ranks twice": _zero_1(divides="twice"),
+        "zeros take as much memory as gradients: set each `.grad` to None": _zero_1(frees="zeros"),
         "the masters were taken from the rounded parameters again, and what rounding cut off is lost": _zero_1(masters="from the parameters"),
         "the parameters' gradients are still there, and the next backward pass adds to them": _zero_1(frees="master"),
         "the master keeps its fp32 gradient until the next step: set it to None": _zero_1(frees="parameters"),
