@@ -20,7 +20,7 @@ def _shapes(seed, ranks, even=False):
     ranks = max(ranks, 2)
     shapes = [(5, 1 + ranks * (1 + seed % 3)), (1 + ranks,), (3, 1 + ranks), (1 + ranks * (1 + seed % 2),)]
     elements = sum(torch.Size(shape).numel() for shape in shapes)
-    rest = -elements % ranks if even else (-elements + 1 + seed % (ranks - 1)) % ranks
+    rest = (-elements if even else 1 - elements) % ranks  # one element too many, so that `ranks - 1` are missing: -len % ranks is not len % ranks
     return [*shapes, (rest + ranks,)]
 
 
