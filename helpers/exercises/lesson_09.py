@@ -100,10 +100,11 @@ def _add_words(error):
 
 
 def _layers(seed, ranks):
-    """A table of 4 rows, then layers of two matrices each; the elements of at least one are no multiple of the ranks."""
+    """A table of 4 rows, whose elements divide by the ranks, then two layers of two matrices each, of which the first's do not."""
     random = torch.Generator().manual_seed(seed)
     width = ranks * (2 + seed % 2) + 1
     inside = [width + 1 + int(torch.randint(4, (), generator=random)) for _ in range(2)]
+    inside[0] += (inside[0] * (2 * width + 1) + width) % ranks == 0  # one row more, and the elements divide no more
     layers = [nn.Embedding(4, width)]
     return layers + [nn.Sequential(nn.Linear(width, one), nn.Tanh(), nn.Linear(one, width)) for one in inside]
 
