@@ -11,6 +11,7 @@ from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.schematics_zero import flat_buckets, flat_partition, zero_states
+from helpers.plots.schematics_zero_3 import gathered_layers
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.tables import Table, table
 from helpers.plots.timeline import timeline
@@ -28,6 +29,7 @@ __all__ = [
     "flat_buckets",
     "flat_partition",
     "fused_rows",
+    "gathered_layers",
     "gathered_over_time",
     "grouped_bars",
     "job",

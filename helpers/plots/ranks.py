@@ -54,27 +54,35 @@ def contents_over_time(moments, title):
     return Plot(figure, f"{title}. {said}.")
 
 
-def gathered_over_time(whole, phases, title):
-    """When each parameter is whole on a rank (ZeRO-3): a row per parameter, a box while it is there.
+def gathered_over_time(gathered, phases, title, x="moments, in order"):
+    """When each parameter is gathered on a rank (ZeRO-3): a row per parameter, a box while it is there.
 
     Args:
-        whole: {parameter: [True or False at every moment]}.
+        gathered: {parameter: [True or False at every moment]}.
         phases: {name: number of its moments}, in order; they cover all moments.
         title: what the figure shows.
+        x: what the moments are.
+
+    Returns:
+        A `Plot`; its sentence says how often each is gathered.
     """
     moments = sum(phases.values())
     with matplotlib.style.context(STYLE):
-        figure, axes = new_figure(figsize=(9, 0.9 + 0.26 * len(whole)))
-        for row, there in enumerate(whole.values()):
-            axes.broken_barh([(moment, 1) for moment, here in enumerate(there) if here], (row + 0.1, 0.8), color=LOOK["parameters"][0])
+        figure, axes = new_figure(figsize=(9, 0.9 + 0.26 * len(gathered)))
+        times = {}
+        for row, (name, there) in enumerate(gathered.items()):
+            begins = [moment for moment, here in enumerate(there) if here and not (moment and there[moment - 1])]
+            ends = [moment + 1 for moment, here in enumerate(there) if here and there[moment + 1 : moment + 2] != [True]]
+            axes.broken_barh([(begin, end - begin) for begin, end in zip(begins, ends)], (row + 0.1, 0.8), color=LOOK["parameters"][0])
+            times[name] = len(begins)
         start = 0
         for name, length in phases.items():
             axes.axvline(start, color="black", linewidth=0.8)
             axes.text(start + length / 2, -0.15, name, ha="center", va="bottom")
             start += length
-        axes.set(xlabel="moments: before and after every layer's work", xlim=(0, moments), ylim=(len(whole), 0))
+        axes.set(xlabel=x, xlim=(0, moments), ylim=(len(gathered), 0))
         axes.set_title(title, pad=18)
-        axes.set_yticks([row + 0.5 for row in range(len(whole))], list(whole))
+        axes.set_yticks([row + 0.5 for row in range(len(gathered))], list(gathered))
         axes.grid(False)
-    said = ", ".join(f"{name} {sum(there)}" for name, there in whole.items())
-    return Plot(figure, f"{title}. Moments of {moments} at which each is whole: {said}.")
+    said = ", ".join(f"{name} {count}" for name, count in times.items())
+    return Plot(figure, f"{title}. How often each is gathered: {said}.")

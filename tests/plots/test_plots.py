@@ -42,7 +42,11 @@ FIGURES = {
     "rank contents": (plots.rank_contents([[1, 2], [10, 20]], [[11, 22], None], "Title"), "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing"),
     "gathered over time": (
         plots.gathered_over_time({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
-        "of 3 at which each is whole: a 2, b 0",
+        "How often each is gathered: a 2, b 0.",
+    ),
+    "gathered layers": (
+        plots.gathered_layers({"between": [], "1 computes": [1]}, ["embedding", "block"], 4, "Title"),
+        "Of 2 layers each of 4 ranks holds 0.5 in shards. between: nothing gathered, 0.5 layers; 1 computes: block gathered, 1.25 layers.",
     ),
     "roofline": (
         plots.roofline(MACHINE, {"norm": (0.5, 4e11), "linear": (300, 90e12)}, "Title"),

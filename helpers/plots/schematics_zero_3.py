@@ -1,0 +1,43 @@
+"""Schematic of ZeRO-3: which layers' parameters are gathered at a moment, and which part each rank keeps all the time."""
+
+from __future__ import annotations
+
+import matplotlib
+from matplotlib.patches import Rectangle
+from helpers.plots.style import LOOK, STYLE, Plot, new_figure
+
+
+def gathered_layers(moments, layers, ranks, title):
+    """A model's layers at some moments: a panel per moment, a row per rank, a box per layer.
+
+    Of each layer a rank fills its own shard, 1/N of the box; where the layer is gathered at that moment, the rest of the box is filled too, lighter,
+    on every rank.
+
+    Args:
+        moments: {panel: indices of the layers that are gathered then}.
+        layers: names of the layers, in order.
+        ranks: N.
+        title: what the figure shows.
+    """
+    colour, _ = LOOK["parameters"]
+    with matplotlib.style.context(STYLE):
+        figure, panels = new_figure(len(moments), figsize=(3.2 * len(moments), 1.1 + 0.34 * ranks))
+        figure.suptitle(title, fontsize=11, y=1.13)
+        for axes, (name, there) in zip([panels] if len(moments) == 1 else panels, moments.items()):
+            for index, layer in enumerate(layers):
+                for rank in range(ranks):
+                    face = {"facecolor": "#8FC1E3", "hatch": "//"} if index in there else {"facecolor": "#eeeeee"}
+                    axes.add_patch(Rectangle((index + 0.05, rank + 0.1), 0.9, 0.8, edgecolor="#999999", linewidth=0.5, **face))
+                    axes.add_patch(Rectangle((index + 0.05 + 0.9 * rank / ranks, rank + 0.1), 0.9 / ranks, 0.8, facecolor=colour))
+                axes.text(index + 0.5, -0.06, layer, ha="center", va="bottom", fontsize=7)
+            axes.set(xlim=(0, len(layers)), ylim=(ranks, -0.35), xticks=[])
+            axes.set_title(name, fontsize=9, pad=10)
+            axes.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)] if axes is figure.axes[0] else [])
+            axes.tick_params(length=0)
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
+    held = {name: (len(layers) + len(there) * (ranks - 1)) / ranks for name, there in moments.items()}
+    said = "; ".join(
+        f"{name}: {', '.join(layers[index] for index in there) or 'nothing'} gathered, {held[name]:g} layers" for name, there in moments.items()
+    )
+    return Plot(figure, f"{title}. Of {len(layers)} layers each of {ranks} ranks holds {len(layers) / ranks:g} in shards. {said}.")

@@ -1,0 +1,69 @@
+"""Lesson 09's build: slips that end in an error of torch's or gloo's are answered with what leads to them."""
+
+import pytest
+from helpers.exercises import lesson_09
+from tests.exercises.course import solutions
+
+pytestmark = pytest.mark.ranks
+
+
+def slipped(slip):
+    """The backward pass of a sharded layer, with a slip; "by autograd.grad" is none."""
+
+    def sharded_backward(sharded, x, y_gradient):
+        import deepspeed.comm as comm
+        import torch
+
+        if slip != "not gathered":
+            sharded.gather()
+        if slip != "not detached":
+            x = x.detach()
+        x = x.requires_grad_(x.is_floating_point() or slip == "ids")
+        with torch.set_grad_enabled(slip != "not recorded"):
+            y = sharded.layer(x)
+        if slip == "released early":
+            sharded.release()
+        parameters, start = list(sharded.layer.parameters()), None if slip == "from ones" else y_gradient
+        if slip == "by autograd.grad":
+            inputs = [x] if x.requires_grad else []
+            gradients = torch.autograd.grad(y, inputs + parameters, start)
+            x_gradient, gradients = (gradients[0] if inputs else None), gradients[len(inputs) :]
+        else:
+            y.backward(start)
+            x_gradient, gradients = x.grad, [parameter.grad for parameter in parameters]
+        mine, flat = torch.empty_like(sharded.shard), torch.cat([gradient.flatten() for gradient in gradients])
+        if slip != "not padded":
+            flat = torch.nn.functional.pad(flat, (0, comm.get_world_size() * len(mine) - len(flat)))
+        sharded.release()
+        for parameter in parameters:
+            parameter.grad = None
+        if slip == "all of it":
+            return x_gradient, flat
+        comm.reduce_scatter_tensor(mine, flat)
+        return mine if slip == "one" else (x_gradient, None if slip == "nothing" else mine / comm.get_world_size())
+
+    return sharded_backward
+
+
+@pytest.mark.parametrize(
+    ("slip", "words"),
+    {
+        "not gathered": "call sharded.gather() before you compute the layer",
+        "not recorded": "unless the layer is computed under torch.enable_grad()",
+        "not detached": "detach() it, so that this backward pass ends at it",
+        "ids": "token ids have no gradient",
+        "released early": "release them afterwards",
+        "from ones": "starts from y_gradient",
+        "not padded": "pad the flat gradients to N times the elements of the shard",
+        "one": "must return two gradients",
+        "nothing": "is the gradient of the shard, a tensor, not NoneType",
+        "all of it": "reduce-scatter leaves each rank its own part",
+    }.items(),
+)
+def test_a_slip_is_answered_with_what_to_do(slip, words):
+    found = lesson_09.sharded_backward.verdict(slipped(slip), solutions()["09-sharded_backward"])
+    assert found.startswith("not yet: rank ") and words in found
+
+
+def test_another_right_way_is_accepted():
+    assert lesson_09.sharded_backward.verdict(slipped("by autograd.grad"), solutions()["09-sharded_backward"]).startswith("correct in 2 and 4 ranks")
