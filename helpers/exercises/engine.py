@@ -16,7 +16,7 @@ from functools import partial
 
 from helpers.exercises.comparing import counted, difference, kind, same, shown, shown_apart
 from helpers.exercises.in_ranks import PATIENCE, call_with_own, run_patiently, try_mistakes, try_out
-from helpers.exercises.reading import forgot_return, is_unwritten, misfit, names_of, newer_definition, picked_up
+from helpers.exercises.reading import forgot_return, is_unwritten, misfit, names_of, newer_definition, picked_up, result_expected
 from helpers.exercises.telling import tell
 from helpers.launcher.failures import LaunchError, RankError
 from helpers.lesson import progress
@@ -105,7 +105,7 @@ class RankExercise:
         wanted = list(self.inputs(2, random.Random(0))[0])
         verdict = before_running(answer, wanted, None, "code")
         if not verdict:
-            verdict = in_worlds(self.worlds, partial(self.run, answer), self.praise) + reading_note(answer)
+            verdict = with_advice(in_worlds(self.worlds, partial(self.run, answer), self.praise), answer) + reading_note(answer)
         tell(verdict)
         note(self, answer, verdict)
 
@@ -172,7 +172,9 @@ class Build:
 
     def verdict(self, answer, solution):
         ready = before_running(answer, names_of(solution), solution, "code", by_position=True)
-        return ready or in_worlds(self.worlds, partial(self.run, answer, solution), self.praise) + reading_note(answer, solution)
+        if ready:
+            return ready
+        return with_advice(in_worlds(self.worlds, partial(self.run, answer, solution), self.praise), answer) + reading_note(answer, solution)
 
     def run(self, answer, solution, ranks, seed):
         """Words on what is wrong with the answer in a job of so many ranks, else ""."""
@@ -232,6 +234,13 @@ def in_worlds(worlds, run, praise):
             return f"not yet: {without_checks(str(error))}"
     sizes = " and ".join(str(ranks) for ranks in worlds)
     return f"correct in {sizes} ranks" + (f": {praise}" if praise else "")
+
+
+def with_advice(verdict, answer):
+    """A verdict that is not "correct" with a word on the commonest slip with collectives, where the function has it."""
+    names = [] if verdict.startswith("correct") else result_expected(answer)
+    listed = " and ".join(f"`comm.{name}`" for name in names)
+    return f"{verdict}\n{listed} writes into the tensor that it is given, and returns nothing: do not use its result" if names else verdict
 
 
 def is_a_fault_of_the_check(error):

@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 
+IN_PLACE = {"all_reduce", "reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"}  # return nothing
 STARS = {inspect.Parameter.VAR_POSITIONAL: 1, inspect.Parameter.VAR_KEYWORD: 2}
 
 
@@ -76,6 +77,15 @@ def forgot_return(answer, solution=None):
     if not inspect.isfunction(answer) or returned(answer.__code__) != {"None"}:
         return False
     return not inspect.isfunction(solution) or returned(solution.__code__) != {"None"}
+
+
+def result_expected(answer):
+    """The collectives, by their names, whose result a function uses although it is written into a tensor: `t = comm.all_reduce(t)`."""
+    trees = [tree for tree in map(tree_of, functions_of(answer)) if tree is not None]
+    parts = [part for tree in trees for part in ast.walk(tree)]
+    alone = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
+    calls = [part for part in parts if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and id(part) not in alone]
+    return sorted({call.func.attr for call in calls if call.func.attr in IN_PLACE and not any(word.arg == "async_op" for word in call.keywords)})
 
 
 def names_of(function):

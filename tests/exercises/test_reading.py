@@ -1,7 +1,7 @@
 """What is read from a learner's function without running it."""
 
 import pytest
-from helpers.exercises.reading import forgot_return, is_unwritten, misfit, picked_up
+from helpers.exercises.reading import forgot_return, is_unwritten, misfit, picked_up, result_expected
 
 
 def dots(x):
@@ -128,3 +128,24 @@ def test_functions_constants_and_names_of_its_own_are_no_reason_for_a_warning():
     assert picked_up(of_a_notebook("def answer(rank):\n    return rank", rank=3)) == []
     answer = of_a_notebook("def answer(x):\n    return x + step", step=3)
     assert picked_up(answer, solution=answer) == []
+
+
+def uses_what_a_collective_returns(t):
+    import deepspeed.comm as comm
+
+    t = comm.all_reduce(t)
+    return t / comm.get_world_size()
+
+
+def waits_for_a_collective(t):
+    import deepspeed.comm as comm
+
+    work = comm.all_reduce(t, async_op=True)
+    work.wait()
+    comm.broadcast(t, 0)
+    return t
+
+
+def test_a_result_that_no_collective_returns_is_seen():
+    assert result_expected(uses_what_a_collective_returns) == ["all_reduce"]
+    assert result_expected(waits_for_a_collective) == [] == result_expected(len)
