@@ -9,7 +9,7 @@ from helpers.models.gpt import Block, Embedding, Head
 
 
 def build(model_class, *arguments, config=None, seed=0, **options):
-    """Build a model from a fixed seed; partitioned while it is built when the DeepSpeed configuration says ZeRO stage 3.
+    """Build a model from a fixed seed; partitioned as it is built where the configuration says ZeRO stage 3.
 
     The one place that knows `zero.Init`: configuration, not code, selects it.
     """
@@ -33,7 +33,7 @@ def module_sizes(size):
 
 
 def build_transformers(shape, config=None, seed=0):
-    """A causal language model of the transformers library, partitioned while it is built when the DeepSpeed configuration says ZeRO stage 3.
+    """A causal language model of transformers, partitioned as it is built where `config` says ZeRO stage 3.
 
     Args:
         shape: a configuration of transformers, for instance a `GPTNeoXConfig`.
@@ -43,5 +43,7 @@ def build_transformers(shape, config=None, seed=0):
     from transformers.integrations import HfDeepSpeedConfig
 
     torch.manual_seed(seed)
-    known = HfDeepSpeedConfig(config) if config else None  # noqa: F841  (transformers asks for it while this object lives)
-    return AutoModelForCausalLM.from_config(shape)
+    known = HfDeepSpeedConfig(config) if config else None  # transformers asks for it while this object lives
+    model = AutoModelForCausalLM.from_config(shape)
+    del known
+    return model

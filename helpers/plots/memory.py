@@ -10,7 +10,7 @@ from helpers.plots.style import LINES, LOOK, STYLE, VISIBLE, Plot, amount, legen
 LASTING = ("parameters", "master weights", "optimizer states")  # through a step
 
 
-def memory_bars(clusters, title, parameters=None, capacity=None):
+def memory_bars(clusters, title, parameters=None, capacity=None, per="rank"):
     """Stacked bars of memory by category, measured beside predicted.
 
     Args:
@@ -19,6 +19,7 @@ def memory_bars(clusters, title, parameters=None, capacity=None):
         title: what the figure shows.
         parameters: of the model, for bytes per parameter instead of bytes.
         capacity: bytes that a rank's device has, drawn as a line.
+        per: whose memory it is, for the axis.
     """
     with matplotlib.style.context(STYLE):
         bars = [(cluster, name, sizes or {}) for cluster, group in clusters.items() for name, sizes in group.items()]
@@ -55,7 +56,7 @@ def memory_bars(clusters, title, parameters=None, capacity=None):
             own = [place for place, (name, _, _) in zip(places, bars) if name == cluster]
             below = axes.get_xaxis_transform()
             axes.annotate(cluster, (sum(own) / len(own), 0), xycoords=below, xytext=(0, -20), textcoords="offset points", ha="center", va="top")
-        axes.set(title=title, ylabel=f"{unit_name} per rank", ylim=(0, 1.12 * max(*bottoms, (capacity or 0) / divisor)))
+        axes.set(title=title, ylabel=f"{unit_name} per {per}", ylim=(0, 1.12 * max(*bottoms, (capacity or 0) / divisor)))
         axes.grid(False, axis="x")
         if capacity:
             axes.axhline(capacity / divisor, color="black", linestyle="--", linewidth=1, label=f"capacity, {amount(capacity)}")

@@ -102,6 +102,10 @@ FIGURES = {
         plots.category_over_time({"a": History({"gradients": [0, 2, 8] * 9}, [(0, "x"), (13, "y")]), "b": History({"gradients": [4] * 20})}, "Title"),
         "Gradients over time: a at most 8 bytes; b at most 4 bytes.",
     ),
+    "construction": (
+        plots.construction({"a": 8, "b": 4, "c": 2}, 4, "b", "Title"),
+        "b has just been built, 2 of 3 modules. in full on every rank: 12 elements on each rank; partitioned as it is built: 6 elements on each rank.",
+    ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
 
@@ -116,6 +120,11 @@ def test_picture_alternative_text_and_caption(name):
     assert f'<img alt="{shown}"' in page and page.count(shown) == 2 and page.rstrip().endswith(f"{shown}</figcaption></figure>")
     assert picture(page) == plot.png and plot.png.startswith(b"\x89PNG")
     assert set(bundle) == {"text/html", "text/plain"}
+
+
+def test_the_axis_says_whose_memory_it_is():
+    for per, options in (("rank", {}), ("host", {"per": "host"})):
+        assert plots.memory_bars({"": {"a": STATES}}, "Title", **options).figure.axes[0].get_ylabel() == f"MB per {per}"
 
 
 def test_what_a_sentence_says_is_no_html():
