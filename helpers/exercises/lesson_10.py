@@ -162,7 +162,7 @@ def _constructed(function, seed):
     return found
 
 
-def _built(order="after", exact=True, options=True, hands="module", builds=True):
+def _built(order="after", exact=True, options=True, hands="module", builds="build"):
     """A constructor that makes the mistake that is named; without one it is right."""
 
     def constructor(kind, build, then):
@@ -171,8 +171,12 @@ def _built(order="after", exact=True, options=True, hands="module", builds=True)
                 raise TypeError("init() got an unexpected keyword argument")
             if order == "before":
                 then(module)
-            if builds:
+            if builds == "build":
                 build(module, *arguments, **named)
+            elif builds == "without the module":
+                build(*arguments, **named)
+            elif builds == "itself":
+                kind.__init__(module, *arguments, **named)
             if order == "after" and (type(module) is kind or not exact):
                 then(kind if hands == "kind" else module)
 
@@ -193,7 +197,9 @@ constructor = Build(
         "a derived class calls the constructor of its parent, whose end is not the module's: compare `type(module)` with `kind`": _built(exact=False),
         "constructors are given keywords too: take `*arguments, **options` and hand both on": _built(options=False),
         "`then` wants the module that was built, not its class": _built(hands="kind"),
-        "the module was never built: call `build(module, ...)`": _built(builds=False),
+        "the module was never built: call `build(module, ...)`": _built(builds="never"),
+        "a constructor takes the module itself first: `build(module, *arguments, **options)`": _built(builds="without the module"),
+        "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`": _built(builds="itself"),
         "nothing is handed on: the new constructor must call `then(module)`": _calls_at_once,
     },
     praise="whoever builds a model need not know that somebody takes each module away as soon as it is complete",
@@ -293,7 +299,8 @@ def _state(random="own", rates=True, position="kept"):
             numbers = torch.get_rng_state()
             if random == "rank 0's":
                 dist.broadcast(numbers, 0)
-            return {"schedule": self.schedule.state_dict(), "position": self.batches.position, "random": numbers}
+            state = {"schedule": self.schedule.state_dict(), "position": self.batches.position, "random": numbers}
+            return state | {"seed": torch.initial_seed()}
 
         def load_state_dict(self, state):
             if rates:
@@ -302,8 +309,8 @@ def _state(random="own", rates=True, position="kept"):
                 self.batches.position = state["position"] + {"kept": 0, "one too far": 1, "one too early": -1}[position]
             if random in ("own", "rank 0's"):
                 torch.set_rng_state(state["random"])
-            elif random == "seeded":
-                torch.manual_seed(0)
+            elif random in ("seeded", "seeded as at first"):
+                torch.manual_seed(state["seed"] if random == "seeded as at first" else 0)
 
     return RunState
 
@@ -330,6 +337,7 @@ RunState = Build(
         "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`": _state(rates=False),
         "dropout draws other numbers than in the unbroken run: keep the state of torch's random generator": _state(random="forgotten"),
         "a seed begins a new series of numbers; the unbroken run is in the middle of one: keep the generator's state": _state(random="seeded"),
+        "the first seed begins the series anew; the unbroken run is in the middle of it: keep the state": _state(random="seeded as at first"),
         "every rank's generator is elsewhere: each keeps its own state, not rank 0's": _state(random="rank 0's"),
         "position and schedule begin anew": _state(rates=False, position="forgotten"),
         "the schedule begins anew, and the random numbers are others": _state(random="forgotten", rates=False),

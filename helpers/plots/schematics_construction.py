@@ -26,7 +26,7 @@ def construction(modules, ranks, at, title):
         for axes, way in zip(panels, ways):
             for rank in range(ranks):
                 left, held = 0.0, 0.0
-                for index, (name, elements) in enumerate(modules.items()):
+                for index, elements in enumerate(modules.values()):
                     dashed = index > now
                     empty = Rectangle((left, rank + 0.1), elements, 0.8, facecolor="white" if dashed else "#eeeeee", edgecolor="#999999")
                     empty.set(linewidth=0.6, linestyle=":" if dashed else "-")

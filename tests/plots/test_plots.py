@@ -104,7 +104,7 @@ FIGURES = {
     ),
     "construction": (
         plots.construction({"a": 8, "b": 4, "c": 2}, 4, "b", "Title"),
-        "b has just been built, 2 of 3 modules. in full on every rank: 12 elements on each rank; partitioned as it is built: 6 elements on each rank.",
+        "b has just been built, 2 of 3 modules. in full on every rank: 12 elements on each rank; partitioned as it is built: 6 elements",
     ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
