@@ -16,8 +16,6 @@ VERDICT = re.compile("(?:[✓✗○] )?(correct|not yet|not written yet)")
 IGNORED = {"nbval-ignore-output", "nbval-skip"}
 WIDEST = 110  # columns of code and of what is printed, as a laptop shows beside JupyterLab's file browser
 BAR = re.compile(r"([\d.,]*\d) (?:bytes|kB|MB|GB|TB|milliseconds|%)")
-TO_REWRITE = set()  # lessons that were not yet rewritten so that the learner guesses, builds and decides
-REWRITTEN = [path for path in lessons() if path.name[:2] not in TO_REWRITE]
 
 
 def code_cells(notebook):
@@ -120,29 +118,24 @@ def test_exercises_are_stored_as_not_written_yet_and_solutions_as_correct(notebo
         assert (VERDICT.match(line)[1] == "correct") == right, line
 
 
-@pytest.fixture(params=REWRITTEN, ids=lambda path: path.stem)
-def rewritten(request):
-    return nbformat.read(request.param, as_version=4)
-
-
-def test_code_and_what_it_prints_are_no_wider_than_a_laptop_shows(rewritten):
+def test_code_and_what_it_prints_are_no_wider_than_a_laptop_shows(notebook):
     """But for the words of others' errors, and a command, which can be copied."""
-    for cell in code_cells(rewritten):
+    for cell in code_cells(notebook):
         printed = [] if "expected_error(" in cell.source else "\n".join(output.get("text", "") for output in cell.outputs).splitlines()
         wide = [line for line in [*cell.source.splitlines(), *printed] if len(line) > WIDEST and not line.startswith("$ ")]
         assert not wide, wide
 
 
-def test_no_figures_bars_are_all_equal(rewritten):
+def test_no_figures_bars_are_all_equal(notebook):
     """Such a figure is a sentence."""
-    for cell in code_cells(rewritten):
+    for cell in code_cells(notebook):
         for sentence in (output.data["text/plain"] for output in cell.outputs if output.get("data", {}).get("text/plain", "").startswith("Figure: ")):
             heights = [float(number.replace(",", "")) for number in BAR.findall(sentence)]
             assert len(heights) < 2 or max(heights) > 1.02 * min(heights), sentence
 
 
-def test_a_learner_guesses_builds_and_finds_what_to_read(rewritten):
-    code, text = ("\n".join(cell.source for cell in rewritten.cells if cell.cell_type == kind) for kind in ("code", "markdown"))
+def test_a_learner_guesses_builds_and_finds_what_to_read(notebook):
+    code, text = ("\n".join(cell.source for cell in notebook.cells if cell.cell_type == kind) for kind in ("code", "markdown"))
     assert len(re.findall(r"exercises\.guess\(", code)) >= 3
     assert re.search(r"^(\w+) = exercises\.\1\.check\(", code, re.M), "no build: an exercise whose result the rest of the lesson uses"
     assert "](https://" in text
