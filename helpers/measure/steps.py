@@ -32,7 +32,7 @@ def mean_losses(reports):
     return [sum(step) / len(reports) for step in zip(*(report["losses"] for report in reports))]
 
 
-def same_answer(train, runs, within=1e-4, **arguments):
+def same_losses(train, runs, within=1e-4, **arguments):
     """Launch several runs of one training, print their losses, and whether they equal those of another run.
 
     Args:

@@ -1,7 +1,7 @@
 """Runs beside each other: which losses are equal to which is said in words, and a run that is wrong is named."""
 
 import pytest
-from helpers.measure.steps import mean_losses, same_answer
+from helpers.measure.steps import mean_losses, same_losses
 
 RUNS = {"one process": (1, 1, None), "t = 2": (2, 2, "one process"), "wrong": (3, 1, "one process")}
 
@@ -21,7 +21,7 @@ def train(rank, ranks, tensor_ranks, first):
 
 
 def test_equal_means_are_equal_and_others_are_not(without_ranks, capsys):
-    found = same_answer(train, RUNS, first=5.47)
+    found = same_losses(train, RUNS, first=5.47)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "one process losses 5.47 5" and lines[1].endswith("equal to one process within 0.0001: yes")
     assert lines[2] == "wrong       losses 5.47 5; equal to one process within 0.0001: no"
