@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 
 import matplotlib
 import matplotlib.ticker
@@ -95,7 +95,7 @@ def time_bars(steps, title, whole="measured"):
     """
     rows = {name: parts if isinstance(parts, dict) else {whole: parts} for name, parts in steps.items()}
     drawn = [part for part in dict.fromkeys(part for parts in rows.values() for part in parts) if any(parts.get(part) for parts in rows.values())]
-    looks = product(("", "//", ".."), LINES)
+    looks = zip(cycle(("", "//", "..", "xx", "\\\\")), cycle(LINES))
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure(figsize=(max(7.2, 1.3 * len(rows)), 3.6))
         bottoms = [0.0] * len(rows)

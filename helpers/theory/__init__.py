@@ -98,6 +98,8 @@ from helpers.theory.tensor_parallel import (
     tensor_parallel_block_activation_bytes,
     tensor_parallel_block_parameters,
     tensor_parallel_block_seconds,
+    tensor_parallel_cluster_bytes,
+    tensor_parallel_cluster_seconds,
     tensor_parallel_parameters,
     tensor_parallel_wire_bytes,
 )
@@ -180,6 +182,8 @@ __all__ = [
     "tensor_parallel_block_activation_bytes",
     "tensor_parallel_block_parameters",
     "tensor_parallel_block_seconds",
+    "tensor_parallel_cluster_bytes",
+    "tensor_parallel_cluster_seconds",
     "tensor_parallel_parameters",
     "tensor_parallel_wire_bytes",
     "training_flops",

@@ -14,9 +14,12 @@ from helpers.theory.layers import (
     attention_activation_bytes,
     embedding_activation_bytes,
     feed_forward_activation_bytes,
+    gpt_parameters,
     head_activation_bytes,
     norm_activation_bytes,
 )
+from helpers.theory.long_sequences import loss_peak_bytes
+from helpers.theory.model_states import ideal_bytes
 from helpers.theory.roofline import MachineConstants, matrix_seconds
 from helpers.theory.step_time import ADD, BIASES, GELU, NORM, VIEW
 from helpers.theory.zero_config import ELEMENT_BYTES
@@ -132,3 +135,57 @@ def _seconds_of_one(collective: str, tensor_bytes: float, ranks: int, machine: M
     """A collective by the cost that was measured between two ranks: what is paid once, further messages of the ring, and bytes."""
     travel = collective_seconds(collective, tensor_bytes, ranks, 0.0, machine.bandwidth)
     return 2 * machine.latency + RING_STEP * (ranks - 2) * (2 if collective == "all_reduce" else 1) + travel
+
+
+def tensor_parallel_cluster_bytes(size: Size, sequence: int, ranks: int, gpus: int, stage: int) -> dict[str, float]:
+    """What each of several GPUs holds of a GPT in bf16, {category: bytes}: gpus / t replicas of each part, which share states by ZeRO.
+
+    States by the ZeRO paper's account (arXiv 1910.02054, section 5), as if all parameters were sharded by t; activations of one sequence with
+    sequence parallelism (arXiv 2205.05198, section 4.2.2), not checkpointed; and what the loss holds at its peak, with a sharded vocabulary.
+    """
+    _check_groups(ranks, gpus)
+    kept = size.layers * sequence_parallel_block_activation_bytes(1, sequence, size.width, size.heads, 2, ranks)
+    kept += loss_peak_bytes(1, sequence, size.vocabulary) // ranks
+    return ideal_bytes(gpt_parameters(size) / ranks, ranks=gpus // ranks, stage=stage) | {"activations": kept}
+
+
+def tensor_parallel_cluster_seconds(
+    size: Size,
+    tokens: int,
+    micro_batches: int,
+    ranks: int,
+    gpus: int,
+    stage: int,
+    *,
+    rate: float,
+    inside: float,
+    card: float,
+    balance: float,
+    host: int = 8,
+) -> dict[str, float]:
+    """Seconds of a step in bf16, nothing hidden: {"work", "tensor parallelism", "ZeRO"}; every GPU sends through a network card of its own.
+
+    Work is 6 FLOPs per parameter and token, shared by t; attention's products are left out (s / 12 h more, causal).  Tensor parallelism's messages
+    take work x balance / bandwidth.  ZeRO reduce-scatters gradients and all-gathers parameters between the gpus / t replicas: once per step at stage
+    1; gradients for each micro-batch at stage 2; at stage 3 gradients once and parameters twice for each (arXiv 1910.02054, section 7).
+
+    Args:
+        tokens: of a micro-batch.
+        micro_batches: of a step on each replica.
+        rate: FLOPs per second of a GPU.
+        inside, card: bytes per second inside a host, and of a GPU's card; a group that spans hosts uses all cards of a host together.
+        balance: bytes per second at which tensor parallelism's messages take as long as the work.
+        host: GPUs of one.
+    """
+    _check_groups(ranks, gpus)
+    parameters, replicas = gpt_parameters(size) / ranks, gpus // ranks
+    work = micro_batches * 6 * parameters * tokens / rate
+    within = inside if ranks <= host else min(inside, host * card)
+    halves = {0: 2, 1: 2, 2: micro_batches + 1, 3: 3 * micro_batches}[stage]  # an all-reduce is two of them
+    between = halves * wire_bytes("all_gather", 2 * parameters, replicas) / min(inside, host * card / ranks)
+    return {"work": work, "tensor parallelism": work * balance / within, "ZeRO": between}
+
+
+def _check_groups(ranks, gpus):
+    if ranks < 1 or gpus % ranks:
+        raise ValueError(f"{gpus!r} GPUs cannot form groups of {ranks!r}: use a divisor")
