@@ -7,7 +7,7 @@ from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_construction import construction
 from helpers.plots.schematics_job import job
-from helpers.plots.schematics_memory import lifetimes, mixed_precision
+from helpers.plots.schematics_memory import checkpointed_lifetimes, lifetimes, mixed_precision
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
@@ -27,6 +27,7 @@ __all__ = [
     "construction",
     "contents_over_time",
     "contributors",
+    "checkpointed_lifetimes",
     "curves",
     "flat_buckets",
     "flat_partition",

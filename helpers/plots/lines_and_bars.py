@@ -10,8 +10,9 @@ from helpers.plots.schematics_transformer import LAYERS
 from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, new_figure, unit
 
 
-def curves(lines, title, x, y, log=False, points=None, peaks=False):
-    """Lines over a common axis: {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted).
+def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=None):
+    """Lines over a common axis: {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted),
+    `crossings` as black ones (places on the lines).
 
     Six colours, then the same with other dashes and markers.  The sentence gives each line's last value, or with `peaks` its largest;
     pass values that are the same in every run.
@@ -28,6 +29,8 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False):
             axes.plot(xs, ys, dash, color=colour, label=name)
         for (marker, colour), (name, (xs, ys)) in zip(product(MARKERS, LINES), (points or {}).items()):
             axes.plot(xs, ys, marker, color=colour, label=name, markerfacecolor="white")
+        for marker, (name, (xs, ys)) in zip(MARKERS, (crossings or {}).items()):
+            axes.plot(xs, ys, marker[:1], color="black", label=name, linestyle="none", zorder=3)
         axes.set(title=title, xlabel=x, ylabel=y)
         if log:
             axes.set(xscale="log", yscale="log")
@@ -39,7 +42,7 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False):
             axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())  # a logarithmic axis has some, which would overlap
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     told, number = ("has its peak at", max) if peaks else ("ends at", lambda ys: ys[-1])
-    said = "; ".join(f"{name} {told} {number(ys):,.3g}" for name, (_, ys) in {**lines, **(points or {})}.items())
+    said = "; ".join(f"{name} {told} {number(ys):,.3g}" for name, (_, ys) in {**lines, **(points or {}), **(crossings or {})}.items())
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
 
 

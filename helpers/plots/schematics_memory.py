@@ -84,6 +84,19 @@ def lifetimes(panels, moments, title):
     return Plot(figure, f"{title}. {said}.")
 
 
+def checkpointed_lifetimes(layers, title):
+    """`lifetimes` of so many blocks, all activations kept and checkpointed: each block's input, its inside, and the logits."""
+    moments = [f"forward\nblock {i + 1}" for i in range(layers)] + ["loss"] + [f"backward\nblock {i + 1}" for i in reversed(range(layers))]
+    panels = {"all kept": {}, "checkpointed": {}}
+    for i in range(layers):
+        first, last = i, 2 * layers - i  # the moments of its forward and of its backward pass
+        for panel, inside in (("all kept", [(first, last)]), ("checkpointed", [(first, first), (last, last)])):
+            panels[panel] |= {f"input of block {i + 1}": [(first, last)], f"inside block {i + 1}": inside}
+    for rows in panels.values():
+        rows["logits"] = [(layers, layers)]
+    return lifetimes(panels, moments, title)
+
+
 def _alive(panel, at):
     """Of how many blocks the inside is there at a moment."""
     return sum(first <= at <= last for row, boxes in panel.items() if row.startswith("inside") for first, last in boxes)

@@ -251,6 +251,52 @@ def timelines(run):
     return found
 
 
+def predicted_peaks(run):
+    """Bytes of a run of `speed` at the moments that compete for the peak of a whole step, on rank 0: {moment: bytes}.
+
+    Adds up, for fused Adam at stage 0 as in these runs: states without gradients (with those of the micro-batch before, if there was one), what is
+    kept and 8 bytes per logit; states with gradients, one input and one block that runs again (the first block; where activations are all kept
+    there is no such moment); and `theory.step_peak_bytes`.
+
+    Raises:
+        ValueError: for a run of another experiment.
+    """
+    if run.experiment != "speed":
+        raise ValueError(f"these moments are those of the experiment 'speed'; this run is of {run.experiment!r}")
+    again, sequences, size = run.arguments["checkpointing"], run.arguments["sequences"], run.size
+    job = {"ranks": run.ranks, "device": run.device}
+    with_gradients = sum(theory.deepspeed_bytes(run.elements, run.configuration, **job).values())
+    without = sum(theory.deepspeed_bytes(run.elements, run.configuration, moment="after step", **job).values())
+    formula = theory.checkpointed_activation_bytes if again else theory.gpt_activation_bytes
+    kept = formula(size, sequences, size.context, 2, device=run.device)
+    states = without if run.arguments["micro_batches"] == 1 else with_gradients
+    found = {"at the loss": states + kept + 8 * sequences * size.context * size.vocabulary}
+    if again:
+        block = theory.repeated_block_bytes(sequences, size.context, size.width, size.heads, 2, device=run.device)
+        found["in a block"] = with_gradients + 2 * sequences * size.context * size.width + block
+    found["in the step"] = theory.step_peak_bytes(run.elements, run.configuration, **job)
+    if run.arguments["stage"] == 0:
+        found["in the step"] -= 4 * run.parameters  # the fused Adam makes no square roots
+    return found
+
+
+def peak_rows(cases):
+    """Of cases of `speed`, dictionaries of its arguments: {name: {moment: GB}} on rank 0, as rows of a table.
+
+    The moments are those of `predicted_peaks`, None where there is no such; "recorded" is the peak, "more" what it has beyond the largest moment.
+    """
+    rows = {}
+    for case in cases:
+        run = runs("speed", **case)[0]
+        moments, peak = predicted_peaks(run), run.reports[0]["peak"]
+        found = dict.fromkeys(("at the loss", "in a block", "in the step")) | moments
+        found |= {"recorded": peak, "more": peak - max(moments.values())}
+        name = f"{case['size'].removesuffix(', padded').replace('1.5B', 'XL')}, ZeRO-{case['stage']}, N = {case['ranks']}, "
+        name += f"{case['micro_batches']} x {case['sequences']}" + ", checkpointed" * case["checkpointing"]
+        rows[name] = {what: None if size is None else size / 1e9 for what, size in found.items()}
+    return rows
+
+
 def zero_clusters(found, rank=0):
     """For `plots.memory_bars`: the states between micro-batches of runs of `zero`: by the paper, by the exact formula, recorded."""
     clusters = {}

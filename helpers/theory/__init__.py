@@ -48,6 +48,7 @@ from helpers.theory.layers import (
     korthikanti_block_bytes,
     norm_activation_bytes,
     norm_parameters,
+    pass_peak_bytes,
     repeated_block_bytes,
     training_flops,
 )
@@ -163,6 +164,7 @@ __all__ = [
     "offload_bytes",
     "operators",
     "optimizer_bytes",
+    "pass_peak_bytes",
     "pipeline_activation_bytes",
     "pipeline_held_bytes",
     "pipeline_seconds",

@@ -22,6 +22,7 @@ against the ledger.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 RANDOM_STATE = 16  # bytes: seed and offset, two int64
@@ -249,6 +250,34 @@ def repeated_block_bytes(batch: int, sequence: int, width: int, heads: int, elem
     """
     one = element_bytes * batch * sequence * width
     return block_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device) - one + (1 + 1 + 4) * one
+
+
+def pass_peak_bytes(
+    size: Size, batch: int, sequence: int, element_bytes: int, checkpointing: bool, kernel: str = "sdpa", device: str = "cpu"
+) -> dict[str, int]:
+    """The moments of one forward and backward pass that compete for its peak; parameters, token ids and targets counted, no optimizer.
+
+    Backwards through a checkpointed model each block adds the gradients of its parameters (12 h^2 elements and 13 h) and releases the input of
+    the next (b s h).  So with more than 12 h tokens its last block, which runs first, holds the most, with fewer its first.
+
+    Returns: bytes by moment, exact from two sequences on (with one, 8 (s - 1) too many in the first block).  With fewer tokens than about h the
+        peak may lie still later, where the gradient of the embedding is made.
+        "at the loss": what is kept, and the gradients of log-softmax and logits, fp32 each.
+        "in the last block", "in the first block": checkpointed only; `repeated_block_bytes`, the inputs that are left, and gradients of the head,
+            of the blocks behind, and of the block's last product.
+    """
+    tokens, width, vocabulary = batch * sequence, size.width, size.vocabulary
+    always = element_bytes * gpt_parameters(size) + 2 * 8 * tokens
+    formula = checkpointed_activation_bytes if checkpointing else partial(gpt_activation_bytes, kernel=kernel)
+    moments = {"at the loss": always + formula(size, batch, sequence, element_bytes, device=device) + 2 * FP32 * tokens * vocabulary}
+    if checkpointing:
+        one, weights = element_bytes * tokens * width, element_bytes * block_parameters(width)
+        gradients = element_bytes * (vocabulary * width + 2 * width + 4 * width**2 + width)
+        block = always + embedding_activation_bytes(sequence) + 2 * FP32 + gradients
+        block += repeated_block_bytes(batch, sequence, width, size.heads, element_bytes, kernel, device)
+        moments["in the last block"] = block + size.layers * one
+        moments["in the first block"] = block + one + (size.layers - 1) * weights
+    return moments
 
 
 def korthikanti_block_bytes(batch: int, sequence: int, width: int, heads: int) -> int:

@@ -91,6 +91,21 @@ def test_a_recorded_step_is_predicted_within_a_quarter_or_recognised_as_launch_b
     assert found.launch_bound or predicted.total == pytest.approx(found.median, rel=0.25)
 
 
+PEAKED = [case for case in COVERED if COVERED[case][0].arguments["stage"] < 3 and COVERED[case][0].arguments["change"] == ""]
+
+
+@pytest.mark.parametrize("case", PEAKED, ids=lambda case: "-".join([str(case[0]), *(str(value) for _, value in case[1:])]))
+def test_a_recorded_peak_is_the_largest_predicted_moment_within_one_percent(case):
+    """Of stages 0 to 2, and the moments compete: at the loss, and in the step where there is little text or much checkpointing."""
+    run = COVERED[case][0]
+    assert run.reports[0]["peak"] == pytest.approx(max(recorded.predicted_peaks(run).values()), rel=0.01)
+
+
+def test_moments_are_predicted_for_steps_by_the_clock_alone():
+    with pytest.raises(ValueError, match="of the experiment 'speed'"):
+        recorded.predicted_peaks(recorded.runs("zero", stage=0, ranks=1)[0])
+
+
 def test_what_the_formulas_do_not_cover_is_said():
     with pytest.raises(ValueError, match="no prediction for compiled blocks"):
         recorded.predicted_step([run for run in SPEED if run.arguments["compiled"]])

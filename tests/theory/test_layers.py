@@ -61,6 +61,43 @@ def test_activations_with_checkpointing():
         assert total == theory.checkpointed_activation_bytes(size, batch, length, 2 if dtype == "bf16" else 4)
 
 
+def peaks_of_passes(cases):
+    """The most that is held in a forward and a backward pass, all kept and checkpointed."""
+    from functools import partial
+
+    import torch
+    from torch.utils.checkpoint import checkpoint
+    from helpers import corpus
+    from helpers.measure.ledger import Ledger
+
+    found = []
+    for size, batch, length, dtype, checkpointing in cases:
+        model = models.build(models.GPT, size).to({"bf16": torch.bfloat16, "fp32": torch.float32}[dtype])
+        for block in model.blocks if checkpointing else ():  # a block is run again to its end, as lesson 02 does it
+            block.forward = partial(checkpoint, block.forward, use_reentrant=True)
+        rows = corpus.batch(0, batch, length)
+        with Ledger("cpu") as ledger:
+            ledger.watch(model)
+            for tensor in rows:
+                ledger.label("inputs", tensor)
+            model(*rows).backward()
+        found.append(ledger.peak)
+    return found
+
+
+def test_the_peak_of_both_passes_is_at_the_loss_in_the_last_block_or_in_the_first():
+    """More than 12 h tokens, fewer, and many logits for the width: each moment wins once, to the byte."""
+    small, wide = GPTSize(context=256), GPTSize(context=256, width=128)
+    cases = [(small, 4, 256, "fp32", False), (small, 4, 256, "fp32", True), (small, 2, 256, "fp32", True), (small, 4, 256, "bf16", True)]
+    cases.append((wide, 4, 256, "bf16", True))
+    winners = []
+    for (*shape, dtype, again), peak in zip(cases, launch(peaks_of_passes, ranks=1, arguments={"cases": cases}, device="cpu")[0]):
+        moments = theory.pass_peak_bytes(*shape, 2 if dtype == "bf16" else 4, again)
+        winners.append(max(moments, key=moments.get))
+        assert peak == moments[winners[-1]]
+    assert winners == ["at the loss", "in the last block", "in the first block", "at the loss", "in the first block"]
+
+
 def backward_of_a_block(shape, heads, element):
     """The most that is held while a block runs again and back, beside its parameters and its input."""
     import torch
