@@ -7,7 +7,7 @@ from helpers import theory
 from helpers.exercises.engine import Build, Exercise, RankExercise
 from helpers.exercises.guesses import guess
 
-__all__ = ["all_numbers", "bus_bandwidth", "exchange", "guess", "halve_and_double", "ring_all_reduce", "two_level_seconds"]
+__all__ = ["all_numbers", "bus_bandwidth", "exchange", "guess", "halve_and_double", "ring_all_reduce", "tree_all_reduce", "two_level_seconds"]
 
 
 def _own(seed, elements):
@@ -206,6 +206,35 @@ ring_all_reduce = Build(
     },
     praise="each rank sent every part but one, twice, and never waited for more than its neighbour",
 )
+
+
+# ----------------------------------------------------------------------------------------------------------------------- the tree
+
+
+def tree_all_reduce(tensor):
+    """Replace a tensor, in place, by its sum over all ranks, up and down a tree: 2 log2 N messages of all of it, one after another.
+
+    Args:
+        tensor: of the same shape on all N ranks; N is a power of two.
+
+    Source: Thakur et al., Optimization of collective communication operations in MPICH (2005), section 4.
+    """
+    import deepspeed.comm as comm
+
+    rank, gap, incoming = comm.get_rank(), 1, torch.empty_like(tensor)
+    while gap < comm.get_world_size():  # up: one of each pair hands over its sum
+        if rank % (2 * gap) == gap:
+            comm.send(tensor, rank - gap)
+        elif rank % (2 * gap) == 0:
+            comm.recv(incoming, rank + gap)
+            tensor += incoming
+        gap *= 2
+    while gap > 1:  # down, the same way
+        gap //= 2
+        if rank % (2 * gap) == 0:
+            comm.send(tensor, rank + gap)
+        elif rank % (2 * gap) == gap:
+            comm.recv(tensor, rank - gap)
 
 
 # --------------------------------------------------------------------------------------------------------- halving and doubling
