@@ -251,6 +251,7 @@ def timelines(run):
     return found
 
 
+<<<<<<< HEAD
 def predicted_peaks(run):
     """Bytes of a run of `speed` at the moments that compete for the peak of a whole step, on rank 0: {moment: bytes}.
 
@@ -299,11 +300,25 @@ def peak_rows(cases):
 
 def zero_clusters(found, rank=0):
     """For `plots.memory_bars`: the states between micro-batches of runs of `zero`: by the paper, by the exact formula, recorded."""
+=======
+def step_peak_clusters(found, rank=0):
+    """For `plots.memory_bars`: the peak of an optimizer step of runs of `zero`, by the exact formula and recorded.
+
+    Returns:
+        {case: {"formula", "recorded": {category: bytes}}}: what lasts through the step by category, and as "other" the step's temporaries; a
+        recorded bar is None where the run did not fit.  Where ranks shared GPUs the case says so: a GPU then held several such bars.
+    """
+>>>>>>> g07
     clusters = {}
     for run in found:
-        paper = theory.ideal_bytes(run.parameters, run.ranks, run.arguments["stage"])
-        bars = {"paper": paper, "exact": run.predicted(rank), "recorded": None if run.error else run.states(rank)}
-        clusters[f"stage {run.arguments['stage']}"] = bars
+        stage, bars = run.arguments["stage"], {"recorded": None}
+        lasting = run.predicted(rank, "after step" if stage else "after backward")  # stage 0 keeps its gradients
+        bars["formula"] = lasting | {"other": run.predicted_step_peak(rank) - sum(lasting.values())}
+        if not run.error:
+            lasting = run.states(rank, "after step" if stage else "after backward")
+            bars["recorded"] = lasting | {"other": run.step_peak(rank) - sum(lasting.values())}
+        shared = " (shared)" if run.shared else ""
+        clusters[f"stage {stage}, {run.ranks} ranks{shared}"] = {name: bars[name] for name in ("formula", "recorded")}
     return clusters
 
 

@@ -5,7 +5,7 @@ paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same
 while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
 ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
 `throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
-`step_time`: the time of a training step, predicted from these constants.
+`step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
 """
 
 from helpers.theory.communication import (
@@ -74,6 +74,7 @@ from helpers.theory.pipeline import (
     pipeline_wire_bytes,
     zero_bubble_fraction,
 )
+from helpers.theory.plans import Cluster, ZeroPlan
 from helpers.theory.roofline import (
     MachineConstants,
     arithmetic_intensity,
@@ -110,9 +111,11 @@ from helpers.theory.zero_config import ZeroConfig
 __all__ = [
     "COLLECTIVES",
     "MOMENTS",
+    "Cluster",
     "MachineConstants",
     "StepTime",
     "ZeroConfig",
+    "ZeroPlan",
     "all_reduce_seconds",
     "arithmetic_intensity",
     "attention_activation_bytes",

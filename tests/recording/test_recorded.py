@@ -523,3 +523,13 @@ def test_files_of_a_run_are_gone_when_it_failed_and_their_place_is_not_recorded(
 def test_an_experiment_that_does_not_exist_is_named():
     with pytest.raises(ValueError, match="zero, activations"):
         table.experiment("one")
+
+
+def test_a_bar_of_the_steps_peak_is_as_tall_as_the_peak():
+    found = [recorded.runs("zero", size="7.5B", ranks=ranks, stage=stage)[0] for ranks, stage in ((2, 0), (2, 1), (4, 1))]
+    clusters = recorded.step_peak_clusters(found)
+    assert list(clusters) == ["stage 0, 2 ranks", "stage 1, 2 ranks", "stage 1, 4 ranks (shared)"]
+    for run, bars in zip(found, clusters.values()):
+        assert sum(bars["formula"].values()) == run.predicted_step_peak(0)
+        assert bars["recorded"] is None if run.error else sum(bars["recorded"].values()) == run.step_peak(0)
+        assert min(bars["formula"].values()) >= 0

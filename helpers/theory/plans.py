@@ -1,0 +1,110 @@
+"""Plans of data-parallel training on a cluster: what fits, and how long a step takes, of the few terms that decide at size.
+
+Deliberately coarse: activations at most, work at one rate, messages by bandwidth alone.  `model_states` and `step_time` have the exact formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from helpers.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.theory.layers import Size, checkpointed_activation_bytes, gpt_activation_bytes, gpt_parameters
+from helpers.theory.long_sequences import loss_peak_bytes
+from helpers.theory.model_states import ideal_bytes
+
+BF16 = 2  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """GPUs that are all alike.
+
+    Attributes:
+        gpus: N, among which states are divided.
+        memory: bytes of each.
+        rate: FLOPs per second that each reaches.
+        link: bytes per second, one way, of the slowest link in the ring of all GPUs.
+    """
+
+    gpus: int
+    memory: float
+    rate: float
+    link: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroPlan:
+    """A GPT on a cluster in bf16 with ZeRO's stage 0, 1 or 2; sequences are as long as the model's context.
+
+    Attributes:
+        size: the model's shape.
+        cluster: a `Cluster`.
+        stage: 0, 1 or 2.
+        checkpointed: whether each block keeps its input alone and is computed again.
+        buckets: bytes of gradients on their way; twice the bucket with `overlap_comm`.
+        reserve: bytes of a GPU for the CUDA context and the network.
+
+    Raises:
+        ValueError: for another stage.
+    """
+
+    size: Size
+    cluster: Cluster
+    stage: int
+    checkpointed: bool = False
+    buckets: float = 0
+    reserve: float = 3e9
+
+    def __post_init__(self):
+        if self.stage not in (0, 1, 2):
+            raise ValueError(f"stage must be 0, 1 or 2, not {self.stage!r}: stage 3 sends parameters in each pass, which this plan does not count")
+
+    @property
+    def states(self) -> float:
+        """Bytes of the model states between micro-batches, by the paper: `ideal_bytes`."""
+        return sum(ideal_bytes(gpt_parameters(self.size), self.cluster.gpus, self.stage).values())
+
+    @property
+    def room(self) -> float:
+        """Bytes that are left for activations; negative where the states do not fit."""
+        return self.cluster.memory - self.reserve - self.buckets - self.states
+
+    @property
+    def each(self) -> float:
+        """Bytes that one sequence needs at most: kept activations and the loss at its peak, which has the log-softmax a second time."""
+        kept = checkpointed_activation_bytes if self.checkpointed else gpt_activation_bytes
+        return kept(self.size, 1, self.size.context, BF16) + loss_peak_bytes(1, self.size.context, self.size.vocabulary)
+
+    @property
+    def at_once(self) -> int:
+        """Sequences of a micro-batch that fit."""
+        return max(0, int(self.room // self.each))
+
+    def step(self, tokens: int, to_owner: bool = False) -> dict[str, float]:
+        """One optimizer step on `tokens` tokens of all GPUs together.
+
+        Args:
+            to_owner: each part of a gradient is reduced to its owner only, Psi elements (`"use_multi_rank_bucket_allreduce": false`), instead of
+                all-reduced, 2 Psi; makes no difference at stage 0.
+
+        Returns:
+            {"micro-batches": a power of two, as few as fit, "work": 6 Psi FLOPs per token, 8 if checkpointed, "messages": `zero_wire_bytes` over
+            the link, "nothing hidden": their sum, "hidden at best": the same where each reduction goes on behind the backward pass of its own
+            micro-batch, 2/3 of its work, 3/4 if checkpointed}; seconds but for the first.
+
+        Raises:
+            ValueError: where not one sequence fits, or a GPU has no whole number of sequences.
+        """
+        parameters, gpus, at_once = gpt_parameters(self.size), self.cluster.gpus, self.at_once
+        if not at_once:
+            raise ValueError(f"not one sequence fits: it needs {self.each / 1e9:.1f} GB and finds {self.room / 1e9:.1f}")
+        own, rest = divmod(tokens, self.size.context * gpus)
+        if rest or not own:
+            raise ValueError(f"{tokens:,} tokens are no whole number of sequences of {self.size.context:,} on each of {gpus} GPUs")
+        times = max(1, own // 2 ** (at_once.bit_length() - 1))
+        work = (8 if self.checkpointed else 6) * parameters * tokens / (gpus * self.cluster.rate)
+        backward = work / times * (3 / 4 if self.checkpointed else 2 / 3)
+        sent = zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner) / self.cluster.link
+        reduced = wire_bytes("reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus) / self.cluster.link
+        hidden = (times if self.stage == 2 else 1) * min(reduced, backward)
+        return {"micro-batches": times, "work": work, "messages": sent, "nothing hidden": work + sent, "hidden at best": work + sent - hidden}
