@@ -251,7 +251,6 @@ def timelines(run):
     return found
 
 
-<<<<<<< HEAD
 def predicted_peaks(run):
     """Bytes of a run of `speed` at the moments that compete for the peak of a whole step, on rank 0: {moment: bytes}.
 
@@ -298,9 +297,6 @@ def peak_rows(cases):
     return rows
 
 
-def zero_clusters(found, rank=0):
-    """For `plots.memory_bars`: the states between micro-batches of runs of `zero`: by the paper, by the exact formula, recorded."""
-=======
 def step_peak_clusters(found, rank=0):
     """For `plots.memory_bars`: the peak of an optimizer step of runs of `zero`, by the exact formula and recorded.
 
@@ -308,7 +304,6 @@ def step_peak_clusters(found, rank=0):
         {case: {"formula", "recorded": {category: bytes}}}: what lasts through the step by category, and as "other" the step's temporaries; a
         recorded bar is None where the run did not fit.  Where ranks shared GPUs the case says so: a GPU then held several such bars.
     """
->>>>>>> g07
     clusters = {}
     for run in found:
         stage, bars = run.arguments["stage"], {"recorded": None}
