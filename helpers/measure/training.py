@@ -35,6 +35,18 @@ def weights_of(model):
     return torch.cat([parameter.detach().float().flatten().cpu() for parameter in model.parameters()])
 
 
+def flatten(parameters, ranks):
+    """One tensor of all parameters, padded so that the ranks can share it; the parameters become views of it (built in lesson 07)."""
+    import torch
+
+    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    flat, offset = torch.nn.functional.pad(flat, (0, -len(flat) % ranks)), 0
+    for parameter in parameters:
+        parameter.data = flat[offset : offset + parameter.numel()].view_as(parameter)
+        offset += parameter.numel()
+    return flat
+
+
 def in_one_process(make):
     """The training without ranks, in fp32, with an optimizer from `make(parameters, lr=)`: {"losses", "weights"}, which others are held against."""
     model, losses = models.build(models.GPT), []
@@ -47,18 +59,18 @@ def in_one_process(make):
 
 
 def one_step(engine, ledger, rows):
-    """Two micro-batches and a step of a DeepSpeed engine, with a snapshot at each of `MOMENTS` and before ("start"); the mean loss."""
-    total = 0.0
+    """A step of a DeepSpeed engine, in its micro-batches, with a snapshot at each of `MOMENTS` and before ("start"); the mean loss."""
+    total, count = 0.0, engine.gradient_accumulation_steps()
     ledger.snapshot("start")
-    for moment, (ids, targets) in zip(MOMENTS, zip(*(part.chunk(2) for part in rows))):
+    for micro, (ids, targets) in enumerate(zip(*(part.chunk(count) for part in rows)), 1):
         ledger.mark("forward")
         loss = engine(ids, targets)
         ledger.mark("backward")
         engine.backward(loss)
-        total += loss.item() / 2
+        total += loss.item() / count
         del loss
-        ledger.snapshot(moment)
-        if moment == "after backward":
+        ledger.snapshot("after backward" if micro == count else "between micro-batches")
+        if micro == count:
             ledger.mark("step")
         engine.step()
     ledger.snapshot("after step")
@@ -69,11 +81,11 @@ def train(config):
     """The training by DeepSpeed, in a rank.
 
     Args:
-        config: DeepSpeed's configuration, a dict; it must ask for two micro-batches, SEQUENCES / (2 x ranks) sequences each.
+        config: DeepSpeed's configuration, a dict; its micro-batches must be of SEQUENCES / (ranks x accumulation) sequences.
 
     Returns:
         {"losses": of this rank, "weights": a tensor, and of the last step "traffic": a `Traffic`, "moments": {moment: `Snapshot`}, "history": the
-        `History` of its optimizer step}.
+        `History` of its optimizer step, "whole history": that of its passes too}.
     """
     import deepspeed
 
@@ -87,7 +99,7 @@ def train(config):
                 losses.append(one_step(engine, ledger, own_rows(step, engine.device)))
     found = {"losses": losses, "weights": weights_of(model), "traffic": traffic}
     found["moments"] = {snapshot.moment: snapshot for snapshot in ledger.snapshots}
-    return found | {"history": ledger.history("after backward", "after step")}
+    return found | {"history": ledger.history("after backward", "after step"), "whole history": ledger.history("start", "after step")}
 
 
 def train_each(configs):

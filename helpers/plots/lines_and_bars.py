@@ -10,12 +10,12 @@ from helpers.plots.schematics_transformer import LAYERS
 from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, new_figure, unit
 
 
-def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=None):
+def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=None, ends=False):
     """Lines over a common axis: {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted),
     `crossings` as black ones (places on the lines).
 
-    Six colours, then the same with other dashes and markers.  The sentence gives each line's last value, or with `peaks` its largest;
-    pass values that are the same in every run.
+    Six colours, then the same with other dashes and markers.  With `ends` each line's name stands at its end.
+    The sentence gives each line's last value, or with `peaks` its largest; pass values that are the same in every run.
 
     Raises:
         ValueError: for more lines or points than can be told apart.
@@ -26,7 +26,9 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=No
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
         for (dash, colour), (name, (xs, ys)) in zip(product(DASHES, LINES), lines.items()):
-            axes.plot(xs, ys, dash, color=colour, label=name)
+            axes.plot(xs, ys, dash, color=colour, label="_" + name if ends else name)
+            if ends:
+                axes.annotate(name, (xs[-1], ys[-1]), xytext=(8, 0), textcoords="offset points", va="center", color=colour, fontsize=9)
         for (marker, colour), (name, (xs, ys)) in zip(product(MARKERS, LINES), (points or {}).items()):
             axes.plot(xs, ys, marker, color=colour, label=name, markerfacecolor="white")
         for marker, (name, (xs, ys)) in zip(MARKERS, (crossings or {}).items()):
@@ -40,7 +42,10 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=No
         if (3 if log else 1) <= len(places) <= 8:  # one or two powers of ten would be no axis
             axes.set_xticks(places, [f"{place:,}" for place in places])
             axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())  # a logarithmic axis has some, which would overlap
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        if ends:
+            axes.legend(loc="upper left")
+        else:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     told, number = ("has its peak at", max) if peaks else ("ends at", lambda ys: ys[-1])
     said = "; ".join(f"{name} {told} {number(ys):,.3g}" for name, (_, ys) in {**lines, **(points or {}), **(crossings or {})}.items())
     return Plot(figure, f"{title}. {y} over {x}: {said}.")

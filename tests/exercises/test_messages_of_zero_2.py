@@ -1,10 +1,47 @@
-"""Lesson 08's builds: slips that end a process or raise an error get words that help, and another right way is accepted."""
+"""Lesson 08's builds: every mistake is told from the right function and from other mistakes; slips that raise an error get words that help."""
 
 import pytest
+from helpers import launch
 from helpers.exercises import lesson_08
+from helpers.exercises.comparing import same
+from helpers.exercises.in_ranks import tried_mistake
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
+BUILDS = {"reduce_bucket": lesson_08._reducing, "release_by_bucket": lesson_08._release}
+
+
+def try_each(build, functions):
+    """In a rank: what the build's check finds with each function."""
+    import deepspeed
+
+    deepspeed.init_distributed()
+    return [tried_mistake(getattr(lesson_08, build).trial, function, seed=7) for function in functions]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_every_mistake_is_seen_in_four_ranks_and_told_from_the_others(build):
+    functions = [BUILDS[build](), *getattr(lesson_08, build).mistakes.values()]
+    by_rank = launch(try_each, ranks=4, arguments={"build": build, "functions": functions}, device="cpu")
+    found = list(zip(*by_rank))
+    assert all(one is not None for values in found for one in values)
+    for at, values in enumerate(found):
+        twins = [other for other in found[:at] if all(same(one, two, 1e-5) for one, two in zip(values, other))]
+        assert not twins, list(getattr(lesson_08, build).mistakes)[at - 1]
+
+
+def errors_of(build, functions):
+    """In a rank: the error that each function makes in the build's check, in words."""
+    import deepspeed
+
+    deepspeed.init_distributed()
+    said = []
+    for function in functions:
+        try:
+            said.append(str(getattr(lesson_08, build).trial(function, seed=7)))
+        except Exception as error:
+            said.append(str(error))
+    return said
 
 
 def pieces_of(bucket, owner, shard):
@@ -23,45 +60,100 @@ def reducer(slip):
         import torch
 
         rank, ranks, shard = comm.get_rank(), comm.get_world_size(), len(own)
-        for owner in [rank] if slip == "only owners call" else range(ranks):
+        for owner in range(ranks):
             pieces = pieces_of(bucket, owner, shard)
             if not pieces and slip != "nothing to join":
                 continue
             message = torch.cat(list(pieces.values())) / ranks  # divided before the sum, which is as good
             if slip == "no owner named":
                 comm.reduce(message)
-            comm.reduce(message, dst=owner)
-            if owner == rank or slip == "everybody adds":
+            handle = comm.reduce(message, dst=owner, async_op=slip == "waits")
+            if slip == "waits":
+                handle.wait()
+            if owner == rank:
                 for begin, piece in zip(pieces, message.split([len(piece) for piece in pieces.values()])):
-                    own[begin - owner * shard :][: len(piece)] += piece
+                    place = begin if slip == "place in the flat tensor" else begin - owner * shard
+                    own[place:][: len(piece)] += piece
 
     return reduce_bucket
 
 
-@pytest.mark.parametrize(
-    ("slip", "words"),
-    {
-        "only owners call": "all ranks must send the same tensors, in the same order",
+def test_errors_in_the_reducer_get_words():
+    expected = {
         "no owner named": "missing 1 required positional argument: 'dst'",
-        "nothing to join": "expected a non-empty list of Tensors",
-        "everybody adds": "`this rank's shard, float32",
-    }.items(),
-)
-def test_a_slip_in_the_reducer_is_not_right_and_gets_words(slip, words, capsys):
-    lesson_08.reduce_bucket.check(reducer(slip), solutions()["08-reduce_bucket"])
-    said = capsys.readouterr().out
-    assert "✗ not yet" in said and words in said  # gloo may say something first
+        "nothing to join": "then there is nothing to send",
+    }
+    said = launch(errors_of, ranks=2, arguments={"build": "reduce_bucket", "functions": [reducer(slip) for slip in expected]}, device="cpu")[1]
+    assert all(words in one for words, one in zip(expected.values(), said)), said
 
 
-def test_a_mean_that_is_divided_before_the_sum_is_right(capsys):
-    mine = reducer("none")
+@pytest.mark.parametrize("slip", ["none", "waits"])
+def test_other_right_reducers_are_right(slip, capsys):
+    mine = reducer(slip)
     assert lesson_08.reduce_bucket.check(mine, solutions()["08-reduce_bucket"]) is mine
     assert capsys.readouterr().out.startswith("✓ correct in 2 and 4 ranks")
 
 
-def test_a_release_without_a_function_to_flush_is_told_so(capsys):
-    def release_by_bucket(parameters, bucket_size, reduce):
-        return [parameter.register_post_accumulate_grad_hook(lambda tensor: None) for parameter in parameters]
+def test_a_place_in_the_flat_tensor_is_none_in_the_shard(capsys):
+    lesson_08.reduce_bucket.check(reducer("place in the flat tensor"), solutions()["08-reduce_bucket"])
+    assert "`own[p - rank * S]`" in capsys.readouterr().out
 
-    lesson_08.release_by_bucket.check(release_by_bucket, solutions()["08-release_by_bucket"])
-    assert "must return a function, which reduces what is left" in capsys.readouterr().out
+
+def test_ranks_that_call_different_reductions_are_told_so_before_they_hang(capsys):
+    lesson_08.reduce_bucket.check(lesson_08._reducing(to="rank"), solutions()["08-reduce_bucket"])
+    said = capsys.readouterr().out
+    assert "rank 0 calls reduce of" in said and "`dst` is the owner of the pieces" in said
+
+
+def releaser(slip):
+    def release_by_bucket(parameters, bucket_size, reduce):
+        bucket, starts, offset = {}, {}, 0
+        for parameter in parameters:
+            starts[parameter] = offset
+            offset += parameter.numel()
+
+        def flush():
+            if slip == "a new name":
+                reduce(emptied)  # noqa: F821
+                emptied = {}  # noqa: F841
+            elif bucket:
+                reduce(list(bucket.values()) if slip == "a list" else bucket)
+                bucket.clear()
+
+        def ready(parameter):
+            bucket[parameter if slip == "keyed by parameters" else starts[parameter]] = parameter.grad.flatten()
+            parameter.grad = None
+            if sum(len(gradient) for gradient in bucket.values()) >= bucket_size:
+                flush()
+
+        for parameter in parameters:
+            if slip == "an earlier hook":
+                parameter.register_hook(lambda gradient, parameter=parameter: ready(parameter))
+            elif slip == "the loop's variable":
+                parameter.register_post_accumulate_grad_hook(lambda made: ready(parameter))  # noqa: B023
+            else:
+                parameter.register_post_accumulate_grad_hook(ready)
+        return None if slip == "nothing returned" else flush
+
+    return release_by_bucket
+
+
+def test_errors_in_the_release_get_words():
+    expected = {
+        "a new name": "`.clear()`, or declare `nonlocal`",
+        "a list": "`reduce` takes a bucket, a dict",
+        "keyed by parameters": "keys are places in the flat tensor",
+        "an earlier hook": "register it with `register_post_accumulate_grad_hook`",
+        "the loop's variable": "not a loop's variable",
+        "nothing returned": "must return a function, which reduces what is left",
+    }
+    functions = [releaser(slip) for slip in expected]
+    said = launch(errors_of, ranks=2, arguments={"build": "release_by_bucket", "functions": functions}, device="cpu")[0]
+    assert all(words in one for words, one in zip(expected.values(), said)), said
+
+
+def test_a_bucket_of_copies_is_right_but_not_where_the_gradients_are_kept(capsys):
+    right, kept = lesson_08._release(copies=True), lesson_08._release(copies=True, keeps="gradients")
+    assert lesson_08.release_by_bucket.check(right, solutions()["08-release_by_bucket"]) is right
+    lesson_08.release_by_bucket.check(kept, solutions()["08-release_by_bucket"])
+    assert "something still refers to the gradients themselves" in capsys.readouterr().out

@@ -27,3 +27,12 @@ def test_one_rank_that_is_off_is_noticed(losses, weights, said):
 def test_one_process_learns():
     losses = training.in_one_process(torch.optim.AdamW)["losses"]
     assert len(losses) == training.STEPS and losses[-1] < losses[0]
+
+
+def test_flattened_parameters_are_views_of_one_padded_tensor():
+    layer = torch.nn.Linear(3, 2)
+    before = training.weights_of(layer)
+    flat = training.flatten(list(layer.parameters()), 3)
+    assert len(flat) == 9 and torch.equal(flat[:8], before)
+    flat[7] = 5.0
+    assert layer.bias[1] == 5.0

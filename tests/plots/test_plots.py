@@ -41,6 +41,10 @@ FIGURES = {
     "curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}), "dots ends at 5"),
     "curves with crossings": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", crossings={"even": ([2], [4])}), "even ends at 4"),
     "curves with peaks": (plots.curves({"line": ([1, 2, 3], [3, 9, 4])}, "Title", "x", "y", peaks=True), "line has its peak at 9"),
+    "curves named at their ends": (
+        plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", ends=True),
+        "line ends at 4",
+    ),
     "logarithmic curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", log=True), "line ends at 4"),
     "traffic": (plots.byte_bars({"logged": {"all_reduce": 1000, "all_gather": 500}, "sent": 1700}, "Title"), "sent 1,700 bytes"),
     "ratios": (plots.grouped_bars({"all-\nreduce": {"predicted": 1.5, "sent": 1.5}}, "Title", "S"), "Title, S. all-reduce: predicted 1.50"),
