@@ -42,10 +42,10 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=No
         if (3 if log else 1) <= len(places) <= 8:  # one or two powers of ten would be no axis
             axes.set_xticks(places, [f"{place:,}" for place in places])
             axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())  # a logarithmic axis has some, which would overlap
-        if ends:
-            axes.legend(loc="upper left")
-        else:
+        if not ends:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        elif points or crossings:
+            axes.legend(loc="upper left")
     told, number = ("has its peak at", max) if peaks else ("ends at", lambda ys: ys[-1])
     said = "; ".join(f"{name} {told} {number(ys):,.3g}" for name, (_, ys) in {**lines, **(points or {}), **(crossings or {})}.items())
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
