@@ -83,8 +83,9 @@ def result_expected(answer):
     """The collectives, by their names, whose result a function uses although it is written into a tensor: `t = comm.all_reduce(t)`."""
     trees = [tree for tree in map(tree_of, functions_of(answer)) if tree is not None]
     parts = [part for tree in trees for part in ast.walk(tree)]
-    alone = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
-    calls = [part for part in parts if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and id(part) not in alone]
+    used = [part.value for part in parts if isinstance(part, (ast.Assign, ast.Attribute, ast.Return))]
+    used += [side for part in parts if isinstance(part, ast.BinOp) for side in (part.left, part.right)]
+    calls = [part for part in used if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
     return sorted({call.func.attr for call in calls if call.func.attr in IN_PLACE and not any(word.arg == "async_op" for word in call.keywords)})
 
 
