@@ -128,7 +128,7 @@ def _passed_back(function, seed):
             one.gathers = 0
         with Traffic() as traffic:
             (x * torch.randn(x.shape, generator=random)).sum().backward()
-        for index, one in enumerate(sharded):
+        for index, one in reversed([*enumerate(sharded)]):  # as the passes go, so that what is reported first went wrong first
             name = f", layer {index}{when}"
             found[f"the gradient of x{name}"] = noted[-1 - index]["x"] if index else None  # token ids have none
             found[f"the gradient of the shard{name}"] = noted[-1 - index]["shard"]
