@@ -31,6 +31,9 @@ class _Sharded:
         if self.elements() == 0:
             raise RuntimeError("the layer's parameters are released: call sharded.gather() before you compute the layer")
 
+    def __call__(self, *call):
+        raise TypeError("compute sharded.layer(x): sharded(x) would be its whole forward pass, which gathers and comes back to your function")
+
     def elements(self):
         return sum(parameter.numel() for parameter in self.layer.parameters())
 
@@ -75,14 +78,16 @@ class _Operator(torch.autograd.Function):
             raise TypeError(f"the second that sharded_backward returns is the gradient of the shard, a tensor, not {type(shard_gradient).__name__}")
         if shard_gradient.shape != context.sharded.shard.shape:
             shape, due = tuple(shard_gradient.shape), tuple(context.sharded.shard.shape)
+            if shard_gradient.shape == context.saved_tensors[0].shape:
+                raise ValueError(f"the second that you return has shape {shape}, that of x; the shard's is {due}: is it the other way round?")
             raise ValueError(f"the gradient of the shard has shape {shape}, the shard {due}: reduce-scatter leaves each rank its own part")
         context.noted.append({"x": x_gradient if x_gradient is None else x_gradient.clone(), "shard": shard_gradient.clone()})
         return x_gradient, shard_gradient, None, None, None
 
 
 WORDS = {
-    "does not require grad": "inside of a backward pass autograd records nothing, unless the layer is computed under torch.enable_grad(), "
-    "from x.detach().requires_grad_()",
+    "does not require grad": "inside of a backward pass autograd records nothing, unless under torch.enable_grad(): the layer, from "
+    "x.detach().requires_grad_(), and whatever you compute from y",
     "a second time": "x belongs to the layers before: detach() it, so that this backward pass ends at it",
     "of floating point": "token ids have no gradient: ask x.is_floating_point() first",
     "outputShape[0] * worldSize": "pad the flat gradients to N times the elements of the shard",
@@ -123,10 +128,10 @@ def _passed_back(function, seed):
             one.gathers = 0
         with Traffic() as traffic:
             (x * torch.randn(x.shape, generator=random)).sum().backward()
-        for index, one in enumerate(sharded):
+        for index, one in reversed([*enumerate(sharded)]):  # as the passes go, so that what is reported first went wrong first
             name = f", layer {index}{when}"
-            found[f"the gradient of the shard{name}"] = noted[-1 - index]["shard"]
             found[f"the gradient of x{name}"] = noted[-1 - index]["x"] if index else None  # token ids have none
+            found[f"the gradient of the shard{name}"] = noted[-1 - index]["shard"]
             found[f"what autograd has added up in shard.grad{name}"] = one.shard.grad.clone()
             found[f"the shard itself is as before{name}"] = bool((one.shard.detach() == one.before).all())
             found[f"elements that are still gathered{name}"] = one.elements()
@@ -138,7 +143,17 @@ def _passed_back(function, seed):
 
 
 def _back(
-    gathers=1, detaches=True, follows=True, reduces="scatter", divides="once", pads="end", releases=True, clears="dropped", adds=False, order=1
+    gathers=1,
+    detaches=True,
+    follows=True,
+    reduces="scatter",
+    divides="once",
+    pads="end",
+    releases=True,
+    clears="dropped",
+    adds=False,
+    order=1,
+    of_x="own",
 ):
     """A backward pass that makes the mistake that is named; without one it is right."""
 
@@ -171,6 +186,10 @@ def _back(
                 parameter.grad = None
         if adds:
             sharded.shard.grad = mine.clone() if sharded.shard.grad is None else sharded.shard.grad + mine
+        if x.grad is not None and of_x != "own":
+            x.grad /= ranks
+            if of_x == "averaged":
+                comm.all_reduce(x.grad)
         return x.grad, mine
 
     return sharded_backward
@@ -187,6 +206,8 @@ sharded_backward = Build(
         "that is a part of this rank's own gradient: reduce-scatter, then divide": _back(reduces="nothing", divides="never"),
         "the layer's backward pass starts from `y_gradient`, not from ones": _back(follows=False),
         "x has no gradient here, so the layers before get none: x.detach().requires_grad_(), and return its .grad": _back(detaches=False),
+        "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient": _back(of_x="divided"),
+        "x is this rank's own, and so is its gradient: nothing of it is reduced": _back(of_x="averaged"),
         "the padding belongs to the end, where the shards have theirs": _back(pads="start"),
         "the gradients belong in the order of layer.parameters(), as the shards were cut": _back(order=-1),
         "the parameters are still gathered: release them": _back(releases=False),

@@ -12,7 +12,7 @@ from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.schematics_zero import flat_buckets, flat_partition, zero_states
-from helpers.plots.schematics_zero_3 import gathered_layers
+from helpers.plots.schematics_zero_3 import gathered_layers, prefetching
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.tables import Table, table
 from helpers.plots.timeline import timeline
@@ -43,6 +43,7 @@ __all__ = [
     "mixed_precision",
     "phases",
     "pipeline_schedules",
+    "prefetching",
     "rank_contents",
     "rank_grid",
     "ring",

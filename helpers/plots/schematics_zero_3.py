@@ -1,10 +1,11 @@
-"""Schematic of ZeRO-3: which layers' parameters are gathered at a moment, and which part each rank keeps all the time."""
+"""Schematics of ZeRO-3: which layers' parameters are gathered at a moment, which part each rank keeps all the time, and prefetching."""
 
 from __future__ import annotations
 
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LOOK, STYLE, Plot, new_figure
+from helpers.plots.timeline import timeline
 
 
 def gathered_layers(moments, layers, ranks, title):
@@ -41,3 +42,31 @@ def gathered_layers(moments, layers, ranks, title):
         f"{name}: {', '.join(layers[index] for index in there) or 'nothing'} gathered, {held[name]:g} layers" for name, there in moments.items()
     )
     return Plot(figure, f"{title}. Of {len(layers)} layers each of {ranks} ranks holds {len(layers) / ranks:g} in shards. {said}.")
+
+
+def prefetching(layers, sending, title):
+    """The plan of a micro-batch under ZeRO-3, gathered as needed and one layer ahead: a forward pass takes a unit of time per layer, a backward two.
+
+    One layer ahead, an all-gather starts with the visit before the one that needs it, and the last layer stays gathered between its two passes.
+
+    Args:
+        layers: their number.
+        sending: units of time of an all-gather, and of a reduce-scatter, of one layer.
+        title: what the figure shows.
+    """
+    visits = [("forward", layer, 1) for layer in range(1, layers + 1)] + [("backward", layer, 2) for layer in range(layers, 0, -1)]
+    plan = {}
+    for name, ahead in (("as needed", False), ("one ahead", True)):
+        work, gathers, reduces, there = [], [], [], None
+        for kind, layer, length in visits:
+            start = work[-1][3] if work else 0.0
+            if not (ahead and layer == there):
+                begin = work[-1][2 if ahead else 3] if work else 0.0
+                gathers.append(("all-gather", f"{layer}", begin, begin + sending))
+                start = max(start, begin + sending)
+            there = layer
+            work.append((kind, f"{layer}", start, start + length))
+            if kind == "backward":
+                reduces.append(("reduce-scatter", f"{layer}", start + length, start + length + sending))
+        plan |= {f"{name}: work": work, f"{name}: gathers": gathers, f"{name}: gradients": reduces}
+    return timeline(plan, title, "units of time")

@@ -20,7 +20,7 @@ def slipped(slip):
             x = x.detach()
         x = x.requires_grad_(x.is_floating_point() or slip == "ids")
         with torch.set_grad_enabled(slip != "not recorded"):
-            y = sharded.layer(x)
+            y = sharded(x) if slip == "the module" else sharded.layer(x)
         if slip == "released early":
             sharded.release()
         parameters, start = list(sharded.layer.parameters()), None if slip == "from ones" else y_gradient
@@ -40,6 +40,8 @@ def slipped(slip):
         if slip == "all of it":
             return x_gradient, flat
         comm.reduce_scatter_tensor(mine, flat)
+        if slip == "swapped":
+            return (mine / comm.get_world_size(), x_gradient) if x.is_floating_point() else (x_gradient, mine / comm.get_world_size())
         return mine if slip == "one" else (x_gradient, None if slip == "nothing" else mine / comm.get_world_size())
 
     return sharded_backward
@@ -49,7 +51,9 @@ def slipped(slip):
     ("slip", "words"),
     {
         "not gathered": "call sharded.gather() before you compute the layer",
-        "not recorded": "unless the layer is computed under torch.enable_grad()",
+        "not recorded": "unless under torch.enable_grad()",
+        "the module": "compute sharded.layer(x)",
+        "swapped": "is it the other way round?",
         "not detached": "detach() it, so that this backward pass ends at it",
         "ids": "token ids have no gradient",
         "released early": "release them afterwards",

@@ -53,6 +53,7 @@ FIGURES = {
         plots.gathered_over_time({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
         "How often each is gathered: a 2, b 0.",
     ),
+    "prefetching": (plots.prefetching(3, 0.8, "Title"), "one ahead: work: 6 until 9.8; one ahead: gathers: 5 until 6.6"),
     "gathered layers": (
         plots.gathered_layers({"between": [], "1 computes": [1]}, ["embedding", "block"], 4, "Title"),
         "Of 2 layers each of 4 ranks holds 0.5 in shards. between: nothing gathered, 0.5 layers; 1 computes: block gathered, 1.25 layers.",
