@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from helpers.exercises.engine import Build, Exercise, RankExercise
 from helpers.exercises.guesses import guess
 
-__all__ = ["RunState", "change_a_weight", "checkpoint_bytes", "constructor", "guess", "keep_shard", "largest_in_parts"]
+__all__ = ["RunState", "change_a_weight", "constructor", "guess", "keep_shard", "largest_in_parts"]
 
 
 # --------------------------------------------------------------------------------------------------- a shard of each parameter
@@ -34,20 +34,26 @@ def _sharded(function, seed):
     module, found = _Fresh(seed, comm.get_world_size(), comm.get_rank()), {}
     before = dict(module.named_parameters(recurse=False))
     child = module.child.weight.detach().clone()
-    function(module)
+    try:
+        function(module)
+    except IndexError as error:
+        if "tuple index" not in str(error):  # else there were fewer parts than ranks
+            raise
+        return {"what your function raised": f"IndexError: {error}"}
+    found["what your function raised"] = "nothing"
     for name, old in before.items():
         parameter, shard = getattr(module, name), getattr(getattr(module, name), "shard", None)
-        found[f"the shape of {name}.data afterwards"] = list(parameter.shape)
+        found[f"the shape of {name}.data afterwards"] = str(tuple(parameter.shape))
         found[f"{name} has a shard"] = isinstance(shard, torch.Tensor)
         if not isinstance(shard, torch.Tensor):
             continue
-        found[f"the shape of {name}.shard"] = list(shard.shape)
+        found[f"the shape of {name}.shard"] = str(tuple(shard.shape))
         found[f"{name}.shard"] = shard.detach().clone()
         found[f"the dtype of {name}.shard"] = str(shard.dtype)
         found[f"elements of memory that {name}.shard keeps"] = shard.untyped_storage().nbytes() // shard.element_size()
         found[f"elements of memory that {name} itself keeps"] = parameter.untyped_storage().nbytes() // parameter.element_size()
         found[f"{name}.shard belongs to no graph of autograd"] = not shard.requires_grad
-        found[f"{name}.full_shape"] = list(getattr(parameter, "full_shape", ()))
+        found[f"{name}.full_shape"] = str(tuple(getattr(parameter, "full_shape", ())))
         found[f"{name} is the same parameter as before"] = parameter is old
     found["the child's weight is as it was"] = module.child.weight.shape == child.shape and bool((module.child.weight == child).all())
     return found
@@ -75,6 +81,8 @@ def _keep(broadcast=True, pad="end", which="own", clone=True, release="empty", o
             elif pad == "floor":
                 size = flat.numel() // ranks
                 part = flat[rank * size : (rank + 1) * size]
+            elif pad == "chunked":
+                part = flat.chunk(ranks)[rank]
             elif pad == "never":
                 size = -(-flat.numel() // ranks)
                 part = flat[rank * size : (rank + 1) * size]
@@ -99,6 +107,7 @@ keep_shard = Build(
         "the parameter is still there in full: let its `.data` be an empty tensor": _keep(release="never"),
         "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor": _keep(release="slice"),
         "without padding the last rank's shard is shorter, or there is none: pad with zeros to a multiple of N first": _keep(pad="never"),
+        "without padding `chunk` makes fewer parts than there are ranks: pad with zeros to a multiple of N first": _keep(pad="chunked"),
         "rounded down, the last elements belong to nobody: round the shard's size up, and pad": _keep(pad="floor"),
         "that is rank 0's shard on every rank": _keep(which="first"),
         "a shard is a range of neighbouring elements, not every N-th": _keep(which="interleaved"),
@@ -139,6 +148,14 @@ def _constructed(function, seed):
     builds = {"a base class": lambda: _Base(width), "a keyword": lambda: _Base(width, value=4.0)}
     builds |= {"a derived class": lambda: _Derived(width), "a module with children": lambda: _Outer(width)}
     originals, found = {kind: kind.__init__ for kind in kinds}, {}
+    try:
+        made = function(_Base, originals[_Base], lambda module: None)
+        found["what the call of your function itself raises"] = "nothing"
+    except Exception as error:
+        return {"what the call of your function itself raises": type(error).__name__}
+    found["your function returns a function"] = callable(made)
+    if not callable(made):
+        return found
     for case, make in builds.items():
         seen = []
 
@@ -162,7 +179,7 @@ def _constructed(function, seed):
     return found
 
 
-def _built(order="after", exact=True, options=True, hands="module", builds="build"):
+def _built(order="after", exact=True, options=True, hands="module", builds="build", returns=False):
     """A constructor that makes the mistake that is named; without one it is right."""
 
     def constructor(kind, build, then):
@@ -179,14 +196,24 @@ def _built(order="after", exact=True, options=True, hands="module", builds="buil
                 kind.__init__(module, *arguments, **named)
             if order == "after" and (type(module) is kind or not exact):
                 then(kind if hands == "kind" else module)
+            return module if returns else None
 
         return init
 
     return constructor
 
 
-def _calls_at_once(kind, build, then):
+def _hands_nothing_on(kind, build, then):
     return build
+
+
+def _builds_at_once(kind, build, then):
+    build()
+    return build
+
+
+def _calls_its_own(kind, build, then):
+    return None
 
 
 constructor = Build(
@@ -200,7 +227,10 @@ constructor = Build(
         "the module was never built: call `build(module, ...)`": _built(builds="never"),
         "a constructor takes the module itself first: `build(module, *arguments, **options)`": _built(builds="without the module"),
         "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`": _built(builds="itself"),
-        "nothing is handed on: the new constructor must call `then(module)`": _calls_at_once,
+        "nothing is handed on: the new constructor must call `then(module)`": _hands_nothing_on,
+        "a constructor returns nothing, else Python refuses: leave out `return module`": _built(returns=True),
+        "nothing is to be built yet: define a function that builds when it is called, and return that": _builds_at_once,
+        "`constructor` is to return the function `init` itself, not what it returns": _calls_its_own,
     },
     praise="whoever builds a model need not know that somebody takes each module away as soon as it is complete",
 )
@@ -344,7 +374,8 @@ RunState = Build(
         "the data begin anew, and the random numbers are others": _state(random="forgotten", position="forgotten"),
         "keep plain values and tensors, which can be written to a file": _KeepsObjects,
     },
-    praise="the steps after the break are those of the run that was never broken, on every rank",
+    praise="the steps after the break are those of the run that was never broken, on every rank"
+    " (checked on the CPU: on a GPU dropout draws from the device's generator, whose state has to be kept as well)",
 )
 
 
@@ -355,6 +386,10 @@ largest_in_parts = Exercise(
     cases=({"memory": 1e12, "ranks": 64, "largest": 6e8}, {"memory": 2e12, "ranks": 1024, "largest": 12e9}),
     mistakes={
         "every rank of the host has its own": lambda memory, ranks, largest: (memory - 6 * largest) * ranks / 2,
+        "each of the host's eight ranks makes the largest tensor, so it counts eight times": lambda memory, ranks, largest: (
+            (memory - 6 * largest) / 8 * ranks / 2
+        ),
+        "that is what one GPU holds of it; the model has its shards on all ranks": lambda memory, ranks, largest: (memory / 8 - 6 * largest) / 2,
         "parts are of the model in bf16": lambda memory, ranks, largest: (memory / 8 - 6 * largest) * ranks / 4,
         "a matrix is made in fp32 and cast: six bytes for a moment": lambda memory, ranks, largest: (memory / 8 - 2 * largest) * ranks / 2,
         "the matrix is beside the parts": lambda memory, ranks, largest: memory / 8 * ranks / 2,
@@ -362,17 +397,6 @@ largest_in_parts = Exercise(
         "that is the model built in full on every rank of the host": lambda memory, ranks, largest: memory / 8 / 2,
     },
     praise="a host holds the shards of its own eight ranks, and for a moment what each of them is about to cut up",
-)
-checkpoint_bytes = Exercise(
-    reference=lambda parameters, stage: parameters * (12 if stage == 3 else 14),
-    cases=({"parameters": 7e9, "stage": 1}, {"parameters": 7e9, "stage": 2}, {"parameters": 7e9, "stage": 3}),
-    mistakes={
-        "gradients are not saved": lambda parameters, stage: 16 * parameters,
-        "stage 3 saves no bf16 weights: they are the master weights, rounded": lambda parameters, stage: 14 * parameters,
-        "stages 1 and 2 save the bf16 weights in full too": lambda parameters, stage: 12 * parameters,
-        "that is Adam without the master weights": lambda parameters, stage: parameters * (8 if stage == 3 else 10),
-    },
-    praise="each state is saved once, by its owner, however many ranks there are, and what can be made from another need not be saved",
 )
 
 
