@@ -8,6 +8,8 @@ type is of whole numbers.
 from __future__ import annotations
 
 import torch
+from helpers.rehearsal.remembered import UNSEEN, Memory
+
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -30,7 +32,6 @@ MAKERS = {  # of tensors whose numbers a program says
     aten.ones.default,
     aten.zeros.default,
 }
-FREQUENT = {aten.slice.Tensor, aten.view.default, aten.detach.default, aten.cat.default}  # done by the million where there are many ranks
 
 
 class NoNumbers(RuntimeError):
@@ -43,18 +44,25 @@ class Weightless(FakeTensorMode):
     avoid_device_init = True  # torch.tensor(..., device=a GPU): made on the CPU, then moved
     _should_skip_dynamo = classmethod(lambda cls: False)  # torch would wrap the method below, which takes longer than the method
 
+    def __init__(self):
+        super().__init__(allow_non_fake_inputs=True)
+        self.memory = Memory(self)
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if function is torch.ops.prim.device.default:  # asked several times by every operation
             return torch.device("meta") if self.in_kernel_invocation else args[0]._fake_device
-        if function in FREQUENT and (made := self._at_once(function, args, kwargs)) is not None:
+        if self.memory.looks(function) and (made := self.memory.view(function, args, kwargs)) is not UNSEEN:
             return made
         if function.namespace == "c10d":  # a message: nobody knows the numbers any more
             self._forget(args)
         if function in MAKERS and (made := self._known(function, args, kwargs)) is not None:
             return made
+        key, made = self.memory.recall(function, args, kwargs)
+        if made is not UNSEEN:
+            return made
         try:
-            return super().__torch_dispatch__(function, types, args, kwargs)
+            made = super().__torch_dispatch__(function, types, args, kwargs)
         except DataDependentOutputException:
             if function is aten._local_scalar_dense.default:  # .item(), bool(), float(), int()
                 return 1.0 if args[0].is_floating_point() else 0
@@ -65,15 +73,9 @@ class Weightless(FakeTensorMode):
             raise NoNumbers(f"the shape of what {function} returns depends on the numbers in a tensor, and a rehearsal has none") from None
         except UnsupportedOperatorException:
             raise NoNumbers(f"torch does not know which shape {function} returns, so that it cannot be rehearsed") from None
-
-    def _at_once(self, function, args, kwargs):
-        """What torch's mode does, without its search for the way to do it; None where that is needed."""
-        first = args[0][0] if function is aten.cat.default else args[0]
-        if not isinstance(first, FakeTensor) or first.constant is not None:
-            return None
-        with fake_tensor.in_kernel_invocation_manager(self):
-            made = function(*args, **kwargs)
-        return FakeTensor(self, made, first._fake_device)
+        if key is not None:
+            self.memory.learn(key, function, args, kwargs, made)
+        return made
 
     def _known(self, function, args, kwargs):
         """A tensor of whole numbers or booleans on the CPU with its numbers; None for another, or for too many."""
