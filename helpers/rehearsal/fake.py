@@ -8,8 +8,6 @@ type is of whole numbers.
 from __future__ import annotations
 
 import torch
-from helpers.rehearsal.remembered import UNSEEN, Memory
-
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -19,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import tree_leaves
+from helpers.rehearsal.remembered import UNSEEN, Memory
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -36,6 +35,15 @@ MAKERS = {  # of tensors whose numbers a program says
 
 class NoNumbers(RuntimeError):
     """A program did what depends on the numbers in a tensor, or what a rehearsal does not know how to do; says what."""
+
+
+raised = []  # the last error that was raised within an operation
+
+
+def noted(error):
+    """The error, to be raised: torch loses what is raised in a backward pass on a device that a program has added."""
+    raised[:] = [error]
+    return error
 
 
 class Weightless(FakeTensorMode):
@@ -68,11 +76,11 @@ class Weightless(FakeTensorMode):
                 return 1.0 if args[0].is_floating_point() else 0
             if function is aten.equal.default:
                 return True
-            raise NoNumbers(f"what {function} returns depends on the numbers in a tensor, and a rehearsal has none") from None
+            raise noted(NoNumbers(f"what {function} returns depends on the numbers in a tensor, and a rehearsal has none")) from None
         except DynamicOutputShapeException:
-            raise NoNumbers(f"the shape of what {function} returns depends on the numbers in a tensor, and a rehearsal has none") from None
+            raise noted(NoNumbers(f"the shape of what {function} returns depends on the numbers in a tensor, and a rehearsal has none")) from None
         except UnsupportedOperatorException:
-            raise NoNumbers(f"torch does not know which shape {function} returns, so that it cannot be rehearsed") from None
+            raise noted(NoNumbers(f"torch does not know which shape {function} returns, so that it cannot be rehearsed")) from None
         if key is not None:
             self.memory.learn(key, function, args, kwargs, made)
         return made

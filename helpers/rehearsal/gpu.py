@@ -52,11 +52,10 @@ class Idle:
 
 def answers(memory):
     """{name: method} of DeepSpeed's accelerator for CUDA, where that for the CPU answers otherwise."""
-    device = torch.device(GPU, 0)
     return {
         "device_name": lambda self, index=None: GPU,
         "current_device_name": lambda self: f"{GPU}:0",
-        "device": lambda self, index=None: device,
+        "device": lambda self, index=None: torch.device(GPU, 0),
         "current_device": lambda self: 0,
         "device_count": lambda self: GPUS,
         "on_accelerator": lambda self, tensor: tensor.device.type == GPU,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from helpers.rehearsal import gpu
-from helpers.rehearsal.fake import KNOWN, without_mode
+from helpers.rehearsal.fake import KNOWN, noted, without_mode
 from helpers.rehearsal.pipelines import Mail, exchanging
 
 
@@ -66,7 +66,7 @@ def owner(name):
 
 def patches(pose):
     """Those that a pose needs, in the order in which they are applied."""
-    return [*of_torch(), *of_the_ledger(), *of_messages(pose), *of_deepspeed(pose), *(of_gpu(pose) if pose.device == "cuda" else ())]
+    return [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose), *(of_gpu(pose) if pose.device == "cuda" else ())]
 
 
 # ------------------------------------------------------------------------------------------------------------------------ torch
@@ -80,7 +80,10 @@ def of_torch():
         Patch("torch.nn.Module", "_apply", apply_in_place, "module.to(...) refuses parameters without numbers that anything refers to"),
         Patch("torch", "save", no_numbers, "there is nothing to be saved"),
         Patch(
-            "torch._subclasses", "FakeTensor", gpu.Idle, "transformers asks whether a tensor is one, takes a rehearsal for tracing, and does other things"
+            "torch._subclasses",
+            "FakeTensor",
+            gpu.Idle,
+            "transformers takes a tensor of this class for one that is traced",
         ),
     ]
 
@@ -126,8 +129,28 @@ def set_data(tensor, value):
 # ------------------------------------------------------------------------------------------------------------------- the ledger
 
 
-def of_the_ledger():
-    return [Patch("helpers.measure.ledger", "SETTLED", 0.0, "nothing dies by itself where there is one thread: a snapshot has nothing to wait for")]
+def of_the_ledger(pose):
+    ledger = "helpers.measure.ledger"
+    found = [Patch(ledger, "SETTLED", 0.0, "nothing dies by itself where there is one thread: a snapshot has nothing to wait for")]
+    refusal = owner(ledger).Ledger._refusal
+    lost = "torch loses the error that a ledger raises in a backward pass on a device that a program has added"
+    found.append(Patch(f"{ledger}.Ledger", "_refusal", lambda *given: noted(refusal(*given)), lost))
+    if pose.memory is not None:
+        limited = with_limit(owner(ledger).Ledger.__init__, pose)
+        found.append(Patch(f"{ledger}.Ledger", "__init__", limited, "a rank of which it was said how much memory it has is refused more"))
+    return found
+
+
+def with_limit(plain, pose):
+    """A ledger of the posing device that was given no limit takes the pose's."""
+    posing = gpu.GPU if pose.device == "cuda" else "cpu"
+
+    def __init__(self, device=None, limit=None):
+        plain(self, device, limit)
+        if limit is None and self.device == posing:
+            self.limit = pose.memory
+
+    return __init__
 
 
 # --------------------------------------------------------------------------------------------------------------------- messages
@@ -140,8 +163,12 @@ def of_messages(pose):
     found = [
         ("init_process_group", begin, "a program that names a back end would wait for the other ranks"),
         ("new_group", group, "a program that names a back end for a group would wait for its other ranks"),
-        ("broadcast_object_list", lambda objects, *arguments, **options: None, "an object of another rank cannot be read from numbers that are not there"),
-        ("all_gather_object", everyone_says_the_same, "objects of other ranks cannot be read from numbers that are not there"),
+        (
+            "broadcast_object_list",
+            lambda objects, *arguments, **options: None,
+            "it would read another rank's object from numbers",
+        ),
+        ("all_gather_object", everyone_says_the_same, "it would read other ranks' objects from numbers"),
     ]
     if pose.device == "cpu":
         copying = "gloo reduces in a copy of what is to be scattered, which is gone when the call returns"
@@ -197,7 +224,12 @@ def of_deepspeed(pose):
     told = "a pipeline's stage reads from numbers which shapes it will be sent"
     return [
         *(Patch(f"{zero}.{module}", "assert_ints_same_as_other_ranks", agreed, compared) for module in ASSERTING),
-        Patch("deepspeed.runtime.engine", "compare_tensors_in_structures", lambda mine, other: True, "AutoTP compares its first batch with another rank's"),
+        Patch(
+            "deepspeed.runtime.engine",
+            "compare_tensors_in_structures",
+            lambda mine, other: True,
+            "AutoTP compares its batch with another rank's",
+        ),
         Patch("deepspeed.runtime.pipe.engine.PipelineEngine", "_send_tensor_meta", send, told),
         Patch("deepspeed.runtime.pipe.engine.PipelineEngine", "_recv_tensor_meta", receive, told),
     ]
@@ -221,17 +253,17 @@ def agreed(numbers):
 def of_gpu(pose):
     """What makes the posing device one; `gpu` has the answers."""
     from deepspeed.accelerator import get_accelerator
-
     from torch._subclasses.fake_tensor import FakeTensor
 
     optimizer = "torch.optim.optimizer"
     foreach = "Adam takes all tensors of a GPU at once where they are of a type that it knows"
+    attention = gpu.attention(torch.nn.functional.scaled_dot_product_attention)
     posing = type("Posing", (type(get_accelerator()),), gpu.answers(pose.memory or gpu.MEMORY))
     return [
         Patch("deepspeed.accelerator.real_accelerator.ds_accelerator", "__class__", posing, "DeepSpeed asks its accelerator what a GPU would answer"),
         Patch("torch.Tensor", "data", property(_plain_data.__get__, set_data), "ZeRO puts a parameter's data on another device"),
         Patch("torch.Tensor", "record_stream", lambda self, stream: None, "ZeRO tells torch's allocator which stream uses a tensor"),
-        Patch("torch.nn.functional", "scaled_dot_product_attention", gpu.attention(torch.nn.functional.scaled_dot_product_attention), "a GPU's kernels"),
+        Patch("torch.nn.functional", "scaled_dot_product_attention", attention, "a GPU has other kernels"),
         Patch(optimizer, "_foreach_supported_types", [*owner(optimizer)._foreach_supported_types, FakeTensor], foreach),
         Patch("torch.utils._foreach_utils", "_foreach_supported_types", [torch.Tensor, torch.nn.Parameter, FakeTensor], foreach),
     ]

@@ -10,6 +10,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 UNSEEN = object()  # instead of what an operation returns, where it has not been seen yet
+ALIKE = {torch.ops.aten.cat.default, torch.ops.aten._unsafe_view.default}  # beside all views
 PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -32,7 +33,7 @@ class Memory:
         found = self.views.get(function)
         if found is None:
             made_of_others = function.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-            found = self.views[function] = function is torch.ops.aten.cat.default or (function.is_view and not made_of_others)
+            found = self.views[function] = function in ALIKE or (function.is_view and not made_of_others)
         return found
 
     def recall(self, function, args, kwargs):
@@ -116,8 +117,8 @@ def plan_of(result, tensors, storages):
         if own._cdata in storages or not whole or result.constant is not None or result.layout is not torch.strided:
             raise Unknown
         return "new", (result.shape, result.stride(), result.dtype, result._fake_device)
-    if type(result) in (tuple, list):
-        return type(result), [plan_of(part, tensors, storages) for part in result]
+    if isinstance(result, (tuple, list)):  # also with names
+        return list if type(result) is list else tuple, [plan_of(part, tensors, storages) for part in result]
     if result is None:
         return "nothing", None
     raise Unknown

@@ -115,11 +115,15 @@ THIRD = {  # keys of stage 3
 
 
 def differences(real, rehearsed):
-    """Where two reports differ: {"what": (real, rehearsed)}; `order` is left out, which gloo's own thread decides."""
+    """Where two reports differ: {"what": (real, rehearsed)}.
+
+    Two things are allowed, since in real ranks gloo's own thread lets go of a message's tensors a moment after the call that sent it has returned:
+    `order` is left out, and a real peak may be higher, by no more than the largest message.
+    """
     found = {}
     for (moment, mine, peak), (_, other, other_peak) in zip(real["moments"], rehearsed["moments"], strict=True):
         found |= {f"{moment}: {name}": (mine[name], other[name]) for name in mine if mine[name] != other[name]}
-        if peak != other_peak:
+        if not 0 <= peak - other_peak <= largest_message(real):
             found[f"{moment}: peak"] = (peak, other_peak)
     if real["messages"] != rehearsed["messages"]:
         found["messages"] = (real["messages"], rehearsed["messages"])
@@ -128,6 +132,17 @@ def differences(real, rehearsed):
         place = next(index for index, (one, other) in enumerate(pairs) if one != other)
         found[f"storage {place}"] = (real["storages"][place : place + 3], rehearsed["storages"][place : place + 3])
     return found
+
+
+def races(real, rehearsed):
+    """Peaks that gloo's thread made higher: [(moment, real, rehearsed)]."""
+    both = zip(real["moments"], rehearsed["moments"])
+    return [(moment, peak, other) for (moment, _, peak), (_, _, other) in both if peak != other]
+
+
+def largest_message(report):
+    """Bytes of the largest tensor that is part of a message: a part of an all-gather is logged, and the whole is held."""
+    return max((size * ranks for _, size, ranks, _ in report["messages"]), default=0)
 
 
 def figures(report):
