@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
-from helpers.rehearsal import gpu
+from helpers.rehearsal import gpu, many
 from helpers.rehearsal.fake import KNOWN, noted, without_mode
 from helpers.rehearsal.pipelines import Mail, exchanging
 
@@ -66,7 +66,7 @@ def owner(name):
 
 def patches(pose):
     """Those that a pose needs, in the order in which they are applied."""
-    return [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose), *(of_gpu(pose) if pose.device == "cuda" else ())]
+    return [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose), *of_many(), *(of_gpu(pose) if pose.device == "cuda" else ())]
 
 
 # ------------------------------------------------------------------------------------------------------------------------ torch
@@ -245,6 +245,16 @@ def agreed(numbers):
     with suppress(RuntimeError):
         utils.assert_lst_len_same_as_other_ranks(numbers)
     utils.get_lst_from_rank0(numbers)
+
+
+def of_many():
+    zero, often = "deepspeed.runtime.zero", "ZeRO-3 does it for every rank, whenever it gathers or scatters"
+    handle = f"{zero}.partition_parameters.AllGatherCoalescedHandle"
+    return [
+        Patch(f"{zero}.stage3", "reduce_scatter_coalesced", many.scattering(owner(f"{zero}.stage3").reduce_scatter_coalesced), often),
+        Patch(handle, "wait", many.gathering(owner(handle).wait), often),
+        Patch("torch.Tensor", "narrow", many.narrowing(torch.Tensor.narrow), often),
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------------------------- GPU
