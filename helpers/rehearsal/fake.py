@@ -22,7 +22,7 @@ from helpers.rehearsal.remembered import UNSEEN, Memory
 aten = torch.ops.aten
 CPU = torch.device("cpu")
 KNOWN = 2**16  # elements
-MAKERS = {  # of tensors whose numbers a program says
+MAKERS = {  # of new tensors
     aten.arange.default,
     aten.arange.start,
     aten.arange.start_step,
@@ -31,6 +31,8 @@ MAKERS = {  # of tensors whose numbers a program says
     aten.ones.default,
     aten.zeros.default,
 }
+
+FILLED = {aten.zeros.default, aten.ones.default, aten.full.default}
 
 
 class NoNumbers(RuntimeError):
@@ -64,8 +66,8 @@ class Weightless(FakeTensorMode):
             return made
         if function.namespace == "c10d":  # a message: nobody knows the numbers any more
             self._forget(args)
-        if function in MAKERS and (made := self._known(function, args, kwargs)) is not None:
-            return made
+        if function in MAKERS:
+            return self._make(function, args, kwargs)
         key, made = self.memory.recall(function, args, kwargs)
         if made is not UNSEEN:
             return made
@@ -85,21 +87,32 @@ class Weightless(FakeTensorMode):
             self.memory.learn(key, function, args, kwargs, made)
         return made
 
-    def _known(self, function, args, kwargs):
-        """A tensor of whole numbers or booleans on the CPU with its numbers; None for another, or for too many."""
-        if (kwargs.get("device") or CPU).type != "cpu" or (kwargs.get("dtype") or torch.int).is_floating_point:
-            return None
+    def _make(self, function, args, kwargs):
+        """A new tensor; one of whole numbers or booleans on the CPU has its numbers, unless they are too many."""
+        device = torch.device(kwargs.get("device") or CPU)
         with fake_tensor.no_dispatch():
-            shape = function(*args, **{**kwargs, "device": "meta"})
-            if shape.numel() > KNOWN or shape.is_floating_point() or shape.is_complex():
-                return None
-            made = function(*args, **kwargs)
+            shape = shaped(function, args, {**kwargs, "device": "meta", "pin_memory": False})
+            made = None
+            if device.type == "cpu" and shape.numel() <= KNOWN and not (shape.is_floating_point() or shape.is_complex()):
+                made = function(*args, **kwargs)
+        if made is None:
+            return self.memory.wrap(shape, FakeTensor._normalize_fake_device(device))
         return self.fake_tensor_converter.from_real_tensor(self, made, make_constant=True)
 
     def _forget(self, args):
         for leaf in tree_leaves(args):
             if isinstance(leaf, FakeTensor) and leaf.constant is not None:
                 self.fake_tensor_converter.invalidate_constant_aliases(leaf.constant)
+
+
+def shaped(function, args, kwargs):
+    """A new tensor on the device "meta".
+
+    By `aten.empty` for some operations, which torch would make on this device by `torch.full` or `torch.empty`, and these `zero.Init` replaces.
+    """
+    if function is aten.full.default and kwargs.get("dtype") is None:
+        kwargs["dtype"] = {bool: torch.bool, int: torch.int64}.get(type(args[1]))
+    return aten.empty.memory_format(args[0], **kwargs) if function in FILLED else function(*args, **kwargs)
 
 
 def without_mode(tensor):

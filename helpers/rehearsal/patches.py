@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
+from helpers.measure.internals import in_backward
 from helpers.rehearsal import gpu, many
-from helpers.rehearsal.fake import KNOWN, noted, without_mode
+from helpers.rehearsal.fake import KNOWN, raised, without_mode
 from helpers.rehearsal.pipelines import Mail, exchanging
 
 
@@ -132,13 +133,42 @@ def set_data(tensor, value):
 def of_the_ledger(pose):
     ledger = "helpers.measure.ledger"
     found = [Patch(ledger, "SETTLED", 0.0, "nothing dies by itself where there is one thread: a snapshot has nothing to wait for")]
-    refusal = owner(ledger).Ledger._refusal
-    lost = "torch loses the error that a ledger raises in a backward pass on a device that a program has added"
-    found.append(Patch(f"{ledger}.Ledger", "_refusal", lambda *given: noted(refusal(*given)), lost))
+    late = "an error in a backward pass on a device that a program has added ends the process: what a ledger refuses there is said after it"
+    found.append(Patch(f"{ledger}.Ledger", "_refusal", said_later(owner(ledger).Ledger._refusal), late))
+    found += [
+        Patch(place, "_engine_run_backward", saying(owner(place)._engine_run_backward), late) for place in ("torch.autograd", "torch.autograd.graph")
+    ]
     if pose.memory is not None:
         limited = with_limit(owner(ledger).Ledger.__init__, pose)
         found.append(Patch(f"{ledger}.Ledger", "__init__", limited, "a rank of which it was said how much memory it has is refused more"))
     return found
+
+
+def said_later(plain):
+    """`Ledger._refusal`, which gives None during a backward pass, where nothing may be raised."""
+
+    def refusal(self, record, function):
+        error = plain(self, record, function)
+        if not in_backward():
+            return error
+        if not raised:
+            raised.append(error)
+        return None
+
+    return refusal
+
+
+def saying(plain):
+    """A backward pass, and after it what was refused meanwhile."""
+
+    def run_backward(*arguments, **options):
+        raised.clear()
+        found = plain(*arguments, **options)
+        if raised:
+            raise raised.pop()
+        return found
+
+    return run_backward
 
 
 def with_limit(plain, pose):
@@ -165,7 +195,7 @@ def of_messages(pose):
         ("new_group", group, "a program that names a back end for a group would wait for its other ranks"),
         (
             "broadcast_object_list",
-            lambda objects, *arguments, **options: None,
+            left_as_they_are,
             "it would read another rank's object from numbers",
         ),
         ("all_gather_object", everyone_says_the_same, "it would read other ranks' objects from numbers"),
@@ -210,8 +240,13 @@ def anywhere(plain):
     return new_group
 
 
-def everyone_says_the_same(objects, mine, group=None):
-    objects[:] = [mine] * len(objects)
+def left_as_they_are(*arguments, **options):
+    """`broadcast_object_list`: this rank's own objects stand for those of the rank that would send."""
+
+
+def everyone_says_the_same(object_list, obj, group=None):
+    """`all_gather_object`: the names are torch's."""
+    object_list[:] = [obj] * len(object_list)
 
 
 # -------------------------------------------------------------------------------------------------------------------- DeepSpeed

@@ -13,6 +13,8 @@ from helpers.rehearsal.patches import Pose
 
 OWN_FRAMES = re.compile(r"^  helpers/rehearsal/.*\n(    .*\n)?", re.MULTILINE)  # in the words of an error, of no use to who wrote the function
 
+LOST = re.compile(r"was killed by SIGABRT|raised SystemError")
+
 
 class RehearsalError(RankError):
     """The rehearsed rank failed; `rank` is its number."""
@@ -86,4 +88,6 @@ def in_a_process(function, arguments, pose, timeout):
         return launch(rehearsed, ranks=1, arguments=given, device="cpu", timeout=timeout)[0]
     except RankError as error:
         words = OWN_FRAMES.sub("", str(error) + "\n").rstrip("\n").replace("rank 0 of 1", f"rank {pose.rank} of {pose.ranks:,}, rehearsed,", 1)
+        if pose.device == "cuda" and LOST.search(words):
+            words += '\n  Hint: an error in the backward pass was lost on the way; rehearse with device="cpu", which shows it'
         raise RehearsalError(words, pose.rank, error.outputs) from None
