@@ -135,9 +135,8 @@ def of_the_ledger(pose):
     found = [Patch(ledger, "SETTLED", 0.0, "nothing dies by itself where there is one thread: a snapshot has nothing to wait for")]
     late = "an error in a backward pass on a device that a program has added ends the process: what a ledger refuses there is said after it"
     found.append(Patch(f"{ledger}.Ledger", "_refusal", said_later(owner(ledger).Ledger._refusal), late))
-    found += [
-        Patch(place, "_engine_run_backward", saying(owner(place)._engine_run_backward), late) for place in ("torch.autograd", "torch.autograd.graph")
-    ]
+    for place in ("torch.autograd", "torch.autograd.graph"):
+        found.append(Patch(place, "_engine_run_backward", saying(owner(place)._engine_run_backward), late))
     if pose.memory is not None:
         limited = with_limit(owner(ledger).Ledger.__init__, pose)
         found.append(Patch(f"{ledger}.Ledger", "__init__", limited, "a rank of which it was said how much memory it has is refused more"))
@@ -162,9 +161,11 @@ def saying(plain):
     """A backward pass, and after it what was refused meanwhile."""
 
     def run_backward(*arguments, **options):
-        raised.clear()
+        inner = in_backward()  # of a checkpoint that computes its block again by a backward pass of its own
+        if not inner:
+            raised.clear()
         found = plain(*arguments, **options)
-        if raised:
+        if raised and not inner:
             raise raised.pop()
         return found
 
