@@ -2,7 +2,7 @@
 
 What a tensor holds is known where a program plainly said it: whole numbers and booleans that it made on the CPU (ranks of a group, shapes,
 offsets) keep their values up to `KNOWN` of them.  Of all others a program may ask (`.item()`, `bool()`), and is answered 1.0, or 0 where the
-type is of whole numbers.
+type is of whole numbers; of what `all()` returned, yes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ MAKERS = {  # of new tensors
     aten.zeros.default,
 }
 
+ALL = {aten.all.default, aten.all.dim}  # "is it so everywhere?" is answered with yes: no padding, no number that is not finite
 FILLED = {aten.zeros.default, aten.ones.default, aten.full.default}
 
 
@@ -68,6 +69,10 @@ class Weightless(FakeTensorMode):
             self._forget(args)
         if function in MAKERS:
             return self._make(function, args, kwargs)
+        if function in ALL:
+            made = super().__torch_dispatch__(function, types, args, kwargs)
+            made.answer = True
+            return made
         key, made = self.memory.recall(function, args, kwargs)
         if made is not UNSEEN:
             return made
@@ -75,7 +80,7 @@ class Weightless(FakeTensorMode):
             made = super().__torch_dispatch__(function, types, args, kwargs)
         except DataDependentOutputException:
             if function is aten._local_scalar_dense.default:  # .item(), bool(), float(), int()
-                return 1.0 if args[0].is_floating_point() else 0
+                return 1.0 if args[0].is_floating_point() else vars(args[0]).get("answer", 0)
             if function is aten.equal.default:
                 return True
             raise noted(NoNumbers(f"what {function} returns depends on the numbers in a tensor, and a rehearsal has none")) from None
