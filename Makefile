@@ -5,10 +5,10 @@ SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # as containers set it: every rank would compile the helpers anew
-.PHONY: help lab test test-quick test-gpu record check refresh lint bench reset clean setup
+.PHONY: help lab test test-quick test-gpu rehearse-all record check refresh lint bench reset clean setup
 
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 lab: setup  ## set up, check this machine, and open the course in JupyterLab
 	@$(BIN)/python -m helpers.lesson.readiness --once
@@ -23,6 +23,9 @@ test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less
 
 test-gpu: setup  ## on a machine with GPUs: execute every lesson there, six at a time; what does not depend on the device is checked
 	@$(BIN)/python -m pytest -n 6 $(SIDE_BY_SIDE) -rs tests/test_on_gpus.py tests/recording notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=300
+
+rehearse-all: setup  ## every rehearsal beside what ran: the whole grid on real CPU ranks, and all recorded runs of ZeRO
+	@REHEARSE_ALL=1 $(BIN)/python -m pytest -rP tests/rehearsal
 
 record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine's GPUs, into work/recorded/
 	@$(BIN)/python -m helpers.recording.record

@@ -3,7 +3,8 @@
     from helpers import launch, Ledger, Traffic, corpus, models, plots, theory
 
 Rooms: `launcher` starts ranks, `measure` counts what they hold and send and when, `theory` predicts it, `models` and `corpus` are what is trained,
-`plots` draws, `exercises` judges, `lesson` keeps the learner's copies, `recording` runs and reads experiments at real sizes.
+`plots` draws, `exercises` judges, `lesson` keeps the learner's copies, `recording` runs and reads experiments at real sizes,
+`rehearsal` runs one rank of any number without memory.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
@@ -19,9 +20,24 @@ LAZY = {  # a name that is not a module of this package: the module that has it
     "expected_error": "helpers.lesson.errors",
     "launch": "helpers.launcher.jobs",
     "preload": "helpers.launcher.forked",
+    "rehearse": "helpers.rehearsal.rehearsing",
 }
 MODULES = {name: f"helpers.{name}" for name in ("corpus", "models", "plots", "theory")} | {"recorded": "helpers.recording.recorded"}
-__all__ = ["Clock", "Ledger", "SavedActivations", "Traffic", "corpus", "expected_error", "launch", "models", "plots", "preload", "recorded", "theory"]
+__all__ = [
+    "Clock",
+    "Ledger",
+    "SavedActivations",
+    "Traffic",
+    "corpus",
+    "expected_error",
+    "launch",
+    "models",
+    "plots",
+    "preload",
+    "recorded",
+    "rehearse",
+    "theory",
+]
 
 
 def __getattr__(name):

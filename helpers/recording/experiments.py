@@ -129,7 +129,7 @@ def activations(size, checkpointing):
     from helpers import corpus, models
     from helpers.measure.ledger import Ledger
 
-    with Ledger("cuda" if "cuda" in _device() else "cpu") as ledger:
+    with Ledger(_device().partition(":")[0]) as ledger:
         with torch.device(_device()):
             model = models.build(models.GPT, size, checkpointing=checkpointing).bfloat16()
         ledger.watch(model)

@@ -1,0 +1,45 @@
+"""Rehearsed ranks beside real ones on the CPU: every category at every moment, every peak, every message, and the life of every storage.
+
+A sample runs always; `make rehearse-all` runs the whole grid and prints how many figures were equal.
+"""
+
+import os
+
+import pytest
+from helpers import launch, rehearse
+from tests.rehearsal import cases
+
+pytestmark = pytest.mark.ranks
+ALL = "REHEARSE_ALL" in os.environ
+GRIDS = {"small": cases.small_grid} | ({"wide": cases.wide_grid} if ALL else {})
+RANKS = (1, 2, 4)
+
+
+def few(grid, ranks):
+    """Of the small grid where time is short: all of it on two ranks, and for one and four a case for each stage."""
+    chosen = grid if ALL or ranks == 2 else {name: case for name, case in grid.items() if ("bf16" in name) == (ranks == 4)}
+    return {name: chosen[name] for name in chosen}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_figure_is_that_of_real_ranks(name, ranks):
+    grid = few(GRIDS[name](), ranks)
+    real = launch(cases.several, ranks, {"cases": grid}, device="cpu", timeout=1200)
+    count, late = 0, []
+    for rank in sorted({0, ranks - 1} if ALL else {ranks - 1}):
+        rehearsed = rehearse(cases.several, ranks, rank, {"cases": grid})
+        for case in grid:
+            assert cases.differences(real[rank][case], rehearsed[case]) == {}, f"{case}, rank {rank} of {ranks}"
+            count += cases.figures(rehearsed[case])
+            late += cases.races(real[rank][case], rehearsed[case])
+    most = max((real - rehearsed for _, real, rehearsed in late), default=0)
+    print(f"{name}, {ranks} ranks: {count:,} figures equal; {len(late)} real peaks higher, by at most {most:,} bytes")
+
+
+def test_what_is_compared_would_show_a_byte():
+    """A rehearsal of another configuration is not taken for equal."""
+    configs = [cases.keys(1, reduce_bucket_size=size) for size in (6_000, 6_001)]
+    one, other = (rehearse(cases.trained, 2, arguments={"size": cases.SMALL, "config": config}) for config in configs)
+    assert cases.differences(one, one) == {} and cases.races(one, one) == []
+    assert "messages" in cases.differences(one, other) or any("storage" in name for name in cases.differences(one, other))

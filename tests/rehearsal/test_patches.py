@@ -1,0 +1,88 @@
+"""What rehearsals replace in torch and DeepSpeed: each attribute must be there, and one that is not names itself."""
+
+import inspect
+
+import pytest
+from helpers import rehearse
+from helpers.rehearsal import patches
+from helpers.rehearsal.patches import Patch, Pose
+
+ALL = {
+    (patch.owner, patch.name): patch
+    for device in ("cpu", "cuda")
+    for patch in patches.patches(Pose(rank=0, ranks=2, device=device, memory=None, mail="nowhere"))
+}
+
+
+@pytest.mark.parametrize("owner, name", [place for place in ALL if not place[1].startswith("__")], ids=lambda value: value.rpartition(".")[2])
+def test_there_is_still(owner, name):
+    assert hasattr(patches.owner(owner), name), f"{owner} has no {name} any more: {ALL[owner, name].need}"
+
+
+def test_an_attribute_that_has_gone_names_itself():
+    with pytest.raises(AttributeError, match="torch.nn has no Modules any more, which rehearsals replace: for a test"):
+        Patch("torch.nn", "Modules", None, "for a test").apply()
+
+
+USED = [  # by what stands in the place of something, and not replaced: where it is, its name
+    ("torch.utils.backend_registration", "_setup_privateuseone_for_python_backend"),
+    ("torch._C", "_swap_tensor_impl"),
+    ("torch._C", "_DisableTorchDispatch"),
+    ("torch._subclasses.fake_tensor", "in_kernel_invocation_manager"),
+    ("torch._subclasses.fake_tensor", "no_dispatch"),
+    ("torch._subclasses.fake_tensor.FakeTensorMode", "avoid_device_init"),
+    ("torch._subclasses.fake_tensor.FakeTensorMode", "_should_skip_dynamo"),
+    ("torch._subclasses.fake_tensor.FakeTensorConverter", "invalidate_constant_aliases"),
+    ("torch._subclasses.fake_tensor.FakeTensorConverter", "from_real_tensor"),
+    ("torch.testing._internal.distributed.fake_pg", "FakeStore"),
+    ("torch.Tensor", "_make_subclass"),
+    ("deepspeed.runtime.zero.utils", "assert_lst_len_same_as_other_ranks"),
+    ("deepspeed.runtime.zero.utils", "get_lst_from_rank0"),
+    ("deepspeed.runtime.pipe.engine", "TENSOR_META_SIZE"),
+    ("deepspeed.runtime.pipe.engine.PipelineEngine", "_allocate_or_extend_buffers"),
+    ("deepspeed.runtime.pipe.p2p", "recv"),
+]
+
+
+@pytest.mark.parametrize("owner, name", USED, ids=lambda value: value.rpartition(".")[2])
+def test_a_replacement_still_finds(owner, name):
+    assert hasattr(patches.owner(owner), name), f"{owner} has no {name} any more"
+
+
+IN_SOURCES = [  # where it is, the words that must stand there, or the patch beside it would do something else than what it replaces
+    (
+        "deepspeed.runtime.zero.utils",
+        "rank0_ints = get_lst_from_rank0(ints)",
+    ),
+    ("deepspeed.runtime.engine", "compare_tensors_in_structures(args, _src_args[0])"),
+    (
+        "deepspeed.runtime.pipe.engine.PipelineEngine._recv_tensor_meta",
+        "torch.empty(TENSOR_META_SIZE, dtype=torch.int32, device=self.device)",
+    ),
+    ("transformers.utils.import_utils", 'getattr(torch, "_subclasses").FakeTensor'),
+]
+
+
+@pytest.mark.parametrize("name, words", IN_SOURCES)
+def test_its_text_still_says(name, words):
+    assert words in inspect.getsource(patches.owner(name)), f"{name} says {words!r} no more"
+
+
+def nothing():
+    return True
+
+
+def state():
+    from deepspeed.accelerator import get_accelerator
+
+    return {place: id(getattr(patches.owner(place[0]), place[1], None)) for place in ALL} | {
+        "device": get_accelerator().device_name(),
+        "types": len(patches.owner("torch.optim.optimizer")._foreach_supported_types),
+    }
+
+
+@pytest.mark.ranks
+def test_a_rehearsal_leaves_the_kernel_as_it_was():
+    before = state()
+    assert rehearse(nothing, 2, device="cuda") is True
+    assert state() == before
