@@ -230,7 +230,8 @@ def pipeline(size, config):
 
     Returns:
         {"elements": of each parameter on this rank, "moments": {"after step": bytes as in `_noted`}, "seconds": [of each timed step],
-        "timeline": [["F" or "B", start, end]] of the step that took the median time on the slowest rank, seconds on an axis of all ranks}.
+        "timeline": [["F" or "B", start, end]] of the step that took the median time on the slowest rank, seconds on an axis of all ranks,
+        "busy": of further steps, what `helpers.recording.busy` returns; a message that waits for the other stage counts as one under way}.
     """
     import contextlib
     import io
@@ -240,6 +241,7 @@ def pipeline(size, config):
     from helpers import corpus, models
     from helpers.measure.clock import Clock
     from helpers.measure.ledger import Ledger
+    from helpers.recording.busy import busy
 
     deepspeed.init_distributed()
     layers = [LayerSpec(models.Embedding, size), *[LayerSpec(models.Block, size)] * size.layers, LayerSpec(models.Head, size)]
@@ -262,12 +264,13 @@ def pipeline(size, config):
                 clock.watch(engine)
                 one_step(step)
             clocks.append(clock)
+        profiled = busy(lambda: one_step(0))
     clocks = clocks[PIPELINE_WARM_UPS:]
     seconds, kinds = [clock.seconds for clock in clocks], {"forward": "F", "backward": "B"}
     boxes = sorted(clocks[_median_of_slowest(seconds)].boxes, key=lambda box: box[2])
     timeline = [[kinds[kind], round(start, 6), round(end, 6)] for kind, _, start, end in boxes if kind in kinds]
     elements = [parameter.numel() for parameter in engine.module.parameters()]
-    return {"elements": elements, "moments": moments, "seconds": seconds, "timeline": timeline}
+    return {"elements": elements, "moments": moments, "seconds": seconds, "timeline": timeline, "busy": profiled}
 
 
 def _median_of_slowest(seconds):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 
+from helpers.recording.busy import busy
 from helpers.recording.experiments import _built, _device, _wait
 
-WARM_UP, STEPS, PROFILED = 3, 20, 2
+WARM_UP, STEPS = 3, 20
 
 
 def speed(size, sequences, micro_batches, checkpointing, compiled, config):
@@ -23,8 +24,8 @@ def speed(size, sequences, micro_batches, checkpointing, compiled, config):
         compiled: every block by `torch.compile`.
 
     Returns:
-        {"seconds": [of each step], "peak": bytes that torch's allocator gave out at most (0 on a CPU), "busy": what `_busy` returns, or None
-        on a CPU}.
+        {"seconds": [of each step], "peak": bytes that torch's allocator gave out at most (0 on a CPU), "busy": what `busy` returns, None on a
+        CPU}.
     """
     import deepspeed
     import deepspeed.comm as comm
@@ -56,7 +57,7 @@ def speed(size, sequences, micro_batches, checkpointing, compiled, config):
     _wait()
     seconds = [round(_between(first, second), 6) for first, second in zip(marks, marks[1:])]
     peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-    return {"seconds": seconds, "peak": peak, "busy": _busy(step) if on_gpu else None}
+    return {"seconds": seconds, "peak": peak, "busy": busy(step)}
 
 
 def constants():
@@ -79,30 +80,3 @@ def _mark():
 
 def _between(first, second):
     return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
-
-
-def _busy(step):
-    """Of one step, from a profile: {"kernels": how many, "gpu": seconds in which any ran, "messages": in which one of NCCL's ran, "exposed": in
-    which none but NCCL's ran}.  A profile slows the issuing of kernels, and hardly the kernels themselves."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
-        for _ in range(PROFILED):
-            step()
-        _wait()
-    ran = [event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    every = [(event.time_range.start, event.time_range.end) for event in ran]
-    messages = [(event.time_range.start, event.time_range.end) for event in ran if "nccl" in event.name.lower()]
-    work = [(event.time_range.start, event.time_range.end) for event in ran if "nccl" not in event.name.lower()]
-    covered = {"gpu": _covered(every), "messages": _covered(messages), "exposed": _covered(every) - _covered(work)}
-    return {"kernels": len(ran) // PROFILED, **{name: round(1e-6 * length / PROFILED, 6) for name, length in covered.items()}}
-
-
-def _covered(intervals):
-    """Length of the union of (start, end)."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted(intervals):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total

@@ -149,7 +149,7 @@ SPEED = [  # ranks, size, stage, sequences of a micro-batch, micro-batches, chec
     *((ranks, _SMALL, stage, 32, 1, False, "") for ranks, stage in ((1, 1), (2, 1), (2, 2), (2, 3))),
     *((ranks, _LARGE, stage, 16, 1, True, "") for ranks in (2, 4) for stage in (2, 3)),
     *((2, _SMALL, 1, 16, 1, False, change) for change in ("unfused", "unchecked", "overlap", "compiled")),
-    (2, _SMALL, 2, 16, 1, False, "offload"),
+    *((2, _SMALL, 2, 16, 1, False, change) for change in ("overlap", "offload")),
     (2, _SMALL, 1, 16, 1, True, ""),
     (2, _SMALL, 1, 1, 1, False, ""),
     (2, "1.5B", 1, 16, 1, False, ""),
