@@ -5,6 +5,8 @@ Written against torch 2.11 and DeepSpeed 0.19.  `tests/measure/test_internals.py
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 
 import torch
@@ -16,12 +18,15 @@ __all__ = [
     "clear_workspaces",
     "grow_segments",
     "in_backward",
+    "local_part",
     "log_messages",
+    "log_plain_messages",
     "open_modes",
     "owned_tensors",
     "places_that_send",
     "storage_key",
     "tensors_among",
+    "tell_of_resizing",
     "unseen",
     "wrap_instructions",
 ]
@@ -150,6 +155,40 @@ def tensors_among(*values):
     return found
 
 
+def local_part(tensor):
+    """What a DTensor, as FSDP2's parameters are, holds on this rank: itself it has no memory, though its storage says the size of the whole."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+_told_of_resizing = []
+
+
+def tell_of_resizing(listener):
+    """Call `listener(storage)` after every `UntypedStorage.resize_`, which no operator shows: so FSDP2 frees and takes gathered parameters.
+
+    Returns a function that ends it.
+    """
+    if not _told_of_resizing:
+        original = torch.UntypedStorage.resize_
+
+        def resize_(storage, size):
+            result = original(storage, size)
+            for one in list(_told_of_resizing):
+                one(storage)
+            return result
+
+        resize_.original = original
+        torch.UntypedStorage.resize_ = resize_
+    _told_of_resizing.append(listener)
+
+    def end():
+        _told_of_resizing.remove(listener)
+        if not _told_of_resizing:
+            torch.UntypedStorage.resize_ = torch.UntypedStorage.resize_.original
+
+    return end
+
+
 def unseen():
     """A context in which no ledger sees the tensors that are made."""
     return _disable_current_modes()
@@ -198,6 +237,57 @@ def log_messages(append):
     before = {"enabled": logger.enabled, "prof_all": logger.prof_all, "verbose": logger.verbose}
     comm.configure(enabled=True, prof_all=True, verbose=False)
     logger.append = take
+    return end
+
+
+# torch's own functions that send, {name: the argument with this rank's message, a tensor or several}.  `isend` is missing, since what is batched
+# must be torch's very own, and what DistributedDataParallel sends, which no function of Python does.
+PLAIN_MESSAGES = {
+    "all_reduce": "tensor",
+    "all_gather": "tensor",
+    "all_gather_into_tensor": "input_tensor",
+    "all_gather_single": "input_tensor",
+    "all_to_all": "input_tensor_list",
+    "all_to_all_single": "input",
+    "broadcast": "tensor",
+    "reduce": "tensor",
+    "reduce_scatter": "input_list",
+    "reduce_scatter_single": "input",
+    "reduce_scatter_tensor": "input",
+    "send": "tensor",
+}
+
+
+def log_plain_messages(append):
+    """Hand every message that a program sends by torch.distributed itself to `append(operation, bytes, ranks)`; returns a function that ends it.
+
+    Those of DeepSpeed's communication, which sends by the same functions, are left to `log_messages`.
+    """
+    import torch.distributed as dist
+
+    def counted(name, function, argument):
+        place = inspect.signature(function)
+
+        @functools.wraps(function)
+        def send(*args, **kwargs):
+            result = function(*args, **kwargs)
+            if not sys._getframe(1).f_globals.get("__name__", "").startswith("deepspeed.comm"):
+                given = place.bind(*args, **kwargs).arguments
+                size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_in(given[argument]))
+                if dist.get_rank(given.get("group")) >= 0:
+                    append(name, size, dist.get_world_size(given.get("group")))
+            return result
+
+        return send
+
+    before = {name: getattr(dist, name) for name in PLAIN_MESSAGES if hasattr(dist, name)}
+    for name, function in before.items():
+        setattr(dist, name, counted(name, function, PLAIN_MESSAGES[name]))
+
+    def end():
+        for name, function in before.items():
+            setattr(dist, name, function)
+
     return end
 
 

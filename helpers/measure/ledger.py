@@ -25,7 +25,7 @@ from functools import partial
 
 import torch
 from helpers.measure import together
-from helpers.measure.internals import TorchDispatchMode, owned_tensors, storage_key, tensors_among, unseen
+from helpers.measure.internals import TorchDispatchMode, local_part, owned_tensors, storage_key, tell_of_resizing, tensors_among, unseen
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers", "activations", "inputs", "other")
 MODEL_STATES = CATEGORIES[:5]
@@ -140,6 +140,7 @@ class Ledger(TorchDispatchMode):
         self.snapshots: list[Snapshot] = []
         self.current = self.peak = self.clock = 0
         self._live: dict[int, Storage] = {}
+        self._emptied: dict[int, Storage] = {}  # the records of storages that were resized to nothing, and may be filled again
         self._marks: list[tuple[int, str]] = []
         self._forward_of: list[str] = []  # names of the modules whose forward pass is running, the outermost first
         self._watched: list[tuple] = []
@@ -170,12 +171,15 @@ class Ledger(TorchDispatchMode):
 
     def _register(self, tensor):
         """The storage's record; a new one if it was not known, or was resized in place."""
+        tensor = local_part(tensor)
         if tensor.device.type != self.device:
             return None
-        storage = tensor.untyped_storage()
+        return self._register_storage(tensor.untyped_storage())
+
+    def _register_storage(self, storage):
         key, size = storage_key(storage), storage.nbytes()
         known = self._live.get(key)
-        if known is not None and known.bytes == size:  # it cannot die meanwhile: this tensor holds it
+        if known is not None and known.bytes == size:  # it cannot die meanwhile: who calls this holds it
             return known
         with self._lock:
             if known is not None:
@@ -191,8 +195,22 @@ class Ledger(TorchDispatchMode):
         weakref.finalize(storage, _storage_died, weakref.ref(self), key, record).atexit = False
         return record
 
+    def _resized(self, storage):
+        """A storage that was known has another size now, and is for the same as before."""
+        key = storage_key(storage)
+        known = self._live.get(key) or self._emptied.pop(key, None)
+        if known is None:
+            return
+        record = self._register_storage(storage)
+        if record is None:
+            self._emptied[key] = known
+        elif record is not known:
+            record.category, record.in_forward = known.category, known.in_forward
+
     def _close(self, key, record=None):
         with self._lock:
+            if record is not None and self._emptied.get(key) is record:
+                del self._emptied[key]
             if record is not None and self._live.get(key) is not record:
                 return  # resized in place since
             record = self._live.pop(key)
@@ -323,10 +341,12 @@ class Ledger(TorchDispatchMode):
 
     def __enter__(self):
         together.begin(self)
+        self._hear_no_more = tell_of_resizing(self._resized)
         return super().__enter__()
 
     def __exit__(self, *problem):
         together.end(self)
+        self._hear_no_more()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

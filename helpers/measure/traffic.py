@@ -1,6 +1,7 @@
 """What one rank communicates, as three numbers that are kept apart.
 
-*logged*: message bytes per collective, as DeepSpeed's communication logger counts them (the size of the tensor handed in).
+*logged*: message bytes per collective, as DeepSpeed's communication logger counts them (the size of the tensor handed in), and in the same way what
+a program sends by torch.distributed's own functions.
 *ideal*: bytes that a bandwidth-optimal algorithm would send for these messages (`helpers.theory.wire_bytes`).  Converted, not measured.
 *sent*: bytes that left this rank through its own sockets (Linux's TCP_INFO; gloo).  Measured; none with NCCL or on another system.
 """
@@ -25,12 +26,15 @@ OPERATIONS = {
     "inference_all_reduce": ("all_reduce", False),
     "all_gather": ("all_gather", True),
     "all_gather_into_tensor": ("all_gather", True),
+    "all_gather_single": ("all_gather", True),
     "all_gather_coalesced": ("all_gather", True),
     "all_gather_object": ("all_gather", True),
     "reduce_scatter_tensor": ("reduce_scatter", False),
+    "reduce_scatter_single": ("reduce_scatter", False),
     "reduce_scatter": ("reduce_scatter", False),
     "reduce": ("reduce", False),
     "broadcast": ("broadcast", False),
+    "all_to_all": ("all_to_all", False),
     "all_to_all_single": ("all_to_all", False),
     "send": ("send", False),
     "isend": ("send", False),
@@ -55,7 +59,7 @@ class Traffic:
     """Counts between entering and leaving: `with Traffic() as traffic: engine.step()`.  Several may be entered at once; each counts.
 
     Attributes, filled when the block is left:
-        messages: list of `Message`, as DeepSpeed logged them.
+        messages: list of `Message`.
         sent: bytes through this rank's sockets, or None where that cannot be known.
     """
 
@@ -63,10 +67,10 @@ class Traffic:
     sent: int | None = None
 
     def __enter__(self):
-        import deepspeed.comm as comm
+        import torch.distributed as dist
 
-        if not comm.is_initialized():
-            raise RuntimeError("call deepspeed.init_distributed() or deepspeed.initialize() before counting traffic")
+        if not dist.is_initialized():
+            raise RuntimeError("call deepspeed.init_distributed(), deepspeed.initialize() or init_process_group() before counting traffic")
         together.begin(self)
         _counting.enter(self)
         self._before = bytes_sent()
@@ -112,14 +116,14 @@ class _Counting:
     """Those that count at the moment; DeepSpeed's logger has room for one listener."""
 
     def __init__(self):
-        self.all, self.end = [], None
+        self.all, self.ends = [], []
 
     def enter(self, traffic):
-        from helpers.measure.internals import log_messages
+        from helpers.measure.internals import log_messages, log_plain_messages
 
         self.all.append(traffic)
-        if self.end is None:
-            self.end = log_messages(self.append)
+        if not self.ends:
+            self.ends = [log_messages(self.append), log_plain_messages(self.append)]
 
     def append(self, *message):
         for traffic in self.all:
@@ -128,8 +132,8 @@ class _Counting:
     def leave(self, traffic):
         self.all = [other for other in self.all if other is not traffic]
         if not self.all:
-            self.end()
-            self.end = None
+            while self.ends:
+                self.ends.pop()()
 
 
 _counting = _Counting()

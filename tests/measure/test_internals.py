@@ -44,6 +44,8 @@ def test_the_class_is_still_there(name):
 
 OTHERS = [  # where it is, the attribute
     ("torch.UntypedStorage", "_cdata"),
+    ("torch.UntypedStorage", "resize_"),
+    ("torch.distributed.tensor.DTensor", "_local_tensor"),
     ("torch._C", "_accelerator_setAllocatorSettings"),
     ("torch.utils._python_dispatch", "TorchDispatchMode"),
     ("torch.utils._python_dispatch", "_disable_current_modes"),
@@ -65,6 +67,12 @@ def test_there_is_still(name, attribute):
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch knows no GPUs")
 def test_there_is_still_a_way_to_clear_workspaces():
     assert hasattr(torch._C, "_cuda_clearCublasWorkspaces")
+
+
+@pytest.mark.parametrize("name, argument", internals.PLAIN_MESSAGES.items())
+def test_torchs_function_still_takes_its_message_so(name, argument):
+    function = getattr(torch.distributed, name, None)
+    assert function is None or {argument, "group"} <= inspect.signature(function).parameters.keys()
 
 
 def test_messages_still_go_through_deepspeeds_back_end_and_torch():

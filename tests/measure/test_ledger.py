@@ -61,6 +61,23 @@ def test_a_storage_resized_in_place_is_counted_anew():
         assert ledger.current == 0
 
 
+def test_a_storage_emptied_and_filled_again_is_for_the_same_as_before():
+    """FSDP2 frees and takes gathered parameters so."""
+    before = torch.UntypedStorage.resize_
+    with Ledger("cpu") as outer, Ledger("cpu") as ledger:
+        tensor = torch.zeros(1000)
+        ledger.label("parameters", tensor)
+        storage = tensor.untyped_storage()
+        storage.resize_(0)
+        assert (ledger.current, ledger.categories()["parameters"], outer.current) == (0, 0, 0)
+        storage.resize_(8000)
+        assert (ledger.current, ledger.categories()["parameters"], outer.current, ledger.peak) == (8000, 8000, 8000, 8000)
+        storage.resize_(0)
+        del tensor, storage
+        assert ledger.current == 0 and not ledger._emptied
+    assert torch.UntypedStorage.resize_ is before
+
+
 def step_of_plain_torch():
     with Ledger("cpu") as ledger:
         model = models.GPT()
@@ -90,6 +107,44 @@ def test_categories_sum_to_the_total_at_every_event():
     assert max(history.total) == max(snapshot.peak for snapshot in snapshots)
     last = {category: values[-1] for category, values in history.totals.items()}
     assert last == snapshots[-1].categories
+
+
+def steps_of_fsdp(mesh, reshard):
+    """Two steps of torch's fully_shard in fp32: the snapshots of the second, and the model's elements."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo")
+    chosen = {"mesh": init_device_mesh("cpu", mesh, mesh_dim_names=("replicate", "shard")[-len(mesh) :]), "reshard_after_forward": reshard}
+    with Ledger("cpu") as ledger:
+        model = models.GPT()
+        elements = sum(parameter.numel() for parameter in model.parameters())
+        for part in (*model.blocks, model):
+            fully_shard(part, **chosen)
+        optimizer = torch.optim.AdamW(model.parameters())
+        ledger.watch(model, optimizer)
+        for _ in range(2):
+            loss = model(*corpus.batch(0, 2, 64))
+            ledger.snapshot("after forward")
+            loss.backward()
+            del loss
+            ledger.snapshot("after backward")
+            optimizer.step()
+            optimizer.zero_grad()
+            ledger.snapshot("after step")
+    return ledger.snapshots[-3:], elements, len(list(model.parameters()))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("mesh, reshard", [((2,), True), ((2,), False), ((2, 1), True), ((1, 2), True)], ids=str)
+def test_torchs_fully_sharded_parameters_count_as_what_each_rank_holds(mesh, reshard):
+    for snapshots, elements, tensors in launch(steps_of_fsdp, ranks=2, arguments={"mesh": mesh, "reshard": reshard}, device="cpu"):
+        shard = elements // mesh[-1]
+        forward, backward, step = (snapshot.categories for snapshot in snapshots)
+        states = {"parameters": 4 * shard, "gradients": 0, "optimizer states": 8 * shard + theory.model_states.COUNTER * tensors, "master weights": 0}
+        assert {name: step[name] for name in states} == states
+        assert {name: backward[name] for name in states} == states | {"gradients": 4 * shard}
+        assert forward["parameters"] - 4 * shard >= (0 if reshard else 4 * elements)
 
 
 @pytest.mark.ranks

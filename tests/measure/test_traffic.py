@@ -11,13 +11,25 @@ ELEMENTS = 1 << 18
 FRAME = 48  # bytes that gloo puts before each message
 
 
-def collectives():
-    """Traffic of one collective each on a tensor of ELEMENTS fp32 numbers, after a first call that opens the connections."""
+def library(plain):
+    """What sends: torch.distributed, where a program knows nothing of DeepSpeed, or DeepSpeed's communication."""
+    if plain:
+        import torch.distributed as comm
+
+        comm.init_process_group("gloo")
+        return comm
     import deepspeed
     import deepspeed.comm as comm
-    import torch
 
     deepspeed.init_distributed()
+    return comm
+
+
+def collectives(plain):
+    """Traffic of one collective each on a tensor of ELEMENTS fp32 numbers, after a first call that opens the connections."""
+    import torch
+
+    comm = library(plain)
     ranks, found = comm.get_world_size(), {}
     whole, part = torch.ones(ELEMENTS), torch.ones(ELEMENTS // ranks)
     calls = {
@@ -35,9 +47,10 @@ def collectives():
     return found
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[(2, False), (4, False), (2, True)], ids=str)
 def measured(request):
-    return request.param, launch(collectives, ranks=request.param, device="cpu")
+    ranks, plain = request.param
+    return ranks, launch(collectives, ranks=ranks, arguments={"plain": plain}, device="cpu")
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather_into_tensor"])
@@ -133,13 +146,11 @@ def test_a_count_within_a_count_counts_for_both():
         assert not enabled and not replaced
 
 
-def in_pairs():
+def in_pairs(plain):
     """An all-reduce among two of four ranks, then one among all."""
-    import deepspeed
-    import deepspeed.comm as comm
     import torch
 
-    deepspeed.init_distributed()
+    comm = library(plain)
     pairs = [comm.new_group([0, 1]), comm.new_group([2, 3])]
     tensor = torch.ones(ELEMENTS)
     with Traffic() as traffic:
@@ -148,10 +159,43 @@ def in_pairs():
     return traffic
 
 
-def test_a_message_within_a_group_is_counted_for_the_group():
-    for traffic in launch(in_pairs, ranks=4, device="cpu"):
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_message_within_a_group_is_counted_for_the_group(plain):
+    for traffic in launch(in_pairs, ranks=4, arguments={"plain": plain}, device="cpu"):
         assert [(message.ranks, message.count) for message in traffic.messages] == [(2, 1), (4, 1)]
         assert traffic.ideal["all_reduce"] == sum(theory.wire_bytes("all_reduce", 4 * ELEMENTS, ranks) for ranks in (2, 4))
+
+
+def fsdp_step(size):
+    """The traffic of a third step of torch's fully_shard in fp32: each block a group of parameters, and all others one."""
+    import torch
+    from torch.distributed.fsdp import fully_shard
+    from helpers import corpus
+
+    comm = library(plain=True)
+    model = models.build(models.GPT, size)
+    for part in (*model.blocks, model):
+        fully_shard(part)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        with Traffic() as traffic:
+            model(*corpus.batch(0, 2, 16)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return traffic, sum(parameter.numel() for parameter in model.parameters()), comm.get_world_size()
+
+
+def test_torchs_fully_sharded_data_parallelism_sends_each_parameter_twice_and_its_gradient_once():
+    """What does not belong to a block stays gathered from the forward to the backward pass (arXiv 2304.11277, section 3.3.1)."""
+    size = models.TINY
+    for traffic, elements, ranks in launch(fsdp_step, ranks=2, arguments={"size": size}, device="cpu"):
+        (gathered,), (scattered,) = (
+            [found for name, found in traffic.logged.items() if name.startswith(kind)] for kind in ("all_gather", "reduce_scatter")
+        )
+        blocks = size.layers * (12 * size.width**2 + 13 * size.width)
+        assert gathered == 4 * (elements + blocks) // ranks
+        assert scattered == 4 * elements
+        assert sum(traffic.ideal.values()) < traffic.sent
 
 
 def zero_steps(stage, accumulation, whole_buckets):
