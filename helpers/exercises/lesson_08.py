@@ -30,6 +30,7 @@ def _helped(hints):
 COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter", "reduce_scatter_tensor")
 REDUCER_HINTS = {
     "expected a non-empty list of Tensors": "a bucket may hold nothing of an owner's: then there is nothing to send",
+    "doesn't match the broadcast shape": "a gradient across a partition boundary has two owners: cut it there",
     "The size of tensor a (": "place p of the flat tensor is `own[p - rank * S]`, and of a gradient `gradient[p - start]`",
 }
 

@@ -107,6 +107,66 @@ def train_each(configs):
     return {name: train(config) for name, config in configs.items()}
 
 
+def states_of(dtype, ledger):
+    """What a rank of ZeRO-2 by hand holds before its first step, in a namespace that lesson 08 calls a job.
+
+    Args:
+        dtype: of the model.
+        ledger: a `Ledger`, open; it watches the model and Adam, and knows the rest by category.
+
+    Returns:
+        A namespace: `model`, on the rank's device; `flat`, of shape (N * S,), of which its parameters are views; `master`, of shape (S,), fp32,
+        this rank's shard, and `adam`, its AdamW; `own`, of shape (S,), zeros in `dtype`, for the shard of the gradients; `buckets`, an empty
+        list, to note what was reduced; and `ledger`.
+    """
+    from types import SimpleNamespace
+
+    import deepspeed
+    import deepspeed.comm as comm
+    import torch
+
+    deepspeed.init_distributed()
+    model = models.build(models.GPT).to(deepspeed.get_accelerator().current_device_name(), dtype)
+    flat = flatten(list(model.parameters()), comm.get_world_size())
+    shard = flat.chunk(comm.get_world_size())[comm.get_rank()]
+    master, own = torch.nn.Parameter(shard.float().clone()), torch.zeros_like(shard)
+    adam = torch.optim.AdamW([master], lr=1e-3)
+    ledger.watch(model, adam)
+    ledger.label("master weights", master)
+    ledger.label("gradients", own)
+    return SimpleNamespace(model=model, flat=flat, master=master, adam=adam, own=own, buckets=[], ledger=ledger)
+
+
+def coalesced(config, micro_batches):
+    """The training by DeepSpeed where gradients stay on each rank until a step's last micro-batch (`engine.coalesce_grad_reduction`).
+
+    Args:
+        config: DeepSpeed's configuration, a dict, of one micro-batch in a step: the loop divides the loss.
+        micro_batches: in each step.
+
+    Returns:
+        {"losses": of this rank, "weights": a tensor, and of the last step "traffic": a `Traffic`, "held": a `Snapshot` before the reduction}.
+    """
+    import deepspeed
+
+    found = {"losses": []}
+    with Ledger() as ledger:
+        model = models.build(models.GPT)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        ledger.watch(engine)
+        for step in range(STEPS):
+            rows, losses = own_rows(step, engine.device), []
+            with Traffic() as found["traffic"]:
+                with engine.coalesce_grad_reduction():
+                    for micro_batch in zip(*(part.chunk(micro_batches) for part in rows)):
+                        losses.append(engine(*micro_batch) / micro_batches)
+                        engine.backward(losses[-1])
+                    found["held"] = ledger.snapshot("before the reduction")
+                engine.step()
+            found["losses"].append(sum(loss.item() for loss in losses))
+    return found | {"weights": weights_of(model)}
+
+
 def same_answer(reports, right, tolerance=1e-4):
     """A table's row on ranks' "losses" and "weights": their mean losses, whether all weights are equal, and whether all is one process's answer."""
     losses = [sum(step) / len(reports) for step in zip(*(report["losses"] for report in reports))]

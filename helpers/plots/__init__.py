@@ -11,7 +11,7 @@ from helpers.plots.schematics_memory import checkpointed_lifetimes, lifetimes, m
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
-from helpers.plots.schematics_zero import flat_buckets, flat_partition, zero_states
+from helpers.plots.schematics_zero import flat_buckets, flat_partition, reductions_in_a_step, zero_states
 from helpers.plots.schematics_zero_3 import gathered_layers, prefetching
 from helpers.plots.style import LOOK, Plot
 from helpers.plots.tables import Table, table
@@ -47,6 +47,7 @@ __all__ = [
     "rank_contents",
     "rank_grid",
     "ring",
+    "reductions_in_a_step",
     "roofline",
     "sharded_products",
     "share_bars",

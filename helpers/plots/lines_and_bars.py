@@ -51,8 +51,11 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=No
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
 
 
-def grouped_bars(groups, title, y):
-    """Numbers of one kind beside each other, without units of memory: {group: {bar: number}}, for instance a ratio predicted and measured."""
+def grouped_bars(groups, title, y, values=""):
+    """Numbers of one kind beside each other, without units of memory: {group: {bar: number}}, for instance a ratio predicted and measured.
+
+    With `values`, a format such as "%.1f", each bar's number stands above it.
+    """
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
     width = 0.8 / len(names)
     with matplotlib.style.context(STYLE):
@@ -60,7 +63,9 @@ def grouped_bars(groups, title, y):
         for index, name in enumerate(names):
             places = [place + (index - (len(names) - 1) / 2) * width for place, bars in enumerate(groups.values()) if name in bars]
             heights = [bars[name] for bars in groups.values() if name in bars]
-            axes.bar(places, heights, width=0.95 * width, color=LINES[index % len(LINES)], label=name)
+            bars = axes.bar(places, heights, width=0.95 * width, color=LINES[index % len(LINES)], label=name)
+            if values:
+                axes.bar_label(bars, fmt=values, fontsize=8)
         axes.set_xticks(range(len(groups)), list(groups), fontsize=9)
         axes.set(title=title, ylabel=y)
         axes.grid(False, axis="x")

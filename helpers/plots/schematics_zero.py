@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LOOK, PARTS, STYLE, Plot, new_figure
+from helpers.plots.timeline import timeline
 
 NAMES = {  # short enough to stand above their boxes
     "parameters": "param-\neters",
@@ -133,3 +134,23 @@ def flat_buckets(elements, part, buckets, title):
         axes.grid(False)
         axes.spines[:].set_visible(False)
     return Plot(figure, f"{title}. {'; '.join(said)}.")
+
+
+def reductions_in_a_step(plans, title, buckets=3):
+    """The plan of an optimizer step in which the work waits for every message: a row for each plan, in units of a bucket's backward pass.
+
+    Args:
+        plans: {row: for each micro-batch whether its gradients are reduced}.
+        title: what the figure shows.
+        buckets: gradients of a micro-batch fill so many, and each is reduced as soon as it is full.
+    """
+    rows = {}
+    for name, sends in plans.items():
+        boxes = []
+        for reduces in sends:
+            one_bucket = [("backward", "", 1.0), *[("reduce", "", 0.5)] * reduces]
+            boxes += [("forward", "forward", 1.5), *one_bucket * buckets]
+        boxes += [("optimizer", "", 0.5), ("all-gather", "", 1.0)]
+        ends = [sum(length for *_, length in boxes[:done]) for done in range(len(boxes) + 1)]
+        rows[name] = [(kind, label, start, end) for (kind, label, _), start, end in zip(boxes, ends, ends[1:])]
+    return timeline(rows, title, "units of time")

@@ -40,24 +40,26 @@ class ZeroPlan:
         size: the model's shape.
         cluster: a `Cluster`.
         stage: 0, 1 or 2.
-        checkpointed: whether each block keeps its input alone and is computed again.
+        checkpointed: the share of blocks, 0 to 1, that keep their input alone and are computed again; True and False are all and none.
         buckets: bytes of gradients on their way; twice the bucket with `overlap_comm`.
         reserve: bytes of a GPU for the CUDA context and the network.
 
     Raises:
-        ValueError: for another stage.
+        ValueError: for another stage, or a share that is none.
     """
 
     size: Size
     cluster: Cluster
     stage: int
-    checkpointed: bool = False
+    checkpointed: float = 0
     buckets: float = 0
     reserve: float = 3e9
 
     def __post_init__(self):
         if self.stage not in (0, 1, 2):
             raise ValueError(f"stage must be 0, 1 or 2, not {self.stage!r}: stage 3 sends parameters in each pass, which this plan does not count")
+        if not 0 <= self.checkpointed <= 1:
+            raise ValueError(f"checkpointed is a share of the blocks, 0 to 1, not {self.checkpointed!r}: divide a number of blocks by all blocks")
 
     @property
     def states(self) -> float:
@@ -72,8 +74,9 @@ class ZeroPlan:
     @property
     def each(self) -> float:
         """Bytes that one sequence needs at most: kept activations and the loss at its peak, which has the log-softmax a second time."""
-        kept = checkpointed_activation_bytes if self.checkpointed else gpt_activation_bytes
-        return kept(self.size, 1, self.size.context, BF16) + loss_peak_bytes(1, self.size.context, self.size.vocabulary)
+        every, least = (formula(self.size, 1, self.size.context, BF16) for formula in (gpt_activation_bytes, checkpointed_activation_bytes))
+        kept = every - self.checkpointed * (every - least)
+        return kept + loss_peak_bytes(1, self.size.context, self.size.vocabulary)
 
     @property
     def at_once(self) -> int:
@@ -88,9 +91,9 @@ class ZeroPlan:
                 all-reduced, 2 Psi; makes no difference at stage 0.
 
         Returns:
-            {"micro-batches": a power of two, as few as fit, "work": 6 Psi FLOPs per token, 8 if checkpointed, "messages": `zero_wire_bytes` over
-            the link, "nothing hidden": their sum, "hidden at best": the same where each reduction goes on behind the backward pass of its own
-            micro-batch, 2/3 of its work, 3/4 if checkpointed}; seconds but for the first.
+            {"micro-batches": a power of two, as few as fit, "work": 6 Psi FLOPs per token, 8 with all blocks checkpointed, "messages":
+            `zero_wire_bytes` over the link, "nothing hidden": their sum, "hidden at best": the same where each reduction goes on behind the backward
+            pass of its own micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}; seconds but for the first.
 
         Raises:
             ValueError: where not one sequence fits, or a GPU has no whole number of sequences.
@@ -102,8 +105,9 @@ class ZeroPlan:
         if rest or not own:
             raise ValueError(f"{tokens:,} tokens are no whole number of sequences of {self.size.context:,} on each of {gpus} GPUs")
         times = max(1, own // 2 ** (at_once.bit_length() - 1))
-        work = (8 if self.checkpointed else 6) * parameters * tokens / (gpus * self.cluster.rate)
-        backward = work / times * (3 / 4 if self.checkpointed else 2 / 3)
+        forwards = 1 + self.checkpointed  # passes of 2 Psi FLOPs per token; a backward pass has twice as many
+        work = (4 + 2 * forwards) * parameters * tokens / (gpus * self.cluster.rate)
+        backward = work / times * (4 + 2 * self.checkpointed) / (4 + 2 * forwards)
         sent = zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner) / self.cluster.link
         reduced = wire_bytes("reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus) / self.cluster.link
         hidden = (times if self.stage == 2 else 1) * min(reduced, backward)

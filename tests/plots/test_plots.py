@@ -48,6 +48,7 @@ FIGURES = {
     "logarithmic curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", log=True), "line ends at 4"),
     "traffic": (plots.byte_bars({"logged": {"all_reduce": 1000, "all_gather": 500}, "sent": 1700}, "Title"), "sent 1,700 bytes"),
     "ratios": (plots.grouped_bars({"all-\nreduce": {"predicted": 1.5, "sent": 1.5}}, "Title", "S"), "Title, S. all-reduce: predicted 1.50"),
+    "ratios with values": (plots.grouped_bars({"all": {"sent": 1.5}}, "Title", "S", values="%.1f"), "Title, S. all: sent 1.50."),
     "rank contents": (plots.rank_contents([[1, 2], [10, 20]], [[11, 22], None], "Title"), "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing"),
     "gathered over time": (
         plots.gathered_over_time({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
@@ -107,6 +108,10 @@ FIGURES = {
     "flat buckets": (
         plots.flat_buckets({"a": 3, "b": 6}, 5, {"bucket 1": ["b"], "bucket 2": ["a"]}, "Title"),
         "flat tensor: 5 elements of rank 0, 4 elements of rank 1; bucket 1: 2 elements of rank 0, 4 elements of rank 1; bucket 2: 3",
+    ),
+    "reductions in a step": (
+        plots.reductions_in_a_step({"late": (False, True), "early": (True, True)}, "Title"),
+        "Title, units of time. late: 13 until 12; early: 16 until 13.5.",
     ),
     "category over time": (
         plots.category_over_time({"a": History({"gradients": [0, 2, 8] * 9}, [(0, "x"), (13, "y")]), "b": History({"gradients": [4] * 20})}, "Title"),

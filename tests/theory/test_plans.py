@@ -21,6 +21,17 @@ def test_what_is_left_and_what_fits():
     assert plan(1, buckets=2e9, checkpointed=True).at_once == 5 and plan(2, buckets=2e9, checkpointed=True).at_once == 15
 
 
+def test_checkpointing_a_share_of_the_blocks():
+    """Of 40 blocks, 4 checkpointed: a tenth of what all of them free, and a tenth of the third that they compute more."""
+    none, some, every = (plan(1, buckets=0.2e9, checkpointed=share) for share in (0, 4 / 40, 1))
+    assert some.each == pytest.approx(none.each - (none.each - every.each) / 10)
+    assert none.at_once == some.at_once == 1 and every.at_once == 6
+    none, some, every = (one.step(2**21) for one in (none, some, every))
+    assert some["work"] == pytest.approx(none["work"] * (1 + 1 / 30))
+    assert every["work"] == pytest.approx(none["work"] * 4 / 3)
+    assert plan(2, checkpointed=True).step(2**21) == plan(2, checkpointed=1.0).step(2**21)
+
+
 @pytest.mark.parametrize("to_owner, reduced", [(False, 2), (True, 1)])
 def test_a_step_in_seconds(to_owner, reduced):
     """A checkpointed step of 2**21 tokens: 8 x 12.853e9 x 2**21 / 6.4e15 = 33.7 s; Psi elements over 25 GB/s are 0.964 s."""
@@ -48,3 +59,5 @@ def test_a_plan_that_does_not_fit_and_one_that_is_not_known():
         plan(2).step(2**21 + 1)
     with pytest.raises(ValueError, match="stage 3 sends parameters"):
         plan(3)
+    with pytest.raises(ValueError, match="a share of the blocks, 0 to 1, not 4"):
+        plan(1, checkpointed=4)
