@@ -107,18 +107,42 @@ def train_each(configs):
     return {name: train(config) for name, config in configs.items()}
 
 
-def states_of(dtype, ledger):
-    """What a rank of ZeRO-2 by hand holds before its first step, in a namespace that lesson 08 calls a job.
+def zero_2_by_hand(step, reduce_bucket, release_by_bucket, dtype, bucket_size=10_000):
+    """The training by lesson 08's own ZeRO-2, in a rank.
 
     Args:
+        step: function of the step's number and the *job* below, that makes one optimizer step; returns the loss.
+        reduce_bucket: function of a bucket and `job.own`, as the lesson has it.
+        release_by_bucket: function of parameters, bucket size and what reduces a bucket; what it returns is `job.flush`.
         dtype: of the model.
-        ledger: a `Ledger`, open; it watches the model and Adam, and knows the rest by category.
+        bucket_size: elements.
+
+    The job has `model`, on the rank's device; `flat`, of shape (N * S,), of which its parameters are views; `master`, of shape (S,), fp32, this
+    rank's shard, and `adam`, its AdamW; `own`, of shape (S,), zeros in `dtype`, for the shard of the gradients; `flush`; `buckets`, a list to
+    which {where a gradient begins: its elements} of each reduced bucket is appended, which a step may clear; and `ledger`.
 
     Returns:
-        A namespace: `model`, on the rank's device; `flat`, of shape (N * S,), of which its parameters are views; `master`, of shape (S,), fp32,
-        this rank's shard, and `adam`, its AdamW; `own`, of shape (S,), zeros in `dtype`, for the shard of the gradients; `buckets`, an empty
-        list, to note what was reduced; and `ledger`.
+        {"losses": of this rank, "weights": a tensor, and of the last step "traffic": a `Traffic`, "held": the job's `held` as the step left it,
+        "buckets": the job's, "history": the `History` of its passes and its update}.
     """
+    losses = []
+    with Ledger() as ledger:
+        job = _states_of(dtype, ledger)
+
+        def reduce(bucket):
+            job.buckets.append({start: len(gradient) for start, gradient in bucket.items()})
+            reduce_bucket(bucket, job.own)
+
+        job.flush = release_by_bucket(list(job.model.parameters()), bucket_size, reduce)
+        for number in range(STEPS):
+            with Traffic() as traffic:
+                losses.append(step(number, job))
+    found = {"losses": losses, "weights": weights_of(job.model), "traffic": traffic, "held": job.held, "buckets": job.buckets}
+    return found | {"history": ledger.history("start", "after step")}
+
+
+def _states_of(dtype, ledger):
+    """The job of `zero_2_by_hand` before its first step; `ledger` watches the model and Adam, and knows the rest by category."""
     from types import SimpleNamespace
 
     import deepspeed
@@ -134,7 +158,7 @@ def states_of(dtype, ledger):
     ledger.watch(model, adam)
     ledger.label("master weights", master)
     ledger.label("gradients", own)
-    return SimpleNamespace(model=model, flat=flat, master=master, adam=adam, own=own, buckets=[], ledger=ledger)
+    return SimpleNamespace(model=model, flat=flat, master=master, adam=adam, own=own, buckets=[], held=None, ledger=ledger)
 
 
 def coalesced(config, micro_batches):
