@@ -17,6 +17,18 @@ class CourseFault(Exception):
     """The course's own function failed in a check: no fault of the learner's."""
 
 
+@contextlib.contextmanager
+def helped(hints):
+    """Adds words to an error whose own say little: {a part of the error's message: what to think about}."""
+    try:
+        yield
+    except Exception as error:
+        words = next((words for part, words in hints.items() if part in str(error)), "")
+        if words:
+            error.args = (f"{str(error).rstrip('.')}; {words}",)
+        raise
+
+
 def run_patiently(function, ranks, arguments, patience=PATIENCE):
     """`launch` on the CPU.  Ranks that look hung on a busy machine get a second run with more time before that is believed."""
     from helpers.launcher.failures import RankError

@@ -7,12 +7,19 @@ import torch
 from torch import nn
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
+from helpers.exercises.in_ranks import helped
 from helpers.measure.ledger import Ledger
 
 __all__ = ["checkpoint", "guess", "largest_batch", "mixed_step", "seeded_checkpoint"]
 
 
 # -------------------------------------------------------------------------------------------------- a step in mixed precision
+
+
+STEP_HINTS = {  # what torch raises for likely slips: what to do
+    "a leaf Variable that requires grad": "copy the masters under `with torch.no_grad():`, since autograd must not see it",
+    "attempting to assign a gradient": "the optimizer works in fp32: give each master the gradient of its weight as `weight.grad.float()`",
+}
 
 
 def _three_steps(function, seed):
@@ -29,7 +36,8 @@ def _three_steps(function, seed):
             own = torch.randn(weight.shape).bfloat16().to(weight.dtype)
             weight.grad = own if weight.grad is None else weight.grad + own  # as a backward pass does
         given, kept = list(weights), list(masters)  # a function that puts new tensors into a list changes no model
-        function(given, kept, adam)
+        with helped(STEP_HINTS):
+            function(given, kept, adam)
         found[f"new tensors in the lists after step {step}"] = sum(a is not b for a, b in zip((*weights, *masters), (*given, *kept)))
         found[f"calls of optimizer.step() until step {step}"] = len(stepped)
         found[f"the dtypes of weights and masters after step {step}"] = [str(one.dtype) for one in (*weights, *masters)]

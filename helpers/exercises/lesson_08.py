@@ -8,21 +8,10 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
+from helpers.exercises.in_ranks import helped
 from helpers.measure.traffic import Traffic
 
 __all__ = ["guess", "micro_batch_size", "reduce_bucket", "release_by_bucket"]
-
-
-@contextmanager
-def _helped(hints):
-    """Adds words to an error whose own say little: {a part of the error's message: what to think about}."""
-    try:
-        yield
-    except Exception as error:
-        words = next((words for part, words in hints.items() if part in str(error)), "")
-        if words:
-            error.args = (f"{error}; {words}",)
-        raise
 
 
 # ------------------------------------------------------------------------------------------------------ a bucket, to its owners
@@ -117,7 +106,7 @@ def _reduced(function, seed):
             elements = sum(places.values())
             owners = {place // shard for start, count in places.items() for place in range(start, start + count)}
             when = f", {str(dtype).removeprefix('torch.')}, bucket {number}"
-            with _helped(REDUCER_HINTS):
+            with helped(REDUCER_HINTS):
                 calls, waited = _rehearsed(function, every[rank], own)
                 found[f"what the ranks call{when}"] = calls
                 found[f"every message with `async_op` is waited for{when}"] = waited
@@ -284,7 +273,7 @@ def _filled(function, seed):
     The last layer has 15 elements, which fill a bucket of 15 exactly.
     """
     found = {}
-    with _new_objects_only(), _helped(RELEASE_HINTS):
+    with _new_objects_only(), helped(RELEASE_HINTS):
         for size in (1, 15, 60 + seed % 20, 10**6):
             torch.manual_seed(seed)
             case = f", with buckets of {size:,} elements"

@@ -6,6 +6,8 @@ their answers can be compared with those of one process, whatever the number of 
 
 from __future__ import annotations
 
+import contextlib
+
 from helpers import corpus, models
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
@@ -56,6 +58,21 @@ def in_one_process(make):
         optimizer.step()
         optimizer.zero_grad()
     return {"losses": losses, "weights": weights_of(model)}
+
+
+def counted(make, steps=6, sequences=8, length=64):
+    """Steps with Adam, in a rank, of the model that `make()` returns: {"losses": of each, "flops": of the first one's two passes}."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, losses, counter = make(), [], FlopCounterMode(display=False)
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        with counter if step == 0 else contextlib.nullcontext():
+            losses.append(backward(model, corpus.batch(step, sequences, length)))
+        adam.step()
+        adam.zero_grad()
+    return {"losses": losses, "flops": counter.get_total_flops()}
 
 
 def one_step(engine, ledger, rows):

@@ -128,22 +128,23 @@ def category_over_time(histories, title, category="gradients"):
     Args:
         histories: {name: `helpers.measure.ledger.History`}.
         title: what the figure shows.
-        category: of the ledger.
+        category: of the ledger; None for all of them together.
     """
-    most = max(max(history.totals[category]) for history in histories.values())
+    held = {name: history.totals[category] if category else history.total for name, history in histories.items()}
+    most = max(max(values) for values in held.values())
     divisor, unit_name = unit(most)
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
         for (name, history), colour, dash in zip(histories.items(), LINES, ("-", "--", "-.", ":")):
             places, columns = phases(history)
-            axes.plot(places, [value / divisor for value in history.totals[category]], dash, color=colour, label=name, drawstyle="steps-post")
+            axes.plot(places, [value / divisor for value in held[name]], dash, color=colour, label=name, drawstyle="steps-post")
         top = 1.2 * most / divisor
         for start, end, name in columns:
             axes.axvline(start, color="black", linewidth=0.6, alpha=0.5)
             axes.annotate(name, ((start + end) / 2, top), ha="center", va="top", fontsize=9)
-        label = f"{unit_name} of {category} on this rank"
+        label = f"{unit_name} of {category or 'everything'} on this rank"
         axes.set(title=title, xlabel="allocations and releases, in order", ylabel=label, xlim=(0, len(columns)), ylim=(0, top))
         axes.set_xticks([])
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    said = "; ".join(f"{name} at most {amount(max(history.totals[category]))}" for name, history in histories.items())
-    return Plot(figure, f"{title}. {category.capitalize()} over time: {said}.")
+    said = "; ".join(f"{name} at most {amount(max(values))}" for name, values in held.items())
+    return Plot(figure, f"{title}. {(category or 'everything').capitalize()} over time: {said}.")

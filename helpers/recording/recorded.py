@@ -283,7 +283,8 @@ def predicted_peaks(run):
 def peak_rows(cases):
     """Of cases of `speed`, dictionaries of its arguments: {name: {moment: GB}} on rank 0, as rows of a table.
 
-    The moments are those of `predicted_peaks`, None where there is no such; "recorded" is the peak, "more" what it has beyond the largest moment.
+    The moments are those of `predicted_peaks`, None where there is no such (left out where no case has it); "recorded" is the peak, "more" what it
+    has beyond the largest moment.
     """
     rows = {}
     for case in cases:
@@ -294,7 +295,8 @@ def peak_rows(cases):
         name = f"{case['size'].removesuffix(', padded').replace('1.5B', 'XL')}, ZeRO-{case['stage']}, N = {case['ranks']}, "
         name += f"{case['micro_batches']} x {case['sequences']}" + ", checkpointed" * case["checkpointing"]
         rows[name] = {what: None if size is None else size / 1e9 for what, size in found.items()}
-    return rows
+    known = {what for row in rows.values() for what, size in row.items() if size is not None}
+    return {name: {what: size for what, size in row.items() if what in known} for name, row in rows.items()}
 
 
 def step_peak_clusters(found, rank=0):
@@ -330,3 +332,8 @@ def device_parts(run, rank=0, moment="between micro-batches"):
         "cached": noted["reserved"] - noted["allocated"],
         "outside the allocator": noted["used"] - noted["reserved"],
     }
+
+
+def beside_tensors(run, rank=0):
+    """Bytes of a rank's GPU that the driver had given away and that were neither tensors nor kept by torch for the next ones (`device_parts`)."""
+    return sum(size for part, size in device_parts(run, rank).items() if part not in ("tensors", "cached"))
