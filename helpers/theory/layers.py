@@ -280,6 +280,29 @@ def pass_peak_bytes(
     return moments
 
 
+def bytes_at_the_loss(
+    size: Size, batch: int, sequence: int, checkpointing: bool = False, accumulates: bool = False, device: str = "cuda"
+) -> dict[str, int]:
+    """What one rank holds at the loss of a micro-batch, trained with Adam in bf16 mixed precision; by category, in bytes.
+
+    Args:
+        accumulates: whether the gradients of a micro-batch before are there.
+
+    Returns: of P parameters 2 P, gradients 2 P or none, master weights 4 P and optimizer states 8 P (mixed precision as in Rajbhandari et al.,
+        arXiv 1910.02054, section 3.1); activations, with the log-softmax, as they are kept; "other": 8 for each logit, its gradient and that of
+        its log-softmax in fp32.
+    """
+    parameters, kept_by = gpt_parameters(size), checkpointed_activation_bytes if checkpointing else gpt_activation_bytes
+    return {
+        "parameters": 2 * parameters,
+        "gradients": 2 * parameters if accumulates else 0,
+        "master weights": 4 * parameters,
+        "optimizer states": 8 * parameters,
+        "activations": kept_by(size, batch, sequence, 2, device=device),
+        "other": 2 * FP32 * batch * sequence * size.vocabulary,
+    }
+
+
 def korthikanti_block_bytes(batch: int, sequence: int, width: int, heads: int) -> int:
     """A block as Megatron-LM trains it: fp16, dropout with masks of one byte, explicit softmax.
 

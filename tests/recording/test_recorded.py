@@ -261,6 +261,14 @@ def test_activations_are_those_predicted():
         assert run.reports[0]["kept"] == formula(run.size, 1, run.size.context, 2, device=run.device)
 
 
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_bytes_at_the_loss_are_those_of_the_exact_moment(micro_batches):
+    case = {"size": "1.5B, padded", "stage": 0, "sequences": 16, "micro_batches": micro_batches, "checkpointing": False, "change": ""}
+    run = recorded.runs("speed", **case)[0]
+    simple = theory.bytes_at_the_loss(run.size, 16, run.size.context, accumulates=micro_batches > 1)
+    assert recorded.predicted_peaks(run)["at the loss"] == sum(simple.values())
+
+
 ROTARY = 256  # bytes of ChatGLM's table of positions
 CASE = {
     kind: [count for _ in range(28) for count in counts]
