@@ -11,6 +11,7 @@ from pathlib import Path
 from helpers import theory
 from helpers.models import GPTSize
 from helpers.paths import RECORDED, WORK
+from helpers.theory import schedules
 from helpers.theory.step_time import BUSY
 
 STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
@@ -249,6 +250,40 @@ def timelines(run):
             counts[kind] += 1
         found.append(row)
     return found
+
+
+@dataclass(frozen=True)
+class PipelineWork:
+    """Parts of a recorded pipeline's step, the slowest rank's, median of the steps; means of the ranks.
+
+    Attributes:
+        share: in which a GPU runs anything but messages.
+        most: in which it could, since a stage has nothing to do in the gaps between its passes: one minus those gaps (the bubble, a neighbour
+            that takes longer, a message).
+    """
+
+    share: float
+    most: float
+
+    @property
+    def launch_bound(self):
+        """Whether GPUs work less than four fifths of what the gaps leave: they wait for their host, and nothing follows from the times."""
+        return self.share < BUSY * self.most
+
+
+def pipeline_work(run):
+    """The `PipelineWork` of a run of the experiment `pipeline`.
+
+    Raises:
+        ValueError: for a run of another experiment, or without a busy share (recorded on a CPU, or before there was one).
+    """
+    if run.experiment != "pipeline" or not all(report.get("busy") for report in run.reports):
+        raise ValueError(f"give a run of the experiment 'pipeline' on GPUs, recorded with its busy share, not {run.experiment!r}: {run.label}")
+    step = statistics.median(max(ranks) for ranks in zip(*(report["seconds"] for report in run.reports)))
+    passes = timelines(run)
+    span = max(row[-1][-1] for row in passes) - min(row[0][-2] for row in passes)
+    work = statistics.mean(report["busy"]["gpu"] - report["busy"]["exposed"] for report in run.reports)
+    return PipelineWork(share=work / step, most=1 - schedules.idle_fraction(passes) * span / 1e3 / step)
 
 
 def predicted_peaks(run):

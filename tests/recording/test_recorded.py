@@ -269,6 +269,25 @@ def test_bytes_at_the_loss_are_those_of_the_exact_moment(micro_batches):
     assert recorded.predicted_peaks(run)["at the loss"] == sum(simple.values())
 
 
+def test_a_pipelines_work_is_held_against_what_its_gaps_leave():
+    def run(work):
+        rows = [[["F", 0.0, 0.2], ["B", 0.4, 0.8]], [["F", 0.2, 0.3], ["B", 0.3, 0.4]]]
+        busy = {"kernels": 9, "gpu": work + 0.1, "messages": 0.1, "exposed": 0.1}
+        reports = tuple({"seconds": [0.9, 1.0, 1.1], "busy": busy, "timeline": row} for row in rows)
+        return replace(recorded.runs("pipeline", ranks=2)[0], reports=reports)
+
+    found = recorded.pipeline_work(run(0.4))
+    assert (found.share, found.most) == (pytest.approx(0.4), pytest.approx(0.6))  # of a second: gaps of 0.2 and 0.6
+    assert found.launch_bound and not recorded.pipeline_work(run(0.5)).launch_bound
+    with pytest.raises(ValueError, match="busy share"):
+        recorded.pipeline_work(recorded.runs("zero")[0])
+
+
+def test_of_the_recorded_pipelines_the_smaller_one_is_launch_bound():
+    bound = {run.arguments["size"]: recorded.pipeline_work(run).launch_bound for run in recorded.runs("pipeline", ranks=2)}
+    assert bound == {"1.5B": True, "7.5B": False}
+
+
 ROTARY = 256  # bytes of ChatGLM's table of positions
 CASE = {
     kind: [count for _ in range(28) for count in counts]
