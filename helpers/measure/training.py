@@ -6,6 +6,8 @@ their answers can be compared with those of one process, whatever the number of 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from helpers import corpus, models
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
@@ -14,11 +16,11 @@ SEQUENCES, LENGTH, STEPS = 8, 32, 3  # sequences of a step, over all ranks; toke
 MOMENTS = ("between micro-batches", "after backward", "after step")
 
 
-def own_rows(step, device):
-    """This rank's rows of a step's sequences: token ids and targets, each of shape (SEQUENCES / ranks, LENGTH)."""
+def own_rows(step, device, sequences=SEQUENCES):
+    """This rank's rows of a step's sequences: token ids and targets, each of shape (sequences / ranks, LENGTH)."""
     import deepspeed.comm as comm
 
-    return corpus.batch(step, SEQUENCES, LENGTH, comm.get_rank(), comm.get_world_size(), device)
+    return corpus.batch(step, sequences, LENGTH, comm.get_rank(), comm.get_world_size(), device)
 
 
 def backward(model, rows):
@@ -29,10 +31,16 @@ def backward(model, rows):
 
 
 def weights_of(model):
-    """All parameters in one fp32 tensor on the CPU, in the model's order."""
+    """All parameters in one fp32 tensor on the CPU, in the model's order.  Where ZeRO-3 has sharded them this is a collective: it gathers them."""
     import torch
 
-    return torch.cat([parameter.detach().float().flatten().cpu() for parameter in model.parameters()])
+    parameters, gathering = list(model.parameters()), nullcontext()
+    if any(hasattr(parameter, "ds_status") for parameter in parameters):
+        import deepspeed
+
+        gathering = deepspeed.zero.GatheredParameters(parameters)
+    with gathering:
+        return torch.cat([parameter.detach().float().flatten().cpu() for parameter in parameters])
 
 
 def flatten(parameters, ranks):
@@ -47,9 +55,10 @@ def flatten(parameters, ranks):
     return flat
 
 
-def in_one_process(make):
-    """The training without ranks, in fp32, with an optimizer from `make(parameters, lr=)`: {"losses", "weights"}, which others are held against."""
-    model, losses = models.build(models.GPT), []
+def in_one_process(make, model=models.GPT, size=models.TINY):
+    """The training without ranks, in fp32, of `model(size)`, with an optimizer from `make(parameters, lr=)`: {"losses", "weights"}, which others are
+    held against."""
+    model, losses = models.build(model, size), []
     optimizer = make(model.parameters(), lr=1e-3)
     for step in range(STEPS):
         losses.append(backward(model, corpus.batch(step, SEQUENCES, LENGTH)))
@@ -58,13 +67,18 @@ def in_one_process(make):
     return {"losses": losses, "weights": weights_of(model)}
 
 
-def one_step(engine, ledger, rows):
-    """A step of a DeepSpeed engine, in its micro-batches, with a snapshot at each of `MOMENTS` and before ("start"); the mean loss."""
+def one_step(engine, ledger, rows, after_forward=False):
+    """A step of a DeepSpeed engine, in its micro-batches, with a snapshot at each of `MOMENTS` and before ("start"); the mean loss.
+
+    With `after_forward` there is one between the last forward pass and its backward pass, too, whose peak is then of the backward pass alone.
+    """
     total, count = 0.0, engine.gradient_accumulation_steps()
     ledger.snapshot("start")
     for micro, (ids, targets) in enumerate(zip(*(part.chunk(count) for part in rows)), 1):
         ledger.mark("forward")
         loss = engine(ids, targets)
+        if after_forward and micro == count:
+            ledger.snapshot("after forward")
         ledger.mark("backward")
         engine.backward(loss)
         total += loss.item() / count
@@ -77,11 +91,14 @@ def one_step(engine, ledger, rows):
     return total
 
 
-def train(config):
+def train(config, size=models.TINY, checkpointing=False, after_forward=False):
     """The training by DeepSpeed, in a rank.
 
     Args:
-        config: DeepSpeed's configuration, a dict; its micro-batches must be of SEQUENCES / (ranks x accumulation) sequences.
+        config: DeepSpeed's configuration, a dict; where its micro-batches are of SEQUENCES / (ranks x accumulation) sequences, all train on the same.
+        size: a `GPTSize`.
+        checkpointing: whether blocks keep only their input and are computed again in the backward pass.
+        after_forward: whether there is a snapshot "after forward", of the last micro-batch.
 
     Returns:
         {"losses": of this rank, "weights": a tensor, and of the last step "traffic": a `Traffic`, "moments": {moment: `Snapshot`}, "history": the
@@ -91,20 +108,21 @@ def train(config):
 
     losses = []
     with Ledger() as ledger:
-        model = models.build(models.GPT)
+        model = models.build(models.GPT, size, checkpointing=checkpointing)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
         for step in range(STEPS):
             with Traffic() as traffic:
-                losses.append(one_step(engine, ledger, own_rows(step, engine.device)))
+                rows = own_rows(step, engine.device, engine.train_batch_size())
+                losses.append(one_step(engine, ledger, rows, after_forward))
     found = {"losses": losses, "weights": weights_of(model), "traffic": traffic}
     found["moments"] = {snapshot.moment: snapshot for snapshot in ledger.snapshots}
     return found | {"history": ledger.history("after backward", "after step"), "whole history": ledger.history("start", "after step")}
 
 
-def train_each(configs):
-    """{name: `train(config)`} of several configurations, one after the other in the same ranks."""
-    return {name: train(config) for name, config in configs.items()}
+def train_each(configs, **options):
+    """{name: `train(config, **options)`} of several configurations, one after the other in the same ranks."""
+    return {name: train(config, **options) for name, config in configs.items()}
 
 
 def zero_2_by_hand(step, reduce_bucket, release_by_bucket, dtype, bucket_size=10_000):
