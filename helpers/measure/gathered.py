@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from torch.utils._python_dispatch import TorchDispatchMode
+from helpers import models
+from helpers.measure.training import own_rows
 
 
 class GatheredWeights(TorchDispatchMode):
@@ -37,3 +39,20 @@ class GatheredWeights(TorchDispatchMode):
     def end(self, phase):
         """A phase of the step ends here; it began where the one before ended."""
         self.phases[phase] = self.operators - sum(self.phases.values())
+
+
+def gathered_in_a_step(config, size):
+    """The first step of a GPT by DeepSpeed's ZeRO-3, in a rank, with one micro-batch: {"gathered", "phases": forward, backward, step}, of
+    `GatheredWeights`."""
+    import deepspeed
+
+    model = models.build(models.GPT, size)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    with GatheredWeights(model) as watch:
+        loss = engine(*own_rows(0, engine.device, engine.train_batch_size()))
+        watch.end("forward")
+        engine.backward(loss)
+        watch.end("backward")
+        engine.step()
+        watch.end("step")
+    return {"gathered": watch.gathered, "phases": watch.phases}

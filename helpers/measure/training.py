@@ -8,12 +8,31 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import torch
 from helpers import corpus, models
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
 
 SEQUENCES, LENGTH, STEPS = 8, 32, 3  # sequences of a step, over all ranks; tokens of each; optimizer steps
 MOMENTS = ("between micro-batches", "after backward", "after step")
+
+
+class Untied(torch.nn.Module):
+    """A GPT whose layers share no parameter: embedding, blocks, and a head with a matrix of its own, each seeded by its place in `layers`.
+
+    From token ids and targets, each of shape (B, T), to the loss.
+    """
+
+    def __init__(self, size):
+        super().__init__()
+        made = []
+        for place, kind in enumerate((models.Embedding, *[models.Block] * size.layers, models.Head)):
+            torch.manual_seed(place)
+            made.append(kind(size))
+        self.layers = torch.nn.Sequential(*made)
+
+    def forward(self, ids_BT, targets_BT):
+        return models.next_token_loss(self.layers(ids_BT), targets_BT)
 
 
 def own_rows(step, device, sequences=SEQUENCES):
@@ -32,8 +51,6 @@ def backward(model, rows):
 
 def weights_of(model):
     """All parameters in one fp32 tensor on the CPU, in the model's order.  Where ZeRO-3 has sharded them this is a collective: it gathers them."""
-    import torch
-
     parameters, gathering = list(model.parameters()), nullcontext()
     if any(hasattr(parameter, "ds_status") for parameter in parameters):
         import deepspeed
@@ -45,8 +62,6 @@ def weights_of(model):
 
 def flatten(parameters, ranks):
     """One tensor of all parameters, padded so that the ranks can share it; the parameters become views of it (built in lesson 07)."""
-    import torch
-
     flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
     flat, offset = torch.nn.functional.pad(flat, (0, -len(flat) % ranks)), 0
     for parameter in parameters:
@@ -91,13 +106,14 @@ def one_step(engine, ledger, rows, after_forward=False):
     return total
 
 
-def train(config, size=models.TINY, checkpointing=False, after_forward=False):
+def train(config, size=models.TINY, checkpointing=False, after_forward=False, early=False):
     """The training by DeepSpeed, in a rank.
 
     Args:
         config: DeepSpeed's configuration, a dict; where its micro-batches are of SEQUENCES / (ranks x accumulation) sequences, all train on the same.
         size: a `GPTSize`.
         checkpointing: whether blocks keep only their input and are computed again in the backward pass.
+        early: whether a model for stage 3 is partitioned as it is built (lesson 10), and not only by `initialize`.
         after_forward: whether there is a snapshot "after forward", of the last micro-batch.
 
     Returns:
@@ -108,7 +124,7 @@ def train(config, size=models.TINY, checkpointing=False, after_forward=False):
 
     losses = []
     with Ledger() as ledger:
-        model = models.build(models.GPT, size, checkpointing=checkpointing)
+        model = models.build(models.GPT, size, checkpointing=checkpointing, config=config if early else None)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
         for step in range(STEPS):
