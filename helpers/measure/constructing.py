@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from helpers import models
 from helpers.measure.ledger import Ledger
+from helpers.measure.training import own_rows
 
 
 def construct(size, dtype="fp32", config=None):
@@ -55,3 +56,21 @@ def moved_by_initialize(config, size, early):
     finally:
         torch.nn.Module.to = original
     return "; ".join(calls) or "nothing"
+
+
+def beginning_of(model, config):
+    """How a causal language model of transformers begins that DeepSpeed trains by this configuration, in a rank.
+
+    Returns:
+        {"sharded parameters": how many had been sharded before `initialize`, "table's deviation": the standard deviation of its token table,
+        "first loss": of this rank's rows, in nats}.
+    """
+    import deepspeed
+
+    model.loss_type = "ForCausalLM"  # transformers cannot tell it from every class's name, and would say so
+    sharded = sum(hasattr(parameter, "ds_tensor") for parameter in model.parameters())
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    with deepspeed.zero.GatheredParameters(table := model.get_input_embeddings().weight):
+        spread = table.std().item()
+    ids, _ = own_rows(0, engine.device)
+    return {"sharded parameters": sharded, "table's deviation": spread, "first loss": engine(ids, labels=ids).loss.item()}
