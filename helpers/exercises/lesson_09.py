@@ -14,15 +14,14 @@ __all__ = ["guess", "sharded_backward", "stage_3_units", "zero_3_largest_model"]
 
 
 class _Sharded:
-    """A layer of which each rank keeps a shard, as the lesson makes it: `layer`, `shard`, `gather()`, `release()`."""
+    """A layer of which each rank keeps a shard, as the lesson makes it: `layer`, `shard`, `ranks`, `gather()`, `release()`, `flatten(tensors)`."""
 
     def __init__(self, layer):
         import deepspeed.comm as comm
 
-        flat = torch.cat([parameter.detach().flatten() for parameter in layer.parameters()])
-        flat = F.pad(flat, (0, -len(flat) % comm.get_world_size()))
         self.layer, self.shapes, self.gathers = layer, [parameter.shape for parameter in layer.parameters()], 0
-        self.shard = nn.Parameter(flat.chunk(comm.get_world_size())[comm.get_rank()].clone())
+        self.ranks = comm.get_world_size()
+        self.shard = nn.Parameter(self.flatten(layer.parameters()).chunk(self.ranks)[comm.get_rank()].detach().clone())
         self.before = self.shard.detach().clone()
         layer.register_forward_pre_hook(self.refuse_when_released)
         self.release()
@@ -46,6 +45,10 @@ class _Sharded:
         pieces = flat[: sum(shape.numel() for shape in self.shapes)].split([shape.numel() for shape in self.shapes])
         for parameter, shape, piece in zip(self.layer.parameters(), self.shapes, pieces):
             parameter.data = piece.view(shape)
+
+    def flatten(self, tensors):
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        return F.pad(flat, (0, -len(flat) % self.ranks))
 
     def release(self):
         for parameter in self.layer.parameters():
@@ -72,7 +75,8 @@ class _Operator(torch.autograd.Function):
             _add_words(error)
             raise
         if not isinstance(given, (tuple, list)) or len(given) != 2:
-            raise TypeError(f"sharded_backward must return two gradients, that of x and that of the shard, not {type(given).__name__}")
+            what = f"{len(given)} values" if isinstance(given, (tuple, list)) else type(given).__name__
+            raise TypeError(f"sharded_backward must return two gradients, that of x and that of the shard, not {what}")
         x_gradient, shard_gradient = given
         if not isinstance(shard_gradient, torch.Tensor):
             raise TypeError(f"the second that sharded_backward returns is the gradient of the shard, a tensor, not {type(shard_gradient).__name__}")
@@ -80,7 +84,10 @@ class _Operator(torch.autograd.Function):
             shape, due = tuple(shard_gradient.shape), tuple(context.sharded.shard.shape)
             if shard_gradient.shape == context.saved_tensors[0].shape:
                 raise ValueError(f"the second that you return has shape {shape}, that of x; the shard's is {due}: is it the other way round?")
-            raise ValueError(f"the gradient of the shard has shape {shape}, the shard {due}: reduce-scatter leaves each rank its own part")
+            raise ValueError(
+                f"the gradient of the shard has shape {shape}, the shard {due}: the shard was cut from one flat tensor of all parameters: put all "
+                "their gradients into one, by sharded.flatten(...); then reduce-scatter leaves each rank its own part"
+            )
         context.noted.append({"x": x_gradient if x_gradient is None else x_gradient.clone(), "shard": shard_gradient.clone()})
         return x_gradient, shard_gradient, None, None, None
 
@@ -90,7 +97,8 @@ WORDS = {
     "x.detach().requires_grad_(), and whatever you compute from y",
     "a second time": "x belongs to the layers before: detach() it, so that this backward pass ends at it",
     "of floating point": "token ids have no gradient: ask x.is_floating_point() first",
-    "outputShape[0] * worldSize": "pad the flat gradients to N times the elements of the shard",
+    "outputShape[0] * worldSize": "the gradients of all parameters, in one flat tensor, padded to N times the elements of the shard: "
+    "sharded.flatten(...) does it",
     "The size of tensor a (0)": "the gradients need the parameters: release them afterwards",
     "only for scalar outputs": "the layer's backward pass starts from y_gradient: y.backward(y_gradient)",
 }
@@ -173,6 +181,13 @@ def _back(
         mine = flat.chunk(ranks)[rank].clone()
         if reduces == "scatter":
             comm.reduce_scatter_tensor(mine, flat)
+        elif reduces == "each":
+            pieces = []
+            for parameter in sharded.layer.parameters():
+                padded = F.pad(parameter.grad.flatten(), (0, -parameter.numel() % ranks))
+                pieces.append(padded.new_empty(len(padded) // ranks))
+                comm.reduce_scatter_tensor(pieces[-1], padded)
+            mine = torch.cat(pieces)[: len(mine)]  # where it is longer, its shape is answered
         elif reduces == "all":
             comm.all_reduce(flat)
             mine = flat.chunk(ranks)[rank].clone()
@@ -204,6 +219,7 @@ sharded_backward = Build(
         "divide by the number of ranks, which is not always two": _back(divides="by two"),
         "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks": _back(reduces="nothing"),
         "that is a part of this rank's own gradient: reduce-scatter, then divide": _back(reduces="nothing", divides="never"),
+        "the shard was cut from one flat tensor of all parameters: put all their gradients into one, then reduce-scatter": _back(reduces="each"),
         "the layer's backward pass starts from `y_gradient`, not from ones": _back(follows=False),
         "x has no gradient here, so the layers before get none: x.detach().requires_grad_(), and return its .grad": _back(detaches=False),
         "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient": _back(of_x="divided"),

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from helpers.exercises.engine import Build, Exercise, RankExercise
 from helpers.exercises.guesses import guess
+from helpers.theory.construction import largest_built_in_parts
 
 __all__ = ["RunState", "change_a_weight", "constructor", "guess", "keep_shard", "largest_in_parts"]
 
@@ -59,14 +60,14 @@ def _sharded(function, seed):
     return found
 
 
-def _keep(broadcast=True, pad="end", which="own", clone=True, release="empty", own=True, shape="before", dtype=None, detach=True):
+def _keep(broadcast=True, pad="end", which="own", clone=True, release="empty", own=True, shape="before", dtype=None, detach=True, new=False):
     """A way to keep a shard that makes the mistake that is named; without one it is right."""
 
     def keep_shard(module):
         import deepspeed.comm as comm
 
         rank, ranks = comm.get_rank(), comm.get_world_size()
-        for parameter in module.parameters(recurse=not own):
+        for name, parameter in list(module.named_parameters(recurse=not own)):
             full = parameter.shape
             if broadcast:
                 comm.broadcast(parameter.data, 0)
@@ -93,7 +94,13 @@ def _keep(broadcast=True, pad="end", which="own", clone=True, release="empty", o
                 parameter.data = parameter.data.new_empty(0)
             elif release == "slice":
                 parameter.data = parameter.data.flatten()[:0]
+            elif release == "rows":
+                parameter.data = parameter.data[:0]
             parameter.full_shape = full if shape == "before" else parameter.shape
+            if new:
+                other = nn.Parameter(parameter.data)
+                other.shard, other.full_shape = parameter.shard, full
+                setattr(module, name, other)
 
     return keep_shard
 
@@ -106,6 +113,8 @@ keep_shard = Build(
         "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it": _keep(clone=False),
         "the parameter is still there in full: let its `.data` be an empty tensor": _keep(release="never"),
         "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor": _keep(release="slice"),
+        "a slice of no rows still keeps the whole tensor's memory alive, and its shape is not (0,): `.data.new_empty(0)`": _keep(release="rows"),
+        "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`": _keep(new=True),
         "without padding the last rank's shard is shorter, or there is none: pad with zeros to a multiple of N first": _keep(pad="never"),
         "without padding `chunk` makes fewer parts than there are ranks: pad with zeros to a multiple of N first": _keep(pad="chunked"),
         "rounded down, the last elements belong to nobody: round the shard's size up, and pad": _keep(pad="floor"),
@@ -303,6 +312,7 @@ def _resumed(kind, seed):
     except Exception:
         return found | {"the state can be written to a file": False}
     torch.manual_seed(seed % 10**6 + 1)  # another process, whose generator is elsewhere
+    kind(*_a_run(seed, rank)[2:]).state_dict()  # what is kept outside of the dict is not what it was
     kept.seek(0)
     read = torch.load(kept, weights_only=False)
     model, adam, schedule, batches = _a_run(seed, rank)
@@ -319,6 +329,7 @@ def _resumed(kind, seed):
 
 def _state(random="own", rates=True, position="kept"):
     """A class that makes the mistake that is named; without one it is right."""
+    outside = {}
 
     class RunState:
         def __init__(self, schedule, batches):
@@ -330,6 +341,7 @@ def _state(random="own", rates=True, position="kept"):
             numbers = torch.get_rng_state()
             if random == "rank 0's":
                 dist.broadcast(numbers, 0)
+            outside["random"] = numbers
             state = {"schedule": self.schedule.state_dict(), "position": self.batches.position, "random": numbers}
             return state | {"seed": torch.initial_seed()}
 
@@ -340,6 +352,8 @@ def _state(random="own", rates=True, position="kept"):
                 self.batches.position = state["position"] + {"kept": 0, "one too far": 1, "one too early": -1}[position]
             if random in ("own", "rank 0's"):
                 torch.set_rng_state(state["random"])
+            elif random == "outside":
+                torch.set_rng_state(outside["random"])
             elif random in ("seeded", "seeded as at first"):
                 torch.manual_seed(state["seed"] if random == "seeded as at first" else 0)
 
@@ -370,6 +384,7 @@ RunState = Build(
         "a seed begins a new series of numbers; the unbroken run is in the middle of one: keep the generator's state": _state(random="seeded"),
         "the first seed begins the series anew; the unbroken run is in the middle of it: keep the state": _state(random="seeded as at first"),
         "every rank's generator is elsewhere: each keeps its own state, not rank 0's": _state(random="rank 0's"),
+        "another process finds only what is in the dict: put the generator's state into it, not into a variable": _state(random="outside"),
         "position and schedule begin anew": _state(rates=False, position="forgotten"),
         "the schedule begins anew, and the random numbers are others": _state(random="forgotten", rates=False),
         "the data begin anew, and the random numbers are others": _state(random="forgotten", position="forgotten"),
@@ -383,21 +398,21 @@ RunState = Build(
 # ------------------------------------------------------------------------------------------------------------------- formulas
 
 largest_in_parts = Exercise(
-    reference=lambda memory, ranks, largest: (memory / 8 - 6 * largest) * ranks / 2,
-    cases=({"memory": 1e12, "ranks": 64, "largest": 6e8}, {"memory": 2e12, "ranks": 1024, "largest": 12e9}),
+    reference=largest_built_in_parts,
+    cases=({"memory": 1e11, "ranks": 64, "largest": 6e8}, {"memory": 2e11, "ranks": 1024, "largest": 12e9}),
     mistakes={
-        "every rank of the host has its own": lambda memory, ranks, largest: (memory - 6 * largest) * ranks / 2,
-        "each of the host's eight ranks makes the largest tensor, so it counts eight times": lambda memory, ranks, largest: (
-            (memory - 6 * largest) / 8 * ranks / 2
+        "that is what one GPU holds of it; the model has its shards on all ranks": lambda memory, ranks, largest: (memory - 6 * largest) / 2,
+        "parts are of the model in bf16": lambda memory, ranks, largest: (memory - 6 * largest) * ranks / 4,
+        "to build takes the parameters alone; sixteen bytes are what training holds": lambda memory, ranks, largest: (
+            (memory - 6 * largest) * ranks / 16
         ),
-        "that is what one GPU holds of it; the model has its shards on all ranks": lambda memory, ranks, largest: (memory / 8 - 6 * largest) / 2,
-        "parts are of the model in bf16": lambda memory, ranks, largest: (memory / 8 - 6 * largest) * ranks / 4,
-        "a matrix is made in fp32 and cast: six bytes for a moment": lambda memory, ranks, largest: (memory / 8 - 2 * largest) * ranks / 2,
-        "the matrix is beside the parts": lambda memory, ranks, largest: memory / 8 * ranks / 2,
-        "the model is sharded among all ranks, not only this host's": lambda memory, ranks, largest: (memory / 8 - 6 * largest) * 8 / 2,
-        "that is the model built in full on every rank of the host": lambda memory, ranks, largest: memory / 8 / 2,
+        "a matrix is made in fp32 and cast: six bytes for a moment": lambda memory, ranks, largest: (memory - 2 * largest) * ranks / 2,
+        "in fp32, and its cast in bf16 beside it: six bytes for a moment": lambda memory, ranks, largest: (memory - 4 * largest) * ranks / 2,
+        "for a moment the largest tensor is there in full beside the shards": lambda memory, ranks, largest: memory * ranks / 2,
+        "every rank makes the largest tensor, so each has so much less": lambda memory, ranks, largest: (memory * ranks - 6 * largest) / 2,
+        "that is the model built in full": lambda memory, ranks, largest: memory / 2,
     },
-    praise="a host holds the shards of its own eight ranks, and for a moment what each of them is about to cut up",
+    praise="a rank holds its shards of the model, and for a moment what it is about to cut up",
 )
 
 
@@ -405,7 +420,16 @@ def _part_of(values, rank, ranks):
     return values[rank * 8 // ranks : (rank + 1) * 8 // ranks]
 
 
-change_a_weight = RankExercise(
+class _WeightExercise(RankExercise):
+    def verdict(self, reports, given):
+        """As for any exercise, and a word where all ranks return small numbers as a layer draws them, which no one was given."""
+        words = super().verdict(reports, given)
+        drawn = all(isinstance(got, (list, tuple)) and got and all(0 < abs(value) < 1 for value in got) for got in reports)
+        built = "those are the values that the layer was built with: without `modifier_rank` what you write is dropped"
+        return f"{words}; {built}" if words and drawn else words
+
+
+change_a_weight = _WeightExercise(
     inputs=lambda ranks, random: [{"values": random.sample(range(1, 100), 8)} for _ in range(ranks)],
     expected=lambda rank, given: _part_of(given[0]["values"], rank, len(given)),
     mistakes={

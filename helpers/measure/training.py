@@ -6,8 +6,9 @@ their answers can be compared with those of one process, whatever the number of 
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import nullcontext
 
+import torch
 from helpers import corpus, models
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
@@ -16,11 +17,29 @@ SEQUENCES, LENGTH, STEPS = 8, 32, 3  # sequences of a step, over all ranks; toke
 MOMENTS = ("between micro-batches", "after backward", "after step")
 
 
-def own_rows(step, device):
-    """This rank's rows of a step's sequences: token ids and targets, each of shape (SEQUENCES / ranks, LENGTH)."""
+class Untied(torch.nn.Module):
+    """A GPT whose layers share no parameter: embedding, blocks, and a head with a matrix of its own, each seeded by its place in `layers`.
+
+    From token ids and targets, each of shape (B, T), to the loss.
+    """
+
+    def __init__(self, size):
+        super().__init__()
+        made = []
+        for place, kind in enumerate((models.Embedding, *[models.Block] * size.layers, models.Head)):
+            torch.manual_seed(place)
+            made.append(kind(size))
+        self.layers = torch.nn.Sequential(*made)
+
+    def forward(self, ids_BT, targets_BT):
+        return models.next_token_loss(self.layers(ids_BT), targets_BT)
+
+
+def own_rows(step, device, sequences=SEQUENCES):
+    """This rank's rows of a step's sequences: token ids and targets, each of shape (sequences / ranks, LENGTH)."""
     import deepspeed.comm as comm
 
-    return corpus.batch(step, SEQUENCES, LENGTH, comm.get_rank(), comm.get_world_size(), device)
+    return corpus.batch(step, sequences, LENGTH, comm.get_rank(), comm.get_world_size(), device)
 
 
 def backward(model, rows):
@@ -31,16 +50,18 @@ def backward(model, rows):
 
 
 def weights_of(model):
-    """All parameters in one fp32 tensor on the CPU, in the model's order."""
-    import torch
+    """All parameters in one fp32 tensor on the CPU, in the model's order.  Where ZeRO-3 has sharded them this is a collective: it gathers them."""
+    parameters, gathering = list(model.parameters()), nullcontext()
+    if any(hasattr(parameter, "ds_status") for parameter in parameters):
+        import deepspeed
 
-    return torch.cat([parameter.detach().float().flatten().cpu() for parameter in model.parameters()])
+        gathering = deepspeed.zero.GatheredParameters(parameters)
+    with gathering:
+        return torch.cat([parameter.detach().float().flatten().cpu() for parameter in parameters])
 
 
 def flatten(parameters, ranks):
     """One tensor of all parameters, padded so that the ranks can share it; the parameters become views of it (built in lesson 07)."""
-    import torch
-
     flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
     flat, offset = torch.nn.functional.pad(flat, (0, -len(flat) % ranks)), 0
     for parameter in parameters:
@@ -49,9 +70,10 @@ def flatten(parameters, ranks):
     return flat
 
 
-def in_one_process(make):
-    """The training without ranks, in fp32, with an optimizer from `make(parameters, lr=)`: {"losses", "weights"}, which others are held against."""
-    model, losses = models.build(models.GPT), []
+def in_one_process(make, model=models.GPT, size=models.TINY):
+    """The training without ranks, in fp32, of `model(size)`, with an optimizer from `make(parameters, lr=)`: {"losses", "weights"}, which others are
+    held against."""
+    model, losses = models.build(model, size), []
     optimizer = make(model.parameters(), lr=1e-3)
     for step in range(STEPS):
         losses.append(backward(model, corpus.batch(step, SEQUENCES, LENGTH)))
@@ -62,26 +84,30 @@ def in_one_process(make):
 
 def counted(make, steps=6, sequences=8, length=64):
     """Steps with Adam, in a rank, of the model that `make()` returns: {"losses": of each, "flops": of the first one's two passes}."""
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     model, losses, counter = make(), [], FlopCounterMode(display=False)
     adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(steps):
-        with counter if step == 0 else contextlib.nullcontext():
+        with counter if step == 0 else nullcontext():
             losses.append(backward(model, corpus.batch(step, sequences, length)))
         adam.step()
         adam.zero_grad()
     return {"losses": losses, "flops": counter.get_total_flops()}
 
 
-def one_step(engine, ledger, rows):
-    """A step of a DeepSpeed engine, in its micro-batches, with a snapshot at each of `MOMENTS` and before ("start"); the mean loss."""
+def one_step(engine, ledger, rows, after_forward=False):
+    """A step of a DeepSpeed engine, in its micro-batches, with a snapshot at each of `MOMENTS` and before ("start"); the mean loss.
+
+    With `after_forward` there is one between the last forward pass and its backward pass, too, whose peak is then of the backward pass alone.
+    """
     total, count = 0.0, engine.gradient_accumulation_steps()
     ledger.snapshot("start")
     for micro, (ids, targets) in enumerate(zip(*(part.chunk(count) for part in rows)), 1):
         ledger.mark("forward")
         loss = engine(ids, targets)
+        if after_forward and micro == count:
+            ledger.snapshot("after forward")
         ledger.mark("backward")
         engine.backward(loss)
         total += loss.item() / count
@@ -94,11 +120,15 @@ def one_step(engine, ledger, rows):
     return total
 
 
-def train(config):
+def train(config, size=models.TINY, checkpointing=False, after_forward=False, early=False):
     """The training by DeepSpeed, in a rank.
 
     Args:
-        config: DeepSpeed's configuration, a dict; its micro-batches must be of SEQUENCES / (ranks x accumulation) sequences.
+        config: DeepSpeed's configuration, a dict; where its micro-batches are of SEQUENCES / (ranks x accumulation) sequences, all train on the same.
+        size: a `GPTSize`.
+        checkpointing: whether blocks keep only their input and are computed again in the backward pass.
+        early: whether a model for stage 3 is partitioned as it is built (lesson 10), and not only by `initialize`.
+        after_forward: whether there is a snapshot "after forward", of the last micro-batch.
 
     Returns:
         {"losses": of this rank, "weights": a tensor, and of the last step "traffic": a `Traffic`, "moments": {moment: `Snapshot`}, "history": the
@@ -108,20 +138,21 @@ def train(config):
 
     losses = []
     with Ledger() as ledger:
-        model = models.build(models.GPT)
+        model = models.build(models.GPT, size, checkpointing=checkpointing, config=config if early else None)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
         for step in range(STEPS):
             with Traffic() as traffic:
-                losses.append(one_step(engine, ledger, own_rows(step, engine.device)))
+                rows = own_rows(step, engine.device, engine.train_batch_size())
+                losses.append(one_step(engine, ledger, rows, after_forward))
     found = {"losses": losses, "weights": weights_of(model), "traffic": traffic}
     found["moments"] = {snapshot.moment: snapshot for snapshot in ledger.snapshots}
     return found | {"history": ledger.history("after backward", "after step"), "whole history": ledger.history("start", "after step")}
 
 
-def train_each(configs):
-    """{name: `train(config)`} of several configurations, one after the other in the same ranks."""
-    return {name: train(config) for name, config in configs.items()}
+def train_each(configs, **options):
+    """{name: `train(config, **options)`} of several configurations, one after the other in the same ranks."""
+    return {name: train(config, **options) for name, config in configs.items()}
 
 
 def zero_2_by_hand(step, reduce_bucket, release_by_bucket, dtype, bucket_size=10_000):
@@ -164,7 +195,6 @@ def _states_of(dtype, ledger):
 
     import deepspeed
     import deepspeed.comm as comm
-    import torch
 
     deepspeed.init_distributed()
     model = models.build(models.GPT).to(deepspeed.get_accelerator().current_device_name(), dtype)

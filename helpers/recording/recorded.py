@@ -215,6 +215,14 @@ def step_time(found):
     )
 
 
+def message_seconds(found):
+    """Seconds of a step in which a message was under way, on each rank of each start of a case of `speed`, fewest first.
+
+    A collective that waits for another rank looks like one that sends, so bytes / seconds is a lower bound of the link's rate, in each of them.
+    """
+    return sorted(report["busy"]["messages"] for run in found for report in run.reports)
+
+
 def machine(ranks):
     """The constants of the machine that `speed` was recorded on, measured while so many ranks did at once: `theory.MachineConstants` of rank 0."""
     return theory.MachineConstants.from_dict(runs("constants", ranks=ranks)[0].reports[0])

@@ -17,7 +17,7 @@ from helpers.theory.communication import (
     wire_bytes,
     zero_wire_bytes,
 )
-from helpers.theory.construction import construction_peak_bytes
+from helpers.theory.construction import construction_peak_bytes, largest_built_in_parts
 from helpers.theory.fine_tuning import (
     disk_bytes,
     fine_tuning_bytes,
@@ -75,7 +75,7 @@ from helpers.theory.pipeline import (
     pipeline_wire_bytes,
     zero_bubble_fraction,
 )
-from helpers.theory.plans import Cluster, ZeroPlan
+from helpers.theory.plans import Cluster, ZeroPlan, zero_3_passes
 from helpers.theory.roofline import (
     MachineConstants,
     arithmetic_intensity,
@@ -153,6 +153,7 @@ __all__ = [
     "hiding_bandwidth",
     "ideal_bytes",
     "korthikanti_block_bytes",
+    "largest_built_in_parts",
     "llama_activation_bytes",
     "llama_wire_bytes",
     "lora_activation_bytes",
@@ -198,6 +199,7 @@ __all__ = [
     "ulysses_wire_bytes",
     "worst_moment_bytes",
     "wire_bytes",
+    "zero_3_passes",
     "zero_bubble_fraction",
     "zero_wire_bytes",
 ]

@@ -40,3 +40,22 @@ def construction_peak_bytes(modules: Sequence[Sequence[int]], ranks: int = 1, dt
             peak = max(peak, held + shard)
             held += shard - element_bytes * elements
     return peak
+
+
+def largest_built_in_parts(memory: float, ranks: int, largest: float) -> float:
+    """Parameters of the largest model that ranks can build in parts, under `zero.Init` in bf16.
+
+    Each holds 2 bytes of its 1/N of the model, and for a moment 6 bytes per element of the largest tensor: in fp32, with its cast beside it
+    (`construction_peak_bytes` is exact).
+
+    Args:
+        memory: bytes of one rank.
+        ranks: N.
+        largest: elements of the largest tensor.
+
+    Raises:
+        ValueError: where the largest tensor alone does not fit.
+    """
+    if memory <= 6 * largest:
+        raise ValueError(f"the largest tensor alone needs 6 x {largest:,.0f} bytes for a moment, and a rank has {memory:,.0f}")
+    return (memory - 6 * largest) * ranks / 2

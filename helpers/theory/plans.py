@@ -112,3 +112,35 @@ class ZeroPlan:
         reduced = wire_bytes("reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus) / self.cluster.link
         hidden = (times if self.stage == 2 else 1) * min(reduced, backward)
         return {"micro-batches": times, "work": work, "messages": sent, "nothing hidden": work + sent, "hidden at best": work + sent - hidden}
+
+
+def zero_3_passes(parameters, gpus, rate, tokens, micro_batches, checkpointed=False, regathered=False, hpz=False):
+    """The passes of a step of ZeRO-3 in bf16 on one GPU, in order: [(seconds of work, bytes that it sends over the slowest link), ...].
+
+    A forward pass gathers Psi elements during 2 Psi FLOPs per token, a backward pass gathers Psi and reduces Psi (the ZeRO paper, section 7.2.2)
+    during 4 Psi, with checkpointing 6 Psi.  Gathering ahead goes on within a micro-batch and not into the next, so a step takes at best the sum of
+    max(work, bytes / link) over its passes.
+
+    Args:
+        parameters: Psi.
+        gpus: N.
+        rate: FLOPs per second of each.
+        tokens: of a step, on each.
+        micro_batches: of a step, all alike.
+        checkpointed: whether blocks are computed again.
+        regathered: with checkpointing, whether a block is gathered once for its recomputation and once more for its backward pass.
+        hpz: whether each host keeps a second copy of the parameters until the step (ZeRO++, arXiv 2306.10209, section 3): then only the first
+            forward pass gathers over the link.
+
+    Raises:
+        ValueError: where something is gathered again without checkpointing, or from a copy beside the link.
+    """
+    if regathered and (hpz or not checkpointed):
+        raise ValueError("a block is gathered a third time only with checkpointing, and without hpz's copy")
+    forward = 2 * parameters * tokens / micro_batches / rate
+    unit = wire_bytes("all_gather", BF16 * parameters, gpus)
+    found = []
+    for micro_batch in range(micro_batches):
+        found.append((forward, 0 if hpz and micro_batch else unit))
+        found.append(((3 if checkpointed else 2) * forward, (1 if hpz else 3 if regathered else 2) * unit))
+    return found

@@ -39,9 +39,18 @@ def slipped(slip):
             parameter.grad = None
         if slip == "all of it":
             return x_gradient, flat
+        if slip == "each by itself":
+            ranks, pieces = comm.get_world_size(), []
+            for gradient in gradients:
+                padded = torch.nn.functional.pad(gradient.flatten(), (0, -gradient.numel() % ranks))
+                pieces.append(padded.new_empty(len(padded) // ranks))
+                comm.reduce_scatter_tensor(pieces[-1], padded)
+            return x_gradient, torch.cat(pieces) / ranks
         comm.reduce_scatter_tensor(mine, flat)
         if slip == "swapped":
             return (mine / comm.get_world_size(), x_gradient) if x.is_floating_point() else (x_gradient, mine / comm.get_world_size())
+        if slip == "three":
+            return x_gradient, mine / comm.get_world_size(), None
         return mine if slip == "one" else (x_gradient, None if slip == "nothing" else mine / comm.get_world_size())
 
     return sharded_backward
@@ -58,8 +67,10 @@ def slipped(slip):
         "ids": "token ids have no gradient",
         "released early": "release them afterwards",
         "from ones": "starts from y_gradient",
-        "not padded": "pad the flat gradients to N times the elements of the shard",
-        "one": "must return two gradients",
+        "not padded": "padded to N times the elements of the shard",
+        "one": "must return two gradients, that of x and that of the shard, not Tensor",
+        "three": "must return two gradients, that of x and that of the shard, not 3 values",
+        "each by itself": "the shard was cut from one flat tensor of all parameters",
         "nothing": "is the gradient of the shard, a tensor, not NoneType",
         "all of it": "reduce-scatter leaves each rank its own part",
     }.items(),

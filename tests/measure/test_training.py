@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from helpers import launch, models
 from helpers.measure import training
+from helpers.measure.gathered import GatheredWeights
 
 RIGHT = {"losses": [2.0, 1.0], "weights": torch.tensor([1.0, 2.0])}
 
@@ -36,3 +38,24 @@ def test_flattened_parameters_are_views_of_one_padded_tensor():
     assert len(flat) == 9 and torch.equal(flat[:8], before)
     flat[7] = 5.0
     assert layer.bias[1] == 5.0
+
+
+@pytest.mark.ranks
+def test_what_zero_3_has_sharded_is_trained_as_in_one_process():
+    small = models.GPTSize(layers=1, width=16, heads=2, vocabulary=256)
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_clipping": 0.0,
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+    }
+    config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
+    arguments = {"config": config, "size": small, "checkpointing": True, "after_forward": True}
+    reports = launch(training.train, ranks=2, arguments=arguments, device="cpu")
+    right = training.in_one_process(torch.optim.AdamW, models.GPT, small)
+    assert list(training.same_answer(reports, right).values())[1:] == ["yes", "yes"]
+    assert set(reports[0]["moments"]) == {"start", "after forward", "after backward", "after step"}
+
+
+def test_only_a_sharded_model_is_watched():
+    with pytest.raises(ValueError, match="not sharded"):
+        GatheredWeights(torch.nn.Linear(2, 2))

@@ -78,3 +78,12 @@ def spread(shape, stage):
 def test_their_weights_are_initialised_as_transformers_does(name):
     for stage in (0, 3):
         assert all(abs(one - 0.02) < 0.002 for one in launch(spread, ranks=2, arguments={"shape": SHAPES[name], "stage": stage}, device="cpu"))
+
+
+def test_the_largest_model_built_in_parts_is_where_the_exact_peak_meets_the_memory():
+    modules = models.module_sizes(models.GPT3)
+    largest, count = max(map(max, modules)), theory.gpt_parameters(models.GPT3)
+    memory = theory.construction_peak_bytes(modules, 64, "bf16")
+    assert abs(theory.largest_built_in_parts(memory, 64, largest) / count - 1) < 0.05
+    with pytest.raises(ValueError, match="largest tensor alone"):
+        theory.largest_built_in_parts(6 * largest, 64, largest)

@@ -1,0 +1,26 @@
+"""Building a model in ranks: what is held, and what `initialize` moves to the training device in one piece."""
+
+import pytest
+from helpers import launch, models, theory
+from helpers.measure.constructing import construct, moved_by_initialize
+
+pytestmark = pytest.mark.ranks
+
+SIZE = models.GPTSize(width=32, layers=1, heads=2)
+STAGE_3 = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
+
+
+@pytest.mark.parametrize(("arguments", "ranks"), [({"dtype": "bf16"}, 1), ({"config": STAGE_3}, 2)], ids=["in full", "in parts"])
+def test_what_is_held_when_a_model_is_built(arguments, ranks):
+    reports = launch(construct, ranks=2, arguments={"size": SIZE, **arguments}, device="cpu")
+    assert [report["held"] for report in reports] == [2 * theory.gpt_parameters(SIZE) // ranks] * 2
+    assert all(report["peak"] >= report["held"] for report in reports)
+
+
+def test_initialize_moves_a_model_in_full_that_was_built_in_full():
+    config = STAGE_3 | {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
+    moved = {}
+    for early in (False, True):
+        arguments = {"config": config, "size": SIZE, "early": early}
+        moved[early] = set(launch(moved_by_initialize, ranks=2, arguments=arguments, device="cpu"))
+    assert moved == {False: {f"{theory.gpt_parameters(SIZE):,} elements in torch.bfloat16"}, True: {"nothing"}}
