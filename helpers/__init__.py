@@ -2,9 +2,9 @@
 
     from helpers import launch, Ledger, Traffic, corpus, models, plots, theory
 
-Rooms: `launcher` starts ranks, `measure` counts what they hold and send and when, `theory` predicts it, `models` and `corpus` are what is trained,
-`plots` draws, `exercises` judges, `lesson` keeps the learner's copies, `recording` runs and reads experiments at real sizes,
-`rehearsal` runs one rank of any number without memory.
+Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure` counts what they hold and send and when, `theory` predicts it,
+`models` and `corpus` are what is trained, `plots` draws, `exercises` judges, `lesson` keeps the learner's copies, `recording` runs and reads
+experiments at real sizes, `rehearsal` runs one rank of any number without memory.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
@@ -15,6 +15,7 @@ import importlib
 LAZY = {  # a name that is not a module of this package: the module that has it
     "Clock": "helpers.measure.clock",
     "Ledger": "helpers.measure.ledger",
+    "Machines": "helpers.machines.machines",
     "SavedActivations": "helpers.measure.saved",
     "Traffic": "helpers.measure.traffic",
     "expected_error": "helpers.lesson.errors",
@@ -26,6 +27,7 @@ MODULES = {name: f"helpers.{name}" for name in ("corpus", "models", "plots", "th
 __all__ = [
     "Clock",
     "Ledger",
+    "Machines",
     "SavedActivations",
     "Traffic",
     "corpus",

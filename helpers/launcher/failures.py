@@ -22,7 +22,7 @@ LOST = re.compile(
 )
 VARIES = (
     (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at 0x..."),
-    (re.compile(r"(127\.0\.0\.1|localhost|\[?::1\]?)(\W{1,3})\d{1,5}\b"), r"\1\2..."),
+    (re.compile(r"(127\.0\.0\.1|10\.77\.0\.\d+|localhost|\[?::1\]?)(\W{1,3})\d{1,5}\b"), r"\1\2..."),
     (re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "cell"),
 )
 HINTS = (
@@ -60,6 +60,7 @@ class Outcome:
     rank: int
     at_work: bool = False  # whether it has begun its function
     report: dict | None = None  # {"value": ...} or {"error": ...}
+    machine: int | None = None  # where it runs; None for this machine
     status: int | None = None  # exit status, negative for a signal; None while it runs
     ended_at: float | None = None  # seconds, of `time.monotonic()`, which all processes of a machine share: when its end was noted
     output: bytearray = field(default_factory=bytearray)
@@ -147,10 +148,16 @@ def waiting_in(frames):
     return None
 
 
-def names(outcomes):
+def numbered(word, numbers):
     """'rank 1' or 'ranks 0, 2, 3'."""
-    numbers = ", ".join(str(outcome.rank) for outcome in outcomes)
-    return f"rank{'s' if len(outcomes) > 1 else ''} {numbers}"
+    return f"{word}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def names(outcomes, of=None):
+    """'rank 1', 'ranks 0, 2, 3' or, where there are machines, 'rank 3 of 4 on machine 1', of so many ranks."""
+    machines = sorted({outcome.machine for outcome in outcomes} - {None})
+    said = numbered("rank", [outcome.rank for outcome in outcomes]) + (f" of {of}" if of else "")
+    return f"{said} on {numbered('machine', machines)}" if machines else said
 
 
 def exit_words(status, out_of_memory):
@@ -200,8 +207,8 @@ def first_to_fail(failed):
     return next(outcome for outcome in failed if outcome.fault == first.fault)
 
 
-def failure(outcomes, out_of_memory=False):
-    """The error of a job in which a rank failed."""
+def failure(outcomes, out_of_memory=False, remarks=()):
+    """The error of a job in which a rank failed; `remarks` are lines about where it ran."""
     guilty = first_to_fail([outcome for outcome in outcomes if outcome.failed])
     told = ""
     if guilty.error:
@@ -212,12 +219,12 @@ def failure(outcomes, out_of_memory=False):
         first = exit_words(guilty.status, out_of_memory)
         lines = short_traceback(guilty.where()) + (last_words(guilty) if guilty.status and guilty.status > 0 else [])
         told = guilty.text
-    message = "\n".join([f"rank {guilty.rank} of {len(outcomes)} {first}", *lines, *hint(f"{first}\n{told}")])
+    message = "\n".join([f"{names([guilty], len(outcomes))} {first}", *lines, *remarks, *([] if remarks else hint(f"{first}\n{told}"))])
     return RankError(steady(message), guilty.rank, [outcome.text for outcome in outcomes])
 
 
-def hang(outcomes, timeout):
-    """The error of a job that was still running at its deadline, from the stacks that its ranks gave."""
+def hang(outcomes, timeout, remarks=()):
+    """The error of a job that was still running at its deadline, from the stacks that its ranks gave; `remarks` are lines about where it ran."""
     running = [outcome for outcome in outcomes if outcome.report is None]
     finished = [outcome for outcome in outcomes if outcome.report is not None]
     waits = {outcome.rank: waiting_in(outcome.where()) for outcome in running}
@@ -239,9 +246,9 @@ def hang(outcomes, timeout):
     lines = []
     for outcome in outcomes:
         if outcome.report is not None:
-            lines.append(f"  rank {outcome.rank}: had returned")
+            lines.append(f"  {names([outcome])}: had returned")
         else:
             stack = short_traceback(outcome.where()) or ["  no Python stack was given"]
-            lines += [f"  rank {outcome.rank}:", *(f"  {line}" for line in stack)]
-    message = "\n".join([f"{names(guilty)} of {len(outcomes)} {said}", *lines])
+            lines += [f"  {names([outcome])}:", *(f"  {line}" for line in stack)]
+    message = "\n".join([f"{names(guilty, len(outcomes))} {said}", *remarks, *lines])
     return RankError(message, guilty[0].rank, [outcome.text for outcome in outcomes])

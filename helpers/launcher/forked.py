@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from helpers.launcher.environment import environment, server_environment
@@ -181,13 +182,49 @@ def forget_forkserver(device):
     _forkservers.pop(device).close()
 
 
+@dataclass
+class Doors:
+    """Of a job to where its ranks run.
+
+    Attributes:
+        listener: the socket on which rank 0 serves the rendezvous store.
+        of: for each rank the places in `descriptors` of the namespaces that it enters, in this order.
+        descriptors: open files that travel to the forkserver.
+        kept: {variable: the place of a descriptor that every rank keeps and finds the number of in its environment}.
+    """
+
+    listener: socket.socket
+    of: list[list[int]]
+    descriptors: list[int] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
+
+
+class Here:
+    """All ranks on this machine, talking on loopback."""
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+
+    def doors(self, opened):
+        return Doors(opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)), [[]] * self.ranks)
+
+    def variables(self):
+        return {}
+
+    def variables_of(self, rank):
+        return {"LOCAL_RANK": str(rank)}
+
+
 class ForkedJob:
-    """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is guessed."""
+    """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is guessed.
+
+    `place` puts them on machines (`helpers.machines.machines.Placement`): it gives the socket, the ways in, and the variables of each rank.
+    """
 
     source = command = file = None
 
-    def __init__(self, payload, ranks, device):
-        self.payload, self.ranks, self.device = payload, ranks, device
+    def __init__(self, payload, ranks, device, place=None):
+        self.payload, self.ranks, self.device, self.place = payload, ranks, device, place or Here(ranks)
         self.pipes = []
 
     def prepare(self, progress):
@@ -203,9 +240,9 @@ class ForkedJob:
     def start(self):
         self.source = self.server.socket  # from here on there may be ranks
         with ExitStack() as opened:
-            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks))
+            doors = self.place.doors(opened)
             writers = self.open_pipes(opened)
-            self.send_work(listener, writers)
+            self.send_work(doors, writers)
 
     def open_pipes(self, opened):
         """Pipes for every rank: their write ends, which close with `opened`.  The read ends are closed when they are drained."""
@@ -220,20 +257,23 @@ class ForkedJob:
                 writers.append(writer)
         return writers
 
-    def send_work(self, listener, writers):
+    def send_work(self, doors, writers):
         """Ask the forkserver for the ranks."""
-        variables = environment(self.device, self.ranks, listener.getsockname()[1])
+        variables = environment(self.device, self.ranks, doors.listener.getsockname()[1]) | self.place.variables()
         variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 serves the store itself
         message = {
             "ranks": self.ranks,
             "environment": variables,
+            "own": [self.place.variables_of(rank) for rank in range(self.ranks)],
+            "doors": doors.of,
+            "kept": doors.kept,
             "path": [str(entry) for entry in sys.path],
             "directory": os.getcwd(),
             "argv0": sys.argv[0],
         }
         self.file = memory_file()
         self.payload.write(self.file.fileno())
-        self.server.send([self.file.fileno(), listener.fileno(), *writers], kind="fork", **message)
+        self.server.send([self.file.fileno(), doors.listener.fileno(), *writers, *doors.descriptors], kind="fork", **message)
 
     def read_source(self, outcomes):
         """A message of the forkserver: the ranks were started, or one has ended."""

@@ -188,11 +188,21 @@ def send(control, **message):
         pass
 
 
-def become_rank(rank, message, pipes, parent, unwanted):
-    """In the forked child: leave the server behind, take over this rank's pipes, and run `helpers.launcher.rank`.  Never returns."""
+def enter(namespaces):
+    """Move this process, which must have one thread, into Linux's namespaces, given as descriptors: the user's first, which rules the others."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for namespace in namespaces:
+        if libc.setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), f"a machine cannot be entered: {os.strerror(ctypes.get_errno())}")
+
+
+def become_rank(rank, message, pipes, parent, unwanted, doors):
+    """In the forked child: leave the server behind, enter a machine where there is one, take over this rank's pipes, and run
+    `helpers.launcher.rank`.  Never returns."""
     status = 1
     try:
         os.setpgid(0, 0)  # a group of its own: whatever the rank starts is stopped with it
+        enter(doors)
         die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
@@ -209,7 +219,6 @@ def become_rank(rank, message, pipes, parent, unwanted):
         os.close(output)
         os.environ.clear()
         os.environ.update(message["environment"])
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
         sys.path[:] = message["path"]
         sys.argv[:] = [message["argv0"]]
         os.chdir(message["directory"])
@@ -253,18 +262,21 @@ class Server:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
 
     def fork(self, message, descriptors):
-        """Fork one child per rank; every child keeps its own four descriptors and (rank 0) the listening socket."""
+        """Fork one child per rank; every child keeps its own four descriptors, those it is told to use, and (rank 0) the listening socket."""
         ranks, parent = message["ranks"], os.getpid()
         payload = descriptors[0]
         listener = descriptors[1]
         message["listener"] = listener
         own = [(payload, *descriptors[2 + 3 * rank : 5 + 3 * rank]) for rank in range(ranks)]
+        more = descriptors[2 + 3 * ranks :]  # namespaces of machines, and the socket to who holds them
         for rank in range(ranks):
             child = os.fork()
             if child == 0:
-                wanted = {*own[rank], *((listener,) if rank == 0 else ())}
+                kept = {name: more[place] for name, place in message["kept"].items()}
+                wanted = {*own[rank], *kept.values(), *((listener,) if rank == 0 else ())}
                 unwanted = {*descriptors, self.control.fileno(), self.life, self.wake_read, self.wake_write} - wanted
-                become_rank(rank, message, own[rank], parent, unwanted)
+                message["environment"] |= {"RANK": str(rank), **message["own"][rank]} | {name: str(number) for name, number in kept.items()}
+                become_rank(rank, message, own[rank], parent, unwanted, [more[place] for place in message["doors"][rank]])
             self.children[child] = rank
         for descriptor in descriptors:
             os.close(descriptor)

@@ -89,6 +89,21 @@ def alone():
         _busy.release()
 
 
+def placed(place, ranks, device, launcher):
+    """Where each rank runs, from what was given as `place`; None for this machine."""
+    if place is None:
+        return None
+    if hasattr(place, "place"):  # the machines themselves: neighbours together
+        place = place.place(ranks)
+    if not hasattr(place, "doors"):
+        raise TypeError(f"place must be Machines or what their place(...) returns, not {place!r}")
+    if len(place.of) != ranks:
+        raise ValueError(f"place says where {len(place.of)} ranks run, and there are {ranks}")
+    if launcher or device == "cuda":
+        raise ValueError("machines take warm ranks on the CPU: leave launcher and device out, or place")
+    return place
+
+
 def start(job, progress):
     """Start the ranks of a job."""
     try:
@@ -98,7 +113,7 @@ def start(job, progress):
         raise LaunchError(f"the job could not be started: {error}") from None
 
 
-def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, launcher=None, command=False):
+def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, launcher=None, command=False, place=None):
     """Run `function(**arguments)` in `ranks` processes and return what each returned.
 
     The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK, LOCAL_RANK, WORLD_SIZE,
@@ -113,6 +128,7 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         timeout: seconds after which the job counts as hung.
         launcher: None for the warm forkserver, "deepspeed" for the real command.
         command: print the command line (of the `deepspeed` back end).
+        place: where the ranks run: `Machines`, or what their `place` returns; by default all on this machine.  On the CPU only.
 
     Returns:
         `Reports`, a list in rank order.  Rank 0's output is printed; every rank's is in `.outputs`.
@@ -133,7 +149,8 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
     payload = pack(function, arguments or {})
     if payload.size > (free := free_memory()):
         raise MemoryError(f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, and {free / 1e9:.1f} GB is free")
-    device = choose_device(device, ranks)
+    place = placed(place, ranks, device, launcher)
+    device = choose_device("cpu" if place else device, ranks)
     if launcher and device == "cuda" and ranks > gpu_count():
         raise ValueError(f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave launcher out")
     if changed := changed_helpers():
@@ -141,8 +158,8 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")
     if carried := weight(payload, function, arguments or {}):
         print(f"note: {carried}")
-    job = (CommandJob if launcher else ForkedJob)(payload, ranks, device)
-    outcomes = [Outcome(rank) for rank in range(ranks)]
+    job = CommandJob(payload, ranks, device) if launcher else ForkedJob(payload, ranks, device, place)
+    outcomes = [Outcome(rank, machine=place.of[rank] if place else None) for rank in range(ranks)]
     started, kills_before = time.perf_counter(), out_of_memory_kills()
     try:
         with Progress() as progress, alone():
@@ -158,9 +175,10 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
     if command and job.command:
         print("$", " ".join(job.command[:-1]), "<a private folder>")
     show(outcomes[0])
+    remarks = place.remarks() if place else []
     if late:
-        raise hang(outcomes, timeout)
+        raise hang(outcomes, timeout, remarks)
     if any(outcome.failed for outcome in outcomes):
-        raise failure(outcomes, out_of_memory_kills() > kills_before)
+        raise failure(outcomes, out_of_memory_kills() > kills_before, remarks)
     values = [outcome.report["value"] for outcome in outcomes]
     return Reports(values, [outcome.text for outcome in outcomes], time.perf_counter() - started, device, job.command)

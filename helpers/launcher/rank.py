@@ -161,11 +161,11 @@ def take_gpu(rank, ranks, gpus):
 
 
 def serve_store(listener):
-    """Rank 0: serve the rendezvous store on the socket that the kernel bound to 127.0.0.1, so that no port is guessed."""
+    """Rank 0: serve the rendezvous store on the socket that the kernel bound to MASTER_ADDR, so that no port is guessed."""
     from torch.distributed import TCPStore
 
     size, port = int(os.environ["WORLD_SIZE"]), int(os.environ["MASTER_PORT"])
-    return TCPStore("127.0.0.1", port, size, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+    return TCPStore(os.environ["MASTER_ADDR"], port, size, is_master=True, wait_for_workers=False, master_listen_fd=listener)
 
 
 def write(descriptor, body):

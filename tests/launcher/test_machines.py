@@ -1,0 +1,358 @@
+"""Ranks on machines made of namespaces: where they are, what passes between them, how it fails, and that nothing is left.
+
+Where the system does not allow them these tests are skipped, and the reason says how to allow it.
+"""
+
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import psutil
+import pytest
+from helpers import Machines, corpus, launch, models, theory
+from helpers.launcher.failures import LaunchError, RankError
+from helpers.machines.machines import HEADER, problem
+from tests.launcher.support import INTERFACES, PROMPT, SLACK, all_reduced, command, eventually, listening_addresses, ours, running
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ADDRESSES = {0: {"01004D0A", "0000000000000000FFFF000001004D0A"}, 1: {"02004D0A", "0000000000000000FFFF000002004D0A"}}  # 10.77.0.1 and .2
+MBIT = 125_000  # bytes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def allowed():
+    if reason := problem():
+        pytest.skip(reason)
+
+
+def system():
+    """What machines could leave: namespaces that a process of these tests is in or has open, devices and mounts."""
+    found = set()
+    for process in [psutil.Process(), *ours()]:
+        for folder in ("ns", "fd"):
+            try:
+                names = os.listdir(f"/proc/{process.pid}/{folder}")
+                targets = {os.readlink(f"/proc/{process.pid}/{folder}/{name}") for name in names}
+            except OSError:  # it is just ending
+                continue
+            found |= {target for target in targets if target.startswith(("net:", "uts:", "user:", "mnt:"))}
+    return {"namespaces": found, "devices": os.listdir("/sys/class/net"), "mounts": Path("/proc/self/mountinfo").read_text()}
+
+
+@pytest.fixture(autouse=True)
+def no_machine_is_left():
+    before = system()
+    yield
+    assert eventually(lambda: system() == before), system()
+
+
+@pytest.fixture
+def pair(no_machine_is_left):
+    with Machines(2) as machines:
+        yield machines
+
+
+def look():
+    return {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "CROSS_SIZE", "MASTER_ADDR")}
+
+
+@pytest.mark.parametrize(
+    "where, local",  # of each rank: its number on its machine, and how many there are
+    [
+        (4, [(0, 2), (1, 2), (0, 2), (1, 2)]),
+        (3, [(0, 2), (1, 2), (0, 1)]),
+        ([0, 1, 0, 1], [(0, 2), (0, 2), (1, 2), (1, 2)]),
+        ([1, 1], [(0, 2), (1, 2)]),
+    ],
+)
+def test_every_rank_knows_its_machine_and_its_number_there(where, local):
+    with Machines(2) as machines:
+        place = machines.place(where)
+        reports = launch(lambda: (socket.gethostname(), socket.gethostbyname("machine1"), look(), all_reduced(1.0)), len(place.of), place=place)
+    used = sorted(set(place.of))
+    for rank, (host, address, variables, total) in enumerate(reports):
+        assert host == f"machine{place.of[rank]}" and address == "10.77.0.2" and total == len(place.of)
+        node = {"GROUP_RANK": str(used.index(place.of[rank])), "CROSS_SIZE": str(len(used))}
+        own = dict(zip(("LOCAL_RANK", "LOCAL_WORLD_SIZE"), map(str, local[rank])))
+        assert variables == {"RANK": str(rank), "MASTER_ADDR": "10.77.0.1", **node, **own}
+
+
+def test_ranks_listen_at_their_card_and_reach_nothing_else():
+    def job():
+        with socket.socket() as outside:
+            refused = outside.connect_ex((beyond, port))
+        return listening_addresses(), os.strerror(refused), [os.environ[name] for name in INTERFACES], os.getuid()
+
+    with socket.create_server(("0.0.0.0", 0)) as server, Machines(2) as machines:
+        beyond, port = "192.0.2.1", server.getsockname()[1]
+        reports = launch(job, 2, place=machines)
+        beyond = "127.0.0.1"
+        loopback = launch(job, 2, place=machines)
+    for machine, (listening, refused, interfaces, user) in enumerate(reports):
+        assert listening and set(listening) <= ADDRESSES[machine]
+        assert refused == "Network is unreachable" and interfaces == ["eth0"] * 3 and user == os.getuid()
+    assert [refused for _, refused, _, _ in loopback] == ["Connection refused"] * 2
+
+
+# What passes the cable -------------------------------------------------------------------------------------------------------------------
+
+
+def crossed():
+    """In a rank: bytes that it has handed to connections with another machine, and how many of them were sent again."""
+    total = repeated = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[0] == connection.getpeername()[0]:
+                    continue
+                sent, again = struct.unpack_from("=QQ", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 200)
+        except OSError:  # no socket, or one without a peer
+            continue
+        total, repeated = total + sent, repeated + again
+    return total, repeated
+
+
+def reduced(machines, elements):
+    """In a rank: all-reduce fp32 numbers; (what every card counted, this rank's bytes across)."""
+    import torch
+
+    all_reduced(1.0)
+    tensor = torch.ones(elements)
+    before, _ = crossed()
+    with machines.counting() as cable:
+        torch.distributed.all_reduce(tensor)
+    return cable, crossed()[0] - before
+
+
+def stepped(machines, stage):
+    """In a rank: the second step of ZeRO on the course's GPT in bf16; (as above, parameters)."""
+    import deepspeed
+
+    zero = {"stage": stage, "reduce_bucket_size": 1_000_000}
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
+    config = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "optimizer": optimizer, "zero_optimization": zero}
+    model = models.GPT(models.GPTSize())
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    for step in range(2):
+        rows = corpus.batch(step, 8, 32, engine.global_rank, 4)
+        before, _ = crossed()
+        with machines.counting() as cable:
+            engine.backward(engine(*rows))
+            engine.step()
+    return cable, crossed()[0] - before, sum(parameter.numel() for parameter in model.parameters())
+
+
+def check(cable, reports, of, predicted):
+    """Every card sent what was predicted within 2 %, and exactly what the ranks handed over, and 66 bytes of headers to each frame.
+
+    Rarely a frame's header has an option more, of 12 bytes: it acknowledges what came out of order, or twice.
+    """
+    for machine, card in enumerate(cable):
+        assert card.sent == pytest.approx(predicted, rel=0.02)
+        across = sum(report[1] for report, at in zip(reports, of) if at == machine)
+        options = card.sent - HEADER * card.frames_sent - across
+        assert options % 12 == 0 and 0 <= options <= 12 * card.frames_sent / 10
+
+
+@pytest.mark.parametrize("where, hops", [([0, 0, 1, 1], 1), ([0, 1, 0, 1], 2)])
+def test_an_all_reduce_crosses_as_often_as_its_ring_does(pair, where, hops):
+    """A ring of four: each hop carries 2 x 3/4 of the tensor; neighbours together, one of a machine's two hops crosses, dealt out both do."""
+    reports = launch(reduced, 4, {"machines": pair, "elements": 1_000_000}, place=pair.place(where))
+    cable = reports[0][0]
+    assert all(report[0] == cable for report in reports)
+    check(cable, reports, where, hops * theory.wire_bytes("all_reduce", 4_000_000, 4))
+    assert [(card.sent, card.frames_sent) for card in cable] == [(card.received, card.frames_received) for card in reversed(cable)]
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_step_of_data_parallelism_and_of_zero_1_sends_across_what_one_rank_sends(pair, stage):
+    """Every collective is a ring through all ranks, of which one hop leaves each machine."""
+    reports = launch(stepped, 4, {"machines": pair, "stage": stage}, place=pair)
+    predicted = theory.zero_wire_bytes(reports[0][2], 4, stage, whole_buckets=stage == 1)
+    check(reports[0][0], reports, [0, 0, 1, 1], predicted)
+
+
+def test_a_limited_card_is_not_quicker_than_its_limit():
+    """The least time that the bytes need, which no load makes less; what a card saved up while it was idle is sent at once."""
+
+    def timed():
+        all_reduced(1.0)
+        started = time.perf_counter()
+        cable, _ = reduced(machines, 250_000)
+        return time.perf_counter() - started, cable
+
+    with Machines(2, bandwidth="20 Mbit") as machines:
+        reports = launch(timed, 2, place=machines)
+    for seconds, cable in reports:
+        assert cable[0].sent > 1_000_000 and seconds > (cable[0].sent - 140_000) / (20 * MBIT)
+
+
+# What goes wrong -------------------------------------------------------------------------------------------------------------------------
+
+
+def raises():
+    all_reduced(1.0)
+    if os.environ["RANK"] == "2":
+        raise RuntimeError("enough")
+    all_reduced(1.0)
+
+
+def killed():
+    all_reduced(1.0)
+    if os.environ["RANK"] == "3":
+        os.kill(os.getpid(), signal.SIGKILL)
+    all_reduced(1.0)
+
+
+def sleeps():
+    all_reduced(1.0)
+    if os.environ["RANK"] == "1":
+        time.sleep(60)
+    all_reduced(1.0)
+
+
+@pytest.mark.parametrize(
+    "function, rank, words",
+    [
+        (raises, 2, "rank 2 of 4 on machine 1 raised RuntimeError: enough"),
+        (killed, 3, "rank 3 of 4 on machine 1 was killed by SIGKILL"),
+        (sleeps, 1, "rank 1 of 4 on machine 0 hung: still running after 4 s, in no collective, while ranks 0, 2, 3 on machines 0, 1 waited for it"),
+    ],
+)
+def test_a_failure_names_the_rank_and_its_machine(pair, function, rank, words):
+    with pytest.raises(RankError) as caught:
+        launch(function, 4, place=pair, timeout=4)
+    assert str(caught.value).splitlines()[0] == words and caught.value.rank == rank
+
+
+def cut(machines, moments):
+    """In a rank: an all-reduce that takes seconds, in the middle of which machine 1 is unplugged, and perhaps plugged in again."""
+    import torch
+
+    all_reduced(1.0)
+    for moment, what in moments.items():
+        if os.environ["RANK"] == "0":
+            threading.Timer(moment, getattr(machines, what), [1]).start()
+    tensor = torch.ones(800_000)
+    torch.distributed.all_reduce(tensor)
+    return tensor.unique().tolist()
+
+
+def test_an_unplugged_machine_is_a_hang_that_names_it_and_its_job_goes_on_where_it_is_plugged_in_again():
+    with Machines(2, bandwidth="40 Mbit") as machines:
+        assert launch(cut, 4, {"machines": machines, "moments": {0.2: "unplug", 0.3: "plug"}}, place=machines) == [[4.0]] * 4
+        assert machines.unplugged == []
+        with pytest.raises(RankError) as caught:
+            launch(cut, 4, {"machines": machines, "moments": {0.2: "unplug"}}, place=machines, timeout=4)
+        assert machines.unplugged == [1]
+        lines = str(caught.value).splitlines()
+        assert lines[:2] == ["ranks 0, 1, 2, 3 of 4 on machines 0, 1 hung in all_reduce after 4 s", "  machine 1 is unplugged"]
+        machines.plug(1)
+        assert launch(lambda: all_reduced(1.0), 4, place=machines) == [4.0] * 4
+
+
+def test_machines_whose_process_is_killed_fail_the_job_in_words_and_the_next_ones_work():
+    machines = Machines(2)
+    with machines:
+        holder = machines.process.pid
+
+        def job():
+            if os.environ["RANK"] == "0":
+                os.kill(holder, signal.SIGKILL)
+                time.sleep(0.3)
+            return all_reduced(1.0)
+
+        with pytest.raises(RankError) as caught:
+            launch(job, 2, place=machines, timeout=2)
+        assert "  the machines have ended: start them again" in str(caught.value).splitlines()
+        with pytest.raises(LaunchError, match="^the machines have ended: start them again$"):
+            launch(lambda: None, 2, place=machines)
+    with machines:
+        assert launch(lambda: all_reduced(1.0), 2, place=machines) == [2.0, 2.0]
+
+
+# What is left ----------------------------------------------------------------------------------------------------------------------------
+
+OCCUPIED = """
+import os, subprocess, time
+from pathlib import Path
+from helpers import launch, Machines
+
+def occupied(folder):
+    import deepspeed
+    deepspeed.init_distributed()
+    rank = os.environ["RANK"]
+    subprocess.Popen(["sleep", "60"], start_new_session=rank == "0")
+    Path(folder, "ready-" + rank).touch()
+    deepspeed.comm.barrier() if rank == "1" else time.sleep(60)
+
+with Machines(2) as machines:
+    launch(occupied, 2, {"folder": FOLDER}, place=machines)
+"""
+
+
+def occupy(kernel):
+    for file in kernel.folder.glob("ready-*"):
+        file.unlink()
+    kernel.start(OCCUPIED.replace("FOLDER", repr(str(kernel.folder))))
+    assert kernel.ready()
+    processes = kernel.processes()
+    assert len(processes) == 7  # kernel, forkserver, the machines', two ranks, and what they have started
+    return processes
+
+
+def test_an_interrupted_or_killed_kernel_leaves_no_machine(kernels):
+    (kernel,) = kernels()
+    stay = [kernel.process_itself(), *(child for child in occupy(kernel)[0].children() if "forkserver" in command(child))]
+    others = [process for process in kernel.processes() if process not in stay]
+    kernel.interrupt()
+    assert kernel.answer() == [None, ["KeyboardInterrupt", ""]]
+    assert len(others) == 5 and eventually(lambda: not running(others)) and kernel.works()
+    assert sorted(kernel.processes(), key=str) == sorted(stay, key=str)
+    processes = occupy(kernel)
+    os.kill(kernel.process.pid, signal.SIGKILL)
+    assert eventually(lambda: not running(processes), PROMPT + SLACK), running(processes)
+
+
+def test_interrupts_while_machines_are_made_and_ended(kernels):
+    (kernel,) = kernels()
+    kernel.run("from helpers import Machines")
+    for step in range(12):
+        kernel.start("with Machines(4, '1 Gbit') as machines:\n    value = len(machines.cable())")
+        time.sleep(step * 0.015)
+        kernel.interrupt()
+        assert kernel.answer() in ([None, ["KeyboardInterrupt", ""]], [4, ["KeyboardInterrupt", ""]], [4, None])
+        assert eventually(lambda: kernel.processes() == [kernel.process_itself()])
+
+
+def test_up_and_down_with_faults_leaves_nothing():
+    """What the fixture compares afterwards: processes, descriptors, namespaces, devices, mounts, files."""
+    for fault in (raises, killed, None, KeyError):
+        with pytest.raises((RankError, KeyError)), Machines(3) as machines:
+            launch(fault or (lambda: os._exit(3)), 4, place=machines) if fault is not KeyError else {}["missing"]
+    with pytest.raises(ValueError, match="^these machines are not up"):
+        machines.cable()
+
+
+def test_what_cannot_be_placed_is_refused_before_a_process_starts(pair):
+    for error, words, options in (
+        (TypeError, r"place must be Machines or what their place\(...\) returns, not 2", {"place": 2}),
+        (ValueError, "place says where 4 ranks run, and there are 2", {"place": pair.place(4)}),
+        (ValueError, "machines take warm ranks on the CPU", {"place": pair, "launcher": "deepspeed"}),
+        (ValueError, "machines take warm ranks on the CPU", {"place": pair, "device": "cuda"}),
+        (ValueError, "these machines are not up", {"place": Machines(2)}),
+    ):
+        with pytest.raises(error, match=words):
+            launch(lambda: None, 2, **options)
+
+
+def test_a_function_with_machines_that_is_not_run_on_them_says_so(pair):
+    with pytest.raises(RankError, match="ValueError: these machines are not up"):
+        launch(lambda: pair.cable(), 2)
