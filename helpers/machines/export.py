@@ -1,0 +1,134 @@
+"""From the notebook to a cluster: a cell's function as a folder of files that `deepspeed` and Slurm start, without this course."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from helpers.machines.script import Script, files_of_helpers
+
+WRITTEN = "Written by `export` of the course Distributed Training, Measured"
+SCRIPT = '''"""{written}: the function {name} of a notebook, as a script for every rank.
+
+`run.sh` starts it through the deepspeed command, `job.sbatch` through Slurm.
+"""
+
+{imports}
+
+{parts}
+
+
+if __name__ == "__main__":
+    if get_accelerator().device_name() == "cpu":
+        deepspeed.ops.__compatible_ops__ = {{}}  # gloo alone: DeepSpeed's own collectives for one machine would be compiled first
+    value = {name}({arguments})
+    if os.environ.get("RANK", "0") == "0" and value is not None:
+        print(value)
+'''
+RUN = """#!/bin/sh
+# {written}.
+# From a machine that reaches all of `hostfile` through ssh without a password, and has pdsh.  The folder must be at the same place on all.
+# Only variables that begin with PYTHON, and those of .deepspeed_env, are passed on to them.
+cd "$(dirname "$0")"
+exec deepspeed --hostfile hostfile --master_addr {first} --master_port {port} {script}
+
+# Without ssh, on each machine with its own number instead of 0, in the order of `hostfile`, and with the variables of .deepspeed_env set:
+#   deepspeed --hostfile hostfile --no_ssh --node_rank 0 --master_addr {first} --master_port {port} {script}
+# On this machine alone, with 2 ranks:
+#   deepspeed --num_gpus 2 {script}     (--num_accelerators 2 where there is no GPU)
+"""
+SBATCH = """#!/bin/bash
+# {written}.  Submit it in its folder, which all nodes must see: sbatch job.sbatch
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node={slots}
+{options}#SBATCH --time={time}
+#SBATCH --output=job-%j.txt
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT={port}
+export WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE={slots} LOCAL_SIZE={slots}
+{exports}
+srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python -u {script}'
+"""
+
+
+def export(
+    function,
+    folder,
+    arguments=None,
+    *,
+    hosts=("node0", "node1"),
+    slots=2,
+    interface=None,
+    gpus=True,
+    time="00:10:00",
+    account=None,
+    partition=None,
+    port=29500,
+):
+    """Write a function that `launch` runs as a script, and the files with which `deepspeed` and Slurm run it on several machines.
+
+    The script holds the function's source and all that it uses: other functions and classes of the notebook, plain values, imports.  Modules
+    of this course that it imports are copied beside it, so that it runs where the course is not installed; torch and DeepSpeed must be.
+
+    Args:
+        function: defined with `def`, in a cell or in a module.
+        folder: where to write; what an earlier `export` wrote there is replaced.
+        arguments: keyword arguments of the function, plain data.
+        hosts: names of the machines.
+        slots: ranks on each.
+        interface: the network card that ranks talk through, as "eth0"; by default gloo and NCCL choose, and gloo often chooses wrongly.
+        gpus: whether a rank has a GPU; without, DeepSpeed is told to use the CPU.
+        time, account, partition: of the Slurm job.
+        port: at which rank 0 is found.
+
+    Returns:
+        The script's `Path`.  Beside it lie `hostfile`, `run.sh`, `job.sbatch` and `.deepspeed_env`.
+
+    Raises:
+        TypeError, NameError, ValueError: something that the function uses cannot be written down; the message names it.
+        FileExistsError: the folder holds a file that `export` did not write.
+    """
+    folder, hosts = Path(folder), list(hosts)
+    if not hosts or not all(re.fullmatch(r"[\w.-]+", host) for host in hosts) or len(set(hosts)) < len(hosts):
+        raise ValueError(f"hosts must be different names of machines, not {hosts!r}")
+    if not isinstance(slots, int) or slots < 1:
+        raise ValueError(f"slots must be a positive number of ranks per machine, not {slots!r}")
+    found = Script(function)
+    for line in ("import os", "import deepspeed", "from deepspeed.accelerator import get_accelerator"):
+        if line not in found.imports:
+            found.imports.append(line)
+    given = ", ".join(f"{key}={found.literal(key, value)}" for key, value in (arguments or {}).items())
+    fill = {"written": WRITTEN, "name": function.__name__, "arguments": given, "first": hosts[0], "port": port, "nodes": len(hosts)}
+    fill |= {"script": f"{function.__name__}.py", "slots": slots, "time": time}
+    fill |= {"imports": "\n".join(sorted(set(found.imports))), "parts": "\n\n\n".join(found.parts)}
+    variables = {"OMP_NUM_THREADS": "1"} | (dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface) if interface else {})
+    variables |= {} if gpus else {"DS_ACCELERATOR": "cpu"}
+    options = {"account": account, "partition": partition, "gpus-per-node": slots if gpus else None}
+    fill["options"] = "".join(f"#SBATCH --{key}={value}\n" for key, value in options.items() if value)
+    fill["exports"] = f"export {' '.join(f'{key}={value}' for key, value in variables.items())}"
+    files = {
+        fill["script"]: SCRIPT.format(**fill),
+        "hostfile": "".join(f"{host} slots={slots}\n" for host in hosts),
+        "run.sh": RUN.format(**fill),
+        "job.sbatch": SBATCH.format(**fill),
+        ".deepspeed_env": "".join(f"{key}={value}\n" for key, value in variables.items()),  # DeepSpeed admits neither comments nor empty lines
+    }
+    write(folder, files, files_of_helpers(files[fill["script"]]))
+    return folder / fill["script"]
+
+
+def write(folder, files, modules):
+    """Texts by name, and copies of modules by place."""
+    ours = folder / "run.sh"
+    if folder.exists() and any(folder.iterdir()) and not (ours.exists() and WRITTEN in ours.read_text()):
+        raise FileExistsError(f"{folder} holds other files: export into a folder of its own")
+    if (folder / "helpers").exists():
+        shutil.rmtree(folder / "helpers")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    ours.chmod(0o755)
+    for place, module in modules.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(module, folder / place)
