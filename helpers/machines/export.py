@@ -16,6 +16,7 @@ SCRIPT = '''"""{written}: the function {name} of a notebook, as a script for eve
 
 {imports}
 
+
 {parts}
 
 
@@ -25,11 +26,13 @@ if __name__ == "__main__":
     value = {name}({arguments})
     if os.environ.get("RANK", "0") == "0" and value is not None:
         print(value)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 '''
 RUN = """#!/bin/sh
 # {written}.
 # From a machine that reaches all of `hostfile` through ssh without a password, and has pdsh.  The folder must be at the same place on all.
-# Only variables that begin with PYTHON, and those of .deepspeed_env, are passed on to them.
+# Of the variables that are set here, deepspeed passes few on (PYTHONPATH; with GPUs those of NCCL); it passes on those of .deepspeed_env.
 cd "$(dirname "$0")"
 exec deepspeed --hostfile hostfile --master_addr {first} --master_port {port} {script}
 
@@ -95,13 +98,13 @@ def export(
     if not isinstance(slots, int) or slots < 1:
         raise ValueError(f"slots must be a positive number of ranks per machine, not {slots!r}")
     found = Script(function)
-    for line in ("import os", "import deepspeed", "from deepspeed.accelerator import get_accelerator"):
+    for line in ("import os", "import deepspeed", "import torch", "from deepspeed.accelerator import get_accelerator"):
         if line not in found.imports:
             found.imports.append(line)
     given = ", ".join(f"{key}={found.literal(key, value)}" for key, value in (arguments or {}).items())
     fill = {"written": WRITTEN, "name": function.__name__, "arguments": given, "first": hosts[0], "port": port, "nodes": len(hosts)}
     fill |= {"script": f"{function.__name__}.py", "slots": slots, "time": time}
-    fill |= {"imports": "\n".join(sorted(set(found.imports))), "parts": "\n\n\n".join(found.parts)}
+    fill |= {"imports": "\n".join(sorted(set(found.imports), key=lambda line: (line.startswith("from"), line))), "parts": together(found.parts)}
     variables = {"OMP_NUM_THREADS": "1"} | (dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface) if interface else {})
     variables |= {} if gpus else {"DS_ACCELERATOR": "cpu"}
     options = {"account": account, "partition": partition, "gpus-per-node": slots if gpus else None}
@@ -116,6 +119,15 @@ def export(
     }
     write(folder, files, files_of_helpers(files[fill["script"]]))
     return folder / fill["script"]
+
+
+def together(parts):
+    """Definitions two empty lines apart, values below each other."""
+    text = ""
+    for before, part in zip(["", *parts], parts):
+        apart = any(re.search(r"^(def|class|async|@)", one, flags=re.M) for one in (before, part))
+        text += ("\n\n\n" if apart else "\n") + part
+    return text.strip("\n")
 
 
 def write(folder, files, modules):

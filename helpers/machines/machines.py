@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.forked import Doors
 from helpers.launcher.progress import Progress
 from helpers.machines.allowed import LINUX_ONLY, explain, is_linux, stay_who_we_are
 from helpers.machines.switch import CARD, MOST_DESCRIPTORS, address_of
+from helpers.paths import ROOT
 
 MOST_MACHINES = 16
 PATIENCE = 30.0  # seconds in which machines must be up; they take 0.1
@@ -72,6 +73,11 @@ def ask(orders, **order):
     return json.loads(body), descriptors
 
 
+def doors_to(machine):
+    """Places, in the descriptors of `helpers.machines.switch.Switch.doors`, of the namespaces that make one machine."""
+    return [0, 1, 2 + 2 * machine, 3 + 2 * machine]
+
+
 class Machines:
     """Machines of one's own, each with a name, a network card whose bytes Linux counts, and a cable to a switch between them; without root.
 
@@ -98,6 +104,7 @@ class Machines:
             raise ValueError(f"there can be 1 to {MOST_MACHINES} machines, not {count}")
         self.count, self.bandwidth, self.rate = count, bandwidth, bytes_per_second(bandwidth)
         self.orders = self.life = self.process = None
+        self.programs = []
 
     def __enter__(self):
         if not is_linux():
@@ -123,7 +130,7 @@ class Machines:
             given = [its_hello.fileno(), its_orders.fileno(), life]
             self.process = subprocess.Popen(
                 [sys.executable, "-S", "-P", "-m", "helpers.machines.switch", *map(str, [*given, self.count, self.rate or 0])],
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 pass_fds=given, start_new_session=True,
             )  # fmt: skip
             its_hello.close()
@@ -148,11 +155,13 @@ class Machines:
             raise LaunchError(explain(refusal["step"], refusal["words"]))
 
     def close(self):
-        """End the machines.  Ranks that are still in them keep what they use until they end."""
+        """End the machines and the programs that `start` has started there.  Ranks that are still in them keep what they use until they end."""
         with Progress():
-            for end in (self.life, self.orders):
-                if end:
-                    end.close()
+            while self.programs:
+                end(self.programs.pop())
+            for opened in (self.life, self.orders):
+                if opened:
+                    opened.close()
             if self.process:
                 try:
                     self.process.wait(2)
@@ -172,7 +181,7 @@ class Machines:
         return {"count": self.count, "bandwidth": self.bandwidth, "rate": self.rate}
 
     def __setstate__(self, state):
-        self.__dict__ |= state | {"life": None, "process": None}
+        self.__dict__ |= state | {"life": None, "process": None, "programs": []}
         descriptor = os.environ.get(ORDERS)
         self.orders = socket.socket(fileno=os.dup(int(descriptor))) if descriptor else None
 
@@ -200,6 +209,29 @@ class Machines:
         for machine in ranks:
             self._check(machine)
         return Placement(self, list(ranks))
+
+    def start(self, machine, command, **options):
+        """Start a program on a machine, in the current folder; `with` the machines it ends, and so does what it has started in its session.
+
+        Args:
+            machine: its number.
+            command: list of words, as `subprocess.Popen` takes them.
+            options: `subprocess.Popen`'s: env, stdout, ...
+
+        Returns:
+            The `subprocess.Popen`.
+        """
+        self._check(machine)
+        _, doors = self._ask("doors")
+        try:
+            wanted = [doors[place] for place in doors_to(machine)]
+            enter = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from helpers.machines.inside import main; main()"
+            before = [sys.executable, "-S", "-P", "-c", enter, ",".join(map(str, wanted))]
+            self.programs.append(subprocess.Popen([*before, *command], pass_fds=wanted, start_new_session=True, **options))
+        finally:
+            for door in doors:
+                os.close(door)
+        return self.programs[-1]
 
     def cable(self):
         """What has passed so far: a `Card` for each machine."""
@@ -233,6 +265,15 @@ class Machines:
         return [Card.counted(*numbers) for numbers in self._ask("count", of=ranks)[0]["cable"]]
 
 
+def end(program):
+    """Kill a program and its session's process group."""
+    try:
+        os.killpg(program.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    program.wait()
+
+
 class Counting(list):
     """A `Card` for each machine, filled when the block is left."""
 
@@ -263,11 +304,11 @@ class Placement:
 
     def doors(self, opened):
         """For a new job: `Doors` to the machines, whose rank 0 listens on machine 0's card.  Everything closes with `opened`, an ExitStack."""
-        _, (listener, *namespaces) = self.machines._ask("doors")  # those common to all machines, then two of each
+        _, (listener, *namespaces) = self.machines._ask("job")
         for namespace in namespaces:
             opened.callback(os.close, namespace)
         listener = opened.enter_context(socket.socket(fileno=listener))
-        of = [[0, 1, 2 + 2 * machine, 3 + 2 * machine] for machine in self.of]
+        of = [doors_to(machine) for machine in self.of]
         return Doors(listener, of, [*namespaces, self.machines.orders.fileno()], {ORDERS: len(namespaces)})
 
     def variables(self):

@@ -37,17 +37,12 @@ def source_of(thing):
 
 def class_in_its_cell(thing):
     """The text of a class of a notebook, which Python does not find: from the cell of one of its methods; None where it has none."""
-    for method in vars(thing).values():
-        if isinstance(method, FunctionType):
-            lines = linecache.getlines(method.__code__.co_filename)
-            for node in ast.walk(ast.parse("".join(lines))):
-                if (
-                    isinstance(node, ast.ClassDef)
-                    and node.name == thing.__name__
-                    and node.lineno <= method.__code__.co_firstlineno <= node.end_lineno
-                ):
-                    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                    return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
+    for method in filter(inspect.isfunction, vars(thing).values()):
+        lines, place = linecache.getlines(method.__code__.co_filename), method.__code__.co_firstlineno
+        for node in ast.walk(ast.parse("".join(lines))):
+            if isinstance(node, ast.ClassDef) and node.name == thing.__name__ and node.lineno <= place <= node.end_lineno:
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
     return None
 
 

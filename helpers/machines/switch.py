@@ -104,15 +104,18 @@ class Switch:
     def counters(self):
         return [list(inside.counters(CARD)) for _, _, inside in self.machines]
 
-    def doors(self):
-        """Descriptors for a new job: a socket that listens on machine 0's card, then the namespaces common to all, then those of each machine."""
+    def listen(self):
+        """A socket on machine 0's card, for the ranks of a new job to meet; who still waited in an earlier one has gone."""
         self.drop_waiting()
         call("setns", self.machines[0][0], NEW_NETWORK)
         try:
-            listener = socket.create_server((address_of(0), 0), backlog=128)
+            return socket.create_server((address_of(0), 0), backlog=128)
         finally:
             call("setns", self.home, NEW_NETWORK)
-        return listener, [listener.fileno(), self.user, self.mounts, *(door for network, name, _ in self.machines for door in (network, name))]
+
+    def doors(self):
+        """Descriptors of the namespaces common to all machines, then of those of each."""
+        return [self.user, self.mounts, *(door for network, name, _ in self.machines for door in (network, name))]
 
     def drop_waiting(self):
         for answer in self.waiting:
@@ -128,7 +131,10 @@ class Switch:
             return
         descriptors, listener = [], None
         if kind == "doors":
-            listener, descriptors = self.doors()
+            descriptors = self.doors()
+        elif kind == "job":
+            listener = self.listen()
+            descriptors = [listener.fileno(), *self.doors()]
         elif kind == "unplug":
             self.route.set_down(f"port{machine}")
             self.unplugged.add(machine)

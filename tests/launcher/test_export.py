@@ -1,17 +1,31 @@
-"""A function of a real notebook, exported and run by the real `deepspeed` command, where the course cannot be imported from elsewhere."""
+"""An exported function, run by the real `deepspeed` command, where the course cannot be imported from elsewhere."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 
-from tests.launcher.support import Notebook
+import cloudpickle
+import torch
+from helpers import corpus, export, launch, models
+from tests.launcher.support import REPOSITORY
 
-CELLS = (
-    "import torch\nfrom helpers import corpus, export, launch, models\nSIZE, STEPS = models.GPTSize(width=32), 2",
-    "class Model(models.GPT):\n    def forward(self, ids, targets=None):\n        return super().forward(ids, targets)",
-    """
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SIZE, STEPS = models.GPTSize(width=32), 2
+
+
+class Model(models.GPT):
+    def forward(self, ids, targets=None):
+        return super().forward(ids, targets)
+
+
 def train(rate):
-    import deepspeed, helpers, json, os
+    import deepspeed
+    import helpers
+
+    torch.manual_seed(0)
     model = Model(SIZE)
     config = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": rate, "torch_adam": True}}}
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -20,26 +34,26 @@ def train(rate):
         engine.backward(loss)
         engine.step()
     torch.distributed.all_reduce(loss)
-    return json.dumps({"loss": loss.item(), "ranks": engine.world_size, "from": helpers.__file__, "local": os.environ["LOCAL_RANK"]})
-""",
-    "print(launch(train, 2, {'rate': 1e-3}, device='cpu')[0])",
-)
+    return json.dumps({"loss": round(loss.item(), 5), "ranks": engine.world_size, "helpers": helpers.__file__})
 
 
-def printed(messages):
-    return "".join(message["content"].get("text", "") for message in messages if message["msg_type"] == "stream").strip()
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return str(probe.getsockname()[1])
 
 
-def test_the_script_of_a_cell_runs_through_the_deepspeed_command_as_the_cell_did(tmp_path):
+def test_the_script_of_a_function_does_under_the_deepspeed_command_what_the_function_does_in_launch(tmp_path, monkeypatch):
+    here = json.loads(launch(train, 2, {"rate": 1e-3}, device="cpu")[0])
+    monkeypatch.setattr(Model, "__module__", "__main__")  # as in a notebook
     folder = tmp_path / "exported"
-    with Notebook() as notebook:
-        for cell in (*CELLS, f"export(train, {str(folder)!r}, {{'rate': 1e-3}}, hosts=['localhost'], interface='lo', gpus=False)"):
-            reply, messages = notebook.run(f"import torch; torch.manual_seed(0)\n{cell}" if "launch(train" in cell else cell)
-            assert reply["status"] == "ok", reply
-            here = printed(messages) or here if "messages" in locals() and cell is not CELLS[0] else ""
-    assert here
+    assert export(train, folder, {"rate": 1e-3}, hosts=["localhost"], interface="lo", gpus=False) == folder / "train.py"
     variables = dict(line.split("=") for line in (folder / ".deepspeed_env").read_text().split())
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_accelerators", "2", "--master_port", "0", "train.py"]
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_accelerators", "2", "--master_port", free_port(), "train.py"]
     said = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=240)
-    print(said.stdout, said.stderr)
+    assert said.returncode == 0, said.stdout + said.stderr
+    (line,) = [line for line in said.stdout.splitlines() if line.startswith("{")]  # rank 0's alone
+    there = json.loads(line)
+    assert here.pop("helpers") == str(REPOSITORY / "helpers" / "__init__.py")
+    assert there.pop("helpers") == str(folder / "helpers" / "__init__.py")
+    assert there == here and here["ranks"] == 2

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -356,3 +357,16 @@ def test_what_cannot_be_placed_is_refused_before_a_process_starts(pair):
 def test_a_function_with_machines_that_is_not_run_on_them_says_so(pair):
     with pytest.raises(RankError, match="ValueError: these machines are not up"):
         launch(lambda: pair.cable(), 2)
+
+
+def test_a_program_started_on_a_machine_is_there_and_ends_with_it(tmp_path):
+    with Machines(2) as machines:
+        look = "import os, socket; print(socket.gethostname(), os.getcwd(), os.environ['SAID'], os.getuid())"
+        program = machines.start(1, [sys.executable, "-c", look], cwd=tmp_path, env={"SAID": "so"}, stdout=subprocess.PIPE, text=True)
+        assert program.communicate(timeout=60)[0] == f"machine1 {tmp_path} so {os.getuid()}\n"
+        missing = machines.start(0, ["no-such-program"], stderr=subprocess.PIPE, text=True)
+        assert missing.communicate(timeout=60)[1] == "no-such-program: No such file or directory\n" and missing.returncode == 1
+        lasting = machines.start(0, ["sh", "-c", "sleep 60 & sleep 60"])
+        assert eventually(lambda: len(psutil.Process(lasting.pid).children()) == 2 or command(psutil.Process(lasting.pid)).startswith("sleep"))
+        started = [psutil.Process(lasting.pid), *psutil.Process(lasting.pid).children()]
+    assert lasting.returncode == -signal.SIGKILL and eventually(lambda: not running(started))

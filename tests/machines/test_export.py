@@ -1,6 +1,7 @@
 """What `export` writes: everything that a function uses, and nothing that cannot be written.  That it runs: tests/launcher/test_export.py."""
 
 import ast
+import linecache
 import os as operating_system
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import cloudpickle
 import pytest
 import torch
 from helpers import Traffic, corpus, export, models
-from helpers.machines.script import Script, files_of_helpers, names_used
+from helpers.machines.script import Script, files_of_helpers, names_used, source_of
 
 RATE, SIZE = {"lr": 1e-3, "betas": (0.9, 0.95)}, models.GPTSize(width=32)
 
@@ -132,6 +133,15 @@ def test_two_things_of_one_name_are_refused():
 
     with pytest.raises(ValueError, match="two things are called 'n' in what the function uses: rename one"):
         Script(outer)
+
+
+def test_a_class_of_a_cell_is_found_in_its_cell(monkeypatch):
+    """Where Python looks for a class of a notebook, there is no file."""
+    cell = "x = 1\n@decorated\nclass Cell:\n    y = 2\n\n    def method(self):\n        return self.y\n"
+    monkeypatch.setitem(linecache.cache, "cell 7", (len(cell), None, cell.splitlines(keepends=True), "cell 7"))
+    space = {"decorated": lambda thing: thing, "__name__": "a_notebook"}
+    exec(compile(cell, "cell 7", "exec"), space)
+    assert source_of(space["Cell"]) == cell.removeprefix("x = 1\n")
 
 
 def test_names_are_those_from_outside():
