@@ -31,6 +31,7 @@ HINTS = (
     (r"Default process group has not been initialized", "call deepspeed.init_distributed() first"),
     (r"CUDA out of memory", "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO stage"),
     (r"name '\w+' is not defined", "a rank knows what its function uses when `launch` is called: run the cell that defines the name first"),
+    (r"Timed out waiting \d+ms", "a rank never came to this collective, or its machine cannot be reached"),
     (r"\Alost its connection", "no rank failed before: one has closed its connections, as `destroy_process_group` does"),
     (r"gloo::EnforceNotMet", "a message had another size than the rank expected: all ranks must send the same tensors, in the same order"),
     (r"No module named", "the module is not installed in the course's environment, or its folder is not on sys.path"),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import psutil
 from helpers.launcher import machine as available
 from helpers.launcher.jobs import launch
+from helpers.machines.machines import problem
 from helpers.paths import ROOT, WORK
 
 TESTED = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
@@ -60,7 +61,7 @@ def versions():
 
 
 def machine():
-    """Cores, memory, loopback, compiler, GPUs."""
+    """Cores, memory, loopback, compiler, machines made of this one, GPUs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Line("cores", str(cores), cores >= 2, "lessons run, but slowly: times grow with ranks per core", needed=False)
     free = available.free_memory()
@@ -75,6 +76,8 @@ def machine():
         yield Line("loopback", str(error), False, "ranks talk over 127.0.0.1: allow it in the firewall or container")
     compiler = shutil.which("c++") or shutil.which("g++")
     yield Line("compiler", compiler or "none", bool(compiler), "not needed; only DeepSpeed's own optimizers would be compiled with it", needed=False)
+    refused = problem()
+    yield Line("machines", "not allowed" if refused else "several can be made of this one", not refused, refused or "", needed=False)
     gpus = available.gpu_count()
     yield Line("GPUs", str(gpus) if gpus else "none: ranks run on the CPU")
 

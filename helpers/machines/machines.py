@@ -245,7 +245,11 @@ class Machines:
         return Counting(self)
 
     def unplug(self, machine):
-        """Pull a machine's cable out of the switch.  Nobody is told: what is sent to it or by it is lost."""
+        """Pull a machine's cable out of the switch.
+
+        Nobody is told: what is sent to it or by it is lost, Linux gives a connection up after some 15 minutes, and a collective waits until
+        gloo's own timeout (`deepspeed.init_distributed(timeout=...)`, by default 30 minutes) or that of `launch`.  Plugged in again, it goes on.
+        """
         self._check(machine)
         self._ask("unplug", machine=machine)
 
@@ -303,8 +307,8 @@ class Placement:
     of: list[int]
 
     def doors(self, opened):
-        """For a new job: `Doors` to the machines, whose rank 0 listens on machine 0's card.  Everything closes with `opened`, an ExitStack."""
-        _, (listener, *namespaces) = self.machines._ask("job")
+        """For a new job: `Doors` to the machines, with a socket on the card of rank 0's.  Everything closes with `opened`, an ExitStack."""
+        _, (listener, *namespaces) = self.machines._ask("job", machine=self.of[0])
         for namespace in namespaces:
             opened.callback(os.close, namespace)
         listener = opened.enter_context(socket.socket(fileno=listener))
@@ -312,9 +316,9 @@ class Placement:
         return Doors(listener, of, [*namespaces, self.machines.orders.fileno()], {ORDERS: len(namespaces)})
 
     def variables(self):
-        """Of all ranks: they meet at machine 0's card and talk through their own."""
+        """Of all ranks: they meet at the card of rank 0's machine, and talk through their own."""
         cards = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), CARD)
-        return {**cards, "MASTER_ADDR": address_of(0)}
+        return {**cards, "MASTER_ADDR": address_of(self.of[0])}
 
     def variables_of(self, rank):
         """Of one rank, as `deepspeed` (CROSS_, LOCAL_) and `torchrun` (GROUP_RANK) set them; machines without a rank are not counted."""

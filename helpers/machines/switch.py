@@ -19,7 +19,7 @@ import time
 from helpers.machines.netlink import BURST, Netlink
 
 NEW_USER, NEW_NETWORK, NEW_NAME, NEW_MOUNTS = 0x10000000, 0x40000000, 0x04000000, 0x00020000
-PRIVATE, BIND, DETACH = 0x40000 | 0x4000, 0x1000, 2  # with all below it; of `mount` and `umount2`
+BIND, DETACH = 0x1000, 2  # of `mount` and `umount2`
 CARD, SWITCH = "eth0", "switch"
 SILENCE = 0.25  # seconds without a frame after which a cable counts as silent: an acknowledgement may come 0.2 s late
 MOST_DESCRIPTORS = 253  # beside one message
@@ -52,7 +52,6 @@ def open_namespace(kind):
 
 def name_hosts(count):
     """Let every machine know the others by name, in a view of the file system that only the machines have."""
-    call("mount", None, b"/", None, PRIVATE, None)
     call("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None)
     with open("/tmp/hosts", "w") as hosts:
         print("127.0.0.1 localhost", file=hosts)
@@ -104,12 +103,12 @@ class Switch:
     def counters(self):
         return [list(inside.counters(CARD)) for _, _, inside in self.machines]
 
-    def listen(self):
-        """A socket on machine 0's card, for the ranks of a new job to meet; who still waited in an earlier one has gone."""
+    def listen(self, machine):
+        """A socket on a machine's card, for the ranks of a new job to meet; who still waited in an earlier one has gone."""
         self.drop_waiting()
-        call("setns", self.machines[0][0], NEW_NETWORK)
+        call("setns", self.machines[machine][0], NEW_NETWORK)
         try:
-            return socket.create_server((address_of(0), 0), backlog=128)
+            return socket.create_server((address_of(machine), 0), backlog=128)
         finally:
             call("setns", self.home, NEW_NETWORK)
 
@@ -133,7 +132,7 @@ class Switch:
         if kind == "doors":
             descriptors = self.doors()
         elif kind == "job":
-            listener = self.listen()
+            listener = self.listen(machine)
             descriptors = [listener.fileno(), *self.doors()]
         elif kind == "unplug":
             self.route.set_down(f"port{machine}")

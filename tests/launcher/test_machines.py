@@ -82,7 +82,7 @@ def test_every_rank_knows_its_machine_and_its_number_there(where, local):
         assert host == f"machine{place.of[rank]}" and address == "10.77.0.2" and total == len(place.of)
         node = {"GROUP_RANK": str(used.index(place.of[rank])), "CROSS_SIZE": str(len(used))}
         own = dict(zip(("LOCAL_RANK", "LOCAL_WORLD_SIZE"), map(str, local[rank])))
-        assert variables == {"RANK": str(rank), "MASTER_ADDR": "10.77.0.1", **node, **own}
+        assert variables == {"RANK": str(rank), "MASTER_ADDR": f"10.77.0.{place.of[0] + 1}", **node, **own}
 
 
 def test_ranks_listen_at_their_card_and_reach_nothing_else():

@@ -12,7 +12,7 @@ def test_this_machine_is_ready():
     done = subprocess.run([sys.executable, "-m", "helpers.lesson.readiness"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "Ready: every lesson can run on this machine."
-    for name in ("python", "torch", "cores", "memory", "loopback", "compiler", "2 ranks", "launch"):
+    for name in ("python", "torch", "cores", "memory", "loopback", "compiler", "machines", "2 ranks", "launch"):
         assert f"  {name} " in done.stdout
 
 
@@ -32,6 +32,12 @@ def test_a_missing_compiler_is_only_a_note(monkeypatch):
     monkeypatch.setattr(readiness.shutil, "which", lambda name: None)
     line = next(line for line in readiness.machine() if line.name == "compiler")
     assert str(line).startswith("note  compiler") and not line.needed
+
+
+def test_machines_that_are_not_allowed_are_only_a_note_that_says_how_to_allow_them(monkeypatch):
+    monkeypatch.setattr(readiness, "problem", lambda: "allow them so")
+    line = next(line for line in readiness.machine() if line.name == "machines")
+    assert str(line).startswith("note  machines") and str(line).endswith("allow them so") and not line.needed
 
 
 def test_ranks_that_cannot_start_are_a_fault(monkeypatch):
