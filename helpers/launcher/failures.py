@@ -105,9 +105,10 @@ class Outcome:
 
 
 def trim(frames):
-    """The frames below the launcher's own, without those of a ledger, which only passes torch's calls on."""
+    """The frames below the launcher's own, without those of a ledger, which only passes torch's calls on, and of who waits for a cable's silence."""
     own = max((index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launcher", "rank.py")), default=-1)
-    return [frame for frame in frames[own + 1 :] if frame[2] != "__torch_dispatch__"]
+    inner = next((place for place, frame in enumerate(frames) if place > own and Path(frame[0]).parts[-3:-1] == ("helpers", "machines")), len(frames))
+    return [frame for frame in frames[own + 1 : inner] if frame[2] != "__torch_dispatch__"]
 
 
 def is_learners(frame):

@@ -53,13 +53,15 @@ def open_namespace(kind):
 def name_hosts(count):
     """Let every machine know the others by name, in a view of the file system that only the machines have."""
     call("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None)
-    with open("/tmp/hosts", "w") as hosts:
-        print("127.0.0.1 localhost", file=hosts)
-        for machine in range(count):
-            for form in ("", "::ffff:"):  # torch asks for the name of an address of IPv4 in the form of IPv6
-                print(f"{form}{address_of(machine)} {name_of(machine)}", file=hosts)
-    call("mount", b"/tmp/hosts", b"/etc/hosts", None, BIND, None)
-    call("umount2", b"/tmp", DETACH)
+    try:
+        with open("/tmp/hosts", "w") as hosts:
+            print("127.0.0.1 localhost", file=hosts)
+            for machine in range(count):
+                for form in ("", "::ffff:"):  # torch asks for the name of an address of IPv4 in the form of IPv6
+                    print(f"{form}{address_of(machine)} {name_of(machine)}", file=hosts)
+        call("mount", b"/tmp/hosts", b"/etc/hosts", None, BIND, None)
+    finally:
+        call("umount2", b"/tmp", DETACH)
 
 
 class Switch:

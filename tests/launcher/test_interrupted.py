@@ -77,3 +77,10 @@ def test_a_rank_that_had_not_begun():
     interrupt = KeyboardInterrupt()
     explain(interrupt, [Outcome(0), Outcome(1, at_work=True), Outcome(2)], 1)
     assert interrupt._render_traceback_() == ["interrupted after 1 s", "  ranks 0, 2 had not begun", "  rank 1 gave no Python stack"]
+
+
+def test_ranks_on_machines_are_named_with_them():
+    interrupt = KeyboardInterrupt()
+    explain(interrupt, [Outcome(0, machine=0), Outcome(1, machine=1, at_work=True), Outcome(2, machine=1)], 1)
+    said = ["  ranks 0, 2 on machines 0, 1 had not begun", "  rank 1 on machine 1 gave no Python stack"]
+    assert interrupt._render_traceback_() == ["interrupted after 1 s", *said]

@@ -233,6 +233,19 @@ def test_a_failure_names_the_rank_and_its_machine(pair, function, rank, words):
     assert str(caught.value).splitlines()[0] == words and caught.value.rank == rank
 
 
+def test_who_counts_alone_is_shown_at_its_own_line(pair):
+    def job():
+        if os.environ["RANK"] == "1":
+            with pair.counting():
+                return 0
+
+    with pytest.raises(RankError) as caught:
+        launch(job, 2, place=pair, timeout=4)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "rank 1 of 2 on machine 1 hung: still running after 4 s, in no collective"
+    assert lines[-1] == "      with pair.counting():"
+
+
 def cut(machines, moments):
     """In a rank: an all-reduce that takes seconds, in the middle of which machine 1 is unplugged, and perhaps plugged in again."""
     import torch
