@@ -28,7 +28,7 @@ SHARED = ("deepspeed", "torch", "nccl", "gloo", "psm_", "sem.")  # other program
 PROMPT = 2.0  # seconds in which a fault must be told, or an orphan gone
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, ::1, ::ffff:127.0.0.1
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-SLACK = 4.0  # seconds more, since two cores may have other work
+SLACK = 18.0  # seconds more, since two cores may have much other work; what hangs would take a minute
 
 # Plays the notebook kernel: runs cells from stdin, interrupted only while one runs, and answers each with one line.
 KERNEL = """
