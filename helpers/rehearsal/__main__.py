@@ -7,6 +7,7 @@ import sys
 import time
 
 from helpers.rehearsal import answer, question
+from helpers.rehearsal.asked import told as asked_for
 from helpers.rehearsal.fitting import two_steps
 from helpers.rehearsal.rehearsing import RehearsalError, rehearse
 
@@ -51,10 +52,11 @@ def told(given):
     model, config = question.read(given.model), question.read(given.deepspeed)
     asked = question.ask(model, config, given.ranks, given.sequence, given.micro_batch, given.checkpointing)
     ranks = sorted({0, given.ranks // 2, given.ranks - 1}) if given.only_rank is None else [given.only_rank]
-    reports = {rank: one_rank(asked, rank, drawn=bool(given.figure) and rank == ranks[0]) for rank in ranks}
+    places = []
+    reports = {rank: one_rank(asked, rank, bool(given.figure) and rank == ranks[0], places) for rank in ranks}
     first = reports[ranks[0]]
     print(f"{first['elements']:,} parameters, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, {asked.micro_batch} x {asked.sequence:,} tokens")
-    for note in asked.notes:
+    for note in (*asked.notes, *([asked_for(list(dict.fromkeys(places)))] if places else ())):
         print(f"note: {note}")
     print("\n".join(answer.table(asked, reports, outside)))
     seconds, real = sum(report["seconds"] for report in reports.values()), max(report["real_bytes"] for report in reports.values())
@@ -68,12 +70,12 @@ def told(given):
     return FITS if found.fits else DOES_NOT_FIT
 
 
-def one_rank(asked, rank, drawn):
-    """Rehearse it, and say so meanwhile."""
+def one_rank(asked, rank, drawn, places):
+    """Rehearse it, and say so meanwhile; the places that ask for a number are added to those."""
     started = time.monotonic()
     print(f"rehearsing rank {rank} of {asked.ranks:,} ...", end="", flush=True, file=sys.stderr)
     try:
-        return rehearse(two_steps, asked.ranks, rank, {"question": asked, "drawn": drawn}, device="cuda")
+        return rehearse(two_steps, asked.ranks, rank, {"question": asked, "drawn": drawn}, device="cuda", asked=places)
     finally:
         print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
 
