@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+import tempfile
+import threading
 import time
 
 from helpers.rehearsal import answer, question
@@ -72,11 +75,32 @@ def told(given):
 
 def one_rank(asked, rank, drawn, places):
     """Rehearse it, and say so meanwhile; the places that ask for a number are added to those."""
-    started = time.monotonic()
-    print(f"rehearsing rank {rank} of {asked.ranks:,} ...", end="", flush=True, file=sys.stderr)
+    with tempfile.NamedTemporaryFile() as diary, shown(f"rehearsing rank {rank} of {asked.ranks:,} ...", diary.name):
+        return rehearse(two_steps, asked.ranks, rank, {"question": asked, "drawn": drawn, "diary": diary.name}, device="cuda", asked=places)
+
+
+@contextlib.contextmanager
+def shown(words, diary):
+    """A line on stderr: what is rehearsed, and after it the seconds; on a terminal also, twice a second, how far it has come."""
+    started, done = time.monotonic(), threading.Event()
+
+    def follow():
+        while not done.wait(0.5):
+            with open(diary) as written:
+                if far := written.read():
+                    print(f"\r{words} {time.monotonic() - started:.0f} s, {far:<40}", end="", flush=True, file=sys.stderr)
+
+    print(words, end="", flush=True, file=sys.stderr)
+    follower = threading.Thread(target=follow)
+    if terminal := sys.stderr.isatty():
+        follower.start()
     try:
-        return rehearse(two_steps, asked.ranks, rank, {"question": asked, "drawn": drawn}, device="cuda", asked=places)
+        yield
     finally:
+        done.set()
+        if terminal:
+            follower.join()
+            print(f"\r{words}{'':<60}\r{words}", end="", file=sys.stderr)
         print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
