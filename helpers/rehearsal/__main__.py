@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import sys
 import tempfile
 import threading
@@ -81,27 +82,28 @@ def one_rank(asked, rank, drawn, places):
 
 @contextlib.contextmanager
 def shown(words, diary):
-    """A line on stderr: what is rehearsed, and after it the seconds; on a terminal also, twice a second, how far it has come."""
-    started, done = time.monotonic(), threading.Event()
+    """A line on stderr: what is rehearsed, and at the end the seconds; on a terminal also, twice a second, how far it has come."""
+    started, done, stderr = time.monotonic(), threading.Event(), sys.stderr
+
+    def say(more, end=""):
+        print(f"{words} {time.monotonic() - started:.0f} s{more}", end=end, flush=True, file=stderr)
 
     def follow():
         while not done.wait(0.5):
             with open(diary) as written:
-                if far := written.read():
-                    print(f"\r{words} {time.monotonic() - started:.0f} s, {far:<40}", end="", flush=True, file=sys.stderr)
+                stderr.write("\r")
+                say(f"{written.read():<40}")
+        stderr.write(f"\r{'':<110}\r")
 
-    print(words, end="", flush=True, file=sys.stderr)
     follower = threading.Thread(target=follow)
-    if terminal := sys.stderr.isatty():
-        follower.start()
-    try:
+    with contextlib.ExitStack() as stack:
+        if stderr.isatty():
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))  # where the launcher would say that one rank is at work
+            follower.start()
+            stack.callback(follower.join)
+        stack.callback(done.set)
         yield
-    finally:
-        done.set()
-        if terminal:
-            follower.join()
-            print(f"\r{words}{'':<60}\r{words}", end="", file=sys.stderr)
-        print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
+    say("", end="\n")
 
 
 def draw(history, file, title):

@@ -38,7 +38,7 @@ def two_steps(question, drawn=False, diary=None):
         marks.append((ledger.clock, phase))
         ledger.mark(phase)
         if diary:
-            Path(diary).write_text(f"part {len(marks)} of {2 + 2 * micro_batches * 3}: {phase}")
+            Path(diary).write_text(f", part {len(marks)} of {2 + 2 * micro_batches * 3}: {phase}")
 
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger())
