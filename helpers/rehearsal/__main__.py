@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 
+from helpers import preload
 from helpers.rehearsal import answer, question
 from helpers.rehearsal.asked import told as asked_for
 from helpers.rehearsal.fitting import two_steps
@@ -56,6 +57,7 @@ def told(given):
     model, config = question.read(given.model), question.read(given.deepspeed)
     asked = question.ask(model, config, given.ranks, given.sequence, given.micro_batch, given.checkpointing)
     ranks = sorted({0, given.ranks // 2, given.ranks - 1}) if given.only_rank is None else [given.only_rank]
+    preload(*question.libraries(model))
     places = []
     reports = {rank: one_rank(asked, rank, bool(given.figure) and rank == ranks[0], places) for rank in ranks}
     first = reports[ranks[0]]

@@ -59,26 +59,28 @@ def test_what_a_program_said_or_drew_itself_is_known(capsys):
     assert capsys.readouterr().out == ""
 
 
-def trained(stage, fp16):
+def trained(fp16):
     import deepspeed
     from helpers import corpus
 
     deepspeed.init_distributed()
-    config = configuration(stage, bf16=not fp16, extra={"gradient_clipping": 1.0, "fp16": {"enabled": fp16}})
-    model = models.build(models.GPT, config=config)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-    for _ in range(2):
-        engine.backward(engine(*corpus.batch(0, 4, 64, 0, 4, engine.device)))
-        engine.step()
-    return engine.skipped_steps
+    skipped = []
+    for stage in (0, 1, 3):
+        config = configuration(stage, bf16=not fp16, extra={"gradient_clipping": 1.0, "fp16": {"enabled": fp16}})
+        model = models.build(models.GPT, models.GPTSize(layers=1), config=config)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        for _ in range(2):
+            engine.backward(engine(*corpus.batch(0, 4, 64, 0, 4, engine.device)))
+            engine.step()
+        skipped.append(engine.skipped_steps)
+    return skipped
 
 
-@pytest.mark.parametrize("stage", [0, 3])
-def test_of_deepspeeds_own_questions_loss_scaling_alone_is_told(stage):
-    for fp16 in (False, True):
-        places = []
-        assert rehearse(trained, 4, arguments={"stage": stage, "fp16": fp16}, device="cuda", asked=places) == 0
-        assert list(map(str, places)) == ([f"{SCALING} (overflow → no, 2 times)"] if fp16 else [])
+@pytest.mark.parametrize("fp16", [False, True])
+def test_of_deepspeeds_own_questions_loss_scaling_alone_is_told(fp16):
+    places = []
+    assert rehearse(trained, 4, arguments={"fp16": fp16}, device="cuda", asked=places) == [0, 0, 0]
+    assert list(map(str, places)) == ([f"{SCALING} (overflow → no, 6 times)"] if fp16 else [])
 
 
 def test_a_place_without_its_text():
