@@ -346,6 +346,13 @@ def add_device():
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _setup_privateuseone_for_python_backend(gpu.GPU, backend_module=gpu.DeviceModule())
+    for operation in WHOLE_ON_A_GPU:
+        OPERATIONS.impl(operation, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
+
+
+# torch puts these together from several operations, each with a result of its own, on every device that has no kernel for them; a GPU has one.
+WHOLE_ON_A_GPU = ("silu_backward",)
+OPERATIONS = torch.library.Library("aten", "IMPL")
 
 
 # ------------------------------------------------------------------------------------------------------------------ environment
