@@ -77,7 +77,7 @@ TUNED = [place for place, run in enumerate(recorded.runs("finetune")) if run.rep
 
 @pytest.mark.parametrize("place", TUNED, ids=[recorded.runs("finetune")[place].arguments["case"] for place in TUNED])
 def test_a_fine_tuning_with_adapters_is_that_of_the_gpu(place):
-    """Of 6.2 billion parameters, with 8,192 tokens.  Whoever imports peft under the ledger, as a rehearsal would, has its 16 bytes of defaults too."""
+    """Of 6.2 billion parameters, with 8,192 tokens.  Imported under the ledger, as by a rehearsal, peft has 16 bytes of its own."""
     if "REHEARSE_ALL" not in os.environ:
         pytest.skip("a minute: make rehearse-all")
     preload("peft", "transformers.GlmForCausalLM")
