@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
+import tempfile
+import threading
 import time
 
+from helpers import preload
 from helpers.rehearsal import answer, question
+from helpers.rehearsal.asked import told as asked_for
 from helpers.rehearsal.fitting import two_steps
 from helpers.rehearsal.rehearsing import RehearsalError, rehearse
 
@@ -51,10 +57,12 @@ def told(given):
     model, config = question.read(given.model), question.read(given.deepspeed)
     asked = question.ask(model, config, given.ranks, given.sequence, given.micro_batch, given.checkpointing)
     ranks = sorted({0, given.ranks // 2, given.ranks - 1}) if given.only_rank is None else [given.only_rank]
-    reports = {rank: one_rank(asked, rank, drawn=bool(given.figure) and rank == ranks[0]) for rank in ranks}
+    preload(*question.libraries(model))
+    places = []
+    reports = {rank: one_rank(asked, rank, bool(given.figure) and rank == ranks[0], places) for rank in ranks}
     first = reports[ranks[0]]
     print(f"{first['elements']:,} parameters, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, {asked.micro_batch} x {asked.sequence:,} tokens")
-    for note in asked.notes:
+    for note in (*asked.notes, *([asked_for(list(dict.fromkeys(places)))] if places else ())):
         print(f"note: {note}")
     print("\n".join(answer.table(asked, reports, outside)))
     seconds, real = sum(report["seconds"] for report in reports.values()), max(report["real_bytes"] for report in reports.values())
@@ -68,14 +76,36 @@ def told(given):
     return FITS if found.fits else DOES_NOT_FIT
 
 
-def one_rank(asked, rank, drawn):
-    """Rehearse it, and say so meanwhile."""
-    started = time.monotonic()
-    print(f"rehearsing rank {rank} of {asked.ranks:,} ...", end="", flush=True, file=sys.stderr)
-    try:
-        return rehearse(two_steps, asked.ranks, rank, {"question": asked, "drawn": drawn}, device="cuda")
-    finally:
-        print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
+def one_rank(asked, rank, drawn, places):
+    """Rehearse it, and say so meanwhile; the places that ask for a number are added to those."""
+    with tempfile.NamedTemporaryFile() as diary, shown(f"rehearsing rank {rank} of {asked.ranks:,} ...", diary.name):
+        return rehearse(two_steps, asked.ranks, rank, {"question": asked, "drawn": drawn, "diary": diary.name}, device="cuda", asked=places)
+
+
+@contextlib.contextmanager
+def shown(words, diary):
+    """A line on stderr: what is rehearsed, and at the end the seconds; on a terminal also, twice a second, how far it has come."""
+    started, done, stderr = time.monotonic(), threading.Event(), sys.stderr
+
+    def say(more, end=""):
+        print(f"{words} {time.monotonic() - started:.0f} s{more}", end=end, flush=True, file=stderr)
+
+    def follow():
+        while not done.wait(0.5):
+            with open(diary) as written:
+                stderr.write("\r")
+                say(f"{written.read():<40}")
+        stderr.write(f"\r{'':<110}\r")
+
+    follower = threading.Thread(target=follow)
+    with contextlib.ExitStack() as stack:
+        if stderr.isatty():
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))  # where the launcher would say that one rank is at work
+            follower.start()
+            stack.callback(follower.join)
+        stack.callback(done.set)
+        yield
+    say("", end="\n")
 
 
 def draw(history, file, title):

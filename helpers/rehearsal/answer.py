@@ -8,6 +8,8 @@ CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "
 PHASES = {"building": "building, initialising", "forward": "forward", "backward": "backward", "step": "optimizer's step"}
 # Bytes that two H200 gave to one rank beside its tensors (the driver, kernels, NCCL, workspaces): recorded/zero-2-NVIDIA-H200.json, stage 0.
 OUTSIDE = 2_270_000_000
+MORE_PARTS = (lambda question: question.stage < 3, '"zero_optimization": {{"stage": 3}}')
+MORE_RANKS = (lambda question: True, "more ranks")
 ADVICE = {  # what fills the highest moment: [(whether it can still be done, what to do)]
     "activations": [
         (lambda question: not question.checkpointing, "checkpoint the blocks (--checkpointing)"),
@@ -16,18 +18,24 @@ ADVICE = {  # what fills the highest moment: [(whether it can still be done, wha
     ],
     "optimizer states": [
         (lambda question: question.stage == 0, '"zero_optimization": {{"stage": 1}}'),
-        (lambda question: not question.is_offloaded, '"offload_optimizer": {{"device": "cpu"}}'),
+        (lambda question: not question.is_offloaded, '"offload_optimizer": {{"device": "cpu"}}, or more ranks'),
         (lambda question: True, "more ranks"),
     ],
-    "gradients": [(lambda question: question.stage < 2, '"zero_optimization": {{"stage": 2}}'), (lambda question: True, "more ranks")],
-    "parameters": [(lambda question: question.stage < 3, '"zero_optimization": {{"stage": 3}}'), (lambda question: True, "more ranks")],
+    "gradients": [(lambda question: question.stage < 2, '"zero_optimization": {{"stage": 2}}'), MORE_PARTS, MORE_RANKS],
+    "parameters": [MORE_PARTS, MORE_RANKS],
+    "gathered parameters": [(lambda question: True, 'a smaller "stage3_max_live_parameters" and "stage3_prefetch_bucket_size"')],
     "buffers": [(lambda question: True, 'a smaller "reduce_bucket_size"')],
-    "other": [
+    "temporary while passing": [
+        (lambda question: question.micro_batch > 1, '"train_micro_batch_size_per_gpu": {half}'),
+        (lambda question: True, 'a loss over parts of the tokens, shorter sequences, or a smaller "reduce_bucket_size"'),
+    ],
+    "temporary while stepping": [
+        (lambda question: question.stage == 0, '"zero_optimization": {{"stage": 1}}'),
         (lambda question: question.stage < 3, '"zero_optimization": {{"stage": 3}}, whose step takes a part of the parameters at a time'),
-        (lambda question: True, 'a smaller "sub_group_size", or fewer tokens in a micro-batch'),
+        (lambda question: True, 'a smaller "sub_group_size"'),
     ],
 }
-ADVICE |= {"master weights": ADVICE["optimizer states"], "inputs": ADVICE["activations"]}
+ADVICE["master weights"] = ADVICE["optimizer states"]
 
 
 @dataclass(frozen=True)
@@ -71,10 +79,20 @@ def verdict(reports, memory, outside=OUTSIDE):
 
 def advice(question, reports, found):
     """A sentence: what fills the highest moment, and the first thing to change that has not been done yet."""
-    held = reports[found.rank]["peaks"][found.phase]
-    category = max(held, key=held.get)
-    change = next(words for possible, words in ADVICE[category] if possible(question)).format(half=question.micro_batch // 2)
-    return f"most of it, {gigabytes(held[category])} GB, is {category if category != 'other' else 'temporary'}: try {change}"
+    held = causes(reports[found.rank], found.phase)
+    cause = max(held, key=held.get)
+    change = next(words for possible, words in ADVICE[cause] if possible(question)).format(half=question.micro_batch // 2)
+    return f"most of it, {gigabytes(held[cause])} GB, is {cause}: try {change}"
+
+
+def causes(report, phase):
+    """{what fills a phase's highest moment: bytes}: its categories, and what they mean there."""
+    held = dict(report["peaks"][phase])
+    held["temporary while passing" if phase in ("forward", "backward") else "temporary while stepping"] = held.pop("other", 0)
+    own = report["states"]["parameters"]
+    if held.get("parameters", 0) > 2 * own:
+        held["gathered parameters"] = held.pop("parameters") - own
+    return held
 
 
 def table(question, reports, outside=OUTSIDE):

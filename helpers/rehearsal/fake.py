@@ -17,11 +17,16 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import tree_leaves
+from helpers.rehearsal.asked import questions
 from helpers.rehearsal.remembered import UNSEEN, Memory
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
 KNOWN = 2**16  # elements
+DRAWN = {  # at random, as what a batch is put together from
+    *(getattr(aten.randint, overload) for overload in ("default", "low", "generator", "low_generator")),
+    *(getattr(aten.randperm, overload) for overload in ("default", "generator")),
+}
 MAKERS = {  # of new tensors
     aten.arange.default,
     aten.arange.start,
@@ -30,9 +35,11 @@ MAKERS = {  # of new tensors
     aten.full.default,
     aten.ones.default,
     aten.zeros.default,
+    *DRAWN,
 }
 
 ALL = {aten.all.default, aten.all.dim}  # "is it so everywhere?" is answered with yes: no padding, no number that is not finite
+SAME = {aten.equal.default, aten.allclose.default}  # and so is "are they alike?"
 FILLED = {aten.zeros.default, aten.ones.default, aten.full.default}
 
 
@@ -80,9 +87,9 @@ class Weightless(FakeTensorMode):
             made = super().__torch_dispatch__(function, types, args, kwargs)
         except DataDependentOutputException:
             if function is aten._local_scalar_dense.default:  # .item(), bool(), float(), int()
-                return 1.0 if args[0].is_floating_point() else vars(args[0]).get("answer", 0)
-            if function is aten.equal.default:
-                return True
+                return questions.answered(answer(args[0]))
+            if function in SAME:
+                return questions.answered(True)
             raise noted(NoNumbers(f"what {function} returns depends on the numbers in a tensor, and a rehearsal has none")) from None
         except DynamicOutputShapeException:
             raise noted(NoNumbers(f"the shape of what {function} returns depends on the numbers in a tensor, and a rehearsal has none")) from None
@@ -110,6 +117,13 @@ class Weightless(FakeTensorMode):
                 self.fake_tensor_converter.invalidate_constant_aliases(leaf.constant)
 
 
+def answer(tensor):
+    """What a program is told that asks for the number in a tensor."""
+    if tensor.dtype is torch.bool:
+        return vars(tensor).get("answer", False)
+    return 1.0 if tensor.is_floating_point() else 0
+
+
 def shaped(function, args, kwargs):
     """A new tensor on the device "meta".
 
@@ -117,6 +131,9 @@ def shaped(function, args, kwargs):
     """
     if function is aten.full.default and kwargs.get("dtype") is None:
         kwargs["dtype"] = {bool: torch.bool, int: torch.int64}.get(type(args[1]))
+    if function in DRAWN:
+        kwargs["generator"] = None  # one of the CPU does not draw for "meta"
+        function = function.overloadpacket
     return aten.empty.memory_format(args[0], **kwargs) if function in FILLED else function(*args, **kwargs)
 
 

@@ -6,14 +6,18 @@ import bisect
 import resource
 import time
 from contextlib import ExitStack
+from pathlib import Path
+
+KEPT = {"inputs": "activations"}  # of a checkpointed block, which is called again by itself; of the whole model they are a few kB
 
 
-def two_steps(question, drawn=False):
+def two_steps(question, drawn=False, diary=None):
     """For `rehearse`: the first step makes the optimizer's states, the second goes on with them.
 
     Args:
         question: a `helpers.rehearsal.question.Question`.
         drawn: whether a figure is to be made, which takes a history.
+        diary: a file that always says how far it has come.
 
     Returns:
         A dict: "elements" of the model; "states", {category: bytes} between two micro-batches, or after the backward pass of the only one;
@@ -33,6 +37,8 @@ def two_steps(question, drawn=False):
     def begin(phase):
         marks.append((ledger.clock, phase))
         ledger.mark(phase)
+        if diary:
+            Path(diary).write_text(f", part {len(marks)} of {2 + 2 * micro_batches * 3}: {phase}")
 
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger())
@@ -122,7 +128,8 @@ def at_peak(ledger, first, last):
     found = {}
     for one in ledger.storages:
         if one.born <= moment and (one.died is None or one.died > moment):
-            found[one.final_category] = found.get(one.final_category, 0) + one.bytes
+            category = KEPT.get(one.final_category, one.final_category)
+            found[category] = found.get(category, 0) + one.bytes
     return found
 
 

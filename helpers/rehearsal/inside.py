@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import torch
+from helpers.rehearsal.asked import questions
 from helpers.rehearsal.fake import Weightless, raised
 from helpers.rehearsal.patches import put_on
 from helpers.rehearsal.pipelines import NeedsRank
@@ -19,10 +20,10 @@ def leave_alone():
 
 
 class Told:
-    """What came of a rehearsal: the function's `value`, or the rank that has to be rehearsed before, `needs`."""
+    """What came of a rehearsal: the function's `value` and the places that `asked` for a number, or the rank to be rehearsed before, `needs`."""
 
-    def __init__(self, value=None, needs=None):
-        self.value, self.needs = value, needs
+    def __init__(self, value=None, needs=None, asked=()):
+        self.value, self.needs, self.asked = value, needs, list(asked)
 
 
 def rehearsed(function, arguments, pose):
@@ -32,7 +33,8 @@ def rehearsed(function, arguments, pose):
         # One thread for autograd: the mode is of this thread alone.
         with torch.autograd.set_multithreading_enabled(False), Weightless():
             leave_alone()
-            return Told(function(**arguments))
+            value = function(**arguments)
+        return Told(value, asked=questions.places())
     except NeedsRank as rank:
         return Told(needs=rank.args[0])
     except SystemError as error:

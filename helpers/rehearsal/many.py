@@ -7,10 +7,13 @@ Without numbers in them they need not be looked at; what is made of them has the
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+
+GATHERING = "_all_gather_dtype"  # the function in DeepSpeed's `partition_parameters` that looks at every rank's part
 
 
 def scattering(plain):
@@ -25,8 +28,8 @@ def scattering(plain):
         if len(tensors) == 1 and tensors[0].numel() % ranks == 0:
             flat = tensors[0].view(-1)
         else:
-            short = [(tensor, each - own(tensor, each, one)) for one in range(ranks) for tensor, each in zip(tensors, parts)]
-            padding = [tensor.new_empty(missing) for tensor, missing in short if missing > 0]  # noqa: F841  (lives as long as this frame)
+            short = sorted((one, place) for place, each in enumerate(parts) if each for one in range(tensors[place].numel() // each, ranks))
+            missing = [tensors[place].new_empty(parts[place] - own(tensors[place], parts[place], one)) for one, place in short]  # noqa: F841
             flat = tensors[0].new_empty(ranks * sum(parts))
         flat.div_(ranks)
         mine = flat.narrow(0, rank * sum(parts), sum(parts))
@@ -62,13 +65,22 @@ def gathering(plain):
 
 
 def narrowing(plain):
-    """`Tensor.narrow`, of a tensor without numbers and outside of what autograd follows: the view alone, which nobody needs to be told of."""
+    """`Tensor.narrow`, of a tensor without numbers and outside of what autograd follows: the view alone, which nobody needs to be told of.
+
+    Of what ZeRO-3 gathers it makes one for each rank; there the first stands for all.
+    """
 
     def narrow(self, dim, start, length):
         if type(self) is not FakeTensor or self.constant is not None or torch.is_grad_enabled():
             return plain(self, dim, start, length)
+        is_gathered = sys._getframe(1).f_code.co_name == GATHERING
+        if is_gathered and "part" in vars(self):
+            return self.part
         with fake_tensor.in_kernel_invocation_manager(self.fake_mode):
             made = plain(self, dim, start, length)
-        return self.fake_mode.memory.wrap(made, self._fake_device)
+        made = self.fake_mode.memory.wrap(made, self._fake_device)
+        if is_gathered:
+            self.part = made
+        return made
 
     return narrow

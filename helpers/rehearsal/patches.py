@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from helpers.measure.internals import in_backward
 from helpers.rehearsal import gpu, many
+from helpers.rehearsal.asked import questions
 from helpers.rehearsal.fake import KNOWN, raised, without_mode
 from helpers.rehearsal.pipelines import Mail, exchanging
 
@@ -78,6 +79,7 @@ def of_torch():
     return [
         Patch(fake, "CONSTANT_NUMEL_LIMIT", KNOWN, "torch keeps the numbers of tensors with one element only"),
         Patch("torch._subclasses.fake_tensor.FakeTensor", "__reduce_ex__", reduced, "a tensor that the function returns has to travel"),
+        Patch("torch._subclasses.fake_tensor.FakeTensor", "__format__", formatted, "torch formats the number of its own class of tensors alone"),
         Patch("torch.nn.Module", "_apply", apply_in_place, "module.to(...) refuses parameters without numbers that anything refers to"),
         Patch("torch", "save", no_numbers, "there is nothing to be saved"),
         Patch(
@@ -91,6 +93,10 @@ def of_torch():
 
 def reduced(self, protocol):
     return without_mode(self).__reduce_ex__(protocol)
+
+
+def formatted(self, specification):
+    return format(self.item() if specification and self.dim() == 0 else repr(self), specification)
 
 
 def no_numbers(*arguments, **options):
@@ -259,6 +265,7 @@ def of_deepspeed(pose):
     compared = "ZeRO-3 checks that all ranks are at the same place: what it sends is sent, and what rank 0 would answer nobody knows"
     told = "a pipeline's stage reads from numbers which shapes it will be sent"
     return [
+        *(Patch(place, "_update_scale", scaling(owner(place)._update_scale), "no gradient says whether it overflowed") for place in SCALING),
         *(Patch(f"{zero}.{module}", "assert_ints_same_as_other_ranks", agreed, compared) for module in ASSERTING),
         Patch(
             "deepspeed.runtime.engine",
@@ -269,6 +276,25 @@ def of_deepspeed(pose):
         Patch("deepspeed.runtime.pipe.engine.PipelineEngine", "_send_tensor_meta", send, told),
         Patch("deepspeed.runtime.pipe.engine.PipelineEngine", "_recv_tensor_meta", receive, told),
     ]
+
+
+SCALING = (
+    "deepspeed.runtime.fp16.fused_optimizer.FP16_Optimizer",
+    "deepspeed.runtime.fp16.unfused_optimizer.FP16_UnfusedOptimizer",
+    "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
+    "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3",
+)
+
+
+def scaling(plain):
+    """An optimizer that finds its loss scale: where gradients overflow a step is left out, and none does here."""
+
+    def update_scale(self, *arguments, **options):
+        if getattr(self, "loss_scale_config", self).dynamic_loss_scale:
+            questions.scaled()
+        return plain(self, *arguments, **options)
+
+    return update_scale
 
 
 ASSERTING = ("partition_parameters", "partitioned_param_coordinator", "stage3")
@@ -320,6 +346,13 @@ def add_device():
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _setup_privateuseone_for_python_backend(gpu.GPU, backend_module=gpu.DeviceModule())
+    for operation in WHOLE_ON_A_GPU:
+        OPERATIONS.impl(operation, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
+
+
+# torch puts these together from several operations, each with a result of its own, on every device that has no kernel for them; a GPU has one.
+WHOLE_ON_A_GPU = ("silu_backward",)
+OPERATIONS = torch.library.Library("aten", "IMPL")
 
 
 # ------------------------------------------------------------------------------------------------------------------ environment

@@ -104,6 +104,15 @@ def check_model(model):
         raise BadQuestion(f"the model's {error}") from None
 
 
+def libraries(model):
+    """What every rehearsal of a model would import again, by the names that `preload` takes."""
+    if "model_type" not in model:
+        return []
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return [f"transformers.{name}" for name in [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model["model_type"])] if isinstance(name, str)]
+
+
 def ask(model, config, ranks, sequence, micro_batch=None, checkpointing=False):
     """A `Question` from two configurations.  What is "auto", as transformers lets people write, is filled in.
 

@@ -9,6 +9,7 @@ import tempfile
 
 from helpers.launcher.failures import RankError
 from helpers.launcher.jobs import launch
+from helpers.rehearsal.asked import told
 from helpers.rehearsal.patches import Pose
 
 OWN_FRAMES = re.compile(r"^  helpers/rehearsal/.*\n(    .*\n)?", re.MULTILINE)  # in the words of an error, of no use to who wrote the function
@@ -20,12 +21,12 @@ class RehearsalError(RankError):
     """The rehearsed rank failed; `rank` is its number."""
 
 
-def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None, *, timeout=3600.0):
+def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None, *, timeout=3600.0, asked=None):
     """Run `function(**arguments)` as one rank of any number of ranks would, without memory and without the others, and return what it returned.
 
     Real are all of torch's and DeepSpeed's Python, every shape, type and device, every byte that a `Ledger` counts and every message that a
     `Traffic` does.  There are no numbers in tensors: a program that asks for one (`loss.item()`, `if loss > 2`) is answered 1.0, or 0 where the
-    type is of whole numbers, and goes the way that follows from it.  What a GPU holds outside of tensors is not rehearsed.
+    type is of whole numbers, goes the way that follows from it, and is told so at the end.  What a GPU holds outside of tensors is not rehearsed.
 
     Args:
         function: any function of a cell, as for `launch`.
@@ -35,6 +36,7 @@ def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None,
         device: "cpu", or "cuda" to pose as a GPU, which this machine need not have.
         memory: bytes that tensors may take on that device, for every ledger without a limit of its own; None for as many as they want.
         timeout: seconds after which a rehearsal counts as hung.
+        asked: a list to which every `Place` is added that asked for a number; None to have them printed at the end.
 
     Returns:
         What the function returned; its tensors with their numbers where these are known, else on torch's device "meta".
@@ -45,7 +47,12 @@ def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None,
     """
     check(ranks, rank, device, memory)
     with tempfile.TemporaryDirectory() as mail:
-        return deliver(function, dict(arguments or {}), Pose(rank, ranks, device, memory, mail), timeout)
+        found = deliver(function, dict(arguments or {}), Pose(rank, ranks, device, memory, mail), timeout)
+    if asked is not None:
+        asked += found.asked
+    elif found.asked:
+        print(told(found.asked))
+    return found.value
 
 
 def check(ranks, rank, device, memory):
@@ -63,20 +70,20 @@ def check(ranks, rank, device, memory):
 
 
 def deliver(function, arguments, pose, timeout):
-    """Rehearse a rank, and before it each rank from which it must be told shapes."""
+    """Rehearse a rank, and before it each rank from which it must be told shapes; a `Told`."""
     while True:
         text = io.StringIO()  # shown at the end alone: a rehearsal that waits for another one begins anew
         try:
             with contextlib.redirect_stdout(text):
-                told = in_a_process(function, arguments, pose, timeout)
+                found = in_a_process(function, arguments, pose, timeout)
         except RehearsalError:
             print(text.getvalue(), end="")
             raise
-        if told.needs is None:
+        if found.needs is None:
             print(text.getvalue(), end="")
-            return told.value
+            return found
         with contextlib.redirect_stdout(io.StringIO()):
-            deliver(function, arguments, Pose(told.needs, pose.ranks, pose.device, pose.memory, pose.mail), timeout)
+            deliver(function, arguments, Pose(found.needs, pose.ranks, pose.device, pose.memory, pose.mail), timeout)
 
 
 def in_a_process(function, arguments, pose, timeout):

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+import torch
 from helpers import rehearse
 from helpers.rehearsal import patches
 from helpers.rehearsal.patches import Patch, Pose
@@ -66,6 +67,31 @@ IN_SOURCES = [  # where it is, the words that must stand there, or the patch bes
 @pytest.mark.parametrize("name, words", IN_SOURCES)
 def test_its_text_still_says(name, words):
     assert words in inspect.getsource(patches.owner(name)), f"{name} says {words!r} no more"
+
+
+def composed(operations):
+    """Operations that torch puts together from others where a device has no kernel for them, and which a posing GPU must have whole."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return {name for name in operations if all(has(f"aten::{name}", key) for key in ("CompositeImplicitAutograd", "CPU", "Meta"))}
+
+
+def test_every_operation_is_whole_that_a_gpu_has_whole():
+    names = {name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
+    assert composed(names) == set(patches.WHOLE_ON_A_GPU)
+
+
+def backward_of_silu():
+    from helpers.measure.ledger import Ledger
+
+    with Ledger("gpu") as ledger:
+        x = torch.ones(1000, device="gpu", requires_grad=True)
+        torch.nn.functional.silu(x).backward(torch.ones(1000, device="gpu"))
+        return [storage.bytes for storage in ledger.storages]
+
+
+@pytest.mark.ranks
+def test_the_backward_pass_of_silu_makes_one_tensor():
+    assert rehearse(backward_of_silu, 1, device="cuda") == [4000] * 4, "x, its SiLU, and the gradients of both"
 
 
 def nothing():
