@@ -32,18 +32,23 @@ def construct(size, dtype="fp32", config=None):
         torch.set_default_dtype(before)
 
 
-def moved_by_initialize(config, size, early):
+WAYS = ("in full", "in full, then sharded", "in parts")
+
+
+def moved_by_initialize(config, size, how):
     """What `deepspeed.initialize` moves to the training device in one piece, in a rank: each call of `Module.to`, in words, or "nothing".
 
     Args:
-        config: DeepSpeed's.
+        config: DeepSpeed's, of stage 3 in bf16.
         size: a `GPTSize`.
-        early: whether the model is partitioned as it is built, if the configuration is of stage 3; else it is built in full.
+        how: one of `WAYS`: "in full"; so too, in bf16, and then sharded by `zero.Init(module=)`, one parameter at a time; or "in parts", where each
+            parameter is sharded as it is built.
     """
     import deepspeed
 
     calls, original = [], torch.nn.Module.to
-    model = models.build(models.GPT, size, config=config if early else None)
+    deepspeed.init_distributed()
+    model = models.build(models.GPT, size, config=config if how == "in parts" else None)
 
     def to(module, *arguments, **options):
         weights = list(module.parameters())
@@ -52,6 +57,8 @@ def moved_by_initialize(config, size, early):
 
     torch.nn.Module.to = to
     try:
+        if how == "in full, then sharded":
+            deepspeed.zero.Init(module=model.bfloat16(), config_dict_or_path=config)
         deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     finally:
         torch.nn.Module.to = original

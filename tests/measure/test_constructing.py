@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import launch, models, theory
-from helpers.measure.constructing import construct, moved_by_initialize
+from helpers.measure.constructing import WAYS, construct, moved_by_initialize
 
 pytestmark = pytest.mark.ranks
 
@@ -17,10 +17,10 @@ def test_what_is_held_when_a_model_is_built(arguments, ranks):
     assert all(report["peak"] >= report["held"] for report in reports)
 
 
-def test_initialize_moves_a_model_in_full_that_was_built_in_full():
+def test_initialize_moves_a_model_in_full_that_was_built_in_full_unless_it_was_sharded_since():
     config = STAGE_3 | {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
     moved = {}
-    for early in (False, True):
-        arguments = {"config": config, "size": SIZE, "early": early}
-        moved[early] = set(launch(moved_by_initialize, ranks=2, arguments=arguments, device="cpu"))
-    assert moved == {False: {f"{theory.gpt_parameters(SIZE):,} elements in torch.bfloat16"}, True: {"nothing"}}
+    for how in WAYS:
+        arguments = {"config": config, "size": SIZE, "how": how}
+        moved[how] = set(launch(moved_by_initialize, ranks=2, arguments=arguments, device="cpu"))
+    assert list(moved.values()) == [{f"{theory.gpt_parameters(SIZE):,} elements in torch.bfloat16"}, {"nothing"}, {"nothing"}]
