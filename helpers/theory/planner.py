@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from helpers.theory.communication import wire_bytes, zero_wire_bytes
-from helpers.theory.layers import Size, block_parameters, embedding_parameters, gpt_parameters, head_activation_bytes, repeated_block_bytes
+from helpers.theory.layers import Size, block_parameters, embedding_parameters, head_activation_bytes, repeated_block_bytes
 from helpers.theory.model_states import ideal_bytes
 from helpers.theory.plans import BF16, Cluster
 from helpers.theory.tensor_parallel import sequence_parallel_block_activation_bytes
