@@ -40,14 +40,11 @@ def heat_maps(panels, title, x, y, nothing="nothing fits"):
             for (column, row), what in found.items():
                 colour, hatch = looks[what[0]] if what else ("white", "")
                 at = columns.index(column), rows.index(row)
-                box = matplotlib.patches.Rectangle((at[0] - 0.5, at[1] - 0.5), 1, 1, facecolor=colour, edgecolor="#888888", linewidth=0.5)
-                one.add_patch(box)
+                corner = at[0] - 0.5, at[1] - 0.5
+                one.add_patch(matplotlib.patches.Rectangle(corner, 1, 1, facecolor=colour, edgecolor="#888888", linewidth=0.5))
                 if hatch:
-                    one.add_patch(
-                        matplotlib.patches.Rectangle(
-                            (at[0] - 0.5, at[1] - 0.5), 1, 1, fill=False, hatch=hatch, edgecolor="white", alpha=0.45, linewidth=0
-                        )
-                    )
+                    lines = matplotlib.patches.Rectangle(corner, 1, 1, fill=False, hatch=hatch, edgecolor="white", alpha=0.45, linewidth=0)
+                    one.add_patch(lines)
                 if what and what[1]:
                     light = {"#0072B2", "#D55E00", "#009E73"}
                     one.text(*at, what[1], ha="center", va="center", fontsize=7.5, color="white" if colour in light else "black")
@@ -62,7 +59,6 @@ def heat_maps(panels, title, x, y, nothing="nothing fits"):
             shown.append(matplotlib.patches.Patch(facecolor="white", edgecolor="#888888", label=nothing))
         figure.suptitle(title)
         figure.legend(handles=shown, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, fontsize=8)
-        figure.tight_layout()
     said = "; ".join(f"{name}: {_counted(found.values(), kinds, nothing)}" for name, found in panels.items())
     return Plot(figure, f"{title}, {y} over {x}. Of {len(cells)} cells each: {said}.")
 
@@ -84,11 +80,10 @@ def errors(rows, title):
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure(figsize=(7.6, 1.2 + 0.14 * (len(names) + 1) * len(rows)))
         for index, name in enumerate(names):
-            places = [
-                -place + (len(names) / 2 - index - 0.5) / (len(names) + 1) for place, found in enumerate(rows.values()) if found.get(name) is not None
-            ]
-            off = [found[name] for found in rows.values() if found.get(name) is not None]
-            axes.plot(off, places, (MARKERS + "vPX")[index], linestyle="none", color=DOTS[index], label=name, markersize=6)
+            raised = (len(names) / 2 - index - 0.5) / (len(names) + 1)
+            dots = [(found[name], raised - place) for place, found in enumerate(rows.values()) if found.get(name) is not None]
+            look = {"marker": (MARKERS + "vPX")[index], "color": DOTS[index], "markersize": 6}
+            axes.plot(*zip(*dots), linestyle="none", label=name, **look)
         for place in range(len(rows) - 1):
             axes.axhline(-place - 0.5, color="#bbbbbb", linewidth=0.6)
         axes.axvline(0, color="black", linewidth=0.8)

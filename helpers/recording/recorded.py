@@ -241,6 +241,48 @@ def predicted_step(found):
     return theory.step_seconds(run.size, machine(run.ranks), config=run.configuration, ranks=run.ranks, checkpointing=run.arguments["checkpointing"])
 
 
+def plan(run):
+    """A recorded training of the experiments `zero` and `speed` as a `theory.Plan`.
+
+    Raises:
+        ValueError: for a run of another experiment, or with a key that the planner does not know (offload).
+    """
+    if run.experiment not in ("zero", "speed"):
+        raise ValueError(f"runs of 'zero' and 'speed' are plans; this run is of {run.experiment!r}")
+    zero, given = run.configuration["zero_optimization"], run.arguments
+    if "offload_optimizer" in zero:
+        raise ValueError(f"the planner does not know offload: {run.arguments}")
+    micro, times = run.configuration["train_micro_batch_size_per_gpu"], run.configuration["gradient_accumulation_steps"]
+    return theory.Plan(
+        size=run.size,
+        gpus=run.ranks,
+        batch=run.ranks * micro * times,
+        sequence=run.size.context,
+        stage=given["stage"],
+        micro=micro,
+        checkpointed=given.get("checkpointing", True),
+        bucket=int(zero.get("reduce_bucket_size", 500_000_000)),
+        fused=bool(run.configuration["optimizer"]["params"].get("fused")),
+    )
+
+
+def trainings():
+    """The recorded trainings that are a `plan`, one of the starts of each case: [Run]; those that did not fit too."""
+    found = {}
+    for run in [*runs("zero"), *runs("speed")]:
+        case = (run.experiment, run.ranks, *[(name, value) for name, value in run.arguments.items() if name != "start"])
+        if "offload_optimizer" not in run.configuration["zero_optimization"]:
+            found.setdefault(case, run)
+    return list(found.values())
+
+
+def highest(run):
+    """The most bytes that tensors took on a rank of a `plan`'s run, in a whole step; None where it did not fit."""
+    if run.experiment == "zero":
+        return max((noted["peak"] for report in run.reports for noted in report["moments"].values()), default=None)
+    return max((report["peak"] for report in run.reports), default=None)
+
+
 def labels(found):
     """The labels of several runs, each once and on a line of its own, for a figure's title."""
     return "\n".join(dict.fromkeys(run.label for run in found))

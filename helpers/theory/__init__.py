@@ -5,8 +5,8 @@ paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same
 while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
 ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
 `throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
-`step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.  `planner`:
-of many plans, tensor and pipeline parallelism among them, the cheapest that fits.
+`step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
+`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.
 """
 
 from helpers.theory.communication import (

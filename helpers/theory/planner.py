@@ -10,7 +10,7 @@ In bf16 with Adam as DeepSpeed 0.19 does it.  Tensor parallelism comes with sequ
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from helpers.theory.communication import wire_bytes, zero_wire_bytes
@@ -118,8 +118,10 @@ class Plan:
 
     @property
     def copies(self) -> int:
-        """Bytes for each element that the optimizer steps at once: its gradient in fp32, 4; above stage 0 once more flat in bf16, 2; without the fused
-        AdamW a square root, 4, which comes when the flat copy is gone, and at stages 1 and 2 the bf16 gradients too."""
+        """Bytes for each element that the optimizer steps at once: its gradient in fp32, 4; above stage 0 once more flat in bf16, 2.
+
+        Without the fused AdamW a square root too, 4, which comes when the flat copy is gone, and at stages 1 and 2 the bf16 gradients with it.
+        """
         return (6 if self.stage else 4) if self.fused else {0: 8, 1: 6, 2: 6, 3: 8}[self.stage]
 
     @property
@@ -158,11 +160,11 @@ def needed_bytes(plan: Plan) -> float:
 
 
 def plan_seconds(plan: Plan, cluster: Cluster) -> dict[str, float]:
-    """Seconds of a step, nothing hidden: {"work", "bubble", "tensor parallelism", "ZeRO"}.
+    """Seconds of a step, nothing hidden: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}.
 
     Work is `flops_per_token` over the cluster's rate; the bubble (p - 1) / m of it (arXiv 2104.04473, section 2.2); tensor parallelism 4 all-reduces
     of 2 b s h bytes for each block and micro-batch, 6 if it is checkpointed (arXiv 1909.08053, section 3); ZeRO `zero_wire_bytes`, gradients
-    all-reduced in whole buckets at stages 1 and 2 as DeepSpeed does.  What a pipeline's stages send is left out.
+    all-reduced in whole buckets at stages 1 and 2 as DeepSpeed does.  Between pipeline stages 2 b s h bytes go forward and as many back.
     """
     passes = "checkpointed step" if plan.checkpointed else "step"
     flops = flops_per_token(plan.size, plan.sequence, passes, causal=True) * plan.batch * plan.sequence
@@ -175,6 +177,7 @@ def plan_seconds(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "work": work,
         "bubble": work * (plan.pipeline - 1) / plan.micro_batches,
         "tensor parallelism": times * wire_bytes("all_reduce", unit, plan.tensor) / inside,
+        "pipeline": 2 * plan.micro_batches * unit / plan.tensor / cluster.link if plan.pipeline > 1 else 0.0,
         "ZeRO": zero / (cluster.link if plan.gpus > cluster.host else cluster.within),
     }
 
@@ -190,17 +193,22 @@ def all_plans(
     pipelines: Iterable[int] = (1,),
     checkpointing: Iterable[bool] = (False, True),
     **others,
-) -> Iterator[Plan]:
-    """Every `Plan` of the grid that divides and that DeepSpeed takes."""
+) -> list[Plan]:
+    """Every `Plan` of the grid that divides and that DeepSpeed takes, the simplest first: fewer GPUs that share a model, then the lower stage."""
+    found = []
     for stage, micro, checkpointed, tensor, pipeline in itertools.product(stages, micros, checkpointing, tensors, pipelines):
         ways = {"stage": stage, "micro": micro, "checkpointed": checkpointed, "tensor": tensor, "pipeline": pipeline}
         try:
-            yield Plan(size=size, gpus=gpus, batch=batch, sequence=sequence, **ways, **others)
+            found.append(Plan(size=size, gpus=gpus, batch=batch, sequence=sequence, **ways, **others))
         except ValueError:
             continue
+    return sorted(found, key=lambda plan: (plan.tensor * plan.pipeline, plan.pipeline, plan.stage, plan.checkpointed, plan.micro))
 
 
-def cheapest(plans: Iterable[Plan], cluster: Cluster) -> Plan | None:
-    """Of the plans that fit a GPU of the cluster the one whose step takes least; None where none fits."""
-    fitting = [plan for plan in plans if needed_bytes(plan) <= cluster.memory]
-    return min(fitting, key=lambda plan: sum(plan_seconds(plan, cluster).values()), default=None)
+def cheapest(plans: Iterable[Plan], cluster: Cluster, margin: float = 0.05) -> Plan | None:
+    """Of the plans that fit a GPU of the cluster the first that takes at most `margin` longer than the fastest; None where none fits.
+
+    A margin, since two plans whose predicted times are closer than the prediction is good are equally fast as far as one knows.
+    """
+    seconds = {plan: sum(plan_seconds(plan, cluster).values()) for plan in plans if needed_bytes(plan) <= cluster.memory}
+    return next((plan for plan in seconds if seconds[plan] <= (1 + margin) * min(seconds.values())), None)
