@@ -3,8 +3,8 @@
 Coarse on purpose: parameters divide evenly, work runs at one rate, messages cost bytes over a bandwidth, so that thousands of plans can be tried in a
 second.  `model_states` and `step_time` have the exact formulas, for one plan; a rehearsal has everything but the numbers.
 
-In bf16 with Adam as DeepSpeed 0.19 does it.  Tensor parallelism comes with sequence parallelism (Korthikanti et al., arXiv 2205.05198, section
-4.2.2), pipelines run 1F1B (Narayanan et al., arXiv 2104.04473, section 2.2) and take ZeRO's stages 0 and 1, as in DeepSpeed.
+In bf16 with Adam as DeepSpeed 0.19 does it.  Tensor parallelism comes with sequence parallelism, unless a plan says otherwise (Korthikanti et al.,
+arXiv 2205.05198, section 4.2.2), pipelines run 1F1B (Narayanan et al., arXiv 2104.04473, section 2.2) and take ZeRO's stages 0 and 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from helpers.theory.communication import wire_bytes, zero_wire_bytes
 from helpers.theory.layers import Size, block_parameters, embedding_parameters, head_activation_bytes, repeated_block_bytes
 from helpers.theory.model_states import ideal_bytes
 from helpers.theory.plans import BF16, Cluster
-from helpers.theory.tensor_parallel import sequence_parallel_block_activation_bytes
+from helpers.theory.tensor_parallel import sequence_parallel_block_activation_bytes, tensor_parallel_block_activation_bytes
 from helpers.theory.throughput import flops_per_token
 
 OUTSIDE = 2.27e9  # bytes of a GPU that are not for tensors (context, kernels, NCCL), as on two H200: recorded/zero-2-NVIDIA-H200.json
@@ -40,6 +40,8 @@ class Plan:
         tensor: t, GPUs that share each layer.
         pipeline: p, stages of consecutive layers.
         bucket: `reduce_bucket_size`, elements; DeepSpeed's own by default.
+        sequence_parallel: the t GPUs share the tokens where they do not share a layer, and the vocabulary of the loss (Megatron); without it, as in
+            DeepSpeed's own tensor parallelism, each has all of both.
         fused: torch's fused AdamW (`"fused": true`), which needs no memory for square roots.
 
     Raises:
@@ -56,6 +58,7 @@ class Plan:
     tensor: int = 1
     pipeline: int = 1
     bucket: int = 500_000_000
+    sequence_parallel: bool = True
     fused: bool = True
 
     def __post_init__(self):
@@ -97,12 +100,13 @@ class Plan:
 
         In a pipeline the first stage keeps min(p, m) micro-batches, and the last has the loss: the larger of the two.
         """
-        shape = (self.micro, self.sequence, self.size.width)
-        kept = BF16 * self.micro * self.sequence * self.size.width / self.tensor
+        shape, shared = (self.micro, self.sequence, self.size.width), self.tensor if self.sequence_parallel else 1
+        kept = BF16 * self.micro * self.sequence * self.size.width / shared
         if not self.checkpointed:
-            kept = sequence_parallel_block_activation_bytes(*shape, self.size.heads, BF16, self.tensor, device="cuda")
+            block = sequence_parallel_block_activation_bytes if self.sequence_parallel else tensor_parallel_block_activation_bytes
+            kept = block(*shape, self.size.heads, BF16, self.tensor, device="cuda")
         head = head_activation_bytes(*shape, self.size.vocabulary, BF16, device="cuda") + 8 * self.micro * self.sequence * self.size.vocabulary
-        last = self.layers * kept + head / self.tensor
+        last = self.layers * kept + head / shared
         return max(last, min(self.pipeline, self.micro_batches) * self.layers * kept)
 
     @property
