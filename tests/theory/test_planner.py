@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from helpers import models, recorded, theory
+from helpers import models, recorded, rehearse, theory
 from helpers.theory import Cluster, Plan
 
 SMALL = models.GPTSize(vocabulary=512, context=128, width=64, layers=4, heads=4)
@@ -128,3 +128,47 @@ def test_messages_inside_a_host_go_over_its_own_links():
     seconds = [theory.plan_seconds(plan, replace(CLUSTER, gpus=plan.gpus)) for plan in (inside, across)]
     assert seconds[0]["ZeRO"] * CLUSTER.inside == pytest.approx(theory.zero_wire_bytes(inside.parameters, 2, 0))
     assert seconds[1]["ZeRO"] * CLUSTER.link == pytest.approx(theory.zero_wire_bytes(across.parameters, 16, 0))
+
+
+def highest(plans):
+    """In a rehearsed rank: the most bytes of tensors in the second step of each plan."""
+    import deepspeed
+    import torch
+    from helpers import Ledger
+
+    deepspeed.init_distributed()
+    found = []
+    for plan in plans:
+        config = {
+            "train_micro_batch_size_per_gpu": plan.micro,
+            "gradient_accumulation_steps": plan.micro_batches,
+            "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True, "fused": plan.fused}},
+            "zero_optimization": {"stage": plan.stage, "reduce_bucket_size": plan.bucket},
+        }
+        with Ledger() as ledger:
+            model = models.build(models.GPT, plan.size, checkpointing=plan.checkpointed, config=config)
+            engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+            ledger.watch(engine)
+            ids = torch.zeros((plan.micro, plan.sequence), dtype=torch.int64, device=engine.device)
+            for _ in range(2):
+                ledger.snapshot("before")
+                for _ in range(plan.micro_batches):
+                    engine.backward(engine(ids, ids))
+                    engine.step()
+            found.append(ledger.snapshot("after").peak)
+        del engine, model
+    return found
+
+
+@pytest.mark.ranks
+def test_plans_of_wide_models_on_many_gpus_are_near_their_rehearsals():
+    size = models.GPTSize(vocabulary=50304, context=2048, width=8192, layers=3, heads=64)
+    ways = [(0, False, 1, 1), (1, True, 4, 1), (2, True, 1, 2), (3, True, 1, 2), (3, False, 4, 1)]
+    plans = [
+        Plan(size=size, gpus=64, batch=64 * micro * times, sequence=2048, stage=stage, micro=micro, checkpointed=again)
+        for stage, again, micro, times in ways
+    ]
+    rehearsed = rehearse(highest, ranks=64, arguments={"plans": plans}, device="cuda")
+    off = {plan.name: max(theory.moments(plan).values()) - held for plan, held in zip(plans, rehearsed)}
+    assert {name: error for name, error in off.items() if abs(error) > 2e9} == {}
