@@ -172,6 +172,17 @@ def needed_bytes(plan: Plan) -> float:
     return max(moments(plan).values()) + OUTSIDE
 
 
+def replica_bandwidth(plan: Plan, cluster: Cluster) -> float:
+    """Bytes per second at which a rank's messages go round the replicas: inside a host, or through the cards of all its GPUs that are in one group.
+
+    A group has host / t GPUs in each host, p stages lying in hosts of their own; its rings enter and leave a host by all of their cards, until NVLink
+    is the limit, as in `tensor_parallel_cluster_seconds`.
+    """
+    if plan.gpus <= cluster.host:
+        return cluster.within
+    return min(cluster.within, max(1, cluster.host // plan.tensor) * cluster.link)
+
+
 def plan_seconds(plan: Plan, cluster: Cluster) -> dict[str, float]:
     """Seconds of a step, nothing hidden: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}.
 
@@ -191,7 +202,7 @@ def plan_seconds(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "bubble": work * (plan.pipeline - 1) / plan.micro_batches,
         "tensor parallelism": times * wire_bytes("all_reduce", unit, plan.tensor) / inside,
         "pipeline": 2 * plan.micro_batches * unit / plan.tensor / cluster.link if plan.pipeline > 1 else 0.0,
-        "ZeRO": zero / (cluster.link if plan.gpus > cluster.host else cluster.within),
+        "ZeRO": zero / replica_bandwidth(plan, cluster),
     }
 
 
