@@ -40,7 +40,7 @@ FIGURES = {
         plots.heat_maps(
             {"a": {("1 B", "8"): ("stage 1", "4"), ("7 B", "8"): None}, "b": dict.fromkeys([("1 B", "8"), ("7 B", "8")])}, "Title", "x", "y"
         ),
-        "T, y over x. Of 2 cells each: a: stage 1 1, nothing fits 1; b: nothing fits 2.",
+        "Title, y over x. Of 2 cells each: a: stage 1 1, nothing fits 1; b: nothing fits 2.",
     ),
     "errors": (
         plots.errors({"one run": {"paper": -70.0, "other": None}, "another": {"paper": 5.0, "other": 0.0}}, "Title"),
