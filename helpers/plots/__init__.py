@@ -2,6 +2,7 @@
 
 from helpers.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
 from helpers.plots.memory import category_over_time, memory_bars, memory_over_time, phases
+from helpers.plots.planning import errors, heat_maps
 from helpers.plots.ranks import contents_over_time, contributors, gathered_over_time, rank_contents
 from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
@@ -29,12 +30,14 @@ __all__ = [
     "contributors",
     "checkpointed_lifetimes",
     "curves",
+    "errors",
     "flat_buckets",
     "flat_partition",
     "fused_rows",
     "gathered_layers",
     "gathered_over_time",
     "grouped_bars",
+    "heat_maps",
     "job",
     "kept_tensors",
     "lifetimes",

@@ -102,29 +102,32 @@ def byte_bars(steps, title):
 
 
 def time_bars(steps, title, whole="measured"):
-    """What a step's time consists of, stacked, in milliseconds: {bar: {part: seconds}}; a bar that is a number is one part, called `whole`.
+    """What a step's time consists of, stacked, in milliseconds, from ten seconds on in seconds: {bar: {part: seconds}}; a bar that is a number is one
+    part, called `whole`.
 
     `theory.step_seconds` gives parts; beside them stands what was measured.  A part that is zero everywhere is left out.
     """
     rows = {name: parts if isinstance(parts, dict) else {whole: parts} for name, parts in steps.items()}
     drawn = [part for part in dict.fromkeys(part for parts in rows.values() for part in parts) if any(parts.get(part) for parts in rows.values())]
+    longest = max(sum(parts.values()) for parts in rows.values())
+    factor, unit_name = (1, "seconds") if longest >= 10 else (1e3, "milliseconds")
     looks = zip(cycle(("", "//", "..", "xx", "\\\\")), cycle(LINES))
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure(figsize=(max(7.2, 1.3 * len(rows)), 3.6))
         bottoms = [0.0] * len(rows)
         for part, (hatch, colour) in zip(drawn, looks):
             colour, hatch = ("#999999", "") if part == whole else (colour, hatch)
-            heights = [1e3 * parts.get(part, 0.0) for parts in rows.values()]
+            heights = [factor * parts.get(part, 0.0) for parts in rows.values()]
             axes.bar(list(rows), heights, bottom=bottoms, width=0.7, color=colour, hatch=hatch, label=part, edgecolor="white")
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
-        axes.set(title=title, ylabel="milliseconds", ylim=(0, 1.05 * max(bottoms)))
+        axes.set(title=title, ylabel=unit_name, ylim=(0, 1.05 * max(bottoms)))
         axes.grid(False, axis="x")
         handles, labels = axes.get_legend_handles_labels()
         axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = []
     for name, parts in rows.items():
-        inside = ", ".join(f"{part} {1e3 * parts[part]:,.3g}" for part in drawn if parts.get(part)) if len(parts) > 1 else ""
-        said.append(f"{name} {1e3 * sum(parts.values()):,.3g} milliseconds" + (f" ({inside})" if inside else ""))
+        inside = ", ".join(f"{part} {factor * parts[part]:,.3g}" for part in drawn if parts.get(part)) if len(parts) > 1 else ""
+        said.append(f"{name} {factor * sum(parts.values()):,.3g} {unit_name}" + (f" ({inside})" if inside else ""))
     return Plot(figure, f"{title}. {'; '.join(said)}.".replace("\n", " "))
 
 

@@ -15,6 +15,7 @@ from helpers.theory import schedules
 from helpers.theory.step_time import BUSY
 
 STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
+TRAININGS = ("zero", "speed", "pipeline")  # experiments whose runs are whole trainings
 # FLOPs per second in bf16, without sparsity, by the manufacturer's data sheets; names as the driver gives them
 PEAKS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
 
@@ -239,6 +240,50 @@ def predicted_step(found):
     if run.arguments["compiled"]:
         raise ValueError("theory.step_seconds is of an eager model: there is no prediction for compiled blocks")
     return theory.step_seconds(run.size, machine(run.ranks), config=run.configuration, ranks=run.ranks, checkpointing=run.arguments["checkpointing"])
+
+
+def plan(run):
+    """A recorded training of the experiments `zero`, `speed` and `pipeline` as a `theory.Plan`.
+
+    Raises:
+        ValueError: for a run of another experiment, or with a key that the planner does not know (offload).
+    """
+    if run.experiment not in TRAININGS:
+        raise ValueError(f"runs of {', '.join(TRAININGS)} are plans; this run is of {run.experiment!r}")
+    zero, given = run.configuration["zero_optimization"], run.arguments
+    if "offload_optimizer" in zero:
+        raise ValueError(f"the planner does not know offload: {run.arguments}")
+    micro, times = run.configuration["train_micro_batch_size_per_gpu"], run.configuration["gradient_accumulation_steps"]
+    stages = run.ranks if run.experiment == "pipeline" else 1
+    return theory.Plan(
+        size=run.size,
+        gpus=run.ranks,
+        batch=run.ranks // stages * micro * times,
+        sequence=run.size.context,
+        stage=zero["stage"],
+        micro=micro,
+        checkpointed=given.get("checkpointing", run.experiment == "zero"),
+        pipeline=stages,
+        bucket=int(zero.get("reduce_bucket_size", 500_000_000)),
+        fused=bool(run.configuration["optimizer"]["params"].get("fused")),
+    )
+
+
+def trainings():
+    """The recorded trainings that are a `plan`, one of the starts of each case: [Run]; those that did not fit too."""
+    found = {}
+    for run in [run for experiment in TRAININGS for run in runs(experiment)]:
+        case = (run.experiment, run.ranks, *[(name, value) for name, value in run.arguments.items() if name != "start"])
+        if "offload_optimizer" not in run.configuration["zero_optimization"]:
+            found.setdefault(case, run)
+    return list(found.values())
+
+
+def highest(run):
+    """The most bytes that tensors took on a rank of a `plan`'s run, in a whole step; None where it did not fit."""
+    if run.experiment == "speed":
+        return max((report["peak"] for report in run.reports), default=None)
+    return max((noted["peak"] for report in run.reports for noted in report["moments"].values()), default=None)
 
 
 def labels(found):

@@ -6,6 +6,7 @@ while the model is built.  `communication`: bytes that a collective must move, a
 ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
 `throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
 `step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
+`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.
 """
 
 from helpers.theory.communication import (
@@ -75,6 +76,7 @@ from helpers.theory.pipeline import (
     pipeline_wire_bytes,
     zero_bubble_fraction,
 )
+from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moments, needed_bytes, plan_seconds
 from helpers.theory.plans import Cluster, ZeroPlan, zero_3_passes
 from helpers.theory.roofline import (
     MachineConstants,
@@ -114,9 +116,12 @@ __all__ = [
     "MOMENTS",
     "Cluster",
     "MachineConstants",
+    "OUTSIDE",
+    "Plan",
     "StepTime",
     "ZeroConfig",
     "ZeroPlan",
+    "all_plans",
     "all_reduce_seconds",
     "arithmetic_intensity",
     "attention_activation_bytes",
@@ -129,6 +134,7 @@ __all__ = [
     "bubble_fraction",
     "bytes_at_the_loss",
     "bubble_seconds",
+    "cheapest",
     "checkpointed_activation_bytes",
     "collective_seconds",
     "construction_peak_bytes",
@@ -165,6 +171,8 @@ __all__ = [
     "matrix_seconds",
     "mfu",
     "micro_batches_in_flight",
+    "moments",
+    "needed_bytes",
     "norm_activation_bytes",
     "norm_parameters",
     "offload_bytes",
@@ -176,6 +184,7 @@ __all__ = [
     "pipeline_seconds",
     "pipeline_stage_parameters",
     "pipeline_wire_bytes",
+    "plan_seconds",
     "quantised_bytes",
     "repeated_block_bytes",
     "ridge",

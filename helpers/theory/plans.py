@@ -23,13 +23,22 @@ class Cluster:
         gpus: N, among which states are divided.
         memory: bytes of each.
         rate: FLOPs per second that each reaches.
-        link: bytes per second, one way, of the slowest link in the ring of all GPUs.
+        link: bytes per second, one way, of the slowest link in the ring of all GPUs; for `theory.Plan` of one GPU's card to other hosts.
+        inside: the same between the GPUs of one host; by default `link`.
+        host: GPUs of one host.
     """
 
     gpus: int
     memory: float
     rate: float
     link: float
+    inside: float | None = None
+    host: int = 8
+
+    @property
+    def within(self) -> float:
+        """Bytes per second between GPUs of one host."""
+        return self.inside or self.link
 
 
 @dataclass(frozen=True, kw_only=True)

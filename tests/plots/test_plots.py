@@ -36,6 +36,17 @@ FIGURES = {
         plots.checkpointed_lifetimes(3, "Title"),
         "all kept: the inside of 3 blocks at once, checkpointed: the inside of 1 block",
     ),
+    "heat maps": (
+        plots.heat_maps(
+            {"a": {("1 B", "8"): ("stage 1", "4"), ("7 B", "8"): None}, "b": dict.fromkeys([("1 B", "8"), ("7 B", "8")])}, "Title", "x", "y"
+        ),
+        "Title, y over x. Of 2 cells each: a: stage 1 1, nothing fits 1; b: nothing fits 2.",
+    ),
+    "errors": (
+        plots.errors({"one run": {"paper": -70.0, "other": None}, "another": {"paper": 5.0, "other": 0.0}}, "Title"),
+        "Title. Errors: paper -70.0 to +5.0 %; other +0.0 to +0.0 %.",
+    ),
+    "long steps": (plots.time_bars({"a": {"work": 40.0, "messages": 2.0}}, "Title"), "Title. a 42 seconds (work 40, messages 2)."),
     "capacity": (plots.memory_bars({"bf16": {"a": STATES}}, "Title", capacity=24e9), "a 6,000,000 bytes; capacity 24.0 GB"),
     "memory over time": (plots.memory_over_time(HISTORY, "Title", {"peak": 60}), "a peak of 60 bytes"),
     "curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}), "dots ends at 5"),
@@ -257,3 +268,12 @@ def test_what_lasts_through_a_step_is_drawn_below_what_comes_and_goes():
     history = History({category: [10] * 30 for category in ("parameters", "gradients", "optimizer states")}, [(0, "forward")])
     axes = plots.memory_over_time(history, "Title").figure.axes[0]
     assert axes.get_legend_handles_labels()[1] == ["parameters", "optimizer states", "gradients"]
+
+
+def test_maps_with_other_cells_and_too_many_kinds_are_refused():
+    with pytest.raises(ValueError, match="the same columns and rows"):
+        plots.heat_maps({"a": {("1", "1"): None}, "b": {("2", "1"): None}}, "Title", "x", "y")
+    with pytest.raises(ValueError, match="kinds can be told apart, not 9"):
+        plots.heat_maps({"a": {("1", str(row)): (f"kind {row}", "") for row in range(9)}}, "Title", "x", "y")
+    with pytest.raises(ValueError, match="estimators can be told apart, not 9"):
+        plots.errors({"a": dict.fromkeys(map(str, range(9)), 1.0)}, "Title")

@@ -560,3 +560,19 @@ def test_a_bar_of_the_steps_peak_is_as_tall_as_the_peak():
         assert sum(bars["formula"].values()) == run.predicted_step_peak(0)
         assert bars["recorded"] is None if run.error else sum(bars["recorded"].values()) == run.step_peak(0)
         assert min(bars["formula"].values()) >= 0
+
+
+def test_a_recorded_training_is_a_plan_and_another_run_is_refused():
+    plan = recorded.plan(recorded.runs("pipeline", size="7.5B")[0])
+    assert (plan.pipeline, plan.replicas, plan.micro_batches, plan.stage, plan.checkpointed) == (2, 1, 8, 1, False)
+    with pytest.raises(ValueError, match="this run is of 'bandwidth'"):
+        recorded.plan(recorded.runs("bandwidth")[0])
+    with pytest.raises(ValueError, match="the planner does not know offload"):
+        recorded.plan(recorded.runs("speed", change="offload")[0])
+
+
+def test_trainings_are_each_case_once_and_what_failed_has_no_highest_moment():
+    found = recorded.trainings()
+    cases = [(run.experiment, run.ranks, *[(name, value) for name, value in run.arguments.items() if name != "start"]) for run in found]
+    assert len(set(cases)) == len(cases) and {run.experiment for run in found} == {"zero", "speed", "pipeline"}
+    assert all((recorded.highest(run) is None) == run.out_of_memory for run in found)

@@ -1,0 +1,238 @@
+"""A planner: of many ways to train a GPT on a cluster, which fit, and which of these takes the least time.
+
+Coarse on purpose: parameters divide evenly, work runs at one rate, messages cost bytes over a bandwidth, so that thousands of plans can be tried in a
+second.  `model_states` and `step_time` have the exact formulas, for one plan; a rehearsal has everything but the numbers.
+
+In bf16 with Adam as DeepSpeed 0.19 does it.  Tensor parallelism comes with sequence parallelism, unless a plan says otherwise (Korthikanti et al.,
+arXiv 2205.05198, section 4.2.2), pipelines run 1F1B (Narayanan et al., arXiv 2104.04473, section 2.2) and take ZeRO's stages 0 and 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from helpers.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.theory.layers import Size, block_parameters, embedding_parameters, head_activation_bytes, repeated_block_bytes
+from helpers.theory.model_states import ideal_bytes
+from helpers.theory.plans import BF16, Cluster
+from helpers.theory.tensor_parallel import sequence_parallel_block_activation_bytes, tensor_parallel_block_activation_bytes
+from helpers.theory.throughput import flops_per_token
+
+OUTSIDE = 2.27e9  # bytes of a GPU that are not for tensors (context, kernels, NCCL), as on two H200: recorded/zero-2-NVIDIA-H200.json
+AT_ONCE = 1_000_000_000  # elements: DeepSpeed's `stage3_max_live_parameters` and `sub_group_size`
+ALL_REDUCES = {False: 4, True: 6}  # of a tensor-parallel block in a forward and a backward pass, by whether it is checkpointed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One way to train a GPT.
+
+    Attributes:
+        size: the model's shape.
+        gpus: in all.
+        batch: sequences of a step, of all GPUs together.
+        sequence: tokens of each.
+        stage: of ZeRO, 0 to 3.
+        micro: sequences of a micro-batch, of each replica.
+        checkpointed: whether each block keeps its input alone and is computed again.
+        tensor: t, GPUs that share each layer.
+        pipeline: p, stages of consecutive layers.
+        bucket: `reduce_bucket_size`, elements; DeepSpeed's own by default.
+        sequence_parallel: the t GPUs share the tokens where they do not share a layer, and the vocabulary of the loss (Megatron); without it, as in
+            DeepSpeed's own tensor parallelism, each has all of both.
+        fused: torch's fused AdamW (`"fused": true`), which needs no memory for square roots.
+
+    Raises:
+        ValueError: where the numbers do not divide, or DeepSpeed refuses the combination.
+    """
+
+    size: Size
+    gpus: int
+    batch: int
+    sequence: int
+    stage: int = 0
+    micro: int = 1
+    checkpointed: bool = False
+    tensor: int = 1
+    pipeline: int = 1
+    bucket: int = 500_000_000
+    sequence_parallel: bool = True
+    fused: bool = True
+
+    def __post_init__(self):
+        if self.stage not in (0, 1, 2, 3):
+            raise ValueError(f"stage must be 0, 1, 2 or 3, not {self.stage!r}")
+        if self.pipeline > 1 and self.stage > 1:
+            raise ValueError(f"DeepSpeed's pipelines refuse ZeRO's stage {self.stage}: use 0 or 1")
+        if self.gpus % (self.tensor * self.pipeline):
+            raise ValueError(f"{self.gpus} GPUs cannot form replicas of {self.tensor} x {self.pipeline}")
+        if self.size.heads % self.tensor or self.pipeline > self.size.layers:
+            raise ValueError(f"{self.size.heads} heads and {self.size.layers} layers cannot be shared by {self.tensor} x {self.pipeline} GPUs")
+        if self.batch % (self.replicas * self.micro):
+            raise ValueError(f"{self.batch} sequences are no whole number of micro-batches of {self.micro} on {self.replicas} replicas")
+
+    @property
+    def replicas(self) -> int:
+        """N: copies of the model, among which ZeRO shards."""
+        return self.gpus // (self.tensor * self.pipeline)
+
+    @property
+    def micro_batches(self) -> int:
+        """m: of a step, on each replica."""
+        return self.batch // (self.replicas * self.micro)
+
+    @property
+    def layers(self) -> int:
+        """Of the longest pipeline stage."""
+        return -(-self.size.layers // self.pipeline)
+
+    @property
+    def parameters(self) -> float:
+        """P: elements of one GPU before ZeRO shards anything, those of the largest pipeline stage."""
+        ends = embedding_parameters(self.size.vocabulary, self.size.context, self.size.width) + 2 * self.size.width
+        return (self.layers * block_parameters(self.size.width) + ends) / self.tensor
+
+    @property
+    def activations(self) -> float:
+        """The most bytes of activations that a GPU has at once: those that are kept and, at the loss, 8 bytes more for each logit.
+
+        In a pipeline the first stage keeps min(p, m) micro-batches, and the last has the loss: the larger of the two.
+        """
+        shape, shared = (self.micro, self.sequence, self.size.width), self.tensor if self.sequence_parallel else 1
+        kept = BF16 * self.micro * self.sequence * self.size.width / shared
+        if not self.checkpointed:
+            block = sequence_parallel_block_activation_bytes if self.sequence_parallel else tensor_parallel_block_activation_bytes
+            kept = block(*shape, self.size.heads, BF16, self.tensor, device="cuda")
+        head = head_activation_bytes(*shape, self.size.vocabulary, BF16, device="cuda") + 8 * self.micro * self.sequence * self.size.vocabulary
+        last = self.layers * kept + head / shared
+        return max(last, min(self.pipeline, self.micro_batches) * self.layers * kept)
+
+    @property
+    def again(self) -> float:
+        """Bytes that only the backward pass has: of a complete block (computed again where blocks are checkpointed).
+
+        At stages 2 and 3, where gradients are shards, also of the token table, which is tied: a gradient from the head, one from the embedding, and
+        their sum; or the first of these beside the block.
+        """
+        inside = repeated_block_bytes(self.micro, self.sequence, self.size.width, self.size.heads, BF16, device="cuda")
+        block = inside + BF16 * self.micro * self.sequence * self.size.width
+        table = BF16 * self.size.vocabulary * self.size.width if self.stage > 1 else 0
+        return max(block + table, 3 * table) / self.tensor
+
+    @property
+    def gathered(self) -> float:
+        """Bytes of parameters that stage 3 has gathered at once, with DeepSpeed's own limit."""
+        return BF16 * min(self.parameters, AT_ONCE) if self.stage == 3 and self.replicas > 1 else 0.0
+
+    @property
+    def copies(self) -> int:
+        """Bytes for each element that the optimizer steps at once: its gradient in fp32, 4; above stage 0 once more flat in bf16, 2.
+
+        Without the fused AdamW a square root too, 4, which comes when the flat copy is gone, and at stages 1 and 2 the bf16 gradients with it.
+        """
+        return (6 if self.stage else 4) if self.fused else {0: 8, 1: 6, 2: 6, 3: 8}[self.stage]
+
+    @property
+    def name(self) -> str:
+        """In words, for a table: "stage 3, checkpointed, 2 x 4 sequences, t = 8, p = 4"."""
+        parts = [f"stage {self.stage}", *["checkpointed"] * self.checkpointed, f"{self.micro_batches} x {self.micro}"]
+        parts += [f"{letter} = {count}" for letter, count in (("t", self.tensor), ("p", self.pipeline)) if count > 1]
+        return ", ".join(parts)
+
+
+def moments(plan: Plan) -> dict[str, float]:
+    """Bytes of tensors on the fullest GPU at the moments that compete for the peak of a step: {"loss", "backward", "step"}.
+
+    Within 1.1 % of every recorded training; beside rehearsals of wide models at stages 1 to 3 with few tokens up to 2 GB too low, where the first
+    gradients meet the last activations.
+
+    States by the ZeRO paper (arXiv 1910.02054, section 5), P elements and N replicas.  At the loss gradients are there only from the micro-batch
+    before, or at stage 3, which keeps its part for ever.  At the end of the backward pass one block's activations are left; stages 1 and 2 have a
+    bucket, and copy what the partition needs, 2 P / N.  The step has a rank's own gradients and `Plan.copies` of what is stepped at once: P elements
+    at stage 0, P / N at stages 1 and 2, of these at most a sub-group at stage 3.
+    """
+    states = ideal_bytes(plan.parameters, plan.replicas, plan.stage)
+    weights, gradients = states["parameters"], states["gradients"]
+    adam = states["master weights"] + states["optimizer states"]
+    part = plan.parameters / (plan.replicas if plan.stage else 1)
+    bucket = BF16 * plan.bucket if plan.stage else 0
+    before = gradients + (bucket if plan.stage in (1, 3) else 0) if plan.micro_batches > 1 or plan.stage == 3 else 0
+    stepped = min(part, AT_ONCE) if plan.stage == 3 else part
+    return {
+        "loss": weights + plan.gathered + adam + before + plan.activations,
+        "backward": weights + plan.gathered + adam + gradients + bucket + (BF16 * part if plan.stage in (1, 2) else 0) + plan.again,
+        "step": weights + adam + BF16 * part + plan.copies * stepped + (bucket if plan.stage == 3 else 0),
+    }
+
+
+def needed_bytes(plan: Plan) -> float:
+    """Of a GPU's memory: the highest of the `moments`, and what is outside of tensors."""
+    return max(moments(plan).values()) + OUTSIDE
+
+
+def replica_bandwidth(plan: Plan, cluster: Cluster) -> float:
+    """Bytes per second at which a rank's messages go round the replicas: inside a host, or through the cards of all its GPUs that are in one group.
+
+    A group has host / t GPUs in each host, p stages lying in hosts of their own; its rings enter and leave a host by all of their cards, until NVLink
+    is the limit, as in `tensor_parallel_cluster_seconds`.
+    """
+    if plan.gpus <= cluster.host:
+        return cluster.within
+    return min(cluster.within, max(1, cluster.host // plan.tensor) * cluster.link)
+
+
+def plan_seconds(plan: Plan, cluster: Cluster) -> dict[str, float]:
+    """Seconds of a step, nothing hidden: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}.
+
+    Work is `flops_per_token` over the cluster's rate; the bubble (p - 1) / m of it (arXiv 2104.04473, section 2.2); tensor parallelism 4 all-reduces
+    of 2 b s h bytes for each block and micro-batch, 6 if it is checkpointed (arXiv 1909.08053, section 3); ZeRO `zero_wire_bytes`, gradients
+    all-reduced in whole buckets at stages 1 and 2 as DeepSpeed does.  Between pipeline stages 2 b s h bytes go forward and as many back.
+    """
+    passes = "checkpointed step" if plan.checkpointed else "step"
+    flops = flops_per_token(plan.size, plan.sequence, passes, causal=True) * plan.batch * plan.sequence
+    work = flops / (plan.gpus * cluster.rate)
+    unit = BF16 * plan.micro * plan.sequence * plan.size.width
+    times = plan.micro_batches * plan.layers * ALL_REDUCES[plan.checkpointed]
+    inside = cluster.within if plan.tensor <= cluster.host else cluster.link
+    zero = zero_wire_bytes(plan.parameters, plan.replicas, plan.stage, BF16, plan.micro_batches, whole_buckets=True)
+    return {
+        "work": work,
+        "bubble": work * (plan.pipeline - 1) / plan.micro_batches,
+        "tensor parallelism": times * wire_bytes("all_reduce", unit, plan.tensor) / inside,
+        "pipeline": 2 * plan.micro_batches * unit / plan.tensor / cluster.link if plan.pipeline > 1 else 0.0,
+        "ZeRO": zero / replica_bandwidth(plan, cluster),
+    }
+
+
+def all_plans(
+    size: Size,
+    gpus: int,
+    batch: int,
+    sequence: int,
+    stages: Iterable[int] = (0, 1, 2, 3),
+    micros: Iterable[int] = (1, 2, 4, 8),
+    tensors: Iterable[int] = (1,),
+    pipelines: Iterable[int] = (1,),
+    checkpointing: Iterable[bool] = (False, True),
+    **others,
+) -> list[Plan]:
+    """Every `Plan` of the grid that divides and that DeepSpeed takes, the simplest first: fewer GPUs that share a model, then the lower stage."""
+    found = []
+    for stage, micro, checkpointed, tensor, pipeline in itertools.product(stages, micros, checkpointing, tensors, pipelines):
+        ways = {"stage": stage, "micro": micro, "checkpointed": checkpointed, "tensor": tensor, "pipeline": pipeline}
+        try:
+            found.append(Plan(size=size, gpus=gpus, batch=batch, sequence=sequence, **ways, **others))
+        except ValueError:
+            continue
+    return sorted(found, key=lambda plan: (plan.tensor * plan.pipeline, plan.pipeline, plan.stage, plan.checkpointed, plan.micro))
+
+
+def cheapest(plans: Iterable[Plan], cluster: Cluster, margin: float = 0.05) -> Plan | None:
+    """Of the plans that fit a GPU of the cluster the first that takes at most `margin` longer than the fastest; None where none fits.
+
+    A margin, since two plans whose predicted times are closer than the prediction is good are equally fast as far as one knows.
+    """
+    seconds = {plan: sum(plan_seconds(plan, cluster).values()) for plan in plans if needed_bytes(plan) <= cluster.memory}
+    return next((plan for plan in seconds if seconds[plan] <= (1 + margin) * min(seconds.values())), None)
