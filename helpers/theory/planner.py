@@ -216,7 +216,7 @@ def all_plans(
     tensors: Iterable[int] = (1,),
     pipelines: Iterable[int] = (1,),
     checkpointing: Iterable[bool] = (False, True),
-    **others,
+    **others: float | bool,
 ) -> list[Plan]:
     """Every `Plan` of the grid that divides and that DeepSpeed takes, the simplest first: fewer GPUs that share a model, then the lower stage."""
     found = []

@@ -123,7 +123,16 @@ class ZeroPlan:
         return {"micro-batches": times, "work": work, "messages": sent, "nothing hidden": work + sent, "hidden at best": work + sent - hidden}
 
 
-def zero_3_passes(parameters, gpus, rate, tokens, micro_batches, checkpointed=False, regathered=False, hpz=False):
+def zero_3_passes(
+    parameters: float,
+    gpus: int,
+    rate: float,
+    tokens: float,
+    micro_batches: int,
+    checkpointed: bool = False,
+    regathered: bool = False,
+    hpz: bool = False,
+) -> list[tuple[float, float]]:
     """The passes of a step of ZeRO-3 in bf16 on one GPU, in order: [(seconds of work, bytes that it sends over the slowest link), ...].
 
     A forward pass gathers Psi elements during 2 Psi FLOPs per token, a backward pass gathers Psi and reduces Psi (the ZeRO paper, section 7.2.2)
