@@ -6,11 +6,14 @@ import contextlib
 import io
 import re
 import tempfile
+from importlib.metadata import version
 
 from helpers.launcher.failures import RankError
 from helpers.launcher.jobs import launch
 from helpers.rehearsal.asked import told
 from helpers.rehearsal.patches import Pose
+
+OLDEST_TORCH = (2, 13)  # with 2.11 rehearsals failed, 2.12 was not tried
 
 OWN_FRAMES = re.compile(r"^  helpers/rehearsal/.*\n(    .*\n)?", re.MULTILINE)  # in the words of an error, of no use to who wrote the function
 
@@ -46,6 +49,7 @@ def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None,
         RehearsalError: the function failed, or needs what a rehearsal has not.
     """
     check(ranks, rank, device, memory)
+    check_torch()
     with tempfile.TemporaryDirectory() as mail:
         found = deliver(function, dict(arguments or {}), Pose(rank, ranks, device, memory, mail), timeout)
     if asked is not None:
@@ -53,6 +57,14 @@ def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None,
     elif found.asked:
         print(told(found.asked))
     return found.value
+
+
+def check_torch():
+    """Raises a `RehearsalError` where torch is too old."""
+    if tuple(map(int, (found := version("torch")).split(".")[:2])) < OLDEST_TORCH:
+        raise RehearsalError(
+            f"a rehearsal needs torch {'.'.join(map(str, OLDEST_TORCH))} or newer, of which it replaces parts, and here is {found}", 0, []
+        )
 
 
 def check(ranks, rank, device, memory):

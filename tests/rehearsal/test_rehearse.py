@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import models, rehearse
 from helpers.measure.ledger import Ledger
+from helpers.rehearsal.rehearsing import RehearsalError
 from tests.support import configuration
 
 BAD = [  # arguments, the error, its words
@@ -125,3 +126,9 @@ def printing(rank_of_old=None):
 def test_what_the_rank_prints_is_shown(capsys):
     rehearse(printing, ranks=3, rank=1)
     assert capsys.readouterr().out == "said once\n"
+
+
+def test_a_torch_that_is_too_old_is_named_before_anything_starts(monkeypatch):
+    monkeypatch.setattr("helpers.rehearsal.rehearsing.version", lambda package: "2.11.0+cu130")
+    with pytest.raises(RehearsalError, match="needs torch 2.13 or newer, of which it replaces parts, and here is 2.11.0"):
+        rehearse(lambda: None, ranks=2)
