@@ -61,10 +61,9 @@ def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None,
 
 def check_torch():
     """Raises a `RehearsalError` where torch is too old."""
-    if tuple(map(int, (found := version("torch")).split(".")[:2])) < OLDEST_TORCH:
-        raise RehearsalError(
-            f"a rehearsal needs torch {'.'.join(map(str, OLDEST_TORCH))} or newer, of which it replaces parts, and here is {found}", 0, []
-        )
+    found, oldest = version("torch"), ".".join(map(str, OLDEST_TORCH))
+    if tuple(map(int, found.split(".")[:2])) < OLDEST_TORCH:
+        raise RehearsalError(f"a rehearsal needs torch {oldest} or newer, of which it replaces parts, and here is {found}", 0, [])
 
 
 def check(ranks, rank, device, memory):
