@@ -46,15 +46,21 @@ def _once(plan):
     return replace(plan, batch=plan.replicas * plan.micro)
 
 
+def _complete(got, names, what):
+    """What a learner's function returned, once it is known to be a dict with all names."""
+    if not isinstance(got, dict):
+        raise TypeError(f"{what}: return a dict with {', '.join(names)}, not {'nothing' if got is None else f'a {type(got).__name__}'}")
+    if missing := [name for name in names if name not in got]:
+        raise KeyError(f"{what}: {', '.join(missing)} is missing")
+    return got
+
+
 def _moments(function, seed):
     numbers, found = _random(seed), {}
     for stage in range(4):
         plan = _plan(numbers, stage, tensor=numbers.choice([1, 2]), pipeline=numbers.choice([1, 2]) if stage < 2 else 1)
         for words, one in (("with several micro-batches", plan), ("with one micro-batch", _once(plan))):
-            got = function(one)
-            missing = {"loss", "backward", "step"} - set(got)
-            if missing:
-                raise KeyError(f"moments of stage {stage}: {', '.join(sorted(missing))} is missing")
+            got = _complete(function(one), ("loss", "backward", "step"), f"moments of stage {stage}")
             found |= {f"GB at the {moment}, stage {stage}, {words}": float(got[moment]) / 1e9 for moment in ("loss", "backward", "step")}
     big = theory.Plan(size=GPTSize(vocabulary=50304, context=2048, width=12288, layers=96, heads=96), gpus=64, batch=64, sequence=2048, stage=3)
     return found | {"GB in the step, stage 3, where each GPU updates more than a sub-group": float(function(big)["step"]) / 1e9}
@@ -117,10 +123,8 @@ def _step_seconds(function, seed):
     numbers, found = _random(seed), {}
     for stage, tensor, pipeline, faster in ((0, 1, 1, 4), (1, 4, 2, 5), (2, 2, 1, 11), (3, 1, 1, 10), (1, 16, 1, 9)):
         plan, cluster = _plan(numbers, stage, tensor, pipeline, checkpointed=stage in (1, 3)), _cluster(numbers, faster)
-        got, where = function(plan, cluster), f"of stage {stage}, t = {tensor}, p = {pipeline}"
-        missing = {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"} - set(got)
-        if missing:
-            raise KeyError(f"seconds {where}: {', '.join(sorted(missing))} is missing")
+        where = f"of stage {stage}, t = {tensor}, p = {pipeline}"
+        got = _complete(function(plan, cluster), ("work", "bubble", "tensor parallelism", "pipeline", "ZeRO"), f"seconds {where}")
         found |= {f"milliseconds of {part} {where}": 1e3 * float(seconds) for part, seconds in got.items()}
     return found
 

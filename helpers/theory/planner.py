@@ -1,7 +1,8 @@
 """A planner: of many ways to train a GPT on a cluster, which fit, and which of these takes the least time.
 
-Coarse on purpose: parameters divide evenly, work runs at one rate, messages cost bytes over a bandwidth, so that thousands of plans can be tried in a
-second.  `model_states` and `step_time` have the exact formulas, for one plan; a rehearsal has everything but the numbers.
+Coarse on purpose: parameters divide evenly, work runs at one rate, messages cost bytes over a bandwidth (no latency, which on many GPUs costs ZeRO-3
+most: `step_time.messages` counts them), and the optimizer's step takes no time, so that thousands of plans can be tried in a second.  `model_states`
+and `step_time` have the exact formulas, for one plan; a rehearsal has everything but the numbers.
 
 In bf16 with Adam as DeepSpeed 0.19 does it.  Tensor parallelism comes with sequence parallelism, unless a plan says otherwise (Korthikanti et al.,
 arXiv 2205.05198, section 4.2.2), pipelines run 1F1B (Narayanan et al., arXiv 2104.04473, section 2.2) and take ZeRO's stages 0 and 1.
