@@ -17,6 +17,7 @@ import pytest
 from tests.after_run_all import with_exercises_again
 
 TIERS = ("unit", "ranks", "launcher", "lessons")
+REHEARSING = ("tests/rehearsal/", "tests/theory/test_planner.py", "notebooks/15_")
 
 
 def tier(item):
@@ -50,11 +51,25 @@ def reach_kernels_through_files(folder):
     kernel.KernelManager = lambda **options: manager(transport="ipc", ip=str(folder / str(next(numbers))), **options)
 
 
-def pytest_collection_modifyitems(items):
+def too_old_for_rehearsals():
+    """Why nothing can be rehearsed here, or None."""
+    from helpers.rehearsal.rehearsing import RehearsalError, check_torch
+
+    try:
+        check_torch()
+    except RehearsalError as reason:
+        return str(reason)
+    return None
+
+
+def pytest_collection_modifyitems(items, config):
     """Mark every test with its tier.  Files with ranks come first, since they take longest, and those with none fill what is left."""
     items[:] = with_exercises_again(items)
+    reason = too_old_for_rehearsals()
     for item in items:
         item.add_marker(tier(item))
+        if reason and item.path.relative_to(config.rootpath).as_posix().startswith(REHEARSING):
+            item.add_marker(pytest.mark.skip(reason=reason))
     order = {"ranks": 0, "lessons": 1, "unit": 2, "launcher": 3}
     first = {}
     for item in items:
