@@ -119,9 +119,9 @@ def test_exercises_are_stored_as_not_written_yet_and_solutions_as_correct(notebo
 
 
 def test_code_and_what_it_prints_are_no_wider_than_a_laptop_shows(notebook):
-    """But for the words of others' errors, and a command, which can be copied."""
+    """But for a command, which can be copied."""
     for cell in code_cells(notebook):
-        printed = [] if "expected_error(" in cell.source else "\n".join(output.get("text", "") for output in cell.outputs).splitlines()
+        printed = "\n".join(output.get("text", "") for output in cell.outputs).splitlines()
         wide = [line for line in [*cell.source.splitlines(), *printed] if len(line) > WIDEST and not line.startswith("$ ")]
         assert not wide, wide
 

@@ -78,21 +78,26 @@ def test_a_storage_emptied_and_filled_again_is_for_the_same_as_before():
     assert torch.UntypedStorage.resize_ is before
 
 
+def two_steps(ledger, model, optimizer):
+    """Of torch alone, with a snapshot after each pass and after the optimizer's step."""
+    for _ in range(2):
+        ledger.mark("forward")
+        loss = model(*corpus.batch(0, 2, 64))
+        ledger.snapshot("after forward")
+        loss.backward()
+        del loss
+        ledger.snapshot("after backward")
+        optimizer.step()
+        optimizer.zero_grad()
+        ledger.snapshot("after step")
+
+
 def step_of_plain_torch():
     with Ledger("cpu") as ledger:
         model = models.GPT()
         optimizer = torch.optim.AdamW(model.parameters())
         ledger.watch(model, optimizer)
-        for _ in range(2):
-            ledger.mark("forward")
-            loss = model(*corpus.batch(0, 2, 64))
-            ledger.snapshot("after forward")
-            loss.backward()
-            del loss
-            ledger.snapshot("after backward")
-            optimizer.step()
-            optimizer.zero_grad()
-            ledger.snapshot("after step")
+        two_steps(ledger, model, optimizer)
     return ledger.snapshots, ledger.history()
 
 
@@ -123,15 +128,7 @@ def steps_of_fsdp(mesh, reshard):
             fully_shard(part, **chosen)
         optimizer = torch.optim.AdamW(model.parameters())
         ledger.watch(model, optimizer)
-        for _ in range(2):
-            loss = model(*corpus.batch(0, 2, 64))
-            ledger.snapshot("after forward")
-            loss.backward()
-            del loss
-            ledger.snapshot("after backward")
-            optimizer.step()
-            optimizer.zero_grad()
-            ledger.snapshot("after step")
+        two_steps(ledger, model, optimizer)
     return ledger.snapshots[-3:], elements, len(list(model.parameters()))
 
 
