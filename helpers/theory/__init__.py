@@ -6,7 +6,8 @@ while the model is built.  `communication`: bytes that a collective must move, a
 ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
 `throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
 `step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
-`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.
+`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.  `failures`: how often a job on many machines
+fails, and how often it should save.
 """
 
 from helpers.theory.communication import (
@@ -19,6 +20,7 @@ from helpers.theory.communication import (
     zero_wire_bytes,
 )
 from helpers.theory.construction import construction_peak_bytes, largest_built_in_parts
+from helpers.theory.failures import daly_interval, hours_between_failures, lost_share, young_interval
 from helpers.theory.fine_tuning import (
     disk_bytes,
     fine_tuning_bytes,
@@ -138,6 +140,7 @@ __all__ = [
     "checkpointed_activation_bytes",
     "collective_seconds",
     "construction_peak_bytes",
+    "daly_interval",
     "deepspeed_bytes",
     "disk_bytes",
     "embedding_activation_bytes",
@@ -157,6 +160,7 @@ __all__ = [
     "hfu",
     "hidden_fraction",
     "hiding_bandwidth",
+    "hours_between_failures",
     "ideal_bytes",
     "korthikanti_block_bytes",
     "largest_built_in_parts",
@@ -166,6 +170,7 @@ __all__ = [
     "lora_block_activation_bytes",
     "lora_parameters",
     "loss_peak_bytes",
+    "lost_share",
     "matrix_bytes",
     "matrix_flops",
     "matrix_seconds",
@@ -207,6 +212,7 @@ __all__ = [
     "ulysses_activation_bytes",
     "ulysses_wire_bytes",
     "worst_moment_bytes",
+    "young_interval",
     "wire_bytes",
     "zero_3_passes",
     "zero_bubble_fraction",
