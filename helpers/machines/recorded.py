@@ -1,6 +1,6 @@
 """What a lesson shows of several machines: made here where this system allows them, else what they gave elsewhere.
 
-A lesson goes on in both cases, with the same values.  `python tests/refresh.py 16` writes down anew what the lesson shows, where machines are allowed.
+A lesson goes on in both cases, with the same values.  Where machines are allowed, `python tests/refresh.py 16` writes down anew what is shown.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class OnMachines:
         bytes_sent = on_machines(counted, place=[0, 0, 1, 1])
 
     Args:
-        lesson: its number; the values lie in recorded/machines-NN.json.
+        lesson: its number; the values lie in recorded/machines/NN.json.
         missing: a function that says what else is missing here, in a line, or None.
     """
 
     def __init__(self, lesson, missing=None):
-        self.file, self.missing = ROOT / "recorded" / f"machines-{lesson}.json", missing or machines_missing
+        self.file, self.missing = ROOT / "recorded" / "machines" / f"{lesson}.json", missing or machines_missing
 
     def __call__(self, function, /, **arguments):
         """`function(**arguments)` as plain data (lists, dicts with text as keys, numbers, text), run here or recorded.
@@ -73,6 +73,7 @@ class OnMachines:
         kept = self.content()
         kept["label"] = f"{date.today()} on {platform.system()}, {os.cpu_count()} cores, torch {torch}, DeepSpeed {deepspeed}"
         kept["values"][name] = value
+        self.file.parent.mkdir(exist_ok=True)
         self.file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 

@@ -59,5 +59,7 @@ def draw(axes, name, place):
     axes.text(1.3 * (count - 1), -1.3, f"cable: {len(across)} of {ranks} hops cross it", ha="center", va="top", fontsize=9, color=ACROSS)
     axes.set(title=name, xlim=(-1.1, 2.6 * (count - 1) + 1.1), ylim=(-1.75, most + 0.4))
     axes.axis("off")
-    who = ", ".join(f"machine {machine} has {'rank' if len(there) == 1 else 'ranks'} {', '.join(map(str, there))}" for machine, there in inside.items())
+    who = ", ".join(
+        f"machine {machine} has {'rank' if len(there) == 1 else 'ranks'} {', '.join(map(str, there))}" for machine, there in inside.items()
+    )
     return f"{name}: {who}; {len(across)} of {ranks} hops of the ring cross the cable"
