@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from helpers.launcher.forkserver import adopt_orphans, die_with_parent, end_orphans, ended_children, enter
 from helpers.machines.switch import doors_to
@@ -72,6 +73,17 @@ def start(doors, command, log):
         os._exit(1)
 
 
+def end_callers(folder, doors):
+    """Kill who has come to the machines through `helpers.machines.login`, whose environment names the folder: nobody would answer it any more."""
+    places = {os.readlink(f"/proc/self/fd/{door}") for door in doors}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{name}/ns/net") in places and folder.encode() in Path(f"/proc/{name}/environ").read_bytes():
+                os.kill(int(name), signal.SIGKILL)
+        except OSError:  # it has ended, or is not ours
+            pass
+
+
 def main():
     """Arguments: descriptors of the life pipe and of the one for the answer; the folder; commands, as JSON."""
     life, answer, folder, commands = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
@@ -89,6 +101,7 @@ def main():
             list(ended_children())
     finally:
         end_orphans()
+        end_callers(folder, {door for doors, *_ in commands for door in doors})
         shutil.rmtree(folder, ignore_errors=True)
 
 
