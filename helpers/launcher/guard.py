@@ -17,7 +17,7 @@ from pathlib import Path
 from helpers.launcher.orders import ORDERS, STOP, give
 
 STOPPED, FINISHED = b"s", b"f"  # what the kernel says: end the job; or, all ranks have reported
-GRACE, PATIENCE = 3.0, 10.0  # seconds after which the command itself is asked to end, and is killed
+PATIENCE = 10.0  # seconds for a command that is to end
 
 
 def ended(process, seconds):
@@ -34,47 +34,56 @@ def call(command):
     return b""
 
 
-def stop(process, folder, cancel, remaining):
-    """End a job: its ranks by the order that their keepers read, by the command `cancel`, and at last by what is asked of its own command.
-
-    `remaining` is a command that prints something as long as there is something of the job.
-    """
-    with suppress(OSError):
-        give(Path(folder) / ORDERS, STOP)
-    until = time.monotonic() + GRACE
+def stop(process, task):
+    """End a job: its ranks by the order that their keepers read, by the command `cancel`, and at last by signals to its own command."""
+    order(task)
+    until = time.monotonic() + task["grace"]
     while process.returncode is None and time.monotonic() < until:
-        if cancel:
-            call(cancel)
+        if task["cancel"]:
+            call(task["cancel"])
         ended(process, 0.5)
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in task["signals"]:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             ended(process, PATIENCE)
     until = time.monotonic() + PATIENCE
-    while remaining and call(remaining).strip() and time.monotonic() < until:
-        call(cancel)
+    while task["remaining"] and call(task["remaining"]).strip() and time.monotonic() < until:
+        call(task["cancel"])
         time.sleep(0.2)
 
 
+def order(task):
+    """Tell the keepers to end their ranks."""
+    with suppress(OSError):
+        give(Path(task["folder"]) / ORDERS, STOP)
+
+
 def main():
-    """Argument, as JSON: [the job's folder, its command, the command that cancels it, the one that tells whether something remains]."""
-    folder, command, cancel, remaining = json.loads(sys.argv[1])
+    """Argument, as JSON: the job's `folder`; its `command`, empty where others start the ranks; and how it is ended.
+
+    `grace` seconds after it was told to end, the command gets `signals`.  `cancel` is a command that cancels it, `remaining` one that prints
+    something as long as there is something of it; both may be empty.
+    """
+    task = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(task["command"], stdin=subprocess.DEVNULL, start_new_session=True) if task["command"] else None
     word = None
-    while word is None and process.poll() is None:
+    while word is None and (process is None or process.poll() is None):
         if select.select([0], [], [], 0.1)[0]:
             word = os.read(0, 1)
-    if word == FINISHED:
-        with suppress(OSError):
-            give(Path(folder) / ORDERS, STOP)
-        ended(process, GRACE)
-    if word != FINISHED or process.returncode is None:
-        stop(process, folder, cancel, remaining)
+    if process is None:
+        order(task)
+        time.sleep(1)  # the keepers look several times a second
+    elif word == FINISHED:
+        order(task)
+        ended(process, task["grace"])
+    if process and (word != FINISHED or process.returncode is None):
+        stop(process, task)
     if word == b"":  # the kernel has died
-        shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(process.returncode if process.returncode >= 0 else 128 - process.returncode)
+        shutil.rmtree(task["folder"], ignore_errors=True)
+    if process:
+        sys.exit(process.returncode if process.returncode >= 0 else 128 - process.returncode)
 
 
 if __name__ == "__main__":

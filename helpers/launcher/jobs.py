@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from time import time as now
 
-from helpers.launcher import slurm
+from helpers.launcher import hosts, slurm
 from helpers.launcher.command import CommandJob
 from helpers.launcher.failures import LaunchError, Outcome, RankError, failure, hang
 from helpers.launcher.forked import ForkedJob
@@ -115,19 +115,42 @@ def start(job, progress):
         raise LaunchError(f"the job could not be started: {error}") from None
 
 
+def cluster_for(launcher, ranks, hostfile, ssh, **given):
+    """What a job on other machines is told beside its ranks; nothing for this machine.
+
+    Raises:
+        TypeError, ValueError, LaunchError: an argument cannot be used, or a program is missing.
+    """
+    if launcher == "slurm":
+        given["nodes"] = given["nodes"] or 1
+        slurm.check(ranks, given["nodes"], given["gpus"], given["time"])
+        unused = {"hostfile": hostfile}
+    elif hostfile is not None and launcher == "deepspeed":
+        unused, given = given, {"hosts": hosts.check(hostfile, ranks, ssh), "ssh": ssh, "folder": given.pop("folder")}
+    else:
+        unused, given = {**given, "hostfile": hostfile}, {}
+    if wrong := [name for name, value in unused.items() if value is not None]:
+        raise ValueError(
+            f'{", ".join(wrong)}: hostfile is for launcher="deepspeed", folder for it and for Slurm, the others are for launcher="slurm"'
+        )
+    return given
+
+
 def job_for(payload, ranks, device, launcher, place, cluster):
     """Of the back end that was asked for."""
     if launcher == "slurm":
         return slurm.SlurmJob(payload, ranks, device, **cluster)
+    if cluster:
+        return hosts.HostsJob(payload, ranks, device, **cluster)
     return CommandJob(payload, ranks, device) if launcher else ForkedJob(payload, ranks, device, place)
 
 
-def device_for(device, ranks, launcher, place, gpus):
-    """ "cuda" or "cpu"; of a cluster's nodes nobody here knows more than what is asked for."""
-    if launcher == "slurm":
+def device_for(device, ranks, launcher, place, cluster):
+    """ "cuda" or "cpu"; of other machines nobody here knows more than what is asked for."""
+    if cluster:
         if device not in (None, "cpu", "cuda"):
             raise ValueError(f'device must be "cpu", "cuda" or None, not {device!r}')
-        return device or ("cuda" if gpus else "cpu")
+        return device or ("cuda" if cluster.get("gpus") else "cpu")
     device = choose_device("cpu" if place else device, ranks)
     if launcher and device == "cuda" and ranks > gpu_count():
         raise ValueError(f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave launcher out")
@@ -150,6 +173,8 @@ def launch(
     partition=None,
     time=None,
     folder=None,
+    hostfile=None,
+    ssh=True,
 ):
     """Run `function(**arguments)` in `ranks` processes and return what each returned.
 
@@ -169,6 +194,8 @@ def launch(
         nodes, gpus, account, partition, time: of a job of Slurm: on how many nodes (1), with how many GPUs on each (none: the CPU), at whose
             cost, where, and for how long at most ("00:10:00", or minutes); what is left out is the cluster's own default.
         folder: one that this machine and all nodes see at the same place, and where the job keeps its files while it runs; the current by default.
+        hostfile: with launcher="deepspeed", a file with a line such as `node0 slots=2` for each machine; the first are filled first.
+        ssh: whether they are reached through ssh (and pdsh); else the command for each machine is printed, and `launch` waits until all were given.
 
     Returns:
         `Reports`, a list in rank order.  Rank 0's output is printed; every rank's is in `.outputs`.
@@ -190,13 +217,8 @@ def launch(
     if payload.size > (free := free_memory()):
         raise MemoryError(f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, and {free / 1e9:.1f} GB is free")
     place = placed(place, ranks, device, launcher)
-    cluster = {"nodes": nodes, "gpus": gpus, "account": account, "partition": partition, "time": time, "folder": folder}
-    if launcher == "slurm":
-        cluster["nodes"] = nodes or 1
-        slurm.check(ranks, cluster["nodes"], gpus, time)
-    elif given := [name for name, value in cluster.items() if value is not None]:
-        raise ValueError(f'{", ".join(given)}: only with launcher="slurm"')
-    device = device_for(device, ranks, launcher, place, gpus)
+    cluster = cluster_for(launcher, ranks, hostfile, ssh, nodes=nodes, gpus=gpus, account=account, partition=partition, time=time, folder=folder)
+    device = device_for(device, ranks, launcher, place, cluster)
     if changed := changed_helpers():
         files = ", ".join(changed)
         print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")

@@ -6,7 +6,7 @@ who appends short lines.  A file is opened anew to be read: network file systems
 
 import os
 
-ORDERS = "orders"
+ORDERS, HOSTFILE = "orders", "hostfile"
 STOP, STACKS = "stop", "stacks"  # orders: end the rank and all that it has started; ask it for its Python stack
 ON, AT_WORK, REPORTED, ENDED = "on", "at work", "reported", "ended"  # notes: `on NAME` of a machine, ..., `ended STATUS TIME`
 FILES = ("notes", "report", "values", "output", "stacks")  # of each rank: file `notes-3` and so on

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from helpers.launcher import rank as ranks
 from helpers.launcher.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
-from helpers.launcher.orders import AT_WORK, ENDED, FILES, ON, ORDERS, REPORTED, STACKS, STOP, give, lines
+from helpers.launcher.orders import AT_WORK, ENDED, FILES, HOSTFILE, ON, ORDERS, REPORTED, STACKS, STOP, give, lines
 from helpers.launcher.pipes import PIPES
 
 LOOK = 0.2  # seconds between two looks at the orders
@@ -38,10 +38,22 @@ def of_slurm(given):
         "GROUP_RANK": node, "CROSS_RANK": node, "CROSS_SIZE": len(nodes),
         "MASTER_ADDR": nodes[0], "MASTER_PORT": FIRST_PORT + int(given["SLURM_JOB_ID"]) % PORTS,
     }  # fmt: skip
-    other = nodes[1 if node == 0 else 0] if len(nodes) > 1 else "localhost"
-    card = card_towards(other)
-    cards = {name: given.get(name, card) for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")}  # NCCL finds the quickest itself
-    return {name: str(value) for name, value in (variables | cards).items() if value}
+    return {name: str(value) for name, value in variables.items()} | cards(given, nodes, node)
+
+
+def of_deepspeed(given, folder):
+    """What its launcher has not set; the folder holds the names of the machines."""
+    hosts = [line.split()[0] for line in lines(folder / HOSTFILE)]
+    return {"LOCAL_WORLD_SIZE": given["LOCAL_SIZE"]} | cards(given, hosts, int(given["CROSS_RANK"]))
+
+
+def cards(given, hosts, own):
+    """Variables that name the network card towards the other machines, where the learner has not: gloo often chooses wrongly.
+
+    NCCL, which chooses the quickest itself, is left alone.
+    """
+    card = card_towards(hosts[1 if own == 0 else 0] if len(hosts) > 1 else "localhost")
+    return {name: card for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if card and name not in given}
 
 
 def nodes_of(names):
@@ -148,10 +160,10 @@ def main(folder):
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks the rank for its stack
     adopt_orphans()
     folder = Path(folder)
-    if "SLURM_PROCID" in os.environ:
-        os.environ |= of_slurm(os.environ)
-    number, machine = os.environ["RANK"], os.uname().nodename
+    machine = os.uname().nodename
     try:
+        os.environ |= of_deepspeed(os.environ, folder) if "CROSS_RANK" in os.environ else of_slurm(os.environ)
+        number = os.environ["RANK"]
         payload = os.open(folder / "payload", os.O_RDONLY)
         files = {name: os.open(folder / f"{name}-{number}", os.O_RDWR | (name != "values" and os.O_APPEND)) for name in FILES}
         give(folder / f"notes-{number}", f"{ON} {machine}")

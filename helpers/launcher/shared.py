@@ -30,7 +30,8 @@ class SharedJob:
 
     name = "command"  # what failed when the command fails
     source = file = command = guard = path = log = None
-    cancel = remaining = ()
+    cancel = remaining = ()  # commands: what cancels the job, and what prints something as long as there is something of it
+    grace, signals = 3.0, (signal.SIGTERM, signal.SIGKILL)  # to the command, so many seconds after it was told to end
     pipes, last_look, asked = (), 1.5, False
 
     def __init__(self, payload, ranks, device, folder=None):
@@ -53,7 +54,8 @@ class SharedJob:
             os.fsync(file.fileno())
         self.command = self.words()
         self.log = tempfile.TemporaryFile()
-        task = json.dumps([str(self.path), self.launched(), list(self.cancel), list(self.remaining)])
+        ways = {"cancel": self.cancel, "remaining": self.remaining, "grace": self.grace, "signals": self.signals}
+        task = json.dumps({"folder": str(self.path), "command": self.launched(), **ways})
         self.guard = subprocess.Popen(
             [sys.executable, "-S", "-P", "-c", GUARD, task],
             env=self.variables(), stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, start_new_session=True,
