@@ -13,9 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from helpers.launcher.forkserver import adopt_orphans, die_with_parent, end_orphans, ended_children, enter
-from helpers.machines.switch import doors_to
+from helpers.machines.switch import NEW_MOUNTS, call, doors_to
 from helpers.paths import ROOT
 
 
@@ -51,6 +52,17 @@ class Services:
         self.process.wait()
 
 
+def give_own_run():
+    """An empty /run with the folder that root's sshd wants there, in a view of the file system that only this service has."""
+    if os.geteuid() == 0:
+        try:
+            call("unshare", NEW_MOUNTS)
+            call("mount", b"tmpfs", b"/run", b"tmpfs", 0, None)
+            os.mkdir("/run/sshd")
+        except OSError:  # a container may forbid to mount, and have the folder
+            pass
+
+
 def start(doors, command, log):
     """A program on a machine: its process id."""
     if child := os.fork():
@@ -58,6 +70,7 @@ def start(doors, command, log):
     try:
         os.setsid()
         enter(doors)
+        give_own_run()
         die_with_parent()
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -70,6 +83,17 @@ def start(doors, command, log):
         os.write(2, f"fatal: {command[0]}: {error}\n".encode())
     finally:
         os._exit(1)
+
+
+def end_callers(folder, doors):
+    """Kill who has come to the machines through `helpers.machines.login`, whose environment names the folder: nobody would answer it any more."""
+    places = {os.readlink(f"/proc/self/fd/{door}") for door in doors}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{name}/ns/net") in places and folder.encode() in Path(f"/proc/{name}/environ").read_bytes():
+                os.kill(int(name), signal.SIGKILL)
+        except OSError:  # it has ended, or is not ours
+            pass
 
 
 def main():
@@ -89,6 +113,7 @@ def main():
             list(ended_children())
     finally:
         end_orphans()
+        end_callers(folder, {door for doors, *_ in commands for door in doors})
         shutil.rmtree(folder, ignore_errors=True)
 
 
