@@ -43,9 +43,7 @@ def test_every_wrong_formula_of_the_interval_is_told():
         assert words in exercise.verdict(lambda save, unit_hours, units, wrong=wrong: wrong(save, unit_hours, units)), words
 
 
-@pytest.mark.parametrize(
-    "trial, words", [("_cable_bytes", "return a list with a number for each machine, not "), ("_restart", "return a dict with ")]
-)
+@pytest.mark.parametrize("trial, words", [("_cable_bytes", "return a list with a number for each machine"), ("_restart", "return a dict with ")])
 def test_what_is_something_else_is_told_what_to_return(trial, words, monkeypatch):
     monkeypatch.setattr(lesson_16, "_random", lambda seed: __import__("random").Random(seed))
     monkeypatch.setattr("deepspeed.comm.get_world_size", lambda: 2)
