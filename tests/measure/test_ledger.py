@@ -260,8 +260,9 @@ def test_activations_are_named_in_words_and_a_refusal_in_the_backward_pass_comes
             total.backward()
 
 
-def test_an_out_of_memory_is_pickled_with_its_words():
+def test_an_out_of_memory_is_torchs_too_and_is_pickled_with_its_words():
     error = OutOfMemory(8, {"parameters": 4}, 10, "aten.mm")
+    assert isinstance(error, MemoryError) and isinstance(error, torch.OutOfMemoryError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
