@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 from helpers.launcher.environment import environment
 from helpers.launcher.failures import LaunchError
-from helpers.launcher.pipes import PIPES
+from helpers.launcher.pipes import PIPES, Piped
 
 
-class CommandJob:
+class CommandJob(Piped):
     """Ranks started by the real `deepspeed` command.  Their pipes are named and lie in a private folder.
 
     The command needs a port before any rank exists, so a free one is looked up and could in principle be taken by another program

@@ -61,7 +61,7 @@ class Outcome:
     rank: int
     at_work: bool = False  # whether it has begun its function
     report: dict | None = None  # {"value": ...} or {"error": ...}
-    machine: int | None = None  # where it runs; None for this machine
+    machine: int | str | None = None  # where it runs: number of one of `Machines`, name of a cluster's node; None for this machine
     status: int | None = None  # exit status, negative for a signal; None while it runs
     ended_at: float | None = None  # seconds, of `time.monotonic()`, which all processes of a machine share: when its end was noted
     output: bytearray = field(default_factory=bytearray)
@@ -156,10 +156,11 @@ def numbered(word, numbers):
 
 
 def names(outcomes, of=None):
-    """'rank 1', 'ranks 0, 2, 3' or, where there are machines, 'rank 3 of 4 on machine 1', of so many ranks."""
+    """'rank 1', 'ranks 0, 2, 3' or, where there are machines, 'rank 3 of 4 on machine 1' ('on node n17'), of so many ranks."""
     machines = sorted({outcome.machine for outcome in outcomes} - {None})
     said = numbered("rank", [outcome.rank for outcome in outcomes]) + (f" of {of}" if of else "")
-    return f"{said} on {numbered('machine', machines)}" if machines else said
+    kind = "node" if machines and isinstance(machines[0], str) else "machine"
+    return f"{said} on {numbered(kind, machines)}" if machines else said
 
 
 def exit_words(status, out_of_memory):

@@ -22,7 +22,7 @@ from pathlib import Path
 from helpers.launcher.environment import environment, server_environment
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.parcel import memory_file
-from helpers.launcher.pipes import PIPES
+from helpers.launcher.pipes import PIPES, Piped
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of the forkserver only: importing must start none
 IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, ends by itself; the next launch starts another
@@ -215,7 +215,7 @@ class Here:
         return {"LOCAL_RANK": str(rank)}
 
 
-class ForkedJob:
+class ForkedJob(Piped):
     """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is guessed.
 
     `place` puts them on machines (`helpers.machines.machines.Placement`): it gives the socket, the ways in, and the variables of each rank.

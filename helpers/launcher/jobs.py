@@ -1,7 +1,7 @@
 """Real ranks from a notebook cell: `launch(function, ranks=4)`.
 
-Two back ends start the same `helpers.launcher.rank.run`: a warm forkserver (default: ranks in milliseconds), and the real `deepspeed`
-command.  Whatever happens, no rank outlives the call.
+Back ends start the same `helpers.launcher.rank.run`: a warm forkserver (default: ranks in milliseconds), the real `deepspeed` command, and
+Slurm's `srun`.  Whatever happens, no rank outlives the call.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
+from time import time as now
 
+from helpers.launcher import hosts, slurm
 from helpers.launcher.command import CommandJob
 from helpers.launcher.failures import LaunchError, Outcome, RankError, failure, hang
 from helpers.launcher.forked import ForkedJob
@@ -27,7 +29,7 @@ __all__ = ["LaunchError", "RankError", "Reports", "launch"]
 MOST_RANKS = 64
 BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
 SHOWN_CHARACTERS = 20_000
-IMPORTED = time.time()
+IMPORTED = now()
 
 _busy = threading.Lock()
 
@@ -39,7 +41,7 @@ class Reports(list):
         outputs: list of str, everything that each rank wrote to stdout and stderr.
         seconds: float, wall-clock time from the call to the last report.
         device: "cpu" or "cuda".
-        command: list of str, the command line of the `deepspeed` back end, else None.
+        command: list of str, the command line of `deepspeed` or `srun`, None where there was none.
     """
 
     def __init__(self, values, outputs, seconds, device, command=None):
@@ -113,7 +115,67 @@ def start(job, progress):
         raise LaunchError(f"the job could not be started: {error}") from None
 
 
-def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, launcher=None, command=False, place=None):
+def cluster_for(launcher, ranks, hostfile, ssh, **given):
+    """What a job on other machines is told beside its ranks; nothing for this machine.
+
+    Raises:
+        TypeError, ValueError, LaunchError: an argument cannot be used, or a program is missing.
+    """
+    if launcher == "slurm":
+        given["nodes"] = given["nodes"] or 1
+        slurm.check(ranks, given["nodes"], given["gpus"], given["time"])
+        unused = {"hostfile": hostfile}
+    elif hostfile is not None and launcher == "deepspeed":
+        unused, given = given, {"hosts": hosts.check(hostfile, ranks, ssh), "ssh": ssh, "folder": given.pop("folder")}
+    else:
+        unused, given = {**given, "hostfile": hostfile}, {}
+    if wrong := [name for name, value in unused.items() if value is not None]:
+        raise ValueError(
+            f'{", ".join(wrong)}: hostfile is for launcher="deepspeed", folder for it and for Slurm, the others are for launcher="slurm"'
+        )
+    return given
+
+
+def job_for(payload, ranks, device, launcher, place, cluster):
+    """Of the back end that was asked for."""
+    if launcher == "slurm":
+        return slurm.SlurmJob(payload, ranks, device, **cluster)
+    if cluster:
+        return hosts.HostsJob(payload, ranks, device, **cluster)
+    return CommandJob(payload, ranks, device) if launcher else ForkedJob(payload, ranks, device, place)
+
+
+def device_for(device, ranks, launcher, place, cluster):
+    """ "cuda" or "cpu"; of other machines nobody here knows more than what is asked for."""
+    if cluster:
+        if device not in (None, "cpu", "cuda"):
+            raise ValueError(f'device must be "cpu", "cuda" or None, not {device!r}')
+        return device or ("cuda" if cluster.get("gpus") else "cpu")
+    device = choose_device("cpu" if place else device, ranks)
+    if launcher and device == "cuda" and ranks > gpu_count():
+        raise ValueError(f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave launcher out")
+    return device
+
+
+def launch(
+    function,
+    ranks=2,
+    arguments=None,
+    *,
+    device=None,
+    timeout=300.0,
+    launcher=None,
+    command=False,
+    place=None,
+    nodes=None,
+    gpus=None,
+    account=None,
+    partition=None,
+    time=None,
+    folder=None,
+    hostfile=None,
+    ssh=True,
+):
     """Run `function(**arguments)` in `ranks` processes and return what each returned.
 
     The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK, LOCAL_RANK, WORLD_SIZE,
@@ -125,10 +187,15 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
         arguments: keyword arguments, the same for every rank.
         device: "cuda" or "cpu"; by default GPUs when there are at least as many as ranks, else the CPU with gloo.  With "cuda" and fewer
             GPUs than ranks, ranks share GPUs: bytes are those of a rank with a GPU of its own, times are not.
-        timeout: seconds after which the job counts as hung.
-        launcher: None for the warm forkserver, "deepspeed" for the real command.
-        command: print the command line (of the `deepspeed` back end).
+        timeout: seconds after which the job counts as hung; waiting in a cluster's queue does not count.
+        launcher: None for the warm forkserver, "deepspeed" for the real command, "slurm" for a cluster's `srun`.
+        command: print the command line of `deepspeed` or `srun`.
         place: where the ranks run: `Machines`, or what their `place` returns; by default all on this machine.  On the CPU only.
+        nodes, gpus, account, partition, time: of a job of Slurm: on how many nodes (1), with how many GPUs on each (none: the CPU), at whose
+            cost, where, and for how long at most ("00:10:00", or minutes); what is left out is the cluster's own default.
+        folder: one that this machine and all nodes see at the same place, and where the job keeps its files while it runs; the current by default.
+        hostfile: with launcher="deepspeed", a file with a line such as `node0 slots=2` for each machine; the first are filled first.
+        ssh: whether they are reached through ssh (and pdsh); else the command for each machine is printed, and `launch` waits until all were given.
 
     Returns:
         `Reports`, a list in rank order.  Rank 0's output is printed; every rank's is in `.outputs`.
@@ -136,31 +203,30 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
     Raises:
         TypeError, ValueError, MemoryError: before any process starts, when an argument cannot be used.
         RankError: a rank failed or hung; names the guilty rank and the cause.
-        LaunchError: the job could not be started, or another launch is running in this kernel.
+        LaunchError: the job could not be started, or another launch is running in this kernel, or there is no Slurm.
         KeyboardInterrupt: the learner interrupted; shows where each rank stood.
     """
     if os.name != "posix":
         raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
     check_ranks(ranks)
-    if launcher not in (None, "deepspeed"):
-        raise ValueError(f'launcher must be None or "deepspeed", not {launcher!r}')
+    if launcher not in (None, "deepspeed", "slurm"):
+        raise ValueError(f'launcher must be None, "deepspeed" or "slurm", not {launcher!r}')
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     payload = pack(function, arguments or {})
     if payload.size > (free := free_memory()):
         raise MemoryError(f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, and {free / 1e9:.1f} GB is free")
     place = placed(place, ranks, device, launcher)
-    device = choose_device("cpu" if place else device, ranks)
-    if launcher and device == "cuda" and ranks > gpu_count():
-        raise ValueError(f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave launcher out")
+    cluster = cluster_for(launcher, ranks, hostfile, ssh, nodes=nodes, gpus=gpus, account=account, partition=partition, time=time, folder=folder)
+    device = device_for(device, ranks, launcher, place, cluster)
     if changed := changed_helpers():
         files = ", ".join(changed)
         print(f"note: {files} changed since this kernel imported it: ranks use the new file, this kernel the old; restart the kernel")
     if carried := weight(payload, function, arguments or {}):
         print(f"note: {carried}")
-    job = CommandJob(payload, ranks, device) if launcher else ForkedJob(payload, ranks, device, place)
+    job = job_for(payload, ranks, device, launcher, place, cluster)
     outcomes = [Outcome(rank, machine=place.of[rank] if place else None) for rank in range(ranks)]
-    started, kills_before = time.perf_counter(), out_of_memory_kills()
+    started, kills_before = perf_counter(), out_of_memory_kills()
     try:
         with Progress() as progress, alone():
             try:
@@ -170,7 +236,7 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
                 job.stop()
                 drain(job, outcomes)
     except KeyboardInterrupt as interrupt:
-        explain(interrupt, outcomes if job.pipes else [], time.perf_counter() - started)
+        explain(interrupt, outcomes if job.begun else [], perf_counter() - started)
         raise
     if command and job.command:
         print("$", " ".join(job.command[:-1]), "<a private folder>")
@@ -181,4 +247,4 @@ def launch(function, ranks=2, arguments=None, *, device=None, timeout=300.0, lau
     if any(outcome.failed for outcome in outcomes):
         raise failure(outcomes, out_of_memory_kills() > kills_before, remarks)
     values = [outcome.report["value"] for outcome in outcomes]
-    return Reports(values, [outcome.text for outcome in outcomes], time.perf_counter() - started, device, job.command)
+    return Reports(values, [outcome.text for outcome in outcomes], perf_counter() - started, device, job.command)

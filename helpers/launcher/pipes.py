@@ -2,3 +2,21 @@
 
 PIPES = ("report", "output", "stacks")
 AT_WORK = b"."  # the first byte of the report pipe: the rank has begun its function
+
+
+class Piped:
+    """What back ends have in common whose ranks run on this machine: all comes through pipes."""
+
+    queued = False  # whether the job still waits for machines; its time does not run then
+    last_look = 0.3  # seconds that ranks have to say where they stand when the learner interrupts
+
+    @property
+    def begun(self):
+        """Whether there may be ranks."""
+        return bool(self.pipes)
+
+    def look(self, outcomes):
+        """What has come in another way."""
+
+    def leave(self, outcomes):
+        """The last look, when all ranks have ended."""

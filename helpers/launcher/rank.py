@@ -29,6 +29,7 @@ KNOWN_NOISE = (
     (r".*is deprecated.*torch\.jit\.script.*", DeprecationWarning),
 )
 
+ACROSS = "LAUNCH_ACROSS"  # set where ranks run on machines that have no clock in common but that of the day
 COLLECTIVES = ("torch/distributed/", "deepspeed/comm/")  # in the path of a file whose errors tell of another rank
 OUTSIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
 
@@ -60,12 +61,12 @@ class ReportPickler(Pickler):
         self.proto = protocol
 
 
-def dumps(value, file, rank):
-    """Bytes of any picklable value; none where they are many, and were written to this rank's region of the file."""
+def dumps(value, file, start):
+    """Bytes of any picklable value; none where they are many, and were written to the file from `start` on."""
     parcel = pack(value, ReportPickler)
     if not parcel.is_large:
         return parcel.pickle
-    parcel.write(file, region(rank))
+    parcel.write(file, start)
     return b""
 
 
@@ -101,13 +102,13 @@ def raised_in_python(part):
 def describe(error):
     """An exception as plain data: its class may exist in this rank only.  Frames are (file, line, function), outermost first.
 
-    `at` is the time in seconds, of a clock that all processes of a machine share.
+    `at` is the time in seconds, of a clock that all processes of a machine share; where there are several machines, of the clocks that they set.
     """
     frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     own = max((index for index, frame in enumerate(frames) if frame[0] == __file__), default=-1)
     cause = error.__cause__
     return {
-        "at": time.monotonic(),
+        "at": time.time() if ACROSS in os.environ else time.monotonic(),
         "notices": notices(error),
         "type": type(error).__name__,
         "message": said(error),
@@ -176,17 +177,17 @@ def write(descriptor, body):
             view = view[os.write(descriptor, view[: 1 << 20]) :]
 
 
-def work(file, rank):
-    """Run the function that the file holds; the report's bytes."""
+def work(file, values, start):
+    """Run the function that the file holds; the report's bytes, none where it lies in the file `values` from `start` on."""
     try:
         function, arguments = unpack(file, mapped=True)
         value = function(**arguments)
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a rank that leaves early must say so
-        return dumps({"error": describe(error)}, file, rank)
+        return dumps({"error": describe(error)}, values, start)
     try:
-        return dumps({"value": value}, file, rank)
+        return dumps({"value": value}, values, start)
     except Exception as error:
-        return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}}, file, rank)
+        return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}}, values, start)
 
 
 def flush():
@@ -199,8 +200,10 @@ def flush():
     ctypes.CDLL(None).fflush(None)
 
 
-def run(shared, report, stacks, listener=None):
+def run(shared, report, stacks, listener=None, values=None):
     """One rank from start to report; then wait to be stopped.
+
+    The file `shared` holds the work, and takes a large report in this rank's region; on another machine the file `values` of its own does.
 
     A rank that has finished keeps its sockets open, so that no slower rank sees a connection closed by a rank that did nothing wrong.
     """
@@ -213,7 +216,7 @@ def run(shared, report, stacks, listener=None):
     draw_anew()
     store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
     os.write(report, AT_WORK)
-    body = work(shared, rank)
+    body = work(shared, shared, region(rank)) if values is None else work(shared, values, 0)
     flush()
     write(report, body)
     os.close(report)

@@ -13,7 +13,7 @@ from helpers.launcher.parcel import region, unpack
 from helpers.launcher.pipes import AT_WORK, PIPES
 
 GRACE = 1.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
-LAST_LOOK = 0.3  # seconds that ranks have to say where they stand when the learner interrupts
+HEAD = len(AT_WORK) + 8  # bytes before a report: that the rank is at work, and the report's length
 
 
 def watch(job, outcomes, timeout, progress):
@@ -36,14 +36,17 @@ def watch(job, outcomes, timeout, progress):
                 return True
             for key, _ in selector.select(min(limit - now, 0.1)):
                 take(job, key, outcomes, reports, selector)
+            job.look(outcomes)
             if failed_at is None and any(outcome.failed for outcome in outcomes):
                 failed_at = time.monotonic()
             job.check(outcomes)
+            if job.queued:
+                deadline = time.monotonic() + timeout
             try:
                 progress.tick(outcomes)
             except KeyboardInterrupt:
                 with suppress(OSError):  # the forkserver may have gone
-                    collect_stacks(job, outcomes, selector, LAST_LOOK)
+                    collect_stacks(job, outcomes, selector, job.last_look)
                 raise
         return False
 
@@ -65,9 +68,8 @@ def take(job, key, outcomes, reports, selector):
         body = reports[outcome.rank]
         body += part
         outcome.at_work = True
-        head = len(AT_WORK) + 8
-        if len(body) >= head and len(body) - head == struct.unpack_from("!Q", body, len(AT_WORK))[0]:
-            outcome.report = load(memoryview(body)[head:], job, outcome.rank)
+        if is_whole(body):
+            outcome.report = load(memoryview(body)[HEAD:], job.file, region(outcome.rank))
     else:
         getattr(outcome, name).extend(part)
 
@@ -80,10 +82,15 @@ def read(pipe):
         return None
 
 
-def load(body, job, rank):
-    """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings none, from the job's file."""
+def is_whole(body):
+    """Whether nothing is missing of what came through a report pipe."""
+    return len(body) >= HEAD and len(body) - HEAD == struct.unpack_from("!Q", body, len(AT_WORK))[0]
+
+
+def load(body, file, start):
+    """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings none, from a file of the job."""
     try:
-        return cloudpickle.loads(body) if body else unpack(job.file.fileno(), region(rank))
+        return cloudpickle.loads(body) if body else unpack(file.fileno(), start)
     except Exception as error:
         return {
             "error": {
@@ -109,14 +116,16 @@ def collect_stacks(job, outcomes, selector, seconds=1.0):
         ready = selector.select(0.1)
         for key, _ in ready:
             take(job, key, outcomes, [], selector)
+        job.look(outcomes)
         if not ready and all(outcome.stacks for outcome in outcomes if outcome.report is None):
             break
 
 
 def drain(job, outcomes):
-    """What the ranks had written before they ended, then close the pipes."""
+    """What the ranks had written before they ended, then close the pipes and leave the job."""
     for outcome, pipes in zip(outcomes, job.pipes):
         for name, pipe in zip(PIPES, pipes):
             while name != "report" and (part := read(pipe)):
                 getattr(outcome, name).extend(part)
             os.close(pipe)
+    job.leave(outcomes)

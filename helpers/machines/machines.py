@@ -15,7 +15,7 @@ from helpers.launcher.failures import LaunchError
 from helpers.launcher.forked import Doors
 from helpers.launcher.progress import Progress
 from helpers.machines.allowed import LINUX_ONLY, explain, is_linux, stay_who_we_are
-from helpers.machines.switch import CARD, MOST_DESCRIPTORS, address_of
+from helpers.machines.switch import CARD, MOST_DESCRIPTORS, address_of, doors_to
 from helpers.paths import ROOT
 
 MOST_MACHINES = 16
@@ -71,11 +71,6 @@ def ask(orders, **order):
     if not body:
         raise LaunchError("the machines have ended: start them again")
     return json.loads(body), descriptors
-
-
-def doors_to(machine):
-    """Places, in the descriptors of `helpers.machines.switch.Switch.doors`, of the namespaces that make one machine."""
-    return [0, 1, 2 + 2 * machine, 3 + 2 * machine]
 
 
 class Machines:

@@ -46,6 +46,11 @@ def address_of(machine):
     return f"10.77.0.{machine + 1}"
 
 
+def doors_to(machine):
+    """Places, in the descriptors of `Switch.doors`, of the namespaces that make one machine."""
+    return [0, 1, 2 + 2 * machine, 3 + 2 * machine]
+
+
 def open_namespace(kind):
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
 

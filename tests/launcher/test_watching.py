@@ -36,7 +36,7 @@ def test_an_empty_pipe_is_not_a_closed_one(pipe):
 def test_a_reader_that_came_too_early_reads_on(pipe):
     reader, writer = pipe
     closed, outcome, reports = [], Outcome(0), [bytearray()]
-    job = SimpleNamespace(pipe_closed=closed.append)
+    job = SimpleNamespace(pipe_closed=closed.append, file=None)
     with selectors.DefaultSelector() as selector:
         key = selector.register(reader, selectors.EVENT_READ, ("report", outcome))
         take(job, key, [outcome], reports, selector)

@@ -1,0 +1,154 @@
+"""`Slurm(machines)`: a real Slurm on machines made of this one, up in a second, without root, munge or control groups."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from helpers.launcher.failures import LaunchError
+from helpers.launcher.progress import Progress
+from helpers.machines.login import Login
+from helpers.machines.services import Services
+from helpers.machines.switch import address_of, name_of
+
+DAEMONS = ("slurmctld", "slurmd")
+CLIENTS = ("srun", "sbatch", "salloc", "scancel", "sinfo", "squeue", "scontrol", "sattach")
+ADMINISTRATORS = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons lie; not in every user's PATH
+MISSING = "Slurm's {} {} not installed here: on Debian and Ubuntu `apt install slurmctld slurmd slurm-client` brings what is needed"
+PATIENCE = 30.0  # seconds in which all nodes must be idle; they are after one
+CONFIGURATION = """ClusterName=course
+SlurmctldHost={first}({address})
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdSpoolDir={folder}/spool-%n
+StateSaveLocation={folder}/state
+SlurmctldTimeout=30
+SlurmdTimeout=30
+InactiveLimit=0
+KillWait=2
+MinJobAge=2
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
+SlurmdParameters=config_overrides
+{nodes}PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+
+
+def found(program):
+    """Path of a program of Slurm, None where there is none."""
+    return shutil.which(program) or shutil.which(program, path=ADMINISTRATORS)
+
+
+def problem():
+    """Why there can be no Slurm here, in one line; None where its programs are."""
+    missing = [name for name in (*DAEMONS, "srun", "scancel", "sinfo") if not found(name)]
+    return MISSING.format(", ".join(missing), "is" if len(missing) == 1 else "are") if missing else None
+
+
+class Slurm:
+    """A Slurm on `Machines`: its controller on machine 0, a node on each; `launch(..., launcher="slurm")` uses it like that of a cluster.
+
+        with Machines(2) as machines, Slurm(machines) as slurm:
+            print(slurm.run("sinfo"))
+            launch(function, ranks=4, launcher="slurm", nodes=2)
+
+    Inside the block `srun`, `sbatch`, `scancel`, `squeue`, `sinfo` and `scontrol` mean this Slurm, in this process and in all that it starts (PATH
+    and SLURM_CONF say so), and run on machine 0.  With the block, or with the notebook's kernel, it ends, and so do its jobs.
+
+    Args:
+        machines: `Machines` that are up.
+        cpus: what each node says it has; a rank takes one.
+
+    Attributes:
+        folder: `Path` of its configuration and the logs of its daemons.
+
+    Raises:
+        LaunchError: when the block is entered and its programs are not installed, or its nodes do not come up.
+    """
+
+    def __init__(self, machines, cpus=8):
+        self.machines, self.cpus, self.folder, self.opened = machines, cpus, None, None
+
+    def __enter__(self):
+        if reason := problem():
+            raise LaunchError(reason)
+        if self.opened:
+            raise ValueError("this Slurm is up already: make another with Slurm(machines)")
+        with ExitStack() as opened, Progress() as progress:  # an interrupt waits for `tick`: nothing may be left half made
+            self._start(opened, progress)
+            self.opened = opened.pop_all()
+        return self
+
+    def _start(self, opened, progress):
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        (self.folder / "slurm.conf").write_text(self.configuration())
+        commands = [(0, [found("slurmctld"), "-D", "-c", "-f", str(self.folder / "slurm.conf")], self.folder / "slurmctld.out")]
+        (self.folder / "state").mkdir()
+        for machine in range(self.machines.count):
+            (self.folder / f"spool-{name_of(machine)}").mkdir()
+            command = [found("slurmd"), "-D", "-N", name_of(machine), "-f", str(self.folder / "slurm.conf")]
+            commands.append((machine, command, self.folder / f"slurmd-{machine}.out"))
+        services = Services(self.machines, self.folder, commands)
+        opened.callback(services.close)
+        programs = {name: [found(name)] for name in CLIENTS if found(name)}
+        opened.enter_context(Login(self.folder / "bin", services.ids[0], programs, {"SLURM_CONF": str(self.folder / "slurm.conf")}))
+        until = time.monotonic() + PATIENCE
+        while (said := self.run("sinfo", "--noheader", "--format=%D %T").strip()) != f"{self.machines.count} idle":
+            progress.tick()
+            if time.monotonic() > until or services.process.poll() is not None:
+                raise LaunchError(f"Slurm did not come up ({said}):\n{self.complaints()}")
+            time.sleep(0.05)
+
+    def configuration(self):
+        names = range(self.machines.count)
+        nodes = "".join(f"NodeName={name_of(at)} NodeAddr={address_of(at)} CPUs={self.cpus} RealMemory=4000 State=UNKNOWN\n" for at in names)
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        return CONFIGURATION.format(first=name_of(0), address=address_of(0), user=user, folder=self.folder, nodes=nodes)
+
+    def complaints(self):
+        """The last lines of every daemon's log that tell of an error."""
+        lines = [line for log in sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out")) for line in log.read_text().splitlines()[-50:]]
+        return "\n".join([line for line in lines if ("error" in line or "fatal" in line) and "pmi" not in line.lower()][-12:])
+
+    def run(self, *command, timeout=120):
+        """Run one of Slurm's commands on machine 0, like `slurm.run("sinfo", "--long")`: what it wrote, errors included."""
+        if not self.folder:
+            raise ValueError("this Slurm is not up: use it inside `with Machines(2) as machines, Slurm(machines) as slurm`")
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
+        )
+        return done.stdout
+
+    def close(self):
+        """End its jobs and its daemons."""
+        with Progress():
+            if self.opened:
+                self.opened.close()
+            self.opened = self.folder = None
+
+    def __exit__(self, *problem):
+        self.close()
+
+    def __repr__(self):
+        return f"Slurm({self.machines!r})"
