@@ -44,26 +44,24 @@ def groups_along(name: str, axes: dict[str, int]) -> list[list[int]]:
     return list(found.values())
 
 
-def cable_bytes(groups: dict[str, Sequence[Sequence[int]]], sent: dict[str, float], each: int) -> dict[str, float]:
-    """Bytes of a step that leave a machine, by axis, those of all machines together.
+def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: bool = False) -> float:
+    """Bytes of a step that leave a machine because of one axis, those of all machines together.
 
     Collectives go round a ring in the order of the group (Patarasuk and Yuan, 2009), in which every rank sends to the next one and the last to the
-    first.  The axis "pipe" is a line, along which neighbours send in both directions.
+    first.  A pipeline is a line, along which neighbours send in both directions.
 
     Args:
-        groups: {axis: its groups}, as `groups_along` gives them.
-        sent: {axis: bytes that a rank sends to one neighbour}.
+        groups: those along the axis, as `groups_along` gives them.
+        sent: bytes that a rank sends to one neighbour.
         each: ranks on a machine, neighbours together.
+        line: whether the groups are pipelines.
     """
-    found = {}
-    for name, lists in groups.items():
-        crossings = 0
-        for group in lists:
-            pairs = list(zip(group, group[1:]))
-            pairs += [(there, here) for here, there in pairs] if name == "pipe" else [(group[-1], group[0])]
-            crossings += sum(here // each != there // each for here, there in pairs)
-        found[name] = crossings * sent[name]
-    return found
+    crossings = 0
+    for group in groups:
+        pairs = list(zip(group, group[1:]))
+        pairs += [(there, here) for here, there in pairs] if line else [(group[-1], group[0])]
+        crossings += sum(here // each != there // each for here, there in pairs)
+    return crossings * sent
 
 
 def tensor_pipeline_held_bytes(

@@ -31,8 +31,7 @@ def test_what_is_not_there_is_refused():
 
 
 def crossing(axes, each):
-    groups = {name: theory.groups_along(name, axes) for name in axes}
-    return theory.cable_bytes(groups, dict.fromkeys(axes, 10.0), each)
+    return {name: theory.cable_bytes(theory.groups_along(name, axes), 10, each, line=name == "pipe") for name in axes}
 
 
 def test_only_the_outermost_axis_crosses_between_two_machines():
