@@ -21,13 +21,16 @@ def placements(orders, each, title):
         each: ranks on a machine.
         title: what the figure shows.
     """
-    ranks = prod(orders[0].values())
+    ranks, one = prod(orders[0].values()), len(orders) == 1
+    height = 1.2 + 1.25 * (ranks // each) if one else 0.6 + 1.05 * (ranks // each)
     with matplotlib.style.context(STYLE):
-        figure, panels = new_figure(len(orders), figsize=(max(6.4, 0.85 * each * len(orders) + 0.8), (1.2 if len(orders) == 1 else 0.6) + (1.25 if len(orders) == 1 else 1.05) * (ranks // each)))
-        for axes, panel in zip(orders, [panels] if len(orders) == 1 else panels):
+        figure, panels = new_figure(len(orders), figsize=(max(6.4, 0.85 * each * len(orders) + 0.8), height))
+        for axes, panel in zip(orders, [panels] if one else panels):
             _draw_order(panel, axes, each, ranks)
         names = {"pipe": "pipeline", "data": "data parallel", "model": "tensor parallel"}
-        handles = [Line2D([], [], color=LOOKS[name][0], linestyle=LOOKS[name][1], linewidth=2.5, label=f"{name}: {names[name]}") for name in orders[0]]
+        handles = [
+            Line2D([], [], color=LOOKS[name][0], linestyle=LOOKS[name][1], linewidth=2.5, label=f"{name}: {names[name]}") for name in orders[0]
+        ]
         figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.04), ncols=3, fontsize=9)
         figure.suptitle(title, fontsize=11)
     said = "; ".join(f"{', '.join(axes)}: {_crossing(axes, each)}" for axes in orders)
