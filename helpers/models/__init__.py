@@ -1,5 +1,5 @@
 """The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`), the
-parts of a Llama block (`llama`)."""
+parts of a Llama block (`llama`), and models whose matrices (`tensor_parallel`) or sequences (`sequence_parallel`) some ranks share."""
 
 from helpers.models.factories import build, build_transformers, module_sizes
 from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, checkpointed, elements_by_kind, rehearsed, with_adapters
@@ -22,6 +22,8 @@ from helpers.models.gpt import (
     next_token_loss,
 )
 from helpers.models.llama import LlamaParts, rotated
+from helpers.models.sequence_parallel import share_sequence
+from helpers.models.tensor_parallel import TensorBlock, tensor_part
 
 __all__ = [
     "ADAPTED",
@@ -42,6 +44,7 @@ __all__ = [
     "TINY",
     "TINY_CHATGLM",
     "Table",
+    "TensorBlock",
     "WithLoss",
     "build",
     "build_transformers",
@@ -53,5 +56,7 @@ __all__ = [
     "next_token_loss",
     "rehearsed",
     "rotated",
+    "share_sequence",
+    "tensor_part",
     "with_adapters",
 ]

@@ -11,6 +11,7 @@ from helpers.plots.schematics_job import job
 from helpers.plots.schematics_memory import checkpointed_lifetimes, lifetimes, mixed_precision
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
+from helpers.plots.schematics_topology import placements
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.schematics_zero import flat_buckets, flat_partition, reductions_in_a_step, zero_states
 from helpers.plots.schematics_zero_3 import gathered_layers, prefetching
@@ -46,6 +47,7 @@ __all__ = [
     "mixed_precision",
     "phases",
     "pipeline_schedules",
+    "placements",
     "prefetching",
     "rank_contents",
     "rank_grid",

@@ -6,9 +6,11 @@ while the model is built.  `communication`: bytes that a collective must move, a
 ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
 `throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
 `step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
-`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.
+`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.  `combined`: the ranks of several axes, and what they
+send over a cable.
 """
 
+from helpers.theory.combined import cable_bytes, coordinates, groups_along, tensor_pipeline_held_bytes
 from helpers.theory.communication import (
     COLLECTIVES,
     all_reduce_seconds,
@@ -134,10 +136,12 @@ __all__ = [
     "bubble_fraction",
     "bytes_at_the_loss",
     "bubble_seconds",
+    "cable_bytes",
     "cheapest",
     "checkpointed_activation_bytes",
     "collective_seconds",
     "construction_peak_bytes",
+    "coordinates",
     "deepspeed_bytes",
     "disk_bytes",
     "embedding_activation_bytes",
@@ -153,6 +157,7 @@ __all__ = [
     "gpt_flops",
     "gpt_parameters",
     "gradient_copy_bytes",
+    "groups_along",
     "head_activation_bytes",
     "hfu",
     "hidden_fraction",
@@ -203,6 +208,7 @@ __all__ = [
     "tensor_parallel_cluster_seconds",
     "tensor_parallel_parameters",
     "tensor_parallel_wire_bytes",
+    "tensor_pipeline_held_bytes",
     "training_flops",
     "ulysses_activation_bytes",
     "ulysses_wire_bytes",
