@@ -1,6 +1,7 @@
 """The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`), the
-parts of a Llama block (`llama`)."""
+parts of a Llama block (`llama`), experts in the place of a feed-forward layer (`experts`)."""
 
+from helpers.models.experts import RoutedFeedForward, choices, expert, name_in_one_process, router, with_experts
 from helpers.models.factories import build, build_transformers, module_sizes
 from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, checkpointed, elements_by_kind, rehearsed, with_adapters
 from helpers.models.gpt import (
@@ -39,6 +40,7 @@ __all__ = [
     "Linear",
     "LlamaParts",
     "NextTokenLoss",
+    "RoutedFeedForward",
     "TINY",
     "TINY_CHATGLM",
     "Table",
@@ -47,11 +49,16 @@ __all__ = [
     "build_transformers",
     "chatglm",
     "checkpointed",
+    "choices",
     "elements_by_kind",
+    "expert",
     "explicit_attention",
     "module_sizes",
+    "name_in_one_process",
     "next_token_loss",
     "rehearsed",
     "rotated",
+    "router",
     "with_adapters",
+    "with_experts",
 ]
