@@ -7,7 +7,7 @@ from helpers import theory
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 
-__all__ = ["Exchange", "balance_loss", "guess", "message_bytes", "refresh_tokens", "route", "through_experts"]
+__all__ = ["Exchange", "balance_loss", "guess", "message_bytes", "equal_tokens", "route", "through_experts"]
 
 
 def _rank():
@@ -274,7 +274,7 @@ def _bytes(tokens, experts, k, factor, width, element_bytes):
 message_bytes = Exercise(
     _bytes,
     (
-        {"tokens": 128, "experts": 4, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
+        {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
         {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
         {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
     ),
@@ -360,10 +360,10 @@ def _tokens(parameters, k, width, factor):
     return 3 * parameters / (4 * k * factor * width)
 
 
-refresh_tokens = Exercise(
+equal_tokens = Exercise(
     _tokens,
     (
-        {"parameters": 8 * 176_160_768, "k": 2, "width": 4096, "factor": 1.0},
+        {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
         {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
     ),
     {

@@ -60,8 +60,8 @@ def expert_parallel_bytes(
 ) -> dict[str, int]:
     """What a rank holds under `deepspeed.moe`, to the byte: two groups of parameters, which ZeRO divides among different ranks.
 
-    All others among all N ranks; a rank's experts among the N / ep ranks that hold the same ones.  Rajbhandari et al., DeepSpeed-MoE
-    (arXiv 2201.05596), section 5.2, for the two groups; `deepspeed_bytes` for each.
+    All others among all N ranks; a rank's experts among the N / ep ranks that hold the same ones.  Derived from DeepSpeed 0.19's source, as
+    `deepspeed_bytes` is, which counts each group (Rajbhandari et al., DeepSpeed-MoE, arXiv 2201.05596, for experts with ZeRO).
 
     Args:
         shared: elements of each parameter that all ranks hold.
