@@ -71,11 +71,12 @@ def dispatch(chosen, experts, capacity, title):
         middle = (second + experts + third) / 2
         axes.annotate("", (third - 0.3, ranks * high / 2 - 0.4), (second + experts + 0.2, ranks * high / 2 - 0.4), arrowprops={"arrowstyle": "<->"})
         axes.text(middle, ranks * high / 2 - 0.8, "all-to-all", ha="center", va="bottom", fontsize=9)
-        for x, wide, words in (
-            (0, tokens, "tokens, and the\nexpert of each"),
-            (second, experts, "rows for every expert"),
-            (third, own, "own experts"),
-        ):
+        headings = {
+            "tokens, and the\nexpert of each": (0, tokens),
+            "rows for\nevery expert": (second, experts),
+            "rows of its\nown experts": (third, own),
+        }
+        for words, (x, wide) in headings.items():
             axes.text(x + wide / 2, -0.75, words, ha="center", va="bottom", fontsize=9)
         axes.set(xlim=(-2.2, third + own + 0.8), ylim=(ranks * high - 0.3, -1.9), xticks=[], yticks=[])
         axes.set_title(title, pad=6)
@@ -109,15 +110,16 @@ def expert_loads(loads, title, capacity=None):
             taken, dropped = ([rows[expert][part] for rows in loads.values()] for part in (0, 1))
             axes.bar(places, taken, width=0.92 * width, color=LINES[0])
             axes.bar(places, dropped, width=0.92 * width, bottom=taken, color=DROPPED, hatch="xx", edgecolor="white")
-            for place, one, other in zip(places, taken, dropped):
-                axes.text(place, one + other, f" {expert}", ha="center", va="bottom", fontsize=8)
+            for place in places:
+                axes.annotate(str(expert), (place, 0), xytext=(0, -4), textcoords="offset points", ha="center", va="top", fontsize=8)
         handles = [Rectangle((0, 0), 1, 1, facecolor=LINES[0], label="taken")]
         if any(gone for rows in loads.values() for _, gone in rows):
             handles.append(Rectangle((0, 0), 1, 1, facecolor=DROPPED, hatch="xx", edgecolor="white", label="dropped"))
         if capacity is not None:
             handles.append(axes.axhline(capacity, color=LINES[1], linestyle="--", label="capacity"))
         axes.set_xticks(range(len(loads)), list(loads), fontsize=9)
-        axes.set(title=title, ylabel="tokens", ylim=(0, 1.12 * max(sum(one) for rows in loads.values() for one in rows)))
+        axes.tick_params(axis="x", length=0, pad=16)
+        axes.set(title=title, ylabel="tokens", ylim=(0, 1.05 * max(sum(one) for rows in loads.values() for one in rows)))
         axes.grid(False, axis="x")
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = "; ".join(
