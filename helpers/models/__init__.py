@@ -1,6 +1,8 @@
 """The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`), the
-parts of a Llama block (`llama`), and models whose matrices (`tensor_parallel`) or sequences (`sequence_parallel`) some ranks share."""
+parts of a Llama block (`llama`), experts in the place of a feed-forward layer (`experts`), and models whose matrices (`tensor_parallel`) or sequences
+(`sequence_parallel`) some ranks share."""
 
+from helpers.models.experts import RoutedFeedForward, choices, expert, name_in_one_process, router, with_experts
 from helpers.models.factories import build, build_transformers, module_sizes
 from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, checkpointed, elements_by_kind, rehearsed, with_adapters
 from helpers.models.gpt import (
@@ -41,6 +43,7 @@ __all__ = [
     "Linear",
     "LlamaParts",
     "NextTokenLoss",
+    "RoutedFeedForward",
     "TINY",
     "TINY_CHATGLM",
     "Table",
@@ -50,13 +53,18 @@ __all__ = [
     "build_transformers",
     "chatglm",
     "checkpointed",
+    "choices",
     "elements_by_kind",
+    "expert",
     "explicit_attention",
     "module_sizes",
+    "name_in_one_process",
     "next_token_loss",
     "rehearsed",
     "rotated",
+    "router",
     "share_sequence",
     "tensor_part",
     "with_adapters",
+    "with_experts",
 ]

@@ -7,6 +7,7 @@ from helpers.plots.ranks import contents_over_time, contributors, gathered_over_
 from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_construction import construction
+from helpers.plots.schematics_experts import dispatch, expert_loads
 from helpers.plots.schematics_job import job
 from helpers.plots.schematics_memory import checkpointed_lifetimes, lifetimes, mixed_precision
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
@@ -31,7 +32,9 @@ __all__ = [
     "contributors",
     "checkpointed_lifetimes",
     "curves",
+    "dispatch",
     "errors",
+    "expert_loads",
     "flat_buckets",
     "flat_partition",
     "fused_rows",

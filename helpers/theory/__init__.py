@@ -4,6 +4,7 @@
 paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `construction`: what it holds
 while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
 ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
+`experts`: layers of which a token uses a part.
 `throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
 `step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
 `planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.  `combined`: the ranks of several axes, and what they
@@ -21,6 +22,7 @@ from helpers.theory.communication import (
     zero_wire_bytes,
 )
 from helpers.theory.construction import construction_peak_bytes, largest_built_in_parts
+from helpers.theory.experts import all_to_all_bytes, expert_capacity, expert_parallel_bytes, expert_parallel_wire_bytes
 from helpers.theory.fine_tuning import (
     disk_bytes,
     fine_tuning_bytes,
@@ -125,6 +127,7 @@ __all__ = [
     "ZeroPlan",
     "all_plans",
     "all_reduce_seconds",
+    "all_to_all_bytes",
     "arithmetic_intensity",
     "attention_activation_bytes",
     "attention_flops",
@@ -150,6 +153,9 @@ __all__ = [
     "feed_forward_activation_bytes",
     "feed_forward_flops",
     "feed_forward_parameters",
+    "expert_capacity",
+    "expert_parallel_bytes",
+    "expert_parallel_wire_bytes",
     "fine_tuning_bytes",
     "flops_per_token",
     "frozen_bytes",
