@@ -1,12 +1,13 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
-`layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `construction`: what it holds
-while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
-ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
-`throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
-`step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
-`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.
+`layers`: parameters, FLOPs and activations of a transformer. `model_states`: what a rank holds under ZeRO stages 0 to 3, by the paper and
+to DeepSpeed's last byte, of a `zero_config`. `fine_tuning`: the same with frozen weights and adapters. `fsdp`: what DDP, FSDP2 and HSDP
+hold. `construction`: what it holds while the model is built. `communication`: bytes that a collective must move, and the seconds it
+takes. `tensor_parallel`: one layer on several ranks. `pipeline`: consecutive layers on consecutive ranks. `long_sequences`: one sequence
+on several ranks, and the loss in tiles. `throughput`: FLOPs per token, and the part of a machine's peak. `roofline`: a machine's few
+constants, and the least time for some work. `step_time`: the time of a training step, predicted from these constants. `plans`: what fits
+a cluster, and about how long its step takes. `planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that
+fits.
 """
 
 from helpers.theory.communication import (
@@ -29,6 +30,7 @@ from helpers.theory.fine_tuning import (
     offload_bytes,
     quantised_bytes,
 )
+from helpers.theory.fsdp import FSDP_MOMENTS, ddp_bytes, fsdp_bytes, fsdp_wire_bytes
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -115,6 +117,7 @@ __all__ = [
     "COLLECTIVES",
     "MOMENTS",
     "Cluster",
+    "FSDP_MOMENTS",
     "MachineConstants",
     "OUTSIDE",
     "Plan",
@@ -138,6 +141,7 @@ __all__ = [
     "checkpointed_activation_bytes",
     "collective_seconds",
     "construction_peak_bytes",
+    "ddp_bytes",
     "deepspeed_bytes",
     "disk_bytes",
     "embedding_activation_bytes",
@@ -149,6 +153,8 @@ __all__ = [
     "fine_tuning_bytes",
     "flops_per_token",
     "frozen_bytes",
+    "fsdp_bytes",
+    "fsdp_wire_bytes",
     "gpt_activation_bytes",
     "gpt_flops",
     "gpt_parameters",
