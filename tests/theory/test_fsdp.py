@@ -67,12 +67,9 @@ def wrapped(model, name, case):
         return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view="view" in name)
     types = {"bf16": torch.bfloat16, "fp32": torch.float32, None: None}
     precise = MixedPrecisionPolicy(types[case.get("dtype")], types[case.get("reduce_dtype")])
-    shape = (case["replicas"], dist.get_world_size() // case["replicas"]) if "replicas" in case else (dist.get_world_size(),)
-    keys = {
-        "mesh": init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :]),
-        "reshard_after_forward": case.get("reshard"),
-        "mp_policy": precise,
-    }
+    ranks, replicas = dist.get_world_size(), case.get("replicas", 1)
+    mesh = init_device_mesh("cpu", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
+    keys = {"mesh": mesh if replicas > 1 else mesh["shard"], "reshard_after_forward": case.get("reshard"), "mp_policy": precise}
     for part in (model.first, model.second, model):
         fully_shard(part, **keys)
     return model
