@@ -5,9 +5,10 @@ from torch.nn import functional as F
 from helpers import models
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
+from helpers.exercises.in_ranks import helped
 from helpers.measure.traffic import Traffic
 
-__all__ = ["gather_rows", "guess", "least_replicas", "reduce_rows", "rows_held", "wrap"]
+__all__ = ["gather_rows", "guess", "least_sharing", "reduce_rows", "rows_held", "wrap"]
 
 
 def _shapes(seed, ranks):
@@ -181,6 +182,14 @@ class _Wrapped:
         return sum(parameter.numel() for parameter in self.model.parameters() if not hasattr(parameter, "to_local"))
 
 
+WORDS = {
+    "overlapping meshes": "what is sharded once cannot be sharded again: call fully_shard for the blocks first, and for the model last",
+    "shared with a parameter": "the token table is the head's matrix too: leave both to the last call, for the model",
+    "containers that do not implement forward": "model.blocks is a list of modules: call fully_shard for each block in it",
+    "FSDP needs a non-CPU accelerator": "that is FSDP1: use fully_shard",
+}
+
+
 def _tried(function, seed):
     """A GPT of two or three blocks through one step; elements are counted in units that do not depend on how it is wrapped."""
     import deepspeed.comm as comm
@@ -190,7 +199,8 @@ def _tried(function, seed):
     ranks = comm.get_world_size()
     size = models.GPTSize(vocabulary=16, context=8, width=8, layers=2 + seed % 2, heads=2)
     model = models.GPT(size)
-    called = function(model, init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",)))
+    with helped(WORDS):
+        called = function(model, init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",)))
     if not isinstance(called, torch.nn.Module):
         raise TypeError(f"wrap must return the model that is called, not {type(called).__name__}")
     seen = _Wrapped(model)
@@ -288,7 +298,7 @@ rows_held = Exercise(
     },
     praise="as torch.chunk cuts: full parts first, what is left in the last one, and none after it",
 )
-least_replicas = Exercise(
+least_sharing = Exercise(
     reference=lambda parameters, memory, per_host: -(-int(16 * parameters) // int(memory * per_host)) * per_host,
     cases=(
         {"parameters": 7e9, "memory": 40e9, "per_host": 8},

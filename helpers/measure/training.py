@@ -181,12 +181,15 @@ def train_plain(wrap, size=models.TINY, model=models.GPT, sequences=SEQUENCES):
         for step in range(STEPS):
             ledger.snapshot("start")
             with Traffic() as traffic:
+                ledger.mark("forward")
                 loss = called(*own_rows(step, device, sequences))
                 ledger.snapshot("after forward")
+                ledger.mark("backward")
                 loss.backward()
                 losses.append(loss.item())
                 del loss
                 ledger.snapshot("after backward")
+                ledger.mark("step")
                 adam.step()
                 adam.zero_grad()
             ledger.snapshot("after step")
