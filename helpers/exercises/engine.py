@@ -300,4 +300,4 @@ def named(exercise):
         if module.startswith("helpers.exercises.lesson_"):
             for name, value in list(vars(content).items()):
                 if value is exercise:
-                    yield module[-2:], getattr(exercise, "name", name)
+                    yield module.rpartition("lesson_")[2], getattr(exercise, "name", name)

@@ -8,6 +8,7 @@ from helpers.plots.roofline import roofline
 from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_construction import construction
 from helpers.plots.schematics_experts import dispatch, expert_loads
+from helpers.plots.schematics_fsdp import sharded_elements
 from helpers.plots.schematics_job import job
 from helpers.plots.schematics_memory import checkpointed_lifetimes, lifetimes, mixed_precision
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
@@ -57,6 +58,7 @@ __all__ = [
     "ring",
     "reductions_in_a_step",
     "roofline",
+    "sharded_elements",
     "sharded_products",
     "share_bars",
     "stages",

@@ -1,8 +1,8 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `construction`: what it holds
-while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
+paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `fsdp`: what DDP, FSDP2 and
+HSDP hold.  `construction`: what it holds while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
 ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
 `experts`: layers of which a token uses a part.
 `throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
@@ -33,6 +33,7 @@ from helpers.theory.fine_tuning import (
     offload_bytes,
     quantised_bytes,
 )
+from helpers.theory.fsdp import FSDP_MOMENTS, ddp_bytes, fsdp_bytes, fsdp_wire_bytes
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -119,6 +120,7 @@ __all__ = [
     "COLLECTIVES",
     "MOMENTS",
     "Cluster",
+    "FSDP_MOMENTS",
     "MachineConstants",
     "OUTSIDE",
     "Plan",
@@ -145,6 +147,7 @@ __all__ = [
     "collective_seconds",
     "construction_peak_bytes",
     "coordinates",
+    "ddp_bytes",
     "deepspeed_bytes",
     "disk_bytes",
     "embedding_activation_bytes",
@@ -159,6 +162,8 @@ __all__ = [
     "fine_tuning_bytes",
     "flops_per_token",
     "frozen_bytes",
+    "fsdp_bytes",
+    "fsdp_wire_bytes",
     "gpt_activation_bytes",
     "gpt_flops",
     "gpt_parameters",
