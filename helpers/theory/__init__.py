@@ -76,7 +76,7 @@ from helpers.theory.pipeline import (
     pipeline_wire_bytes,
     zero_bubble_fraction,
 )
-from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moments, needed_bytes, plan_seconds
+from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moment_parts, moments, needed_bytes, plan_seconds
 from helpers.theory.plans import Cluster, ZeroPlan, zero_3_passes
 from helpers.theory.roofline import (
     MachineConstants,
@@ -171,6 +171,7 @@ __all__ = [
     "matrix_seconds",
     "mfu",
     "micro_batches_in_flight",
+    "moment_parts",
     "moments",
     "needed_bytes",
     "norm_activation_bytes",

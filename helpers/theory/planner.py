@@ -178,17 +178,29 @@ def moments(plan: Plan) -> dict[str, float]:
     bucket, and copy what the partition needs, 2 P / N.  The step has a rank's own gradients and `Plan.copies` of what is stepped at once: P elements
     at stage 0, P / N at stages 1 and 2, of these at most a sub-group at stage 3.
     """
+    return {moment: sum(sizes.values()) for moment, sizes in moment_parts(plan).items()}
+
+
+def moment_parts(plan: Plan) -> dict[str, dict[str, float]]:
+    """What the `moments` consist of, {moment: {category: bytes}}, by a ledger's categories.
+
+    Gathered parameters count as parameters, the bucket and flat copies of gradients as buffers, what the optimizer makes as other; what only the
+    backward pass has, as activations, gradients that wait to be reduced among them.
+    """
     states = ideal_bytes(plan.parameters, plan.replicas, plan.stage)
-    weights, gradients = states["parameters"], states["gradients"]
-    adam = states["master weights"] + states["optimizer states"]
+    lasting = {name: states[name] for name in ("parameters", "master weights", "optimizer states")}
+    passing = lasting | {"parameters": states["parameters"] + plan.gathered}
+    gradients = states["gradients"]
     part = plan.parameters / (plan.replicas if plan.stage else 1)
     bucket = BF16 * plan.bucket if plan.stage else 0
-    before = gradients + (bucket if plan.stage in (1, 3) else 0) if plan.micro_batches > 1 or plan.stage == 3 else 0
+    before = plan.micro_batches > 1 or plan.stage == 3
     stepped = min(part, AT_ONCE) if plan.stage == 3 else part
+    copied = BF16 * part if plan.stage in (1, 2) else 0
+    there = {"gradients": gradients, "buffers": bucket if plan.stage in (1, 3) else 0} if before else {}
     return {
-        "loss": weights + plan.gathered + adam + before + plan.activations,
-        "backward": weights + plan.gathered + adam + gradients + bucket + (BF16 * part if plan.stage in (1, 2) else 0) + plan.again,
-        "step": weights + adam + BF16 * part + plan.copies * stepped + (bucket if plan.stage == 3 else 0),
+        "loss": passing | there | {"activations": plan.activations},
+        "backward": passing | {"gradients": gradients, "buffers": bucket + copied, "activations": plan.again},
+        "step": lasting | {"gradients": BF16 * part, "buffers": bucket if plan.stage == 3 else 0, "other": plan.copies * stepped},
     }
 
 
