@@ -1,14 +1,13 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
-`layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `fsdp`: what DDP, FSDP2 and
-HSDP hold.  `construction`: what it holds while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
-ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
-`experts`: layers of which a token uses a part.
-`throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
-`step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
-`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.  `combined`: the ranks of several axes, and what they
-send over a cable.
+`layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the paper and to
+DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `fsdp`: what DDP, FSDP2 and HSDP hold.
+`construction`: what it holds while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.
+`tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several
+ranks, and the loss in tiles.  `experts`: layers of which a token uses a part.  `throughput`: FLOPs per token, and the part of a machine's peak.
+`roofline`: a machine's few constants, and the least time for some work.  `step_time`: the time of a training step, predicted from these constants.
+`plans`: what fits a cluster, and about how long its step takes.  `planner`: of many plans, tensor and pipeline parallelism among them, the cheapest
+that fits.  `combined`: the ranks of several axes, and what they send over a cable.
 """
 
 from helpers.theory.combined import cable_bytes, coordinates, groups_along, tensor_pipeline_held_bytes
@@ -81,7 +80,7 @@ from helpers.theory.pipeline import (
     pipeline_wire_bytes,
     zero_bubble_fraction,
 )
-from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moments, needed_bytes, plan_seconds
+from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moment_parts, moments, needed_bytes, plan_seconds
 from helpers.theory.plans import Cluster, ZeroPlan, zero_3_passes
 from helpers.theory.roofline import (
     MachineConstants,
@@ -187,6 +186,7 @@ __all__ = [
     "matrix_seconds",
     "mfu",
     "micro_batches_in_flight",
+    "moment_parts",
     "moments",
     "needed_bytes",
     "norm_activation_bytes",
