@@ -4,6 +4,7 @@ Outputs are those of the run; what varies without meaning (execution times, kern
 progress line leaves empty) is taken out.
 """
 
+import os
 import re
 import sys
 import time
@@ -13,6 +14,7 @@ from nbclient import NotebookClient
 from helpers.lesson import index
 from helpers.lesson.copies import INDEX, LANGUAGE, lessons
 from helpers.lesson.course import course, number_of
+from helpers.machines.recorded import RECORDING
 from helpers.paths import NOTEBOOKS, ROOT
 from helpers.plots.style import picture
 
@@ -85,6 +87,7 @@ def main(number=""):
     chosen = [path for path in [*lessons(), NOTEBOOKS / INDEX] if number in ("", number_of(path))]
     if not chosen:
         sys.exit(f"no lesson {number!r}")
+    os.environ[RECORDING] = "yes"  # what a lesson shows of machines is written down too
     for path in chosen:
         started = time.monotonic()
         refresh(path)

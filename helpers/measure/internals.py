@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_leaves
 __all__ = [
     "TorchDispatchMode",
     "clear_workspaces",
+    "group_patience",
     "grow_segments",
     "in_backward",
+    "limit_patience",
     "local_part",
     "log_messages",
     "log_plain_messages",
@@ -217,6 +219,21 @@ def grow_segments():
 
 
 # --------------------------------------------------------------------------------------------------------------------- DeepSpeed
+
+
+def group_patience(group=None):
+    """Seconds after which a collective of a process group on the CPU gives up; by default of the group of all ranks."""
+    group = group or torch.distributed.group.WORLD
+    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+
+def limit_patience(group, seconds):
+    """Let the collectives of a process group give up after so many seconds, from now on; the same on every rank."""
+    from datetime import timedelta
+
+    from torch.distributed import distributed_c10d
+
+    distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def log_messages(append):

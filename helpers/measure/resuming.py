@@ -71,7 +71,7 @@ def to_universal(folder, source, target):
 
     from deepspeed.checkpoint import ds_to_universal
 
-    options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
+    options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True, "inject_missing_state": True}
     options |= {"input_folder": f"{folder}/{source}", "output_folder": f"{folder}/{target}"}
     with open(os.devnull, "w") as no, contextlib.redirect_stdout(no), contextlib.redirect_stderr(no):
         ds_to_universal.main(Namespace(**options))

@@ -5,6 +5,7 @@ from helpers.plots.memory import category_over_time, memory_bars, memory_over_ti
 from helpers.plots.planning import errors, heat_maps
 from helpers.plots.ranks import contents_over_time, contributors, gathered_over_time, rank_contents
 from helpers.plots.roofline import roofline
+from helpers.plots.schematics_cluster import cluster
 from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_construction import construction
 from helpers.plots.schematics_experts import dispatch, expert_loads
@@ -28,6 +29,7 @@ __all__ = [
     "Table",
     "by_depth",
     "byte_bars",
+    "cluster",
     "construction",
     "contents_over_time",
     "contributors",

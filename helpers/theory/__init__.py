@@ -7,7 +7,8 @@ DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen 
 ranks, and the loss in tiles.  `experts`: layers of which a token uses a part.  `throughput`: FLOPs per token, and the part of a machine's peak.
 `roofline`: a machine's few constants, and the least time for some work.  `step_time`: the time of a training step, predicted from these constants.
 `plans`: what fits a cluster, and about how long its step takes.  `planner`: of many plans, tensor and pipeline parallelism among them, the cheapest
-that fits.  `combined`: the ranks of several axes, and what they send over a cable.
+that fits.  `combined`: the ranks of several axes, and what they send over a cable.  `failures`: how often a job on many machines fails, and how
+often it should save.
 """
 
 from helpers.theory.combined import cable_bytes, coordinates, groups_along, tensor_pipeline_held_bytes
@@ -22,6 +23,7 @@ from helpers.theory.communication import (
 )
 from helpers.theory.construction import construction_peak_bytes, largest_built_in_parts
 from helpers.theory.experts import all_to_all_bytes, expert_capacity, expert_parallel_bytes, expert_parallel_wire_bytes
+from helpers.theory.failures import daly_interval, hours_between_failures, lost_share, young_interval
 from helpers.theory.fine_tuning import (
     disk_bytes,
     fine_tuning_bytes,
@@ -146,6 +148,7 @@ __all__ = [
     "collective_seconds",
     "construction_peak_bytes",
     "coordinates",
+    "daly_interval",
     "ddp_bytes",
     "deepspeed_bytes",
     "disk_bytes",
@@ -172,6 +175,7 @@ __all__ = [
     "hfu",
     "hidden_fraction",
     "hiding_bandwidth",
+    "hours_between_failures",
     "ideal_bytes",
     "korthikanti_block_bytes",
     "largest_built_in_parts",
@@ -181,6 +185,7 @@ __all__ = [
     "lora_block_activation_bytes",
     "lora_parameters",
     "loss_peak_bytes",
+    "lost_share",
     "matrix_bytes",
     "matrix_flops",
     "matrix_seconds",
@@ -224,6 +229,7 @@ __all__ = [
     "ulysses_activation_bytes",
     "ulysses_wire_bytes",
     "worst_moment_bytes",
+    "young_interval",
     "wire_bytes",
     "zero_3_passes",
     "zero_bubble_fraction",

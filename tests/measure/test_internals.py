@@ -52,6 +52,8 @@ OTHERS = [  # where it is, the attribute
     ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
     ("torch.utils._pytree", "tree_leaves"),
     ("torch._C", "_current_graph_task_id"),
+    ("torch.distributed.distributed_c10d", "_set_pg_timeout"),
+    ("torch.distributed.ProcessGroup", "_get_backend"),
     ("deepspeed.comm.torch", "TorchBackend"),
     ("deepspeed.comm.comm", "comms_logger"),
     ("deepspeed.runtime.pipe.engine.PipelineEngine", "_INSTRUCTION_MAP"),

@@ -1,0 +1,52 @@
+"""How often a job fails and should save, held against published runs, a simulation and the best interval itself."""
+
+import random
+
+import pytest
+from helpers import theory
+
+
+def test_a_job_fails_as_often_as_all_of_its_units_together():
+    assert theory.hours_between_failures(50_000, 1000) == 50
+    meta = 1000 / 6.5 * 24  # hours of a node: 6.50 failures per 1,000 node-days (arXiv 2410.21680, section III)
+    assert theory.hours_between_failures(meta, 16384 // 8) == pytest.approx(1.8, abs=0.01)  # hours, as projected there
+
+
+def test_the_best_interval_is_where_the_least_is_lost():
+    for save, mean in ((1, 100), (5, 100), (0.1, 24)):
+        intervals = [mean * step / 2000 for step in range(1, 4000)]
+        best = min(intervals, key=lambda interval: theory.lost_share(interval, save, 0.5, mean))
+        assert theory.daly_interval(save, mean) == pytest.approx(best, rel=0.01, abs=mean / 2000)
+        assert abs(theory.young_interval(save, mean) - save / 2 - best) < 0.1 * best
+    assert theory.daly_interval(200, 100) == theory.daly_interval(300, 100) == 100
+
+
+def simulated(interval, save, restart, mean, segments, seed):
+    """The lost part of a job that works until the save after each segment has been completed."""
+    dice, time = random.Random(seed), 0.0
+    for _ in range(segments):
+        pending = 0.0
+        while (failure := dice.expovariate(1 / mean)) < pending + interval + save:
+            time, pending = time + failure, restart
+        time += pending + interval + save
+    return 1 - segments * interval / time
+
+
+@pytest.mark.parametrize("interval, save, restart, mean", [(10, 1, 2, 50), (3, 0.5, 1, 200), (40, 4, 10, 30)])
+def test_what_is_lost_is_what_a_simulation_loses(interval, save, restart, mean):
+    lost = simulated(interval, save, restart, mean, 30_000, 7)
+    assert theory.lost_share(interval, save, restart, mean) == pytest.approx(lost, abs=0.01)
+
+
+def test_to_first_order_it_is_saving_and_half_an_interval_and_the_restart_of_each_failure():
+    assert theory.lost_share(1, 0.01, 0.1, 1000) == pytest.approx(0.01 + (0.5 + 0.1) / 1000, rel=0.02)
+
+
+def test_numbers_that_mean_nothing_are_refused():
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="between_failures must be positive"):
+            theory.young_interval(1, wrong)
+        with pytest.raises(ValueError, match="units must be positive"):
+            theory.hours_between_failures(1, wrong)
+    with pytest.raises(ValueError, match="must not be negative"):
+        theory.lost_share(1, -1, 0, 1)
