@@ -19,7 +19,7 @@ test: setup lint  ## set up, then run everything that CI runs
 	@$(BIN)/python -m pytest -m launcher -n 2 $(SIDE_BY_SIDE) -rs tests/launcher
 
 test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less than a minute
-	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests notebooks/$(or $(LESSON),00)_*.ipynb $$($(BIN)/python tests/nbval_options.py)
+	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests $(wildcard notebooks/$(or $(LESSON),00)_*.ipynb notebooks/appendix_$(LESSON).ipynb) $$($(BIN)/python tests/nbval_options.py)
 
 test-cluster: setup  ## a real Slurm and the deepspeed command through ssh, on machines made of this one; root installs what they need (apt)
 	@sh tests/cluster_packages.sh
@@ -37,7 +37,7 @@ record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine'
 check: setup  ## is this machine ready?
 	@$(BIN)/python -m helpers.lesson.readiness
 
-refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=index for the start page)
+refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=fsdp for the appendix, LESSON=index for the start page)
 	@$(BIN)/python tests/refresh.py $(LESSON)
 
 lint: setup  ## style of code and notebooks

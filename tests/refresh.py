@@ -13,7 +13,7 @@ import nbformat
 from nbclient import NotebookClient
 from helpers.lesson import index
 from helpers.lesson.copies import INDEX, LANGUAGE, lessons
-from helpers.lesson.course import course
+from helpers.lesson.course import course, number_of
 from helpers.machines.recorded import RECORDING
 from helpers.paths import NOTEBOOKS, ROOT
 from helpers.plots.style import picture
@@ -62,7 +62,7 @@ def refresh(path):
     notebook = nbformat.read(path, as_version=4)
     draw_map(notebook)
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
-    nbformat.write(clean(notebook, path.stem if path.name == INDEX else path.name[:2]), path)
+    nbformat.write(clean(notebook, number_of(path)), path)
     store_pictures(notebook, path)
 
 
@@ -84,7 +84,7 @@ def store_pictures(notebook, path):
 
 
 def main(number=""):
-    chosen = [path for path in [*lessons(), NOTEBOOKS / INDEX] if path.name.startswith(number)]
+    chosen = [path for path in [*lessons(), NOTEBOOKS / INDEX] if number in ("", number_of(path))]
     if not chosen:
         sys.exit(f"no lesson {number!r}")
     os.environ[RECORDING] = "yes"  # what a lesson shows of machines is written down too

@@ -178,24 +178,33 @@ class Build:
 
     def run(self, answer, solution, ranks, seed):
         """Words on what is wrong with the answer in a job of so many ranks, else ""."""
-        arguments = {"trial": self.trial, "function": answer, "solution": solution, "seed": seed}
-        found = run_patiently(try_out, ranks, arguments, self.patience)
+        found = run_patiently(try_out, ranks, {"trial": self.trial, "function": answer, "solution": solution, "seed": seed}, self.patience)
+        wrong = self.wrong(found)
+        if not wrong:
+            return ""
+        try:
+            tried = self.tried(list(self.mistakes.values()), ranks, seed)
+        except RankError:
+            tried = [()] * ranks
+        thought = self.thought([got for _, got in found], tried)
+        return f"not yet: {wrong}" + (f"; {thought}" if thought else "")
+
+    def wrong(self, found):
+        """The first place where a rank's values are not the expected ones, in words, else ""; `found` holds (expected, got) of every rank."""
         for rank, (expected, got) in enumerate(found):
             for name, right in expected.items():
                 if wrong := difference(got.get(name), right, self.tolerance, f"`{name}`"):
                     place, there, due = wrong
-                    thought = self.thought([got for _, got in found], seed)
-                    return f"not yet: rank {rank} of {ranks}: {place} is {there} where {due} is right" + (f"; {thought}" if thought else "")
+                    return f"rank {rank} of {len(found)}: {place} is {there} where {due} is right"
         return ""
 
-    def thought(self, got, seed):
-        """The words of the mistake whose values agree with what the ranks got; all of them are made in one job."""
-        arguments = {"trial": self.trial, "mistakes": list(self.mistakes.values()), "seed": seed}
-        try:
-            by_rank = run_patiently(try_mistakes, len(got), arguments, self.patience)
-        except RankError:
-            return ""
-        for words, values in zip(self.mistakes, zip(*by_rank)):
+    def tried(self, functions, ranks, seed):
+        """What every rank's trial finds with each of several functions, in one job; None for one that fails."""
+        return run_patiently(try_mistakes, ranks, {"trial": self.trial, "mistakes": functions, "seed": seed}, self.patience)
+
+    def thought(self, got, tried):
+        """The words of the first mistake whose values, `tried` by every rank, agree with what the ranks got; else ""."""
+        for words, values in zip(self.mistakes, zip(*tried)):
             if all(same(one, other, self.tolerance) for one, other in zip(got, values)):
                 return words
         return ""
@@ -291,4 +300,4 @@ def named(exercise):
         if module.startswith("helpers.exercises.lesson_"):
             for name, value in list(vars(content).items()):
                 if value is exercise:
-                    yield module[-2:], getattr(exercise, "name", name)
+                    yield module.rpartition("lesson_")[2], getattr(exercise, "name", name)

@@ -13,6 +13,7 @@ import platform
 import sys
 
 from helpers.lesson import index, lab
+from helpers.lesson.course import notebooks, number_of
 from helpers.paths import ROOT
 
 INDEX = "index.ipynb"
@@ -28,8 +29,8 @@ LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the not
 
 
 def lessons(root=ROOT):
-    """The course's notebooks in order."""
-    return sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    """The course's notebooks in order: lessons by their numbers, then appendices."""
+    return notebooks(root / "notebooks")
 
 
 def copy(root=ROOT):
@@ -49,9 +50,9 @@ def copy(root=ROOT):
 
 def reset(number, root=ROOT):
     """Make a fresh copy of one lesson.  Returns its path, and where the old one went: None when it was untouched."""
-    found = [lesson for lesson in lessons(root) if lesson.name.startswith(f"{number}_")] if number else []
+    found = [lesson for lesson in lessons(root) if number_of(lesson) == number]
     if not found:
-        known = ", ".join(lesson.name[:2] for lesson in lessons(root))
+        known = ", ".join(map(number_of, lessons(root)))
         raise ValueError(f"no lesson {number!r}: name one with LESSON=, of {known}")
     target, kept = root / "work" / found[0].name, None
     target.parent.mkdir(exist_ok=True)
@@ -126,7 +127,7 @@ def replace(path, text):
 
 def say_older(root=ROOT):
     for lesson in older(root):
-        print(f"work/{lesson.name} is older than the course's; for the new one `make reset LESSON={lesson.name[:2]}`, which keeps yours beside it")
+        print(f"work/{lesson.name} is older than the course's; for the new one `make reset LESSON={number_of(lesson)}`, which keeps yours beside it")
 
 
 def main(verb="open", number=""):

@@ -20,7 +20,7 @@ class Lesson:
     """One lesson.
 
     Attributes:
-        number: "02".
+        number: "02"; of an appendix its name, "fsdp".
         file: name of the notebook.
         title: its heading up to a colon.
         question: what it answers, one sentence.
@@ -42,7 +42,17 @@ class Lesson:
 
 def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
     """Every lesson of a folder in order."""
-    return [read(path) for path in sorted(folder.glob("[0-9][0-9]_*.ipynb"))]
+    return [read(path) for path in notebooks(folder)]
+
+
+def notebooks(folder: Path) -> list[Path]:
+    """A folder's lessons by their numbers, then its appendices by their names."""
+    return [*sorted(folder.glob("[0-9][0-9]_*.ipynb")), *sorted(folder.glob("appendix_*.ipynb"))]
+
+
+def number_of(path: Path) -> str:
+    """What a lesson is called by: "02" of `02_training_memory.ipynb`, "fsdp" of `appendix_fsdp.ipynb`."""
+    return path.stem.removeprefix("appendix_").split("_")[0]
 
 
 def read(path: Path) -> Lesson:
@@ -57,7 +67,7 @@ def read(path: Path) -> Lesson:
     except AttributeError:
         raise ValueError(f"{path.name}: its first cell lacks the heading, the question, or a row for Minutes or Needs") from None
     return Lesson(
-        number=path.name[:2],
+        number=number_of(path),
         file=path.name,
         title=heading.split(":")[0],
         question=question[0].upper() + question[1:],

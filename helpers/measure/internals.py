@@ -66,7 +66,7 @@ WRAPPERS = {
 STATELESS = ("deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload", "deepspeed.runtime.utils.DummyOptim")
 # Optimizers that keep all their tensors in `state`, as torch's own do.
 WITH_STATE = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
-SHARD = "ds_tensor"  # of a parameter under ZeRO-3: this rank's part
+SHARDS = ("ds_tensor", "ds_secondary_tensor")  # of a parameter under ZeRO-3: this rank's part; with hpZ its part among its neighbours, until the step
 
 
 # ------------------------------------------------------------------------------------------------------------ what tensors are for
@@ -86,8 +86,9 @@ def owned_tensors(model, optimizer=None):
         yield from _tensors_of_optimizer(optimizer)
     for parameter in module.parameters():
         yield "parameters", parameter.data
-        if (shard := getattr(parameter, SHARD, None)) is not None:
-            yield "parameters", shard
+        for name in SHARDS:
+            if (shard := getattr(parameter, name, None)) is not None:
+                yield "parameters", shard
         if parameter.grad is not None:
             yield "gradients", parameter.grad
 

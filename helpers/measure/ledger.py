@@ -36,8 +36,10 @@ KINDS = {  # of memory, in the words of an `OutOfMemory`
 }
 
 
-class OutOfMemory(MemoryError):
+class OutOfMemory(MemoryError, torch.OutOfMemoryError):
     """A tensor was made for which the ledger's limit has no room; the message says which, and what held the memory.
+
+    It is a `torch.OutOfMemoryError`, too: a program that goes on with less after one on a GPU does so under a limit.
 
     Attributes:
         asked: bytes of the tensor's storage.

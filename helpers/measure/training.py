@@ -50,14 +50,16 @@ def backward(model, rows):
 
 
 def weights_of(model):
-    """All parameters in one fp32 tensor on the CPU, in the model's order.  Where ZeRO-3 has sharded them this is a collective: it gathers them."""
+    """All parameters in one fp32 tensor on the CPU, in the model's order.  Where ZeRO-3 or FSDP2 has sharded them this is a collective: it gathers
+    them."""
     parameters, gathering = list(model.parameters()), nullcontext()
     if any(hasattr(parameter, "ds_status") for parameter in parameters):
         import deepspeed
 
         gathering = deepspeed.zero.GatheredParameters(parameters)
     with gathering:
-        return torch.cat([parameter.detach().float().flatten().cpu() for parameter in parameters])
+        full = [parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter for parameter in parameters]
+        return torch.cat([parameter.detach().float().flatten().cpu() for parameter in full])
 
 
 def flatten(parameters, ranks):
@@ -153,6 +155,47 @@ def train(config, size=models.TINY, checkpointing=False, after_forward=False, ea
 def train_each(configs, **options):
     """{name: `train(config, **options)`} of several configurations, one after the other in the same ranks."""
     return {name: train(config, **options) for name, config in configs.items()}
+
+
+def train_plain(wrap, size=models.TINY, model=models.GPT, sequences=SEQUENCES):
+    """The training by torch alone, in a rank, with AdamW in one micro-batch per step.
+
+    Args:
+        wrap: function of the model, on its device, that returns what is called with a batch: the same model with `fully_shard` applied to it,
+            or one around it as `DistributedDataParallel`.
+        size, model: what is trained, `model(size)`.
+        sequences: of a step, over all ranks.
+
+    Returns:
+        As `train`, with snapshots of the last step's MOMENTS of one micro-batch and "after forward".
+    """
+    import deepspeed
+
+    deepspeed.init_distributed()
+    losses, device = [], deepspeed.get_accelerator().current_device_name()
+    with Ledger() as ledger:
+        built = models.build(model, size).to(device)
+        called = wrap(built)
+        adam = torch.optim.AdamW(built.parameters(), lr=1e-3)
+        ledger.watch(built, adam)
+        for step in range(STEPS):
+            ledger.snapshot("start")
+            with Traffic() as traffic:
+                ledger.mark("forward")
+                loss = called(*own_rows(step, device, sequences))
+                ledger.snapshot("after forward")
+                ledger.mark("backward")
+                loss.backward()
+                losses.append(loss.item())
+                del loss
+                ledger.snapshot("after backward")
+                ledger.mark("step")
+                adam.step()
+                adam.zero_grad()
+            ledger.snapshot("after step")
+    found = {"losses": losses, "weights": weights_of(built), "traffic": traffic}
+    found["moments"] = {snapshot.moment: snapshot for snapshot in ledger.snapshots}
+    return found | {"history": ledger.history("after backward", "after step"), "whole history": ledger.history("start", "after step")}
 
 
 def zero_2_by_hand(step, reduce_bucket, release_by_bucket, dtype, bucket_size=10_000):

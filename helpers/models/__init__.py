@@ -1,6 +1,8 @@
 """The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`), ChatGLM with adapters (`finetuning`), the
-parts of a Llama block (`llama`)."""
+parts of a Llama block (`llama`), experts in the place of a feed-forward layer (`experts`), and models whose matrices (`tensor_parallel`) or sequences
+(`sequence_parallel`) some ranks share."""
 
+from helpers.models.experts import RoutedFeedForward, choices, expert, name_in_one_process, router, with_experts
 from helpers.models.factories import build, build_transformers, module_sizes
 from helpers.models.finetuning import ADAPTED, CHATGLM_6B, TINY_CHATGLM, WithLoss, chatglm, checkpointed, elements_by_kind, rehearsed, with_adapters
 from helpers.models.gpt import (
@@ -22,6 +24,8 @@ from helpers.models.gpt import (
     next_token_loss,
 )
 from helpers.models.llama import LlamaParts, rotated
+from helpers.models.sequence_parallel import share_sequence
+from helpers.models.tensor_parallel import TensorBlock, tensor_part
 
 __all__ = [
     "ADAPTED",
@@ -39,19 +43,28 @@ __all__ = [
     "Linear",
     "LlamaParts",
     "NextTokenLoss",
+    "RoutedFeedForward",
     "TINY",
     "TINY_CHATGLM",
     "Table",
+    "TensorBlock",
     "WithLoss",
     "build",
     "build_transformers",
     "chatglm",
     "checkpointed",
+    "choices",
     "elements_by_kind",
+    "expert",
     "explicit_attention",
     "module_sizes",
+    "name_in_one_process",
     "next_token_loss",
     "rehearsed",
     "rotated",
+    "router",
+    "share_sequence",
+    "tensor_part",
     "with_adapters",
+    "with_experts",
 ]

@@ -8,10 +8,13 @@ from helpers.plots.roofline import roofline
 from helpers.plots.schematics_cluster import cluster
 from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_construction import construction
+from helpers.plots.schematics_experts import dispatch, expert_loads
+from helpers.plots.schematics_fsdp import sharded_elements
 from helpers.plots.schematics_job import job
 from helpers.plots.schematics_memory import checkpointed_lifetimes, lifetimes, mixed_precision
 from helpers.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
+from helpers.plots.schematics_topology import placements
 from helpers.plots.schematics_transformer import by_depth, kept_tensors, transformer
 from helpers.plots.schematics_zero import flat_buckets, flat_partition, reductions_in_a_step, zero_states
 from helpers.plots.schematics_zero_3 import gathered_layers, prefetching
@@ -32,7 +35,9 @@ __all__ = [
     "contributors",
     "checkpointed_lifetimes",
     "curves",
+    "dispatch",
     "errors",
+    "expert_loads",
     "flat_buckets",
     "flat_partition",
     "fused_rows",
@@ -48,12 +53,14 @@ __all__ = [
     "mixed_precision",
     "phases",
     "pipeline_schedules",
+    "placements",
     "prefetching",
     "rank_contents",
     "rank_grid",
     "ring",
     "reductions_in_a_step",
     "roofline",
+    "sharded_elements",
     "sharded_products",
     "share_bars",
     "stages",

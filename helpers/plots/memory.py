@@ -89,13 +89,15 @@ def phases(history):
     return [*places, len(starts)], [(index, index + 1, name) for index, (_, name) in enumerate(starts)]
 
 
-def memory_over_time(history, title, predicted=None):
+def memory_over_time(history, title, predicted=None, capacity=None, peak=False):
     """Memory by category after every allocation and release, in order, a column for each phase between two marks of the ledger.
 
     Args:
         history: a `helpers.measure.ledger.History`.
         title: what the figure shows.
         predicted: {name: bytes} drawn as horizontal lines.
+        capacity: bytes that a rank's device has for tensors, drawn as a line.
+        peak: whether the highest moment is marked: it may be too short to be seen.
     """
     totals = history.total
     divisor, unit_name = unit(max(totals))
@@ -109,7 +111,14 @@ def memory_over_time(history, title, predicted=None):
         areas = axes.stackplot(places, layers, labels=used, colors=colours, step="post", linewidth=0)
         for area, category in zip(areas, used):
             area.set(hatch=LOOK[category][1], edgecolor="white")
-        top = 1.18 * max(totals) / divisor
+        top = 1.18 * max(*totals, capacity or 0) / divisor
+        if capacity:
+            axes.axhline(capacity / divisor, color="black", linestyle="--", linewidth=1, label=f"capacity, {amount(capacity)}")
+        if peak:
+            highest = max(totals) / divisor
+            at = places[totals.index(max(totals))]
+            axes.plot([at], [highest], "v", color="black", markersize=6, markerfacecolor="white", label="highest moment")
+            axes.annotate(f"{highest:,.1f} {unit_name}", (at, highest), xytext=(6, 3), textcoords="offset points", ha="left", va="bottom", fontsize=9)
         for name, size in (predicted or {}).items():
             axes.axhline(size / divisor, color="black", linestyle="--", linewidth=1, label=f"predicted: {name}")
         for start, end, name in columns:
@@ -119,6 +128,7 @@ def memory_over_time(history, title, predicted=None):
         axes.set_xticks([])
         legend_below(axes, 0.08)
     lines = "".join(f", predicted {name} {amount(size)}" for name, size in (predicted or {}).items())
+    lines += f", capacity {amount(capacity)}" if capacity else ""
     return Plot(figure, f"{title}. From {amount(totals[0])} to a peak of {amount(max(totals))} and back to {amount(totals[-1])}{lines}.")
 
 

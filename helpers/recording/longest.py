@@ -93,11 +93,10 @@ def _peaks():
 def _most(count):
     """The largest number of all ranks."""
     import deepspeed.comm as comm
-    import torch
 
-    counts = torch.tensor([count], device=_device())
-    comm.all_reduce(counts, op=comm.ReduceOp.MAX)
-    return counts.item()
+    counts = [None] * comm.get_world_size()
+    comm.all_gather_object(counts, count)
+    return max(counts)
 
 
 def _engine(shape, way, config):

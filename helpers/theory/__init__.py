@@ -1,15 +1,17 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
-`layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the
-paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `construction`: what it holds
-while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.  `tensor_parallel`: one layer on several
-ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.
-`throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
-`step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
-`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.  `failures`: how often a job on many machines
-fails, and how often it should save.
+`layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the paper and to
+DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `fsdp`: what DDP, FSDP2 and HSDP hold.
+`construction`: what it holds while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.
+`tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several
+ranks, and the loss in tiles.  `experts`: layers of which a token uses a part.  `throughput`: FLOPs per token, and the part of a machine's peak.
+`roofline`: a machine's few constants, and the least time for some work.  `step_time`: the time of a training step, predicted from these constants.
+`plans`: what fits a cluster, and about how long its step takes.  `planner`: of many plans, tensor and pipeline parallelism among them, the cheapest
+that fits.  `combined`: the ranks of several axes, and what they send over a cable.  `failures`: how often a job on many machines fails, and how
+often it should save.
 """
 
+from helpers.theory.combined import cable_bytes, coordinates, groups_along, tensor_pipeline_held_bytes
 from helpers.theory.communication import (
     COLLECTIVES,
     all_reduce_seconds,
@@ -20,6 +22,7 @@ from helpers.theory.communication import (
     zero_wire_bytes,
 )
 from helpers.theory.construction import construction_peak_bytes, largest_built_in_parts
+from helpers.theory.experts import all_to_all_bytes, expert_capacity, expert_parallel_bytes, expert_parallel_wire_bytes
 from helpers.theory.failures import daly_interval, hours_between_failures, lost_share, young_interval
 from helpers.theory.fine_tuning import (
     disk_bytes,
@@ -31,6 +34,7 @@ from helpers.theory.fine_tuning import (
     offload_bytes,
     quantised_bytes,
 )
+from helpers.theory.fsdp import FSDP_MOMENTS, ddp_bytes, fsdp_bytes, fsdp_wire_bytes
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -78,7 +82,7 @@ from helpers.theory.pipeline import (
     pipeline_wire_bytes,
     zero_bubble_fraction,
 )
-from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moments, needed_bytes, plan_seconds
+from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moment_parts, moments, needed_bytes, plan_seconds
 from helpers.theory.plans import Cluster, ZeroPlan, zero_3_passes
 from helpers.theory.roofline import (
     MachineConstants,
@@ -117,6 +121,7 @@ __all__ = [
     "COLLECTIVES",
     "MOMENTS",
     "Cluster",
+    "FSDP_MOMENTS",
     "MachineConstants",
     "OUTSIDE",
     "Plan",
@@ -125,6 +130,7 @@ __all__ = [
     "ZeroPlan",
     "all_plans",
     "all_reduce_seconds",
+    "all_to_all_bytes",
     "arithmetic_intensity",
     "attention_activation_bytes",
     "attention_flops",
@@ -136,11 +142,14 @@ __all__ = [
     "bubble_fraction",
     "bytes_at_the_loss",
     "bubble_seconds",
+    "cable_bytes",
     "cheapest",
     "checkpointed_activation_bytes",
     "collective_seconds",
     "construction_peak_bytes",
+    "coordinates",
     "daly_interval",
+    "ddp_bytes",
     "deepspeed_bytes",
     "disk_bytes",
     "embedding_activation_bytes",
@@ -149,13 +158,19 @@ __all__ = [
     "feed_forward_activation_bytes",
     "feed_forward_flops",
     "feed_forward_parameters",
+    "expert_capacity",
+    "expert_parallel_bytes",
+    "expert_parallel_wire_bytes",
     "fine_tuning_bytes",
     "flops_per_token",
     "frozen_bytes",
+    "fsdp_bytes",
+    "fsdp_wire_bytes",
     "gpt_activation_bytes",
     "gpt_flops",
     "gpt_parameters",
     "gradient_copy_bytes",
+    "groups_along",
     "head_activation_bytes",
     "hfu",
     "hidden_fraction",
@@ -176,6 +191,7 @@ __all__ = [
     "matrix_seconds",
     "mfu",
     "micro_batches_in_flight",
+    "moment_parts",
     "moments",
     "needed_bytes",
     "norm_activation_bytes",
@@ -208,6 +224,7 @@ __all__ = [
     "tensor_parallel_cluster_seconds",
     "tensor_parallel_parameters",
     "tensor_parallel_wire_bytes",
+    "tensor_pipeline_held_bytes",
     "training_flops",
     "ulysses_activation_bytes",
     "ulysses_wire_bytes",

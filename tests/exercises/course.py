@@ -8,9 +8,10 @@ import re
 import nbformat
 from helpers import exercises
 from helpers.lesson.copies import lessons
+from helpers.lesson.course import number_of
 
 LESSONS = {
-    name[-2:]: importlib.import_module(f"helpers.exercises.{name}")
+    name.removeprefix("lesson_"): importlib.import_module(f"helpers.exercises.{name}")
     for _, name, _ in pkgutil.iter_modules(exercises.__path__)
     if name.startswith("lesson_")
 }
@@ -33,5 +34,5 @@ def solutions():
         exec(compile(ast.Module(kept, []), path.name, "exec"), namespace)
         for cell in cells:
             for name, answer in re.findall(r"exercises\.(\w+)\.check\((?:\w+, )?(\w+_solution)\)", cell.source):
-                found[f"{path.name[:2]}-{name}"] = namespace[answer]
+                found[f"{number_of(path)}-{name}"] = namespace[answer]
     return found

@@ -1,8 +1,12 @@
 """Exercises and builds in real ranks: the lessons' own solutions are right, and what goes wrong there is a verdict."""
 
+import random
+
 import pytest
 from helpers.exercises import in_ranks, lesson_00
-from helpers.exercises.engine import Build, RankExercise
+from helpers.exercises.engine import Build, RankExercise, before_running, reading_note, with_advice
+from helpers.exercises.lesson_06 import Schedule
+from helpers.exercises.reading import names_of
 from helpers.launcher.jobs import LaunchError
 from tests.exercises.averaging import half, in_place, make, mean_solution, total, trial
 from tests.exercises.course import of_kind, solutions
@@ -10,7 +14,6 @@ from tests.exercises.course import of_kind, solutions
 pytestmark = pytest.mark.ranks
 
 EXERCISES, BUILDS, SOLUTIONS = of_kind(RankExercise), of_kind(Build), solutions()
-MISTAKES = [(name, words, wrong) for name, build in BUILDS.items() for words, wrong in build.mistakes.items()]
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -140,6 +143,26 @@ def test_the_lessons_solution_of_a_build_is_right(name):
     assert BUILDS[name].verdict(SOLUTIONS[name], SOLUTIONS[name]).startswith("correct in ")
 
 
-@pytest.mark.parametrize("name, words, wrong", MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(MISTAKES)])
-def test_every_known_mistake_of_a_build_is_answered_with_its_own_words(name, words, wrong):
-    assert BUILDS[name].verdict(wrong, SOLUTIONS[name]).endswith(words)
+@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if isinstance(build, Schedule)])
+def test_every_known_mistake_of_a_schedule_is_answered_with_its_own_words(name):
+    for words, wrong in BUILDS[name].mistakes.items():
+        assert BUILDS[name].verdict(wrong, SOLUTIONS[name]).endswith(words)
+
+
+@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if build.mistakes and not isinstance(build, Schedule)])
+def test_every_known_mistake_of_a_build_is_found_and_answered_with_its_own_words(name):
+    """All mistakes in one job for each number of ranks: a check of one after the other would take ten times as long."""
+    build, solution = BUILDS[name], SOLUTIONS[name]
+    unanswered = dict(build.mistakes)
+    for wrong in unanswered.values():
+        assert not before_running(wrong, names_of(solution), solution, "code", by_position=True)
+        assert not with_advice("", wrong) and not reading_note(wrong, solution)
+    for ranks in build.worlds:
+        tried = build.tried([solution, *build.mistakes.values()], ranks, seed=random.randrange(2**31))
+        expected, tried = [values[0] for values in tried], [values[1:] for values in tried]
+        for words, got in zip(build.mistakes, zip(*tried)):
+            assert None not in got, f"this mistake fails instead of being answered: {words}"
+            if words in unanswered and build.wrong(list(zip(expected, got))):
+                assert build.thought(got, tried) == words
+                del unanswered[words]
+    assert not unanswered

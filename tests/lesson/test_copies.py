@@ -66,6 +66,13 @@ def test_a_reset_without_a_change_of_the_learners_keeps_nothing(course):
     assert not list(work.glob("*.mine-*"))
 
 
+def test_an_appendix_is_copied_and_reset_by_its_name(course):
+    write(course / "notebooks" / "appendix_fsdp.ipynb", "course")
+    work = copies.copy(course)
+    write(work / "appendix_fsdp.ipynb", "mine")
+    assert copies.reset("fsdp", course) == (work / "appendix_fsdp.ipynb", work / "appendix_fsdp.mine-1.ipynb")
+
+
 @pytest.mark.parametrize("number", ["", "77"])
 def test_reset_names_the_lessons_there_are(course, number):
     with pytest.raises(ValueError, match="00, 02"):

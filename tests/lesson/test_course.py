@@ -6,7 +6,7 @@ import re
 import nbformat
 import pytest
 from helpers.lesson import index
-from helpers.lesson.course import Lesson, course, directly_needs, read
+from helpers.lesson.course import Lesson, course, directly_needs, notebooks, number_of, read
 from helpers.paths import NOTEBOOKS, ROOT
 
 LESSONS = course()
@@ -27,6 +27,12 @@ def test_an_opening_is_read(tmp_path):
     assert read(path) == expected
 
 
+def test_appendices_come_last_and_are_called_by_their_names(tmp_path):
+    for name in ("appendix_fsdp.ipynb", "02_training_memory.ipynb", "index.ipynb"):
+        (tmp_path / name).touch()
+    assert [number_of(path) for path in notebooks(tmp_path)] == ["02", "fsdp"]
+
+
 def test_an_opening_without_its_rows_is_named(tmp_path):
     (tmp_path / "07_zero_1.ipynb").write_text(json.dumps({"cells": [{"source": ["# ZeRO-1"]}]}))
     with pytest.raises(ValueError, match="07_zero_1.ipynb: its first cell lacks"):
@@ -44,7 +50,7 @@ def test_a_lesson_needs_lessons_that_come_before_it(lesson):
     assert all(need in numbers and need < lesson.number for need in lesson.needs) and lesson.checks
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=lambda path: path.stem)
 def test_minutes_of_the_exercises_are_the_sum_of_their_own(path):
     stated = re.search(r"(\d+) exercises", nbformat.read(path, as_version=4).cells[0].source)
     assert stated is None or int(stated[1]) == read(path).exercises
@@ -57,7 +63,7 @@ def test_the_start_page_holds_the_map_of_these_lessons():
 
 
 def test_the_readme_has_the_same_lessons_titles_and_minutes():
-    rows = re.findall(r"^\| (\d\d) \| \[(.+?)\]\(notebooks/(.+?)\) \| .+? \| (\d+) \| (\d+) \|", README, re.M)
+    rows = re.findall(r"^\| (\w+) \| \[(.+?)\]\(notebooks/(.+?)\) \| .+? \| (\d+) \| (\d+) \|", README, re.M)
     assert rows == [(one.number, one.title, one.file, str(one.core), str(one.exercises)) for one in LESSONS]
 
 

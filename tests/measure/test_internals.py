@@ -91,7 +91,7 @@ def test_messages_still_go_through_deepspeeds_back_end_and_torch():
 IN_SOURCES = [  # where it is, the words that must stand there
     ("deepspeed.comm.comm.timed_op", "func_args = "),
     ("deepspeed.comm.comm.timed_op", "comms_logger.append(raw_name, log_name, time_elapsed, msg_size)"),
-    ("deepspeed.runtime.zero.partition_parameters", f"param.{internals.SHARD} = "),
+    *[("deepspeed.runtime.zero.partition_parameters", f"param.{shard} = ") for shard in internals.SHARDS],
     ("deepspeed.runtime.zero.stage3.IPGBucketZ3", "buffer"),
     ("deepspeed.runtime.zero.stage_1_and_2.IPGBucket", "buffer"),
 ]

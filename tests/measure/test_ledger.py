@@ -260,8 +260,9 @@ def test_activations_are_named_in_words_and_a_refusal_in_the_backward_pass_comes
             total.backward()
 
 
-def test_an_out_of_memory_is_pickled_with_its_words():
+def test_an_out_of_memory_is_torchs_too_and_is_pickled_with_its_words():
     error = OutOfMemory(8, {"parameters": 4}, 10, "aten.mm")
+    assert isinstance(error, MemoryError) and isinstance(error, torch.OutOfMemoryError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
@@ -269,3 +270,29 @@ def test_an_out_of_memory_is_pickled_with_its_words():
 def test_a_limit_must_be_positive(limit):
     with pytest.raises(ValueError, match="positive number of bytes"):
         Ledger("cpu", limit=limit)
+
+
+def steps_with_a_second_copy(partition):
+    """A step of ZeRO-3 in bf16 and the next forward and backward pass: parameters' bytes at three moments, and each parameter's elements."""
+    import deepspeed
+
+    config = configuration(3, stage3_param_persistence_threshold=0, stage3_max_live_parameters=0, zero_hpz_partition_size=partition)
+    with Ledger("cpu") as ledger:
+        model = models.build(models.GPT, config=config)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        ledger.watch(engine)
+        held = []
+        for step in range(2):
+            engine.backward(engine(*corpus.batch(step, 1, 32)))
+            held.append(ledger.snapshot("after backward"))
+            engine.step()
+            held.append(ledger.snapshot("after step"))
+    return held[2:], [parameter.ds_numel for parameter in model.parameters()]
+
+
+@pytest.mark.ranks
+def test_the_second_copy_of_hpz_is_parameters_until_the_step():
+    for held, elements in launch(steps_with_a_second_copy, ranks=4, arguments={"partition": 2}, device="cpu"):
+        own, second = (sum(2 * -(-count // ranks) for count in elements) for ranks in (4, 2))
+        assert [snapshot["parameters"] for snapshot in held] == [own + second, own]
+        assert held[0]["activations"] == held[1]["activations"] == 0

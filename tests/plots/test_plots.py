@@ -102,6 +102,10 @@ FIGURES = {
         "second: rank 0 sends part 2, rank 1 sends part 0",
     ),
     "rank grid": (plots.rank_grid([[0, 1], [2, 3]], ("host", "gpu"), "Title"), "of one host: 0, 1; 2, 3. Groups down, of one gpu: 0, 2; 1, 3."),
+    "sharded elements": (
+        plots.sharded_elements({"by rows": lambda shape, ranks: [0] * 4 + [1] * 2}, {"w": (3, 2)}, 2, "Title"),
+        "Elements on ranks 0 to 1. by rows: w 4, 2.",
+    ),
     "sharded products": (plots.sharded_products("Title", ranks=4), "one part for each of 4 ranks"),
     "fused rows": (
         plots.fused_rows({"by heads": [0, 1, 0, 1], "in the middle": [0, 1]}, ("k", "v"), 8, "Title"),

@@ -8,7 +8,8 @@ import os
 import pytest
 from helpers import preload, recorded, rehearse
 from helpers.recording import experiments
-from helpers.recording.table import FINE_TUNING, SHAPES, experiment
+from helpers.recording.longest import longest_sequence
+from helpers.recording.table import FINE_TUNING, LONG_TEXT, NAMED, SHAPES, experiment
 
 pytestmark = pytest.mark.ranks
 MEMORY = 150_000_000_000  # bytes of an H200, to be told a program that asks
@@ -86,3 +87,26 @@ def test_a_fine_tuning_with_adapters_is_that_of_the_gpu(place):
     real = plain(run.reports[0]["held"])
     rehearsed = plain(rehearse(experiments.finetune, run.ranks, 0, arguments, device="cuda", memory=MEMORY)["held"])
     assert len(real) == 27 and {path: (size, rehearsed.get(path)) for path, size in real.items() if size != rehearsed.get(path)} == {}
+
+
+LONGEST = [run for run in recorded.runs("longest_sequence") if LONG_TEXT[run.arguments["way"]].stage < 3]
+
+
+def workspaces(way):
+    """Bytes that matrix products hold for themselves on an H200: a recorded peak of these runs has them, no ledger has."""
+    return (66 if way.checkpointing else 65) << 20
+
+
+@pytest.mark.parametrize("run", LONGEST, ids=[run.arguments["way"] for run in LONGEST])
+def test_a_rehearsal_finds_the_longest_sequence_that_the_gpu_had_room_for(run):
+    """Every length that was tried and every peak, up to the length that did not fit.  Under stage 3 a GPU's peak depends on when gathers end."""
+    if "REHEARSE_ALL" not in os.environ:
+        pytest.skip("two minutes: make rehearse-all")
+    preload("peft", "transformers.GlmForCausalLM")
+    arguments = {name: NAMED[name][value] if name in NAMED else value for name, value in run.arguments.items()}
+    own = workspaces(arguments["way"])
+    arguments |= {"limit": run.arguments["limit"] - own, "config": run.configuration}
+    found = rehearse(longest_sequence, run.ranks, 0, arguments, device="cuda", memory=arguments["limit"])
+    real = run.reports[0]
+    assert [(tried["tokens"], tried["peak"] + own) for tried in found["tried"]] == [(tried["tokens"], tried["peak"]) for tried in real["tried"]]
+    assert found["failed"] == real["failed"]

@@ -171,13 +171,15 @@ def highest(plans):
 
 
 @pytest.mark.ranks
-def test_plans_of_wide_models_on_many_gpus_are_near_their_rehearsals():
-    size = models.GPTSize(vocabulary=50304, context=2048, width=8192, layers=3, heads=64)
-    ways = [(0, False, 1, 1), (1, True, 4, 1), (2, True, 1, 2), (3, True, 1, 2), (3, False, 4, 1)]
+@pytest.mark.parametrize("width", [8192, 16384, 25600])
+def test_plans_of_wide_models_on_many_gpus_are_near_their_rehearsals(width):
+    """A block of the widest has more parameters than stage 3 would have gathered at once, and its gradients are larger than a bucket."""
+    size = models.GPTSize(vocabulary=50304, context=2048, width=width, layers=5, heads=width // 128)
+    ways = [(1, True, 4, 1), (2, True, 1, 2), (2, False, 4, 1), (3, True, 1, 2), (3, True, 4, 1), (3, False, 4, 1)]
     plans = [
         Plan(size=size, gpus=64, batch=64 * micro * times, sequence=2048, stage=stage, micro=micro, checkpointed=again)
         for stage, again, micro, times in ways
     ]
     rehearsed = rehearse(highest, ranks=64, arguments={"plans": plans}, device="cuda")
-    off = {plan.name: max(theory.moments(plan).values()) - held for plan, held in zip(plans, rehearsed)}
-    assert {name: error for name, error in off.items() if abs(error) > 2e9} == {}
+    off = {plan.name: 100 * (max(theory.moments(plan).values()) / held - 1) for plan, held in zip(plans, rehearsed)}
+    assert {name: error for name, error in off.items() if not -4 < error < 10} == {}
