@@ -243,7 +243,8 @@ class Machines:
         """Pull a machine's cable out of the switch.
 
         Nobody is told: what is sent to it or by it is lost, Linux gives a connection up after some 15 minutes, and a collective waits until
-        gloo's own timeout (`deepspeed.init_distributed(timeout=...)`, by default 30 minutes) or that of `launch`.  Plugged in again, it goes on.
+        gloo's own timeout (`deepspeed.init_distributed(timeout=...)`, by default 10 minutes; 30 in the groups that DeepSpeed makes) or that of
+        `launch`.  Plugged in again, it goes on.
         """
         self._check(machine)
         self._ask("unplug", machine=machine)
