@@ -176,7 +176,7 @@ def main(folder):
         kept = Keeper(rank, folder, number, [reader for reader, _ in pipes], files)
         signal.signal(signal.SIGTERM, lambda *signal: setattr(kept, "stopped", True))
         kept.keep()
-        return
+        os._exit(0)
     os.setpgid(0, 0)
     die_with_parent()
     if os.getppid() != keeper:

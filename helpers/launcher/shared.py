@@ -21,7 +21,8 @@ from helpers.launcher.watching import HEAD, is_whole, load
 from helpers.paths import ROOT
 
 GUARD = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from helpers.launcher.guard import main; main()"
-UNSEEN = "launch: "  # how a keeper begins what stops it
+UNSEEN = "launch: the folder "  # how a keeper begins what stops it
+WAITING = "queued and waiting"  # what srun says of a job that has to wait
 SHOWN = 2000  # characters of what a command wrote
 
 
@@ -40,7 +41,8 @@ class SharedJob:
         self.queued, self.complete = True, False
 
     def prepare(self, progress):
-        progress.say(f"the {self.name} starts every rank as a new Python (10 to 30 s), once it has its machines")
+        self.progress = progress
+        progress.say(f"the {self.name} starts every rank as a new Python (10 to 30 s)")
 
     def start(self):
         try:
@@ -58,7 +60,7 @@ class SharedJob:
         task = json.dumps({"folder": str(self.path), "command": self.launched(), **ways})
         self.guard = subprocess.Popen(
             [sys.executable, "-S", "-P", "-c", GUARD, task],
-            env=self.variables(), stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, start_new_session=True,
+            env=self.variables(), stdin=subprocess.PIPE, bufsize=0, stdout=self.log, stderr=self.log, start_new_session=True,
         )  # fmt: skip
 
     def launched(self):
@@ -107,7 +109,9 @@ class SharedJob:
         """The command may end before the ranks, or one of them find no folder."""
         text = self.log_text()
         if unseen := sorted({line[line.index(UNSEEN) + len(UNSEEN) :] for line in text.splitlines() if UNSEEN in line}):
-            raise LaunchError(f"{unseen[0]}: give `launch` a `folder=` that all machines share, at the same place")
+            raise LaunchError(f"the folder {unseen[0]}: give `launch` a `folder=` that all machines share, at the same place")
+        if self.queued and (waits := [line for line in text.splitlines() if WAITING in line]):
+            self.progress.say(f"{waits[-1]} ({self.path.name.removeprefix('.')})")
         if self.guard.poll() is not None:
             self.look(outcomes)
             if not self.complete and not any(outcome.failed for outcome in outcomes):
@@ -128,7 +132,6 @@ class SharedJob:
             return
         with suppress(OSError):  # the command has ended, and the guard
             self.guard.stdin.write(FINISHED if self.complete else STOPPED)
-            self.guard.stdin.flush()
         try:
             self.guard.wait(90)
         except subprocess.TimeoutExpired:

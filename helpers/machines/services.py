@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from helpers.launcher.forkserver import adopt_orphans, die_with_parent, end_orphans, ended_children, enter
-from helpers.machines.switch import NEW_MOUNTS, call, doors_to
+from helpers.machines.switch import doors_to
 from helpers.paths import ROOT
 
 
@@ -52,17 +52,6 @@ class Services:
         self.process.wait()
 
 
-def give_own_run():
-    """An empty /run with the folder that root's sshd wants there, in a view of the file system that only this service has."""
-    if os.geteuid() == 0:
-        try:
-            call("unshare", NEW_MOUNTS)
-            call("mount", b"tmpfs", b"/run", b"tmpfs", 0, None)
-            os.mkdir("/run/sshd")
-        except OSError:  # a container may forbid to mount, and have the folder
-            pass
-
-
 def start(doors, command, log):
     """A program on a machine: its process id."""
     if child := os.fork():
@@ -70,7 +59,6 @@ def start(doors, command, log):
     try:
         os.setsid()
         enter(doors)
-        give_own_run()
         die_with_parent()
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

@@ -44,6 +44,7 @@ StateSaveLocation={folder}/state
 SlurmctldTimeout=30
 SlurmdTimeout=30
 InactiveLimit=0
+EnforcePartLimits=ALL
 KillWait=2
 MinJobAge=2
 JobAcctGatherType=jobacct_gather/none

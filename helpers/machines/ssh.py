@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from helpers.machines.switch import name_of
 ADMINISTRATORS = "/usr/sbin:/usr/local/sbin:/sbin"  # where sshd lies; not in every user's PATH
 NEEDED = ("sshd", "ssh", "ssh-keygen", "pdsh")
 MISSING = "{} {} not installed here: on Debian and Ubuntu `apt install openssh-server pdsh` brings what is needed"
+ROOTS_FOLDER = "/run/sshd"  # which root's sshd wants; where there is none, it gets a /run of its own, in a view that only it has
 PORT = 2222  # one that needs no root
 PATIENCE = 20.0  # seconds in which every sshd must answer
 SERVER = """Port {port}
@@ -93,6 +95,8 @@ class Ssh:
         self.hostfile = self.folder / "hostfile"
         self.hostfile.write_text("".join(f"{name_of(machine)} slots={self.slots}\n" for machine in range(self.machines.count)))
         command = [found("sshd"), "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        if os.geteuid() == 0 and not os.path.exists(ROOTS_FOLDER):
+            command = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs /run && mkdir {ROOTS_FOLDER}; exec "$@"', "sh", *command]
         logs = [self.folder / f"sshd-{machine}.out" for machine in range(self.machines.count)]
         services = Services(self.machines, self.folder, [(machine, command, log) for machine, log in enumerate(logs)])
         opened.callback(services.close)

@@ -4,16 +4,19 @@ Skipped, with the reason, where Slurm's programs are not installed or machines a
 """
 
 import os
-import shutil
 import signal
+import subprocess
 import sys
+import threading
+import time
 
 import cloudpickle
+import psutil
 import pytest
-from helpers import Machines, Slurm
-from helpers.launcher.failures import LaunchError
+from helpers import Machines, Slurm, launch
+from helpers.launcher.failures import LaunchError, RankError
 from helpers.machines import machines, slurm
-from tests.launcher.support import eventually, ours, running
+from tests.launcher.support import all_reduced, eventually, ours, running, start_in_a_session_of_its_own
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -25,10 +28,12 @@ def allowed():
 
 
 @pytest.fixture
-def cluster(nothing_is_left):
-    """A Slurm of two nodes."""
+def slurm_of_two(nothing_is_left):
     with Machines(2) as pair, Slurm(pair) as cluster:
         yield cluster
+
+
+# Slurm itself ----------------------------------------------------------------------------------------------------------------------------
 
 
 def test_slurm_is_up_runs_on_every_machine_and_leaves_nothing(tmp_path):
@@ -43,7 +48,7 @@ def test_slurm_is_up_runs_on_every_machine_and_leaves_nothing(tmp_path):
         written = tmp_path / "2.txt"
         assert eventually(lambda: written.exists() and len(written.read_text().split()) == 4), cluster.run("scontrol", "show", "job")
         assert "invalid partition" in cluster.run("srun", "--partition=none", "hostname")
-    assert os.environ["PATH"] == path and "SLURM_CONF" not in os.environ and shutil.which("srun") != str(tmp_path)
+    assert os.environ["PATH"] == path and "SLURM_CONF" not in os.environ
     with pytest.raises(ValueError, match="^this Slurm is not up"):
         cluster.run("sinfo")
 
@@ -72,3 +77,136 @@ def test_a_slurm_that_does_not_come_up_shows_its_own_error_and_leaves_nothing(mo
     monkeypatch.setattr(slurm, "PATIENCE", 0.5)
     with Machines(1) as single, pytest.raises(LaunchError, match="(?s)^Slurm did not come up .*Nonsense"):
         Slurm(single).__enter__()
+
+
+# launch through it -----------------------------------------------------------------------------------------------------------------------
+
+
+def jobs_of(cluster):
+    """Slurm's jobs that have not ended."""
+    return cluster.run("squeue", "--noheader", "--format=%T %D").split("\n")[:-1]
+
+
+def left_in(folder):
+    return [name for name in os.listdir(folder) if name.startswith(".launch-")]
+
+
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
+
+
+def test_the_same_function_gives_the_same_under_srun(slurm_of_two, tmp_path, capsys):
+    import torch
+
+    carried = torch.ones(400_000)  # 1.6 MB, which lie beside the pickle
+
+    def job(factor):
+        total = all_reduced(float(os.environ["RANK"]))
+        print("rank", os.environ["RANK"], "writes on", os.uname().nodename)
+        started = start_in_a_session_of_its_own()
+        return total, {name: os.environ[name] for name in VARIABLES}, carried * factor * int(os.environ["RANK"]), started
+
+    reports = launch(job, 4, {"factor": 2}, launcher="slurm", nodes=2, time=5, partition="all", folder=tmp_path, command=True)
+    assert reports.outputs == [f"rank {rank} writes on machine{rank // 2}\n" for rank in range(4)]
+    printed = capsys.readouterr().out
+    assert printed.endswith("rank 0 writes on machine0\n") and "rank 1 writes" not in printed
+    assert printed.startswith("$ srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --partition=all --time=5 --job-name=launch-")
+    for rank, (total, variables, tensor, started) in enumerate(reports):
+        expected = (rank, rank % 2, 4, 2, rank // 2, 2, "machine0", "eth0")
+        assert total == 6.0 and variables == dict(zip(VARIABLES, map(str, expected)))
+        assert tensor.shape == (400_000,) and set(tensor.tolist()) == {2.0 * rank}
+        assert eventually(lambda: not running(psutil.Process(pid) for pid in started if psutil.pid_exists(pid)))  # noqa: B023
+    assert jobs_of(slurm_of_two) == [] and left_in(tmp_path) == []
+
+
+def test_a_failure_names_the_rank_and_its_node_and_the_job_is_cancelled(slurm_of_two, tmp_path):
+    def job():
+        import torch.distributed
+
+        all_reduced(1.0)
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        print("rank 0 waits")
+        torch.distributed.barrier()
+        time.sleep(60)
+
+    with pytest.raises(RankError) as caught:
+        launch(job, 2, launcher="slurm", nodes=2, folder=tmp_path)
+    assert str(caught.value).splitlines()[0] == "rank 1 of 2 on node machine1 was killed by SIGKILL"
+    assert caught.value.rank == 1 and caught.value.outputs[0] == "rank 0 waits\n"
+    assert jobs_of(slurm_of_two) == [] and left_in(tmp_path) == []
+
+
+OCCUPIED = """
+import os, subprocess, time
+from pathlib import Path
+from helpers import launch
+
+def occupied(folder):
+    rank = os.environ["RANK"]
+    subprocess.Popen(["sleep", "60"], start_new_session=rank == "0")
+    Path(folder, "ready-" + rank).touch()
+    time.sleep(60)
+
+try:
+    launch(occupied, 2, {"folder": FOLDER}, launcher="slurm", nodes=2, folder=FOLDER)
+except BaseException as problem:
+    value = [type(problem).__name__, *getattr(problem, "__notes__", [])]
+"""
+
+
+def occupy(kernel):
+    kernel.start(OCCUPIED.replace("FOLDER", repr(str(kernel.folder))))
+
+
+def test_an_interrupt_and_the_death_of_the_kernel_cancel_the_job(slurm_of_two, kernels):
+    """The cluster is not the kernel's, and goes on."""
+    (kernel,) = kernels()
+    others = [process for process in ours() if process not in kernel.processes()]
+    hold = subprocess.Popen(["srun", "--nodes=2", "--exclusive", "sleep", "60"], stderr=subprocess.DEVNULL)
+    assert eventually(lambda: jobs_of(slurm_of_two) == ["RUNNING 2"])
+    occupy(kernel)
+    assert eventually(lambda: sorted(jobs_of(slurm_of_two)) == ["PENDING 2", "RUNNING 2"])  # it waits in the queue
+    kernel.interrupt()
+    (kind, note), _ = kernel.answer()
+    assert kind == "KeyboardInterrupt" and note.endswith(", before any rank was started")
+    assert jobs_of(slurm_of_two) == ["RUNNING 2"] and left_in(kernel.folder) == []
+    slurm_of_two.run("scancel", "--user", str(os.getuid()))
+    assert hold.wait(60) != 0
+    occupy(kernel)
+    assert kernel.ready()
+    kernel.interrupt()
+    (kind, note), _ = kernel.answer()
+    assert kind == "KeyboardInterrupt" and "  ranks 0, 1 on nodes machine0, machine1 in occupied, cell line 10" in note.splitlines()
+    assert jobs_of(slurm_of_two) == [] and left_in(kernel.folder) == []
+    occupy(kernel)
+    assert eventually(lambda: jobs_of(slurm_of_two) == ["RUNNING 2"])
+    os.kill(kernel.process.pid, signal.SIGKILL)
+    assert eventually(lambda: jobs_of(slurm_of_two) == [] and left_in(kernel.folder) == [])
+    assert eventually(lambda: sorted(ours(), key=str) == sorted(others, key=str)), ours()
+
+
+def test_what_ends_a_job_from_outside_is_told_in_the_words_of_slurm(slurm_of_two, tmp_path):
+    with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status 1:\n.*[Ii]nvalid partition.* none"):
+        launch(lambda: None, 2, launcher="slurm", partition="none", folder=tmp_path)
+    with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status 1:\n.*[Nn]ode count|[Nn]ode configuration"):
+        launch(lambda: None, 3, launcher="slurm", nodes=3, folder=tmp_path)
+    cancel = threading.Thread(target=lambda: eventually(lambda: jobs_of(slurm_of_two)) and slurm_of_two.run("scancel", "--partition=all"))
+    cancel.start()
+    with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status \d+:\n.*CANCELLED") as caught:
+        launch(lambda: time.sleep(60), 2, launcher="slurm", nodes=2, folder=tmp_path)
+    cancel.join()
+    assert "CANCELLED AT" not in str(caught.value) and left_in(tmp_path) == []
+
+
+def test_a_folder_that_a_node_does_not_see_is_named(slurm_of_two, tmp_path):
+    cover = "import ctypes, os, sys; os.mkdir(sys.argv[1]); sys.exit(ctypes.CDLL(None).mount(b'tmpfs', sys.argv[1].encode(), b'tmpfs', 0, None))"
+    if os.getuid():
+        pytest.skip("only root can mount what the machines see and this process does not")
+    hidden = tmp_path / "hidden"
+    assert slurm_of_two.machines.start(0, [sys.executable, "-c", cover, str(hidden)]).wait() == 0
+    with pytest.raises(LaunchError) as caught:
+        launch(lambda: None, 2, launcher="slurm", nodes=2, folder=hidden)
+    place = str(caught.value).replace(left := str(caught.value).split("/.launch-")[1][:8], "", 1)
+    assert left and place.startswith(f"the folder {hidden}/.launch- cannot be written on machine")
+    assert place.endswith(" (No such file or directory): give `launch` a `folder=` that all machines share, at the same place")
+    assert jobs_of(slurm_of_two) == [] and left_in(hidden) == []
