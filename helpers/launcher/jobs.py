@@ -132,7 +132,7 @@ def cluster_for(launcher, ranks, hostfile, ssh, **given):
         unused, given = {**given, "hostfile": hostfile}, {}
     if wrong := [name for name, value in unused.items() if value is not None]:
         raise ValueError(
-            f'{", ".join(wrong)}: hostfile is for launcher="deepspeed", folder for it and for Slurm, the others are for launcher="slurm"'
+            f'{", ".join(wrong)} cannot be used here: hostfile is for launcher="deepspeed", folder for it and for "slurm", the others are for "slurm"'
         )
     return given
 

@@ -1,0 +1,179 @@
+"""`launch` through the real `deepspeed` command on the machines of a hostfile: by ssh and pdsh, and by hand; and what is refused.
+
+The first needs an sshd, ssh and pdsh; they and machines are looked for, and what is missing is the reason why a test is skipped.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import cloudpickle
+import pytest
+from helpers import Machines, Ssh, launch
+from helpers.launcher import hosts, slurm
+from helpers.launcher.failures import LaunchError, RankError
+from helpers.launcher.remote import card_towards, nodes_of
+from helpers.machines import machines, ssh
+from tests.launcher.support import all_reduced, eventually, ours
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def pair(nothing_is_left):
+    if reason := machines.problem():
+        pytest.skip(reason)
+    with Machines(2) as up:
+        yield up
+
+
+@pytest.fixture
+def reached(pair):
+    if reason := ssh.problem():
+        pytest.skip(reason)
+    with Ssh(pair, slots=1) as servers:
+        yield servers
+
+
+def left_in(folder):
+    return [name for name in os.listdir(folder) if name.startswith(".launch-")]
+
+
+# Through ssh -----------------------------------------------------------------------------------------------------------------------------
+
+VARIABLES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CROSS_RANK", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "OWN")
+
+
+def test_the_same_function_gives_the_same_through_ssh(reached, tmp_path, monkeypatch):
+    """A variable reaches the ranks through .deepspeed_env, and not otherwise."""
+
+    def job():
+        print("rank", os.environ["RANK"], "writes")
+        return all_reduced(1.0), os.uname().nodename, [os.environ.get(name) for name in VARIABLES], "NOT_PASSED_ON" in os.environ
+
+    monkeypatch.setenv("NOT_PASSED_ON", "1")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".deepspeed_env").write_text("OWN=of the learner\n")
+    reports = launch(job, 2, launcher="deepspeed", hostfile=reached.hostfile)
+    for rank, report in enumerate(reports):
+        of_rank = [str(rank), "0", "1", str(rank), "machine0", "eth0", "of the learner"]
+        assert report == (2.0, f"machine{rank}", of_rank, False)
+    assert reports.outputs == ["rank 0 writes\n", "rank 1 writes\n"]
+    assert reports.command[:2] == ["deepspeed", "--hostfile"] and left_in(tmp_path) == []
+
+
+OCCUPIED = """
+from helpers import launch
+launch(lambda: None, 2, launcher="deepspeed", hostfile=HOSTFILE, folder=FOLDER)
+"""
+
+
+def test_the_death_of_the_kernel_ends_what_ssh_has_started(reached, kernels):
+    """While the ranks start; the servers are not the kernel's, and go on.  Nothing is killed by its name, as the deepspeed command does."""
+    (kernel,) = kernels()
+    others = [process for process in ours() if process not in kernel.processes()]
+    spared = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "deepspeed.launcher.launch"], stdin=subprocess.PIPE)
+    kernel.start(OCCUPIED.replace("HOSTFILE", repr(str(reached.hostfile))).replace("FOLDER", repr(str(kernel.folder))))
+    assert eventually(lambda: sum("deepspeed.launcher.launch" in " ".join(process.cmdline()) for process in alive()) > 1)
+    os.kill(kernel.process.pid, signal.SIGKILL)
+    assert eventually(lambda: {process.pid for process in ours()} == {process.pid for process in others} | {spared.pid}, 60), ours()
+    assert left_in(kernel.folder) == [] and spared.poll() is None
+    spared.communicate()
+
+
+def alive():
+    """Processes of these tests whose command line can be read."""
+    return [process for process in ours() if os.path.exists(f"/proc/{process.pid}")]
+
+
+def test_a_machine_that_cannot_be_reached_is_named(reached, tmp_path):
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("machine0 slots=1\nnowhere slots=1\n")
+    with pytest.raises(LaunchError, match=r"^the deepspeed command failed on nowhere: ssh exited with exit code 255\n.*resolve hostname"):
+        launch(lambda: None, 2, launcher="deepspeed", hostfile=hostfile, folder=tmp_path)
+    assert left_in(tmp_path) == []
+
+
+# By hand ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_commands_given_by_hand_do_the_same_and_a_failure_names_rank_and_machine(pair, tmp_path, monkeypatch):
+    """A thread plays the learner, who copies each printed line to its machine."""
+
+    def job():
+        all_reduced(1.0)
+        if os.environ["RANK"] == "1":
+            raise ValueError("enough")
+        all_reduced(1.0)
+
+    def by_hand(*words, **_):
+        if found := re.match(r"machine(\d)\$ (.*)", " ".join(map(str, words))):
+            options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            started.append(pair.start(int(found[1]), ["sh", "-c", found[2]], **options))
+
+    started, hostfile = [], tmp_path / "hostfile"
+    hostfile.write_text("machine0 slots=1\nmachine1 slots=2\n")
+    monkeypatch.setattr(hosts, "print", by_hand, raising=False)
+    with pytest.raises(RankError) as caught:
+        launch(job, 2, launcher="deepspeed", hostfile=hostfile, ssh=False, folder=tmp_path)
+    assert str(caught.value).splitlines()[0] == "rank 1 of 2 on node machine1 raised ValueError: enough"
+    assert len(started) == 2 and [program.wait(60) for program in started] == [0, 0] and left_in(tmp_path) == []
+
+
+# What is refused -------------------------------------------------------------------------------------------------------------------------
+
+
+def refused(error, words, **options):
+    with pytest.raises(error, match=words):
+        launch(lambda: None, **{"ranks": 2, **options})
+
+
+def test_a_hostfile_is_read_as_deepspeed_reads_it(tmp_path):
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("# two\nnode0 slots=2\n\nnode1  slots=4 # the larger\n")
+    assert hosts.read(hostfile) == {"node0": 2, "node1": 4}
+    assert hosts.dealt({"node0": 2, "node1": 4}, 3) == {"node0": 2, "node1": 1}
+    assert hosts.dealt({"node0": 2, "node1": 4}, 2) == {"node0": 2}
+
+
+def test_what_cannot_go_to_other_machines_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    hostfile = tmp_path / "hostfile"
+    by_hand = {"launcher": "deepspeed", "hostfile": hostfile, "ssh": False}
+    refused(ValueError, "^hostfile must be a file with a line such as `node0 slots=2` .* No such file", **by_hand)
+    for text in ("node0\n", "node0 slots=2\nnode0 slots=2\n", "node0 slots=many\n"):
+        hostfile.write_text(text)
+        refused(ValueError, "every machine has one line such as `node0 slots=2`, which 'node0.*' is not", **by_hand)
+    hostfile.write_text("node0 slots=1\n")
+    refused(ValueError, "^the hostfile has 1 slots, and there are 2 ranks$", **by_hand)
+    hostfile.write_text("node0 slots=2\n")
+    refused(LaunchError, "^folder must be one that all machines share .*: No such file", **by_hand, folder=tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused(LaunchError, "ssh and pdsh, and ssh and pdsh are not found here: `apt install", launcher="deepspeed", hostfile=hostfile)
+    refused(LaunchError, r"^launcher=\"slurm\" needs Slurm's commands, and srun, scancel, squeue are not found: ", launcher="slurm")
+    refused(ValueError, "^4 ranks cannot be dealt evenly to 3 nodes: use a multiple of 3$", launcher="slurm", ranks=4, nodes=3)
+    refused(TypeError, "^nodes must be a whole number, not '2'$", launcher="slurm", nodes="2")
+    refused(ValueError, "^gpus must be 1 or more, not 0$", launcher="slurm", gpus=0)
+    refused(ValueError, "^time must be minutes, or as .*, not 'long'$", launcher="slurm", time="long")
+    refused(ValueError, "^nodes, account cannot be used here: ", nodes=2, account="me")
+    refused(ValueError, "^hostfile cannot be used here: ", launcher="slurm", hostfile=hostfile)
+    refused(ValueError, "^hostfile cannot be used here: ", hostfile=hostfile)
+    refused(ValueError, 'device must be "cpu", "cuda" or None', launcher="deepspeed", hostfile=hostfile, ssh=False, device="tpu")
+
+
+def test_a_job_inside_of_a_job_is_one_of_its_own(monkeypatch, tmp_path):
+    job = slurm.SlurmJob(None, 4, "cpu", nodes=2, gpus=2, account="me", folder=tmp_path)
+    monkeypatch.setenv("SLURM_NTASKS", "7")
+    assert job.variables()["SLURM_NTASKS"] == "7"  # a default of the learner's own
+    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    assert [name for name in job.variables() if name.startswith("SLURM_")] == ["SLURM_CONF"]
+    job.path = tmp_path / ".launch-1"
+    assert job.words()[1:6] == ["--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--account=me", "--gpus-per-node=2"]
+
+
+def test_nodes_and_the_card_towards_them():
+    assert nodes_of("a,b") == ["a", "b"]
+    assert card_towards("127.0.0.1") == "lo"
+    assert card_towards("no.such.machine.invalid") is None
