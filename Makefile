@@ -5,7 +5,7 @@ SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # as containers set it: every rank would compile the helpers anew
-.PHONY: help lab test test-quick test-gpu rehearse-all record check refresh lint bench reset clean setup
+.PHONY: help lab test test-quick test-cluster test-gpu rehearse-all record check refresh lint bench reset clean setup
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -20,6 +20,10 @@ test: setup lint  ## set up, then run everything that CI runs
 
 test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less than a minute
 	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests $(wildcard notebooks/$(or $(LESSON),00)_*.ipynb notebooks/appendix_$(LESSON).ipynb) $$($(BIN)/python tests/nbval_options.py)
+
+test-cluster: setup  ## a real Slurm and the deepspeed command through ssh, on machines made of this one; root installs what they need (apt)
+	@sh tests/cluster_packages.sh
+	@$(BIN)/python -m pytest -m launcher -n 2 $(SIDE_BY_SIDE) -rs tests/launcher/test_slurm.py tests/launcher/test_hosts.py
 
 test-gpu: setup  ## on a machine with GPUs: execute every lesson there, six at a time; what does not depend on the device is checked
 	@$(BIN)/python -m pytest -n 6 $(SIDE_BY_SIDE) -rs tests/test_on_gpus.py tests/recording notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=300

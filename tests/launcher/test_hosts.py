@@ -156,6 +156,7 @@ def test_what_cannot_go_to_other_machines_is_refused_before_anything_starts(tmp_
     refused(TypeError, "^nodes must be a whole number, not '2'$", launcher="slurm", nodes="2")
     refused(ValueError, "^gpus must be 1 or more, not 0$", launcher="slurm", gpus=0)
     refused(ValueError, "^time must be minutes, or as .*, not 'long'$", launcher="slurm", time="long")
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: name)
     refused(ValueError, "^nodes, account cannot be used here: ", nodes=2, account="me")
     refused(ValueError, "^hostfile cannot be used here: ", launcher="slurm", hostfile=hostfile)
     refused(ValueError, "^hostfile cannot be used here: ", hostfile=hostfile)
