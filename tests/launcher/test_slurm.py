@@ -13,7 +13,7 @@ import time
 import cloudpickle
 import psutil
 import pytest
-from helpers import Machines, Slurm, launch
+from helpers import Machines, Slurm, export, launch
 from helpers.launcher.failures import LaunchError, RankError
 from helpers.machines import machines, slurm
 from tests.launcher.support import all_reduced, eventually, ours, running, start_in_a_session_of_its_own
@@ -77,6 +77,25 @@ def test_a_slurm_that_does_not_come_up_shows_its_own_error_and_leaves_nothing(mo
     monkeypatch.setattr(slurm, "PATIENCE", 0.5)
     with Machines(1) as single, pytest.raises(LaunchError, match="(?s)^Slurm did not come up .*Nonsense"):
         Slurm(single).__enter__()
+
+
+def trained():
+    import deepspeed
+    import torch
+
+    deepspeed.init_distributed()
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total)
+    return f"{total.item()} on {os.uname().nodename}"
+
+
+def test_the_sbatch_file_of_an_exported_function_runs(slurm_of_two, tmp_path, monkeypatch):
+    folder = tmp_path / "exported"
+    export(trained, folder, hosts=["machine0", "machine1"], slots=1, interface="eth0", gpus=False)
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}")  # as in an activated environment
+    assert slurm_of_two.run("sbatch", f"--chdir={folder}", str(folder / "job.sbatch")) == "Submitted batch job 1\n"
+    written = folder / "job-1.txt"
+    assert eventually(lambda: written.exists() and "2.0 on machine0\n" in written.read_text(), 120), written.read_text()
 
 
 # launch through it -----------------------------------------------------------------------------------------------------------------------
