@@ -21,6 +21,7 @@ DAEMONS = ("slurmctld", "slurmd")
 CLIENTS = ("srun", "sbatch", "salloc", "scancel", "sinfo", "squeue", "scontrol", "sattach")
 ADMINISTRATORS = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons lie; not in every user's PATH
 MISSING = "Slurm's {} {} not installed here: on Debian and Ubuntu `apt install slurmctld slurmd slurm-client` brings what is needed"
+LONGEST = 60  # characters of a path below which the sockets of its steps lie, whose own may have 107
 PATIENCE = 30.0  # seconds in which all nodes must be idle; they are after one
 CONFIGURATION = """ClusterName=course
 SlurmctldHost={first}({address})
@@ -39,7 +40,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdLogFile={folder}/slurmd-%n.log
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={folder}/%n
 StateSaveLocation={folder}/state
 SlurmctldTimeout=30
 SlurmdTimeout=30
@@ -101,13 +102,14 @@ class Slurm:
         return self
 
     def _start(self, opened, progress):
-        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=short))
         opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "slurm.conf").write_text(self.configuration())
         commands = [(0, [found("slurmctld"), "-D", "-c", "-f", str(self.folder / "slurm.conf")], self.folder / "slurmctld.out")]
         (self.folder / "state").mkdir()
         for machine in range(self.machines.count):
-            (self.folder / f"spool-{name_of(machine)}").mkdir()
+            (self.folder / name_of(machine)).mkdir()
             command = [found("slurmd"), "-D", "-N", name_of(machine), "-f", str(self.folder / "slurm.conf")]
             commands.append((machine, command, self.folder / f"slurmd-{machine}.out"))
         services = Services(self.machines, self.folder, commands)
