@@ -57,11 +57,6 @@ def _no_way_back(sent, place):
     return _counted([here for here, there in _hops(place, around=False) if here != there], sent, place)
 
 
-def _received_too(sent, place):
-    crossing = [hop for hop in _hops(place) if hop[0] != hop[1]]
-    return _counted([machine for hop in crossing for machine in hop], sent, place)
-
-
 def _all_hops(sent, place):
     return _counted(place, sent, place)
 
@@ -109,12 +104,11 @@ cable_bytes = Build(
     _cable_bytes,
     mistakes={
         "the ring closes: the last rank sends to rank 0": _no_way_back,
-        "a hop is counted where it is sent; the machine that receives it sends nothing for it": _received_too,
         "these are all bytes that a machine's ranks send; only hops to another machine cross the cable": _all_hops,
         "these are the hops that stay inside; the others cross the cable": _inside,
         "that is one hop per machine, which is right for neighbours together alone: look at every hop": _one_hop,
         "these are the bytes of all machines together; each card sends those of its own ranks": _total,
-        "`sent` holds the all-reduce's factor 2 already": _twice,
+        "that is twice as much: count a hop where it is sent alone, and `sent` holds an all-reduce's factor 2 already": _twice,
         "that is half of it: nothing is shared between the two directions of a cable": _halves,
         "in a ring a rank sends everything to its one neighbour, not a part to every rank": _all_to_all,
         "a hop to a machine with a smaller number crosses the cable too": _even_odd,

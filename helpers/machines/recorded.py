@@ -74,7 +74,7 @@ class OnMachines:
         kept["label"] = f"{date.today()} on {platform.system()}, {os.cpu_count()} cores, torch {torch}, DeepSpeed {deepspeed}"
         kept["values"][name] = value
         self.file.parent.mkdir(exist_ok=True)
-        self.file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        self.file.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def key(function, arguments):

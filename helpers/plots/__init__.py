@@ -5,6 +5,7 @@ from helpers.plots.memory import category_over_time, memory_bars, memory_over_ti
 from helpers.plots.planning import errors, heat_maps
 from helpers.plots.ranks import contents_over_time, contributors, gathered_over_time, rank_contents
 from helpers.plots.roofline import roofline
+from helpers.plots.saving import lost_time
 from helpers.plots.schematics_cluster import cluster
 from helpers.plots.schematics_collectives import rank_grid, ring
 from helpers.plots.schematics_construction import construction
@@ -48,6 +49,7 @@ __all__ = [
     "job",
     "kept_tensors",
     "lifetimes",
+    "lost_time",
     "memory_bars",
     "memory_over_time",
     "mixed_precision",
