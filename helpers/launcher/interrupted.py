@@ -23,9 +23,11 @@ def standing(outcome):
     """Where a rank stood: 'in barrier, cell line 10'."""
     if outcome.report is not None:
         return "had returned"
+    if not outcome.at_work:
+        return "had not begun"
     frames = outcome.where()
     if not frames:
-        return "gave no Python stack" if outcome.at_work else "had not begun"
+        return "gave no Python stack"
     frame = next((frame for frame in reversed(frames) if is_learners(frame)), frames[-1])
     file, line, name = place(frame).rsplit(", ", 2)
     return f"in {waiting_in(frames) or name.removeprefix('in ')}, {file} {line}"

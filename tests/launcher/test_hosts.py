@@ -10,10 +10,11 @@ import subprocess
 import sys
 
 import cloudpickle
+import psutil
 import pytest
 from helpers import Machines, Ssh, launch
 from helpers.launcher import hosts, slurm
-from helpers.launcher.failures import LaunchError, RankError
+from helpers.launcher.failures import LaunchError, Outcome, RankError
 from helpers.launcher.remote import card_towards, nodes_of
 from helpers.machines import machines, ssh
 from tests.launcher.support import all_reduced, eventually, ours
@@ -74,26 +75,32 @@ def test_the_death_of_the_kernel_ends_what_ssh_has_started(reached, kernels):
     """While the ranks start; the servers are not the kernel's, and go on.  Nothing is killed by its name, as the deepspeed command does."""
     (kernel,) = kernels()
     others = [process for process in ours() if process not in kernel.processes()]
-    spared = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "deepspeed.launcher.launch"], stdin=subprocess.PIPE)
-    kernel.start(OCCUPIED.replace("HOSTFILE", repr(str(reached.hostfile))).replace("FOLDER", repr(str(kernel.folder))))
-    assert eventually(lambda: sum("deepspeed.launcher.launch" in " ".join(process.cmdline()) for process in alive()) > 1)
-    os.kill(kernel.process.pid, signal.SIGKILL)
-    assert eventually(lambda: {process.pid for process in ours()} == {process.pid for process in others} | {spared.pid}, 60), ours()
-    assert left_in(kernel.folder) == [] and spared.poll() is None
-    spared.communicate()
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "deepspeed.launcher.launch"], stdin=subprocess.PIPE) as spared:
+        kernel.start(OCCUPIED.replace("HOSTFILE", repr(str(reached.hostfile))).replace("FOLDER", repr(str(kernel.folder))))
+        assert eventually(lambda: sum(is_launcher(process) for process in ours()) == 2, 60)
+        os.kill(kernel.process.pid, signal.SIGKILL)
+        assert eventually(lambda: {process.pid for process in ours()} == {process.pid for process in others} | {spared.pid}, 60), ours()
+        assert left_in(kernel.folder) == [] and spared.poll() is None
+        spared.communicate()
 
 
-def alive():
-    """Processes of these tests whose command line can be read."""
-    return [process for process in ours() if os.path.exists(f"/proc/{process.pid}")]
+def is_launcher(process):
+    """Whether a process is DeepSpeed's launcher on one of the machines."""
+    try:
+        return process.cmdline()[1:4] == ["-u", "-m", "deepspeed.launcher.launch"]
+    except psutil.Error:  # it has just ended
+        return False
 
 
-def test_a_machine_that_cannot_be_reached_is_named(reached, tmp_path):
-    hostfile = tmp_path / "hostfile"
-    hostfile.write_text("machine0 slots=1\nnowhere slots=1\n")
-    with pytest.raises(LaunchError, match=r"^the deepspeed command failed on nowhere: ssh exited with exit code 255\n.*resolve hostname"):
-        launch(lambda: None, 2, launcher="deepspeed", hostfile=hostfile, folder=tmp_path)
-    assert left_in(tmp_path) == []
+def test_a_machine_that_cannot_be_reached_is_named_in_the_words_of_pdsh(reached, tmp_path):
+    job = hosts.HostsJob(None, 2, "cpu", {"machine0": 1, "nowhere": 1}, folder=tmp_path)
+    job.path = tmp_path
+    with open(tmp_path / "log", "w+b") as job.log, subprocess.Popen(["sleep", "60"]) as job.guard:
+        command = ["pdsh", "-R", "ssh", "-S", "-w", "machine0,nowhere", "true"]
+        assert subprocess.run(command, stdin=subprocess.DEVNULL, stdout=job.log, stderr=job.log, timeout=60).returncode == 255
+        with pytest.raises(LaunchError, match=r"^the deepspeed command failed on nowhere: ssh exited with exit code 255\n.*resolve hostname"):
+            job.check([Outcome(0), Outcome(1)])
+        job.guard.kill()
 
 
 # By hand ---------------------------------------------------------------------------------------------------------------------------------

@@ -84,3 +84,10 @@ def test_ranks_on_machines_are_named_with_them():
     explain(interrupt, [Outcome(0, machine=0), Outcome(1, machine=1, at_work=True), Outcome(2, machine=1)], 1)
     said = ["  ranks 0, 2 on machines 0, 1 had not begun", "  rank 1 on machine 1 gave no Python stack"]
     assert interrupt._render_traceback_() == ["interrupted after 1 s", *said]
+
+
+def test_a_rank_that_still_imports_has_not_begun():
+    """Under the deepspeed command and Slurm, where that takes seconds: its stack is the libraries' own."""
+    outcome = Outcome(0, stacks=bytearray(b'  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed\n'))
+    explain(interrupt := KeyboardInterrupt(), [outcome], 1.0)
+    assert interrupt._render_traceback_()[1:] == ["  rank 0 had not begun"]

@@ -46,7 +46,7 @@ def no_start(monkeypatch):
         (TypeError, {"ranks": "four"}, "ranks must be a whole number from 1 to 64, not 'four'"),
         (TypeError, {"ranks": 2.5}, "ranks must be a whole number from 1 to 64, not 2.5"),
         (TypeError, {"ranks": True}, "ranks must be a whole number from 1 to 64, not True"),
-        (ValueError, {"launcher": "torchrun"}, "launcher must be None or \"deepspeed\", not 'torchrun'"),
+        (ValueError, {"launcher": "torchrun"}, 'launcher must be None, "deepspeed" or "slurm", not \'torchrun\''),
         (ValueError, {"device": "tpu"}, 'device must be "cpu", "cuda" or None, not \'tpu\''),
         (ValueError, {"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
         (ValueError, {"timeout": -1.5}, "timeout must be a positive number of seconds, not -1.5"),
