@@ -201,6 +201,8 @@ def _through(function, seed):
     found = {"the answers": answers}
     if answers.shape != rows.shape:
         return found
+    if not answers.requires_grad:
+        raise TypeError("no gradient comes back from the answers: send with `Exchange.apply`, which autograd knows, both ways")
     (answers * _own(seed + 1, *rows.shape)).sum().backward()
     found["the gradient of rows"] = torch.zeros_like(rows) if rows.grad is None else rows.grad
     for number, one in enumerate(experts):
