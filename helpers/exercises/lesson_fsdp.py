@@ -1,5 +1,7 @@
 """Answers of the appendix on FSDP2, and the mistakes that people make there."""
 
+from collections.abc import Iterator
+
 import torch
 from torch.nn import functional as F
 from helpers import models
@@ -30,7 +32,8 @@ def _padded(tensor, ranks):
 
 
 def _checked(tensors, number, name):
-    if not isinstance(tensors, (list, tuple)) or not all(isinstance(one, torch.Tensor) for one in tensors):
+    tensors = list(tensors) if isinstance(tensors, (list, tuple, Iterator)) else [None]
+    if not all(isinstance(one, torch.Tensor) for one in tensors):
         raise TypeError(f"{name} must return a list of tensors, one for each parameter")
     if len(tensors) != number:
         raise ValueError(f"{name} must return {number} tensors, one for each parameter, not {len(tensors)}")
@@ -40,13 +43,24 @@ def _checked(tensors, number, name):
 # --------------------------------------------------------------------------------------------------------- one all-gather for a group
 
 
+GATHER_WORDS = {
+    "invalid tensor size": "`flat` needs room for what all ranks give: N times the elements of `mine`",
+    "is invalid for input of size": "what was gathered has rows of zeros at the end of a parameter: cut them off",
+    "same number of dimensions": "flatten() each shard before they are joined",
+}
+REDUCE_WORDS = {
+    "outputShape[0] * worldSize": "what is sent is flat, N times as long as `mine`: pad each gradient to rows that N divides, and flatten() it all",
+    "is invalid for input of size": "N does not divide its rows: pad each gradient with rows of zeros first",
+}
+
+
 def _gathered(function, seed):
     import deepspeed.comm as comm
 
     rank, ranks = comm.get_rank(), comm.get_world_size()
     shards = [_padded(tensor, ranks).chunk(ranks)[rank].clone() for tensor in _full(seed, ranks)]
     before = [shard.clone() for shard in shards]
-    with Traffic() as traffic:
+    with helped(GATHER_WORDS), Traffic() as traffic:
         full = _checked(function(shards, _shapes(seed, ranks)), len(shards), "gather_rows")
     found = {f"parameter {index}": tensor for index, tensor in enumerate(full)}
     found["the shards are as before"] = all(one.equal(other) for one, other in zip(shards, before))
@@ -108,7 +122,7 @@ def _reduced(function, seed):
 
     rank, ranks = comm.get_rank(), comm.get_world_size()
     gradients = _full(seed, ranks, rank + 1)
-    with Traffic() as traffic:
+    with helped(REDUCE_WORDS), Traffic() as traffic:
         rows = _checked(function(gradients), len(gradients), "reduce_rows")
     found = {f"rows of gradient {index}": tensor for index, tensor in enumerate(rows)}
     count = sum(ranks * one.numel() for one in rows)
@@ -207,7 +221,8 @@ def _tried(function, seed):
     found = {"elements that are sharded": sum(one.numel() for one in model.parameters() if hasattr(one, "to_local"))}
     ids = torch.randint(size.vocabulary, (1, 4))
     with Traffic() as traffic:
-        loss = called(ids, ids)
+        with helped(WORDS):
+            loss = called(ids, ids)
         found["elements that are full while a block computes"] = seen.while_computing
         found["elements that are full between the passes"] = seen.full()
         loss.backward()
