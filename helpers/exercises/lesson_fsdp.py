@@ -85,7 +85,11 @@ def _gather(order="by rank", padding="cut", messages="one", deal="blocks"):
         else:
             comm.all_gather_into_tensor(flat, mine)
             rows = flat.view(ranks, -1).roll(-rank, 0) if order == "own first" else flat.view(ranks, -1)
-            parts = flat.split([ranks * size for size in sizes]) if order == "by parameter" else rows.split(sizes, dim=1)
+            parts = rows.split(sizes, dim=1)
+            if order == "by parameter":
+                parts = flat.split([ranks * size for size in sizes])
+            if order == "by full sizes":
+                parts = flat[: sum(shape.numel() for shape in shapes)].split([shape.numel() for shape in shapes])
         full = []
         for part, shape in zip(parts, shapes):
             part = part.reshape(-1, *shape[1:])
@@ -103,6 +107,9 @@ gather_rows = Build(
     mistakes={
         "the message holds one rank's part after the other, and each part holds a piece of every parameter: split by rank, then by "
         "parameter": _gather(order="by parameter"),
+        "the message holds one rank's part after the other, with padding: split by rank, then by the sizes of the shards": _gather(
+            order="by full sizes"
+        ),
         "rows of zeros are left at the end: cut each parameter to its own number of rows": _gather(padding="kept"),
         "the padding is at the end of a parameter, so cut there": _gather(padding="at the start"),
         "all-gather puts the ranks' parts in the order of ranks, on every rank alike": _gather(order="own first"),
@@ -140,6 +147,8 @@ def _reduce(divides="once", order="by rank", pads="end", reduces="scatter", mess
         rows = []
         for gradient in gradients:
             missing = -len(gradient) % ranks * gradient[0].numel()
+            if pads == "elements":
+                missing = -gradient.numel() % ranks
             rows.append(F.pad(gradient.flatten(), (missing, 0) if pads == "start" else (0, missing)).view(ranks, -1))
         sizes = [one.shape[1] for one in rows]
         flat = torch.cat([one.flatten() for one in rows]) if order == "by parameter" else torch.cat(rows, dim=1).flatten()
@@ -156,6 +165,8 @@ def _reduce(divides="once", order="by rank", pads="end", reduces="scatter", mess
                 mine = flat.chunk(ranks)[rank]
             parts = mine.split(sizes)
         by = {"never": 1, "once": ranks, "twice": ranks**2, "by two": 2}[divides]
+        if pads == "elements":
+            return [part / by for part in parts]
         return [(part / by).view(-1, *gradient.shape[1:]) for part, gradient in zip(parts, gradients)]
 
     return reduce_rows
@@ -171,6 +182,7 @@ reduce_rows = Build(
         "these are this rank's own gradients: reduce-scatter the gradients of all ranks": _reduce(reduces="nothing"),
         "these are this rank's own gradients, not divided either: reduce-scatter, then divide": _reduce(reduces="nothing", divides="never"),
         "the rows of zeros belong to the end of each gradient": _reduce(pads="start"),
+        "padded by elements, as ZeRO-3 cuts: FSDP2 cuts rows, so pad with rows, and give each part the shape of rows": _reduce(pads="elements"),
         "right, but an all-reduce sends twice the bytes: each rank needs only its own rows": _reduce(reduces="all"),
         "right, but each gradient was a message of its own: join them into one flat tensor": _reduce(messages="each"),
     },
@@ -205,16 +217,25 @@ WORDS = {
 
 
 def _tried(function, seed):
-    """A GPT of two or three blocks through one step; elements are counted in units that do not depend on how it is wrapped."""
+    """A GPT of two or three blocks through one step; with four ranks another one too, on a mesh of two replicas."""
     import deepspeed.comm as comm
-    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
     ranks = comm.get_world_size()
+    found = _counted(function, seed, init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",)))
+    if ranks == 4:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        found |= {f"{name}, on a mesh of 2 × 2": value for name, value in _counted(function, seed, mesh).items()}
+    return found
+
+
+def _counted(function, seed, mesh):
+    import deepspeed.comm as comm
+
     size = models.GPTSize(vocabulary=16, context=8, width=8, layers=2 + seed % 2, heads=2)
     model = models.GPT(size)
     with helped(WORDS):
-        called = function(model, init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",)))
+        called = function(model, mesh)
     if not isinstance(called, torch.nn.Module):
         raise TypeError(f"wrap must return the model that is called, not {type(called).__name__}")
     seen = _Wrapped(model)
@@ -231,11 +252,11 @@ def _tried(function, seed):
     for message in traffic.messages:
         kind = message.operation.removesuffix("_single").removesuffix("_into_tensor").removesuffix("_tensor")
         counts[kind] = counts.get(kind, 0) + message.count
-    dist.barrier()
+    comm.barrier()
     return found | {f"messages of kind {kind}": counts.get(kind, 0) for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
 
-def _wrap(parts="blocks", root=True, first="parts", **keys):
+def _wrap(parts="blocks", root=True, on="the mesh", **keys):
     """`wrap` with the mistake that is named; without one it is right."""
 
     def wrap(model, mesh):
@@ -253,10 +274,11 @@ def _wrap(parts="blocks", root=True, first="parts", **keys):
             "the first block": [model.blocks[0]],
             "every module": [one for one in reversed(list(model.blocks.modules())) if list(one.parameters(recurse=False))],
         }[parts]
+        given = {"mesh": mesh} if on == "the mesh" else {}
         for part in chosen:
-            fully_shard(part, mesh=mesh, **keys)
+            fully_shard(part, **given, **keys)
         if root:
-            fully_shard(model, mesh=mesh, **({} if keys.get("reshard_after_forward") and root != "too" else keys))
+            fully_shard(model, **given, **({} if keys.get("reshard_after_forward") and root != "too" else keys))
         return model
 
     return wrap
@@ -282,6 +304,7 @@ wrap = Build(
         "every module is a group of its own: many small messages. Give `fully_shard` the blocks": _wrap(parts="every module"),
         "only the first block is a group of its own: the root takes all others at once": _wrap(parts="the first block"),
         "nothing is sharded: DDP replicates the parameters": _replicated,
+        "without mesh=mesh all ranks share one copy, whatever the mesh says": _wrap(on="all ranks"),
     },
     praise="one group for each block, and one for what is left",
 )
