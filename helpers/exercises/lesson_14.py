@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from helpers import theory
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
+from helpers.exercises.in_ranks import helped
 
 __all__ = ["Exchange", "balance_loss", "guess", "message_bytes", "equal_tokens", "route", "through_experts"]
 
@@ -82,6 +83,11 @@ def _route(order="choices first", start=0, room=0, dropped=-1, each=False, large
     return route
 
 
+def _read_in_rows(probabilities, k, capacity):
+    expert, slot = _route()(probabilities, k, capacity)
+    return expert, slot.T.reshape(expert.shape)
+
+
 def _transposed(probabilities, k, capacity):
     expert, slot = _route()(probabilities, k, capacity)
     return expert.T, slot.T
@@ -103,6 +109,7 @@ route = Build(
         "second choices go on counting where the first ones ended, else two tokens share a row": _route(each=True),
         "the router's favourites are the largest probabilities": _route(largest=False),
         "within a choice the rows go to tokens in their order, not by their probability": _route(by="probability"),
+        "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`": _read_in_rows,
         "both are of shape (tokens, k): a row for each token": _transposed,
     },
     praise="whoever comes first gets a row, first choices before second ones, and the rest is dropped",
@@ -149,16 +156,21 @@ def _same(rows):
     return rows
 
 
+SLIPS = {"must be contiguous": "rows, and a gradient, may be a transposed view: send `rows.contiguous()`, and receive in a contiguous tensor"}
+
+
 def _exchanged(function, seed):
     """The operator in the middle of other work; what comes in, forward and backward, need not be contiguous."""
     shape = (3 + seed % 2, 2 * _ranks(), 4)
     given = _own(seed, *shape).requires_grad_()
     inside = (given * 1.0).transpose(0, 1)
     before = inside.detach().clone()
-    result = function.apply(inside)
+    with helped(SLIPS):
+        result = function.apply(inside)
     if not isinstance(result, torch.Tensor):
         raise TypeError(f"forward must return the tensor that was received, not {result!r} (all_to_all_single fills the first one, and returns none)")
-    (result.transpose(0, 1) * _own(seed + 1, *shape)).sum().backward()
+    with helped(SLIPS):
+        (result.transpose(0, 1) * _own(seed + 1, *shape)).sum().backward()
     if given.grad is None:
         raise TypeError("backward must return the gradient of rows, not None")
     as_it_was = bool(inside.detach().equal(before))
@@ -201,6 +213,8 @@ def _through(function, seed):
     found = {"the answers": answers}
     if answers.shape != rows.shape:
         return found
+    if not answers.requires_grad:
+        raise TypeError("no gradient comes back from the answers: send with `Exchange.apply`, which autograd knows, both ways")
     (answers * _own(seed + 1, *rows.shape)).sum().backward()
     found["the gradient of rows"] = torch.zeros_like(rows) if rows.grad is None else rows.grad
     for number, one in enumerate(experts):
@@ -276,6 +290,7 @@ message_bytes = Exercise(
     (
         {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
         {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
+        {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
         {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
     ),
     {
@@ -293,6 +308,12 @@ message_bytes = Exercise(
         ),
         "empty rows are sent too, and the factor says how many there are": lambda tokens, experts, k, factor, width, element_bytes: _bytes(
             tokens, experts, k, 1.0, width, element_bytes
+        ),
+        "round up once, the capacity: a token's k choices go to different experts": lambda tokens, experts, k, factor, width, element_bytes: (
+            k * _bytes(tokens, experts, 1, factor, width, element_bytes)
+        ),
+        "that is all four of a layer: asked is one all-to-all's": lambda tokens, experts, k, factor, width, element_bytes: (
+            4 * _bytes(tokens, experts, k, factor, width, element_bytes)
         ),
         "those are elements, not bytes": lambda tokens, experts, k, factor, width, element_bytes: _bytes(tokens, experts, k, factor, width, 1),
     },

@@ -1,5 +1,7 @@
 """Answers of the appendix on FSDP2, and the mistakes that people make there."""
 
+from collections.abc import Iterator
+
 import torch
 from torch.nn import functional as F
 from helpers import models
@@ -30,7 +32,8 @@ def _padded(tensor, ranks):
 
 
 def _checked(tensors, number, name):
-    if not isinstance(tensors, (list, tuple)) or not all(isinstance(one, torch.Tensor) for one in tensors):
+    tensors = list(tensors) if isinstance(tensors, (list, tuple, Iterator)) else [None]
+    if not all(isinstance(one, torch.Tensor) for one in tensors):
         raise TypeError(f"{name} must return a list of tensors, one for each parameter")
     if len(tensors) != number:
         raise ValueError(f"{name} must return {number} tensors, one for each parameter, not {len(tensors)}")
@@ -40,13 +43,24 @@ def _checked(tensors, number, name):
 # --------------------------------------------------------------------------------------------------------- one all-gather for a group
 
 
+GATHER_WORDS = {
+    "invalid tensor size": "`flat` needs room for what all ranks give: N times the elements of `mine`",
+    "is invalid for input of size": "what was gathered has rows of zeros at the end of a parameter: cut them off",
+    "same number of dimensions": "flatten() each shard before they are joined",
+}
+REDUCE_WORDS = {
+    "outputShape[0] * worldSize": "what is sent is flat, N times as long as `mine`: pad each gradient to rows that N divides, and flatten() it all",
+    "is invalid for input of size": "N does not divide its rows: pad each gradient with rows of zeros first",
+}
+
+
 def _gathered(function, seed):
     import deepspeed.comm as comm
 
     rank, ranks = comm.get_rank(), comm.get_world_size()
     shards = [_padded(tensor, ranks).chunk(ranks)[rank].clone() for tensor in _full(seed, ranks)]
     before = [shard.clone() for shard in shards]
-    with Traffic() as traffic:
+    with helped(GATHER_WORDS), Traffic() as traffic:
         full = _checked(function(shards, _shapes(seed, ranks)), len(shards), "gather_rows")
     found = {f"parameter {index}": tensor for index, tensor in enumerate(full)}
     found["the shards are as before"] = all(one.equal(other) for one, other in zip(shards, before))
@@ -71,7 +85,11 @@ def _gather(order="by rank", padding="cut", messages="one", deal="blocks"):
         else:
             comm.all_gather_into_tensor(flat, mine)
             rows = flat.view(ranks, -1).roll(-rank, 0) if order == "own first" else flat.view(ranks, -1)
-            parts = flat.split([ranks * size for size in sizes]) if order == "by parameter" else rows.split(sizes, dim=1)
+            parts = rows.split(sizes, dim=1)
+            if order == "by parameter":
+                parts = flat.split([ranks * size for size in sizes])
+            if order == "by full sizes":
+                parts = flat[: sum(shape.numel() for shape in shapes)].split([shape.numel() for shape in shapes])
         full = []
         for part, shape in zip(parts, shapes):
             part = part.reshape(-1, *shape[1:])
@@ -89,6 +107,9 @@ gather_rows = Build(
     mistakes={
         "the message holds one rank's part after the other, and each part holds a piece of every parameter: split by rank, then by "
         "parameter": _gather(order="by parameter"),
+        "the message holds one rank's part after the other, with padding: split by rank, then by the sizes of the shards": _gather(
+            order="by full sizes"
+        ),
         "rows of zeros are left at the end: cut each parameter to its own number of rows": _gather(padding="kept"),
         "the padding is at the end of a parameter, so cut there": _gather(padding="at the start"),
         "all-gather puts the ranks' parts in the order of ranks, on every rank alike": _gather(order="own first"),
@@ -108,7 +129,7 @@ def _reduced(function, seed):
 
     rank, ranks = comm.get_rank(), comm.get_world_size()
     gradients = _full(seed, ranks, rank + 1)
-    with Traffic() as traffic:
+    with helped(REDUCE_WORDS), Traffic() as traffic:
         rows = _checked(function(gradients), len(gradients), "reduce_rows")
     found = {f"rows of gradient {index}": tensor for index, tensor in enumerate(rows)}
     count = sum(ranks * one.numel() for one in rows)
@@ -126,6 +147,8 @@ def _reduce(divides="once", order="by rank", pads="end", reduces="scatter", mess
         rows = []
         for gradient in gradients:
             missing = -len(gradient) % ranks * gradient[0].numel()
+            if pads == "elements":
+                missing = -gradient.numel() % ranks
             rows.append(F.pad(gradient.flatten(), (missing, 0) if pads == "start" else (0, missing)).view(ranks, -1))
         sizes = [one.shape[1] for one in rows]
         flat = torch.cat([one.flatten() for one in rows]) if order == "by parameter" else torch.cat(rows, dim=1).flatten()
@@ -142,6 +165,8 @@ def _reduce(divides="once", order="by rank", pads="end", reduces="scatter", mess
                 mine = flat.chunk(ranks)[rank]
             parts = mine.split(sizes)
         by = {"never": 1, "once": ranks, "twice": ranks**2, "by two": 2}[divides]
+        if pads == "elements":
+            return [part / by for part in parts]
         return [(part / by).view(-1, *gradient.shape[1:]) for part, gradient in zip(parts, gradients)]
 
     return reduce_rows
@@ -157,6 +182,7 @@ reduce_rows = Build(
         "these are this rank's own gradients: reduce-scatter the gradients of all ranks": _reduce(reduces="nothing"),
         "these are this rank's own gradients, not divided either: reduce-scatter, then divide": _reduce(reduces="nothing", divides="never"),
         "the rows of zeros belong to the end of each gradient": _reduce(pads="start"),
+        "padded by elements, as ZeRO-3 cuts: FSDP2 cuts rows, so pad with rows, and give each part the shape of rows": _reduce(pads="elements"),
         "right, but an all-reduce sends twice the bytes: each rank needs only its own rows": _reduce(reduces="all"),
         "right, but each gradient was a message of its own: join them into one flat tensor": _reduce(messages="each"),
     },
@@ -191,23 +217,33 @@ WORDS = {
 
 
 def _tried(function, seed):
-    """A GPT of two or three blocks through one step; elements are counted in units that do not depend on how it is wrapped."""
+    """A GPT of two or three blocks through one step; with four ranks another one too, on a mesh of two replicas."""
     import deepspeed.comm as comm
-    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
     ranks = comm.get_world_size()
+    found = _counted(function, seed, init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",)))
+    if ranks == 4:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        found |= {f"{name}, on a mesh of 2 × 2": value for name, value in _counted(function, seed, mesh).items()}
+    return found
+
+
+def _counted(function, seed, mesh):
+    import deepspeed.comm as comm
+
     size = models.GPTSize(vocabulary=16, context=8, width=8, layers=2 + seed % 2, heads=2)
     model = models.GPT(size)
     with helped(WORDS):
-        called = function(model, init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",)))
+        called = function(model, mesh)
     if not isinstance(called, torch.nn.Module):
         raise TypeError(f"wrap must return the model that is called, not {type(called).__name__}")
     seen = _Wrapped(model)
     found = {"elements that are sharded": sum(one.numel() for one in model.parameters() if hasattr(one, "to_local"))}
     ids = torch.randint(size.vocabulary, (1, 4))
     with Traffic() as traffic:
-        loss = called(ids, ids)
+        with helped(WORDS):
+            loss = called(ids, ids)
         found["elements that are full while a block computes"] = seen.while_computing
         found["elements that are full between the passes"] = seen.full()
         loss.backward()
@@ -216,11 +252,11 @@ def _tried(function, seed):
     for message in traffic.messages:
         kind = message.operation.removesuffix("_single").removesuffix("_into_tensor").removesuffix("_tensor")
         counts[kind] = counts.get(kind, 0) + message.count
-    dist.barrier()
+    comm.barrier()
     return found | {f"messages of kind {kind}": counts.get(kind, 0) for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
 
-def _wrap(parts="blocks", root=True, first="parts", **keys):
+def _wrap(parts="blocks", root=True, on="the mesh", **keys):
     """`wrap` with the mistake that is named; without one it is right."""
 
     def wrap(model, mesh):
@@ -238,10 +274,11 @@ def _wrap(parts="blocks", root=True, first="parts", **keys):
             "the first block": [model.blocks[0]],
             "every module": [one for one in reversed(list(model.blocks.modules())) if list(one.parameters(recurse=False))],
         }[parts]
+        given = {"mesh": mesh} if on == "the mesh" else {}
         for part in chosen:
-            fully_shard(part, mesh=mesh, **keys)
+            fully_shard(part, **given, **keys)
         if root:
-            fully_shard(model, mesh=mesh, **({} if keys.get("reshard_after_forward") and root != "too" else keys))
+            fully_shard(model, **given, **({} if keys.get("reshard_after_forward") and root != "too" else keys))
         return model
 
     return wrap
@@ -267,6 +304,7 @@ wrap = Build(
         "every module is a group of its own: many small messages. Give `fully_shard` the blocks": _wrap(parts="every module"),
         "only the first block is a group of its own: the root takes all others at once": _wrap(parts="the first block"),
         "nothing is sharded: DDP replicates the parameters": _replicated,
+        "without mesh=mesh all ranks share one copy, whatever the mesh says": _wrap(on="all ranks"),
     },
     praise="one group for each block, and one for what is left",
 )

@@ -6,6 +6,8 @@ import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import PARTS, STYLE, Plot, new_figure
 
+APART = 2.2  # boxes between two parameters
+
 
 def sharded_elements(ways, shapes, ranks, title):
     """Every element of a few parameters as a box in the colour of the rank that keeps it: a panel for each way to cut.
@@ -16,33 +18,31 @@ def sharded_elements(ways, shapes, ranks, title):
         ranks: N, at most 5.
         title: what the figure shows.
     """
-    tall, wide = sum(rows + 1.4 for rows, _ in shapes.values()), max(columns for _, columns in shapes.values())
+    tall, wide = max(rows for rows, _ in shapes.values()), sum(columns + APART for _, columns in shapes.values())
     said = []
     with matplotlib.style.context(STYLE):
-        figure, panels = new_figure(len(ways), figsize=(3.4 * len(ways), 0.8 + 0.24 * tall))
-        figure.suptitle(title, fontsize=11, y=1.06)
+        figure, panels = new_figure(len(ways), figsize=(0.32 * wide * len(ways), 0.7 + 0.32 * tall))
+        figure.suptitle(title, fontsize=11, y=1.1)
         for axes, (way, owner) in zip([panels] if len(ways) == 1 else panels, ways.items()):
-            top, words = 0.0, []
-            for name, (rows, columns) in shapes.items():
-                ranks_of = owner((rows, columns), ranks)
-                axes.text(0, top - 0.15, f"{name}, {rows} × {columns}", fontsize=8, va="bottom")
-                for place, rank in enumerate(ranks_of):
-                    corner = (place % columns, top + place // columns)
-                    axes.add_patch(Rectangle(corner, 0.94, 0.9, facecolor=PARTS[rank], edgecolor="none"))
-                    axes.text(
-                        corner[0] + 0.47,
-                        corner[1] + 0.47,
-                        f"{rank}",
-                        color="black" if rank in (1, 2) else "white",
-                        fontsize=7,
-                        ha="center",
-                        va="center",
-                    )
-                words.append(f"{name} " + ", ".join(f"{ranks_of.count(rank)}" for rank in range(ranks)))
-                top += rows + 1.4
-            axes.set(xlim=(-0.1, wide), ylim=(top - 1.3, -1), xticks=[], yticks=[], aspect="equal")
+            left, words = 0.0, []
+            for name, shape in shapes.items():
+                owners = owner(shape, ranks)
+                axes.text(left, -0.2, f"{name}\n{shape[0]} × {shape[1]}", fontsize=8, va="bottom")
+                draw(axes, left, shape[1], owners)
+                words.append(f"{name} " + ", ".join(f"{owners.count(rank)}" for rank in range(ranks)))
+                left += shape[1] + APART
+            axes.set(xlim=(-0.1, wide), ylim=(tall, -1.6), xticks=[], yticks=[], aspect="equal")
             axes.set_title(way, fontsize=9)
             axes.grid(False)
             axes.spines[:].set_visible(False)
             said.append(f"{way}: {'; '.join(words)}")
     return Plot(figure, f"{title}. Elements on ranks 0 to {ranks - 1}. {'. '.join(said)}.")
+
+
+def draw(axes, left, columns, owners):
+    """A parameter's boxes, each with the number of its rank."""
+    for place, rank in enumerate(owners):
+        x, y = left + place % columns, place // columns
+        axes.add_patch(Rectangle((x, y), 0.94, 0.92, facecolor=PARTS[rank], edgecolor="none"))
+        ink = "black" if rank in (1, 2) else "white"
+        axes.text(x + 0.47, y + 0.48, f"{rank}", color=ink, fontsize=7, ha="center", va="center")
