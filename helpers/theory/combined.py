@@ -89,7 +89,8 @@ def tensor_pipeline_held_bytes(
     if ranks == 1:
         where = blocks, stages, stage, micro_batches
         return pipeline_held_bytes(size, batch, sequence, element_bytes, *where, device)
-    shape, tokens, first, last = (batch, sequence, size.width), batch * sequence, stage == 0, stage == stages - 1
+    shape, tokens = (batch, sequence, size.width), batch * sequence
+    first, last = stage == 0, stage == stages - 1
     block = tensor_parallel_block_activation_bytes(*shape, size.heads, element_bytes, ranks, device)
     each = blocks * block
     if first:
