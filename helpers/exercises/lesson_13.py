@@ -197,9 +197,10 @@ cable_bytes = Exercise(
 # ----------------------------------------------------------------------------------------------------- a norm over axes
 
 
-def _shape(ranks):
-    """Axes of these ranks, with as many tensor-parallel ranks as can be."""
-    return {"pipe": ranks // 2, "data": 1, "model": 2} if ranks < 8 else {"pipe": 2, "data": 2, "model": 2}
+def _shapes(ranks):
+    """Axes of so many ranks, with other groups in each."""
+    two = [{"pipe": 1, "data": 1, "model": 1} | {name: 2} for name in ("pipe", "data", "model")]
+    return {2: two, 4: [axes | {"model": 2} for axes in two[:2]]}[ranks]
 
 
 def _normed(function, seed):
@@ -207,23 +208,23 @@ def _normed(function, seed):
     import deepspeed.comm as comm
     import torch
 
-    rank, axes = comm.get_rank(), _shape(comm.get_world_size())
-    place, own = combined.coordinates(rank, axes), {}
-    for name in axes:
-        groups = {tuple(ranks): comm.new_group(ranks) for ranks in combined.groups_along(name, axes)}
-        own[name] = next(group for ranks, group in groups.items() if rank in ranks)
+    rank, found = comm.get_rank(), {}
 
     def drawn(*numbers):
         return torch.randn(5, generator=torch.Generator().manual_seed(hash((seed, *numbers)) % 2**31))
 
-    def gradients(pipe, model):
-        sharded = [drawn(pipe, model, index) for index in range(2)]
-        return sharded, [drawn(pipe, 9, index) for index in range(3)]
-
-    sharded, replicated = gradients(place["pipe"], place["model"])
-    before = [tensor.clone() for tensor in (*sharded, *replicated)]
-    norm = function(list(sharded), list(replicated), place, own)
-    return {"the norm": float(norm), "the gradients, which are only read": torch.cat([*sharded, *replicated]).equal(torch.cat(before))}
+    for axes in _shapes(comm.get_world_size()):
+        place, own = combined.coordinates(rank, axes), {}
+        for name in axes:
+            groups = {tuple(ranks): comm.new_group(ranks) for ranks in combined.groups_along(name, axes)}
+            own[name] = next(group for ranks, group in groups.items() if rank in ranks)
+        sharded = [drawn(place["pipe"], place["model"], index) for index in range(2)]
+        replicated = [drawn(place["pipe"], 9, index) for index in range(3)]
+        before = torch.cat([*sharded, *replicated])
+        said = f"with {axes}"
+        found[f"the norm {said}"] = float(function(list(sharded), list(replicated), dict(place), own))
+        found[f"the gradients, which are only to be read, {said}"] = torch.cat([*sharded, *replicated]).equal(before)
+    return found
 
 
 def _norm(kind):
@@ -253,7 +254,6 @@ def _norm(kind):
 global_norm = Build(
     "global_norm",
     _normed,
-    worlds=(4, 8),
     mistakes={
         'what is replicated on tensor-parallel ranks counts once: on the rank whose place along "model" is 0': _norm("replicated on all"),
         "each rank's sharded gradients are its own: all of them count": _norm("sharded once"),

@@ -87,14 +87,17 @@ def tensor_pipeline_held_bytes(
         ranks: t.  With 1 it is `pipeline_held_bytes`, where outputs stay.
     """
     if ranks == 1:
-        return pipeline_held_bytes(size, batch, sequence, element_bytes, blocks, stages, stage, micro_batches, device)
-    tokens, first, last = batch * sequence, stage == 0, stage == stages - 1
-    each = blocks * tensor_parallel_block_activation_bytes(batch, sequence, size.width, size.heads, element_bytes, ranks, device)
+        where = blocks, stages, stage, micro_batches
+        return pipeline_held_bytes(size, batch, sequence, element_bytes, *where, device)
+    shape, tokens = (batch, sequence, size.width), batch * sequence
+    first, last = stage == 0, stage == stages - 1
+    block = tensor_parallel_block_activation_bytes(*shape, size.heads, element_bytes, ranks, device)
+    each = blocks * block
     if first:
         each += embedding_activation_bytes(sequence) + TOKEN_ID * tokens
-    again = element_bytes * tokens * size.vocabulary + TOKEN_ID * tokens
+    again = element_bytes * tokens * size.vocabulary + TOKEN_ID * tokens  # scores and targets
     if last:
-        each += head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device) + again
+        each += head_activation_bytes(*shape, size.vocabulary, element_bytes, device) + again
     held = micro_batches_in_flight(stages, stage, micro_batches) * each
     if last and micro_batches > 1:
         held += again + FP32 * (micro_batches - 1) + (0 if first else element_bytes * tokens * size.width)

@@ -101,6 +101,10 @@ FIGURES = {
         plots.ring({"first": [0, 1, 2], "second": [2, 0, 1]}, "Title"),
         "second: rank 0 sends part 2, rank 1 sends part 0",
     ),
+    "placements": (
+        plots.placements([{"pipe": 2, "data": 2, "model": 2}, {"model": 2, "data": 2, "pipe": 2}], 4, "Title"),
+        "pipe, data, model: pipe 4, data 0, model 0; model, data, pipe: model 4, data 0, pipe 0.",
+    ),
     "rank grid": (plots.rank_grid([[0, 1], [2, 3]], ("host", "gpu"), "Title"), "of one host: 0, 1; 2, 3. Groups down, of one gpu: 0, 2; 1, 3."),
     "sharded elements": (
         plots.sharded_elements({"by rows": lambda shape, ranks: [0] * 4 + [1] * 2}, {"w": (3, 2)}, 2, "Title"),
