@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from helpers import models, recorded, rehearse, theory
+from helpers.plots.style import LOOK
 from helpers.theory import Cluster, Plan
 
 SMALL = models.GPTSize(vocabulary=512, context=128, width=64, layers=4, heads=4)
@@ -222,6 +223,15 @@ def test_the_recorded_offload_is_within_a_per_cent():
     (run, _) = recorded.runs("speed", change="offload")
     plan = recorded.plan(run)
     assert plan.offload and max(theory.moments(plan).values()) == pytest.approx(recorded.highest(run), rel=0.01)
+
+
+def test_the_parts_of_a_moment_are_categories_of_figures_and_add_up():
+    for stage in range(4):
+        plan = small(stage=stage)
+        parts = theory.moment_parts(plan)
+        assert {name for sizes in parts.values() for name in sizes} <= set(LOOK)
+        assert {moment: sum(sizes.values()) for moment, sizes in parts.items()} == theory.moments(plan)
+    assert parts["step"]["other"] == 6 * plan.parameters / 8 and "activations" not in parts["step"]
 
 
 def test_offloaded_states_are_the_exact_formulas():
