@@ -11,11 +11,13 @@ arXiv 2205.05198, section 4.2.2), pipelines run 1F1B (Narayanan et al., arXiv 21
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from helpers.theory.communication import wire_bytes, zero_wire_bytes
 from helpers.theory.layers import Size, block_parameters, embedding_parameters, head_activation_bytes, repeated_block_bytes
+from helpers.theory.long_sequences import ulysses_wire_bytes
 from helpers.theory.model_states import ideal_bytes
 from helpers.theory.plans import BF16, Cluster
 from helpers.theory.tensor_parallel import sequence_parallel_block_activation_bytes, tensor_parallel_block_activation_bytes
@@ -44,6 +46,9 @@ class Plan:
         sequence_parallel: the t GPUs share the tokens where they do not share a layer, the embedding and the vocabulary of the loss (Megatron);
             without it, as in DeepSpeed's own tensor parallelism, each has all of these.
         fused: torch's fused AdamW (`"fused": true`), which needs no memory for square roots.
+        trained: the share of the parameters that are trained, such as adapters (lesson 11); the token table is, if all are.
+        offload: the optimizer, with its states and the gradients it takes, is the host's (ZeRO-Offload); for stages 1 to 3.
+        ulysses: u, GPUs that share the tokens of each sequence (lesson 12) and are replicas for ZeRO.
 
     Raises:
         ValueError: where the numbers do not divide, or DeepSpeed refuses the combination.
@@ -61,6 +66,9 @@ class Plan:
     bucket: int = 500_000_000
     sequence_parallel: bool = True
     fused: bool = True
+    trained: float = 1.0
+    offload: bool = False
+    ulysses: int = 1
 
     def __post_init__(self):
         if self.stage not in (0, 1, 2, 3):
@@ -71,18 +79,37 @@ class Plan:
             raise ValueError(f"{self.gpus} GPUs cannot form replicas of {self.tensor} x {self.pipeline}")
         if self.size.heads % self.tensor or self.pipeline > self.size.layers:
             raise ValueError(f"{self.size.heads} heads and {self.size.layers} layers cannot be shared by {self.tensor} x {self.pipeline} GPUs")
-        if self.batch % (self.replicas * self.micro):
-            raise ValueError(f"{self.batch} sequences are no whole number of micro-batches of {self.micro} on {self.replicas} replicas")
+        if not 0 < self.trained <= 1:
+            raise ValueError(f"trained is a share, above 0 and up to 1, not {self.trained!r}")
+        if self.offload and self.stage == 0:
+            raise ValueError("DeepSpeed offloads the optimizer at ZeRO's stages 1 to 3, not at 0")
+        if self.ulysses > 1 and self.tensor * self.pipeline > 1:
+            raise ValueError("the planner has Ulysses with data parallelism alone: use tensor=1 and pipeline=1")
+        if self.replicas % self.ulysses or self.sequence % self.ulysses or self.size.heads % self.ulysses:
+            raise ValueError(f"{self.replicas} GPUs, {self.sequence} tokens and {self.size.heads} heads cannot be shared by {self.ulysses} each")
+        if self.batch * self.ulysses % (self.replicas * self.micro):
+            apart = self.replicas // self.ulysses
+            raise ValueError(f"{self.batch} sequences are no whole number of micro-batches of {self.micro} on {apart} replicas")
 
     @property
     def replicas(self) -> int:
-        """N: copies of the model, among which ZeRO shards."""
+        """N: copies of the model, among which ZeRO shards; those of one Ulysses group have the same sequences."""
         return self.gpus // (self.tensor * self.pipeline)
 
     @property
     def micro_batches(self) -> int:
         """m: of a step, on each replica."""
-        return self.batch // (self.replicas * self.micro)
+        return self.batch * self.ulysses // (self.replicas * self.micro)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Sequences, tokens of each and width of what a GPU has of a micro-batch: with Ulysses a part of the tokens."""
+        return self.micro, self.sequence // self.ulysses, self.size.width
+
+    @property
+    def unit(self) -> int:
+        """Bytes of the residual stream of a micro-batch, 2 b s h."""
+        return BF16 * math.prod(self.shape)
 
     @property
     def layers(self) -> int:
@@ -98,11 +125,11 @@ class Plan:
     @property
     def kept(self) -> float:
         """Bytes that one block keeps of a micro-batch for its backward pass; checkpointed its input alone."""
-        shape = (self.micro, self.sequence, self.size.width)
         if self.checkpointed:
-            return BF16 * self.micro * self.sequence * self.size.width / (self.tensor if self.sequence_parallel else 1)
+            return self.unit / (self.tensor if self.sequence_parallel else 1)
         block = sequence_parallel_block_activation_bytes if self.sequence_parallel else tensor_parallel_block_activation_bytes
-        return block(*shape, self.size.heads, BF16, self.tensor, device="cuda")
+        exchanged = self.unit if self.ulysses > 1 else 0  # attention's result, kept by heads and by tokens: as in `ulysses_activation_bytes`
+        return block(*self.shape, self.size.heads, BF16, self.tensor, device="cuda") + exchanged
 
     @property
     def activations(self) -> float:
@@ -110,9 +137,9 @@ class Plan:
 
         In a pipeline the first stage keeps min(p, m) micro-batches, and the last has the loss: the larger of the two.
         """
-        shape, shared = (self.micro, self.sequence, self.size.width), self.tensor if self.sequence_parallel else 1
-        head = head_activation_bytes(*shape, self.size.vocabulary, BF16, device="cuda") + 8 * self.micro * self.sequence * self.size.vocabulary
-        last = self.layers * self.kept + head / shared
+        tokens, vocabulary = math.prod(self.shape[:2]), self.size.vocabulary
+        head = head_activation_bytes(*self.shape, vocabulary, BF16, device="cuda") + 8 * tokens * vocabulary
+        last = self.layers * self.kept + head / (self.tensor if self.sequence_parallel else 1)
         return max(last, min(self.pipeline, self.micro_batches) * self.layers * self.kept)
 
     @property
@@ -124,19 +151,24 @@ class Plan:
         come complete only for a moment: these three gradients of the table; or the last block, the first to run, when all others still keep what
         they keep, beside the head's gradient of the table and that of a matrix before it is reduced.
         """
-        h, unit = self.size.width, BF16 * self.micro * self.sequence * self.size.width
-        block = unit + repeated_block_bytes(self.micro, self.sequence, h, self.size.heads, BF16, device="cuda")
+        h, unit = self.size.width, self.unit
+        block = unit + repeated_block_bytes(*self.shape, self.size.heads, BF16, device="cuda")
         table, matrix, own = (BF16 * elements for elements in (self.size.vocabulary * h, 4 * h * h, block_parameters(h)))
+        in_use = own if self.checkpointed else 7 / 4 * matrix  # of stage 3, in the backward pass
+        others, less = (self.layers - 1) * self.kept, self.gathered - self._gathered(in_use)
         if self.stage == 0:
             return block / self.tensor
-        if self.stage == 1:  # when the table's are there, the partition's gradients are not yet copied
-            copied = BF16 * self.parameters / self.replicas
-            return max((block - own + matrix) / self.tensor, 2 * table / self.tensor - copied, 0)
-        more = matrix if self.stage == 2 else BF16 * min(self.bucket, 3 * h * h)  # a second matrix, or what waits in the bucket
-        first = max(block + (matrix if self.stage == 3 else 0), 8 * unit + matrix + more) if self.checkpointed else 5 * unit + matrix + more
+        if self.trained < 1:  # gradients of adapters are too small to be counted
+            return others + block / self.tensor - less
+        if self.stage == 1:  # the partition's gradients are not yet copied
+            copied = 0 if self.offload else BF16 * self.parameters / self.replicas
+            again = others + (block + 2 * table) / self.tensor if self.micro_batches > 1 and self.checkpointed else 0
+            return max((block - own + matrix) / self.tensor, max(again, 2 * table / self.tensor) - copied, 0)
+        waiting = BF16 * (self.bucket if own <= BF16 * self.bucket else min(self.bucket, 3 * h * h))  # until the bucket is full
+        waiting = matrix + (max(matrix, waiting * self.offload) if self.stage == 2 else waiting)
+        first = max(block + (matrix if self.stage == 3 else 0), 8 * unit + waiting) if self.checkpointed else 5 * unit + waiting
         left = table if self.stage == 2 and self.micro_batches > 1 else 0  # stage 2 lets the micro-batch before's last gradient live
-        last = (self.layers - 1) * self.kept + (first + table + left) / self.tensor
-        return max(last - (self.gathered - self._gathered(own if self.checkpointed else 7 / 4 * matrix)), max(block + table, 3 * table) / self.tensor)
+        return max(others + (first + table + left) / self.tensor - less, max(block + table, 3 * table) / self.tensor)
 
     @property
     def gathered(self) -> float:
@@ -160,10 +192,28 @@ class Plan:
         return (6 if self.stage else 4) if self.fused else {0: 8, 1: 6, 2: 6, 3: 8}[self.stage]
 
     @property
+    def host(self) -> float:
+        """Bytes of the host's memory that offload takes for one GPU.
+
+        For each element of its partition 18: master weights, Adam, gradients in fp32, new parameters; 2 more at stage 2 with several micro-batches.
+        At stages 1 and 2 also a buffer of the largest parameter.  As in `offload_bytes`.
+        """
+        if not self.offload:
+            return 0.0
+        kept = 2 if self.stage == 2 and self.micro_batches > 1 else 0
+        return (18 + kept) * self.trained * self.parameters / self.replicas + self._sides
+
+    @property
+    def _sides(self) -> float:
+        """Bytes of a buffer of the largest parameter, on the device and in the host, with which stages 1 and 2 offload."""
+        return BF16 * max(self.size.vocabulary, 4 * self.size.width) * self.size.width / self.tensor if self.offload and self.stage < 3 else 0.0
+
+    @property
     def name(self) -> str:
         """In words, for a table: "stage 3, checkpointed, 2 x 4 sequences, t = 8, p = 4"."""
         parts = [f"stage {self.stage}", *["checkpointed"] * self.checkpointed, f"{self.micro_batches} x {self.micro}"]
-        parts += [f"{letter} = {count}" for letter, count in (("t", self.tensor), ("p", self.pipeline)) if count > 1]
+        parts += [f"{letter} = {count}" for letter, count in (("t", self.tensor), ("p", self.pipeline), ("u", self.ulysses)) if count > 1]
+        parts += ["offload"] * self.offload + [f"{100 * self.trained:.3g} % trained"] * (self.trained < 1)
         return ", ".join(parts)
 
 
@@ -187,20 +237,20 @@ def moment_parts(plan: Plan) -> dict[str, dict[str, float]]:
     Gathered parameters count as parameters, the bucket and flat copies of gradients as buffers, what the optimizer makes as other; what only the
     backward pass has, as activations, gradients that wait to be reduced among them.
     """
-    states = ideal_bytes(plan.parameters, plan.replicas, plan.stage)
-    lasting = {name: states[name] for name in ("parameters", "master weights", "optimizer states")}
+    states, share = ideal_bytes(plan.parameters, plan.replicas, plan.stage), 0 if plan.offload else plan.trained
+    lasting = {"parameters": states["parameters"]} | {name: share * states[name] for name in ("master weights", "optimizer states")}
     passing = lasting | {"parameters": states["parameters"] + plan.gathered}
-    gradients = states["gradients"]
-    part = plan.parameters / (plan.replicas if plan.stage else 1)
-    bucket = BF16 * plan.bucket if plan.stage else 0
+    gradients = states["gradients"] * (plan.trained if plan.stage == 1 else share)  # offloaded they leave as they come, but at stage 1
+    part = share * plan.parameters / (plan.replicas if plan.stage else 1)
+    bucket, sides = BF16 * plan.bucket if plan.stage else 0, plan._sides
     before = plan.micro_batches > 1 or plan.stage == 3
     stepped = min(part, AT_ONCE) if plan.stage == 3 else part
     copied = BF16 * part if plan.stage in (1, 2) else 0
-    there = {"gradients": gradients, "buffers": bucket if plan.stage in (1, 3) else 0} if before else {}
+    there = {"gradients": gradients, "buffers": sides + (bucket if plan.stage in (1, 3) else 0)} if before else {"buffers": sides}
     return {
         "loss": passing | there | {"activations": plan.activations},
-        "backward": passing | {"gradients": gradients, "buffers": bucket + copied, "activations": plan.again},
-        "step": lasting | {"gradients": BF16 * part, "buffers": bucket if plan.stage == 3 else 0, "other": plan.copies * stepped},
+        "backward": passing | {"gradients": gradients, "buffers": bucket + sides + copied, "activations": plan.again},
+        "step": lasting | {"gradients": BF16 * part, "buffers": sides + (bucket if plan.stage == 3 else 0), "other": plan.copies * stepped},
     }
 
 
@@ -221,26 +271,33 @@ def replica_bandwidth(plan: Plan, cluster: Cluster) -> float:
 
 
 def plan_seconds(plan: Plan, cluster: Cluster) -> dict[str, float]:
-    """Seconds of a step, nothing hidden: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}.
+    """Seconds of a step, nothing hidden: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}, and "Ulysses" where a plan has it.
 
     Work is `flops_per_token` over the cluster's rate; the bubble (p - 1) / m of it (arXiv 2104.04473, section 2.2); tensor parallelism 4 all-reduces
     of 2 b s h bytes for each block and micro-batch, 6 if it is checkpointed (arXiv 1909.08053, section 3); ZeRO `zero_wire_bytes`, gradients
-    all-reduced in whole buckets at stages 1 and 2 as DeepSpeed does.  Between pipeline stages 2 b s h bytes go forward and as many back.
+    all-reduced in whole buckets at stages 1 and 2 as DeepSpeed does.  Between pipeline stages 2 b s h bytes go forward and as many back.  Ulysses
+    `ulysses_wire_bytes`.  Offload counts as free: how long it takes is recorded in lesson 11.  Adapters save no work here, and ZeRO's messages are
+    those of all parameters.
     """
     passes = "checkpointed step" if plan.checkpointed else "step"
     flops = flops_per_token(plan.size, plan.sequence, passes, causal=True) * plan.batch * plan.sequence
     work = flops / (plan.gpus * cluster.rate)
-    unit = BF16 * plan.micro * plan.sequence * plan.size.width
     times = plan.micro_batches * plan.layers * ALL_REDUCES[plan.checkpointed]
     inside = cluster.within if plan.tensor <= cluster.host else cluster.link
     zero = zero_wire_bytes(plan.parameters, plan.replicas, plan.stage, BF16, plan.micro_batches, whole_buckets=True)
     return {
         "work": work,
         "bubble": work * (plan.pipeline - 1) / plan.micro_batches,
-        "tensor parallelism": times * wire_bytes("all_reduce", unit, plan.tensor) / inside,
-        "pipeline": 2 * plan.micro_batches * unit / plan.tensor / cluster.link if plan.pipeline > 1 else 0.0,
+        "tensor parallelism": times * wire_bytes("all_reduce", plan.unit, plan.tensor) / inside,
+        "pipeline": 2 * plan.micro_batches * plan.unit / plan.tensor / cluster.link if plan.pipeline > 1 else 0.0,
         "ZeRO": zero / replica_bandwidth(plan, cluster),
-    }
+    } | ({"Ulysses": _ulysses_seconds(plan, cluster)} if plan.ulysses > 1 else {})
+
+
+def _ulysses_seconds(plan, cluster):
+    """Of all micro-batches: all-to-alls inside a host, or each GPU through its own card."""
+    one = ulysses_wire_bytes(plan.micro, plan.sequence, plan.size.width, plan.layers, BF16, plan.ulysses, plan.checkpointed)
+    return plan.micro_batches * one / (cluster.within if plan.ulysses <= cluster.host else cluster.link)
 
 
 def all_plans(

@@ -278,6 +278,16 @@ def test_what_lasts_through_a_step_is_drawn_below_what_comes_and_goes():
     assert axes.get_legend_handles_labels()[1] == ["parameters", "optimizer states", "gradients"]
 
 
+def test_the_highest_moment_is_marked_and_the_capacity_is_a_line_that_is_said():
+    history = History({"parameters": [10] * 30, "other": [0] * 20 + [7] + [0] * 9}, [(0, "forward"), (15, "backward")])
+    drawn = plots.memory_over_time(history, "Title", capacity=40, peak=True)
+    (axes,) = drawn.figure.axes
+    (marked,) = [line for line in axes.lines if line.get_label() == "highest moment"]
+    assert list(marked.get_ydata()) == [17] and 1 < marked.get_xdata()[0] < 2 and "17.0 bytes" in [text.get_text() for text in axes.texts]
+    (limit,) = [line for line in axes.lines if line.get_label() == "capacity, 40 bytes"]
+    assert set(limit.get_ydata()) == {40} and axes.get_ylim()[1] > 40 and drawn.sentence.endswith("back to 10 bytes, capacity 40 bytes.")
+
+
 def test_maps_with_other_cells_and_too_many_kinds_are_refused():
     with pytest.raises(ValueError, match="the same columns and rows"):
         plots.heat_maps({"a": {("1", "1"): None}, "b": {("2", "1"): None}}, "Title", "x", "y")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from helpers import models, recorded, rehearse, theory
+from helpers.plots.style import LOOK
 from helpers.theory import Cluster, Plan
 
 SMALL = models.GPTSize(vocabulary=512, context=128, width=64, layers=4, heads=4)
@@ -86,6 +87,10 @@ def test_a_pipelines_first_stage_keeps_as_many_micro_batches_as_there_are_stages
         ({"tensor": 3}, "8 GPUs cannot form replicas of 3 x 1"),
         ({"tensor": 8, "gpus": 16}, "4 heads and 4 layers cannot be shared by 8 x 1 GPUs"),
         ({"batch": 4}, "4 sequences are no whole number of micro-batches of 1 on 8 replicas"),
+        ({"trained": 0.0}, "trained is a share, above 0 and up to 1, not 0.0"),
+        ({"offload": True}, "DeepSpeed offloads the optimizer at ZeRO's stages 1 to 3, not at 0"),
+        ({"ulysses": 2, "tensor": 2}, "Ulysses with data parallelism alone: use tensor=1 and pipeline=1"),
+        ({"ulysses": 8}, "8 GPUs, 128 tokens and 4 heads cannot be shared by 8 each"),
     ],
 )
 def test_plans_that_cannot_be_say_why(changes, words):
@@ -155,9 +160,15 @@ def highest(plans):
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True, "fused": plan.fused}},
             "zero_optimization": {"stage": plan.stage, "reduce_bucket_size": plan.bucket},
         }
+        if plan.offload:
+            config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+            config["zero_force_ds_cpu_optimizer"] = False
         with Ledger() as ledger:
             model = models.build(models.GPT, plan.size, checkpointing=plan.checkpointed, config=config)
-            engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+            if plan.trained < 1:  # one matrix of each block
+                for name, parameter in model.named_parameters():
+                    parameter.requires_grad_("out.weight" in name)
+            engine, *_ = deepspeed.initialize(model=model, model_parameters=[one for one in model.parameters() if one.requires_grad], config=config)
             ledger.watch(engine)
             ids = torch.zeros((plan.micro, plan.sequence), dtype=torch.int64, device=engine.device)
             for _ in range(2):
@@ -183,3 +194,63 @@ def test_plans_of_wide_models_on_many_gpus_are_near_their_rehearsals(width):
     rehearsed = rehearse(highest, ranks=64, arguments={"plans": plans}, device="cuda")
     off = {plan.name: 100 * (max(theory.moments(plan).values()) / held - 1) for plan, held in zip(plans, rehearsed)}
     assert {name: error for name, error in off.items() if not -4 < error < 10} == {}
+
+
+@pytest.mark.ranks
+def test_offload_is_near_its_rehearsals():
+    size = models.GPTSize(vocabulary=50304, context=2048, width=4096, layers=8, heads=32)
+    ways = [(stage, *way) for stage in (1, 2, 3) for way in ((True, 1, 1), (False, 4, 2))]
+    plans = [
+        Plan(size=size, gpus=8, batch=8 * micro * times, sequence=2048, stage=stage, micro=micro, checkpointed=again, offload=True, fused=False)
+        for stage, again, micro, times in ways
+    ]
+    rehearsed = rehearse(highest, ranks=8, arguments={"plans": plans}, device="cuda")
+    off = {plan.name: 100 * (max(theory.moments(plan).values()) / held - 1) for plan, held in zip(plans, rehearsed)}
+    assert {name: error for name, error in off.items() if not -5 < error < 8} == {}
+
+
+@pytest.mark.ranks
+def test_training_a_share_is_near_its_rehearsals():
+    size = models.GPTSize(vocabulary=50304, context=1024, width=2048, layers=8, heads=16)
+    share = 8 * 2048**2 / theory.gpt_parameters(size)
+    plans = [Plan(size=size, gpus=8, batch=8, sequence=1024, stage=stage, checkpointed=True, trained=share) for stage in (1, 2, 3)]
+    rehearsed = rehearse(highest, ranks=8, arguments={"plans": plans}, device="cuda")
+    off = {plan.name: 100 * (max(theory.moments(plan).values()) / held - 1) for plan, held in zip(plans, rehearsed)}
+    assert {name: error for name, error in off.items() if not -5 < error < 15} == {}
+
+
+def test_the_recorded_offload_is_within_a_per_cent():
+    (run, _) = recorded.runs("speed", change="offload")
+    plan = recorded.plan(run)
+    assert plan.offload and max(theory.moments(plan).values()) == pytest.approx(recorded.highest(run), rel=0.01)
+
+
+def test_the_parts_of_a_moment_are_categories_of_figures_and_add_up():
+    for stage in range(4):
+        plan = small(stage=stage)
+        parts = theory.moment_parts(plan)
+        assert {name for sizes in parts.values() for name in sizes} <= set(LOOK)
+        assert {moment: sum(sizes.values()) for moment, sizes in parts.items()} == theory.moments(plan)
+    assert parts["step"]["other"] == 6 * plan.parameters / 8 and "activations" not in parts["step"]
+
+
+def test_offloaded_states_are_the_exact_formulas():
+    elements = recorded.runs("zero", size="1.5B")[0].elements
+    for stage in (1, 2, 3):
+        plan = small(stage=stage, size=models.GPT2_XL, sequence=1024, offload=True, batch=8)
+        zero = {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": True}}
+        exact = theory.offload_bytes(elements, zero, ranks=8, accumulates=False)["host"]
+        assert plan.host == pytest.approx(sum(exact.values()), rel=0.01)
+    assert small(stage=1).host == 0
+
+
+def test_ulysses_shares_the_tokens_and_not_the_states():
+    size = replace(SMALL, heads=8)
+    plain, shared = small(size=size), small(size=size, ulysses=4)
+    assert shared.replicas == plain.replicas == 8 and shared.micro_batches == 4 * plain.micro_batches
+    assert shared.layers * shared.kept + 16 * 64 * 2 < plain.layers * plain.kept / 3
+    kept = theory.ulysses_activation_bytes(size, 1, 128, 2, 4, device="cuda")
+    assert shared.activations == pytest.approx(kept + 8 * 32 * size.vocabulary, rel=0.02)
+    seconds = theory.plan_seconds(shared, CLUSTER)
+    sent = theory.ulysses_wire_bytes(1, 128, 64, 4, 2, 4)
+    assert seconds["Ulysses"] == pytest.approx(16 * sent / CLUSTER.inside) and "Ulysses" not in theory.plan_seconds(plain, CLUSTER)
