@@ -34,8 +34,8 @@ def _axes(seed):
 
 
 def _coordinated(function, seed):
-    found = {}
-    for axes in _axes(seed):
+    found, (here, *others) = {}, _axes(seed)
+    for axes in (*others, here):
         given = dict(axes)
         for rank in range(prod(axes.values())):
             found[f"coordinates({rank}, {axes})"] = function(rank, given)
@@ -56,6 +56,8 @@ def _wrong_place(kind):
                 found[name] = rank // later
             elif kind == "no quotient":
                 found[name] = rank % axes[name]
+            elif kind == "swapped":
+                found[name], rank = divmod(rank, axes[name])
             elif kind == "later remainder":
                 found[name] = rank % later if later > 1 else rank % axes[name]
             else:
@@ -75,6 +77,7 @@ coordinates = Build(
         "one step along an axis is as many ranks as all later axes have together": _wrong_place("no quotient"),
         "divide by the product of the *later* axes' sizes, not by the axis' own": _wrong_place("own size"),
         "divide by the product of the later axes' sizes, `//`; what remains, `%`, belongs to those": _wrong_place("later remainder"),
+        "`divmod` gives the quotient first: the remainder is the coordinate, and the quotient goes on": _wrong_place("swapped"),
         "return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes": _wrong_place("tuple"),
     },
     praise="a rank is a number whose digits are its coordinates, and each axis is the base of one",
@@ -234,14 +237,20 @@ def _norm(kind):
         import deepspeed.comm as comm
         import torch
 
-        once = place["model"] == 0 or kind == "replicated on all"
+        once = place["model"] == 0 or kind in ("replicated on all", "all of all")
         total = sum(tensor.square().sum() for tensor in sharded) + once * sum(tensor.square().sum() for tensor in replicated)
         if kind == "sharded once":
             total = total if place["model"] == 0 else 0 * total
         if kind == "no replicated":
             total = sum(tensor.square().sum() for tensor in sharded)
         total = total.sqrt() if kind == "sum of norms" else total.clone()
-        names = {"model only": ["model"], "pipe only": ["pipe"], "own": [], "data too": ["pipe", "model", "data"]}.get(kind, ["pipe", "model"])
+        names = {
+            "model only": ["model"],
+            "pipe only": ["pipe"],
+            "own": [],
+            "data too": ["pipe", "model", "data"],
+            "all of all": ["pipe", "model", "data"],
+        }.get(kind, ["pipe", "model"])
         for name in names:
             comm.all_reduce(total, group=groups[name])
         if kind == "maximum":
@@ -262,6 +271,9 @@ global_norm = Build(
         'tensor-parallel ranks have other shards: sum over "model" too': _norm("pipe only"),
         'that is the norm of this rank\'s part: add up the *squares* over "model" and "pipe"': _norm("own"),
         'replicas hold the same gradients (they are reduced already): do not sum over "data"': _norm("data too"),
+        "replicas, and what is replicated on tensor-parallel ranks, count once: that sum over all ranks counts them several times": _norm(
+            "all of all"
+        ),
         "squares add up, norms do not: take the root at the end": _norm("sum of norms"),
         "that is the square of the norm": _norm("no root"),
     },
