@@ -347,6 +347,8 @@ def _balance(times="E", first=True, share="choices", squared=False, mean=True):
         counted = F.one_hot(expert[:, 0] if first else expert, experts).float()
         chosen = counted.mean(0) if first else counted.sum(1).mean(0)
         likely = probabilities.mean(0) if mean else probabilities.sum(0)
+        if share == "of all choices":
+            chosen = chosen / expert.shape[1]
         if squared:
             chosen = likely
         if share == "chosen only":
@@ -365,6 +367,7 @@ balance_loss = Build(
         "multiply by the number of experts, so that an even load gives 1 for any E": _balance(times="1"),
         "multiply by the number of experts; a mean over them divides by it": _balance(times="mean"),
         "count first choices alone, as GShard and DeepSpeed's top-2 do": _balance(first=False),
+        "count first choices alone, not all k of a token": _balance(first=False, share="of all choices"),
         "one of the two is the share of tokens that chose the expert, which has no gradient": _balance(squared=True),
         "without the counts, the sum is the same for every router": _balance(share="chosen only"),
         "the second is the mean probability, over tokens, not the sum": _balance(mean=False),

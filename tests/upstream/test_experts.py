@@ -4,6 +4,7 @@ A test passes while it is so.  One that fails is good news: the words of the les
 """
 
 import contextlib
+import dataclasses
 import io
 
 import pytest
@@ -75,3 +76,24 @@ def automatic():
 def test_auto_ep_takes_the_registry_of_transformers_for_a_dict():
     with pytest.raises(RankError, match="_CanRecordRegistry.get"):
         launch(automatic, ranks=2, device="cpu")
+
+
+def test_grouped_products_take_the_fused_activation_on_the_cpu_and_a_loop_over_experts_does_not(monkeypatch):
+    """With Triton, which is there where a GPU is, the fused one raises on the CPU's tensors."""
+    import torch
+    from deepspeed.moe import ep_experts
+
+    plain, taken = ep_experts.EXPERT_ACTIVATIONS["swiglu"], []
+
+    def fused(gate, *rest):
+        taken.append((grouped, gate.device.type))
+        return plain.fn(gate, *rest)
+
+    monkeypatch.setitem(ep_experts.EXPERT_ACTIVATIONS, "swiglu", dataclasses.replace(plain, fused_fn=fused))
+    for grouped in (True, False):
+        experts = ep_experts.GroupedExperts(16, 16, 2, use_grouped_mm=grouped)
+        for weight in experts.parameters():
+            torch.nn.init.normal_(weight)
+        answers = experts(torch.ones(4, 16), torch.tensor([3, 1]))
+        assert answers.shape == (4, 16)
+    assert taken == [(True, "cpu")], GONE.format("use_grouped_mm of AutoEP")
