@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from helpers import launch
 from helpers.exercises import lesson_fsdp
+from helpers.exercises.in_ranks import try_out
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
@@ -48,22 +50,46 @@ def wrapping(slip):
     return wrap
 
 
-@pytest.mark.parametrize(
-    ("name", "mine", "words"),
-    [
-        ("gather_rows", gathering("no room"), "N times the elements of `mine`"),
-        ("gather_rows", gathering("not cut"), "rows of zeros at the end of a parameter: cut them off"),
-        ("reduce_rows", reduce_without_padding, "what is sent is flat, N times as long as `mine`"),
-        ("wrap", wrapping("root first"), "for the blocks first, and for the model last"),
-        ("wrap", wrapping("the table alone"), "the token table is the head's matrix too"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_slip_is_answered_with_what_to_do(name, mine, words):
-    found = getattr(lesson_fsdp, name).verdict(mine, solutions()[f"fsdp-{name}"])
-    assert found.startswith("not yet: rank ") and words in found
+SLIPS = [
+    ("gather_rows", gathering("no room"), "N times the elements of `mine`"),
+    ("gather_rows", gathering("not cut"), "rows of zeros at the end of a parameter: cut them off"),
+    ("reduce_rows", reduce_without_padding, "what is sent is flat, N times as long as `mine`"),
+    ("wrap", wrapping("root first"), "for the blocks first, and for the model last"),
+    ("wrap", wrapping("the table alone"), "the token table is the head's matrix too"),
+]
+OTHER_WAYS = [("gather_rows", gathering("none")), ("wrap", wrapping("blocks first"))]
 
 
-@pytest.mark.parametrize(("name", "mine"), [("gather_rows", gathering("none")), ("wrap", wrapping("blocks first"))])
-def test_another_right_way_is_accepted(name, mine):
-    assert getattr(lesson_fsdp, name).verdict(mine, solutions()[f"fsdp-{name}"]).startswith("correct in 2 and 4 ranks")
+def tried(slips, others, seed):
+    """In a rank: what each slip raises, and what a trial finds with the course's function and with another right one."""
+    import deepspeed
+
+    deepspeed.init_distributed()
+    raised = []
+    for trial, function in slips:
+        try:
+            trial(function, seed)
+            raised.append("nothing")
+        except Exception as error:
+            raised.append(str(error))
+    return raised, [try_out(*other, seed) for other in others]
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """All in one job of two ranks: as checks of their own they would take twice the processor time."""
+    course = {name: solution for name, solution in solutions().items() if name.startswith("fsdp-")}
+    slips = [(getattr(lesson_fsdp, name).trial, function) for name, function, _ in SLIPS]
+    others = [(getattr(lesson_fsdp, name).trial, function, course[f"fsdp-{name}"]) for name, function in OTHER_WAYS]
+    return launch(tried, ranks=2, arguments={"slips": slips, "others": others, "seed": 5}, device="cpu")
+
+
+@pytest.mark.parametrize("index", range(len(SLIPS)), ids=[words for _, _, words in SLIPS])
+def test_a_slip_is_answered_with_what_to_do(reports, index):
+    assert all(SLIPS[index][2] in raised[index] for raised, _ in reports)
+
+
+@pytest.mark.parametrize("index", range(len(OTHER_WAYS)), ids=[name for name, _ in OTHER_WAYS])
+def test_another_right_way_is_accepted(reports, index):
+    found = [ways[index] for _, ways in reports]
+    assert not getattr(lesson_fsdp, OTHER_WAYS[index][0]).wrong(found) and found[0][0]
