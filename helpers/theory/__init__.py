@@ -82,7 +82,7 @@ from helpers.theory.pipeline import (
     pipeline_wire_bytes,
     zero_bubble_fraction,
 )
-from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moment_parts, moments, needed_bytes, plan_seconds
+from helpers.theory.planner import OUTSIDE, Plan, all_plans, cheapest, moment_parts, moments, needed_bytes, plan_latency, plan_messages, plan_seconds
 from helpers.theory.plans import Cluster, ZeroPlan, zero_3_passes
 from helpers.theory.roofline import (
     MachineConstants,
@@ -205,6 +205,8 @@ __all__ = [
     "pipeline_seconds",
     "pipeline_stage_parameters",
     "pipeline_wire_bytes",
+    "plan_latency",
+    "plan_messages",
     "plan_seconds",
     "quantised_bytes",
     "repeated_block_bytes",

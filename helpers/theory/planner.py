@@ -1,8 +1,8 @@
 """A planner: of many ways to train a GPT on a cluster, which fit, and which of these takes the least time.
 
-Coarse on purpose: parameters divide evenly, work runs at one rate, messages cost bytes over a bandwidth (no latency, which on many GPUs costs ZeRO-3
-most: `step_time.messages` counts them), and the optimizer's step takes no time, so that thousands of plans can be tried in a second.  `model_states`
-and `step_time` have the exact formulas, for one plan; a rehearsal has everything but the numbers.
+Coarse on purpose: parameters divide evenly, work runs at one rate, messages cost bytes over a bandwidth (latency stands apart, in `plan_latency`),
+and the optimizer's step takes no time, so that thousands of plans can be tried in a second.  `model_states` and `step_time` have the exact formulas,
+for one plan; a rehearsal has everything but the numbers.
 
 In bf16 with Adam as DeepSpeed 0.19 does it.  Tensor parallelism comes with sequence parallelism, unless a plan says otherwise (Korthikanti et al.,
 arXiv 2205.05198, section 4.2.2), pipelines run 1F1B (Narayanan et al., arXiv 2104.04473, section 2.2) and take ZeRO's stages 0 and 1.
@@ -15,13 +15,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from helpers.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.theory.communication import collective_seconds, wire_bytes, zero_wire_bytes
 from helpers.theory.layers import Size, block_parameters, embedding_parameters, head_activation_bytes, repeated_block_bytes
 from helpers.theory.long_sequences import ulysses_wire_bytes
 from helpers.theory.model_states import ideal_bytes
 from helpers.theory.plans import BF16, Cluster
+from helpers.theory.step_time import messages
 from helpers.theory.tensor_parallel import sequence_parallel_block_activation_bytes, tensor_parallel_block_activation_bytes
 from helpers.theory.throughput import flops_per_token
+from helpers.theory.zero_config import ZeroConfig
 
 OUTSIDE = 2.27e9  # bytes of a GPU that are not for tensors (context, kernels, NCCL), as on two H200: recorded/zero-2-NVIDIA-H200.json
 AT_ONCE = 1_000_000_000  # elements: DeepSpeed's `stage3_max_live_parameters` and `sub_group_size`
@@ -298,6 +300,41 @@ def _ulysses_seconds(plan, cluster):
     """Of all micro-batches: all-to-alls inside a host, or each GPU through its own card."""
     one = ulysses_wire_bytes(plan.micro, plan.sequence, plan.size.width, plan.layers, BF16, plan.ulysses, plan.checkpointed)
     return plan.micro_batches * one / (cluster.within if plan.ulysses <= cluster.host else cluster.link)
+
+
+def plan_messages(plan: Plan) -> list[tuple[str, str, int, int]]:
+    """Messages of one GPU in a step: [(part as in `plan_seconds`, collective, their number, GPUs that take part in each)].
+
+    Tensor parallelism has 4 all-reduces for each of its layers and micro-batches, 6 if blocks are checkpointed; with sequence parallelism each is a
+    reduce-scatter and an all-gather, which take as many turns together.  ZeRO's are `step_time.messages`.  A pipeline stage sends each micro-batch
+    on and its gradient back.
+
+    Raises:
+        ValueError: for a plan with Ulysses, whose all-to-alls are not counted.
+    """
+    if plan.ulysses > 1:
+        raise ValueError("plan_messages does not count the all-to-alls of Ulysses: use ulysses=1")
+    found = []
+    if plan.tensor > 1:
+        found.append(("tensor parallelism", "all_reduce", plan.micro_batches * plan.layers * ALL_REDUCES[plan.checkpointed], plan.tensor))
+    if plan.pipeline > 1:
+        found.append(("pipeline", "send", 2 * plan.micro_batches, 2))
+    zero = ZeroConfig(stage=plan.stage, reduce_bucket_size=plan.bucket)
+    sent = messages(plan.parameters, plan.layers, zero, plan.replicas, plan.micro_batches)
+    return found + [("ZeRO", collective, number, plan.replicas) for _, collective, _, number in sent]
+
+
+def plan_latency(plan: Plan, latency: float) -> dict[str, float]:
+    """Seconds that a plan's messages wait in a step beside what their bytes take, nothing hidden: {part: seconds}, parts without messages left out.
+
+    `collective_seconds` without bytes: in a ring of n GPUs a reduce-scatter or an all-gather takes n - 1 turns, an all-reduce 2 (n - 1), a send 1.
+    All plans by the same account: each turn waits `latency` seconds, inside a host as between hosts.  A switch or a tree takes fewer turns, so on
+    many GPUs it is an upper limit.
+    """
+    waits: dict[str, float] = {}
+    for part, collective, number, ranks in plan_messages(plan):
+        waits[part] = waits.get(part, 0.0) + number * collective_seconds(collective, 0, ranks, latency, 1.0)
+    return waits
 
 
 def all_plans(

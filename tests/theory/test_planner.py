@@ -144,6 +144,39 @@ def test_messages_inside_a_host_go_over_its_own_links():
     assert seconds[1]["ZeRO"] * 2 * CLUSTER.link == pytest.approx(theory.zero_wire_bytes(across.parameters, 16, 0))
 
 
+def test_latency_is_that_of_the_turns_of_every_message():
+    """By hand: t = 4 on 2 replicas, 16 micro-batches of 4 layers with 4 all-reduces, and gradients in one bucket."""
+    plan = small(tensor=4, stage=1)
+    assert theory.plan_messages(plan) == [
+        ("tensor parallelism", "all_reduce", 16 * 4 * 4, 4),
+        ("ZeRO", "all_reduce", 1, 2),
+        ("ZeRO", "all_gather", 1, 2),
+    ]
+    assert theory.plan_latency(plan, 1e-3) == pytest.approx({"tensor parallelism": 256 * 6e-3, "ZeRO": 2e-3 + 1e-3})
+    again = theory.plan_latency(replace(plan, checkpointed=True), 1e-3)
+    assert again["tensor parallelism"] == pytest.approx(1.5 * 256 * 6e-3)
+
+
+def test_latency_of_stage_3_is_that_of_its_gathers_and_its_buckets_round_all_ranks():
+    plan = small(stage=3)
+    number = 4 * (2 * (6 * 4 + 4) + 1)
+    assert sum(count for *_, count, _ in theory.plan_messages(plan)) == number
+    assert theory.plan_latency(plan, 1e-3) == pytest.approx({"ZeRO": number * 7e-3})
+
+
+def test_a_pipeline_waits_for_a_send_each_way_and_its_groups_send_their_own_layers():
+    staged = theory.plan_latency(small(pipeline=4), 1e-3)
+    assert staged == pytest.approx({"pipeline": 2 * 16 * 1e-3, "ZeRO": 2e-3})
+    both = theory.plan_messages(small(pipeline=2, tensor=4))
+    assert both == [("tensor parallelism", "all_reduce", 32 * 2 * 4, 4), ("pipeline", "send", 64, 2)]
+
+
+def test_one_gpu_waits_for_nobody_and_ulysses_is_refused():
+    assert theory.plan_latency(small(gpus=1), 1e-3) == {}
+    with pytest.raises(ValueError, match="does not count the all-to-alls of Ulysses: use ulysses=1"):
+        theory.plan_messages(small(ulysses=2))
+
+
 def highest(plans):
     """In a rehearsed rank: the most bytes of tensors in the second step of each plan."""
     import deepspeed
