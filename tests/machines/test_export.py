@@ -92,7 +92,9 @@ def test_the_files_for_deepspeed_and_slurm(tmp_path):
 def port_of_job(line, number):
     """What the line of the job file makes of a job's number, in bash."""
     command = ["bash", "-c", f"scontrol() {{ echo a1; }}; {line}; echo $MASTER_PORT"]
-    said = subprocess.run(command, env={**operating_system.environ, "SLURM_JOB_ID": str(number)}, capture_output=True, text=True, check=True, timeout=10)
+    said = subprocess.run(
+        command, env={**operating_system.environ, "SLURM_JOB_ID": str(number)}, capture_output=True, text=True, check=True, timeout=10
+    )
     return int(said.stdout)
 
 
