@@ -217,7 +217,7 @@ safe_tag = Exercise(
         {"saved": {"after-2": _files(0, 1), "after-4": _files(0, 1)}, "ranks": 2},
         {"saved": {"after-2": _files(0, 1), "after-4": _files(0)}, "ranks": 2},
         {"saved": {"a": _files(0, 1), "b": _files(0, 1, model=False), "c": _files(0)}, "ranks": 2},
-        {"saved": {"after-8": _files(0, 1), "after-10": _files(1, 0), "after-12": _files(0)}, "ranks": 2},
+        {"saved": {"after-4": _files(0, 1), "after-8": _files(0, 1), "after-10": _files(1, 0), "after-12": _files(0)}, "ranks": 2},
         {"saved": {"a": _files(0, 1, 2), "b": [*_files(0, 1), "notes.txt"], "c": _files(2)}, "ranks": 3},
     ),
     mistakes={
