@@ -50,11 +50,13 @@ SBATCH = """#!/bin/bash
 {options}#SBATCH --time={time}
 #SBATCH --output=job-%j.txt
 # The port follows from the job's number, so that two jobs on one node do not meet.
-export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE={slots} LOCAL_SIZE={slots}
 {exports}
 # A rank that fails ends the job: else the others wait for it until a timeout.  srun must be told the cores of a task once more.
-srun --kill-on-bad-exit=1 --cpus-per-task={cpus} bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python -u {script}'
+srun --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
+    bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python -u {script}'
 """
 
 

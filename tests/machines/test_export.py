@@ -77,7 +77,7 @@ def test_the_files_for_deepspeed_and_slurm(tmp_path):
     for key, value in wanted.items():
         assert f"#SBATCH --{key}={value}\n" in batch
     assert "partition" not in batch and " NCCL_SOCKET_IFNAME=ib0\n" in batch
-    assert "\nsrun --kill-on-bad-exit=1 --cpus-per-task=6 bash -c" in batch and "29500" not in batch
+    assert "\nsrun --kill-on-bad-exit=1 --cpus-per-task=6 \\\n    bash -c" in batch and "29500" not in batch
     (line,) = [line for line in batch.splitlines() if "MASTER_PORT=" in line]
     ports = [port_of_job(line, job) for job in (7, 8, 123_456)]
     assert len(set(ports)) == 3 and all(1024 < port < 32_768 for port in ports)  # below those that Linux gives to connections
