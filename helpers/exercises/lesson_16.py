@@ -1,4 +1,4 @@
-"""Answers of lesson 16: what crosses the cable between machines, a restart on the ranks that are left, and how often to save."""
+"""Answers of lesson 16: what crosses the cable, a restart on the ranks that are left, the checkpoint that is complete, and how often to save."""
 
 import math
 import random
@@ -7,7 +7,7 @@ from helpers import theory
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 
-__all__ = ["cable_bytes", "guess", "restart", "save_interval"]
+__all__ = ["cable_bytes", "guess", "restart", "safe_tag", "save_interval"]
 
 
 def _random(seed):
@@ -194,6 +194,46 @@ restart = Build(
         "each rank accumulates its own part of the batch, not all of it": _mistaken("of the batch"),
     },
     praise="the same batch on other ranks, so that learning goes on as it was",
+)
+
+
+def _files(*ranks, model=True):
+    """Names in a tag's folder, with the files of these ranks."""
+    return ["mp_rank_00_model_states.pt"] * model + [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in ranks]
+
+
+def _complete(names, ranks):
+    return set(_files(*range(ranks))) <= set(names)
+
+
+def _last(saved, good):
+    """The newest tag whose names are good; "" if there is none."""
+    return next((tag for tag, names in reversed(saved.items()) if good(names)), "")
+
+
+safe_tag = Exercise(
+    reference=lambda saved, ranks: _last(saved, lambda names: _complete(names, ranks)),
+    cases=(
+        {"saved": {"after-2": _files(0, 1), "after-4": _files(0, 1)}, "ranks": 2},
+        {"saved": {"after-2": _files(0, 1), "after-4": _files(0)}, "ranks": 2},
+        {"saved": {"a": _files(0, 1), "b": _files(0, 1, model=False), "c": _files(0)}, "ranks": 2},
+        {"saved": {"after-4": _files(0, 1), "after-8": _files(0, 1), "after-10": _files(1, 0), "after-12": _files(0)}, "ranks": 2},
+        {"saved": {"a": _files(0, 1, 2), "b": [*_files(0, 1), "notes.txt"], "c": _files(2)}, "ranks": 3},
+    ),
+    mistakes={
+        "that is the tag in `latest`, or the last one: look whether each rank's file is there": lambda saved, ranks: list(saved)[-1],
+        "that one is complete, but not the newest: look from the end, so that little work is lost": (
+            lambda saved, ranks: next((tag for tag, names in saved.items() if _complete(names, ranks)), "")
+        ),
+        "the weights count too: mp_rank_00_model_states.pt": lambda saved, ranks: _last(
+            saved, lambda names: set(_files(*range(ranks))[1:]) <= set(names)
+        ),
+        "as texts, after-8 comes behind after-10: keep to the order of `saved`": (
+            lambda saved, ranks: max((tag for tag, names in saved.items() if _complete(names, ranks)), default="")
+        ),
+        "the number of files does not say whose they are: there may be others": lambda saved, ranks: _last(saved, lambda names: len(names) > ranks),
+    },
+    praise="what is complete, of that the newest",
 )
 
 

@@ -46,12 +46,17 @@ SBATCH = """#!/bin/bash
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node={slots}
+#SBATCH --cpus-per-task={cpus}
 {options}#SBATCH --time={time}
 #SBATCH --output=job-%j.txt
-export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT={port}
+# The port follows from the job's number, so that two jobs on one node do not meet.
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE={slots} LOCAL_SIZE={slots}
 {exports}
-srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python -u {script}'
+# A rank that fails ends the job: else the others wait for it until a timeout.  srun must be told the cores of a task once more.
+srun --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
+    bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python -u {script}'
 """
 
 
@@ -62,6 +67,7 @@ def export(
     *,
     hosts=("node0", "node1"),
     slots=2,
+    cpus=1,
     interface=None,
     gpus=True,
     time="00:10:00",
@@ -80,10 +86,11 @@ def export(
         arguments: keyword arguments of the function, plain data.
         hosts: names of the machines.
         slots: ranks on each.
+        cpus: processor cores that Slurm gives a rank; what loads data needs some too.
         interface: the network card that ranks talk through, as "eth0"; by default gloo and NCCL choose, and gloo often chooses wrongly.
         gpus: whether a rank has a GPU; without, DeepSpeed is told to use the CPU.
         time, account, partition: of the Slurm job.
-        port: at which rank 0 is found.
+        port: at which rank 0 is found under `run.sh`; a Slurm job takes one from its number.
 
     Returns:
         The script's `Path`.  Beside it lie `hostfile`, `run.sh`, `job.sbatch` and `.deepspeed_env`.
@@ -97,13 +104,15 @@ def export(
         raise ValueError(f"hosts must be different names of machines, not {hosts!r}")
     if not isinstance(slots, int) or slots < 1:
         raise ValueError(f"slots must be a positive number of ranks per machine, not {slots!r}")
+    if not isinstance(cpus, int) or cpus < 1:
+        raise ValueError(f"cpus must be a positive number of processor cores per rank, not {cpus!r}")
     found = Script(function)
     for line in ("import os", "import deepspeed", "import torch", "from deepspeed.accelerator import get_accelerator"):
         if line not in found.imports:
             found.imports.append(line)
     given = ", ".join(f"{key}={found.literal(key, value)}" for key, value in (arguments or {}).items())
     fill = {"written": WRITTEN, "name": function.__name__, "arguments": given, "first": hosts[0], "port": port, "nodes": len(hosts)}
-    fill |= {"script": f"{function.__name__}.py", "slots": slots, "time": time}
+    fill |= {"script": f"{function.__name__}.py", "slots": slots, "cpus": cpus, "time": time}
     fill |= {"imports": "\n".join(sorted(set(found.imports), key=lambda line: (line.startswith("from"), line))), "parts": together(found.parts)}
     variables = {"OMP_NUM_THREADS": "1"} | (dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface) if interface else {})
     variables |= {} if gpus else {"DS_ACCELERATOR": "cpu"}

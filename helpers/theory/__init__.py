@@ -23,7 +23,7 @@ from helpers.theory.communication import (
 )
 from helpers.theory.construction import construction_peak_bytes, largest_built_in_parts
 from helpers.theory.experts import all_to_all_bytes, expert_capacity, expert_parallel_bytes, expert_parallel_wire_bytes
-from helpers.theory.failures import daly_interval, hours_between_failures, lost_share, young_interval
+from helpers.theory.failures import daly_interval, hours_between_failures, lost_share, spares_missing_share, young_interval
 from helpers.theory.fine_tuning import (
     disk_bytes,
     fine_tuning_bytes,
@@ -226,6 +226,7 @@ __all__ = [
     "tensor_parallel_cluster_seconds",
     "tensor_parallel_parameters",
     "tensor_parallel_wire_bytes",
+    "spares_missing_share",
     "tensor_pipeline_held_bytes",
     "training_flops",
     "ulysses_activation_bytes",

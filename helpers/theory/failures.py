@@ -65,3 +65,19 @@ def lost_share(interval: float, save: float, restart: float, between_failures: f
         raise ValueError(f"save and restart must not be negative, not {save!r} and {restart!r}")
     mean = between_failures
     return 1 - interval / (mean * math.exp(restart / mean) * math.expm1((interval + save) / mean))
+
+
+def spares_missing_share(mean_down: float, spares: int) -> float:
+    """The part of the time in which more units are down than there are spares, if failures come independently (Poisson): P(X > spares).
+
+    The number under repair is Poisson-distributed whatever the repairs' lengths are, with the mean failures per day x days of a repair (Palm's
+    theorem; Feller, An Introduction to Probability Theory, volume 1, section VI.5, has the distribution).
+
+    Args:
+        mean_down: units that are under repair on average.
+        spares: whole number, 0 or more.
+    """
+    _positive(mean_down=mean_down)
+    if spares < 0:
+        raise ValueError(f"spares must not be negative, not {spares!r}")
+    return 1 - sum(math.exp(-mean_down) * mean_down**down / math.factorial(down) for down in range(spares + 1))

@@ -43,6 +43,13 @@ def test_every_wrong_formula_of_the_interval_is_told():
         assert words in exercise.verdict(lambda save, unit_hours, units, wrong=wrong: wrong(save, unit_hours, units)), words
 
 
+def test_every_wrong_choice_of_a_checkpoint_is_told():
+    exercise = lesson_16.safe_tag
+    assert exercise.verdict(exercise.reference).startswith("correct for 5 cases")
+    for words, wrong in exercise.mistakes.items():
+        assert words in exercise.verdict(lambda saved, ranks, wrong=wrong: wrong(saved, ranks)), words
+
+
 @pytest.mark.parametrize("trial, words", [("_cable_bytes", "return a list with a number for each machine"), ("_restart", "return a dict with ")])
 def test_what_is_something_else_is_told_what_to_return(trial, words, monkeypatch):
     monkeypatch.setattr(lesson_16, "_random", lambda seed: __import__("random").Random(seed))

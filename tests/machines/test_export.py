@@ -68,21 +68,39 @@ def test_what_is_copied_of_the_course_imports_nothing_that_is_not(tmp_path):
 
 
 def test_the_files_for_deepspeed_and_slurm(tmp_path):
-    export(twice, tmp_path, {"x": 4}, hosts=["a1", "a2", "a3"], slots=4, interface="ib0", account="physics", time="01:00:00")
+    export(twice, tmp_path, {"x": 4}, hosts=["a1", "a2", "a3"], slots=4, cpus=6, interface="ib0", account="physics", time="01:00:00")
     assert (tmp_path / "hostfile").read_text() == "a1 slots=4\na2 slots=4\na3 slots=4\n"
     lines = (tmp_path / ".deepspeed_env").read_text().splitlines()
     assert lines == ["OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=ib0"]
     batch = (tmp_path / "job.sbatch").read_text()
-    wanted = {"nodes": 3, "ntasks-per-node": 4, "account": "physics", "gpus-per-node": 4, "time": "01:00:00"}
+    wanted = {"nodes": 3, "ntasks-per-node": 4, "account": "physics", "gpus-per-node": 4, "cpus-per-task": 6, "time": "01:00:00"}
     for key, value in wanted.items():
         assert f"#SBATCH --{key}={value}\n" in batch
     assert "partition" not in batch and " NCCL_SOCKET_IFNAME=ib0\n" in batch
+    assert "\nsrun --kill-on-bad-exit=1 --cpus-per-task=6 \\\n    bash -c" in batch and "29500" not in batch
+    (line,) = [line for line in batch.splitlines() if "MASTER_PORT=" in line]
+    ports = [port_of_job(line, job) for job in (7, 8, 123_456)]
+    assert len(set(ports)) == 3 and all(1024 < port < 32_768 for port in ports)  # below those that Linux gives to connections
     for file in ("run.sh", "job.sbatch"):
         subprocess.run(["bash", "-n", str(tmp_path / file)], check=True, timeout=10)
     assert operating_system.access(tmp_path / "run.sh", operating_system.X_OK)
     assert "deepspeed --hostfile hostfile --master_addr a1 --master_port 29500 twice.py\n" in (tmp_path / "run.sh").read_text()
     export(twice, tmp_path, {"x": 5})  # what an earlier export wrote is replaced
     assert "twice(x=5)" in (tmp_path / "twice.py").read_text()
+
+
+def port_of_job(line, number):
+    """What the line of the job file makes of a job's number, in bash."""
+    command = ["bash", "-c", f"scontrol() {{ echo a1; }}; {line}; echo $MASTER_PORT"]
+    said = subprocess.run(
+        command, env={**operating_system.environ, "SLURM_JOB_ID": str(number)}, capture_output=True, text=True, check=True, timeout=10
+    )
+    return int(said.stdout)
+
+
+def test_a_rank_without_a_core_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="cpus must be a positive number of processor cores per rank, not 0"):
+        export(twice, tmp_path, {"x": 4}, cpus=0)
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):

@@ -1,5 +1,6 @@
 """How often a job fails and should save, held against published runs, a simulation and the best interval itself."""
 
+import math
 import random
 
 import pytest
@@ -40,6 +41,20 @@ def test_what_is_lost_is_what_a_simulation_loses(interval, save, restart, mean):
 
 def test_to_first_order_it_is_saving_and_half_an_interval_and_the_restart_of_each_failure():
     assert theory.lost_share(1, 0.01, 0.1, 1000) == pytest.approx(0.01 + (0.5 + 0.1) / 1000, rel=0.02)
+
+
+def test_spares_are_missing_as_often_as_dice_say():
+    assert theory.spares_missing_share(2, 0) == pytest.approx(1 - math.exp(-2))
+    dice, clock, ends, short, days = random.Random(0), 0.0, [], 0, 20_000
+    for day in range(days):  # half of a unit fails a day, each repair takes four: two are down on average
+        while clock < day:
+            clock += dice.expovariate(0.5)
+            ends.append((clock, clock + 4))
+        ends = [(start, end) for start, end in ends if end > day]
+        short += sum(start <= day for start, end in ends) > 3
+    assert short / days == pytest.approx(theory.spares_missing_share(2, 3), abs=0.01)
+    with pytest.raises(ValueError, match="spares must not be negative"):
+        theory.spares_missing_share(1, -1)
 
 
 def test_numbers_that_mean_nothing_are_refused():
