@@ -327,11 +327,11 @@ rows_held = Exercise(
         {"rows": 64, "ranks": 4, "rank": 2},
     ),
     mistakes={
-        "so many there would be if they divided equally, rounded down; the last rank has the fewest": lambda rows, ranks, rank: rows // ranks,
-        "so many every rank has room for; the last ones have fewer of their own, or none": lambda rows, ranks, rank: -(-rows // ranks),
         "the first ranks take as many as fit, so the remainder is missing at the end, not spread": lambda rows, ranks, rank: (
             rows // ranks + (rank < rows % ranks)
         ),
+        "so many there would be if they divided equally, rounded down; the last rank has the fewest": lambda rows, ranks, rank: rows // ranks,
+        "so many every rank has room for; the last ones have fewer of their own, or none": lambda rows, ranks, rank: -(-rows // ranks),
         "a rank cannot have less than no row": lambda rows, ranks, rank: min(-(-rows // ranks), rows - rank * -(-rows // ranks)),
     },
     praise="as torch.chunk cuts: full parts first, what is left in the last one, and none after it",

@@ -1,6 +1,7 @@
 """The checks of formulas say what is wrong, in words, for the answers that people really give."""
 
 import pytest
+from helpers.exercises.comparing import kind
 from helpers.exercises.engine import Exercise
 from tests.exercises.course import of_kind, solutions
 
@@ -50,14 +51,20 @@ def sometimes(**case):
         (sometimes, "returns nothing for "),
         (lambda **case: 1 / 0, "raised ZeroDivisionError"),
         (lambda: 1, "your function takes (), the check calls it with ("),
-        (lambda **case: "many", "where a number is asked for"),
-        (lambda **case: -1, "is right"),
         (16, "needs your function itself"),
     ],
 )
 def test_other_wrong_answers_raise_nothing(name, answer, words):
     verdict = ALL[name].verdict(answer)
     assert verdict.startswith(("not yet", "not written yet")) and words in verdict
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_answer_of_another_kind_and_another_value_are_told_apart(name):
+    right = ALL[name].reference(**ALL[name].cases[0])
+    wrong, of_another_kind = ("nothing", -1) if isinstance(right, str) else (-1, "many")
+    assert f"where a {kind(right)} is asked for" in ALL[name].verdict(lambda **case: of_another_kind)
+    assert " is right" in ALL[name].verdict(lambda **case: wrong)
 
 
 def test_a_renamed_parameter_is_said_in_words():
