@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,9 +23,22 @@ def gpu_count():
     if not any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")):
         return 0
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import_whole("torch")
     import torch
 
     return torch.cuda.device_count()
+
+
+def import_whole(name):
+    """Import a module in a thread, which an interrupt of the main thread cannot stop halfway: Python would take the half for the whole ever after."""
+
+    def load():
+        with suppress(Exception):  # who imports it next meets the error, too
+            importlib.import_module(name)
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    thread.join()
 
 
 def choose_device(device, ranks):

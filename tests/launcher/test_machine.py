@@ -1,6 +1,7 @@
 """Free memory and OOM kills as containers and services see them, read from trees made here."""
 
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -96,3 +97,22 @@ def test_kills_are_counted_in_the_own_group_and_else_on_the_machine(tree, files)
 def test_only_a_sigkill_is_blamed_on_memory(number, blamed):
     message = str(failure([Outcome(0, status=-number, ended_at=1.0)], out_of_memory=True))
     assert ("ran out of memory" in message) == blamed
+
+
+def test_an_interrupt_leaves_no_module_half_imported(tmp_path, monkeypatch):
+    """As torch was, whose import took the seconds of a first launch on a machine with GPUs."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(1)\nwhole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    interrupt = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        machine.import_whole("slow_to_import")
+    interrupt.join()
+    import slow_to_import
+
+    assert slow_to_import.whole
+
+
+def test_a_module_that_fails_is_left_to_who_imports_it(capsys):
+    machine.import_whole("no_such_module_of_this_name")
+    assert capsys.readouterr() == ("", "")
