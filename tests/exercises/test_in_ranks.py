@@ -161,8 +161,10 @@ def test_every_known_mistake_of_a_build_is_found_and_answered_with_its_own_words
         tried = build.tried([solution, *build.mistakes.values()], ranks, seed=random.randrange(2**31))
         expected, tried = [values[0] for values in tried], [values[1:] for values in tried]
         for words, got in zip(build.mistakes, zip(*tried)):
+            if words not in unanswered:
+                continue
             assert None not in got, f"this mistake fails instead of being answered: {words}"
-            if words in unanswered and build.wrong(list(zip(expected, got))):
+            if build.wrong(list(zip(expected, got))):
                 assert build.thought(got, tried) == words
                 del unanswered[words]
     assert not unanswered
