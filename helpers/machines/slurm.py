@@ -7,19 +7,15 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
-from contextlib import ExitStack
 from pathlib import Path
 
-from helpers.launcher.failures import LaunchError
-from helpers.launcher.progress import Progress
+from helpers.machines.daemons import Daemons, found, not_installed
 from helpers.machines.login import Login
 from helpers.machines.services import Services
 from helpers.machines.switch import address_of, name_of
 
 DAEMONS = ("slurmctld", "slurmd")
 CLIENTS = ("srun", "sbatch", "salloc", "scancel", "sinfo", "squeue", "scontrol", "sattach")
-ADMINISTRATORS = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons lie; not in every user's PATH
 MISSING = "Slurm's {} {} not installed here: on Debian and Ubuntu `apt install slurmctld slurmd slurm-client` brings what is needed"
 LONGEST = 60  # characters of a path below which the sockets of its steps lie, whose own may have 107
 PATIENCE = 30.0  # seconds in which all nodes must be idle; they are after one
@@ -56,18 +52,12 @@ SlurmdParameters=config_overrides
 """
 
 
-def found(program):
-    """Path of a program of Slurm, None where there is none."""
-    return shutil.which(program) or shutil.which(program, path=ADMINISTRATORS)
-
-
 def problem():
     """Why there can be no Slurm here, in one line; None where its programs are."""
-    missing = [name for name in (*DAEMONS, "srun", "scancel", "sinfo") if not found(name)]
-    return MISSING.format(", ".join(missing), "is" if len(missing) == 1 else "are") if missing else None
+    return not_installed((*DAEMONS, "srun", "scancel", "sinfo"), MISSING)
 
 
-class Slurm:
+class Slurm(Daemons):
     """A Slurm on `Machines`: its controller on machine 0, a node on each; `launch(..., launcher="slurm")` uses it like that of a cluster.
 
         with Machines(2) as machines, Slurm(machines) as slurm:
@@ -88,20 +78,14 @@ class Slurm:
         LaunchError: when the block is entered and its programs are not installed, or its nodes do not come up.
     """
 
+    patience = PATIENCE
+    problem = staticmethod(problem)
+
     def __init__(self, machines, cpus=8):
-        self.machines, self.cpus, self.folder, self.opened = machines, cpus, None, None
+        super().__init__(machines)
+        self.cpus = cpus
 
-    def __enter__(self):
-        if reason := problem():
-            raise LaunchError(reason)
-        if self.opened:
-            raise ValueError("this Slurm is up already: make another with Slurm(machines)")
-        with ExitStack() as opened, Progress() as progress:  # an interrupt waits for `tick`: nothing may be left half made
-            self._start(opened, progress)
-            self.opened = opened.pop_all()
-        return self
-
-    def _start(self, opened, progress):
+    def start(self, opened):
         short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=short))
         opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -116,12 +100,11 @@ class Slurm:
         opened.callback(services.close)
         programs = {name: [found(name)] for name in CLIENTS if found(name)}
         opened.enter_context(Login(self.folder / "bin", services.ids[0], programs, {"SLURM_CONF": str(self.folder / "slurm.conf")}))
-        until = time.monotonic() + PATIENCE
-        while (said := self.run("sinfo", "--noheader", "--format=%D %T").strip()) != f"{self.machines.count} idle":
-            progress.tick()
-            if time.monotonic() > until or services.process.poll() is not None:
-                raise LaunchError(f"Slurm did not come up ({said}):\n{self.complaints()}")
-            time.sleep(0.05)
+        return services
+
+    def is_up(self):
+        self.said = self.run("sinfo", "--noheader", "--format=%D %T").strip()
+        return self.said == f"{self.machines.count} idle"
 
     def configuration(self):
         names = range(self.machines.count)
@@ -130,9 +113,9 @@ class Slurm:
         return CONFIGURATION.format(first=name_of(0), address=address_of(0), user=user, folder=self.folder, nodes=nodes)
 
     def complaints(self):
-        """The last lines of every daemon's log that tell of an error."""
+        """What sinfo said last, and the last lines of every daemon's log that tell of an error."""
         lines = [line for log in sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out")) for line in log.read_text().splitlines()[-50:]]
-        return "\n".join([line for line in lines if ("error" in line or "fatal" in line) and "pmi" not in line.lower()][-12:])
+        return "\n".join([self.said] + [line for line in lines if ("error" in line or "fatal" in line) and "pmi" not in line.lower()][-12:])
 
     def run(self, *command, timeout=120):
         """Run one of Slurm's commands on machine 0, like `slurm.run("sinfo", "--long")`: what it wrote, errors included."""
@@ -142,16 +125,3 @@ class Slurm:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
         )
         return done.stdout
-
-    def close(self):
-        """End its jobs and its daemons."""
-        with Progress():
-            if self.opened:
-                self.opened.close()
-            self.opened = self.folder = None
-
-    def __exit__(self, *problem):
-        self.close()
-
-    def __repr__(self):
-        return f"Slurm({self.machines!r})"

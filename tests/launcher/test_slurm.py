@@ -15,7 +15,7 @@ import psutil
 import pytest
 from helpers import Machines, Slurm, export, launch
 from helpers.launcher.failures import LaunchError, RankError
-from helpers.machines import machines, slurm
+from helpers.machines import daemons, machines, slurm
 from tests.launcher.support import all_reduced, eventually, ours, running, start_in_a_session_of_its_own
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -66,7 +66,7 @@ def test_a_killed_kernel_leaves_no_slurm_and_no_job(kernels):
 
 
 def test_without_its_programs_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(slurm, "found", lambda program: None if program == "slurmd" else f"/usr/bin/{program}")
+    monkeypatch.setattr(daemons, "found", lambda program: None if program == "slurmd" else f"/usr/bin/{program}")
     with Machines(1) as single, pytest.raises(LaunchError) as caught:
         Slurm(single).__enter__()
     assert str(caught.value).startswith("Slurm's slurmd is not installed here: ") and "\n" not in str(caught.value)
@@ -75,7 +75,7 @@ def test_without_its_programs_one_line_says_what_to_install(monkeypatch):
 def test_a_slurm_that_does_not_come_up_shows_its_own_error_and_leaves_nothing(monkeypatch):
     monkeypatch.setattr(slurm, "CONFIGURATION", slurm.CONFIGURATION + "Nonsense=1\n")
     monkeypatch.setattr(slurm, "PATIENCE", 0.5)
-    with Machines(1) as single, pytest.raises(LaunchError, match="(?s)^Slurm did not come up .*Nonsense"):
+    with Machines(1) as single, pytest.raises(LaunchError, match="(?s)^Slurm did not come up:.*Nonsense"):
         Slurm(single).__enter__()
 
 
