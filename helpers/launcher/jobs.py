@@ -240,7 +240,7 @@ def launch(
         explain(interrupt, outcomes if job.begun else [], perf_counter() - started)
         raise
     if command and job.command:
-        print("$", " ".join(job.command[:-1]), "<a private folder>")
+        print("$", *job.command[:-3], "\\\n   ", *job.command[-3:-1], "<a private folder>")  # two lines, which a shell reads as one
     show(outcomes[0])
     remarks = place.remarks() if place else []
     if late:

@@ -236,17 +236,39 @@ def limit_patience(group, seconds):
     distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
-def log_messages(append):
-    """Hand every message of DeepSpeed's communication to `append(operation, bytes, ranks)`; returns a function that ends it.
+# Operations between two ranks, and the argument that says who the other one is.
+BETWEEN_TWO = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 
-    It stands in the place of the logger's own method, which keeps no group: its caller, in DeepSpeed, has the operation's arguments at hand.
+
+def ranks_of(operation, given):
+    """The ranks that take part in a message, as a tuple: those of its process group, or the two between which it passes.
+
+    Args:
+        operation: its name, as "all_reduce".
+        given: the arguments of its call, {name: value}.
+    """
+    dist, group = torch.distributed, given.get("group")
+    group = dist.group.WORLD if group is None else group
+    if operation not in BETWEEN_TWO:
+        return tuple(dist.get_process_group_ranks(group))
+    other = given.get(BETWEEN_TWO[operation])
+    if other is None and (place := given.get(f"group_{BETWEEN_TWO[operation]}")) is not None:
+        other = dist.get_global_rank(group, place)
+    return tuple(sorted({dist.get_rank(), dist.get_rank() if other is None else other}))
+
+
+def log_messages(append):
+    """Hand every message of DeepSpeed's communication to `append(operation, bytes, group)`; returns a function that ends it.
+
+    The group is a tuple, of the ranks that take part.  It stands in the place of the logger's own method, which keeps no group: its caller, in
+    DeepSpeed, has the operation's arguments at hand.
     """
     import deepspeed.comm as comm
 
     logger = comm.comm.comms_logger
 
     def take(operation, name, seconds, size):
-        append(operation, size, comm.get_world_size(sys._getframe(1).f_locals["func_args"].get("group")))
+        append(operation, size, ranks_of(operation, sys._getframe(1).f_locals["func_args"]))
 
     def end():
         del logger.append  # the class's own again
@@ -277,7 +299,7 @@ PLAIN_MESSAGES = {
 
 
 def log_plain_messages(append):
-    """Hand every message that a program sends by torch.distributed itself to `append(operation, bytes, ranks)`; returns a function that ends it.
+    """Hand every message that a program sends by torch.distributed itself to `append(operation, bytes, group)`; returns a function that ends it.
 
     Those of DeepSpeed's communication, which sends by the same functions, are left to `log_messages`.
     """
@@ -293,7 +315,7 @@ def log_plain_messages(append):
                 given = place.bind(*args, **kwargs).arguments
                 size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_in(given[argument]))
                 if dist.get_rank(given.get("group")) >= 0:
-                    append(name, size, dist.get_world_size(given.get("group")))
+                    append(name, size, ranks_of(name, given))
             return result
 
         return send

@@ -16,6 +16,7 @@ With a limit it also plays a GPU of that size: what would not fit raises `OutOfM
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ from helpers.measure.internals import TorchDispatchMode, local_part, owned_tenso
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers", "activations", "inputs", "other")
 MODEL_STATES = CATEGORIES[:5]
 SETTLED, LONGEST = 0.05, 2.0  # seconds without a change after which a snapshot is taken; seconds after which it is taken anyway
+ASLEEP = 3  # looks in a row, 3 ms apart, at which nothing has changed and no other thread computes: a snapshot is taken, too
 KINDS = {  # of memory, in the words of an `OutOfMemory`
     "activations": "activations, which the forward pass keeps for the backward pass",
     "other": "temporaries, or tensors that nobody has named to the ledger",
@@ -295,13 +297,14 @@ class Ledger(TorchDispatchMode):
                 torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
         gc.collect()
         started = changed = time.monotonic()
-        before = self.clock
-        while time.monotonic() - changed < SETTLED:
+        before, asleep = self.clock, 0
+        while time.monotonic() - changed < SETTLED and asleep < ASLEEP:
             if time.monotonic() - started > LONGEST:
                 return False
-            time.sleep(0.005)
+            time.sleep(0.003)
+            asleep = asleep + 1 if not on_gpu and _other_threads_sleep() else 0
             if self.clock != before:
-                before, changed = self.clock, time.monotonic()
+                before, changed, asleep = self.clock, time.monotonic(), 0
         return True
 
     def mark(self, name):
@@ -359,3 +362,16 @@ def _default_device():
     accelerator = sys.modules.get("deepspeed.accelerator")
     name = accelerator.get_accelerator().device_name() if accelerator else None
     return name or ("cuda" if torch.cuda.is_initialized() else "cpu")
+
+
+def _other_threads_sleep():
+    """Whether all other threads of this process wait for something, as Linux says: one of gloo that has done its work may still hold tensors."""
+    own, states = str(threading.get_native_id()), set()
+    try:
+        for number in os.listdir("/proc/self/task"):
+            if number != own:
+                with open(f"/proc/self/task/{number}/stat") as file:
+                    states.add(file.read().rpartition(") ")[2][0])
+    except OSError:  # another system, or a thread that has just ended
+        return False
+    return states <= {"S"}

@@ -15,10 +15,11 @@ import sys
 from dataclasses import dataclass, field
 
 from helpers.measure import together
-from helpers.theory import wire_bytes
+from helpers.theory import gloo_messages, gloo_wire_bytes, wire_bytes
 
 # Places in Linux's struct tcp_info (since 4.19): bytes accepted but not sent yet; bytes sent, again and again included; bytes sent again.
 NOT_SENT, SENT_AND_AGAIN = (144, "=I"), (200, "=QQ")
+SENDS_NOTHING = (None, False)
 # DeepSpeed's name of an operation, the collective it is, and whether the logged tensor is 1/N of the full one.
 OPERATIONS = {
     "all_reduce": ("all_reduce", False),
@@ -38,20 +39,50 @@ OPERATIONS = {
     "all_to_all_single": ("all_to_all", False),
     "send": ("send", False),
     "isend": ("send", False),
-    "recv": (None, False),
-    "irecv": (None, False),
-    "barrier": (None, False),
+    "recv": SENDS_NOTHING,
+    "irecv": SENDS_NOTHING,
+    "barrier": SENDS_NOTHING,
 }
 
 
 @dataclass
 class Message:
-    """All messages of one operation, size and number of ranks that took part: `bytes` is the size of one, as logged."""
+    """All messages of one operation and size among the same ranks.
+
+    Attributes:
+        operation: DeepSpeed's or torch's name of it.
+        bytes: of one, as logged.
+        group: the ranks that took part, as a tuple; of what passes between two ranks, these two.
+        count: how many.
+    """
 
     operation: str
     bytes: int
-    ranks: int
+    group: tuple[int, ...]
     count: int = 0
+
+    @property
+    def ranks(self):
+        """How many ranks took part."""
+        return len(self.group)
+
+    @property
+    def ideal(self):
+        """Bytes that this rank would send for all of them with bandwidth-optimal algorithms, the mean over the group's ranks; float."""
+        return self._each(wire_bytes)
+
+    @property
+    def over_gloo(self):
+        """(bytes, gloo's messages) that this rank sends for all of them over gloo, headers left out, the mean over the group's ranks; floats."""
+        return self._each(gloo_wire_bytes), self._each(gloo_messages)
+
+    def _each(self, formula):
+        """`formula(collective, bytes of the full tensor, ranks)`, times their count; 0 for what sends nothing."""
+        if self.operation not in OPERATIONS:
+            raise KeyError(f"no rule for the operation {self.operation!r}: add it to helpers.measure.traffic.OPERATIONS")
+        collective, is_part = OPERATIONS[self.operation]
+        full = self.bytes * (self.ranks if is_part else 1)
+        return self.count * formula(collective, full, self.ranks) if collective else 0.0
 
 
 @dataclass
@@ -83,10 +114,10 @@ class Traffic:
         together.end(self)
         del self._before
 
-    def _append(self, operation, size, ranks):
-        known = next((message for message in self.messages if (message.operation, message.bytes, message.ranks) == (operation, size, ranks)), None)
+    def _append(self, operation, size, group):
+        known = next((message for message in self.messages if (message.operation, message.bytes, message.group) == (operation, size, group)), None)
         if known is None:
-            known = Message(operation, size, ranks)
+            known = Message(operation, size, group)
             self.messages.append(known)
         known.count += 1
 
@@ -103,12 +134,8 @@ class Traffic:
         """{operation: bytes this rank would send with bandwidth-optimal algorithms}; float."""
         totals = {}
         for message in self.messages:
-            if message.operation not in OPERATIONS:
-                raise KeyError(f"no rule for the operation {message.operation!r}: add it to helpers.measure.traffic.OPERATIONS")
-            collective, is_part = OPERATIONS[message.operation]
-            if collective:
-                full = message.bytes * (message.ranks if is_part else 1)
-                totals[message.operation] = totals.get(message.operation, 0) + message.count * wire_bytes(collective, full, message.ranks)
+            if OPERATIONS.get(message.operation) != SENDS_NOTHING:
+                totals[message.operation] = totals.get(message.operation, 0) + message.ideal
         return totals
 
 

@@ -98,31 +98,33 @@ def counted(make, steps=6, sequences=8, length=64):
     return {"losses": losses, "flops": counter.get_total_flops()}
 
 
-def one_step(engine, ledger, rows, after_forward=False):
+def one_step(engine, ledger, rows, after_forward=False, look=True):
     """A step of a DeepSpeed engine, in its micro-batches, with a snapshot at each of `MOMENTS` and before ("start"); the mean loss.
 
     With `after_forward` there is one between the last forward pass and its backward pass, too, whose peak is then of the backward pass alone.
+    Without `look` the moments are marked only, and ranks do not wait for each other.
     """
     total, count = 0.0, engine.gradient_accumulation_steps()
-    ledger.snapshot("start")
+    note = ledger.snapshot if look else ledger.mark
+    note("start")
     for micro, (ids, targets) in enumerate(zip(*(part.chunk(count) for part in rows)), 1):
         ledger.mark("forward")
         loss = engine(ids, targets)
         if after_forward and micro == count:
-            ledger.snapshot("after forward")
+            note("after forward")
         ledger.mark("backward")
         engine.backward(loss)
         total += loss.item() / count
         del loss
-        ledger.snapshot("after backward" if micro == count else "between micro-batches")
+        note("after backward" if micro == count else "between micro-batches")
         if micro == count:
             ledger.mark("step")
         engine.step()
-    ledger.snapshot("after step")
+    note("after step")
     return total
 
 
-def train(config, size=models.TINY, checkpointing=False, after_forward=False, early=False):
+def train(config, size=models.TINY, checkpointing=False, after_forward=False, early=False, steps=STEPS):
     """The training by DeepSpeed, in a rank.
 
     Args:
@@ -131,6 +133,8 @@ def train(config, size=models.TINY, checkpointing=False, after_forward=False, ea
         checkpointing: whether blocks keep only their input and are computed again in the backward pass.
         early: whether a model for stage 3 is partitioned as it is built (lesson 10), and not only by `initialize`.
         after_forward: whether there is a snapshot "after forward", of the last micro-batch.
+        steps: optimizer steps.  From the second on memory is the same in each, and so are messages, but that in the second stage 3 compares among
+            the ranks in which order they use their parameters.
 
     Returns:
         {"losses": of this rank, "weights": a tensor, and of the last step "traffic": a `Traffic`, "moments": {moment: `Snapshot`}, "history": the
@@ -143,10 +147,10 @@ def train(config, size=models.TINY, checkpointing=False, after_forward=False, ea
         model = models.build(models.GPT, size, checkpointing=checkpointing, config=config if early else None)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
-        for step in range(STEPS):
+        for step in range(steps):
             with Traffic() as traffic:
                 rows = own_rows(step, engine.device, engine.train_batch_size())
-                losses.append(one_step(engine, ledger, rows, after_forward))
+                losses.append(one_step(engine, ledger, rows, after_forward, look=step == steps - 1))
     found = {"losses": losses, "weights": weights_of(model), "traffic": traffic}
     found["moments"] = {snapshot.moment: snapshot for snapshot in ledger.snapshots}
     return found | {"history": ledger.history("after backward", "after step"), "whole history": ledger.history("start", "after step")}
@@ -179,20 +183,21 @@ def train_plain(wrap, size=models.TINY, model=models.GPT, sequences=SEQUENCES):
         adam = torch.optim.AdamW(built.parameters(), lr=1e-3)
         ledger.watch(built, adam)
         for step in range(STEPS):
-            ledger.snapshot("start")
+            note = ledger.snapshot if step == STEPS - 1 else ledger.mark
+            note("start")
             with Traffic() as traffic:
                 ledger.mark("forward")
                 loss = called(*own_rows(step, device, sequences))
-                ledger.snapshot("after forward")
+                note("after forward")
                 ledger.mark("backward")
                 loss.backward()
                 losses.append(loss.item())
                 del loss
-                ledger.snapshot("after backward")
+                note("after backward")
                 ledger.mark("step")
                 adam.step()
                 adam.zero_grad()
-            ledger.snapshot("after step")
+            note("after step")
     found = {"losses": losses, "weights": weights_of(built), "traffic": traffic}
     found["moments"] = {snapshot.moment: snapshot for snapshot in ledger.snapshots}
     return found | {"history": ledger.history("after backward", "after step"), "whole history": ledger.history("start", "after step")}

@@ -25,9 +25,10 @@ from helpers.models.gpt import (
 )
 from helpers.models.llama import LlamaParts, rotated
 from helpers.models.sequence_parallel import share_sequence
-from helpers.models.tensor_parallel import TensorBlock, tensor_part
+from helpers.models.tensor_parallel import AUTOTP_RULES, TensorBlock, tensor_part
 
 __all__ = [
+    "AUTOTP_RULES",
     "ADAPTED",
     "CHATGLM_6B",
     "Attention",

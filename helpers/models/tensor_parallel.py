@@ -10,6 +10,15 @@ from torch import nn
 from torch.nn import functional as F
 from helpers.models.gpt import Block
 
+AUTOTP_RULES = {  # DeepSpeed's `partition_config` of the course's GPT, built up in lesson 05
+    "use_default_specs": False,
+    "layer_specs": [
+        {"patterns": [r".*\.qkv\.weight$"], "partition_type": "column", "shape": [3, -1], "partition_dim": 0},
+        {"patterns": [r".*\.up\.weight$"], "partition_type": "column"},
+        {"patterns": [r".*\.out\.weight$", r".*\.down\.weight$"], "partition_type": "row"},
+    ],
+}
+
 
 class CopyToGroup(torch.autograd.Function):
     """f: the same x for every rank's part; backward the sum of their gradients, an all-reduce within the group."""

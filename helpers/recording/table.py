@@ -24,14 +24,6 @@ LIMIT = 24_000_000_000  # bytes: a GPU of 24 GB, for the experiment finetune
 MESSAGES = [4 * 2**power for power in range(8, 29, 2)]  # bytes
 BUCKET = 50_000_000  # elements; small beside billions of parameters
 CONSTRUCTIONS = {"partitioned": "bf16", "whole, device": "bf16", "whole, host": "fp32"}  # ways to build a model, and its dtype by each
-TENSOR_RULES = {
-    "use_default_specs": False,
-    "layer_specs": [
-        {"patterns": [r".*\.qkv\.weight$"], "partition_type": "column", "shape": [3, -1], "partition_dim": 0},
-        {"patterns": [r".*\.up\.weight$"], "partition_type": "column"},
-        {"patterns": [r".*\.out\.weight$", r".*\.down\.weight$"], "partition_type": "row"},
-    ],
-}
 
 
 OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}, "reduce_bucket_size": BUCKET}
@@ -291,7 +283,7 @@ EXPERIMENTS = {
     "tensor": Experiment(
         function=experiments.tensor,
         plan=lambda sizes, counts, stages: [(n, {"size": size}) for size in sizes for n in _several(counts) if SIZES[size].heads % n == 0],
-        configuration=lambda ranks, size: deepspeed_configuration(tensor_parallel={"autotp_size": ranks, "partition_config": TENSOR_RULES}),
+        configuration=lambda ranks, size: deepspeed_configuration(tensor_parallel={"autotp_size": ranks, "partition_config": models.AUTOTP_RULES}),
         may_share=True,
     ),
     "pipeline": Experiment(

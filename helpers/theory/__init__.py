@@ -3,15 +3,15 @@
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO stages 0 to 3, by the paper and to
 DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with frozen weights and adapters.  `fsdp`: what DDP, FSDP2 and HSDP hold.
 `construction`: what it holds while the model is built.  `communication`: bytes that a collective must move, and the seconds it takes.
-`tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several
-ranks, and the loss in tiles.  `experts`: layers of which a token uses a part.  `throughput`: FLOPs per token, and the part of a machine's peak.
-`roofline`: a machine's few constants, and the least time for some work.  `step_time`: the time of a training step, predicted from these constants.
-`plans`: what fits a cluster, and about how long its step takes.  `planner`: of many plans, tensor and pipeline parallelism among them, the cheapest
-that fits.  `combined`: the ranks of several axes, and what they send over a cable.  `failures`: how often a job on many machines fails, and how
-often it should save.
+`gloo`: the messages that it becomes on CPUs, and their headers.  `tensor_parallel`: one layer on several ranks.  `pipeline`: consecutive layers on
+consecutive ranks.  `long_sequences`: one sequence on several ranks, and the loss in tiles.  `experts`: layers of which a token uses a part.
+`throughput`: FLOPs per token, and the part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
+`step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and about how long its step takes.
+`planner`: of many plans, tensor and pipeline parallelism among them, the cheapest that fits.  `combined`: the ranks of several axes, and what they
+send over a cable.  `failures`: how often a job on many machines fails, and how often it should save.
 """
 
-from helpers.theory.combined import cable_bytes, coordinates, groups_along, tensor_pipeline_held_bytes
+from helpers.theory.combined import cable_bytes, coordinates, groups_along, sent_by_axis, tensor_pipeline_held_bytes
 from helpers.theory.communication import (
     COLLECTIVES,
     all_reduce_seconds,
@@ -35,6 +35,7 @@ from helpers.theory.fine_tuning import (
     quantised_bytes,
 )
 from helpers.theory.fsdp import FSDP_MOMENTS, ddp_bytes, fsdp_bytes, fsdp_wire_bytes
+from helpers.theory.gloo import FRAME_HEADERS, GLOO_HEADER, gloo_messages, gloo_wire_bytes
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -121,7 +122,9 @@ __all__ = [
     "COLLECTIVES",
     "MOMENTS",
     "Cluster",
+    "FRAME_HEADERS",
     "FSDP_MOMENTS",
+    "GLOO_HEADER",
     "MachineConstants",
     "OUTSIDE",
     "Plan",
@@ -166,6 +169,8 @@ __all__ = [
     "frozen_bytes",
     "fsdp_bytes",
     "fsdp_wire_bytes",
+    "gloo_messages",
+    "gloo_wire_bytes",
     "gpt_activation_bytes",
     "gpt_flops",
     "gpt_parameters",
@@ -216,6 +221,7 @@ __all__ = [
     "roofline_rate",
     "roofline_seconds",
     "sequence_parallel_block_activation_bytes",
+    "sent_by_axis",
     "step_peak_bytes",
     "step_seconds",
     "tensor_parallel_activation_bytes",

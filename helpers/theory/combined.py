@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from helpers.theory.layers import FP32, TOKEN_ID, Size, embedding_activation_bytes, head_activation_bytes
+from helpers.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.theory.layers import FP32, TOKEN_ID, Size, embedding_activation_bytes, gpt_parameters, head_activation_bytes
 from helpers.theory.pipeline import micro_batches_in_flight, pipeline_held_bytes
-from helpers.theory.tensor_parallel import tensor_parallel_block_activation_bytes
+from helpers.theory.tensor_parallel import tensor_parallel_block_activation_bytes, tensor_parallel_wire_bytes
 
 
 def coordinates(rank: int, axes: dict[str, int]) -> dict[str, int]:
@@ -62,6 +63,40 @@ def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: b
         pairs += [(there, here) for here, there in pairs] if line else [(group[-1], group[0])]
         crossings += sum(here // each != there // each for here, there in pairs)
     return crossings * sent
+
+
+def sent_by_axis(
+    axes: dict[str, int],
+    size: Size,
+    batch: int,
+    sequence: int,
+    micro_batches: int,
+    element_bytes: int,
+    elements: float | None = None,
+    whole_buckets: bool = False,
+) -> dict[str, float]:
+    """Bytes that a rank sends to a neighbour along each axis in a step, the mean over the stages; ZeRO-1 along "data".
+
+    With p stages, d replicas and t tensor-parallel ranks, and m micro-batches of each replica: DeepSpeed's pipeline sends m e b s h / t bytes from
+    rank to rank in each direction, since each of t ranks sends its part (`pipe_partitioned`).  Parts are gathered three times for each of p - 1
+    boundaries: the activation on the next stage, on this one the output and its gradient.  The blocks' four all-reduces are those of
+    `tensor_parallel_wire_bytes` (arXiv 1909.08053, section 3), and ZeRO's messages those of `zero_wire_bytes` (arXiv 1910.02054, section 7).
+
+    Args:
+        axes: {"pipe": p, "data": d, "model": t}, in any order.
+        batch, sequence: of a micro-batch.
+        micro_batches: of a step, those of all replicas together.
+        element_bytes: e, of activations, gradients and parameters.
+        elements: parameters on a rank; by default an equal part of the model's.
+        whole_buckets: as in `zero_wire_bytes`.
+    """
+    p, d, t = (axes[name] for name in ("pipe", "data", "model"))
+    m, activation = micro_batches / d, element_bytes * batch * sequence * size.width
+    elements = gpt_parameters(size) / (p * t) if elements is None else elements
+    sums = tensor_parallel_wire_bytes(batch, sequence, size.width, size.layers, element_bytes, t)
+    gathers = 3 * (p - 1) * wire_bytes("all_gather", activation, t)
+    zero = zero_wire_bytes(elements, d, stage=1, element_bytes=element_bytes, whole_buckets=whole_buckets)
+    return {"pipe": m * activation / t, "data": zero, "model": m * (sums + gathers) / p}
 
 
 def tensor_pipeline_held_bytes(

@@ -82,7 +82,10 @@ def test_messages_still_go_through_deepspeeds_back_end_and_torch():
     from helpers.measure.clock import MESSAGES
 
     places = internals.places_that_send(MESSAGES)
-    assert {name for _, name in places} == set(MESSAGES)
+    newer = {
+        name for name in MESSAGES if name in ("all_gather_single", "reduce_scatter_single") and not hasattr(torch.distributed, name)
+    }  # than this torch
+    assert {name for _, name in places} == set(MESSAGES) - newer
     assert {"all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast"} <= {
         name for owner, name in places if inspect.isclass(owner)
     }

@@ -1,14 +1,18 @@
 """The ledger against torch's profiler, and against itself."""
 
 import gc
+import hashlib
 import itertools
 import pickle
+import sys
+import threading
+import time
 import weakref
 
 import pytest
 import torch
 from helpers import corpus, launch, models, theory
-from helpers.measure.ledger import CATEGORIES, Ledger, OutOfMemory
+from helpers.measure.ledger import CATEGORIES, Ledger, OutOfMemory, _other_threads_sleep
 from tests.support import configuration
 
 
@@ -296,3 +300,25 @@ def test_the_second_copy_of_hpz_is_parameters_until_the_step():
         own, second = (sum(2 * -(-count // ranks) for count in elements) for ranks in (4, 2))
         assert [snapshot["parameters"] for snapshot in held] == [own + second, own]
         assert held[0]["activations"] == held[1]["activations"] == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says what threads do")
+def test_a_thread_that_computes_is_told_from_one_that_waits():
+    done = threading.Event()
+    waits = threading.Thread(target=done.wait)
+    computes = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 3_000_000))  # a second or more, without Python's lock
+    waits.start()
+    assert eventually(_other_threads_sleep)
+    computes.start()
+    assert eventually(lambda: not _other_threads_sleep()) and computes.is_alive()
+    computes.join()
+    assert eventually(_other_threads_sleep)
+    done.set()
+    waits.join()
+
+
+def eventually(condition, seconds=20):
+    until = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return found

@@ -163,7 +163,35 @@ def in_pairs(plain):
 def test_a_message_within_a_group_is_counted_for_the_group(plain):
     for traffic in launch(in_pairs, ranks=4, arguments={"plain": plain}, device="cpu"):
         assert [(message.ranks, message.count) for message in traffic.messages] == [(2, 1), (4, 1)]
+        assert traffic.messages[1].group == (0, 1, 2, 3)
         assert traffic.ideal["all_reduce"] == sum(theory.wire_bytes("all_reduce", 4 * ELEMENTS, ranks) for ranks in (2, 4))
+
+
+def along_three_ways(plain):
+    """Messages of one size in two groups of two ranks each, and from each rank to the next."""
+    import torch
+
+    comm = library(plain)
+    rank, ranks, tensor = comm.get_rank(), comm.get_world_size(), torch.ones(8)
+    rows, columns = ([comm.new_group(ranks) for ranks in lists] for lists in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]))
+    with Traffic() as traffic:
+        comm.all_reduce(tensor, group=rows[rank // 2])
+        comm.all_reduce(tensor, group=columns[rank % 2])
+        for turn in (0, 1):  # the even ranks send first
+            comm.send(tensor, (rank + 1) % ranks) if rank % 2 == turn else comm.recv(tensor, (rank - 1) % ranks)
+    return traffic
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_messages_of_one_size_are_told_apart_by_the_ranks_that_take_part(plain):
+    for rank, traffic in enumerate(launch(along_three_ways, ranks=4, arguments={"plain": plain}, device="cpu")):
+        found = {(one.operation, one.group): one.count for one in traffic.messages}
+        row, column = tuple(sorted((rank, rank ^ 1))), tuple(sorted((rank, rank ^ 2)))
+        expected = {("all_reduce", row): 1, ("all_reduce", column): 1, ("send", tuple(sorted((rank, (rank + 1) % 4)))): 1}
+        if not plain:  # torch's own `recv` is not logged
+            expected["recv", tuple(sorted((rank, (rank - 1) % 4)))] = 1
+        assert found == expected
+        assert traffic.ideal == {"all_reduce": 2 * 32, "send": 32}
 
 
 def fsdp_step(size):

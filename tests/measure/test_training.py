@@ -5,6 +5,7 @@ import torch
 from helpers import launch, models
 from helpers.measure import training
 from helpers.measure.gathered import GatheredWeights
+from tests.support import configuration
 
 RIGHT = {"losses": [2.0, 1.0], "weights": torch.tensor([1.0, 2.0])}
 
@@ -54,6 +55,18 @@ def test_what_zero_3_has_sharded_is_trained_as_in_one_process():
     right = training.in_one_process(torch.optim.AdamW, models.GPT, small)
     assert list(training.same_answer(reports, right).values())[1:] == ["yes", "yes"]
     assert set(reports[0]["moments"]) == {"start", "after forward", "after backward", "after step"}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_second_step_holds_what_the_third_holds_and_sends_what_it_sends(stage):
+    arguments = {"config": configuration(stage, micro_batch=2, accumulation=2)}
+    two, three = (launch(training.train, ranks=2, arguments=arguments | {"steps": steps}, device="cpu")[0] for steps in (2, 3))
+    for moment in training.MOMENTS:
+        second, third = two["moments"][moment], three["moments"][moment]
+        assert (second.categories, second.peak) == (third.categories, third.peak)
+    sent = [{(one.operation, one.bytes, one.count) for one in report["traffic"].messages if one.operation != "broadcast"} for report in (two, three)]
+    assert sent[0] == sent[1]
 
 
 def test_only_a_sharded_model_is_watched():

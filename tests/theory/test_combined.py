@@ -45,6 +45,25 @@ def test_a_ring_is_closed_and_a_pipeline_is_a_line():
     assert crossing({"data": 4}, 2) == {"data": 20} and crossing({"pipe": 4}, 2) == {"pipe": 20}
 
 
+def test_a_rank_sends_along_each_axis_what_its_parts_are_by_hand():
+    size, e = GPTSize(300, 32, 96, 4, 4), 2
+    activation, micro_batches = e * 2 * 16 * 96, 8
+    sent = theory.sent_by_axis({"data": 2, "pipe": 2, "model": 4}, size, 2, 16, micro_batches, e, elements=1000)
+    assert sent["pipe"] == 4 * activation / 4  # 4 micro-batches of this replica, a part of each activation
+    assert sent["data"] == 2 * (1 / 2) * e * 1000  # gradients and parameters
+    blocks, gathers = 2 * 4 * 2 * (3 / 4) * activation, 3 / 2 * (3 / 4) * activation  # of two blocks; of one boundary, the mean of two stages
+    assert sent["model"] == 4 * (blocks + gathers)
+
+
+def test_axes_of_one_rank_send_nothing_and_a_rank_has_its_part_of_the_model():
+    size = GPTSize(300, 32, 96, 4, 4)
+    alone = {"pipe": 1, "data": 1, "model": 1}
+    sent = theory.sent_by_axis(alone | {"pipe": 2}, size, 1, 16, 4, 4)
+    assert sent == {"pipe": 4 * 4 * 16 * 96, "data": 0, "model": 0}
+    sent = theory.sent_by_axis(alone | {"data": 2, "pipe": 2}, size, 1, 16, 4, 4, whole_buckets=True)
+    assert sent["data"] == 3 / 2 * 4 * theory.gpt_parameters(size) / 2 and sent["model"] == 0
+
+
 BATCH, LENGTH, MICRO_BATCHES = 2, 16, 4
 SIZE = GPTSize(300, 32, 96, 4, 4)
 

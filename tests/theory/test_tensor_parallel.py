@@ -3,7 +3,6 @@
 import pytest
 from helpers import launch, models, theory
 from helpers.models import GPTSize
-from helpers.recording.table import TENSOR_RULES
 from tests.support import configuration
 
 BATCH, LENGTH = 2, 16
@@ -11,7 +10,7 @@ SIZES = {"tiny": models.TINY, "wide": GPTSize(300, 32, 96, 2, 4)}
 
 
 def tensor_configuration(tensor_ranks, stage, dtype):
-    extra = {"tensor_parallel": {"autotp_size": tensor_ranks, "partition_config": TENSOR_RULES}}
+    extra = {"tensor_parallel": {"autotp_size": tensor_ranks, "partition_config": models.AUTOTP_RULES}}
     return configuration(stage, bf16=dtype == "bf16", micro_batch=BATCH, accumulation=2, extra=extra)
 
 
