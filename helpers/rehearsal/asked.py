@@ -21,7 +21,7 @@ WIDE = 40  # characters of a place's own words
 HELPERS, TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
 OWN = (f"{HELPERS}/rehearsal/", f"{HELPERS}/measure/")  # through which a question passes, as it does through torch's methods of a tensor
 PASSED = (*OWN, *(f"{TORCH}/{name}" for name in ("_ops.py", "_tensor.py", "_tensor_str.py", "overrides.py", "_subclasses/", "utils/_")))
-LIBRARIES = (f"{TORCH}/", "/deepspeed/")  # whose own questions are not told
+LIBRARIES = (f"{TORCH}/", "/deepspeed/", "/transformers/masking_utils.py")  # whose own questions are not told; the last asks what a mask hides
 CONDITION = re.compile(r"^(?:if|elif|while)\s+(.*):$")  # Python's place of a test may be its whole statement
 SCALING = "DeepSpeed's loss scaling"
 

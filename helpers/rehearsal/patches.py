@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import warnings
 from contextlib import suppress
@@ -15,7 +16,7 @@ import torch
 from helpers.measure.internals import in_backward
 from helpers.rehearsal import gpu, many
 from helpers.rehearsal.asked import questions
-from helpers.rehearsal.fake import KNOWN, raised, without_mode
+from helpers.rehearsal.fake import DEVICE, KNOWN, raised, without_mode
 from helpers.rehearsal.pipelines import Mail, exchanging
 
 
@@ -139,6 +140,8 @@ def set_data(tensor, value):
 def of_the_ledger(pose):
     ledger = "helpers.measure.ledger"
     found = [Patch(ledger, "SETTLED", 0.0, "nothing dies by itself where there is one thread: a snapshot has nothing to wait for")]
+    often = "half of what passes a ledger asks for a device, which each tensor of a rehearsal knows by itself"
+    found.append(Patch(f"{ledger}.Ledger", "__torch_dispatch__", passing(owner(ledger).Ledger.__torch_dispatch__), often))
     late = "an error in a backward pass on a device that a program has added ends the process: what a ledger refuses there is said after it"
     found.append(Patch(f"{ledger}.Ledger", "_refusal", said_later(owner(ledger).Ledger._refusal), late))
     for place in ("torch.autograd", "torch.autograd.graph"):
@@ -147,6 +150,18 @@ def of_the_ledger(pose):
         limited = with_limit(owner(ledger).Ledger.__init__, pose)
         found.append(Patch(f"{ledger}.Ledger", "__init__", limited, "a rank of which it was said how much memory it has is refused more"))
     return found
+
+
+def passing(plain):
+    """`Ledger.__torch_dispatch__` that answers the question for a device, and has not around it what torch puts there for its compiler."""
+    plain = inspect.unwrap(plain)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is DEVICE:
+            return args[0].device
+        return plain(self, function, types, args, kwargs)
+
+    return __torch_dispatch__
 
 
 def said_later(plain):

@@ -1,4 +1,7 @@
-"""Pipelines: a stage is told by the stage before which shapes it will receive.  Files carry them from rehearsal to rehearsal."""
+"""Pipelines: a stage is told by the stage before which shapes it will receive.  Files carry them from rehearsal to rehearsal.
+
+A `Clock` is of no use here: nothing computes, and no neighbour is waited for.  `theory.schedules.replay` says when stages would work and wait.
+"""
 
 from __future__ import annotations
 

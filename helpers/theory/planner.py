@@ -43,7 +43,7 @@ class Plan:
         micro: sequences of a micro-batch, of each replica.
         checkpointed: whether each block keeps its input alone and is computed again.
         tensor: t, GPUs that share each layer.
-        pipeline: p, stages of consecutive layers.
+        pipeline: p, stages of consecutive layers, as equal as can be (DeepSpeed's `partition_method="type:Block"`, with the class of the blocks).
         bucket: `reduce_bucket_size`, elements; DeepSpeed's own by default.
         sequence_parallel: the t GPUs share the tokens where they do not share a layer, the embedding and the vocabulary of the loss (Megatron);
             without it, as in DeepSpeed's own tensor parallelism, each has all of these.
@@ -117,6 +117,11 @@ class Plan:
     def layers(self) -> int:
         """Of the longest pipeline stage."""
         return -(-self.size.layers // self.pipeline)
+
+    @property
+    def imbalance(self) -> float:
+        """Layers of the longest pipeline stage over those of all stages on average: 1 where p divides the layers."""
+        return self.layers * self.pipeline / self.size.layers
 
     @property
     def parameters(self) -> float:
@@ -222,13 +227,15 @@ class Plan:
 def moments(plan: Plan) -> dict[str, float]:
     """Bytes of tensors on the fullest GPU at the moments that compete for the peak of a step: {"loss", "backward", "step"}.
 
-    Within 1.1 % of every recorded training; beside rehearsals of 96 plans of GPTs that are 4,096 to 25,600 wide, on 64 GPUs, 4 % too low at most,
-    and up to 11 % too high where there are few layers and few tokens.
+    Within 1.1 % of every recorded training; beside rehearsals of GPTs of four layers, 8,192 and 25,600 wide, on 64 GPUs with one sequence (lesson 15)
+    from 5 % too low to 11 % too high, both at stage 3.
 
     States by the ZeRO paper (arXiv 1910.02054, section 5), P elements and N replicas.  At the loss gradients are there only from the micro-batch
     before, or at stage 3, which keeps its part for ever.  At the end of the backward pass one block's activations are left; stages 1 and 2 have a
     bucket, and copy what the partition needs, 2 P / N.  The step has a rank's own gradients and `Plan.copies` of what is stepped at once: P elements
-    at stage 0, P / N at stages 1 and 2, of these at most a sub-group at stage 3.
+    at stage 0, P / N at stages 1 and 2, of these at most a sub-group at stage 3.  In pipelines P is the fullest stage's, the longest one with the
+    token table.  At stage 0 their states are replicated, as Megatron's: DeepSpeed's own, with its `BF16_Optimizer`, shard master weights and Adam
+    there as at stage 1, and keep a second set of gradients.
     """
     return {moment: sum(sizes.values()) for moment, sizes in moment_parts(plan).items()}
 
@@ -275,11 +282,13 @@ def replica_bandwidth(plan: Plan, cluster: Cluster) -> float:
 def plan_seconds(plan: Plan, cluster: Cluster) -> dict[str, float]:
     """Seconds of a step, nothing hidden: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}, and "Ulysses" where a plan has it.
 
-    Work is `flops_per_token` over the cluster's rate; the bubble (p - 1) / m of it (arXiv 2104.04473, section 2.2); tensor parallelism 4 all-reduces
-    of 2 b s h bytes for each block and micro-batch, 6 if it is checkpointed (arXiv 1909.08053, section 3); ZeRO `zero_wire_bytes`, gradients
-    all-reduced in whole buckets at stages 1 and 2 as DeepSpeed does.  Between pipeline stages 2 b s h bytes go forward and as many back.  Ulysses
-    `ulysses_wire_bytes`.  Offload counts as free: how long it takes is recorded in lesson 11.  Adapters save no work here, and ZeRO's messages are
-    those of all parameters.
+    Work is `flops_per_token` over the cluster's rate, that of a GPU on average, the head's spread over all stages.  The bubble is (p - 1) / m of it
+    (arXiv 2104.04473, section 2.2) where stages are equal; else all wait for the longest, which has s = `Plan.imbalance` times as much, and it is
+    (s - 1) + (p - s) / m, exact where the last stage is the longest, and else too much by less than one micro-batch on that stage.  Tensor
+    parallelism 4 all-reduces of 2 b s h bytes for each block and micro-batch, 6 if it is checkpointed (arXiv 1909.08053, section 3); ZeRO
+    `zero_wire_bytes`, gradients all-reduced in whole buckets at stages 1 and 2 as DeepSpeed does.  Between pipeline stages 2 b s h bytes go forward
+    and as many back.  Ulysses `ulysses_wire_bytes`.  Offload counts as free: how long it takes is recorded in lesson 11.  Adapters save no work
+    here, and ZeRO's messages are those of all parameters.
     """
     passes = "checkpointed step" if plan.checkpointed else "step"
     flops = flops_per_token(plan.size, plan.sequence, passes, causal=True) * plan.batch * plan.sequence
@@ -289,7 +298,7 @@ def plan_seconds(plan: Plan, cluster: Cluster) -> dict[str, float]:
     zero = zero_wire_bytes(plan.parameters, plan.replicas, plan.stage, BF16, plan.micro_batches, whole_buckets=True)
     return {
         "work": work,
-        "bubble": work * (plan.pipeline - 1) / plan.micro_batches,
+        "bubble": work * (plan.imbalance - 1 + (plan.pipeline - plan.imbalance) / plan.micro_batches),
         "tensor parallelism": times * wire_bytes("all_reduce", plan.unit, plan.tensor) / inside,
         "pipeline": 2 * plan.micro_batches * plan.unit / plan.tensor / cluster.link if plan.pipeline > 1 else 0.0,
         "ZeRO": zero / replica_bandwidth(plan, cluster),

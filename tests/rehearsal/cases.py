@@ -44,15 +44,24 @@ def trained(size, config, checkpointing=False, kernel="sdpa"):
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
         ledger.snapshot("initialised")
-        for step in range(STEPS):
-            for micro in range(config["gradient_accumulation_steps"]):
-                loss = engine(*corpus.batch(micro, sequences, size.context, rank, ranks, engine.device))
-                ledger.snapshot(f"forward {step}.{micro}")
-                engine.backward(loss)
-                del loss
-                ledger.snapshot(f"backward {step}.{micro}")
-                engine.step()
-                ledger.snapshot(f"step {step}.{micro}")
+
+        def loss(micro):
+            return engine(*corpus.batch(micro, sequences, size.context, rank, ranks, engine.device))
+
+        return steps(ledger, traffic, engine, loss, config["gradient_accumulation_steps"])
+
+
+def steps(ledger, traffic, engine, batch, accumulation=2):
+    """STEPS steps, the ledger looking; `batch(number)` gives a micro-batch's loss."""
+    for step in range(STEPS):
+        for micro in range(accumulation):
+            loss = batch(micro)
+            ledger.snapshot(f"forward {step}.{micro}")
+            engine.backward(loss)
+            del loss
+            ledger.snapshot(f"backward {step}.{micro}")
+            engine.step()
+            ledger.snapshot(f"step {step}.{micro}")
     return report(ledger, traffic)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers import models
-from tests.rehearsal.cases import SMALL, keys, report
+from tests.rehearsal.cases import SMALL, keys, report, steps
 
 WORDS = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
 SEQUENCE = 16
@@ -21,20 +21,6 @@ def shape(name):
         "Mixtral": lambda: transformers.MixtralConfig(intermediate_size=64, num_key_value_heads=1, num_local_experts=4, **small, **WORDS),
         "GLM": lambda: models.chatglm(models.TINY_CHATGLM),
     }[name]()
-
-
-def steps(ledger, traffic, engine, batch, accumulation=2):
-    """Two steps, the ledger looking; `batch(number)` gives a micro-batch's loss."""
-    for step in range(2):
-        for micro in range(accumulation):
-            loss = batch(micro)
-            ledger.snapshot(f"forward {step}.{micro}")
-            engine.backward(loss)
-            del loss
-            ledger.snapshot(f"backward {step}.{micro}")
-            engine.step()
-            ledger.snapshot(f"step {step}.{micro}")
-    return report(ledger, traffic)
 
 
 def rows(number, device, ranks=None, rank=None):

@@ -47,6 +47,19 @@ def test_it_is_said_once_at_the_end(capsys):
     assert len(lines) == 5 and lines[0].endswith("in asking (loss > 2 → False)")
 
 
+def asking_under_a_ledger():
+    from helpers import Ledger
+
+    with Ledger("cpu"):
+        return torch.ones(4).sum().item()
+
+
+def test_a_program_that_asks_under_a_ledger_is_told_too():
+    places = []
+    assert rehearse(asking_under_a_ledger, 4, asked=places) == 1.0
+    assert [str(place).partition("in ")[2] for place in places] == ["asking_under_a_ledger (torch.ones(4).sum().item() → 1.0)"]
+
+
 def known():
     drawn = torch.randint(100, (4,), generator=torch.Generator().manual_seed(3)).tolist()
     order = list(torch.utils.data.RandomSampler(range(5), generator=torch.Generator().manual_seed(3)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from helpers import models, recorded, rehearse, theory
 from helpers.plots.style import LOOK
-from helpers.theory import Cluster, Plan
+from helpers.theory import Cluster, Plan, schedules
 
 SMALL = models.GPTSize(vocabulary=512, context=128, width=64, layers=4, heads=4)
 GPT3 = models.GPTSize(vocabulary=51200, context=2048, width=12288, layers=96, heads=96)
@@ -177,6 +177,16 @@ def test_one_gpu_waits_for_nobody_and_ulysses_is_refused():
         theory.plan_messages(small(ulysses=2))
 
 
+def configuration_of(plan):
+    return {
+        "train_micro_batch_size_per_gpu": plan.micro,
+        "gradient_accumulation_steps": plan.micro_batches,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True, "fused": plan.fused}},
+        "zero_optimization": {"stage": plan.stage, "reduce_bucket_size": plan.bucket},
+    }
+
+
 def highest(plans):
     """In a rehearsed rank: the most bytes of tensors in the second step of each plan."""
     import deepspeed
@@ -186,13 +196,7 @@ def highest(plans):
     deepspeed.init_distributed()
     found = []
     for plan in plans:
-        config = {
-            "train_micro_batch_size_per_gpu": plan.micro,
-            "gradient_accumulation_steps": plan.micro_batches,
-            "bf16": {"enabled": True},
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True, "fused": plan.fused}},
-            "zero_optimization": {"stage": plan.stage, "reduce_bucket_size": plan.bucket},
-        }
+        config = configuration_of(plan)
         if plan.offload:
             config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
             config["zero_force_ds_cpu_optimizer"] = False
@@ -227,6 +231,72 @@ def test_plans_of_wide_models_on_many_gpus_are_near_their_rehearsals(width):
     rehearsed = rehearse(highest, ranks=64, arguments={"plans": plans}, device="cuda")
     off = {plan.name: 100 * (max(theory.moments(plan).values()) / held - 1) for plan, held in zip(plans, rehearsed)}
     assert {name: error for name, error in off.items() if not -4 < error < 10} == {}
+
+
+def fullest_stage(plans):
+    """In a rehearsed rank of a pipeline: the blocks of its stage, and the most bytes of tensors in the second step of each plan."""
+    import contextlib
+    import io
+
+    import deepspeed
+    import torch
+    from deepspeed.pipe import LayerSpec, PipelineModule
+    from helpers import Ledger
+
+    deepspeed.init_distributed()
+    found = []
+    for plan in plans:
+        config = configuration_of(plan)
+        layers = [LayerSpec(models.Embedding, plan.size), *[LayerSpec(models.Block, plan.size)] * plan.size.layers, LayerSpec(models.Head, plan.size)]
+        with contextlib.redirect_stdout(io.StringIO()), Ledger() as ledger:
+            net = PipelineModule(layers, num_stages=plan.pipeline, loss_fn=models.NextTokenLoss(), partition_method="type:Block")
+            engine, *_ = deepspeed.initialize(model=net, config=config)
+            ledger.watch(engine)
+            ids = torch.zeros((plan.micro, plan.sequence), dtype=torch.int64, device=engine.device)
+            for _ in range(2):
+                ledger.snapshot("before")
+                engine.train_batch((ids, ids.clone()) for _ in range(plan.micro_batches))
+            blocks = sum(isinstance(layer, models.Block) for layer in engine.module.forward_funcs)
+            found.append((blocks, ledger.snapshot("after").peak))
+        del engine, net
+    return found
+
+
+@pytest.mark.ranks
+def test_pipelines_are_near_their_rehearsals_where_stages_are_not_equal():
+    """The first stage is the fullest: DeepSpeed gives the first ones a layer more, it has the token table and keeps the most micro-batches."""
+    size = models.GPTSize(vocabulary=50304, context=2048, width=4096, layers=8, heads=32)
+    plans = [Plan(size=replace(size, layers=layers), gpus=8, batch=16, sequence=2048, stage=1, pipeline=4) for layers in (8, 9)]
+    rehearsed = rehearse(fullest_stage, ranks=8, arguments={"plans": plans}, device="cuda")
+    assert [blocks for blocks, _ in rehearsed] == [plan.layers for plan in plans] == [2, 3]
+    off = {plan.size.layers: 100 * (max(theory.moments(plan).values()) / held - 1) for plan, (_, held) in zip(plans, rehearsed)}
+    assert {layers: error for layers, error in off.items() if not -4 < error < 1} == {}
+    assert rehearsed[1][1] > 1.25 * rehearsed[0][1], "one layer more than can be shared costs the fullest stage a third"
+
+
+@pytest.mark.ranks
+def test_deepspeeds_pipelines_at_stage_0_shard_what_stage_1_does():
+    """The planner's stage 0 replicates states; DeepSpeed's has two gradients for each element there, and shares 12 bytes."""
+    size = models.GPTSize(vocabulary=50304, context=64, width=2048, layers=4, heads=16)
+    for replicas in (1, 2):
+        plan = Plan(size=size, gpus=2 * replicas, batch=2 * replicas, sequence=64, pipeline=2)
+        ((_, held),) = rehearse(fullest_stage, ranks=plan.gpus, arguments={"plans": [plan]}, device="cuda")
+        assert held / plan.parameters == pytest.approx(2 + 2 + 2 + (12 + plan.copies) / replicas, rel=0.01)
+
+
+def test_all_wait_for_the_longest_stage_of_a_pipeline():
+    """Beside DeepSpeed's own schedule, played with a second for the forward pass of each layer and two for its backward pass."""
+    for stages in ([4, 4, 4, 4], [2, 2, 3, 3], [3, 3, 2, 2], [3, 2, 2, 2], [11] * 6 + [10] * 2):
+        size = replace(SMALL, layers=sum(stages))
+        for micro_batches in (8, 64):
+            plan = Plan(size=size, gpus=len(stages), batch=micro_batches, sequence=128, pipeline=len(stages), stage=1)
+            seconds = {(kind, stage): each * layers for stage, layers in enumerate(stages) for kind, each in (("F", 1), ("B", 2))}
+            ended = max(box[-1] for boxes in schedules.replay(schedules.deepspeed_orders(len(stages), micro_batches), seconds) for box in boxes)
+            parts = theory.plan_seconds(plan, CLUSTER)
+            planned = 3 * sum(stages) * micro_batches / len(stages) * (1 + parts["bubble"] / parts["work"])
+            assert -1e-9 <= planned - ended <= 3 * max(stages), stages
+            if stages[-1] == max(stages):
+                assert planned == pytest.approx(ended)
 
 
 @pytest.mark.ranks
