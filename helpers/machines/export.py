@@ -43,20 +43,27 @@ exec deepspeed --hostfile hostfile --master_addr {first} --master_port {port} {s
 """
 SBATCH = """#!/bin/bash
 # {written}.  Submit it in its folder, which all nodes must see: sbatch job.sbatch
+# When a node is lost Slurm starts this file again from its beginning, and the log goes on: {script} must look for its last checkpoint.
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node={slots}
 #SBATCH --cpus-per-task={cpus}
 {options}#SBATCH --time={time}
 #SBATCH --output=job-%j.txt
+#SBATCH --open-mode=append
+#SBATCH --requeue
 # The port follows from the job's number, so that two jobs on one node do not meet.
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-export WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE={slots} LOCAL_SIZE={slots}
+export WORLD_SIZE=$((SLURM_JOB_NUM_NODES * {slots})) LOCAL_WORLD_SIZE={slots} LOCAL_SIZE={slots}
 {exports}
 # A rank that fails ends the job: else the others wait for it until a timeout.  srun must be told the cores of a task once more.
-srun --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
+srun --ntasks=$WORLD_SIZE --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
     bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python -u {script}'
+status=$?
+# A rank that failed, as after a long wait for a machine that is gone, starts the job again too; in all that happens {restarts} times at most.
+if [ $status -ne 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit $status
 """
 
 
@@ -74,6 +81,7 @@ def export(
     account=None,
     partition=None,
     port=29500,
+    restarts=3,
 ):
     """Write a function that `launch` runs as a script, and the files with which `deepspeed` and Slurm run it on several machines.
 
@@ -91,6 +99,8 @@ def export(
         gpus: whether a rank has a GPU; without, DeepSpeed is told to use the CPU.
         time, account, partition: of the Slurm job.
         port: at which rank 0 is found under `run.sh`; a Slurm job takes one from its number.
+        restarts: how often the Slurm job may start again after a rank has failed.  When a node is lost Slurm starts it again in any case, unless the
+            site forbids it; the function should go on from its last checkpoint.
 
     Returns:
         The script's `Path`.  Beside it lie `hostfile`, `run.sh`, `job.sbatch` and `.deepspeed_env`.
@@ -106,13 +116,15 @@ def export(
         raise ValueError(f"slots must be a positive number of ranks per machine, not {slots!r}")
     if not isinstance(cpus, int) or cpus < 1:
         raise ValueError(f"cpus must be a positive number of processor cores per rank, not {cpus!r}")
+    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+        raise ValueError(f"restarts must be a number of times, 0 or more, not {restarts!r}")
     found = Script(function)
     for line in ("import os", "import deepspeed", "import torch", "from deepspeed.accelerator import get_accelerator"):
         if line not in found.imports:
             found.imports.append(line)
     given = ", ".join(f"{key}={found.literal(key, value)}" for key, value in (arguments or {}).items())
     fill = {"written": WRITTEN, "name": function.__name__, "arguments": given, "first": hosts[0], "port": port, "nodes": len(hosts)}
-    fill |= {"script": f"{function.__name__}.py", "slots": slots, "cpus": cpus, "time": time}
+    fill |= {"script": f"{function.__name__}.py", "slots": slots, "cpus": cpus, "time": time, "restarts": restarts}
     fill |= {"imports": "\n".join(sorted(set(found.imports), key=lambda line: (line.startswith("from"), line))), "parts": together(found.parts)}
     variables = {"OMP_NUM_THREADS": "1"} | (dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface) if interface else {})
     variables |= {} if gpus else {"DS_ACCELERATOR": "cpu"}

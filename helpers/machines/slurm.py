@@ -19,6 +19,8 @@ CLIENTS = ("srun", "sbatch", "salloc", "scancel", "sinfo", "squeue", "scontrol",
 MISSING = "Slurm's {} {} not installed here: on Debian and Ubuntu `apt install slurmctld slurmd slurm-client` brings what is needed"
 LONGEST = 60  # characters of a path below which the sockets of its steps lie, whose own may have 107
 PATIENCE = 30.0  # seconds in which all nodes must be idle; they are after one
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")  # stand for GPUs, which Slurm hands out by number and never opens
+GPUS = "AutoDetect=off\nName=gpu File={}\n"
 CONFIGURATION = """ClusterName=course
 SlurmctldHost={first}({address})
 SlurmUser={user}
@@ -48,6 +50,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
 SlurmdParameters=config_overrides
+GresTypes=gpu
 {nodes}PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
@@ -70,26 +73,33 @@ class Slurm(Daemons):
     Args:
         machines: `Machines` that are up.
         cpus: what each node says it has; a rank takes one.
+        gpus: how many GPUs each node says it has, 0 to 4.  There are none: Slurm counts them, gives them out and sets `CUDA_VISIBLE_DEVICES`, as it
+            does where there are.
 
     Attributes:
         folder: `Path` of its configuration and the logs of its daemons.
 
     Raises:
+        ValueError: so many GPUs cannot be pretended.
         LaunchError: when the block is entered and its programs are not installed, or its nodes do not come up.
     """
 
     patience = PATIENCE
     problem = staticmethod(problem)
 
-    def __init__(self, machines, cpus=8):
+    def __init__(self, machines, cpus=8, gpus=0):
         super().__init__(machines)
-        self.cpus = cpus
+        if gpus not in range(len(DEVICES) + 1):
+            raise ValueError(f"gpus must be a number from 0 to {len(DEVICES)} that each node pretends to have, not {gpus!r}")
+        self.cpus, self.gpus = cpus, gpus
 
     def start(self, opened):
         short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=short))
         opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "slurm.conf").write_text(self.configuration())
+        if self.gpus:
+            (self.folder / "gres.conf").write_text(GPUS.format(",".join(DEVICES[: self.gpus])))
         commands = [(0, [found("slurmctld"), "-D", "-c", "-f", str(self.folder / "slurm.conf")], self.folder / "slurmctld.out")]
         (self.folder / "state").mkdir()
         for machine in range(self.machines.count):
@@ -108,7 +118,8 @@ class Slurm(Daemons):
 
     def configuration(self):
         names = range(self.machines.count)
-        nodes = "".join(f"NodeName={name_of(at)} NodeAddr={address_of(at)} CPUs={self.cpus} RealMemory=4000 State=UNKNOWN\n" for at in names)
+        each = f"CPUs={self.cpus} RealMemory=4000" + (f" Gres=gpu:{self.gpus}" if self.gpus else "")
+        nodes = "".join(f"NodeName={name_of(at)} NodeAddr={address_of(at)} {each} State=UNKNOWN\n" for at in names)
         user = pwd.getpwuid(os.geteuid()).pw_name
         return CONFIGURATION.format(first=name_of(0), address=address_of(0), user=user, folder=self.folder, nodes=nodes)
 

@@ -98,6 +98,61 @@ def test_the_sbatch_file_of_an_exported_function_runs(slurm_of_two, tmp_path, mo
     assert eventually(lambda: written.exists() and "2.0 on machine0\n" in written.read_text(), 120), written.read_text()
 
 
+def wrote(place, job, gpus=False):
+    """Export something, and let a small script stand for it, which does not import torch; the log of its job."""
+    export(wrote, place, {"place": "", "job": ""}, hosts=["machine0", "machine1"], slots=1, gpus=gpus, restarts=1)
+    first = 'import os; start = os.environ.get("SLURM_RESTART_COUNT", "0"); print("start", start, "of", os.environ["WORLD_SIZE"], flush=True)\n'
+    (place / "wrote.py").write_text(first + job)
+    return place / "job-1.txt"
+
+
+def of_starts(log):
+    return sorted(line for line in log.read_text().splitlines() if line.startswith("start ")) if log.exists() else []
+
+
+def at_once(cluster, *more):
+    """Start the job that waits to be started again."""
+    assert eventually(lambda: "BeginTime" in cluster.run("squeue", "--noheader", "--format=%r"), 60)
+    cluster.run("scontrol", "update", "jobid=1", "starttime=now", *more)
+
+
+def test_the_exported_job_outlives_a_node_and_goes_on_in_one_log(slurm_of_two, tmp_path):
+    log = wrote(tmp_path / "out", 'import time\nif start == "0": time.sleep(60)\n')
+    slurm_of_two.run("sbatch", f"--chdir={log.parent}", str(log.parent / "job.sbatch"))
+    assert eventually(lambda: of_starts(log) == ["start 0 of 2"] * 2, 60)
+    slurm_of_two.machines.unplug(1)
+    slurm_of_two.run("scontrol", "update", "nodename=machine1", "state=down", "reason=unplugged")
+    at_once(slurm_of_two)  # it wants two nodes again, and so waits
+    assert eventually(lambda: "DOWN" in slurm_of_two.run("squeue", "--noheader", "--format=%r"), 30)
+    slurm_of_two.run("scontrol", "update", "jobid=1", "numnodes=1", "numtasks=1", "starttime=now")
+    assert eventually(lambda: of_starts(log) == ["start 0 of 2"] * 2 + ["start 1 of 1"], 60), log.read_text()
+    assert eventually(lambda: jobs_of(slurm_of_two) == [])
+
+
+def test_the_exported_job_starts_again_when_a_rank_fails_as_often_as_it_may(slurm_of_two, tmp_path):
+    log = wrote(tmp_path / "out", 'raise SystemExit(os.environ["RANK"] == "1")\n')
+    slurm_of_two.run("sbatch", f"--chdir={log.parent}", str(log.parent / "job.sbatch"))
+    at_once(slurm_of_two)
+    assert eventually(lambda: jobs_of(slurm_of_two) == [], 60)
+    assert set(of_starts(log)) == {"start 0 of 2", "start 1 of 2"}  # of rank 1 at least: rank 0 may end before it writes
+
+
+def test_gpus_are_counted_and_given_out_where_there_are_none(nothing_is_left, tmp_path):
+    ask = ["sh", "-c", "echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES"]
+    with Machines(2) as pair, Slurm(pair, gpus=2) as cluster:
+        assert cluster.run("sinfo", "--noheader", "--format=%G") == "gpu:2\n"
+        each = "--nodes=2", "--ntasks-per-node=2"
+        assert sorted(cluster.run("srun", *each, "--gpus-per-node=2", *ask).splitlines()) == [f"{rank} 0,1" for rank in range(4)]
+        assert sorted(cluster.run("srun", *each, "--gpus-per-task=1", *ask).splitlines()) == [f"{rank} {rank % 2}" for rank in range(4)]
+        assert "node configuration is not available" in cluster.run("srun", *each, "--gpus-per-node=3", *ask)
+        log = wrote(tmp_path / "out", 'print("start", os.environ["RANK"], os.environ["CUDA_VISIBLE_DEVICES"])', gpus=True)
+        batch = log.parent / "job.sbatch"
+        number = cluster.run("sbatch", "--parsable", f"--chdir={log.parent}", str(batch)).strip()
+        assert eventually(lambda: of_starts(log.with_name(f"job-{number}.txt")) == ["start 0 0", "start 0 of 2", "start 0 of 2", "start 1 0"], 60)
+    with pytest.raises(ValueError, match="gpus must be a number from 0 to 4 that each node pretends to have, not 5"):
+        Slurm(pair, gpus=5)
+
+
 # launch through it -----------------------------------------------------------------------------------------------------------------------
 
 

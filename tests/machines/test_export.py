@@ -77,7 +77,8 @@ def test_the_files_for_deepspeed_and_slurm(tmp_path):
     for key, value in wanted.items():
         assert f"#SBATCH --{key}={value}\n" in batch
     assert "partition" not in batch and " NCCL_SOCKET_IFNAME=ib0\n" in batch
-    assert "\nsrun --kill-on-bad-exit=1 --cpus-per-task=6 \\\n    bash -c" in batch and "29500" not in batch
+    assert "#SBATCH --requeue\n" in batch and "#SBATCH --open-mode=append\n" in batch and " -lt 3 ]; then scontrol requeue " in batch
+    assert "\nsrun --ntasks=$WORLD_SIZE --kill-on-bad-exit=1 --cpus-per-task=6 \\\n    bash -c" in batch and "29500" not in batch
     (line,) = [line for line in batch.splitlines() if "MASTER_PORT=" in line]
     ports = [port_of_job(line, job) for job in (7, 8, 123_456)]
     assert len(set(ports)) == 3 and all(1024 < port < 32_768 for port in ports)  # below those that Linux gives to connections
@@ -101,6 +102,13 @@ def port_of_job(line, number):
 def test_a_rank_without_a_core_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cpus must be a positive number of processor cores per rank, not 0"):
         export(twice, tmp_path, {"x": 4}, cpus=0)
+
+
+def test_restarts_are_counted_from_0(tmp_path):
+    export(twice, tmp_path / "never", {"x": 4}, restarts=0)
+    assert " -lt 0 ]" in (tmp_path / "never" / "job.sbatch").read_text()
+    with pytest.raises(ValueError, match="restarts must be a number of times, 0 or more, not -1"):
+        export(twice, tmp_path / "less", {"x": 4}, restarts=-1)
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
