@@ -8,9 +8,10 @@ from math import prod
 
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
+from helpers.exercises.telling import tell
 from helpers.theory import combined
 
-__all__ = ["cable_bytes", "coordinates", "global_norm", "groups_along", "guess"]
+__all__ = ["cable_bytes", "coordinates", "global_norm", "groups_along", "guess", "order"]
 
 
 # ----------------------------------------------------------------------------------------------------- coordinates and groups
@@ -195,6 +196,53 @@ cable_bytes = Exercise(
     },
     praise="only pairs on different machines cross, and the order of the axes says which pairs those are",
 )
+
+
+# ----------------------------------------------------------------------------------------------------- an order of the axes
+
+
+class Order:
+    """A choice with consequences: the lesson runs the order that the learner names, and says what it has cost."""
+
+    def __init__(self):
+        self.chosen = None
+
+    def choose(self, order, axes):
+        """The order that the lesson goes on with, a tuple of names from the outermost: the learner's if it is one, else that of `axes`."""
+        self.chosen, course = None, tuple(axes)
+        if isinstance(order, str):
+            order = tuple(name.strip() for name in order.split(","))
+        given = tuple(order) if isinstance(order, (tuple, list)) else (order,)
+        if all(name is ... for name in given):
+            tell(f"not written yet: what follows uses the course's order, {', '.join(course)}")
+        elif sorted(map(str, given)) != sorted(course):
+            listed = ", ".join(f'"{name}"' for name in course)
+            tell(f"not yet: an order names each of {listed} once, from the outermost, and {order!r} does not. What follows uses the course's order")
+        else:
+            self.chosen = given
+            tell(f"{', '.join(given)}: this order goes onto the machines")
+        return self.chosen or course
+
+    def compare(self, counted):
+        """Say what the chosen order has sent beside the least of all.
+
+        Args:
+            counted: {order, as "pipe, data, model": bytes over the cable}.
+        """
+        least = min(counted.values())
+        if self.chosen is None:
+            tell("no order of yours to judge")
+            return
+        mine = counted[", ".join(self.chosen)]
+        if mine < 1.02 * least:
+            verdict = f"correct: {mine:,} bytes, and no order sends less; only the outermost axis crosses between two machines"
+        else:
+            verdict = f"not yet: {mine:,} bytes, {mine / least:.3g} times as many as the best order; along {self.chosen[0]} ranks send more"
+            verdict += ", and with that axis outermost all of it crosses"
+        tell(verdict)
+
+
+order = Order()
 
 
 # ----------------------------------------------------------------------------------------------------- a norm over axes

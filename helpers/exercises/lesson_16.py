@@ -1,13 +1,18 @@
-"""Answers of lesson 16: what crosses the cable, a restart on the ranks that are left, the checkpoint that is complete, and how often to save."""
+"""Answers of lesson 16: what crosses the cable, a restart on the ranks that are left, a checkpoint named when it is whole, how often to save."""
 
 import math
+import os
 import random
+import shutil
+import tempfile
+from pathlib import Path
+from unittest import mock
 
 from helpers import theory
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 
-__all__ = ["cable_bytes", "guess", "restart", "safe_tag", "save_interval"]
+__all__ = ["cable_bytes", "guess", "restart", "save_interval", "save_safely"]
 
 
 def _random(seed):
@@ -121,7 +126,8 @@ cable_bytes = Build(
 def _restart(function, seed):
     numbers, found = _random(seed), {}
     cases = [(8, 4, 2), (8, 4, 3), (24, 4, 10), (30, 4, 7), (64, 3, 5), (7, 8, 4), (12, 1, 5), (96, 8, 64), (16, 4, 4), (36, 6, 8)]
-    cases += [(numbers.choice([48, 60, 72, 84, 90, 120]), numbers.randint(1, 9), numbers.randint(2, 50)) for _ in range(6)]
+    # with a sequence for each rank, at least, as every batch has that was trained on
+    cases += [(numbers.choice([48, 60, 72, 84, 90, 120]), numbers.randint(1, 9), numbers.randint(2, 48)) for _ in range(6)]
     for batch, largest, left in cases:
         got = function(batch, largest, left)
         if not isinstance(got, dict):
@@ -197,43 +203,141 @@ restart = Build(
 )
 
 
-def _files(*ranks, model=True):
-    """Names in a tag's folder, with the files of these ranks."""
-    return ["mp_rank_00_model_states.pt"] * model + [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in ranks]
+def _text(file):
+    return file.read_text() if file.exists() else "nothing: there is no such file"
 
 
-def _complete(names, ranks):
-    return set(_files(*range(ranks))) <= set(names)
+class _Pretended:
+    """An engine that saves as DeepSpeed does: a file of each rank; `latest`, by rank 0 after its own file; a barrier.
+
+    The last rank writes late, and looks at `latest` just before.  With `fails`, it never writes: it and, as a barrier without it, all others raise.
+    """
+
+    def __init__(self, fails):
+        import deepspeed.comm as comm
+
+        self.fails, self.global_rank, self.last, self.seen = fails, comm.get_rank(), comm.get_world_size() - 1, ""
+
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
+        import deepspeed.comm as comm
+
+        folder, tag = Path(save_dir), str(tag)
+        (folder / tag).mkdir(parents=True, exist_ok=True)
+        if self.global_rank < self.last:
+            (folder / tag / f"rank-{self.global_rank}").touch()
+        if save_latest and self.global_rank == 0:
+            (folder / "latest").write_text(tag)
+        comm.barrier()
+        if self.global_rank == self.last:
+            self.seen = _text(folder / "latest")
+        comm.barrier()
+        if self.fails:
+            raise ConnectionError("the last rank has ended before its file was written")
+        if self.global_rank == self.last:
+            (folder / tag / f"rank-{self.global_rank}").touch()
+        comm.barrier()
 
 
-def _last(saved, good):
-    """The newest tag whose names are good; "" if there is none."""
-    return next((tag for tag, names in reversed(saved.items()) if good(names)), "")
+def _save_safely(function, seed):
+    """Two saves into a folder whose `latest` names an older checkpoint, and in which a second name of that file shows whether it is written into."""
+    import deepspeed.comm as comm
+    import torch.distributed as dist
+
+    numbers, found = random.Random(seed), {}
+    for fails in (False, True):
+        given = [tempfile.mkdtemp()] if comm.get_rank() == 0 else [None]
+        dist.broadcast_object_list(given)
+        folder, tag = Path(given[0]), f"after-{numbers.randint(3, 999)}"
+        if comm.get_rank() == 0:
+            (folder / "latest").write_text("after-2")
+            os.link(folder / "latest", folder / "the same file")
+        comm.barrier()
+        engine = _Pretended(fails)
+        with mock.patch("os.replace", wraps=os.replace) as replaced, mock.patch("os.rename", wraps=os.rename) as renamed:
+            try:
+                function(engine, str(folder), tag)
+            except ConnectionError:
+                if not fails:
+                    raise
+        comm.barrier()
+        case = "when the last rank dies in the save" if fails else "when all goes well"
+        if engine.global_rank:
+            found[f"how many files this rank renames, {case}"] = replaced.call_count + renamed.call_count
+        if engine.global_rank == engine.last:
+            found[f"what `latest` says while the last rank has not written its file, {case}"] = engine.seen
+        found[f"what `latest` says in the end, {case}"] = _text(folder / "latest")
+        found[f"what the file that was `latest` before holds, {case}"] = (folder / "the same file").read_text()
+        comm.barrier()
+        if comm.get_rank() == 0:
+            shutil.rmtree(folder)
+    return found
 
 
-safe_tag = Exercise(
-    reference=lambda saved, ranks: _last(saved, lambda names: _complete(names, ranks)),
-    cases=(
-        {"saved": {"after-2": _files(0, 1), "after-4": _files(0, 1)}, "ranks": 2},
-        {"saved": {"after-2": _files(0, 1), "after-4": _files(0)}, "ranks": 2},
-        {"saved": {"a": _files(0, 1), "b": _files(0, 1, model=False), "c": _files(0)}, "ranks": 2},
-        {"saved": {"after-4": _files(0, 1), "after-8": _files(0, 1), "after-10": _files(1, 0), "after-12": _files(0)}, "ranks": 2},
-        {"saved": {"a": _files(0, 1, 2), "b": [*_files(0, 1), "notes.txt"], "c": _files(2)}, "ranks": 3},
-    ),
+def _renamed(engine, folder, tag):
+    """Rank 0 writes `latest` beside, and renames it."""
+    if engine.global_rank == 0:
+        new = Path(folder, "latest.new")
+        new.write_text(tag)
+        os.replace(new, Path(folder, "latest"))
+
+
+def _as_deepspeed(engine, folder, tag):
+    engine.save_checkpoint(folder, tag=tag)
+
+
+def _never(engine, folder, tag):
+    engine.save_checkpoint(folder, tag=tag, save_latest=False)
+
+
+def _written_into(engine, folder, tag):
+    engine.save_checkpoint(folder, tag=tag, save_latest=False)
+    if engine.global_rank == 0:
+        Path(folder, "latest").write_text(tag)
+
+
+def _named_first(engine, folder, tag):
+    _renamed(engine, folder, tag)
+    engine.save_checkpoint(folder, tag=tag, save_latest=False)
+
+
+def _everybody(engine, folder, tag):
+    engine.save_checkpoint(folder, tag=tag, save_latest=False)
+    new = Path(folder, "latest.new")
+    try:
+        new.write_text(tag)
+        os.replace(new, Path(folder, "latest"))
+    except FileNotFoundError:  # another rank was faster
+        pass
+
+
+def _in_any_case(engine, folder, tag):
+    try:
+        engine.save_checkpoint(folder, tag=tag, save_latest=False)
+    finally:
+        _renamed(engine, folder, tag)
+
+
+def _removed(engine, folder, tag):
+    if engine.global_rank == 0:
+        Path(folder, "latest").unlink()
+        Path(folder, "latest").write_text("")
+    engine.save_checkpoint(folder, tag=tag, save_latest=False)
+    _renamed(engine, folder, tag)
+
+
+save_safely = Build(
+    "save_safely",
+    _save_safely,
     mistakes={
-        "that is the tag in `latest`, or the last one: look whether each rank's file is there": lambda saved, ranks: list(saved)[-1],
-        "that one is complete, but not the newest: look from the end, so that little work is lost": (
-            lambda saved, ranks: next((tag for tag, names in saved.items() if _complete(names, ranks)), "")
-        ),
-        "the weights count too: mp_rank_00_model_states.pt": lambda saved, ranks: _last(
-            saved, lambda names: set(_files(*range(ranks))[1:]) <= set(names)
-        ),
-        "as texts, after-8 comes behind after-10: keep to the order of `saved`": (
-            lambda saved, ranks: max((tag for tag, names in saved.items() if _complete(names, ranks)), default="")
-        ),
-        "the number of files does not say whose they are: there may be others": lambda saved, ranks: _last(saved, lambda names: len(names) > ranks),
+        "DeepSpeed's rank 0 writes `latest` after its own files, not after everybody's: save_latest=False, and name it afterwards": _as_deepspeed,
+        "in the end `latest` must name the new checkpoint: rename the file to it, `os.replace(new, latest)`": _never,
+        "who dies while it writes into `latest` leaves it empty: write a file beside it, then `os.replace`": _written_into,
+        "the checkpoint is named before it is saved: first save_checkpoint, which returns when all ranks have written": _named_first,
+        "all ranks write the same file at the same time: let rank 0 do it": _everybody,
+        "a save that failed must not be named: let its error pass": _in_any_case,
+        "until the new checkpoint is whole `latest` must name the old one: do not empty or remove it": _removed,
     },
-    praise="what is complete, of that the newest",
+    praise="named when it is whole, by one rename",
 )
 
 

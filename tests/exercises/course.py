@@ -1,11 +1,11 @@
 """The course's exercises and the solutions that its notebooks hold."""
 
 import ast
+import functools
 import importlib
 import pkgutil
 import re
 
-import nbformat
 from helpers import exercises
 from helpers.lesson.copies import lessons
 from helpers.lesson.course import number_of
@@ -22,8 +22,11 @@ def of_kind(kind):
     return {f"{number}-{name}": value for number, lesson in LESSONS.items() for name, value in vars(lesson).items() if isinstance(value, kind)}
 
 
+@functools.cache
 def solutions():
     """{"03-all_numbers": the function in the lesson's folded cell}."""
+    import nbformat  # takes a second, and every rank that runs a function of these tests imports this module
+
     found = {}
     for path in lessons():
         cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]

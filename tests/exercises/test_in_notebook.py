@@ -1,9 +1,11 @@
 """Checks in a real kernel: how verdicts are shown, which definition is judged, and what is kept of a learner's progress."""
 
 import json
+import tempfile
 
 import nbformat
 import pytest
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from helpers.paths import ROOT
 
@@ -25,7 +27,9 @@ CHECK_FORMULA = "exercises.sum_of_ranks.check(total)"
 def outputs_of(folder, *cells, setup=SETUP):
     """Run cells in a fresh kernel in a folder; for each the display that it leaves, or the name of its error."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (setup, *cells)])
-    NotebookClient(notebook, allow_errors=True, kernel_name="python3", timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    with tempfile.TemporaryDirectory(prefix="kernels-") as sockets:  # a free port that was chosen may be taken by a rank before it is bound
+        manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/kernel")
+        NotebookClient(notebook, km=manager, allow_errors=True, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
     last = [[output for output in cell.outputs if output.get("data") != {}][-1:] for cell in notebook.cells[1:]]
     return [output[0].get("ename") or output[0].get("text") or output[0].data if output else None for output in last]
 

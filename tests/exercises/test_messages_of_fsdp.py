@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 from helpers import launch
 from helpers.exercises import lesson_fsdp
 from helpers.exercises.in_ranks import try_out
@@ -86,6 +87,8 @@ def reports():
 
 @pytest.mark.parametrize("index", range(len(SLIPS)), ids=[words for _, _, words in SLIPS])
 def test_a_slip_is_answered_with_what_to_do(reports, index):
+    if "token table" in SLIPS[index][2] and TorchVersion(torch.__version__) < "2.12":
+        pytest.skip("this torch shards a shared parameter without a word")
     assert all(SLIPS[index][2] in raised[index] for raised, _ in reports)
 
 
