@@ -23,7 +23,7 @@ def _plan(numbers, stage, tensor=1, pipeline=1, checkpointed=None):
 
     replicas, micro, micro_batches = comm.get_world_size() * numbers.choice([8, 16]), numbers.choice([1, 2, 3]), numbers.choice([2, 4])
     heads = 16 * numbers.randint(1, 5)
-    size = GPTSize(vocabulary=64 * numbers.randint(100, 900), context=2048, width=64 * heads, layers=4 * numbers.randint(4, 20), heads=heads)
+    size = GPTSize(vocabulary=64 * numbers.randint(100, 900), context=2048, width=64 * heads, layers=2 * numbers.randint(8, 40) + 1, heads=heads)
     return theory.Plan(
         size=size,
         gpus=replicas * tensor * pipeline,
@@ -129,7 +129,7 @@ def _step_seconds(function, seed):
     return found
 
 
-def _seconds(bubble="(p - 1) / m", layers="own", link="hosts", zero="own", **left_out):
+def _seconds(bubble="all", layers="own", link="hosts", zero="own", **left_out):
     """`step_seconds` with the mistake that is named; without one it is right.  Words whose value is False are left out."""
     words = ("both", "checkpoints", "shared", "all_reduces", "micro_batches")
     both, checkpoints, shared, all_reduces, micro_batches = (left_out.get(word, True) for word in words)
@@ -138,7 +138,7 @@ def _seconds(bubble="(p - 1) / m", layers="own", link="hosts", zero="own", **lef
         passes = "checkpointed step" if plan.checkpointed and checkpoints else "step"
         flops = theory.flops_per_token(plan.size, plan.sequence, passes, causal=True) * plan.batch * plan.sequence
         work = flops / (cluster.rate * (plan.gpus if shared else plan.replicas))
-        p, m = plan.pipeline, plan.micro_batches
+        p, m, s = plan.pipeline, plan.micro_batches, plan.imbalance
         unit = 2 * plan.micro * plan.sequence * plan.size.width
         blocks = plan.layers if layers == "own" else plan.size.layers
         times = (m if micro_batches else 1) * blocks * (6 if plan.checkpointed and all_reduces else 4)
@@ -156,7 +156,7 @@ def _seconds(bubble="(p - 1) / m", layers="own", link="hosts", zero="own", **lef
         )
         return {
             "work": work,
-            "bubble": work * {"(p - 1) / m": (p - 1) / m, "(p - 1) / (m + p - 1)": (p - 1) / (m + p - 1), "none": 0}[bubble],
+            "bubble": work * {"all": s - 1 + (p - s) / m, "equal": (p - 1) / m, "of the step": (p - 1) / (m + p - 1), "none": 0}[bubble],
             "tensor parallelism": times * theory.wire_bytes("all_reduce", unit, plan.tensor) / inside,
             "pipeline": (2 if both else 1) * m * unit / plan.tensor / cluster.link if p > 1 else 0.0,
             "ZeRO": sent / outside,
@@ -171,8 +171,9 @@ step_seconds = Build(
     mistakes={
         "checkpointing computes each block again: 8 FLOPs per parameter and token instead of 6": _seconds(checkpoints=False),
         "all GPUs share the work of a step, not the replicas alone": _seconds(shared=False),
-        "(p - 1) / (m + p - 1) is the bubble's part of the step; of the work it is (p - 1) / m": _seconds(bubble="(p - 1) / (m + p - 1)"),
+        "(p - 1) / (m + p - 1) is the bubble's part of the step; of the work it is (p - 1) / m": _seconds(bubble="of the step"),
         "a pipeline has a bubble: (p - 1) / m of the work": _seconds(bubble="none"),
+        "where stages are not equal all wait for the longest: `plan.imbalance`": _seconds(bubble="equal"),
         "a checkpointed block's all-reduces of the forward pass come twice: 6 instead of 4": _seconds(all_reduces=False),
         "a GPU has the layers of its pipeline stage alone: `plan.layers`": _seconds(layers="all"),
         "tensor parallelism sends in each micro-batch": _seconds(micro_batches=False),
