@@ -67,11 +67,11 @@ def refresh(path):
 
 
 def draw_map(notebook):
-    """The start page's diagram and table are written anew from the lessons."""
-    drawn = {"diagram": index.diagram, "table": index.table}
+    """The start page's diagram and tables are written anew from the lessons, in the order of the cells with these tags."""
+    drawn = {"diagram": iter([index.diagram(course())]), "table": iter(index.tables(course()))}
     for cell in notebook.cells:
         for tag in drawn.keys() & set(cell.metadata.get("tags", [])):
-            cell.source = drawn[tag](course())
+            cell.source = next(drawn[tag])
 
 
 def store_pictures(notebook, path):

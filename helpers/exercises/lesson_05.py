@@ -5,6 +5,7 @@ from torch.nn import functional as F
 from helpers import theory
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
+from helpers.exercises.operators import identity, operator, rank_count, summed
 
 __all__ = [
     "CopyToRanks",
@@ -28,14 +29,6 @@ def _own(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank()))
 
 
-def _summed(tensor):
-    import deepspeed.comm as comm
-
-    total = tensor.contiguous().clone()
-    comm.all_reduce(total)
-    return total
-
-
 def _in_place(tensor):
     import deepspeed.comm as comm
 
@@ -46,39 +39,13 @@ def _in_place(tensor):
 def _mean(tensor):
     import deepspeed.comm as comm
 
-    return _summed(tensor) / comm.get_world_size()
-
-
-def _ranks():
-    import deepspeed.comm as comm
-
-    return comm.get_world_size()
-
-
-def _same(tensor):
-    return tensor
+    return summed(tensor) / comm.get_world_size()
 
 
 # ------------------------------------------------------------------------------------------------------------- f and g
 
 
 IN_PLACE = " (comm.all_reduce works in place and returns nothing: return the tensor that you gave it)"
-
-
-def _operator(forward, backward):
-    """An operator of autograd that does one thing forward and another backward."""
-
-    class Operator(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            changed = forward(x)
-            return changed.view_as(changed) if changed is x else changed
-
-        @staticmethod
-        def backward(context, gradient):
-            return backward(gradient)
-
-    return Operator
 
 
 def _applied(function, given, weights):
@@ -114,11 +81,11 @@ CopyToRanks = Build(
     "CopyToRanks",
     _copied,
     mistakes={
-        "each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`": _operator(_same, _same),
-        "in `forward` every rank has all of x already, and nothing is summed": _operator(_summed, _summed),
-        "that is g; f passes x on as it is, and sums the gradient": _operator(_summed, _same),
-        "the parts of a gradient add up; a mean of them is too small by the number of ranks": _operator(_same, _mean),
-        "the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it": _operator(_same, _in_place),
+        "each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`": operator(identity, identity),
+        "in `forward` every rank has all of x already, and nothing is summed": operator(summed, summed),
+        "that is g; f passes x on as it is, and sums the gradient": operator(summed, identity),
+        "the parts of a gradient add up; a mean of them is too small by the number of ranks": operator(identity, _mean),
+        "the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it": operator(identity, _in_place),
     },
     praise="what is used by all ranks gets the sum of all their gradients",
 )
@@ -127,11 +94,11 @@ SumOverRanks = Build(
     "SumOverRanks",
     _added,
     mistakes={
-        "the ranks' parts must be summed in `forward`": _operator(_same, _same),
-        "every rank has the whole gradient already: summing it in `backward` counts it once for each rank": _operator(_summed, _summed),
-        "that is f; g sums forward, and passes the gradient on as it is": _operator(_same, _summed),
-        "the parts add up to the result; it is not their mean": _operator(_mean, _same),
-        "what came in was changed in place, and autograd may need it: sum a copy": _operator(_in_place, _same),
+        "the ranks' parts must be summed in `forward`": operator(identity, identity),
+        "every rank has the whole gradient already: summing it in `backward` counts it once for each rank": operator(summed, summed),
+        "that is f; g sums forward, and passes the gradient on as it is": operator(identity, summed),
+        "the parts add up to the result; it is not their mean": operator(_mean, identity),
+        "what came in was changed in place, and autograd may need it: sum a copy": operator(_in_place, identity),
     },
     praise="all ranks go on with the same sum, so the gradient of the sum is each part's gradient",
 )
@@ -173,7 +140,7 @@ def _row(function, seed):
     return _layer(function, _own(seed, 2, tokens, inputs), _own(seed + 1, outputs, inputs), torch.randn(outputs), torch.randn(2, tokens, outputs))
 
 
-_f, _g, _both = _operator(_same, _summed), _operator(_summed, _same), _operator(_summed, _summed)
+_f, _g, _both = operator(identity, summed), operator(summed, identity), operator(summed, summed)
 
 column_parallel = Build(
     "column_parallel",
@@ -198,7 +165,7 @@ row_parallel = Build(
         "the bias is missing": lambda x, weight, bias: _g.apply(F.linear(x, weight)),
         "the gradient comes back t times: use g, whose backward pass sums nothing": lambda x, weight, bias: _both.apply(F.linear(x, weight)) + bias,
         "every rank's part of the bias came back through the sum: add the bias once, after the sum": lambda x, weight, bias: _g.apply(
-            F.linear(x, weight, bias / _ranks())
+            F.linear(x, weight, bias / rank_count())
         ),
         "g belongs behind the product: before it, different channels are added up": lambda x, weight, bias: F.linear(_g.apply(x), weight) + bias,
         "each rank has channels of its own: f would mix up the gradients of different channels": lambda x, weight, bias: (
@@ -244,12 +211,12 @@ def _of_own_tokens(function, seed):
     given = [_own(seed + place, *shape).requires_grad_() for place, shape in enumerate(shapes)]
     result = function.apply(*given)
     kept = sum(tensor.numel() for tensor in result.grad_fn.saved_tensors)
-    (result * _own(seed + 3, 2, tokens * _ranks(), outputs)).sum().backward()
+    (result * _own(seed + 3, 2, tokens * rank_count(), outputs)).sum().backward()
     names = ("the gradient of own_tokens", "the gradient of weight", "the gradient of bias")
     return {"elements kept for the backward pass": kept} | {name: one.grad for name, one in zip(names, given)} | {"the result": result}
 
 
-def _gathered_linear(of_tokens=scatter, own_only=False, of_weight=_same, keep_all=False, of_bias=_same):
+def _gathered_linear(of_tokens=scatter, own_only=False, of_weight=identity, keep_all=False, of_bias=identity):
     """A layer that may be mistaken in one of the gradients, or in what it keeps."""
 
     class Layer(torch.autograd.Function):
@@ -276,9 +243,9 @@ GatheredLinear = Build(
         "keep this rank's own tokens, not those of all ranks: gather them again in `backward`": _gathered_linear(keep_all=True),
         "every rank contributes to a token's gradient: `scatter` sums, and leaves each rank its own tokens": _gathered_linear(of_tokens=_own_tokens),
         "this rank's weight multiplies all tokens: gather the input again for its gradient": _gathered_linear(own_only=True),
-        "each rank has a weight of its own, and sees all tokens: its gradient is complete": _gathered_linear(of_weight=_summed),
-        "each rank has a bias of its own, and sees all tokens: its gradient is complete": _gathered_linear(of_bias=_summed),
-        "the ranks' contributions are summed, not averaged": _gathered_linear(of_tokens=lambda part: scatter(part) / _ranks()),
+        "each rank has a weight of its own, and sees all tokens: its gradient is complete": _gathered_linear(of_weight=summed),
+        "each rank has a bias of its own, and sees all tokens: its gradient is complete": _gathered_linear(of_bias=summed),
+        "the ranks' contributions are summed, not averaged": _gathered_linear(of_tokens=lambda part: scatter(part) / rank_count()),
     },
     praise="forward one all-gather; backward one more, and a reduce-scatter; kept are own tokens only",
 )

@@ -7,6 +7,7 @@ from helpers import theory
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 from helpers.exercises.in_ranks import helped
+from helpers.exercises.operators import identity, operator, rank_count, summed
 
 __all__ = ["Exchange", "balance_loss", "guess", "message_bytes", "equal_tokens", "route", "through_experts"]
 
@@ -15,12 +16,6 @@ def _rank():
     import deepspeed.comm as comm
 
     return comm.get_rank()
-
-
-def _ranks():
-    import deepspeed.comm as comm
-
-    return comm.get_world_size()
 
 
 def _own(seed, *shape):
@@ -128,40 +123,12 @@ def _sent(rows):
     return received
 
 
-def _summed(rows):
-    import deepspeed.comm as comm
-
-    total = rows.contiguous().clone()
-    comm.all_reduce(total)
-    return total
-
-
-def _operator(forward, backward):
-    """An operator of autograd that does one thing forward and another backward."""
-
-    class Operator(torch.autograd.Function):
-        @staticmethod
-        def forward(context, rows):
-            changed = forward(rows)
-            return changed.view_as(changed) if changed is rows else changed
-
-        @staticmethod
-        def backward(context, gradient):
-            return backward(gradient)
-
-    return Operator
-
-
-def _same(rows):
-    return rows
-
-
 SLIPS = {"must be contiguous": "rows, and a gradient, may be a transposed view: send `rows.contiguous()`, and receive in a contiguous tensor"}
 
 
 def _exchanged(function, seed):
     """The operator in the middle of other work; what comes in, forward and backward, need not be contiguous."""
-    shape = (3 + seed % 2, 2 * _ranks(), 4)
+    shape = (3 + seed % 2, 2 * rank_count(), 4)
     given = _own(seed, *shape).requires_grad_()
     inside = (given * 1.0).transpose(0, 1)
     before = inside.detach().clone()
@@ -181,18 +148,18 @@ Exchange = Build(
     "Exchange",
     _exchanged,
     mistakes={
-        "what belongs to other ranks must be sent to them: all_to_all_single in `forward`": _operator(_same, _same),
-        "backward, the gradient of what was sent lies on the rank that received it: it must come back": _operator(_sent, _same),
-        "forward nothing was sent": _operator(_same, _sent),
-        "each gradient has one place to go back to: nothing is summed": _operator(_sent, _summed),
-        "a row that goes to one rank has one gradient; there is nothing to average": _operator(_sent, lambda rows: _sent(rows) / _ranks()),
-        "that sums the ranks' rows: each part goes to one rank": _operator(_summed, _summed),
-        "forward a row is sent, not a part of it": _operator(lambda rows: _sent(rows) / _ranks(), _sent),
+        "what belongs to other ranks must be sent to them: all_to_all_single in `forward`": operator(identity, identity),
+        "backward, the gradient of what was sent lies on the rank that received it: it must come back": operator(_sent, identity),
+        "forward nothing was sent": operator(identity, _sent),
+        "each gradient has one place to go back to: nothing is summed": operator(_sent, summed),
+        "a row that goes to one rank has one gradient; there is nothing to average": operator(_sent, lambda rows: _sent(rows) / rank_count()),
+        "that sums the ranks' rows: each part goes to one rank": operator(summed, summed),
+        "forward a row is sent, not a part of it": operator(lambda rows: _sent(rows) / rank_count(), _sent),
     },
     praise="forward and backward are the same exchange: what was sent to a rank comes back from it",
 )
 
-_exchange = _operator(_sent, _sent)
+_exchange = operator(_sent, _sent)
 
 
 def _experts(seed, own, width):
@@ -206,7 +173,7 @@ def _experts(seed, own, width):
 
 def _through(function, seed):
     own, capacity, width = 2 + seed % 2, 3 + seed % 3, 4 + seed % 2
-    experts, rows = _experts(seed, own, width), _own(seed, own * _ranks(), capacity, width).requires_grad_()
+    experts, rows = _experts(seed, own, width), _own(seed, own * rank_count(), capacity, width).requires_grad_()
     answers = function(rows, experts)
     if not isinstance(answers, torch.Tensor):
         raise TypeError(f"through_experts must return a tensor of the shape of rows, not {answers!r}")
@@ -225,7 +192,7 @@ def _through(function, seed):
 
 def _by_rank(rows, experts):
     """What arrived, of shape (ranks, own experts, C, h)."""
-    return rows.view(_ranks(), len(experts), *rows.shape[1:])
+    return rows.view(rank_count(), len(experts), *rows.shape[1:])
 
 
 def _answered(arrived, experts):
@@ -272,7 +239,7 @@ through_experts = Build(
         "nothing was sent: most of these rows are for the experts of other ranks": lambda rows, experts: _answered(_by_rank(rows, experts), experts),
         "each expert has rows of its own: all went to the first": lambda rows, experts: _exchange.apply(experts[0](_exchange.apply(rows))),
         "no gradient comes back: send with `Exchange.apply`, which autograd knows": _without_gradient,
-        "every rank gets its answers once: divide nothing": lambda rows, experts: _right(rows, experts) / _ranks(),
+        "every rank gets its answers once: divide nothing": lambda rows, experts: _right(rows, experts) / rank_count(),
     },
     praise="two exchanges: rows to the ranks of their experts, and the answers back",
 )

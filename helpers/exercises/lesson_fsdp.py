@@ -8,7 +8,7 @@ from helpers import models
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 from helpers.exercises.in_ranks import helped
-from helpers.measure.traffic import Traffic
+from helpers.measure.traffic import OPERATIONS, Traffic
 
 __all__ = ["gather_rows", "guess", "least_sharing", "reduce_rows", "rows_held", "wrap"]
 
@@ -250,7 +250,7 @@ def _counted(function, seed, mesh):
     found["elements that are full after the backward pass"] = seen.full()
     counts = {}
     for message in traffic.messages:
-        kind = message.operation.removesuffix("_single").removesuffix("_into_tensor").removesuffix("_tensor")
+        kind, _ = OPERATIONS[message.operation]
         counts[kind] = counts.get(kind, 0) + message.count
     comm.barrier()
     return found | {f"messages of kind {kind}": counts.get(kind, 0) for kind in ("all_gather", "reduce_scatter", "all_reduce")}

@@ -1,6 +1,6 @@
 """The course as data, read from the lessons themselves: what each asks, what it needs, how long it takes, what it checks.
 
-A lesson's first cell holds a heading, its question and a table whose rows `Minutes` and `Needs` say the rest.
+A lesson's first cell holds a heading, its question and a table whose rows `Minutes` and `Needs` say the rest; its end names what to read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from pathlib import Path
 from helpers.paths import NOTEBOOKS
 
 NUMBERS = re.compile(r"\b(\d\d)\b(?: to (\d\d)\b)?")
+LINK = r"\[[^\]]+\]\(https://(?:arxiv|doi)\.org/[^)\s]+\)"  # of a paper
+SECTIONS = r"(?:, sections? [\d.]*\d(?:(?:, | and )[\d.]*\d)*)?"
+PAPER = re.compile(rf"\*\*Further reading\.\*\*.*?({LINK}(?: and {LINK})*{SECTIONS})")
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Lesson:
         core, exercises, optional: minutes; a lesson whose table gives one number gives the core's.
         needs: numbers of the lessons to have read before.
         checks: names of the exercises that are checked, in order.
+        paper: the first paper that its end names, as a link, with the sections to read; empty without one.
     """
 
     number: str
@@ -38,6 +42,7 @@ class Lesson:
     optional: int
     needs: tuple[str, ...]
     checks: tuple[str, ...]
+    paper: str = ""
 
 
 def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
@@ -76,6 +81,7 @@ def read(path: Path) -> Lesson:
         optional=int((re.search(r"(\d+) optional", minutes) or [0, 0])[1]),
         needs=tuple(between(needs)),
         checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", everything))),
+        paper=found[1] if (found := PAPER.search(everything)) else "",
     )
 
 

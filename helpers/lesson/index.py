@@ -1,4 +1,4 @@
-"""The start page: the map and the table that stand in `notebooks/index.ipynb`, and what this learner has passed."""
+"""The start page: the map and the tables that stand in `notebooks/index.ipynb`, and what this learner has passed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from helpers.lesson.progress import passed
 from helpers.paths import WORK
 
 CLOSE = '%%{init: {"flowchart": {"rankSpacing": 24, "nodeSpacing": 24, "padding": 8}}}%%'
+PARTS = {  # the course's parts, and the lesson with which each begins
+    "The basics": "00",
+    "The model in parts": "05",
+    "ZeRO": "07",
+    "Little memory, long texts": "11",
+    "All together": "13",
+    "The same elsewhere": "fsdp",
+}
 NOTHING = "No check passed yet. Each lesson has some, and those that you pass are listed here."
 
 
@@ -16,20 +24,29 @@ def diagram(lessons: list[Lesson]) -> str:
     """What needs what, as a Mermaid diagram in Markdown; an arrow leads from a lesson to one that builds on it."""
     # A word a line makes the boxes narrow, so that the whole fits with large letters.
     boxes = [f'  {lesson.number}["{lesson.number}<br>{lesson.title.replace(" ", "<br>")}"]' for lesson in lessons]
-    arrows = [f"  {need} --> {lesson.number}" for lesson in lessons for need in directly_needs(lesson, lessons)]
+    arrows = [f"  {need}-->{lesson.number}" for lesson in lessons for need in directly_needs(lesson, lessons)]
     told = [f"{lesson.number} needs {' and '.join(direct)}" for lesson in lessons if (direct := directly_needs(lesson, lessons))]
     title = ["  accTitle: What each lesson needs", "  accDescr: " + "; ".join(told)]
     return "\n".join(["```mermaid", CLOSE, "flowchart LR", *title, *boxes, *arrows, "```"])
 
 
-def table(lessons: list[Lesson]) -> str:
-    """A Markdown table: links, questions, minutes."""
-    rows = ["| | lesson | its question | core | exercises | optional |", "|---|---|---|--:|--:|--:|"]
+def tables(lessons: list[Lesson]) -> list[str]:
+    """A heading and a Markdown table for each part of the course: links, questions, papers, minutes; under the last one the sums."""
+    begins = [[lesson.number for lesson in lessons].index(first) for first in PARTS.values()]
+    parts = [lessons[begin:end] for begin, end in zip(begins, [*begins[1:], None])]
+    hours = [sum(getattr(one, kind) for one in lessons) / 60 for kind in ("core", "exercises", "optional")]
+    found = [table(title, part) for title, part in zip(PARTS, parts)]
+    found[-1] += "\n\nAll lessons: {:.0f} hours of core, {:.0f} of exercises, {:.0f} of optional sections.".format(*hours)
+    return found
+
+
+def table(title: str, lessons: list[Lesson]) -> str:
+    """One part of the course."""
+    rows = [f"### {title}", "", "| |lesson|its question|paper|core|exercises|optional|", "|---|---|---|---|--:|--:|--:|"]
     for one in lessons:
-        optional = one.optional or "–"
-        rows.append(f"| {one.number} | [{one.title}]({one.file}) | {one.question} | {one.core} | {one.exercises} | {optional} |")
-    total = [sum(getattr(one, part) for one in lessons) for part in ("core", "exercises", "optional")]
-    return "\n".join([*rows, f"| | | all of them, in hours | {' | '.join(f'{minutes / 60:.1f}' if minutes else '–' for minutes in total)} |"])
+        minutes = [str(one.core), str(one.exercises), str(one.optional or "–")]
+        rows.append("|".join(["", one.number, f"[{one.title}]({one.file})", one.question, one.paper or "–", *minutes, ""]))
+    return "\n".join(rows)
 
 
 class Progress:

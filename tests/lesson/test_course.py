@@ -27,6 +27,24 @@ def test_an_opening_is_read(tmp_path):
     assert read(path) == expected
 
 
+@pytest.mark.parametrize(
+    "end, paper",
+    [
+        ("Hu et al., [LoRA](https://arxiv.org/abs/1). Ren et al., [Off](https://arxiv.org/abs/2).", "[LoRA](https://arxiv.org/abs/1)"),
+        ("[A](https://arxiv.org/abs/1), sections 3, 5.1 and 7. B.", "[A](https://arxiv.org/abs/1), sections 3, 5.1 and 7"),
+        ("[A](https://arxiv.org/abs/1), section 3, says it.", "[A](https://arxiv.org/abs/1), section 3"),
+        ("[A](https://arxiv.org/1) and [B](https://doi.org/2), section 7.", "[A](https://arxiv.org/1) and [B](https://doi.org/2), section 7"),
+        ("PyTorch's [notes](https://docs.pytorch.org/a), [A](https://doi.org/10.1/2) (2006).", "[A](https://doi.org/10.1/2)"),
+        ("PyTorch's [notes](https://docs.pytorch.org/a).", ""),
+    ],
+)
+def test_the_paper_is_the_first_that_the_end_cites_with_its_sections(tmp_path, end, paper):
+    opening = "# A\n\n**The question:** why?\n\n| | |\n|---|---|\n| Minutes | 60 core |\n| Needs | lesson 00 |"
+    before = "[X](https://arxiv.org/abs/9) stands elsewhere."
+    (tmp_path / "07_a.ipynb").write_text(json.dumps({"cells": [{"source": [text]} for text in (opening, before, f"**Further reading.** {end}")]}))
+    assert read(tmp_path / "07_a.ipynb").paper == paper
+
+
 def test_appendices_come_last_and_are_called_by_their_names(tmp_path):
     for name in ("appendix_fsdp.ipynb", "02_training_memory.ipynb", "index.ipynb"):
         (tmp_path / name).touch()
@@ -59,7 +77,15 @@ def test_minutes_of_the_exercises_are_the_sum_of_their_own(path):
 def test_the_start_page_holds_the_map_of_these_lessons():
     texts = [cell.source for cell in nbformat.read(NOTEBOOKS / "index.ipynb", as_version=4).cells]
     assert index.diagram(LESSONS) in texts, "run `make refresh LESSON=index`"
-    assert index.table(LESSONS) in texts, "run `make refresh LESSON=index`"
+    assert [text for text in texts if text.startswith("### ")] == index.tables(LESSONS), "run `make refresh LESSON=index`"
+
+
+def test_the_tables_hold_every_lesson_once_in_order():
+    assert re.findall(r"^\|(\w+)\|\[", "\n".join(index.tables(LESSONS)), re.M) == [lesson.number for lesson in LESSONS]
+
+
+def test_every_lesson_has_a_paper():
+    assert not [lesson.number for lesson in LESSONS if not lesson.paper], "name one under *Further reading*"
 
 
 def test_the_readme_has_the_same_lessons_titles_and_minutes():

@@ -43,7 +43,7 @@ def test_cells_are_short(page):
         tags = cell.metadata.get("tags", [])
         if cell.cell_type == "code" and "solution" not in tags:
             assert len(cell.source.splitlines()) <= LONGEST_CELL, cell.source
-        if cell.cell_type == "markdown" and "map" not in tags:
+        if cell.cell_type == "markdown":
             assert len(cell.source.split()) <= LONGEST_TEXT, cell.source
 
 
@@ -121,10 +121,9 @@ def test_exercises_are_stored_as_not_written_yet_and_solutions_as_correct(notebo
 
 
 def test_code_and_what_it_prints_are_no_wider_than_a_laptop_shows(notebook):
-    """But for a command, which can be copied."""
     for cell in code_cells(notebook):
         printed = "\n".join(output.get("text", "") for output in cell.outputs).splitlines()
-        wide = [line for line in [*cell.source.splitlines(), *printed] if len(line) > WIDEST and not line.startswith("$ ")]
+        wide = [line for line in [*cell.source.splitlines(), *printed] if len(line) > WIDEST]
         assert not wide, wide
 
 
