@@ -147,7 +147,7 @@ def main():
     parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero")
     parser.add_argument("--share", action="store_true", help=f"{sharing}: more ranks than GPUs too, which share them; without times")
     parser.add_argument("--keep", action="store_true", help="do not run again what the files have, for instance of an interrupted recording")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the recorder; and for nvme and qlora")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the recorder; and for nvme, qlora and autotuning")
     options = parser.parse_args()
     if unknown := set(options.experiments) - set(EXPERIMENTS):
         parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from helpers import models
-from helpers.recording import experiments, longest, nvme, qlora, speed
+from helpers.recording import autotuning, experiments, longest, nvme, qlora, speed
 from helpers.recording.experiments import MICRO_BATCHES
 
 SIZES = {
@@ -256,6 +256,13 @@ def qlora_configuration(stage):
     return deepspeed_configuration(micro_batches=1, zero_optimization=zero)
 
 
+def autotuning_configuration():
+    """In bf16; the stages and micro-batches to try are lists."""
+    asked = {"enabled": True, "fast": True}
+    zero = {"stage": [0, 1, 2, 3], "reduce_bucket_size": 100_000}
+    return deepspeed_configuration(train_micro_batch_size_per_gpu=[2, 8], micro_batches=1, zero_optimization=zero, autotuning=asked)
+
+
 def _several(counts):
     return [ranks for ranks in counts if ranks > 1]
 
@@ -335,6 +342,13 @@ EXPERIMENTS = {
         needs_cpu=True,
         libraries=("transformers.GlmForCausalLM", "peft"),
         missing=qlora.missing,
+    ),
+    "autotuning": Experiment(
+        function=autotuning.autotuning,
+        plan=lambda sizes, counts, stages: [(1, {"attempt": attempt}) for attempt in (1, 2, 3)],  # of one rank, which starts the autotuner
+        configuration=lambda ranks, attempt: autotuning_configuration(),
+        needs_cpu=True,
+        missing=autotuning.missing,
     ),
     "offload_error": Experiment(
         function=experiments.offload_error,
