@@ -113,17 +113,27 @@ moments = Build(
 )
 
 
-def _cluster(numbers, faster):
+def _cluster(numbers, faster, host=8):
     """Whose GPUs send `faster` times as fast inside a host as through a card."""
     link = numbers.uniform(5e9, 60e9)
-    return theory.Cluster(gpus=64, memory=80e9, rate=numbers.uniform(1e14, 6e14), link=link, inside=link * faster, host=8)
+    return theory.Cluster(gpus=64, memory=80e9, rate=numbers.uniform(1e14, 6e14), link=link, inside=link * faster, host=host)
 
 
 def _step_seconds(function, seed):
     numbers, found = _random(seed), {}
-    for stage, tensor, pipeline, faster in ((0, 1, 1, 4), (1, 4, 2, 5), (2, 2, 1, 11), (3, 1, 1, 10), (1, 16, 1, 9)):
-        plan, cluster = _plan(numbers, stage, tensor, pipeline, checkpointed=stage in (1, 3)), _cluster(numbers, faster)
-        where = f"of stage {stage}, t = {tensor}, p = {pipeline}"
+    cases = [
+        (0, 1, 1, 4, ""),
+        (1, 4, 2, 5, ""),
+        (2, 2, 1, 11, ""),
+        (3, 1, 1, 10, ""),
+        (1, 16, 1, 9, ""),
+        (1, 2, 1, 100, "one host"),
+        (2, 2, 1, 100, "two hosts"),
+    ]
+    for stage, tensor, pipeline, faster, hosts in cases:
+        plan = _plan(numbers, stage, tensor, pipeline, checkpointed=stage in (1, 3))
+        cluster = _cluster(numbers, faster, {"one host": plan.gpus, "two hosts": plan.gpus // 2}.get(hosts, 8))
+        where = f"of stage {stage}, t = {tensor}, p = {pipeline}" + (f", all GPUs in {hosts}" if hosts else "")
         got = _complete(function(plan, cluster), ("work", "bubble", "tensor parallelism", "pipeline", "ZeRO"), f"seconds {where}")
         found |= {f"milliseconds of {part} {where}": 1e3 * float(seconds) for part, seconds in got.items()}
     return found
@@ -145,7 +155,8 @@ def _seconds(bubble="all", layers="own", link="hosts", zero="own", **left_out):
         inside = cluster.within if plan.tensor <= cluster.host or link == "inside" else cluster.link
         cards = {"one card": 1, "all cards": cluster.host}.get(link, max(1, cluster.host // plan.tensor))
         limit = float("inf") if link == "unlimited" else cluster.within
-        outside = cluster.within if plan.gpus <= cluster.host or link == "all inside" else min(limit, cards * cluster.link)
+        near = {"all inside": True, "never inside": False, "replicas": plan.replicas <= cluster.host}.get(link, plan.gpus <= cluster.host)
+        outside = cluster.within if near else min(limit, cards * cluster.link)
         sent = theory.zero_wire_bytes(
             plan.parameters if zero == "own" else theory.gpt_parameters(plan.size),
             plan.gpus if zero == "gpus" else plan.replicas,
@@ -180,6 +191,8 @@ step_seconds = Build(
         "between pipeline stages activations go forward, and as many bytes of gradients back": _seconds(both=False),
         "a tensor-parallel group that is larger than a host goes over `cluster.link`": _seconds(link="inside"),
         "ZeRO's messages go through all hosts: over the cards, `cluster.link` each": _seconds(link="all inside"),
+        "where all GPUs are in one host ZeRO's messages stay inside: `cluster.within`": _seconds(link="never inside"),
+        "replicas that are no more than a host's GPUs may still lie in several hosts: ask whether all GPUs fit into one": _seconds(link="replicas"),
         "a group of replicas has `cluster.host // plan.tensor` GPUs in each host, and sends over all of their cards": _seconds(link="one card"),
         "however many cards there are, inside a host nothing is faster than `cluster.within`": _seconds(link="unlimited"),
         "of a host's cards only those of the group's GPUs count: `cluster.host // plan.tensor`": _seconds(link="all cards"),
@@ -204,10 +217,10 @@ def _cheapest(function, seed):
         names.append("almost as fast too")
         plans |= {"almost as fast": (80, 1.04 * best), "almost as fast too": (80, 1.01 * best)}
         needed, seconds = {name: plan[0] for name, plan in plans.items()}, {name: plan[1] for name, plan in plans.items()}
-        found[f"choice {trial}"] = str(function(iter(names), needed.__getitem__, seconds.__getitem__, 80))
+        found[f"choice {trial}"] = str(function(list(names), needed.__getitem__, seconds.__getitem__, 80))
         chain, times = ["first", "second", "third"], {"first": 1.06, "second": 1.02, "third": 1.0}
-        found[f"choice {trial}, where each is a little faster than the one before"] = str(function(iter(chain), lambda plan: 1, times.get, 80))
-        found[f"choice {trial}, where memory is small"] = str(function(iter(names), needed.__getitem__, seconds.__getitem__, 10))
+        found[f"choice {trial}, where each is a little faster than the one before"] = str(function(list(chain), lambda plan: 1, times.get, 80))
+        found[f"choice {trial}, where memory is small"] = str(function(list(names), needed.__getitem__, seconds.__getitem__, 10))
     return found
 
 

@@ -253,7 +253,9 @@ def _save_safely(function, seed):
             os.link(folder / "latest", folder / "the same file")
         comm.barrier()
         engine = _Pretended(fails)
-        with mock.patch("os.replace", wraps=os.replace) as replaced, mock.patch("os.rename", wraps=os.rename) as renamed:
+        before = []  # what `latest` said when a file was renamed
+        rename, replace = (_noting(function_of_os, folder / "latest", before) for function_of_os in (os.rename, os.replace))
+        with mock.patch("os.replace", replace), mock.patch("os.rename", rename):
             try:
                 function(engine, str(folder), tag)
             except ConnectionError:
@@ -262,7 +264,9 @@ def _save_safely(function, seed):
         comm.barrier()
         case = "when the last rank dies in the save" if fails else "when all goes well"
         if engine.global_rank:
-            found[f"how many files this rank renames, {case}"] = replaced.call_count + renamed.call_count
+            found[f"how many files this rank renames, {case}"] = len(before)
+        elif not fails:
+            found[f"what `latest` says just before a file is renamed to it, {case}"] = before[-1] if before else "nothing was renamed"
         if engine.global_rank == engine.last:
             found[f"what `latest` says while the last rank has not written its file, {case}"] = engine.seen
         found[f"what `latest` says in the end, {case}"] = _text(folder / "latest")
@@ -271,6 +275,16 @@ def _save_safely(function, seed):
         if comm.get_rank() == 0:
             shutil.rmtree(folder)
     return found
+
+
+def _noting(function, file, texts):
+    """A function of `os` that first appends the file's text to a list."""
+
+    def noting(*names, **options):
+        texts.append(_text(file))
+        return function(*names, **options)
+
+    return noting
 
 
 def _renamed(engine, folder, tag):
@@ -325,6 +339,22 @@ def _removed(engine, folder, tag):
     _renamed(engine, folder, tag)
 
 
+def _unlinked(engine, folder, tag):
+    engine.save_checkpoint(folder, tag=tag, save_latest=False)
+    if engine.global_rank == 0:
+        new = Path(folder, "latest.new")
+        new.write_text(tag)
+        Path(folder, "latest").unlink()
+        new.rename(Path(folder, "latest"))
+
+
+def _written_anew(engine, folder, tag):
+    engine.save_checkpoint(folder, tag=tag, save_latest=False)
+    if engine.global_rank == 0:
+        Path(folder, "latest").unlink()
+        Path(folder, "latest").write_text(tag)
+
+
 save_safely = Build(
     "save_safely",
     _save_safely,
@@ -336,6 +366,8 @@ save_safely = Build(
         "all ranks write the same file at the same time: let rank 0 do it": _everybody,
         "a save that failed must not be named: let its error pass": _in_any_case,
         "until the new checkpoint is whole `latest` must name the old one: do not empty or remove it": _removed,
+        "who dies between the two finds no `latest` at all: `os.replace` needs no unlink before it": _unlinked,
+        "a new `latest` is empty until it is written, and before that there is none: write a file beside it, then `os.replace`": _written_anew,
     },
     praise="named when it is whole, by one rename",
 )

@@ -99,8 +99,8 @@ def export(
         gpus: whether a rank has a GPU; without, DeepSpeed is told to use the CPU.
         time, account, partition: of the Slurm job.
         port: at which rank 0 is found under `run.sh`; a Slurm job takes one from its number.
-        restarts: how often the Slurm job may start again after a rank has failed.  When a node is lost Slurm starts it again in any case, unless the
-            site forbids it; the function should go on from its last checkpoint.
+        restarts: how often the Slurm job may have been started again, for whatever reason, for a failed rank to start it once more.  When a node is
+            lost Slurm starts it again in any case, unless the site forbids it; the function should go on from its last checkpoint.
 
     Returns:
         The script's `Path`.  Beside it lie `hostfile`, `run.sh`, `job.sbatch` and `.deepspeed_env`.

@@ -36,7 +36,8 @@ for micro_batch in range(1000):
     engine.backward(engine(*corpus.batch(micro_batch, sequences, models.TINY.context, rank, ranks)))
     engine.step()
 '''
-PDSH = "#!/bin/sh\nexit 0\n"  # what ends the remains of a candidate on all hosts by a pattern of its name; here each candidate ends by itself
+RESULTS = "autotuning_results"
+PDSH = "#!/bin/sh\nexit 0\n"  # in place of `pkill -f` on all hosts after each candidate, which matches other programs too: here each ends by itself
 
 
 def missing():
@@ -65,12 +66,14 @@ def autotuning(config, scratch):
         free.bind(("127.0.0.1", 0))
         port = min(free.getsockname()[1], 60_000)
     deepspeed = Path(sys.executable).with_name("deepspeed")
-    command = [deepspeed, "--master_port", port, "--autotuning", "tune", "train.py", "--deepspeed_config", "config.json"]
+    command = [deepspeed, "--hostfile", "none", "--master_port", port, "--autotuning", "tune", "train.py", "--deepspeed_config", "config.json"]
     started = time.monotonic()
     with _program([str(word) for word in command], place) as program:
         program.wait()
-    if program.returncode:
-        raise RuntimeError(f"deepspeed ended with {program.returncode}:\n{(place / 'log.txt').read_text()[-2000:]}")
+    if program.returncode or not (place / RESULTS / "ds_config_optimal.json").exists():
+        logs = [place / "log.txt", *(place / RESULTS).glob("profile_model_info/stderr.log")]
+        words = "\n".join(log.read_text()[-2000:] for log in logs)
+        raise RuntimeError(f"deepspeed ended with {program.returncode} and without an answer:\n{words}")
     return found(place) | {"seconds": time.monotonic() - started}
 
 
@@ -93,7 +96,7 @@ def _program(command, place):
 
 def found(place):
     """What the autotuner left in the folder in which it ran; of a candidate that gave no number, None."""
-    results = place / "autotuning_results"
+    results = place / RESULTS
     profile = results / "profile_model_info"
     tried = []
     for experiment in sorted(results.glob("*/exp.json"), key=lambda path: path.stat().st_mtime_ns):

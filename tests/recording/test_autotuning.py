@@ -47,7 +47,7 @@ def test_where_tabulate_is_missing_the_autotuner_does_not_start(tmp_path):
     if not autotuning.missing():
         pytest.skip("tabulate is installed here")
     caught = launch(refused, ranks=1, arguments={"config": autotuning_configuration(), "scratch": str(tmp_path)}, device="cpu")[0]
-    assert caught.startswith("deepspeed ended with 1:\n") and "Missing required package `tabulate`" in caught
+    assert caught.startswith("deepspeed ended with 1 and without an answer:\n") and "Missing required package `tabulate`" in caught
 
 
 def refused(config, scratch):
