@@ -61,7 +61,7 @@ export WORLD_SIZE=$((SLURM_JOB_NUM_NODES * {slots})) LOCAL_WORLD_SIZE={slots} LO
 srun --ntasks=$WORLD_SIZE --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
     bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python -u {script}'
 status=$?
-# A rank that failed, as after a long wait for a machine that is gone, starts the job again too; in all that happens {restarts} times at most.
+# A rank that failed, as after a long wait for a machine that is gone, starts it again too, if it has not been {restarts} times, lost nodes counted.
 if [ $status -ne 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $status
 """
