@@ -181,12 +181,16 @@ class Kernel:
 
 
 class Notebook:
-    """A real Jupyter kernel.  Context manager; ended by SIGKILL."""
+    """A real Jupyter kernel, reached through files: a free port that was chosen may be taken by a rank before it is bound.
+
+    Context manager; ended by SIGKILL.
+    """
 
     def __enter__(self):
         from jupyter_client import KernelManager
 
-        self.manager = KernelManager()
+        self.sockets = tempfile.TemporaryDirectory(prefix="kernel-", dir="/tmp")  # a socket's name must be short
+        self.manager = KernelManager(transport="ipc", ip=f"{self.sockets.name}/kernel")
         self.manager.start_kernel(cwd=str(REPOSITORY))
         self.client = self.manager.client()
         self.client.start_channels()
@@ -207,6 +211,7 @@ class Notebook:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self.manager.context.destroy(linger=0)
+        self.sockets.cleanup()
 
 
 STATES = """
