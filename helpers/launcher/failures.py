@@ -20,6 +20,7 @@ LOST = re.compile(
     r"|store->get|tcpstore|remote process exited|nccl communicator was aborted|ncclremoteerror|the client socket",
     re.IGNORECASE,
 )
+CLOSED = re.compile(r"closed by peer|reset by peer|broken pipe", re.IGNORECASE)  # as a rank does that has waited in vain
 VARIES = (
     (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at 0x..."),
     (re.compile(r"(127\.0\.0\.1|10\.77\.0\.\d+|localhost|\[?::1\]?)(\W{1,3})\d{1,5}\b"), r"\1\2..."),
@@ -203,11 +204,13 @@ def hint(text):
 def first_to_fail(failed):
     """The first by the clock, but an error in a collective comes after every other, and one that perhaps is a notice after every rank's end.
 
-    An end is noted a little later than the others notice it.  Of ranks that failed alike the lowest is taken, in every run the same.
+    An end is noted a little later than the others notice it.  Of ranks that failed alike the lowest is taken, in every run the same, but of those
+    that waited in vain before those whose connections these then closed.
     """
     ends = any(outcome.error is None for outcome in failed)
     first = min(failed, key=lambda outcome: (outcome.notices == "collective", bool(ends and outcome.notices), outcome.failed_at))
-    return next(outcome for outcome in failed if outcome.fault == first.fault)
+    alike = [outcome for outcome in failed if outcome.fault == first.fault]
+    return next((outcome for outcome in alike if not (outcome.notices and CLOSED.search(outcome.error["message"]))), alike[0])
 
 
 def failure(outcomes, out_of_memory=False, remarks=()):

@@ -19,7 +19,7 @@ from helpers.launcher.command import CommandJob
 from helpers.launcher.failures import LaunchError, Outcome, RankError, failure, hang
 from helpers.launcher.forked import ForkedJob
 from helpers.launcher.interrupted import explain
-from helpers.launcher.machine import choose_device, free_memory, gpu_count, out_of_memory_kills
+from helpers.launcher.machine import choose_device, finish_import, free_memory, gpu_count, out_of_memory_kills
 from helpers.launcher.payload import pack, weight
 from helpers.launcher.progress import Progress
 from helpers.launcher.watching import drain, watch
@@ -214,6 +214,7 @@ def launch(
         raise ValueError(f'launcher must be None, "deepspeed" or "slurm", not {launcher!r}')
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    finish_import("torch")  # which what is sent is looked at with
     payload = pack(function, arguments or {})
     if payload.size > (free := free_memory()):
         raise MemoryError(f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, and {free / 1e9:.1f} GB is free")

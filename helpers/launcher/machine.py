@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
+import re
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +20,18 @@ def free_memory(root=Path("/")):
     return min([psutil.virtual_memory().available, *(room for room in rooms if room is not None)])
 
 
+def torch_has_cuda():
+    """Whether the installed torch was built for GPUs, as the file says that its build wrote: to import it takes seconds."""
+    torch = importlib.util.find_spec("torch")
+    try:
+        return bool(re.search(r"^cuda\b.*= *['\"]", Path(torch.origin).with_name("version.py").read_text(), flags=re.M))
+    except (AttributeError, OSError):
+        return False
+
+
 def gpu_count():
     """GPUs that this process may use, without creating a CUDA context."""
-    if not any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")):
+    if not any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")) or not torch_has_cuda():
         return 0
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import_whole("torch")
@@ -39,6 +50,12 @@ def import_whole(name):
     thread = threading.Thread(target=load, daemon=True)
     thread.start()
     thread.join()
+
+
+def finish_import(name):
+    """Wait until a module is whole that `import_whole` has begun to import, and whose launch was interrupted."""
+    if name in sys.modules:
+        import_whole(name)
 
 
 def choose_device(device, ranks):

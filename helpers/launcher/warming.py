@@ -6,9 +6,7 @@ after minutes in which nobody launched.  Scripts, tests and ranks start none bef
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -36,15 +34,6 @@ def probable_gpus():
         return machine.gpu_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     nodes = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    if not nodes or not torch_has_cuda():
+    if not nodes or not machine.torch_has_cuda():
         return 0
     return nodes if visible is None else min(nodes, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
-
-
-def torch_has_cuda():
-    """Whether the installed torch was built for GPUs, as the file says that its build wrote."""
-    torch = importlib.util.find_spec("torch")
-    try:
-        return bool(re.search(r"^cuda\b.*= *['\"]", Path(torch.origin).with_name("version.py").read_text(), flags=re.M))
-    except (AttributeError, OSError):
-        return False

@@ -16,6 +16,10 @@ def raised(rank, at, type="ValueError", message="", frames=(CELL,), notices=None
     return Outcome(rank, report={"error": error})
 
 
+def lost(rank, at, message):
+    return raised(rank, at, "RuntimeError", message, notices="collective")
+
+
 def died(rank, at, status=-signal.SIGKILL):
     return Outcome(rank, status=status, ended_at=at)
 
@@ -33,6 +37,9 @@ def died(rank, at, status=-signal.SIGKILL):
         ([raised(0, 2.0, "RuntimeError", notices="collective"), raised(1, 1.0, "DistBackendError", notices="collective")], 1),
         ([raised(0, 1.1), raised(1, 1.0)], 0),  # the same fault in each: the same message in every run
         ([raised(0, 1.1, message="0"), raised(1, 1.0, message="1")], 0),
+        ([lost(0, 1.1, "Timed out waiting 6000ms"), lost(1, 1.0, "Timed out waiting 6000ms")], 0),
+        ([lost(0, 1.0, "Connection closed by peer"), lost(1, 1.1, "Timed out waiting 6000ms")], 1),  # noted late, and the cause all the same
+        ([lost(0, 1.1, "Connection closed by peer"), lost(1, 1.0, "Connection reset by peer")], 0),
         ([Outcome(0), Outcome(1, report={"value": 1}, status=0, ended_at=0.5), raised(2, 1.0)], 2),
     ],
 )

@@ -113,6 +113,29 @@ def test_an_interrupt_leaves_no_module_half_imported(tmp_path, monkeypatch):
     assert slow_to_import.whole
 
 
+def test_what_a_launch_sends_is_looked_at_with_all_of_torch(kernels):
+    """An interrupted launch may have left its import under way, in a thread."""
+    (kernel,) = kernels()
+    kernel.run("import sys, threading, time\nimport psutil\nfrom helpers import launch")
+    kernel.run("threading.Thread(target=__import__, args=('torch',), daemon=True).start()\nwhile 'torch' not in sys.modules: time.sleep(0.001)")
+    cell = "value = list(launch(lambda: [len(psutil.__name__), time.tzname], 2, device='cpu'))"
+    reports = kernel.run(cell)
+    assert [report[0] for report in reports] == [6, 6]
+
+
+def test_gpus_are_counted_without_an_import_where_torch_has_none(monkeypatch):
+    monkeypatch.setattr(machine.Path, "exists", lambda path: True)  # of a driver, say
+    monkeypatch.setattr(machine, "torch_has_cuda", lambda: False)
+    monkeypatch.setattr(machine, "import_whole", lambda name: pytest.fail(f"{name} was imported"))
+    assert machine.gpu_count() == 0
+
+
+def test_what_the_installed_torch_was_built_for():
+    import torch
+
+    assert machine.torch_has_cuda() == (torch.version.cuda is not None)
+
+
 def test_a_module_that_fails_is_left_to_who_imports_it(capsys):
     machine.import_whole("no_such_module_of_this_name")
     assert capsys.readouterr() == ("", "")

@@ -10,7 +10,7 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.launcher import forked, warming
+from helpers.launcher import forked, machine, warming
 from tests.launcher.support import REPOSITORY, Notebook, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -74,15 +74,9 @@ def test_the_probable_number_of_gpus(monkeypatch, visible, nodes, cuda, gpus):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(warming, "torch_has_cuda", lambda: cuda)
+    monkeypatch.setattr(machine, "torch_has_cuda", lambda: cuda)
     monkeypatch.setattr(warming.Path, "glob", lambda path, pattern: [f"/dev/nvidia{number}" for number in range(nodes)])
     assert warming.probable_gpus() == gpus
-
-
-def test_what_the_installed_torch_was_built_for():
-    import torch
-
-    assert warming.torch_has_cuda() == (torch.version.cuda is not None)
 
 
 def test_an_idle_forkserver_ends_and_the_next_launch_starts_another(monkeypatch):
