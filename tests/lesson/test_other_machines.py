@@ -23,7 +23,7 @@ def test_a_lesson_with_other_arithmetic():
 
 
 def nbval(lesson):
-    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", nbval_options.PICTURES, "-q"]
+    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", nbval_options.PICTURES, "-q", "-x"]  # the first failure is the cause
     return [sys.executable, "-m", "pytest", *options, lesson]
 
 
