@@ -16,7 +16,7 @@ lab: setup  ## set up, check this machine, and open the course in JupyterLab
 
 test: setup lint  ## set up, then run everything that CI runs
 	@$(BIN)/python -m pytest -m "not launcher" -n 2 $(SIDE_BY_SIDE) tests notebooks $$($(BIN)/python tests/nbval_options.py --suite)
-	@$(BIN)/python -m pytest -m launcher -n 2 $(SIDE_BY_SIDE) -rs tests/launcher
+	@$(BIN)/python -m pytest -m launcher -n 3 $(SIDE_BY_SIDE) -rs tests/launcher
 
 test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less than a minute
 	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests $(wildcard notebooks/$(or $(LESSON),00)_*.ipynb notebooks/appendix_$(LESSON).ipynb) $$($(BIN)/python tests/nbval_options.py)
