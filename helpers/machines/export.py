@@ -27,7 +27,8 @@ if __name__ == "__main__":
     if os.environ.get("RANK", "0") == "0" and value is not None:
         print(value)
     if torch.distributed.is_initialized():
-        torch.distributed.barrier()  # gloo's threads may still be at the last message, and must not meet Python's end
+        if torch.distributed.get_backend() == "gloo":
+            torch.distributed.barrier()  # its threads may be at the last message yet, and must not meet Python's end
         torch.distributed.destroy_process_group()
 '''
 RUN = """#!/bin/sh
