@@ -19,6 +19,7 @@ import pytest
 from helpers import Machines, corpus, launch, models, theory
 from helpers.launcher.failures import LaunchError, RankError
 from helpers.machines.machines import HEADER, problem
+from helpers.machines.switch import SEND_ONCE
 from tests.launcher.support import INTERFACES, PROMPT, SLACK, all_reduced, command, eventually, listening_addresses, ours, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -118,6 +119,20 @@ def crossed():
             continue
         total, repeated = total + sent, repeated + again
     return total, repeated
+
+
+def settings():
+    """In a rank: those of TCP that a machine has of its own, and whether this process may write them."""
+    files = [Path("/proc/sys/net/ipv4", name) for name in SEND_ONCE]
+    return [int(file.read_text()) for file in files], all(os.access(file, os.W_OK) for file in files)
+
+
+def test_nothing_is_sent_twice_for_being_late(pair):
+    found, writable = launch(settings, 2, place=pair)[1]
+    if not writable:
+        pytest.skip("this system forbids to write a network namespace's settings")
+    assert found == list(SEND_ONCE.values())
+    assert settings()[0] != found, "a setting of this machine was changed"
 
 
 def reduced(machines, elements):
