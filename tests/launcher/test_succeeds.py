@@ -140,6 +140,18 @@ value = list(launch(job, 2))
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux alone has batch work")
+def test_ranks_and_their_threads_are_batch_work():
+    """Else gloo's threads take turns from the ranks that they wait for."""
+
+    def policies():
+        all_reduced(1.0)
+        return {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
+
+    assert launch(policies, 2) == 2 * [{os.SCHED_BATCH}]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
 def test_random_numbers_are_those_of_fresh_processes():
     """numpy and Python draw anew in each rank and launch, torch the same everywhere."""
 
