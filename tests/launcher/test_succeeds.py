@@ -148,7 +148,7 @@ def test_ranks_and_their_threads_are_batch_work():
         all_reduced(1.0)
         return {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
 
-    assert launch(policies, 2) == 2 * [{os.SCHED_BATCH}]
+    assert launch(policies, 2, device="cpu") == 2 * [{os.SCHED_BATCH}]
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
