@@ -139,8 +139,8 @@ def prepare():
 def be_batch_work():
     """Let no thread of the ranks push another aside because a message woke it; each still has its turn.
 
-    Gloo's thread, woken while the rank's own holds a connection's lock, tries that lock and polls again until it gets it, and meanwhile has
-    the processor that the holder needs.  On two cores that took a fifth of the processors' time, and lesson 09 took a third longer.
+    Gloo's thread, woken while the rank's own holds a connection's lock, seems to try that lock and poll, over and over, on the processor that
+    the holder needs (so a profile reads).  On two cores that took a fifth of the processors' time, and lesson 09 took a third longer.
     """
     try:
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
