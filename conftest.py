@@ -8,6 +8,7 @@ lessons   stored notebooks, each in one process.
 With several processes a file's tests stay in one of them (`--dist loadfile`): they share a kernel, or costly fixtures.
 """
 
+import gc
 import itertools
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from tests.after_run_all import with_exercises_again
 
+gc.disable()  # until everything is imported: nearly nothing of it is garbage
 TIERS = ("unit", "ranks", "launcher", "lessons")
 REHEARSING = ("tests/rehearsal/", "tests/theory/test_planner.py", "notebooks/15_")
 
@@ -75,6 +77,12 @@ def pytest_collection_modifyitems(items, config):
     for item in items:
         first[item.path] = min(first.get(item.path, 3), min(order[mark.name] for mark in item.iter_markers() if mark.name in order))
     items.sort(key=lambda item: first[item.path])
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays to the end, and is not looked through again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
