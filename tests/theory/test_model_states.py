@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ranks
 
 SIZES = (
     GPTSize(),
-    GPTSize(vocabulary=257, context=24, width=36, layers=3, heads=3),
+    GPTSize(vocabulary=257, context=24, width=36, layers=2, heads=3),
     GPTSize(vocabulary=331, context=32, width=128, layers=2, heads=4),
 )
 
@@ -58,6 +58,7 @@ def measure(size, cases):
     import deepspeed
     import deepspeed.comm as comm
     from helpers import corpus
+    from helpers.measure import internals
     from helpers.measure.ledger import Ledger
 
     deepspeed.init_distributed()
@@ -78,6 +79,7 @@ def measure(size, cases):
         found.append(ledger.snapshots)
         engine.destroy()
         del engine, model
+        internals.forget_modules()
     return found
 
 
