@@ -208,12 +208,13 @@ def _merged(config, change):
 
 def _speed_plan(sizes, counts, stages):
     if "tiny" in sizes:
-        cases = [(counts[-1], "tiny", stages[-1], 2, 2, False, "")]
+        cases, starts = [(counts[-1], "tiny", stages[-1], 2, 2, False, "")], (1,)
     else:
+        starts = (1, 2)
         plain = {name.split(",")[0] for name in sizes}
         cases = [case for case in SPEED if case[0] in counts and case[1].split(",")[0] in plain and case[2] in stages]
     names = ("size", "stage", "sequences", "micro_batches", "checkpointing", "change")
-    return [(ranks, dict(zip(names, rest)) | {"compiled": rest[-1] == "compiled", "start": start}) for ranks, *rest in cases for start in (1, 2)]
+    return [(ranks, dict(zip(names, rest)) | {"compiled": rest[-1] == "compiled", "start": start}) for ranks, *rest in cases for start in starts]
 
 
 def long_text_configuration(way):

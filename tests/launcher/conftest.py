@@ -17,7 +17,7 @@ import pytest
 from helpers import launch
 from helpers.launcher import forked, jobs
 from tests.launcher import support
-from tests.launcher.support import MARK, REPOSITORY, Kernel, all_reduced, eventually, remains
+from tests.launcher.support import MARK, REPOSITORY, Kernel, all_reduced, remains
 
 cloudpickle.register_pickle_by_value(support)  # ranks do not import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -61,8 +61,7 @@ def nothing_is_left(marked_session):
     before = remains()
     yield
     assert launch(lambda: os.environ["RANK"], ranks=2) == ["0", "1"]
-    eventually(lambda: remains() == before)
-    assert remains() == before
+    assert support.remains_like(before) == before
     assert len(before["processes"]) == 1 and "forkserver.py" in before["processes"][0]
 
 

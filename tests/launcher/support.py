@@ -4,6 +4,7 @@ Whatever these tests start carries a mark in its environment, so that a process 
 files and the cache of compiled extensions lie in folders of this session's own.
 """
 
+import itertools
 import json
 import os
 import queue
@@ -82,13 +83,28 @@ def ours():
 
 
 def listening(processes):
-    """Addresses on which processes accept TCP connections."""
+    """Addresses on which processes accept TCP connections, as the kernel writes them."""
     found = set()
     for process in processes:
         try:
-            found |= {connection.laddr for connection in process.net_connections("tcp") if connection.status == psutil.CONN_LISTEN}
-        except (psutil.NoSuchProcess, psutil.AccessDenied):  # it is just ending
+            found |= addresses_of(process.pid)
+        except OSError:  # it is just ending
             pass
+    return found
+
+
+def addresses_of(pid):
+    """The same of one process.  Sockets that listen come first in the kernel's tables, and the others, which are many, are not read."""
+    own, found = set(), set()
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            own.add(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+        except OSError:  # closed since, as that of the listing itself
+            pass
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}") as lines:
+            rows = (line.split() for line in itertools.islice(lines, 1, None))
+            found |= {row[1] for row in itertools.takewhile(lambda row: row[3] == "0A", rows) if f"socket:[{row[9]}]" in own}
     return found
 
 
@@ -111,6 +127,14 @@ def remains():
         "extensions": sorted(str(path) for path in Path(os.environ["TORCH_EXTENSIONS_DIR"]).rglob("*")),
         "descriptors": len(os.listdir("/proc/self/fd")),
     }
+
+
+def remains_like(before, seconds=PROMPT + SLACK):
+    """What remains, as soon as it is what remained before; else when the time is up."""
+    until = time.monotonic() + seconds
+    while (found := remains()) != before and time.monotonic() < until:
+        time.sleep(0.02)
+    return found
 
 
 class Kernel:
@@ -261,17 +285,7 @@ def listening_addresses():
     deepspeed.init_distributed()
     torch.distributed.all_reduce(torch.ones(8))
     torch.distributed.new_group([0, 1])
-    own = set()
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            own.add(os.readlink(f"/proc/self/fd/{descriptor}"))
-        except OSError:  # the descriptor of the listing itself
-            pass
-    found = []
-    for table in ("tcp", "tcp6"):
-        with open(f"/proc/self/net/{table}") as lines:
-            rows = [line.split() for line in list(lines)[1:]]
-        found += [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
+    found = [address.partition(":")[0] for address in addresses_of("self")]
     torch.distributed.barrier()  # nobody leaves before all have looked
     return found
 
