@@ -221,15 +221,6 @@ def grow_segments():
 # --------------------------------------------------------------------------------------------------------------------- DeepSpeed
 
 
-def forget_modules():
-    """Let go of the models of stage 3 that were trained: DeepSpeed keeps each on a list, with its hooks and shards, for as long as the process lives.
-
-    Only between trainings: while one runs, its modules are on that list.
-    """
-    if parameter_offload := sys.modules.get("deepspeed.runtime.zero.parameter_offload"):
-        parameter_offload.FWD_MODULE_STACK.clear()
-
-
 def group_patience(group=None):
     """Seconds after which a collective of a process group on the CPU gives up; by default of the group of all ranks."""
     group = group or torch.distributed.group.WORLD

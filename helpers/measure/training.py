@@ -10,7 +10,6 @@ from contextlib import nullcontext
 
 import torch
 from helpers import corpus, models
-from helpers.measure import internals
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
 
@@ -159,11 +158,7 @@ def train(config, size=models.TINY, checkpointing=False, after_forward=False, ea
 
 def train_each(configs, **options):
     """{name: `train(config, **options)`} of several configurations, one after the other in the same ranks."""
-    found = {}
-    for name, config in configs.items():
-        found[name] = train(config, **options)
-        internals.forget_modules()
-    return found
+    return {name: train(config, **options) for name, config in configs.items()}
 
 
 def train_plain(wrap, size=models.TINY, model=models.GPT, sequences=SEQUENCES):

@@ -55,7 +55,6 @@ OTHERS = [  # where it is, the attribute
     ("torch.distributed.distributed_c10d", "_set_pg_timeout"),
     ("torch.distributed.ProcessGroup", "_get_backend"),
     ("deepspeed.comm.torch", "TorchBackend"),
-    ("deepspeed.runtime.zero.parameter_offload", "FWD_MODULE_STACK"),
     ("deepspeed.comm.comm", "comms_logger"),
     ("deepspeed.runtime.pipe.engine.PipelineEngine", "_INSTRUCTION_MAP"),
     ("deepspeed.runtime.pipe.schedule", "TrainSchedule"),

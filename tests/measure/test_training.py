@@ -72,17 +72,3 @@ def test_the_second_step_holds_what_the_third_holds_and_sends_what_it_sends(stag
 def test_only_a_sharded_model_is_watched():
     with pytest.raises(ValueError, match="not sharded"):
         GatheredWeights(torch.nn.Linear(2, 2))
-
-
-def models_left(configs):
-    import gc
-
-    training.train_each(configs)
-    gc.collect()
-    return sum(isinstance(thing, models.GPT) for thing in gc.get_objects())
-
-
-@pytest.mark.ranks
-def test_no_model_outlives_its_training():
-    configs = {stage: configuration(stage) for stage in (2, 3)}
-    assert launch(models_left, ranks=2, arguments={"configs": configs}, device="cpu") == [0, 0]
