@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,16 +14,17 @@ import psutil
 from helpers.launcher.environment import environment
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.pipes import PIPES, Piped
+from helpers.launcher.ports import held_port
 
 
 class CommandJob(Piped):
     """Ranks started by the real `deepspeed` command.  Their pipes are named and lie in a private folder.
 
-    The command needs a port before any rank exists, so a free one is looked up and could in principle be taken by another program
-    before the ranks bind it; and they bind it on every interface.  The forkserver has neither weakness.
+    The command needs a port before any rank exists, so one is held for them; and they bind it on every interface, which the ranks of
+    the forkserver do not.
     """
 
-    source = process = command = folder = lock = log = file = None
+    source = process = command = folder = lock = log = file = port = None
 
     def __init__(self, payload, ranks, device):
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -45,8 +45,8 @@ class CommandJob(Piped):
             for name in PIPES:
                 os.mkfifo(path / f"{name}-{rank}", 0o600)
                 readers.append(os.open(path / f"{name}-{rank}", os.O_RDONLY | os.O_NONBLOCK))
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        self.port = held_port()
+        port = self.port.getsockname()[1]
         count = ["--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)]
         self.command = [
             "deepspeed",
@@ -126,7 +126,7 @@ class CommandJob(Piped):
             psutil.wait_procs(processes, timeout=2)
         else:
             self.close_pipes()
-        for file in (self.file, self.log):
+        for file in (self.file, self.log, self.port):
             if file:
                 file.close()
         self.folder.cleanup()

@@ -14,8 +14,8 @@ from pathlib import Path
 from helpers.launcher.environment import server_environment
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.orders import HOSTFILE
+from helpers.launcher.ports import port_for
 from helpers.launcher.rank import ACROSS
-from helpers.launcher.remote import FIRST_PORT, PORTS
 from helpers.launcher.shared import SharedJob
 
 ENVIRONMENT = ".deepspeed_env"  # variables that DeepSpeed gives to the ranks on every machine, beside those that begin with PYTHON
@@ -82,7 +82,7 @@ class HostsJob(SharedJob):
         (self.path / HOSTFILE).write_text("".join(f"{host} slots={slots}\n" for host, slots in self.hosts.items()))
         (self.path / ENVIRONMENT).write_text("".join(f"{name}={value}\n" for name, value in self.passed_on().items()))
         ways = ["--force_multi"] if len(self.hosts) == 1 else []  # one machine too may be another than this
-        address = ["--master_addr", next(iter(self.hosts)), "--master_port", str(random.randrange(FIRST_PORT, FIRST_PORT + PORTS))]
+        address = ["--master_addr", next(iter(self.hosts)), "--master_port", str(port_for(random.getrandbits(32)))]
         module = ["--module", "helpers.launcher.remote", str(self.path)]
         return ["deepspeed", "--hostfile", str(self.path / HOSTFILE), *ways, *address, *module]
 

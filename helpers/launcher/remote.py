@@ -20,11 +20,11 @@ from helpers.launcher import rank as ranks
 from helpers.launcher.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
 from helpers.launcher.orders import AT_WORK, ENDED, FILES, HOSTFILE, ON, ORDERS, REPORTED, STACKS, STOP, give, lines
 from helpers.launcher.pipes import PIPES
+from helpers.launcher.ports import port_for
 
 LOOK = 0.2  # seconds between two looks at the orders
 LOST = 25  # looks at a folder that is not there, after which the kernel counts as gone
 UNSEEN = "launch: the folder {} cannot be written on {} ({})"
-FIRST_PORT, PORTS = 15_000, 15_000  # where rank 0 is found: below the ports that systems hand out
 
 
 def of_slurm(given):
@@ -36,7 +36,7 @@ def of_slurm(given):
         "RANK": given["SLURM_PROCID"], "LOCAL_RANK": given["SLURM_LOCALID"], "WORLD_SIZE": given["SLURM_NTASKS"],
         "LOCAL_WORLD_SIZE": ranks_here, "LOCAL_SIZE": ranks_here,
         "GROUP_RANK": node, "CROSS_RANK": node, "CROSS_SIZE": len(nodes),
-        "MASTER_ADDR": nodes[0], "MASTER_PORT": FIRST_PORT + int(given["SLURM_JOB_ID"]) % PORTS,
+        "MASTER_ADDR": nodes[0], "MASTER_PORT": port_for(int(given["SLURM_JOB_ID"])),
     }  # fmt: skip
     return {name: str(value) for name, value in variables.items()} | cards(given, nodes, node)
 

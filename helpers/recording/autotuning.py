@@ -7,12 +7,12 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from helpers.launcher.ports import port_for
 from helpers.paths import ROOT
 
 TRAIN = '''"""What the autotuner starts for each candidate; DeepSpeed ends it when it has measured."""
@@ -62,9 +62,7 @@ def autotuning(config, scratch):
     (place / "bin" / "pdsh").chmod(0o755)
     (place / "train.py").write_text(TRAIN)
     (place / "config.json").write_text(json.dumps(config))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = min(free.getsockname()[1], 60_000)
+    port = port_for(os.getpid())  # of the first run; each that follows takes the next
     deepspeed = Path(sys.executable).with_name("deepspeed")
     command = [deepspeed, "--hostfile", "none", "--master_port", port, "--autotuning", "tune", "train.py", "--deepspeed_config", "config.json"]
     started = time.monotonic()

@@ -1,7 +1,9 @@
 """The other back end, the real `deepspeed` command.  A start takes long, so each of these jobs shows several things."""
 
+import errno
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -103,11 +105,27 @@ def test_a_hang_ends_with_every_stack():
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         launch(hang_in_rank_1, 2, launcher="deepspeed", timeout=timeout)
-    assert timeout <= time.monotonic() - started < timeout + PROMPT + SLACK
-    lines = str(caught.value).splitlines()
+    took, lines = time.monotonic() - started, str(caught.value).splitlines()
     assert lines[0] == f"rank 1 of 2 hung: still running after {timeout} s, in no collective, while rank 0 waited for it"
+    assert timeout <= took < timeout + PROMPT + SLACK
     for rank in (0, 1):
         assert "in hang_in_rank_1" in lines[lines.index(f"  rank {rank}:") + 1]
+
+
+def test_nobody_else_gets_the_port_before_rank_0_listens_there(monkeypatch):
+    asked = []
+
+    def start(arguments, **_):
+        for address in ("127.0.0.1", ""):
+            with socket.socket() as other, pytest.raises(OSError) as caught:
+                other.bind((address, int(arguments[arguments.index("--master_port") + 1])))
+            asked.append(caught.value.errno)
+        raise OSError("far enough")
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    with pytest.raises(LaunchError, match="far enough"):
+        launch(lambda: None, 2, launcher="deepspeed")
+    assert asked == 2 * [errno.EADDRINUSE]
 
 
 def test_a_command_that_does_not_start(monkeypatch):

@@ -2,13 +2,13 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import cloudpickle
 import torch
 from helpers import corpus, export, launch, models
+from helpers.launcher.ports import held_port
 from tests.launcher.support import REPOSITORY
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -37,11 +37,6 @@ def train(rate):
     return json.dumps({"loss": round(loss.item(), 5), "ranks": engine.world_size, "helpers": helpers.__file__})
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return str(probe.getsockname()[1])
-
-
 def test_the_script_of_a_function_does_under_the_deepspeed_command_what_the_function_does_in_launch(tmp_path, monkeypatch):
     here = json.loads(launch(train, 2, {"rate": 1e-3}, device="cpu")[0])
     monkeypatch.setattr(Model, "__module__", "__main__")  # as in a notebook
@@ -49,8 +44,10 @@ def test_the_script_of_a_function_does_under_the_deepspeed_command_what_the_func
     assert export(train, folder, {"rate": 1e-3}, hosts=["localhost"], interface="lo", gpus=False) == folder / "train.py"
     variables = dict(line.split("=") for line in (folder / ".deepspeed_env").read_text().split())
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_accelerators", "2", "--master_port", free_port(), "train.py"]
-    said = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=240)
+    with held_port() as held:
+        port = str(held.getsockname()[1])
+        command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_accelerators", "2", "--master_port", port, "train.py"]
+        said = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=240)
     assert said.returncode == 0, said.stdout + said.stderr
     (line,) = [line for line in said.stdout.splitlines() if line.startswith("{")]  # rank 0's alone
     there = json.loads(line)

@@ -61,7 +61,8 @@ def test_interrupts_during_a_job(kernels):
         kernel.start("value = list(launch(lambda: __import__('os').environ['RANK'], 4))")
         time.sleep(step * 0.005)
         kernel.interrupt()
-        assert kernel.answer() in ([None, ["KeyboardInterrupt", ""]], [["0", "1", "2", "3"], None])
+        value, error = kernel.answer()  # both, where the interrupt comes between the job's end and the cell's
+        assert value in (None, ["0", "1", "2", "3"]) and error in (None, ["KeyboardInterrupt", ""]) and (value or error)
     assert kernel.works()
     assert len(kernel.processes()) == 2
 
