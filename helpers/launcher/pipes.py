@@ -8,7 +8,8 @@ class Piped:
     """What back ends have in common whose ranks run on this machine: all comes through pipes."""
 
     queued = False  # whether the job still waits for machines; its time does not run then
-    last_look = 0.3  # seconds that ranks have to say where they stand when the learner interrupts
+    last_look = 10.0  # seconds that ranks have to say where they stand, when the time is up or the learner interrupts
+    answers_later = False  # whether their answers are read only when all is over
 
     @property
     def begun(self):

@@ -33,7 +33,7 @@ class SharedJob:
     source = file = command = guard = path = log = None
     cancel = remaining = ()  # commands: what cancels the job, and what prints something as long as there is something of it
     grace, signals = 3.0, (signal.SIGTERM, signal.SIGKILL)  # to the command, so many seconds after it was told to end
-    pipes, last_look, asked = (), 1.5, False
+    pipes, last_look, answers_later, asked = (), 1.5, True, False
 
     def __init__(self, payload, ranks, device, folder=None):
         self.payload, self.ranks, self.device = payload, ranks, device

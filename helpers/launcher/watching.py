@@ -12,7 +12,7 @@ import cloudpickle
 from helpers.launcher.parcel import region, unpack
 from helpers.launcher.pipes import AT_WORK, PIPES
 
-GRACE = 1.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
+GRACE = 3.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
 HEAD = len(AT_WORK) + 8  # bytes before a report: that the rank is at work, and the report's length
 
 
@@ -46,7 +46,7 @@ def watch(job, outcomes, timeout, progress):
                 progress.tick(outcomes)
             except KeyboardInterrupt:
                 with suppress(OSError):  # the forkserver may have gone
-                    collect_stacks(job, outcomes, selector, job.last_look)
+                    collect_stacks(job, outcomes, selector)
                 raise
         return False
 
@@ -105,19 +105,20 @@ def load(body, file, start):
         }
 
 
-def collect_stacks(job, outcomes, selector, seconds=1.0):
-    """Ask every rank that still runs for its Python stack, and wait until all have answered and nothing more comes, or the time is up."""
+def collect_stacks(job, outcomes, selector):
+    """Ask every rank that still runs for its Python stack, and wait until all at work have answered and nothing more comes, or the time is up."""
     for key in list(selector.get_map().values()):
         if key.data[0] != "stacks":
             selector.unregister(key.fileobj)
     job.ask_stacks()
-    until = time.monotonic() + seconds
+    until = time.monotonic() + job.last_look
     while time.monotonic() < until:
         ready = selector.select(0.1)
         for key, _ in ready:
             take(job, key, outcomes, [], selector)
         job.look(outcomes)
-        if not ready and all(outcome.stacks for outcome in outcomes if outcome.report is None):
+        asked = (outcome for outcome in outcomes if outcome.at_work and outcome.report is None and outcome.status is None)
+        if not ready and not job.answers_later and all(outcome.stacks for outcome in asked):
             break
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import cloudpickle
 import psutil
+from helpers.exercises.in_ranks import crowding
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not import the tests
 
@@ -31,15 +32,16 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFF
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 SLACK = 18.0  # seconds more, since two cores may have much other work; what hangs would take a minute
 
-# Plays the notebook kernel: runs cells from stdin, interrupted only while one runs, and answers each with one line.
+# Plays the notebook kernel: runs cells from stdin, interrupted only while one runs, and says of each that it has begun, and its answer.
 KERNEL = """
 import json, signal, sys
-cells, answers, space = sys.stdin, sys.stdout, {"__name__": "__main__"}
+cells, space = sys.stdin, {"__name__": "__main__"}
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 for cell in cells:
     error = None
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("begun", flush=True)
         exec(compile(json.loads(cell), "cell", "exec"), space)
     except BaseException as problem:
         error = [type(problem).__name__, str(problem)]
@@ -116,6 +118,28 @@ def command(process):
         return ""
 
 
+def settled(processes):
+    """Whether all that processes do is to wait, in two looks 0.2 s apart: they are where they were going."""
+    for _ in range(2):
+        time.sleep(0.2)
+        if not all(waits(process) for process in processes):
+            return False
+    return True
+
+
+def waits(process):
+    """Whether its main thread does nothing, or it has ended."""
+    try:
+        return process.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def crowded(seconds, most=8):
+    """A whole number of seconds, as many times longer as this machine has other work now, at most so many times."""
+    return round(seconds * min(max(crowding(), 1), most))
+
+
 def remains():
     """What a launch could leave behind, as plain data that can be compared."""
     processes = ours()
@@ -151,9 +175,12 @@ class Kernel:
         self.reader.start()
         self.seen = set()
 
-    def start(self, cell):
+    def start(self, cell, seconds=60):
+        """Begin a cell: from now on it can be interrupted."""
         self.process.stdin.write(json.dumps(cell) + "\n")
         self.process.stdin.flush()
+        while (line := self.lines.get(timeout=seconds)) != "begun\n":
+            self.printed.append(line)
 
     def answer(self, seconds=60):
         """The value that a cell left behind, and its error as [type, message], or None."""

@@ -12,9 +12,8 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.exercises.in_ranks import crowding
 from helpers.launcher.failures import LaunchError, RankError
-from tests.launcher.support import LOOPBACK, PROMPT, SLACK, all_reduced, eventually, ours, running
+from tests.launcher.support import LOOPBACK, PROMPT, SLACK, all_reduced, crowded, eventually, ours, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -101,7 +100,7 @@ def test_a_hang_ends_with_every_stack():
             time.sleep(60)
         torch.distributed.barrier()
 
-    timeout = round(15 * min(max(crowding(), 1), 4))  # seconds: the start of the ranks, twice over, and a hang
+    timeout = crowded(15, most=4)  # seconds: the start of the ranks, twice over, and a hang
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         launch(hang_in_rank_1, 2, launcher="deepspeed", timeout=timeout)

@@ -7,11 +7,12 @@ import threading
 import time
 
 import cloudpickle
+import psutil
 import pytest
 from helpers import launch
 from helpers.launcher.failures import Outcome
 from helpers.launcher.interrupted import explain
-from tests.launcher.support import PROMPT, SLACK, Notebook, eventually
+from tests.launcher.support import PROMPT, SLACK, Notebook, eventually, settled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -38,7 +39,7 @@ def test_a_notebook_shows_where_each_rank_stood(tmp_path):
 
         def interrupt():
             assert eventually(lambda: len(list(tmp_path.iterdir())) == 4, 60)
-            time.sleep(0.5)
+            assert eventually(lambda: settled(notebook.processes()))
             os.killpg(notebook.manager.provisioner.pid, signal.SIGINT)
 
         learner = threading.Thread(target=interrupt)
@@ -52,18 +53,25 @@ def test_a_notebook_shows_where_each_rank_stood(tmp_path):
     assert rest == ["  rank 0 in job, cell line 11", "  ranks 1, 2 in barrier, cell line 12", "  rank 3 had returned"]
 
 
-def test_a_rank_that_holds_the_interpreter_says_where_it_stands_too():
+def test_a_rank_that_holds_the_interpreter_says_where_it_stands_too(tmp_path):
     import ctypes
 
     def job():
+        (tmp_path / "at work").touch()
         ctypes.PyDLL(None).sleep(60)
 
-    threading.Timer(1.5, signal.raise_signal, [signal.SIGINT]).start()
-    started = time.monotonic()
+    def interrupt():
+        assert eventually((tmp_path / "at work").exists, 60)
+        assert eventually(lambda: settled(psutil.Process().children(recursive=True)))
+        moments.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    moments = []
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt) as caught:
         launch(job, 1)
-    assert time.monotonic() - started < 1.5 + PROMPT + SLACK
-    assert caught.value._render_traceback_()[1:] == ["  rank 0 in job, tests/launcher/test_interrupted.py line 59"]
+    assert time.monotonic() - moments[0] < PROMPT + SLACK
+    assert caught.value._render_traceback_()[1:] == ["  rank 0 in job, tests/launcher/test_interrupted.py line 61"]
     assert caught.value.__notes__ == ["\n".join(caught.value._render_traceback_())]
 
 

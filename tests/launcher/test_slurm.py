@@ -16,7 +16,7 @@ import pytest
 from helpers import Machines, Slurm, export, launch
 from helpers.launcher.failures import LaunchError, RankError
 from helpers.machines import daemons, machines, slurm
-from tests.launcher.support import all_reduced, eventually, ours, running, start_in_a_session_of_its_own
+from tests.launcher.support import all_reduced, eventually, ours, running, settled, start_in_a_session_of_its_own
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -248,7 +248,7 @@ def test_an_interrupt_and_the_death_of_the_kernel_cancel_the_job(slurm_of_two, k
     slurm_of_two.run("scancel", "--user", str(os.getuid()))
     assert hold.wait(60) != 0
     occupy(kernel)
-    assert kernel.ready()
+    assert kernel.ready() and eventually(lambda: settled(ours()))
     kernel.interrupt()
     (kind, note), _ = kernel.answer()
     assert kind == "KeyboardInterrupt" and "  ranks 0, 1 on nodes machine0, machine1 in occupied, cell line 10" in note.splitlines()

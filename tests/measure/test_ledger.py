@@ -306,11 +306,18 @@ def test_the_second_copy_of_hpz_is_parameters_until_the_step():
 def test_a_thread_that_computes_is_told_from_one_that_waits():
     done = threading.Event()
     waits = threading.Thread(target=done.wait)
-    computes = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 3_000_000))  # a second or more, without Python's lock
+    enough = threading.Event()
+
+    def compute():
+        while not enough.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000)  # without Python's lock
+
+    computes = threading.Thread(target=compute)
     waits.start()
     assert eventually(_other_threads_sleep)
     computes.start()
-    assert eventually(lambda: not _other_threads_sleep()) and computes.is_alive()
+    assert eventually(lambda: not _other_threads_sleep())
+    enough.set()
     computes.join()
     assert eventually(_other_threads_sleep)
     done.set()
