@@ -27,8 +27,34 @@ NO_RETURN = "not yet: your function returns nothing: did you forget `return`?"
 PLACES_OF_CHECKS = re.compile(r"^(\s+)helpers/exercises/")
 
 
-@dataclass(frozen=True)
-class Exercise:
+@dataclass
+class Handing:
+    """What a lesson goes on with: the learner's function where it is right, else the course's, under the learner's name."""
+
+    last: Callable | None = field(default=None, init=False, repr=False)  # the learner's own, for a check that runs again after it gave the course's
+
+    def own(self, answer, solution):
+        """The learner's function: the one before, where its name stands for the course's since an earlier check; the course's if there was none."""
+        if not is_the_courses(answer, solution):
+            self.last = answer
+        return self.last or answer
+
+    def hand_on(self, answer, solution, verdict, name):
+        """Say the verdict and whose function the lesson goes on with, and return that; keep that the learner has passed."""
+        passed = verdict.startswith("correct") and not is_the_courses(answer, solution)
+        tell(followed(verdict, f"{'your' if passed else COURSES} `{name}`"))
+        if passed:
+            note(self, answer, verdict)
+        return answer if passed else solution
+
+
+def is_the_courses(answer, solution):
+    """Whether an answer is the course's solution, or was before that was defined anew."""
+    return answer is solution or getattr(answer, "__name__", answer) == getattr(solution, "__name__", None)
+
+
+@dataclass
+class Exercise(Handing):
     """A formula to write.
 
     Attributes:
@@ -47,13 +73,12 @@ class Exercise:
 
     def check(self, answer, solution=None):
         """Show a verdict in words.  Given a `solution`, returns the learner's function where it is right, else the course's."""
+        if solution is not None:
+            answer = self.own(answer, solution)
+            return self.hand_on(answer, solution, self.verdict(answer), solution.__name__.removesuffix("_solution"))
         verdict = self.verdict(answer)
         note(self, answer, verdict)
-        if solution is None:
-            return tell(verdict)
-        own = verdict.startswith("correct") and answer is not solution
-        tell(followed(verdict, f"{'your' if own else COURSES} `{solution.__name__.removesuffix('_solution')}`"))
-        return answer if own else solution
+        return tell(verdict)
 
     def verdict(self, answer):
         return before_running(answer, list(self.cases[0]), self.reference, "formula") or self.tried(answer) + reading_note(answer, self.reference)
@@ -129,7 +154,7 @@ class RankExercise:
 
 
 @dataclass
-class Build:
+class Build(Handing):
     """The core of a technique, written by the learner and run in real ranks; the lesson goes on with the learner's if it is right.
 
     Attributes:
@@ -151,7 +176,6 @@ class Build:
     praise: str = ""
     tolerance: float = 1e-5
     patience: float = PATIENCE
-    last: Callable | None = field(default=None, init=False, repr=False)  # the learner's own, for a check that runs again after it gave the course's
 
     def __post_init__(self):
         if len(set(self.worlds)) < 2:
@@ -159,16 +183,8 @@ class Build:
 
     def check(self, answer, solution):
         """Show a verdict in words; returns the learner's function where it is right, else the course's `solution`."""
-        if answer is not solution:
-            self.last = answer
-        elif self.last is not None:
-            answer = self.last
-        verdict = self.verdict(answer, solution)
-        own = verdict.startswith("correct") and answer is not solution
-        tell(followed(verdict, f"{'your' if own else COURSES} `{self.name}`"))
-        if own:
-            note(self, answer, verdict)
-        return answer if own else solution
+        answer = self.own(answer, solution)
+        return self.hand_on(answer, solution, self.verdict(answer, solution), self.name)
 
     def verdict(self, answer, solution):
         ready = before_running(answer, names_of(solution), solution, "code", by_position=True)

@@ -1,5 +1,7 @@
 """Build: the learner's function in real ranks, beside the course's; what comes back is what the lesson goes on with."""
 
+from types import FunctionType
+
 import pytest
 from tests.exercises.averaging import make, mean_solution, stub
 
@@ -10,6 +12,16 @@ def test_a_stub_is_no_error_and_the_course_goes_on_with_its_own(capsys):
         assert build.check(stub, mean_solution) is mean_solution
         assert build.check(mean_solution, mean_solution) is mean_solution
     assert capsys.readouterr().out == 4 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
+
+
+def test_a_solution_that_was_defined_anew_is_still_the_course_s(capsys, monkeypatch):
+    monkeypatch.setattr("helpers.exercises.engine.in_worlds", lambda worlds, run, praise: "correct in 2 and 4 ranks")
+    build, anew = make(), FunctionType(mean_solution.__code__, globals(), mean_solution.__name__)
+    assert build.check(mean_solution, anew) is anew
+    assert capsys.readouterr().out.endswith("What follows uses the course's `mean_over_ranks`.\n")
+    assert build.check(stub, anew) is anew
+    assert build.check(mean_solution, anew) is anew
+    assert capsys.readouterr().out == 2 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
 
 
 def forgets(tensor, ranks):

@@ -22,6 +22,8 @@ RIGHT = "def mean(tensor, ranks):\n    return in_place(tensor, ranks)"
 CHECK = "mean = build.check(mean, mean_solution)"
 FORMULA = "def total(ranks):\n    return ranks * (ranks - 1) // 2"
 CHECK_FORMULA = "exercises.sum_of_ranks.check(total)"
+SOLUTION = FORMULA.replace("total", "total_solution")
+HANDED = "total = exercises.sum_of_ranks.check(total, total_solution)"
 
 
 def outputs_of(folder, *cells, setup=SETUP):
@@ -56,6 +58,16 @@ def shown(tmp_path_factory):
         "check of the formula": CHECK_FORMULA,
         "formula with a syntax error": FORMULA.replace(":", "", 1),
         "check of the old formula": CHECK_FORMULA,
+        "solution": SOLUTION,
+        "stub of the formula": "def total(ranks):\n    ...",
+        "check that hands on the course's": HANDED,
+        "check of it again": HANDED,
+        "formula with a syntax error, in the place of the stub": FORMULA.replace(":", "", 1),
+        "check of the stub from before": HANDED,
+        "solution anew": SOLUTION,
+        "check after the solution anew": HANDED,
+        "right formula": FORMULA,
+        "check of the right formula": HANDED,
     }
     return dict(zip(steps, outputs_of(folder, *steps.values())))
 
@@ -79,6 +91,15 @@ def test_after_a_syntax_error_the_old_function_is_not_judged(shown):
     for step in ("check after it", "check of the old formula"):
         assert "has a SyntaxError in line 1, so this is still the" in shown[step]["text/plain"]
     assert shown["check of the mended one"]["text/plain"].startswith("✓ correct")
+
+
+def test_where_the_course_s_was_handed_on_a_syntax_error_is_told_and_earns_no_praise(shown):
+    for step in ("check that hands on the course's", "check of it again"):
+        assert shown[step]["text/plain"] == "○ not written yet: what follows uses the course's `total`"
+    for step in ("check of the stub from before", "check after the solution anew"):
+        assert "has a SyntaxError in line 1, so this is still the `total` from before" in shown[step]["text/plain"]
+        assert shown[step]["text/plain"].endswith("What follows uses the course's `total`.")
+    assert shown["check of the right formula"]["text/plain"].endswith("What follows uses your `total`.")
 
 
 def test_a_cell_that_fails_before_its_definition_is_told_too(shown):
