@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-# Limit, use, and what of the use is given back when memory is short: page cache that was not used lately, and kernel objects that can be rebuilt.
+# Limit, use; in memory.stat page cache, what of it is yet to be written, and kernel objects that can be rebuilt.
 VERSIONS = (
-    ("memory.max", "memory.current", ("inactive_file", "slab_reclaimable")),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file",)),
+    ("memory.max", "memory.current", ("active_file", "inactive_file"), ("file_dirty", "file_writeback"), "slab_reclaimable"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"), ("total_dirty", "total_writeback"), None),
 )
 EVENTS = ("memory.events", "memory.oom_control")  # where versions 2 and 1 count OOM kills
 
@@ -29,14 +29,20 @@ def memory_groups(root):
 
 
 def room(group):
-    """Bytes that the processes of a group may still take; None where it sets no limit ("max")."""
-    for limit, used, reclaimable in VERSIONS:
+    """Bytes that the processes of a group may still take; None where it sets no limit ("max").
+
+    What the system gives back at once when memory is short counts as free: page cache, whether it was used lately or not, and kernel objects
+    that can be rebuilt (version 2 alone counts them).  What is yet to be written to a disk does not, nor does shared memory (tmpfs), which
+    Linux keeps on the lists of what is swapped.
+    """
+    for limit, used, cache, unwritten, objects in VERSIONS:
         try:
             allowed, taken = int((group / limit).read_text()), int((group / used).read_text())
         except (OSError, ValueError):
             continue
         held = numbers(group / "memory.stat")
-        return max(allowed - taken + sum(held.get(name, 0) for name in reclaimable), 0)
+        clean = sum(held.get(name, 0) for name in cache) - sum(held.get(name, 0) for name in unwritten)
+        return max(allowed - taken + max(clean, 0) + held.get(objects, 0), 0)
     return None
 
 

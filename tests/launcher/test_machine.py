@@ -32,9 +32,10 @@ def group_2(folder, limit, used, **stat):
     return {f"{folder}/memory.max": limit, f"{folder}/memory.current": used, f"{folder}/memory.stat": lines}
 
 
-def group_1(folder, limit, used, cache=0):
-    stat = f"inactive_file 1\nhierarchical_memory_limit {limit}\ntotal_inactive_file {cache}"
-    return {f"{folder}/memory.limit_in_bytes": limit, f"{folder}/memory.usage_in_bytes": used, f"{folder}/memory.stat": stat}
+def group_1(folder, limit, used, **stat):
+    """What it holds alone, hardly anything, and with the groups below it."""
+    lines = "\n".join(line for name, number in stat.items() for line in (f"{name} 1", f"total_{name} {number}"))
+    return {f"{folder}/memory.limit_in_bytes": limit, f"{folder}/memory.usage_in_bytes": used, f"{folder}/memory.stat": lines}
 
 
 def test_without_control_groups_the_machine_counts(tree):
@@ -43,7 +44,19 @@ def test_without_control_groups_the_machine_counts(tree):
 
 def test_page_cache_that_can_be_given_back_is_not_used_memory(tree):
     files = group_2("sys/fs/cgroup", 8 * GB, 7 * GB, inactive_file=4 * GB, active_file=1 * GB, slab_reclaimable=1 * GB)
-    assert machine.free_memory(tree({"proc/self/cgroup": "0::/", **files})) == 6 * GB
+    assert machine.free_memory(tree({"proc/self/cgroup": "0::/", **files})) == 7 * GB
+
+
+def test_page_cache_that_is_yet_to_be_written_and_shared_memory_are_used_memory(tree):
+    held = {"file": 6 * GB, "shmem": 3 * GB, "inactive_file": 2 * GB, "active_file": 1 * GB, "file_dirty": GB // 2, "file_writeback": GB // 4}
+    files = group_2("sys/fs/cgroup", 8 * GB, 7 * GB, **held)
+    assert machine.free_memory(tree({"proc/self/cgroup": "0::/", **files})) == 1 * GB + 3 * GB - 3 * GB // 4
+
+
+def test_more_to_be_written_than_there_is_page_cache_takes_nothing_away(tree):
+    """The numbers are counted one after another, and pages on their way to swap are among what is written."""
+    files = group_2("sys/fs/cgroup", 8 * GB, 7 * GB, inactive_file=1 * GB, file_writeback=2 * GB, slab_reclaimable=1 * GB)
+    assert machine.free_memory(tree({"proc/self/cgroup": "0::/", **files})) == 2 * GB
 
 
 def test_the_least_room_of_a_group_and_its_ancestors_counts(tree):
@@ -63,12 +76,13 @@ def test_a_neighbour_group_does_not_count(tree):
 def test_version_1(tree, limit, free):
     files = {"proc/self/cgroup": "9:name=systemd:/\n4:memory:/box/7\n1:cpu,cpuacct:/\n0::/"}
     files |= group_1("sys/fs/cgroup/memory", NO_LIMIT_V1, 50 * GB)
-    files |= group_1("sys/fs/cgroup/memory/box/7", limit, 7 * GB, cache=4 * GB)
+    files |= group_1("sys/fs/cgroup/memory/box/7", limit, 7 * GB, inactive_file=3 * GB, active_file=2 * GB, dirty=GB // 2, writeback=GB // 2)
     assert machine.free_memory(tree(files)) == free
 
 
 def test_version_1_in_a_container_that_sees_its_own_group_as_the_root(tree):
-    files = {"proc/self/cgroup": "4:memory:/docker/0123abc", **group_1("sys/fs/cgroup/memory", 8 * GB, 7 * GB, cache=4 * GB)}
+    files = {"proc/self/cgroup": "4:memory:/docker/0123abc"}
+    files |= group_1("sys/fs/cgroup/memory", 8 * GB, 7 * GB, inactive_file=1 * GB, active_file=3 * GB)
     assert machine.free_memory(tree(files)) == 5 * GB
 
 
