@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torch.utils._python_dispatch import TorchDispatchMode
 from helpers import models
+from helpers.measure.internals import TorchDispatchMode, is_gathered, is_partitioned, whole_shape
 from helpers.measure.training import own_rows
 
 
@@ -24,16 +24,16 @@ class GatheredWeights(TorchDispatchMode):
     def __init__(self, model):
         super().__init__()
         parameters = dict(model.named_parameters())
-        if not all(hasattr(parameter, "ds_status") for parameter in parameters.values()):
+        if not all(map(is_partitioned, parameters.values())):
             raise ValueError("these parameters are not sharded: give the model after deepspeed.initialize with stage 3")
-        self.weights = {name.removesuffix(".weight"): one for name, one in parameters.items() if len(one.ds_shape) == 2}
+        self.weights = {name.removesuffix(".weight"): one for name, one in parameters.items() if len(whole_shape(one)) == 2}
         self.gathered, self.phases, self.operators = {name: [] for name in self.weights}, {}, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         self.operators += 1
         for name, weight in self.weights.items():
-            self.gathered[name].append(weight.ds_status.name == "AVAILABLE")
+            self.gathered[name].append(is_gathered(weight))
         return result
 
     def end(self, phase):

@@ -19,6 +19,8 @@ __all__ = [
     "group_patience",
     "grow_segments",
     "in_backward",
+    "is_gathered",
+    "is_partitioned",
     "limit_patience",
     "local_part",
     "log_messages",
@@ -30,6 +32,7 @@ __all__ = [
     "tensors_among",
     "tell_of_resizing",
     "unseen",
+    "whole_shape",
     "wrap_instructions",
 ]
 
@@ -219,6 +222,21 @@ def grow_segments():
 
 
 # --------------------------------------------------------------------------------------------------------------------- DeepSpeed
+
+
+def is_partitioned(parameter):
+    """Whether ZeRO-3 has divided a parameter among the ranks."""
+    return hasattr(parameter, "ds_status")
+
+
+def is_gathered(parameter):
+    """Whether a parameter that ZeRO-3 has divided is whole on this rank now."""
+    return parameter.ds_status.name == "AVAILABLE"
+
+
+def whole_shape(parameter):
+    """The shape that such a parameter has when it is gathered."""
+    return parameter.ds_shape
 
 
 def group_patience(group=None):

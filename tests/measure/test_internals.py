@@ -1,11 +1,15 @@
 """The private attributes of torch and DeepSpeed that measuring needs: each must be there, and an optimizer that nobody knows is refused."""
 
+import ast
 import importlib
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from helpers import launch, models
+from helpers.launcher import parcel
 from helpers.measure import internals
 from helpers.measure.ledger import Ledger
 from tests.support import configuration
@@ -17,7 +21,7 @@ def found(name):
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(found(module), attribute)
 
 
 WRAPPED = [(name, attribute) for name, groups in internals.WRAPPERS.items() for attributes in groups.values() for attribute in attributes]
@@ -54,10 +58,13 @@ OTHERS = [  # where it is, the attribute
     ("torch._C", "_current_graph_task_id"),
     ("torch.distributed.distributed_c10d", "_set_pg_timeout"),
     ("torch.distributed.ProcessGroup", "_get_backend"),
+    ("torch.distributed.ProcessGroupGloo", "options"),
+    ("torch.distributed.ProcessGroupGloo._Options", "_timeout"),
     ("deepspeed.comm.torch", "TorchBackend"),
     ("deepspeed.comm.comm", "comms_logger"),
     ("deepspeed.runtime.pipe.engine.PipelineEngine", "_INSTRUCTION_MAP"),
     ("deepspeed.runtime.pipe.schedule", "TrainSchedule"),
+    ("deepspeed.runtime.zero.partition_parameters.ZeroParamStatus", "AVAILABLE"),
 ]
 
 
@@ -94,7 +101,8 @@ def test_messages_still_go_through_deepspeeds_back_end_and_torch():
 IN_SOURCES = [  # where it is, the words that must stand there
     ("deepspeed.comm.comm.timed_op", "func_args = "),
     ("deepspeed.comm.comm.timed_op", "comms_logger.append(raw_name, log_name, time_elapsed, msg_size)"),
-    *[("deepspeed.runtime.zero.partition_parameters", f"param.{shard} = ") for shard in internals.SHARDS],
+    *[("deepspeed.runtime.zero.partition_parameters", f"param.{name} = ") for name in (*internals.SHARDS, "ds_status", "ds_shape")],
+    ("deepspeed.comm.torch", "deepspeed.ops.__compatible_ops__.get("),  # which helpers/launcher/rank.py empties
     ("deepspeed.runtime.zero.stage3.IPGBucketZ3", "buffer"),
     ("deepspeed.runtime.zero.stage_1_and_2.IPGBucket", "buffer"),
 ]
@@ -103,6 +111,57 @@ IN_SOURCES = [  # where it is, the words that must stand there
 @pytest.mark.parametrize("name, words", IN_SOURCES)
 def test_its_text_still_says(name, words):
     assert words in inspect.getsource(found(name)), f"{name} says {words!r} no more"
+
+
+def test_a_typed_storage_is_still_made_of_one_without_a_type():
+    """As ranks get their tensors: `_internal` and `_untyped_storage` are torch's own."""
+    storage = torch.UntypedStorage(8)
+    assert parcel.typed(storage, torch.float32)._untyped_storage is storage
+
+
+FOLDER = Path(internals.__file__).parent
+TREES = {path.name: ast.parse(path.read_text()) for path in FOLDER.glob("*.py")}
+
+
+def said(tree):
+    """Names with a leading underscore that a module imports, reads or has as a string; Python's own, with two, are left out."""
+    fields = [getattr(node, field, None) for node in ast.walk(tree) for field in ("id", "attr", "name", "module", "arg", "value")]
+    names = {name for value in fields if isinstance(value, str) for name in value.split(".")}
+    return {name for name in names if re.fullmatch(r"_[A-Za-z]\w*", name)}
+
+
+def made(tree):
+    """Names that a module defines: functions, classes, variables and attributes of `self`."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr
+
+
+OWN = {name for tree in TREES.values() for name in made(tree)}
+
+
+@pytest.mark.parametrize("module", sorted(TREES.keys() - {"internals.py"}))
+def test_no_other_module_knows_private_names_of_torch_and_deepspeed(module):
+    assert not said(TREES[module]) - OWN, f"what is not the course's own belongs into {internals.__name__}"
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("from torch.utils._pytree import tree_leaves", "_pytree"),
+        ("import torch._C", "_C"),
+        ("tensor._local_tensor", "_local_tensor"),
+        ('getattr(tensor, "_local_tensor", None)', "_local_tensor"),
+        ("engine._INSTRUCTION_MAP = {}", "_INSTRUCTION_MAP"),
+        ("TypedStorage(_internal=True)", "_internal"),
+    ],
+)
+def test_a_private_name_is_noticed(text, name):
+    assert said(ast.parse(text)) - OWN == {name}
 
 
 def initialised(stage, keys):
