@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 from helpers import rehearse
-from helpers.rehearsal import patches
+from helpers.rehearsal import many, patches
 from helpers.rehearsal.patches import Patch, Pose
 
 ALL = {
@@ -31,6 +31,7 @@ USED = [  # by what stands in the place of something, and not replaced: where it
     ("torch._C", "_DisableTorchDispatch"),
     ("torch._subclasses.fake_tensor", "in_kernel_invocation_manager"),
     ("torch._subclasses.fake_tensor", "no_dispatch"),
+    ("torch._subclasses.fake_tensor.FakeTensor", "_normalize_fake_device"),
     ("torch._subclasses.fake_tensor.FakeTensorMode", "avoid_device_init"),
     ("torch._subclasses.fake_tensor.FakeTensorMode", "_should_skip_dynamo"),
     ("torch._subclasses.fake_tensor.FakeTensorConverter", "invalidate_constant_aliases"),
@@ -39,6 +40,7 @@ USED = [  # by what stands in the place of something, and not replaced: where it
     ("torch.Tensor", "_make_subclass"),
     ("deepspeed.runtime.zero.utils", "assert_lst_len_same_as_other_ranks"),
     ("deepspeed.runtime.zero.utils", "get_lst_from_rank0"),
+    ("deepspeed.runtime.comm.coalesced_collectives", "_torch_reduce_scatter_fn"),
     ("deepspeed.runtime.pipe.engine", "TENSOR_META_SIZE"),
     ("deepspeed.runtime.pipe.engine.PipelineEngine", "_allocate_or_extend_buffers"),
     ("deepspeed.runtime.pipe.p2p", "recv"),
@@ -55,6 +57,7 @@ IN_SOURCES = [  # where it is, the words that must stand there, or the patch bes
         "deepspeed.runtime.zero.utils",
         "rank0_ints = get_lst_from_rank0(ints)",
     ),
+    ("deepspeed.runtime.zero.partition_parameters", f"def {many.GATHERING}("),
     ("deepspeed.runtime.engine", "compare_tensors_in_structures(args, _src_args[0])"),
     (
         "deepspeed.runtime.pipe.engine.PipelineEngine._recv_tensor_meta",
