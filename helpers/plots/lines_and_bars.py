@@ -7,7 +7,7 @@ from itertools import cycle, product
 import matplotlib
 import matplotlib.ticker
 from helpers.plots.schematics_transformer import LAYERS
-from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, new_figure, unit
+from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, check_told_apart, new_figure, unit
 
 
 def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=None, ends=False):
@@ -18,11 +18,11 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=No
     The sentence gives each line's last value, or with `peaks` its largest; pass values that are the same in every run.
 
     Raises:
-        ValueError: for more lines or points than can be told apart.
+        ValueError: for more lines, points or crossings than can be told apart.
     """
-    most = len(LINES) * len(DASHES)
-    if max(len(lines), len(points or {})) > most:
-        raise ValueError(f"{most} lines can be told apart, not {max(len(lines), len(points or {}))}")
+    check_told_apart(lines, len(LINES) * len(DASHES), "lines")
+    check_told_apart(points or {}, len(LINES) * len(MARKERS), "points")
+    check_told_apart(crossings or {}, len(MARKERS), "crossings")
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
         for (dash, colour), (name, (xs, ys)) in zip(product(DASHES, LINES), lines.items()):
@@ -32,7 +32,7 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=No
         for (marker, colour), (name, (xs, ys)) in zip(product(MARKERS, LINES), (points or {}).items()):
             axes.plot(xs, ys, marker, color=colour, label=name, markerfacecolor="white")
         for marker, (name, (xs, ys)) in zip(MARKERS, (crossings or {}).items()):
-            axes.plot(xs, ys, marker[:1], color="black", label=name, linestyle="none", zorder=3)
+            axes.plot(xs, ys, marker, color="black", label=name, linestyle="none", zorder=3)
         axes.set(title=title, xlabel=x, ylabel=y)
         if log:
             axes.set(xscale="log", yscale="log")

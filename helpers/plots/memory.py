@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 import matplotlib
-from helpers.plots.style import LINES, LOOK, STYLE, VISIBLE, Plot, amount, legend_below, new_figure, unit
+from helpers.plots.style import LINES, LOOK, STYLE, VISIBLE, Plot, amount, check_told_apart, legend_below, new_figure, unit
 
 LASTING = ("parameters", "master weights", "optimizer states")  # through a step
 
@@ -75,11 +75,18 @@ def phases(history):
 
     A phase lasts from one mark to the next and is as wide as any other, since an optimizer step has many more allocations than a forward
     pass and would fill the picture; inside, a change that is too small to be seen is narrow.  Marks with next to nothing between them (a
-    snapshot and the phase that follows) count as one.
+    snapshot and the phase that follows) count as one, unless the history is so short that all phases are like that.
+
+    Raises:
+        ValueError: for a history of a single event.
     """
     count = len(history.total)
+    if count < 2:
+        raise ValueError(f"a history over time needs at least two events, not {count}: take more of the ledger's history")
     marks = [(at, name) for at, name in history.marks if at < count - 1] or [(0, "")]
-    starts = [mark for mark, following in zip(marks, [*marks[1:], (count, "")]) if following[0] - mark[0] > max(8, count // 100)]
+    lengths = [following - at for (at, _), (following, _) in zip(marks, [*marks[1:], (count, "")])]
+    least = max(8, count // 100)
+    starts = [mark for mark, length in zip(marks, lengths) if length > (least if max(lengths) > least else 0)]
     starts[0] = (0, starts[0][1])
     bounds = [*(at for at, _ in starts), count - 1]
     places, most = [], max(history.total)
@@ -139,13 +146,18 @@ def category_over_time(histories, title, category="gradients"):
         histories: {name: `helpers.measure.ledger.History`}.
         title: what the figure shows.
         category: of the ledger; None for all of them together.
+
+    Raises:
+        ValueError: for more histories than can be told apart, or one of a single event.
     """
+    dashes = ("-", "--", "-.", ":")
+    check_told_apart(histories, len(dashes), "histories")
     held = {name: history.totals[category] if category else history.total for name, history in histories.items()}
     most = max(max(values) for values in held.values())
     divisor, unit_name = unit(most)
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
-        for (name, history), colour, dash in zip(histories.items(), LINES, ("-", "--", "-.", ":")):
+        for (name, history), colour, dash in zip(histories.items(), LINES, dashes):
             places, columns = phases(history)
             axes.plot(places, [value / divisor for value in held[name]], dash, color=colour, label=name, drawstyle="steps-post")
         top = 1.2 * most / divisor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib
 import matplotlib.patches
 import matplotlib.ticker
-from helpers.plots.style import MARKERS, STYLE, Plot, new_figure
+from helpers.plots.style import MARKERS, STYLE, Plot, check_told_apart, new_figure
 
 # Okabe and Ito's colours and hatches of plans, from those that send least to those that send most; nothing fits: white
 GROUNDS = (("#56B4E9", ""), ("#009E73", ""), ("#F0E442", ""), ("#E69F00", "//"), ("#CC79A7", "\\\\"), ("#D55E00", "xx"), ("#0072B2", ".."))
@@ -29,8 +29,7 @@ def heat_maps(panels, title, x, y, nothing="nothing fits"):
         raise ValueError("all panels need the same columns and rows, in the same order")
     columns, rows = (list(dict.fromkeys(cell[side] for cell in cells)) for side in (0, 1))
     kinds = sorted({found[0] for panel in panels.values() for found in panel.values() if found})
-    if len(kinds) > len(GROUNDS):
-        raise ValueError(f"{len(GROUNDS)} kinds can be told apart, not {len(kinds)}: {', '.join(kinds)}")
+    check_told_apart(kinds, len(GROUNDS), "kinds")
     looks = dict(zip(kinds, GROUNDS))
     with matplotlib.style.context(STYLE):
         wide, high = 0.62 * len(columns) + 0.9, 0.36 * len(rows) + 1.3
@@ -75,8 +74,7 @@ def errors(rows, title):
     Up to 1 % the axis is linear, beyond it logarithmic.  The sentence has the range of each estimator.
     """
     names = list(dict.fromkeys(name for found in rows.values() for name in found))
-    if len(names) > len(DOTS):
-        raise ValueError(f"{len(DOTS)} estimators can be told apart, not {len(names)}")
+    check_told_apart(names, len(DOTS), "estimators")
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure(figsize=(7.6, 1.2 + 0.14 * (len(names) + 1) * len(rows)))
         for index, name in enumerate(names):

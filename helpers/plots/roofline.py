@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import matplotlib
-from helpers.plots.style import LINES, MARKERS, STYLE, Plot, new_figure
+from helpers.plots.style import LINES, MARKERS, STYLE, Plot, check_told_apart, new_figure
 from helpers.theory.roofline import ridge, roofline_rate
 
 RATES = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"))
@@ -28,8 +28,7 @@ def roofline(machine, points, title, dtype="bf16"):
     """
     if wrong := [name for name, place in points.items() if not all(number > 0 for number in place)]:
         raise ValueError(f"FLOPs per byte and FLOPs per second must be positive, and are not for {', '.join(wrong)}")
-    if len(points) > (most := len(LINES) * len(MARKERS)):
-        raise ValueError(f"{most} points can be told apart, not {len(points)}")
+    check_told_apart(points, len(LINES) * len(MARKERS), "points")
     peak, corner = machine.peak(dtype), ridge(machine.peak(dtype), machine.memory)
     divisor, unit = next((pair for pair in RATES if peak >= pair[0]), RATES[-1])
     left = min([corner / 30, *(intensity / 2 for intensity, _ in points.values())])

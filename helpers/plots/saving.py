@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib
 from matplotlib.ticker import NullFormatter, NullLocator
-from helpers.plots.style import LINES, STYLE, Plot, new_figure
+from helpers.plots.style import LINES, STYLE, Plot, check_told_apart, new_figure
 
 MINUTES, SHARES = (1, 2, 5, 10, 20, 60, 180), (1, 2, 5, 10, 20, 50, 100)
 
@@ -16,7 +16,11 @@ def lost_time(lines, best, title):
         lines: {name: (minutes, lost shares between 0 and 1)}.
         best: {name: (minutes, lost share)} of the chosen intervals.
         title: what the figure shows.
+
+    Raises:
+        ValueError: for more lines than can be told apart.
     """
+    check_told_apart(lines, len(LINES), "lines")
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure()
         for colour, (name, (minutes, shares)) in zip(LINES, lines.items()):

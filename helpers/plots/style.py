@@ -84,6 +84,13 @@ def new_figure(columns=1, **options):
     return figure, axes[0] if columns == 1 else axes
 
 
+def check_told_apart(names, most, what):
+    """Refuse more lines, points or the like than there are looks for, since what has none would be in the sentence and not in the picture."""
+    if len(names) > most:
+        given = " ".join(", ".join(map(str, names)).split())
+        raise ValueError(f"{most} {what} can be told apart, not {len(names)} ({given}): draw fewer, or several figures")
+
+
 def unit(largest):
     """The unit that keeps numbers short: (divisor, name)."""
     for divisor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

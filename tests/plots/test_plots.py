@@ -295,3 +295,41 @@ def test_maps_with_other_cells_and_too_many_kinds_are_refused():
         plots.heat_maps({"a": {("1", str(row)): (f"kind {row}", "") for row in range(9)}}, "Title", "x", "y")
     with pytest.raises(ValueError, match="estimators can be told apart, not 9"):
         plots.errors({"a": dict.fromkeys(map(str, range(9)), 1.0)}, "Title")
+
+
+def many(number, *values):
+    return {f"line {index}": values for index in range(number)}
+
+
+TOO_MANY = {
+    "lines": (lambda number: plots.curves(many(number, [1, 2], [3, 4]), "Title", "x", "y"), 24),
+    "points": (lambda number: plots.curves({}, "Title", "x", "y", points=many(number, [1, 2], [3, 4])), 24),
+    "crossings": (lambda number: plots.curves(many(1, [1, 2], [3, 4]), "Title", "x", "y", crossings=many(number, [1], [3])), 4),
+    "histories": (lambda number: plots.category_over_time({f"{at}": History({"gradients": [4] * 20}) for at in range(number)}, "Title"), 4),
+    "lines of lost time": (lambda number: plots.lost_time(many(number, [1, 10], [0.5, 0.1]), many(number, 2, 0.2), "Title"), 6),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MANY)
+def test_more_than_can_be_told_apart_are_refused_and_none_is_left_out(what):
+    draw, most = TOO_MANY[what]
+    assert draw(most).png
+    said = rf"^{most} {what.split()[0]} can be told apart, not {most + 1} \(.*{most}\): draw fewer, or several figures$"
+    with pytest.raises(ValueError, match=said):
+        draw(most + 1)
+
+
+@pytest.mark.parametrize("events", (2, 3, 9))
+def test_a_short_history_has_its_phases_too(events):
+    history = History({"gradients": list(range(events))}, [(0, "forward"), (events // 2, "backward")])
+    places, columns = plots.phases(history)
+    assert len(places) == events and places == sorted(set(places)) and places[-1] == len(columns)
+    assert [name for *_, name in columns] == (["forward", "backward"] if events > 2 else ["forward"])
+    drawn = plots.category_over_time({"short": history}, "Title")
+    assert drawn.sentence == f"Figure: Title. Gradients over time: short at most {events - 1} bytes." and drawn.png
+    assert list(drawn.figure.axes[0].lines[0].get_ydata()) == list(range(events))
+
+
+def test_one_event_is_no_course_over_time():
+    with pytest.raises(ValueError, match="at least two events, not 1: take more of the ledger's history"):
+        plots.category_over_time({"short": History({"gradients": [4]})}, "Title")
