@@ -289,11 +289,11 @@ def without_checks(message):
 def differing(got, expected, found):
     """What was returned and what is right: short lists as they are, else the first place that differs."""
     place, there, right = found
-    if not place:
-        return f"{there} where {right} is right"
-    if len(expected) > 8 or there == right:
+    if place and len(expected) > 8:
         return f"a list whose element {place} is {there} where {right} is right"
-    return f"{shown(got)} where {shown(expected)} is right"
+    if place:
+        there, right = shown_apart(got, expected)
+    return f"{there} where {right} is right"
 
 
 def reading_note(answer, solution=None):

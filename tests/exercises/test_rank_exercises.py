@@ -60,6 +60,11 @@ def test_other_wrong_answers_of_a_rank(wrong, words):
     assert words in exercise.verdict([right, wrong(right)], arguments)
 
 
+def test_short_lists_are_shown_with_as_many_digits_as_make_them_read_differently():
+    exercise = RankExercise(inputs=None, expected=lambda rank, given: [1.0000002, 2], tolerance=1e-9)
+    assert exercise.verdict([[1.0000001, 2]], None) == "not yet: rank 0 of 1 returned [1.0000001, 2] where [1.0000002, 2] is right"
+
+
 @pytest.mark.parametrize("answer, words", [(16, "needs your function itself"), (lambda: 2.5, "takes (), the check calls it with (value)")])
 def test_what_cannot_be_run_is_a_verdict(answer, words, capsys):
     lesson_00.mean_of_squares.check(answer)
