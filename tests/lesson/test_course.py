@@ -74,6 +74,17 @@ def test_minutes_of_the_exercises_are_the_sum_of_their_own(path):
     assert stated is None or int(stated[1]) == read(path).exercises
 
 
+@pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=lambda path: path.stem)
+def test_minutes_of_the_optional_parts_are_the_sum_of_their_own(path):
+    """A section's stand under its heading; an exercise that is optional has its minutes among the exercises'; a function to write has its own."""
+    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    sections = re.findall(r"^(#+ .*\bOptional\b.*)\n+(.*)", text, re.M)
+    unlike = [head for head, begin in sections if not re.match(r"\*\d+ minutes?[.,;]|\*Difficulty \d of 5, \d+ minutes", begin)]
+    assert not unlike, "no minutes in the form `*5 minutes.*` under these headings"
+    minutes = [re.match(r"\*(\d+) minutes?", begin) for _, begin in sections] + re.findall(r"\*\*Your turn \(optional, (\d+) minutes\)", text)
+    assert sum(int(found if isinstance(found, str) else found[1]) for found in minutes if found) == read(path).optional
+
+
 def test_the_start_page_holds_the_map_of_these_lessons():
     texts = [cell.source for cell in nbformat.read(NOTEBOOKS / "index.ipynb", as_version=4).cells]
     assert index.diagram(LESSONS) in texts, "run `make refresh LESSON=index`"

@@ -90,6 +90,19 @@ def test_nothing_varies_in_the_metadata(page):
     assert set(page.metadata) == {"kernelspec", "language_info"} and page.metadata.language_info == LANGUAGE
 
 
+def test_the_cells_of_optional_sections_are_tagged_and_no_others(notebook):
+    """A section goes from its heading to the next of the same or a higher level that is not optional."""
+    within, unlike = None, []  # within: the level of the optional section's heading
+    for at, cell in enumerate(notebook.cells):
+        text = re.sub(r"```.*?```", "", cell.source, flags=re.S) if cell.cell_type == "markdown" else ""
+        for marks, title in re.findall(r"^(#+) (.+)$", text, flags=re.M):
+            if within is None or len(marks) <= within:
+                within = len(marks) if re.search(r"\bOptional\b", title) else None
+        if ("optional" in cell.metadata.get("tags", [])) != (within is not None):
+            unlike.append((at, cell.source[:60]))
+    assert not unlike
+
+
 @pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
 def test_an_error_is_shown_and_stops_nothing(path):
     """Neither Run All, nor a script made with nbconvert; JupyterLab's table of contents would mark it as an accident."""
