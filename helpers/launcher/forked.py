@@ -33,18 +33,23 @@ class Forkserver:
 
     def __init__(self, device):
         self.device, self.ready, self.preloaded = device, False, set()
-        self.socket, control = socket.socketpair()
-        life, self.life = os.pipe()
         main_thread = threading.current_thread() is threading.main_thread()
         script = str(Path(__file__).with_name("forkserver.py"))
-        command = [sys.executable, "-P", script, str(control.fileno()), str(life), str(int(main_thread)), str(IDLE)]
         env = {**os.environ, **server_environment(device), **ONE_THREAD}
-        self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=(control.fileno(), life), start_new_session=True
-        )  # a session of its own: an interrupt of the kernel's process group does not reach it
-        control.close()
-        os.close(life)
+        with ExitStack() as kept, ExitStack() as given:  # what is kept is closed if it cannot be started
+            self.socket, control = socket.socketpair()
+            kept.callback(self.socket.close)
+            given.callback(control.close)
+            life, self.life = os.pipe()
+            kept.callback(os.close, self.life)
+            given.callback(os.close, life)
+            self.log = kept.enter_context(tempfile.TemporaryFile())
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", script, str(control.fileno()), str(life), str(int(main_thread)), str(IDLE)],
+                env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=(control.fileno(), life),
+                start_new_session=True,  # an interrupt of the kernel's process group does not reach it
+            )  # fmt: skip
+            kept.pop_all()
 
     def send(self, descriptors=(), **message):
         body = json.dumps(message).encode()

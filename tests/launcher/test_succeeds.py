@@ -10,6 +10,7 @@ import pytest
 from helpers import launch
 from helpers.launcher import jobs
 from helpers.launcher.failures import LaunchError
+from helpers.launcher.forked import Forkserver
 from helpers.launcher.forkserver import compiled_when_called
 from tests.launcher.support import REPOSITORY, all_reduced
 
@@ -254,3 +255,19 @@ def test_a_job_for_which_there_are_too_few_descriptors_leaves_none_open(launcher
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_forkserver_for_which_there_are_too_few_descriptors_leaves_none_open():
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = os.listdir("/proc/self/fd")
+    free = [descriptor for descriptor in range(1000) if not os.path.exists(f"/proc/self/fd/{descriptor}")]
+    for spare in range(8):  # with 8 it would start
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files") as caught:
+                Forkserver("cpu")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert os.listdir("/proc/self/fd") == before, f"{caught.value}, with {spare} spare"  # while the error, and what it refers to, is there
