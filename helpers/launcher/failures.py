@@ -64,7 +64,7 @@ class Outcome:
     report: dict | None = None  # {"value": ...} or {"error": ...}
     machine: int | str | None = None  # where it runs: number of one of `Machines`, name of a cluster's node; None for this machine
     status: int | None = None  # exit status, negative for a signal; None while it runs
-    ended_at: float | None = None  # seconds, of `time.monotonic()`, which all processes of a machine share: when its end was noted
+    ended_at: float | None = None  # seconds, of the clock of `helpers.launcher.rank.describe`: when its end was noted
     output: bytearray = field(default_factory=bytearray)
     stacks: bytearray = field(default_factory=bytearray)
 

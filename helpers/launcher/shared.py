@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -100,7 +101,7 @@ class SharedJob:
             body = (self.path / f"report-{outcome.rank}").read_bytes()
             if is_whole(body):
                 with open(self.path / f"values-{outcome.rank}", "rb") as values:
-                    outcome.report = load(body[HEAD:], values, 0)
+                    outcome.report = load(body[HEAD:], values, 0, time.time)
         elif kind == ENDED and outcome.report is None and outcome.status is None:
             status, at = rest.split()
             outcome.status, outcome.ended_at = int(status), float(at)

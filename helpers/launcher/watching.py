@@ -69,7 +69,7 @@ def take(job, key, outcomes, reports, selector):
         body += part
         outcome.at_work = True
         if is_whole(body):
-            outcome.report = load(memoryview(body)[HEAD:], job.file, region(outcome.rank))
+            outcome.report = load(memoryview(body)[HEAD:], job.file, region(outcome.rank), time.monotonic)
     else:
         getattr(outcome, name).extend(part)
 
@@ -87,8 +87,11 @@ def is_whole(body):
     return len(body) >= HEAD and len(body) - HEAD == struct.unpack_from("!Q", body, len(AT_WORK))[0]
 
 
-def load(body, file, start):
-    """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings none, from a file of the job."""
+def load(body, file, start, clock):
+    """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings none, from a file of the job.
+
+    `clock` is that of the job's ranks (`helpers.launcher.rank.describe`): one that cannot be read has failed now.
+    """
     try:
         return cloudpickle.loads(body) if body else unpack(file.fileno(), start)
     except Exception as error:
@@ -99,7 +102,7 @@ def load(body, file, start):
                 "frames": [],
                 "cause": None,
                 "returned": "value",
-                "at": time.monotonic(),
+                "at": clock(),
                 "notices": None,
             }
         }

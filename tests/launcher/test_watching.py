@@ -3,12 +3,15 @@
 import os
 import selectors
 import struct
+import time
 from types import SimpleNamespace
 
 import cloudpickle
 import pytest
-from helpers.launcher.failures import Outcome
+from helpers.launcher.failures import Outcome, failure
+from helpers.launcher.orders import REPORTED
 from helpers.launcher.pipes import AT_WORK
+from helpers.launcher.shared import SharedJob
 from helpers.launcher.watching import read, take
 
 
@@ -48,3 +51,31 @@ def test_a_reader_that_came_too_early_reads_on(pipe):
         os.close(writer)
         take(job, key, [outcome], reports, selector)
         assert not selector.get_map() and closed == [outcome]
+
+
+def report(body):
+    return AT_WORK + struct.pack("!Q", len(body)) + body
+
+
+def unreadable_here(outcome, folder):
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0) as end, selectors.DefaultSelector() as selector:
+        key = selector.register(reader, selectors.EVENT_READ, ("report", outcome))
+        end.write(report(b"no pickle"))
+        take(SimpleNamespace(file=None), key, [outcome], [bytearray()], selector)
+
+
+def unreadable_elsewhere(outcome, folder):
+    job = SharedJob(None, 2, "cpu", folder)
+    job.path = folder
+    for name, content in (("report", report(b"no pickle")), ("values", b"")):
+        (folder / f"{name}-{outcome.rank}").write_bytes(content)
+    job.take(outcome, REPORTED, "")
+
+
+@pytest.mark.parametrize("unreadable, clock", [(unreadable_here, time.monotonic), (unreadable_elsewhere, time.time)])
+@pytest.mark.parametrize("seconds, guilty", [(-5, 1), (5, 0)])
+def test_a_report_that_cannot_be_read_fails_by_the_clock_of_its_ranks(unreadable, clock, seconds, guilty, tmp_path):
+    outcome, other = Outcome(0), Outcome(1, status=1, ended_at=clock() + seconds)
+    unreadable(outcome, tmp_path)
+    assert outcome.error["returned"] == "value" and failure([outcome, other]).rank == guilty
