@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import cycle, product
 
 import matplotlib
@@ -9,8 +10,20 @@ import matplotlib.ticker
 from helpers.plots.schematics_transformer import LAYERS
 from helpers.plots.style import DASHES, LINES, MARKERS, PARTS, STYLE, Plot, amount, check_told_apart, new_figure, unit
 
+Line = tuple[Sequence[float], Sequence[float]]  # xs, ys
 
-def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=None, ends=False):
+
+def curves(
+    lines: Mapping[str, Line],
+    title: str,
+    x: str,
+    y: str,
+    log: bool = False,
+    points: Mapping[str, Line] | None = None,
+    peaks: bool = False,
+    crossings: Mapping[str, Line] | None = None,
+    ends: bool = False,
+) -> Plot:
     """Lines over a common axis: {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted),
     `crossings` as black ones (places on the lines).
 
@@ -51,7 +64,7 @@ def curves(lines, title, x, y, log=False, points=None, peaks=False, crossings=No
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
 
 
-def grouped_bars(groups, title, y, values=""):
+def grouped_bars(groups: Mapping[str, Mapping[str, float]], title: str, y: str, values: str = "") -> Plot:
     """Numbers of one kind beside each other, without units of memory: {group: {bar: number}}, for instance a ratio predicted and measured.
 
     With `values`, a format such as "%.1f", each bar's number stands above it.
@@ -93,7 +106,7 @@ def _stacked(rows, title, y, divisor=1.0, looks=None):
     return figure
 
 
-def byte_bars(steps, title):
+def byte_bars(steps: Mapping[str, dict[str, float] | float], title: str) -> Plot:
     """Bytes of several kinds beside each other, for instance what a rank sends: {bar: {part: bytes}}, or {bar: bytes} for one colour."""
     rows = {name: sizes if isinstance(sizes, dict) else {"all": sizes} for name, sizes in steps.items()}
     divisor, unit_name = unit(max(sum(sizes.values()) for sizes in rows.values()))
@@ -101,7 +114,7 @@ def byte_bars(steps, title):
     return Plot(_stacked(rows, title, f"{unit_name} per rank", divisor), f"{title}. {said}.")
 
 
-def time_bars(steps, title, whole="measured"):
+def time_bars(steps: Mapping[str, dict[str, float] | float], title: str, whole: str = "measured") -> Plot:
     """What a step's time consists of, stacked, in milliseconds, from ten seconds on in seconds: {bar: {part: seconds}}; a bar that is a number is one
     part, called `whole`.
 
@@ -131,7 +144,7 @@ def time_bars(steps, title, whole="measured"):
     return Plot(figure, f"{title}. {'; '.join(said)}.".replace("\n", " "))
 
 
-def share_bars(shares, title, y):
+def share_bars(shares: Mapping[str, Mapping[str, float]], title: str, y: str) -> Plot:
     """What a whole consists of, in percent: {bar: {part: percent}}; a transformer's layers look as in its schematic."""
     said = "; ".join(f"{name}: " + ", ".join(f"{part} {share:.1f} %" for part, share in parts.items()) for name, parts in shares.items())
     return Plot(_stacked(shares, title, y, looks=LAYERS), f"{title}. {said}.")

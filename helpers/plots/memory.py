@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import matplotlib
 from helpers.plots.style import LINES, LOOK, STYLE, VISIBLE, Plot, amount, check_told_apart, legend_below, new_figure, unit
 
+if TYPE_CHECKING:
+    from helpers.measure.ledger import History
+
 LASTING = ("parameters", "master weights", "optimizer states")  # through a step
 
 
-def memory_bars(clusters, title, parameters=None, capacity=None, per="rank"):
+def memory_bars(
+    clusters: Mapping[str, Mapping[str, Mapping[str, float] | None]],
+    title: str,
+    parameters: float | None = None,
+    capacity: float | None = None,
+    per: str = "rank",
+) -> Plot:
     """Stacked bars of memory by category, measured beside predicted.
 
     Args:
@@ -70,7 +81,7 @@ def memory_bars(clusters, title, parameters=None, capacity=None, per="rank"):
     return Plot(figure, f"{title}. {said}{f'; capacity {amount(capacity)}' if capacity else ''}.")
 
 
-def phases(history):
+def phases(history: History) -> tuple[list[float], list[tuple[int, int, str]]]:
     """Where a timeline's phases lie on the axis: every event's place, and (start, end, name) of each phase.
 
     A phase lasts from one mark to the next and is as wide as any other, since an optimizer step has many more allocations than a forward
@@ -96,7 +107,9 @@ def phases(history):
     return [*places, len(starts)], [(index, index + 1, name) for index, (_, name) in enumerate(starts)]
 
 
-def memory_over_time(history, title, predicted=None, capacity=None, peak=False):
+def memory_over_time(
+    history: History, title: str, predicted: Mapping[str, float] | None = None, capacity: float | None = None, peak: bool = False
+) -> Plot:
     """Memory by category after every allocation and release, in order, a column for each phase between two marks of the ledger.
 
     Args:
@@ -139,7 +152,7 @@ def memory_over_time(history, title, predicted=None, capacity=None, peak=False):
     return Plot(figure, f"{title}. From {amount(totals[0])} to a peak of {amount(max(totals))} and back to {amount(totals[-1])}{lines}.")
 
 
-def category_over_time(histories, title, category="gradients"):
+def category_over_time(histories: Mapping[str, History], title: str, category: str | None = "gradients") -> Plot:
     """One category of memory in several runs of the same phases, as lines over one axis: what is held after every allocation and release.
 
     Args:

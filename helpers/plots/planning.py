@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import matplotlib
 import matplotlib.patches
 import matplotlib.ticker
@@ -13,7 +15,9 @@ DOTS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4444
 CLOSE = 1.0  # per cent: up to here the axis of errors is linear
 
 
-def heat_maps(panels, title, x, y, nothing="nothing fits"):
+def heat_maps(
+    panels: Mapping[str, Mapping[tuple[str, str], tuple[str, str] | None]], title: str, x: str, y: str, nothing: str = "nothing fits"
+) -> Plot:
     """Maps side by side whose cells are kinds of plans, each with a few letters in it.
 
     Args:
@@ -68,7 +72,7 @@ def _counted(found, kinds, nothing):
     return ", ".join(f"{kind} {found.count(kind)}" for kind in (*kinds, nothing) if kind in found)
 
 
-def errors(rows, title):
+def errors(rows: Mapping[str, Mapping[str, float | None]], title: str) -> Plot:
     """How far several estimates are from what was measured: {what was measured: {estimator: per cent, or None for none}}.
 
     Up to 1 % the axis is linear, beyond it logarithmic.  The sentence has the range of each estimator.

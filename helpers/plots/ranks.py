@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LOOK, PARTS, STYLE, Plot, new_figure
 
 
-def contributors(number):
+def contributors(number: int) -> list[int]:
     """The ranks that a number of the collectives lesson comes from: rank r counts in units of 10^r."""
     return [rank for rank, digit in enumerate(reversed(str(abs(number)))) if digit != "0"]
 
 
-def rank_contents(before, after, title, moments=("before", "after")):
+def rank_contents(
+    before: Sequence[Sequence[int] | None], after: Sequence[Sequence[int] | None], title: str, moments: tuple[str, str] = ("before", "after")
+) -> Plot:
     """What every rank holds before and after a collective, as `contents_over_time` draws it.
 
     Args:
@@ -23,7 +27,7 @@ def rank_contents(before, after, title, moments=("before", "after")):
     return contents_over_time(dict(zip(moments, (before, after))), title)
 
 
-def contents_over_time(moments, title):
+def contents_over_time(moments: Mapping[str, Sequence[Sequence[int] | None]], title: str) -> Plot:
     """What every rank holds at some moments: a panel per moment, a row per rank, a box per element, coloured by the rank it comes from.
 
     Args:
@@ -54,7 +58,7 @@ def contents_over_time(moments, title):
     return Plot(figure, f"{title}. {said}.")
 
 
-def gathered_over_time(gathered, phases, title, x="moments, in order"):
+def gathered_over_time(gathered: Mapping[str, list[bool]], phases: Mapping[str, int], title: str, x: str = "moments, in order") -> Plot:
     """When each parameter is gathered on a rank (ZeRO-3): a row per parameter, a box while it is there.
 
     Args:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 import matplotlib
 from helpers.plots.style import LINES, MARKERS, STYLE, Plot, check_told_apart, new_figure
-from helpers.theory.roofline import ridge, roofline_rate
+from helpers.theory.roofline import MachineConstants, ridge, roofline_rate
 
 RATES = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"))
 
 
-def roofline(machine, points, title, dtype="bf16"):
+def roofline(machine: MachineConstants, points: Mapping[str, tuple[float, float]], title: str, dtype: str = "bf16") -> Plot:
     """The roofline of a machine on logarithmic axes, with its ridge, and measured work as points (Williams et al., 2009).
 
     Args:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib
 from matplotlib.ticker import NullFormatter, NullLocator
 from helpers.plots.style import LINES, STYLE, Plot, check_told_apart, new_figure
@@ -9,7 +11,7 @@ from helpers.plots.style import LINES, STYLE, Plot, check_told_apart, new_figure
 MINUTES, SHARES = (1, 2, 5, 10, 20, 60, 180), (1, 2, 5, 10, 20, 50, 100)
 
 
-def lost_time(lines, best, title):
+def lost_time(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], best: Mapping[str, tuple[float, float]], title: str) -> Plot:
     """Lost shares over the minutes between two saves, both on logarithmic axes with plain numbers; a dot at each line's chosen interval.
 
     Args:

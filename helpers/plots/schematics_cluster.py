@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import matplotlib
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from helpers.plots.style import STYLE, Plot, new_figure
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 INSIDE, ACROSS = "#888888", "#D55E00"
 
 
-def cluster(placements, title):
+def cluster(placements: Mapping[str, Sequence[int]], title: str) -> Plot:
     """Machines with ranks in them, and the ring from each rank to the next: what crosses the cable is drawn thick, dashed and in colour.
 
     Args:
@@ -25,7 +31,7 @@ def cluster(placements, title):
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
-def draw(axes, name, place):
+def draw(axes: Axes, name: str, place: Sequence[int]) -> str:
     """One panel; returns its part of the sentence."""
     count, ranks = max(place) + 1, len(place)
     inside = {machine: [rank for rank in range(ranks) if place[rank] == machine] for machine in range(count)}

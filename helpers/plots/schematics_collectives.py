@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
@@ -11,7 +12,7 @@ from helpers.plots.style import PARTS, STYLE, Plot, new_figure
 LIGHT = ("#88CCEE", "#DDCC77")  # of the parts' colours, those on which black is read
 
 
-def ring(rounds, title):
+def ring(rounds: Mapping[str, Sequence[int]], title: str) -> Plot:
     """Ranks in a ring, and which part of its tensor each sends to its right neighbour: a panel for each round.
 
     Args:
@@ -43,7 +44,7 @@ def ring(rounds, title):
     return Plot(figure, f"{title}. {said}.")
 
 
-def rank_grid(grid, names, title):
+def rank_grid(grid: Sequence[Sequence[int]], names: Sequence[str], title: str) -> Plot:
     """Ranks in a grid: a frame around each row, a group along the second dimension, and a line through each column, a group along the first.
 
     Args:

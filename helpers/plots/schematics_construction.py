@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LOOK, STYLE, Plot, new_figure
 
 
-def construction(modules, ranks, at, title):
+def construction(modules: Mapping[str, int], ranks: int, at: str, title: str) -> Plot:
     """Two panels, a row for each rank: the model built in full, and partitioned as it is built, when module `at` has just been made.
 
     Args:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LINES, PARTS, STYLE, Plot, new_figure
@@ -27,7 +29,7 @@ def _rows(chosen, experts, capacity):
     return rows, dropped
 
 
-def dispatch(chosen, experts, capacity, title):
+def dispatch(chosen: Sequence[Sequence[int]], experts: int, capacity: int, title: str) -> Plot:
     """The way of tokens to their experts: a rank's tokens, its rows for all experts, and after the all-to-all the rows of its own experts.
 
     Args:
@@ -93,7 +95,7 @@ def dispatch(chosen, experts, capacity, title):
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
-def expert_loads(loads, title, capacity=None):
+def expert_loads(loads: Mapping[str, Sequence[tuple[int, int]]], title: str, capacity: int | None = None) -> Plot:
     """Tokens that each expert got and that it had no room for: {case: [(taken, dropped) of each expert]}.
 
     Args:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import PARTS, STYLE, Plot, new_figure
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 APART = 2.2  # boxes between two parameters
 
 
-def sharded_elements(ways, shapes, ranks, title):
+def sharded_elements(
+    ways: Mapping[str, Callable[[tuple[int, int], int], Sequence[int]]], shapes: Mapping[str, tuple[int, int]], ranks: int, title: str
+) -> Plot:
     """Every element of a few parameters as a box in the colour of the rank that keeps it: a panel for each way to cut.
 
     Args:
@@ -39,7 +47,7 @@ def sharded_elements(ways, shapes, ranks, title):
     return Plot(figure, f"{title}. Elements on ranks 0 to {ranks - 1}. {'. '.join(said)}.")
 
 
-def draw(axes, left, columns, owners):
+def draw(axes: Axes, left: float, columns: int, owners: Sequence[int]) -> None:
     """A parameter's boxes, each with the number of its rank."""
     for place, rank in enumerate(owners):
         x, y = left + place % columns, place // columns

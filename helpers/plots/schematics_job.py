@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from helpers.plots.style import LOOK, STYLE, Plot, new_figure
@@ -9,7 +11,7 @@ from helpers.plots.style import LOOK, STYLE, Plot, new_figure
 HEIGHT = 0.3  # of a line in a rank's memory
 
 
-def job(memories, title):
+def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
     """The processes of a job: a notebook's kernel above, ranks below, each with its memory, and messages between them.
 
     Args:

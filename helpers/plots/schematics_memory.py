@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LOOK, STYLE, Plot, new_figure
 
 
-def mixed_precision(sizes, title):
+def mixed_precision(sizes: Mapping[str, float], title: str) -> Plot:
     """The tensors of one training step in mixed precision, each as wide as its bytes, and what makes which.
 
     Args:
@@ -49,7 +51,7 @@ def mixed_precision(sizes, title):
     return Plot(figure, f"{title}. Bytes per parameter: {said}; together {sum(sizes.values()):g}; in the step gradients in fp32, {copied:g}.")
 
 
-def lifetimes(panels, moments, title):
+def lifetimes(panels: Mapping[str, Mapping[str, Sequence[tuple[int, int]]]], moments: Sequence[str], title: str) -> Plot:
     """Which activations are alive when: a row for each group of tensors, a box while they are there.
 
     Args:
@@ -84,7 +86,7 @@ def lifetimes(panels, moments, title):
     return Plot(figure, f"{title}. {said}.")
 
 
-def checkpointed_lifetimes(layers, title):
+def checkpointed_lifetimes(layers: int, title: str) -> Plot:
     """`lifetimes` of so many blocks, all activations kept and checkpointed: each block's input, its inside, and the logits."""
     moments = [f"forward\nblock {i + 1}" for i in range(layers)] + ["loss"] + [f"backward\nblock {i + 1}" for i in reversed(range(layers))]
     panels = {"all kept": {}, "checkpointed": {}}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import ACTIONS, LOOK, STYLE, Plot, new_figure
 from helpers.theory.schedules import held_over_time, idle_fraction
 
+Event = tuple[str, int, int, float, float]  # kind, stage, micro, start, end
 FORWARD, BACKWARD = ACTIONS["F"][0], ACTIONS["B"][0]
 
 
-def stages(layers, title, message=""):
+def stages(layers: Mapping[str, Sequence[str]], title: str, message: str = "") -> Plot:
     """The stages of a pipeline beside each other, with what passes between neighbours: activations forward, their gradients back.
 
     Args:
@@ -44,7 +47,7 @@ def stages(layers, title, message=""):
     return Plot(figure, f"{title}. {said}. Between neighbours: activations forward, gradients back{each}.")
 
 
-def pipeline_schedules(schedules, title, x):
+def pipeline_schedules(schedules: Mapping[str, list[list[Event]]], title: str, x: str) -> Plot:
     """What every rank does when, and below it how many micro-batches it holds activations of meanwhile; all schedules on one axis of time.
 
     Args:

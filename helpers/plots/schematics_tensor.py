@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LINES, PARTS, STYLE, Plot, new_figure
@@ -24,7 +26,7 @@ def _matrix(axes, left, width, height, name, cut, ranks):
     axes.text(left + width / 2, -height / 2 - 0.12, name, ha="center", va="top", fontsize=10)
 
 
-def sharded_products(title, ranks=2):
+def sharded_products(title: str, ranks: int = 2) -> Plot:
     """The two ways to cut a matrix, one after the other: a column-parallel product, a function of each element, a row-parallel product.
 
     Args:
@@ -60,7 +62,7 @@ def sharded_products(title, ranks=2):
     return Plot(figure, f"{title}. {said}.")
 
 
-def token_lanes(rows, title, ranks=2):
+def token_lanes(rows: Mapping[str, Sequence[tuple[str, str]]], title: str, ranks: int = 2) -> Plot:
     """What a rank has at each place of a block: a row for each kind of parallelism, a box for each place.
 
     Args:
@@ -102,7 +104,7 @@ def token_lanes(rows, title, ranks=2):
     return Plot(figure, f"{title}. {said}.")
 
 
-def fused_rows(cuts, names, rows, title):
+def fused_rows(cuts: Mapping[str, Sequence[int]], names: Sequence[str], rows: int, title: str) -> Plot:
     """Which rows of a matrix, in which several are stacked, each rank takes: a strip for each way to cut it, from its first row to its last.
 
     Args:

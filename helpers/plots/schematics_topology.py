@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import matplotlib
@@ -13,7 +14,7 @@ from helpers.theory.combined import coordinates, groups_along
 LOOKS = {"pipe": (LINES[1], "-"), "data": (LINES[2], "--"), "model": (LINES[0], ":")}
 
 
-def placements(orders, each, title):
+def placements(orders: Sequence[dict[str, int]], each: int, title: str) -> Plot:
     """Ranks in rows, a row for each machine, and a line between neighbours in each group: a panel for each order of the axes.
 
     Args:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import inf, isfinite, log10
+from typing import TypedDict
 
 import matplotlib
 from matplotlib.patches import FancyBboxPatch, Rectangle
@@ -18,7 +20,7 @@ LAYERS = {  # colour and hatch by kind of layer; Okabe and Ito's colours
 LETTER = 0.011  # of the widest row: room that a letter needs; a label without room stands above or below its box
 
 
-def transformer(shares, blocks, title):
+def transformer(shares: Mapping[str, str], blocks: int, title: str) -> Plot:
     """A GPT's layers from left to right along the residual stream; a frame around what is repeated.
 
     Args:
@@ -71,7 +73,15 @@ def _branch(axes, start, layer, stream, above, shares):
     axes.text(start + 3.4, stream, "+", ha="center", va="center", zorder=4, bbox={"boxstyle": "circle,pad=0.15", "facecolor": "white"})
 
 
-def kept_tensors(blocks, title, unit):
+class KeptTensor(TypedDict):
+    """A box of `kept_tensors`."""
+
+    layer: str  # "norm", "attention" or "feed-forward"
+    tensor: str  # its label
+    size: float  # in the figure's unit
+
+
+def kept_tensors(blocks: Mapping[str, Sequence[KeptTensor]], title: str, unit: str) -> Plot:
     """What blocks keep for the backward pass, on one axis: a row per block, a box per tensor, as wide as the tensor is large.
 
     Args:
@@ -109,7 +119,7 @@ def kept_tensors(blocks, title, unit):
     return Plot(figure, f"{title}, {unit}. {'; '.join(said)}.".replace("\n", " "))
 
 
-def by_depth(panels, title, y, lowest=0.0, highest=inf):
+def by_depth(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str, y: str, lowest: float = 0.0, highest: float = inf) -> Plot:
     """A positive number at every depth, for instance the norm of a gradient: {panel: {line: [number at every depth]}}, on one logarithmic axis.
 
     A number that is not finite or not positive, or lies outside of `lowest` to `highest`, is left out; lines that coincide differ in dashes, width

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LOOK, PARTS, STYLE, Plot, new_figure
@@ -16,7 +18,7 @@ NAMES = {  # short enough to stand above their boxes
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.2}  # behind words that stand on a coloured box
 
 
-def zero_states(held, replicated, ranks, title):
+def zero_states(held: Mapping[str, Mapping[str, float]], replicated: Mapping[str, float], ranks: int, title: str) -> Plot:
     """The model states of a training job, a row for each rank: filled what the rank holds, outlined what other ranks hold for it.
 
     Args:
@@ -58,7 +60,7 @@ def zero_states(held, replicated, ranks, title):
     return Plot(figure, f"{title}. Bytes per parameter on each of {ranks} ranks. {'; '.join(said)}.")
 
 
-def flat_partition(elements, cuts, title):
+def flat_partition(elements: Mapping[str, int], cuts: Mapping[str, Sequence[int]], title: str) -> Plot:
     """Parameters one after another in a flat tensor, padding at its end, and the boundaries at which it is cut among ranks: a row for each job.
 
     Args:
@@ -95,7 +97,7 @@ def flat_partition(elements, cuts, title):
     return Plot(figure, f"{title}. {total} elements in {len(elements)} parameters. {'; '.join(said)}.")
 
 
-def flat_buckets(elements, part, buckets, title):
+def flat_buckets(elements: Mapping[str, int], part: int, buckets: Mapping[str, Sequence[str]], title: str) -> Plot:
     """A flat tensor of gradients cut at its partition boundaries, and below it the buckets of a backward pass: each piece in its owner's colour.
 
     Args:
@@ -136,7 +138,7 @@ def flat_buckets(elements, part, buckets, title):
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
-def reductions_in_a_step(plans, title, buckets=3):
+def reductions_in_a_step(plans: Mapping[str, Sequence[bool]], title: str, buckets: int = 3) -> Plot:
     """The plan of an optimizer step in which the work waits for every message: a row for each plan, in units of a bucket's backward pass.
 
     Args:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import LOOK, STYLE, Plot, new_figure
 from helpers.plots.timeline import timeline
 
 
-def gathered_layers(moments, layers, ranks, title):
+def gathered_layers(moments: Mapping[str, Collection[int]], layers: Sequence[str], ranks: int, title: str) -> Plot:
     """A model's layers at some moments: a panel per moment, a row per rank, a box per layer.
 
     Of each layer a rank fills its own shard, 1/N of the box; where the layer is gathered at that moment, the rest of the box is filled too, lighter,
@@ -44,7 +46,7 @@ def gathered_layers(moments, layers, ranks, title):
     return Plot(figure, f"{title}. Of {len(layers)} layers each of {ranks} ranks holds {len(layers) / ranks:g} in shards. {said}.")
 
 
-def prefetching(layers, sending, title):
+def prefetching(layers: int, sending: float, title: str) -> Plot:
     """The plan of a micro-batch under ZeRO-3, gathered as needed and one layer ahead: a forward pass takes a unit of time per layer, a backward two.
 
     One layer ahead, an all-gather starts with the visit before the one that needs it, and the last layer stays gathered between its two passes.

@@ -11,12 +11,17 @@ import base64
 import html
 import io
 import re
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib
 import matplotlib.style
 from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STYLE = Path(__file__).with_name("course.mplstyle")
 # Okabe and Ito's colours, distinct for colour-blind readers, with a hatch for print.
@@ -45,11 +50,11 @@ DASHES, MARKERS = ("-", "--", ":", "-."), "os^D"  # of lines and points whose co
 class Plot:
     """A matplotlib figure and the sentence that says what it shows; the last expression of a cell displays both."""
 
-    def __init__(self, figure, sentence):
+    def __init__(self, figure: Figure, sentence: str) -> None:
         self.figure, self.sentence = figure, f"Figure: {sentence}"
 
     @cached_property
-    def png(self):
+    def png(self) -> bytes:
         """The picture as bytes, in at most 256 colours: a third of the size, with nothing to be seen of it."""
         from PIL import Image
 
@@ -70,13 +75,13 @@ class Plot:
         return {"text/html": f'<figure style="margin: 0">{image}{caption}</figure>', "text/plain": self.sentence}
 
 
-def picture(page):
+def picture(page: str) -> bytes | None:
     """The PNG in a figure's HTML, as bytes; None where there is none."""
     found = re.search(r'src="data:image/png;base64,([A-Za-z0-9+/=]+)"', page)
     return base64.b64decode(found[1]) if found else None
 
 
-def new_figure(columns=1, **options):
+def new_figure(columns: int = 1, **options: object) -> tuple[Figure, Axes | list[Axes]]:
     """A figure in the course's style, and its axes (one, or a list where there are several columns)."""
     with matplotlib.style.context(STYLE):
         figure = Figure(**options)
@@ -84,14 +89,14 @@ def new_figure(columns=1, **options):
     return figure, axes[0] if columns == 1 else axes
 
 
-def check_told_apart(names, most, what):
+def check_told_apart(names: Collection[str], most: int, what: str) -> None:
     """Refuse more lines, points or the like than there are looks for, since what has none would be in the sentence and not in the picture."""
     if len(names) > most:
         given = " ".join(", ".join(map(str, names)).split())
         raise ValueError(f"{most} {what} can be told apart, not {len(names)} ({given}): draw fewer, or several figures")
 
 
-def unit(largest):
+def unit(largest: float) -> tuple[float, str]:
     """The unit that keeps numbers short: (divisor, name)."""
     for divisor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if largest >= divisor:
@@ -99,12 +104,12 @@ def unit(largest):
     return 1, "bytes"
 
 
-def amount(count):
+def amount(count: float) -> str:
     """A number of bytes for a sentence: '3,528,912 bytes' or '3.5 GB'."""
     divisor, name = unit(count)
     return f"{count:,.0f} bytes" if count < 1e9 else f"{count / divisor:,.1f} {name}"
 
 
-def legend_below(axes, distance):
+def legend_below(axes: Axes, distance: float) -> None:
     """The legend under the axes, in the order in which things are stacked from the bottom."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -distance), ncols=4)

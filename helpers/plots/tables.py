@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 NUMBER = re.compile(r"[-+−]?[\d,.]+(?:e[-+]?\d+)?(?: ?(?:%|×|S|µs|ms|s|B|kB|MB|GB|TB|GB/s))?")
@@ -11,7 +12,7 @@ NUMBER = re.compile(r"[-+−]?[\d,.]+(?:e[-+]?\d+)?(?: ?(?:%|×|S|µs|ms|s|B|kB|
 class Table:
     """Made by `table`; the last expression of a cell displays it."""
 
-    def __init__(self, rows, title=""):
+    def __init__(self, rows: Sequence[Mapping[str, object]], title: str = "") -> None:
         self.title, self.names = title, list(rows[0])
         self.rows = [[words(value) for value in row.values()] for row in rows]
         self.right = [all(NUMBER.fullmatch(text) or text in ("", "–") for text in column) for column in zip(*self.rows)]
@@ -20,7 +21,7 @@ class Table:
         return {"text/markdown": self.markdown, "text/plain": repr(self)}
 
     @property
-    def markdown(self):
+    def markdown(self) -> str:
         lines = [self.names, ["--:" if right else "---" for right in self.right], *self.rows]
         return "\n".join(
             [f"**{self.title}**\n"] * bool(self.title) + ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
@@ -33,7 +34,7 @@ class Table:
         return "\n".join([self.title] * bool(self.title) + ["  ".join(line).rstrip() for line in aligned])
 
 
-def words(value):
+def words(value: object) -> str:
     """Whole numbers and large ones with separators, others with three digits, True and False as yes and no, nothing for None."""
     if value is None or isinstance(value, bool):
         return {None: "", True: "yes", False: "no"}[value]
@@ -44,7 +45,7 @@ def words(value):
     return str(value)
 
 
-def table(rows, title=""):
+def table(rows: Iterable[Mapping[str, object]] | dict[str, Mapping[str, object]], title: str = "") -> Table:
     """A rendered table; a column of numbers is aligned at its right.
 
     Args:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import matplotlib
 from matplotlib.patches import Rectangle
 from helpers.plots.style import STYLE, Plot, new_figure
 
+Box = tuple[str, str, float, float]  # kind, label, start, end
 KINDS = {  # of what a rank does: colour and hatch
     "forward": ("#0072B2", ""),
     "backward": ("#D55E00", "//"),
@@ -24,7 +27,7 @@ KINDS = {  # of what a rank does: colour and hatch
 }
 
 
-def side_by_side(boxes):
+def side_by_side(boxes: Iterable[Box]) -> list[int]:
     """For each box the lowest lane in which no box before it is still going on."""
     ends, lanes = [], []
     for _, _, start, end in boxes:
@@ -34,7 +37,7 @@ def side_by_side(boxes):
     return lanes
 
 
-def timeline(rows, title, x):
+def timeline(rows: Mapping[str, Sequence[Box]], title: str, x: str) -> Plot:
     """Boxes over time, a row for each thing that goes on by itself, for instance a rank's computation and its messages.
 
     Args:
