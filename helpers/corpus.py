@@ -21,7 +21,7 @@ TESTED = ("0.19.8", "f47dfa001cbbdeb6ec25d9b88f0c98328e620c2cb4d90c7f48c88a24254
 WRITTEN_AT_BUILD = {"git_version_info_installed.py"}
 
 
-def files():
+def files() -> list[Path]:
     """DeepSpeed's Python files in sorted order, without what its build wrote on this machine."""
     root = Path(importlib.util.find_spec("deepspeed").origin).parent
     found = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
@@ -29,7 +29,7 @@ def files():
 
 
 @functools.cache
-def text():
+def text() -> bytes:
     """All of it, as bytes (5.9 MB).  Warns where it is not the tested text, which is kept in one file: to read 750 takes longer than a step."""
     kept = WORK / f".text-of-deepspeed-{importlib.metadata.version('deepspeed')}"
     with suppress(OSError):
@@ -44,7 +44,7 @@ def text():
     return whole
 
 
-def keep(whole, file):
+def keep(whole: bytes, file: Path) -> None:
     """Write a file that other ranks see at once with all of its bytes, or not at all."""
     file.parent.mkdir(exist_ok=True)
     unfinished = file.with_name(f"{file.name}.{os.getpid()}")
@@ -55,7 +55,7 @@ def keep(whole, file):
         unfinished.unlink(missing_ok=True)
 
 
-def difference(whole):
+def difference(whole: bytes) -> str | None:
     """A sentence where the text is not the one that the stored outputs were made with, else None."""
     if hashlib.sha256(whole).hexdigest() == TESTED[1]:
         return None
@@ -65,7 +65,9 @@ def difference(whole):
     )
 
 
-def batch(step, sequences, length, rank=0, ranks=1, device="cpu"):
+def batch(
+    step: int, sequences: int, length: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Random pieces of the text: token ids and the ids one place further, both int64 of shape (sequences / ranks, length).
 
     The global batch of a step is the same for any number of ranks; each rank gets its own consecutive rows of it.

@@ -6,12 +6,19 @@ Both libraries are imported by the functions that need them, so that a rank that
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from helpers.models.factories import Model
 from helpers.models.gpt import next_token_loss
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import GlmConfig, PreTrainedModel
 
 # ChatGLM3-6B's shape as keys of transformers' GlmConfig: 6,243,584,000 parameters.
 CHATGLM_6B = {
@@ -35,14 +42,14 @@ TINY_CHATGLM = CHATGLM_6B | {
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj")  # the layers that get adapters: all of attention
 
 
-def chatglm(shape, **more):
+def chatglm(shape: Mapping[str, int], **more: object) -> GlmConfig:
     """The configuration, in bf16."""
     from transformers import GlmConfig
 
     return GlmConfig(**shape, dtype="bfloat16", pad_token_id=0, eos_token_id=1, **more)
 
 
-def rehearsed(shape):
+def rehearsed(shape: Mapping[str, int]) -> PreTrainedModel:
     """The same model on the device meta, where tensors have shapes and no numbers.  Its attention is flash attention's by name, since torch would
     take the explicit kernel there, with its s x s scores."""
     from transformers import AttentionInterface, AutoModelForCausalLM
@@ -56,7 +63,7 @@ def rehearsed(shape):
         return AutoModelForCausalLM.from_config(chatglm(shape, attn_implementation="by_shape"))
 
 
-def with_adapters(model, rank=8, in_fp32=True):
+def with_adapters(model: PreTrainedModel, rank: int = 8, in_fp32: bool = True) -> PeftModel:
     """Freeze a model of transformers and put LoRA adapters beside its attention's layers.
 
     Args:
@@ -73,7 +80,7 @@ def with_adapters(model, rank=8, in_fp32=True):
         return get_peft_model(model, wanted, autocast_adapter_dtype=in_fp32)
 
 
-def elements_by_kind(model):
+def elements_by_kind(model: PeftModel) -> dict[str, list[int]]:
     """{kind: elements of each parameter} of a model of `with_adapters`, in its order: "matrices" are frozen and in its blocks, where QLoRA quantises
     them; other "frozen" ones are norms, biases, the embedding and the head; and "trained"."""
     found = {"matrices": [], "frozen": [], "trained": []}
@@ -84,7 +91,7 @@ def elements_by_kind(model):
     return found
 
 
-def checkpointed(model):
+def checkpointed(model: Model) -> Model:
     """Let every block of a transformers model keep its input alone, by checkpointing without reentrance (the method's name has changed)."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
@@ -99,11 +106,11 @@ class WithLoss(nn.Module):
         chunks: head and loss for so many parts of the tokens, one after another, each computed again in the backward pass.
     """
 
-    def __init__(self, model, chunks=1):
+    def __init__(self, model: PeftModel, chunks: int = 1) -> None:
         super().__init__()
         self.model, self.chunks = model, chunks
 
-    def forward(self, ids_BT, targets_BT, positions_BT=None):
+    def forward(self, ids_BT: torch.Tensor, targets_BT: torch.Tensor, positions_BT: torch.Tensor | None = None) -> torch.Tensor:
         whole = self.model.get_base_model()
         x_BTC = whole.model(input_ids=ids_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
         if self.chunks == 1:

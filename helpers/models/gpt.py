@@ -3,7 +3,7 @@
 Shapes in names: B batch, T tokens (sequence), C channels (width), H heads, D channels per head, V vocabulary.
 """
 
-from __future__ import annotations
+from __future__ import annotations  # lessons print some of these functions, whose arguments have no types, and line numbers of this file
 
 import math
 from dataclasses import asdict, dataclass
@@ -41,11 +41,11 @@ GPT3 = GPTSize(vocabulary=50257, context=2048, width=12288, layers=96, heads=96)
 class Linear(nn.Linear):
     """Initialised in its own constructor, as GPT-2 is: `zero.Init` partitions a weight as soon as its module is built."""
 
-    def __init__(self, inputs, outputs, bias=True, std=0.02):
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, std: float = 0.02) -> None:
         self.std = std
         super().__init__(inputs, outputs, bias)
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -54,14 +54,14 @@ class Linear(nn.Linear):
 class Table(nn.Embedding):
     """An embedding table with GPT-2's initialisation."""
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
 
 class Embedding(nn.Module):
     """Token ids (B, T) to vectors (B, T, C): a row per token plus a row per position."""
 
-    def __init__(self, size):
+    def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.tokens = Table(size.vocabulary, size.width)
         self.positions = Table(size.context, size.width)
@@ -74,7 +74,7 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Every token looks at itself and at the tokens before it."""
 
-    def __init__(self, size, kernel="sdpa"):
+    def __init__(self, size: GPTSize, kernel: str = "sdpa") -> None:
         super().__init__()
         if kernel not in ("sdpa", "explicit"):
             raise ValueError(f'kernel must be "sdpa" or "explicit", not {kernel!r}')
@@ -104,7 +104,7 @@ def explicit_attention(q_BHTD, k_BHTD, v_BHTD):
 class FeedForward(nn.Module):
     """Two linear maps with a GELU between them, for each token by itself."""
 
-    def __init__(self, size):
+    def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.up = Linear(size.width, 4 * size.width)
         self.down = Linear(4 * size.width, size.width, std=0.02 / math.sqrt(2 * size.layers))
@@ -116,7 +116,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Normalise, attend, add; normalise, feed forward, add."""
 
-    def __init__(self, size, kernel="sdpa"):
+    def __init__(self, size: GPTSize, kernel: str = "sdpa") -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(size.width)
         self.attention = Attention(size, kernel)
@@ -131,16 +131,16 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Vectors (B, T, C) to a score per vocabulary entry (B, T, V)."""
 
-    def __init__(self, size):
+    def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(size.width)
         self.scores = Linear(size.width, size.vocabulary, bias=False)
 
-    def forward(self, x_BTC):
+    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
         return self.scores(self.norm(x_BTC))
 
 
-def next_token_loss(logits_BTV, targets_BT):
+def next_token_loss(logits_BTV: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy in fp32, nats per token."""
     return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
 
@@ -148,7 +148,7 @@ def next_token_loss(logits_BTV, targets_BT):
 class NextTokenLoss(nn.Module):
     """The same as a module, so that a ledger knows the forward pass goes on in it (pipelines compute their loss outside of the model)."""
 
-    def forward(self, logits_BTV, targets_BT):
+    def forward(self, logits_BTV: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
         return next_token_loss(logits_BTV, targets_BT)
 
 
@@ -161,7 +161,7 @@ class GPT(nn.Module):
         checkpointing: keep only each block's input and compute the block again in the backward pass.
     """
 
-    def __init__(self, size=TINY, kernel="sdpa", checkpointing=False):
+    def __init__(self, size: GPTSize = TINY, kernel: str = "sdpa", checkpointing: bool = False) -> None:
         super().__init__()
         self.size, self.checkpointing = size, checkpointing
         self.embedding = Embedding(size)
@@ -169,7 +169,7 @@ class GPT(nn.Module):
         self.head = Head(size)
         self.head.scores.weight = self.embedding.tokens.weight
 
-    def forward(self, ids_BT, targets_BT=None):
+    def forward(self, ids_BT: torch.Tensor, targets_BT: torch.Tensor | None = None) -> torch.Tensor:
         """The loss where targets are given, else the logits (B, T, V)."""
         x_BTC = self.embedding(ids_BT)
         for block in self.blocks:

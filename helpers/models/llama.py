@@ -3,7 +3,7 @@
 Shapes in names as in `gpt`; a key-value head serves `heads / kv_heads` query heads.
 """
 
-from __future__ import annotations
+from __future__ import annotations  # lesson 01 prints `LlamaParts.__init__`, whose arguments have no types
 
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ class LlamaParts(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
 
-def rotated(x_BHTD, first=0, base=10_000.0):
+def rotated(x_BHTD: torch.Tensor, first: int = 0, base: float = 10_000.0) -> torch.Tensor:
     """Rotary positions: channels i and i + D/2 are turned by an angle that grows with the position (Su et al., arXiv 2104.09864).
 
     Args:

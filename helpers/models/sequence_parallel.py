@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 from helpers.models.gpt import Block, Embedding
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
-def share_sequence(layers, group, place):
+
+def share_sequence(layers: Iterable[nn.Module], group: ProcessGroup, place: int) -> None:
     """Give embeddings and attentions the forward passes of a rank that has a part of each sequence (Ulysses, arXiv 2309.14509, section 3).
 
     Args:

@@ -5,10 +5,16 @@ Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3, figure 3) calls its tw
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 from torch.nn import functional as F
-from helpers.models.gpt import Block
+from helpers.models.gpt import Block, GPTSize
+
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+    from torch.distributed import ProcessGroup
 
 AUTOTP_RULES = {  # DeepSpeed's `partition_config` of the course's GPT, built up in lesson 05
     "use_default_specs": False,
@@ -24,12 +30,12 @@ class CopyToGroup(torch.autograd.Function):
     """f: the same x for every rank's part; backward the sum of their gradients, an all-reduce within the group."""
 
     @staticmethod
-    def forward(context, x, group):
+    def forward(context: FunctionCtx, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         context.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(context, gradient):
+    def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return summed(gradient, context.group), None
 
 
@@ -37,15 +43,15 @@ class SumOverGroup(torch.autograd.Function):
     """g: the sum of the ranks' parts, an all-reduce within the group; backward nothing is sent."""
 
     @staticmethod
-    def forward(context, part, group):
+    def forward(context: FunctionCtx, part: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         return summed(part, group)
 
     @staticmethod
-    def backward(context, gradient):
+    def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return gradient, None
 
 
-def summed(tensor, group):
+def summed(tensor: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
     import deepspeed.comm as comm
 
     total = tensor.contiguous().clone()
@@ -62,22 +68,22 @@ class ColumnParallel(nn.Module):
         group: the ranks that hold the other outputs.
     """
 
-    def __init__(self, weight, bias, group):
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, group: ProcessGroup) -> None:
         super().__init__()
         self.weight, self.bias, self.group = nn.Parameter(weight.detach().clone()), nn.Parameter(bias.detach().clone()), group
 
-    def forward(self, x_BTC):
+    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
         return F.linear(CopyToGroup.apply(x_BTC, self.group), self.weight, self.bias)
 
 
 class RowParallel(ColumnParallel):
     """A linear layer of which this rank has some inputs: `weight` is of shape (outputs, inputs / t), and the replicated bias is added once."""
 
-    def forward(self, x_BTC):
+    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
         return SumOverGroup.apply(F.linear(x_BTC, self.weight), self.group) + self.bias
 
 
-def tensor_part(name, tensor, rank, ranks):
+def tensor_part(name: str, tensor: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
     """What rank `rank` of t holds of a block's parameter: its heads of q, k and v, its columns of `up`, its rows of `out` and `down`; else all.
 
     Args:
@@ -106,7 +112,7 @@ class TensorBlock(Block):
         ValueError: t does not divide the heads.
     """
 
-    def __init__(self, size, rank, ranks, group, marked=True):
+    def __init__(self, size: GPTSize, rank: int, ranks: int, group: ProcessGroup, marked: bool = True) -> None:
         super().__init__(size)
         if ranks < 1 or size.heads % ranks:
             raise ValueError(f"{ranks!r} ranks cannot share {size.heads} heads: use a divisor")
