@@ -16,11 +16,18 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
+from typing import TYPE_CHECKING
 
 from helpers.measure import together
 
+if TYPE_CHECKING:
+    import torch
+
+Span = tuple[float, float]  # start, end
+Box = tuple[str, str, float, float]  # kind, label, start, end
 PATIENCE = 5.0  # seconds for the last messages to end
 WORK = ("forward", "backward", "recompute", "optimizer")
 MESSAGES = {  # what sends, as torch and DeepSpeed call it, and the kind of its box
@@ -68,7 +75,7 @@ class Clock:
         cost: seconds that noting took, all boxes together: a measured time per box, times their number.
     """
 
-    def __init__(self, device=None):
+    def __init__(self, device: str | None = None) -> None:
         self.boxes, self.sizes, self.blocked = [], {}, []
         self.rank, self.cost = int(os.environ.get("RANK", "0")), 0.0
         self._device = device or ("cuda" if os.environ.get("DS_ACCELERATOR") == "cuda" else "cpu")
@@ -78,7 +85,7 @@ class Clock:
     # ------------------------------------------------------------------------------------------------------------------- work
 
     @contextmanager
-    def work(self, kind, label=""):
+    def work(self, kind: str, label: str = "") -> Iterator[None]:
         """Note the time of the block as work of a kind."""
         start = self._now()
         try:
@@ -86,7 +93,9 @@ class Clock:
         finally:
             self._note(kind, label, start)
 
-    def watch(self, model, optimizer=None, layers=None):
+    def watch(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None, layers: Mapping[str, torch.nn.Module] | None = None
+    ) -> Clock:
         """Note the passes of a DeepSpeed engine (a pipeline's too), or of a torch module; micro-batches are numbered from 1.
 
         Args:
@@ -264,22 +273,22 @@ class Clock:
     # ------------------------------------------------------------------------------------------------------------- readings
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         """From the first beginning to the last end."""
         return max(end for *_, end in self.boxes) - min(start for *_, start, _ in self.boxes)
 
-    def milliseconds(self):
+    def milliseconds(self) -> list[Box]:
         """The boxes with times in milliseconds since the first beginning, for `plots.timeline`."""
         begin = min(start for *_, start, _ in self.boxes)
         return [(kind, label, 1e3 * (start - begin), 1e3 * (end - begin)) for kind, label, start, end in self.boxes]
 
-    def begun_during(self, kind, message="all-reduce"):
+    def begun_during(self, kind: str, message: str = "all-reduce") -> tuple[int, int]:
         """How many all-reduces (or messages of another kind) began while work of this kind was going on, and how many there were."""
         spans = [(start, end) for name, _, start, end in self.boxes if name == kind]
         begun = [start for name, _, start, _ in self.boxes if name == message]
         return sum(any(first <= start < last for first, last in spans) for start in begun), len(begun)
 
-    def overlap(self, *kinds):
+    def overlap(self, *kinds: str) -> float | None:
         """The part of the messages' time in which this rank computes, from 0 to 1: what of it is hidden.  None without messages.
 
         Both are counted as times on the axis: of messages that are under way at the same time, a moment counts once; while the rank waits for a
@@ -300,7 +309,7 @@ class Clock:
 class _Request:
     """A request of torch, whose end is noted: where the back end says so when the message has arrived, else when it was waited for."""
 
-    def __init__(self, request, clock, kind, label, start):
+    def __init__(self, request: torch.distributed.Work, clock: Clock, kind: str, label: str, start: float | torch.cuda.Event) -> None:
         self._request, self._clock, self._message, self._known = request, clock, (kind, label, start), False
         clock._begin(message := self._message)
         if clock._device == "cpu":
@@ -310,7 +319,7 @@ class _Request:
             except RuntimeError:  # sending and receiving have no future
                 pass
 
-    def wait(self, *arguments, **options):
+    def wait(self, *arguments: object, **options: object) -> bool | None:
         if not hasattr(self._clock, "_open"):  # the clock's block is over
             return self._request.wait(*arguments, **options)
         start = self._clock._now()
@@ -335,7 +344,7 @@ def _largest(arguments, options):
 # ------------------------------------------------------------------------------------------------------------ spans of time
 
 
-def union(spans):
+def union(spans: Iterable[Span]) -> list[Span]:
     """The times that are in any of the spans, [(start, end), ...], as spans that do not touch, in order."""
     found = []
     for start, end in sorted(spans):
@@ -346,7 +355,7 @@ def union(spans):
     return found
 
 
-def without(spans, others):
+def without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     """The times of some spans that are in none of the others; both as `union` gives them."""
     found = []
     for start, end in spans:
@@ -360,7 +369,7 @@ def without(spans, others):
     return found
 
 
-def length(spans):
+def length(spans: Iterable[Span]) -> float:
     """Seconds of spans that do not overlap."""
     return sum(end - start for start, end in spans)
 
@@ -368,7 +377,7 @@ def length(spans):
 # -------------------------------------------------------------------------------------------------------------- all ranks
 
 
-def rows(clocks):
+def rows(clocks: Sequence[Clock]) -> dict[str, list[Box]]:
     """What all ranks do on one axis, for `plots.timeline`: {"rank 0: work": [(kind, label, start, end), ...], "rank 0: messages": ...}.
 
     Milliseconds since the first beginning on any rank; waiting is drawn in the row of messages.
@@ -386,7 +395,7 @@ def rows(clocks):
     return found
 
 
-def chrome_trace(path, clocks):
+def chrome_trace(path: str | os.PathLike, clocks: Sequence[Clock]) -> str | os.PathLike:
     """Write what all ranks do as a Chrome trace, a JSON file that ui.perfetto.dev and chrome://tracing open; returns the path.
 
     Each rank is a process; its work, its messages (in as many lanes as are under way at once) and its waiting are threads.  Times are microseconds

@@ -10,15 +10,21 @@ Ranks that share a model are pairs of neighbours in three of the ways; in the fi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import torch
 from helpers import corpus, models, theory
 from helpers.measure.training import LENGTH, SEQUENCES, Untied
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
 
 WAYS = ("data", "tensor", "pipeline", "sequence")
 PIPES, PAIRS = {"pipe": 2, "data": 2, "model": 1}, {"data": 2, "sequence": 2}
 
 
-def configuration(way, stage):
+def configuration(way: str, stage: int) -> dict:
     """DeepSpeed's configuration.  Plain SGD: Adam divides each gradient by its own size, and would hide a wrong factor.
 
     Args:
@@ -37,7 +43,7 @@ def configuration(way, stage):
     return config | ({"tensor_parallel": {"autotp_size": 2, "partition_config": models.AUTOTP_RULES}} if way == "tensor" else {})
 
 
-def engine(way, config, size=models.TINY):
+def engine(way: str, config: dict, size: models.GPTSize = models.TINY) -> DeepSpeedEngine:
     """DeepSpeed's engine of one of `WAYS`, in each of four ranks; raises what DeepSpeed raises where it refuses."""
     import deepspeed
     import deepspeed.comm as comm
@@ -68,7 +74,7 @@ def _pipeline(size):
         return PipelineModule(layers, topology=topology, loss_fn=models.NextTokenLoss(), partition_method="uniform", **seeds)
 
 
-def step(way, engine, number):
+def step(way: str, engine: DeepSpeedEngine, number: int) -> float:
     """Train on the `number`-th eight sequences; returns the loss of this rank's part, whose mean over the ranks is that of all."""
     rank = engine.global_rank
     if way == "pipeline":
@@ -84,7 +90,7 @@ def step(way, engine, number):
     return loss.item()
 
 
-def losses(way, stages=(0, 1, 2, 3)):
+def losses(way: str, stages: Iterable[int] = (0, 1, 2, 3)) -> dict[int, list[float] | str]:
     """{stage: losses of two steps on this rank, or in words what DeepSpeed refuses}."""
     found = {}
     for stage in stages:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from helpers import models
 from helpers.measure.ledger import Ledger
 from helpers.measure.training import own_rows
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-def construct(size, dtype="fp32", config=None):
+
+def construct(size: models.GPTSize, dtype: str = "fp32", config: dict | None = None) -> dict[str, int]:
     """Build a GPT in full in the host's memory, or partitioned as it is built where a configuration of stage 3 is given; in a rank.
 
     Args:
@@ -35,7 +40,7 @@ def construct(size, dtype="fp32", config=None):
 WAYS = ("in full", "in full, then sharded", "in parts")
 
 
-def moved_by_initialize(config, size, how):
+def moved_by_initialize(config: dict, size: models.GPTSize, how: str) -> str:
     """What `deepspeed.initialize` moves to the training device in one piece, in a rank: each call of `Module.to`, in words, or "nothing".
 
     Args:
@@ -65,7 +70,7 @@ def moved_by_initialize(config, size, how):
     return "; ".join(calls) or "nothing"
 
 
-def beginning_of(model, config):
+def beginning_of(model: PreTrainedModel, config: dict) -> dict[str, float]:
     """How a causal language model of transformers begins that DeepSpeed trains by this configuration, in a rank.
 
     Returns:

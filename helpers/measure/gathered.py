@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from helpers import models
 from helpers.measure.internals import TorchDispatchMode, is_gathered, is_partitioned, whole_shape
 from helpers.measure.training import own_rows
+
+if TYPE_CHECKING:
+    import torch
 
 
 class GatheredWeights(TorchDispatchMode):
@@ -21,7 +26,7 @@ class GatheredWeights(TorchDispatchMode):
         ValueError: for a model whose parameters are not sharded.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         parameters = dict(model.named_parameters())
         if not all(map(is_partitioned, parameters.values())):
@@ -36,12 +41,12 @@ class GatheredWeights(TorchDispatchMode):
             self.gathered[name].append(is_gathered(weight))
         return result
 
-    def end(self, phase):
+    def end(self, phase: str) -> None:
         """A phase of the step ends here; it began where the one before ended."""
         self.phases[phase] = self.operators - sum(self.phases.values())
 
 
-def gathered_in_a_step(config, size):
+def gathered_in_a_step(config: dict, size: models.GPTSize) -> dict[str, dict[str, list[bool]] | dict[str, int]]:
     """The first step of a GPT by DeepSpeed's ZeRO-3, in a rank, with one micro-batch: {"gathered", "phases": forward, backward, step}, of
     `GatheredWeights`."""
     import deepspeed

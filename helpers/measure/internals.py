@@ -8,10 +8,17 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from deepspeed import PipelineEngine
 
 __all__ = [
     "TorchDispatchMode",
@@ -75,7 +82,7 @@ SHARDS = ("ds_tensor", "ds_secondary_tensor")  # of a parameter under ZeRO-3: th
 # ------------------------------------------------------------------------------------------------------------ what tensors are for
 
 
-def owned_tensors(model, optimizer=None):
+def owned_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[tuple[str, torch.Tensor]]:
     """(category, tensor) of a DeepSpeed engine, or of a torch module and its optimizer.
 
     Raises:
@@ -140,12 +147,12 @@ def _tensors_in(value):
 # ------------------------------------------------------------------------------------------------------------------------- torch
 
 
-def storage_key(storage):
+def storage_key(storage: torch.UntypedStorage) -> int:
     """A number that is the same for all Python objects of one storage, as long as that lives."""
     return storage._cdata
 
 
-def tensors_among(*values):
+def tensors_among(*values: object) -> list[torch.Tensor]:
     """The tensors in nested arguments or results.
 
     A ledger asks for every operation's, and nearly always there is one: torch's general search would take longer than the operation.
@@ -161,7 +168,7 @@ def tensors_among(*values):
     return found
 
 
-def local_part(tensor):
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What a DTensor, as FSDP2's parameters are, holds on this rank: itself it has no memory, though its storage says the size of the whole."""
     return getattr(tensor, "_local_tensor", tensor)
 
@@ -169,7 +176,7 @@ def local_part(tensor):
 _told_of_resizing = []
 
 
-def tell_of_resizing(listener):
+def tell_of_resizing(listener: Callable[[torch.UntypedStorage], None]) -> Callable[[], None]:
     """Call `listener(storage)` after every `UntypedStorage.resize_`, which no operator shows: so FSDP2 frees and takes gathered parameters.
 
     Returns a function that ends it.
@@ -195,27 +202,27 @@ def tell_of_resizing(listener):
     return end
 
 
-def unseen():
+def unseen() -> AbstractContextManager:
     """A context in which no ledger sees the tensors that are made."""
     return _disable_current_modes()
 
 
-def open_modes():
+def open_modes() -> list[TorchDispatchMode]:
     """The modes that see every operator now, for instance ledgers, the outermost first."""
     return _get_current_dispatch_mode_stack()
 
 
-def in_backward():
+def in_backward() -> bool:
     """Whether autograd is at work in this thread."""
     return torch._C._current_graph_task_id() != -1
 
 
-def clear_workspaces():
+def clear_workspaces() -> None:
     """Give back what matrix products on a GPU keep for themselves."""
     torch._C._cuda_clearCublasWorkspaces()
 
 
-def grow_segments():
+def grow_segments() -> None:
     """Let torch's allocator for GPUs extend what it holds in the place of taking new pieces (`expandable_segments:True`): without gaps between
     blocks of unequal sizes.  As the environment variable PYTORCH_CUDA_ALLOC_CONF does, but from within a rank."""
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
@@ -224,28 +231,28 @@ def grow_segments():
 # --------------------------------------------------------------------------------------------------------------------- DeepSpeed
 
 
-def is_partitioned(parameter):
+def is_partitioned(parameter: torch.nn.Parameter) -> bool:
     """Whether ZeRO-3 has divided a parameter among the ranks."""
     return hasattr(parameter, "ds_status")
 
 
-def is_gathered(parameter):
+def is_gathered(parameter: torch.nn.Parameter) -> bool:
     """Whether a parameter that ZeRO-3 has divided is whole on this rank now."""
     return parameter.ds_status.name == "AVAILABLE"
 
 
-def whole_shape(parameter):
+def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
     """The shape that such a parameter has when it is gathered."""
     return parameter.ds_shape
 
 
-def group_patience(group=None):
+def group_patience(group: torch.distributed.ProcessGroup | None = None) -> float:
     """Seconds after which a collective of a process group on the CPU gives up; by default of the group of all ranks."""
     group = group or torch.distributed.group.WORLD
     return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
 
 
-def limit_patience(group, seconds):
+def limit_patience(group: torch.distributed.ProcessGroup, seconds: float) -> None:
     """Let the collectives of a process group give up after so many seconds, from now on; the same on every rank."""
     from datetime import timedelta
 
@@ -258,7 +265,7 @@ def limit_patience(group, seconds):
 BETWEEN_TWO = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 
 
-def ranks_of(operation, given):
+def ranks_of(operation: str, given: Mapping[str, object]) -> tuple[int, ...]:
     """The ranks that take part in a message, as a tuple: those of its process group, or the two between which it passes.
 
     Args:
@@ -275,7 +282,7 @@ def ranks_of(operation, given):
     return tuple(sorted({dist.get_rank(), dist.get_rank() if other is None else other}))
 
 
-def log_messages(append):
+def log_messages(append: Callable[[str, int, tuple[int, ...]], None]) -> Callable[[], None]:
     """Hand every message of DeepSpeed's communication to `append(operation, bytes, group)`; returns a function that ends it.
 
     The group is a tuple, of the ranks that take part.  It stands in the place of the logger's own method, which keeps no group: its caller, in
@@ -316,7 +323,7 @@ PLAIN_MESSAGES = {
 }
 
 
-def log_plain_messages(append):
+def log_plain_messages(append: Callable[[str, int, tuple[int, ...]], None]) -> Callable[[], None]:
     """Hand every message that a program sends by torch.distributed itself to `append(operation, bytes, group)`; returns a function that ends it.
 
     Those of DeepSpeed's communication, which sends by the same functions, are left to `log_messages`.
@@ -349,7 +356,7 @@ def log_plain_messages(append):
     return end
 
 
-def places_that_send(names):
+def places_that_send(names: Collection[str]) -> list[tuple[type | ModuleType, str]]:
     """[(owner, name)] of every function through which messages go: DeepSpeed's back end, and torch's own functions, called by themselves.
 
     torch checks that what is batched is its very own `isend` or `irecv`, and these are left alone.
@@ -360,7 +367,7 @@ def places_that_send(names):
     return found + [(torch.distributed, name) for name in names if hasattr(torch.distributed, name) and name not in ("isend", "irecv")]
 
 
-def wrap_instructions(engine, wrap):
+def wrap_instructions(engine: PipelineEngine, wrap: Callable[[str, Callable], Callable]) -> Callable[[], None]:
     """Replace what a pipeline engine executes: `wrap(name, instruction)` gives a function to be called as `instruction` is, with the engine.
 
     Returns a function that ends it.

@@ -50,7 +50,7 @@ class OutOfMemory(MemoryError, torch.OutOfMemoryError):
         place: the operation, and the module in whose forward pass it ran.
     """
 
-    def __init__(self, asked, held, limit, place):
+    def __init__(self, asked: int, held: dict[str, int], limit: int, place: str) -> None:
         super().__init__(asked, held, limit, place)
         self.asked, self.held, self.limit, self.place = asked, held, limit, place
 
@@ -80,11 +80,11 @@ class Snapshot:
     device: str
 
     @property
-    def total(self):
+    def total(self) -> int:
         return sum(self.categories.values())
 
     @property
-    def model_states(self):
+    def model_states(self) -> int:
         """Parameters, gradients, master weights, optimizer states and buffers, in bytes: what ZeRO shards and a little more."""
         return sum(self.categories[name] for name in MODEL_STATES)
 
@@ -103,7 +103,7 @@ class Storage:
     in_forward: bool = False
 
     @property
-    def final_category(self):
+    def final_category(self) -> str:
         return self.category or ("activations" if self.in_forward else "other")
 
 
@@ -115,7 +115,7 @@ class History:
     marks: list[tuple[int, str]] = field(default_factory=list)
 
     @property
-    def total(self):
+    def total(self) -> list[int]:
         return [sum(values) for values in zip(*self.totals.values())]
 
 
@@ -135,7 +135,7 @@ class Ledger(TorchDispatchMode):
             gaps between tensors) is to be taken off before.
     """
 
-    def __init__(self, device=None, limit=None):
+    def __init__(self, device: str | None = None, limit: float | None = None) -> None:
         super().__init__()
         if limit is not None and not limit > 0:
             raise ValueError(f"limit must be a positive number of bytes, not {limit!r}")
@@ -224,7 +224,7 @@ class Ledger(TorchDispatchMode):
 
     # ---------------------------------------------------------------------------------------------------------- categories
 
-    def watch(self, model, optimizer=None):
+    def watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Ledger:
         """Learn what the tensors of an engine are for: a DeepSpeed engine, or a torch module and its optimizer."""
         self._watched.append((model, optimizer))
         module = getattr(model, "module", model)
@@ -252,7 +252,7 @@ class Ledger(TorchDispatchMode):
         self.label("gradients", gradient, force=False)
         self.label("parameters", parameter)  # whole at this moment, also under ZeRO-3
 
-    def label(self, category, tensor, force=True):
+    def label(self, category: str, tensor: torch.Tensor, force: bool = True) -> None:
         """Say what a tensor's storage is for; `force` replaces what was said before."""
         if category not in CATEGORIES:
             raise ValueError(f"category must be one of {', '.join(CATEGORIES)}; not {category!r}")
@@ -267,7 +267,7 @@ class Ledger(TorchDispatchMode):
 
     # ------------------------------------------------------------------------------------------------------------- readings
 
-    def categories(self):
+    def categories(self) -> dict[str, int]:
         """Bytes now, by category; they sum to `current`."""
         self._label_owned()
         totals = dict.fromkeys(CATEGORIES, 0)
@@ -276,7 +276,7 @@ class Ledger(TorchDispatchMode):
                 totals[record.final_category] += record.bytes
         return totals
 
-    def snapshot(self, moment):
+    def snapshot(self, moment: str) -> Snapshot:
         """The bytes of this moment, taken when every rank has come to it and nothing is dying any more.
 
         With several ranks this is a barrier: every rank must call it.
@@ -307,11 +307,11 @@ class Ledger(TorchDispatchMode):
                 before, changed, asleep = self.clock, time.monotonic(), 0
         return True
 
-    def mark(self, name):
+    def mark(self, name: str) -> None:
         """Note a moment for the timeline without waiting for anything."""
         self._marks.append((self.clock, name))
 
-    def history(self, start=None, end=None):
+    def history(self, start: str | None = None, end: str | None = None) -> History:
         """Bytes after every birth and death, by category, as plain lists.
 
         Args:

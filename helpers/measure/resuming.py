@@ -5,11 +5,19 @@ Lesson 10 runs it in ranks, on the same eight sequences of 32 tokens per step as
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING
+
 from helpers import models
 from helpers.measure.training import own_rows
 
+if TYPE_CHECKING:
+    import torch
+    from deepspeed import DeepSpeedEngine
 
-def start(config, size, partitioned=True):
+
+def start(config: dict, size: models.GPTSize, partitioned: bool = True) -> DeepSpeedEngine:
     """A DeepSpeed engine of a GPT of this size, at its beginning; at stage 3 partitioned as it is built, unless `partitioned` is False."""
     import deepspeed
 
@@ -17,7 +25,7 @@ def start(config, size, partitioned=True):
     return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
 
 
-def steps(engine, first, last, loss_of=None):
+def steps(engine: DeepSpeedEngine, first: int, last: int, loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None) -> list[float]:
     """Steps `first` to `last` - 1; the loss of each on this rank's rows.  A model that returns logits needs `loss_of(logits, targets)`."""
     losses = []
     for step in range(first, last):
@@ -35,12 +43,12 @@ class Batches:
     def __init__(self):
         self.position = 0
 
-    def next(self, engine):
+    def next(self, engine: DeepSpeedEngine) -> tuple[torch.Tensor, torch.Tensor]:
         self.position += 1
         return own_rows(self.position - 1, engine.device)
 
 
-def go_on(run, count=4):
+def go_on(run: Mapping, count: int = 4) -> dict[str, list[float]]:
     """Some steps of a run, a dict with "engine", "adam", "schedule" and "batches": {"losses" of this rank, "rates": its learning rates}."""
     losses, rates = [], []
     for _ in range(count):
@@ -53,17 +61,17 @@ def go_on(run, count=4):
     return {"losses": losses, "rates": rates}
 
 
-def mean(reports):
+def mean(reports: Sequence[Sequence[float]]) -> list[float]:
     """The mean over the ranks of each step's loss, of ranks' lists of losses."""
     return [sum(step) / len(reports) for step in zip(*reports, strict=True)]
 
 
-def words(numbers):
+def words(numbers: Iterable[float]) -> str:
     """Numbers to three digits, beside each other."""
     return " ".join(f"{number:.3g}" for number in numbers)
 
 
-def to_universal(folder, source, target):
+def to_universal(folder: str | PathLike, source: str, target: str) -> None:
     """DeepSpeed's `ds_to_universal` in this process, without what it prints: the checkpoint folder/source becomes the universal one folder/target."""
     import contextlib
     import os

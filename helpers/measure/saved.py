@@ -5,8 +5,13 @@ The ledger says how many bytes of activations are alive; this says who wants the
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch.autograd.graph import saved_tensors_hooks
 from helpers.measure.internals import storage_key, tensors_among
+
+if TYPE_CHECKING:
+    import torch
 
 
 class SavedActivations:
@@ -19,16 +24,16 @@ class SavedActivations:
         by_layer: {qualified name of a submodule: bytes}; "" is the module itself.  Parameters and the module's inputs are not counted.
     """
 
-    def __init__(self, module):
+    def __init__(self, module: torch.nn.Module) -> None:
         self.module = getattr(module, "module", module)
         self.by_layer: dict[str, int] = {}
 
-    def under(self, name):
+    def under(self, name: str) -> int:
         """Bytes kept by a submodule and everything inside it."""
         return sum(size for layer, size in self.by_layer.items() if layer == name or layer.startswith(f"{name}."))
 
     @property
-    def total(self):
+    def total(self) -> int:
         return sum(self.by_layer.values())
 
     def __enter__(self):

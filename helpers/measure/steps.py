@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-def trained(engine, batch_of, loss_of, steps=3):
+if TYPE_CHECKING:
+    import torch
+    from deepspeed import DeepSpeedEngine, PipelineEngine
+    from helpers.launcher.jobs import Reports
+    from helpers.measure.ledger import Ledger
+    from helpers.measure.traffic import Traffic
+
+
+def trained(
+    engine: DeepSpeedEngine,
+    batch_of: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
+    loss_of: Callable[[DeepSpeedEngine, torch.Tensor, torch.Tensor], torch.Tensor],
+    steps: int = 3,
+) -> dict[str, list[float] | dict[str, tuple[int, ...]] | Traffic]:
     """Train a DeepSpeed engine for a few steps of one micro-batch.
 
     Args:
@@ -27,12 +42,14 @@ def trained(engine, batch_of, loss_of, steps=3):
     return {"losses": losses, "shapes": shapes, "forward": forward, "backward": backward}
 
 
-def mean_losses(reports):
+def mean_losses(reports: Sequence[Mapping]) -> list[float]:
     """The mean over the ranks of each step's loss."""
     return [sum(step) / len(reports) for step in zip(*(report["losses"] for report in reports))]
 
 
-def same_losses(train, runs, within=1e-4, **arguments):
+def same_losses(
+    train: Callable[..., dict], runs: Mapping[str, tuple[int, int, str | None]], within: float = 1e-4, **arguments: object
+) -> dict[str, Reports]:
     """Launch several runs of one training, print their losses, and whether they equal those of another run.
 
     Args:
@@ -55,7 +72,9 @@ def same_losses(train, runs, within=1e-4, **arguments):
     return found
 
 
-def trained_pipeline(engine_of, batches_of, steps=3):
+def trained_pipeline(
+    engine_of: Callable[[], PipelineEngine], batches_of: Callable[[PipelineEngine, int], Iterator[tuple[torch.Tensor, torch.Tensor]]], steps: int = 3
+) -> dict:
     """Train a DeepSpeed pipeline for a few steps, and note what this rank executed, held and sent in the last one.
 
     Args:
@@ -82,7 +101,7 @@ def trained_pipeline(engine_of, batches_of, steps=3):
     return report | {"traffic": traffic, "elements": [parameter.numel() for parameter in engine.module.parameters()]}
 
 
-def recorded_instructions(engine, ledger):
+def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[str], list[dict[str, int]]]:
     """Two lists that fill while a pipeline's engine works: the instructions executed, and the bytes by category after each forward pass."""
     from helpers.measure.internals import wrap_instructions
 
@@ -102,7 +121,7 @@ def recorded_instructions(engine, ledger):
     return executed, held
 
 
-def wait_until_nothing_dies(ledger, quiet=0.01, longest=1.0):
+def wait_until_nothing_dies(ledger: Ledger, quiet: float = 0.01, longest: float = 1.0) -> None:
     """Until no storage was born or died for `quiet` seconds: a thread that sends keeps a tensor a moment longer than who sent it.
 
     A snapshot's barrier cannot stand between the instructions of a pipeline, whose ranks are at different ones.

@@ -5,7 +5,7 @@ from __future__ import annotations
 _open = []  # (measurement, whether it measures time)
 
 
-def begin(measurement, of_time=False):
+def begin(measurement: object, of_time: bool = False) -> None:
     """Note a measurement as open.
 
     Raises:
@@ -18,6 +18,6 @@ def begin(measurement, of_time=False):
     _open.append((measurement, of_time))
 
 
-def end(measurement):
+def end(measurement: object) -> None:
     """It is open no more."""
     _open[:] = [(other, timed) for other, timed in _open if other is not measurement]

@@ -62,17 +62,17 @@ class Message:
     count: int = 0
 
     @property
-    def ranks(self):
+    def ranks(self) -> int:
         """How many ranks took part."""
         return len(self.group)
 
     @property
-    def ideal(self):
+    def ideal(self) -> float:
         """Bytes that this rank would send for all of them with bandwidth-optimal algorithms, the mean over the group's ranks; float."""
         return self._each(wire_bytes)
 
     @property
-    def over_gloo(self):
+    def over_gloo(self) -> tuple[float, float]:
         """(bytes, gloo's messages) that this rank sends for all of them over gloo, headers left out, the mean over the group's ranks; floats."""
         return self._each(gloo_wire_bytes), self._each(gloo_messages)
 
@@ -122,7 +122,7 @@ class Traffic:
         known.count += 1
 
     @property
-    def logged(self):
+    def logged(self) -> dict[str, int]:
         """{operation: message bytes}."""
         totals = {}
         for message in self.messages:
@@ -130,7 +130,7 @@ class Traffic:
         return totals
 
     @property
-    def ideal(self):
+    def ideal(self) -> dict[str, float]:
         """{operation: bytes this rank would send with bandwidth-optimal algorithms}; float."""
         totals = {}
         for message in self.messages:
@@ -145,18 +145,18 @@ class _Counting:
     def __init__(self):
         self.all, self.ends = [], []
 
-    def enter(self, traffic):
+    def enter(self, traffic: Traffic) -> None:
         from helpers.measure.internals import log_messages, log_plain_messages
 
         self.all.append(traffic)
         if not self.ends:
             self.ends = [log_messages(self.append), log_plain_messages(self.append)]
 
-    def append(self, *message):
+    def append(self, *message: str | int | tuple[int, ...]) -> None:
         for traffic in self.all:
             traffic._append(*message)
 
-    def leave(self, traffic):
+    def leave(self, traffic: Traffic) -> None:
         self.all = [other for other in self.all if other is not traffic]
         if not self.all:
             while self.ends:
@@ -166,7 +166,7 @@ class _Counting:
 _counting = _Counting()
 
 
-def bytes_sent():
+def bytes_sent() -> int | None:
     """Bytes that this process has handed to its open TCP connections so far, the rendezvous store's left out; None where unknown."""
     if not sys.platform.startswith("linux") or not _uses_sockets():
         return None

@@ -6,12 +6,19 @@ their answers can be compared with those of one process, whatever the number of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from helpers import corpus, models
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
+
+if TYPE_CHECKING:
+    from types import SimpleNamespace
+
+    from deepspeed import DeepSpeedEngine
 
 SEQUENCES, LENGTH, STEPS = 8, 32, 3  # sequences of a step, over all ranks; tokens of each; optimizer steps
 MOMENTS = ("between micro-batches", "after backward", "after step")
@@ -23,7 +30,7 @@ class Untied(torch.nn.Module):
     From token ids and targets, each of shape (B, T), to the loss.
     """
 
-    def __init__(self, size):
+    def __init__(self, size: models.GPTSize) -> None:
         super().__init__()
         made = []
         for place, kind in enumerate((models.Embedding, *[models.Block] * size.layers, models.Head)):
@@ -31,25 +38,25 @@ class Untied(torch.nn.Module):
             made.append(kind(size))
         self.layers = torch.nn.Sequential(*made)
 
-    def forward(self, ids_BT, targets_BT):
+    def forward(self, ids_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
         return models.next_token_loss(self.layers(ids_BT), targets_BT)
 
 
-def own_rows(step, device, sequences=SEQUENCES):
+def own_rows(step: int, device: torch.device | str, sequences: int = SEQUENCES) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's rows of a step's sequences: token ids and targets, each of shape (sequences / ranks, LENGTH)."""
     import deepspeed.comm as comm
 
     return corpus.batch(step, sequences, LENGTH, comm.get_rank(), comm.get_world_size(), device)
 
 
-def backward(model, rows):
+def backward(model: Callable[..., torch.Tensor], rows: Iterable[torch.Tensor]) -> float:
     """One forward and one backward pass; the loss, a number."""
     loss = model(*rows)
     loss.backward()
     return loss.item()
 
 
-def weights_of(model):
+def weights_of(model: torch.nn.Module) -> torch.Tensor:
     """All parameters in one fp32 tensor on the CPU, in the model's order.  Where ZeRO-3 or FSDP2 has sharded them this is a collective: it gathers
     them."""
     parameters, gathering = list(model.parameters()), nullcontext()
@@ -62,7 +69,7 @@ def weights_of(model):
         return torch.cat([parameter.detach().float().flatten().cpu() for parameter in full])
 
 
-def flatten(parameters, ranks):
+def flatten(parameters: Sequence[torch.nn.Parameter], ranks: int) -> torch.Tensor:
     """One tensor of all parameters, padded so that the ranks can share it; the parameters become views of it (built in lesson 07)."""
     flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
     flat, offset = torch.nn.functional.pad(flat, (0, -len(flat) % ranks)), 0
@@ -72,7 +79,9 @@ def flatten(parameters, ranks):
     return flat
 
 
-def in_one_process(make, model=models.GPT, size=models.TINY):
+def in_one_process(
+    make: Callable[..., torch.optim.Optimizer], model: Callable[[models.GPTSize], torch.nn.Module] = models.GPT, size: models.GPTSize = models.TINY
+) -> dict[str, list[float] | torch.Tensor]:
     """The training without ranks, in fp32, of `model(size)`, with an optimizer from `make(parameters, lr=)`: {"losses", "weights"}, which others are
     held against."""
     model, losses = models.build(model, size), []
@@ -84,7 +93,7 @@ def in_one_process(make, model=models.GPT, size=models.TINY):
     return {"losses": losses, "weights": weights_of(model)}
 
 
-def counted(make, steps=6, sequences=8, length=64):
+def counted(make: Callable[[], torch.nn.Module], steps: int = 6, sequences: int = 8, length: int = 64) -> dict[str, list[float] | int]:
     """Steps with Adam, in a rank, of the model that `make()` returns: {"losses": of each, "flops": of the first one's two passes}."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -98,7 +107,7 @@ def counted(make, steps=6, sequences=8, length=64):
     return {"losses": losses, "flops": counter.get_total_flops()}
 
 
-def one_step(engine, ledger, rows, after_forward=False, look=True):
+def one_step(engine: DeepSpeedEngine, ledger: Ledger, rows: Iterable[torch.Tensor], after_forward: bool = False, look: bool = True) -> float:
     """A step of a DeepSpeed engine, in its micro-batches, with a snapshot at each of `MOMENTS` and before ("start"); the mean loss.
 
     With `after_forward` there is one between the last forward pass and its backward pass, too, whose peak is then of the backward pass alone.
@@ -124,7 +133,14 @@ def one_step(engine, ledger, rows, after_forward=False, look=True):
     return total
 
 
-def train(config, size=models.TINY, checkpointing=False, after_forward=False, early=False, steps=STEPS):
+def train(
+    config: dict,
+    size: models.GPTSize = models.TINY,
+    checkpointing: bool = False,
+    after_forward: bool = False,
+    early: bool = False,
+    steps: int = STEPS,
+) -> dict:
     """The training by DeepSpeed, in a rank.
 
     Args:
@@ -156,12 +172,17 @@ def train(config, size=models.TINY, checkpointing=False, after_forward=False, ea
     return found | {"history": ledger.history("after backward", "after step"), "whole history": ledger.history("start", "after step")}
 
 
-def train_each(configs, **options):
+def train_each(configs: Mapping[str, dict], **options: object) -> dict[str, dict]:
     """{name: `train(config, **options)`} of several configurations, one after the other in the same ranks."""
     return {name: train(config, **options) for name, config in configs.items()}
 
 
-def train_plain(wrap, size=models.TINY, model=models.GPT, sequences=SEQUENCES):
+def train_plain(
+    wrap: Callable[[torch.nn.Module], Callable[..., torch.Tensor]],
+    size: models.GPTSize = models.TINY,
+    model: Callable[[models.GPTSize], torch.nn.Module] = models.GPT,
+    sequences: int = SEQUENCES,
+) -> dict:
     """The training by torch alone, in a rank, with AdamW in one micro-batch per step.
 
     Args:
@@ -203,7 +224,13 @@ def train_plain(wrap, size=models.TINY, model=models.GPT, sequences=SEQUENCES):
     return found | {"history": ledger.history("after backward", "after step"), "whole history": ledger.history("start", "after step")}
 
 
-def zero_2_by_hand(step, reduce_bucket, release_by_bucket, dtype, bucket_size=10_000):
+def zero_2_by_hand(
+    step: Callable[[int, SimpleNamespace], float],
+    reduce_bucket: Callable[[dict[int, torch.Tensor], torch.Tensor], None],
+    release_by_bucket: Callable[[list[torch.nn.Parameter], int, Callable[[dict[int, torch.Tensor]], None]], Callable[[], None]],
+    dtype: torch.dtype,
+    bucket_size: int = 10_000,
+) -> dict:
     """The training by lesson 08's own ZeRO-2, in a rank.
 
     Args:
@@ -256,7 +283,7 @@ def _states_of(dtype, ledger):
     return SimpleNamespace(model=model, flat=flat, master=master, adam=adam, own=own, buckets=[], held=None, ledger=ledger)
 
 
-def coalesced(config, micro_batches):
+def coalesced(config: dict, micro_batches: int) -> dict:
     """The training by DeepSpeed where gradients stay on each rank until a step's last micro-batch (`engine.coalesce_grad_reduction`).
 
     Args:
@@ -286,7 +313,7 @@ def coalesced(config, micro_batches):
     return found | {"weights": weights_of(model)}
 
 
-def same_answer(reports, right, tolerance=1e-4):
+def same_answer(reports: Sequence[Mapping], right: Mapping, tolerance: float = 1e-4) -> dict[str, str]:
     """A table's row on ranks' "losses" and "weights": their mean losses, whether all weights are equal, and whether all is one process's answer."""
     losses = [sum(step) / len(reports) for step in zip(*(report["losses"] for report in reports))]
     off = max(abs(mine - other) for mine, other in zip(losses, right["losses"]))

@@ -7,7 +7,11 @@ input and "W" those of its weights.  An *order* is what one rank does, one actio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helpers.measure.clock import Clock
 
 Action = tuple[str, int, int]
 INSTRUCTIONS = {"ForwardPass": "F", "BackwardPass": "B"}  # DeepSpeed's names of what a rank computes
@@ -78,7 +82,7 @@ def _duration(action, seconds):
     return seconds[kind, stage] if (kind, stage) in seconds else seconds[kind]
 
 
-def by_the_clock(clocks) -> list[list[tuple]]:
+def by_the_clock(clocks: Sequence[Clock]) -> list[list[tuple]]:
     """Every rank's timeline as its `Clock` noted it: the forward and backward passes of one step of a pipeline, in ms since the first began.
 
     Args:
