@@ -9,6 +9,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from helpers import preload
 from helpers.rehearsal import answer, question
@@ -16,10 +18,14 @@ from helpers.rehearsal.asked import told as asked_for
 from helpers.rehearsal.fitting import two_steps
 from helpers.rehearsal.rehearsing import RehearsalError, rehearse
 
+if TYPE_CHECKING:
+    from helpers.measure.ledger import History
+    from helpers.rehearsal.asked import Place
+
 FITS, DOES_NOT_FIT, FAILED = 0, 1, 2  # exit statuses
 
 
-def options():
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m helpers.rehearsal",
         description="Rehearse a training with DeepSpeed: what a rank of any number of GPUs would hold and send, without GPUs and without memory.",
@@ -38,7 +44,7 @@ def options():
     return parser
 
 
-def main(words=None):
+def main(words: Sequence[str] | None = None) -> int:
     """Answer; the exit status."""
     given = options().parse_args(words)
     try:
@@ -48,7 +54,7 @@ def main(words=None):
         return FAILED
 
 
-def told(given):
+def told(given: argparse.Namespace) -> int:
     memory = question.size(given.gpu_memory) if given.gpu_memory else None
     outside = question.size(given.outside_tensors)
     for name in ("ranks", "sequence"):
@@ -76,14 +82,14 @@ def told(given):
     return FITS if found.fits else DOES_NOT_FIT
 
 
-def one_rank(asked, rank, drawn, places):
+def one_rank(asked: question.Question, rank: int, drawn: bool, places: list[Place]) -> dict:
     """Rehearse it, and say so meanwhile; the places that ask for a number are added to those."""
     with tempfile.NamedTemporaryFile() as diary, shown(f"rehearsing rank {rank} of {asked.ranks:,} ...", diary.name):
         return rehearse(two_steps, asked.ranks, rank, {"question": asked, "drawn": drawn, "diary": diary.name}, device="cuda", asked=places)
 
 
 @contextlib.contextmanager
-def shown(words, diary):
+def shown(words: str, diary: str) -> Iterator[None]:
     """A line on stderr: what is rehearsed, and at the end the seconds; on a terminal also, twice a second, how far it has come."""
     started, done, stderr = time.monotonic(), threading.Event(), sys.stderr
 
@@ -108,7 +114,7 @@ def shown(words, diary):
     say("", end="\n")
 
 
-def draw(history, file, title):
+def draw(history: History, file: str, title: str) -> None:
     from helpers import plots
 
     with open(file, "wb") as opened:

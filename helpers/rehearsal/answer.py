@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helpers.rehearsal.question import Question
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 PHASES = {"building": "building, initialising", "forward": "forward", "backward": "backward", "step": "optimizer's step"}
@@ -54,7 +59,7 @@ class Verdict:
     phase: str
 
     @property
-    def fits(self):
+    def fits(self) -> bool:
         return self.memory is None or self.needed <= self.memory
 
     def __str__(self):
@@ -66,18 +71,18 @@ class Verdict:
         return f"{words} of {gigabytes(self.memory)} GB ({most})"
 
 
-def gigabytes(size):
+def gigabytes(size: float) -> str:
     return f"{size / 1e9:,.2f}"
 
 
-def verdict(reports, memory, outside=OUTSIDE):
+def verdict(reports: Mapping[int, dict], memory: int | None, outside: int = OUTSIDE) -> Verdict:
     """The `Verdict` over {rank: what `fitting.two_steps` returned}."""
     heights = {(rank, phase): sum(held.values()) for rank, report in reports.items() for phase, held in report["peaks"].items()}
     rank, phase = max(heights, key=heights.get)
     return Verdict(heights[rank, phase] + outside, memory, rank, phase)
 
 
-def advice(question, reports, found):
+def advice(question: Question, reports: Mapping[int, dict], found: Verdict) -> str:
     """A sentence: what fills the highest moment, and the first thing to change that has not been done yet."""
     held = causes(reports[found.rank], found.phase)
     cause = max(held, key=held.get)
@@ -85,7 +90,7 @@ def advice(question, reports, found):
     return f"most of it, {gigabytes(held[cause])} GB, is {cause}: try {change}"
 
 
-def causes(report, phase):
+def causes(report: dict, phase: str) -> dict[str, int]:
     """{what fills a phase's highest moment: bytes}: its categories, and what they mean there."""
     held = dict(report["peaks"][phase])
     held["temporary while passing" if phase in ("forward", "backward") else "temporary while stepping"] = held.pop("other", 0)
@@ -95,7 +100,7 @@ def causes(report, phase):
     return held
 
 
-def table(question, reports, outside=OUTSIDE):
+def table(question: Question, reports: Mapping[int, dict], outside: int = OUTSIDE) -> list[str]:
     """The lines of the table: a column for each rank, GB of 10^9 bytes."""
     rows = [("GB", *(f"rank {rank}" for rank in reports)), ("states between micro-batches",)]
     rows += [(f"  {category}", *(gigabytes(report["states"][category]) for report in reports.values())) for category in CATEGORIES]
@@ -115,7 +120,7 @@ def table(question, reports, outside=OUTSIDE):
     return [f"{row[0]:<{wide}}" + "".join(f"{cell:>14}" for cell in row[1:]) for row in rows]
 
 
-def visible(held):
+def visible(held: Sequence[dict[str, int]]) -> list[str]:
     """The categories that are a fiftieth or more of some rank's bytes, the largest first."""
     most = {category: max(parts.get(category, 0) / sum(parts.values()) for parts in held) for category in set().union(*held)}
     return sorted((category for category in most if most[category] > 0.02), key=lambda category: (-most[category], category))

@@ -10,8 +10,10 @@ import linecache
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import torch
 from helpers.launcher.failures import place
@@ -66,7 +68,7 @@ class Questions:
     def __init__(self):
         self._times = Counter()
 
-    def answered(self, answer):
+    def answered(self, answer: bool | float) -> bool | float:
         """The answer, after a note of who asked for it."""
         frame = sys._getframe(1)
         while frame and frame.f_code.co_filename.startswith(PASSED):
@@ -76,11 +78,11 @@ class Questions:
             self._times[Place(code.co_filename, frame.f_lineno, code.co_name, columns(frame), answer)] += 1
         return answer
 
-    def scaled(self):
+    def scaled(self) -> None:
         """Note that a loss scale was kept because no gradient has overflowed."""
         self._times[Place(SCALING, 0, "", None, False)] += 1
 
-    def places(self):
+    def places(self) -> list[Place]:
         """A `Place` for each, in the order in which they first asked."""
         return [Place(**{**vars(one), "times": times}) for one, times in self._times.items()]
 
@@ -88,7 +90,7 @@ class Questions:
 questions = Questions()  # of this process, which rehearses once
 
 
-def columns(frame):
+def columns(frame: FrameType) -> tuple[int, int] | None:
     """Where in its line the expression stands that a frame is computing, in bytes; Python knows from 3.11 on."""
     if not hasattr(frame.f_code, "co_positions"):
         return None
@@ -96,7 +98,7 @@ def columns(frame):
     return tuple(found) if first == last and None not in found else None
 
 
-def told(places):
+def told(places: Sequence[Place]) -> str:
     """What is said at the end of a rehearsal, a line for each of the first places; an empty text where nobody asked."""
     if not places:
         return ""

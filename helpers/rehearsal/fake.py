@@ -7,6 +7,8 @@ type is of whole numbers; of what `all()` returned, yes.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
@@ -19,6 +21,9 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_leaves
 from helpers.rehearsal.asked import questions
 from helpers.rehearsal.remembered import UNSEEN, Memory
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -51,7 +56,7 @@ class NoNumbers(RuntimeError):
 raised = []  # the last error that was raised within an operation
 
 
-def noted(error):
+def noted(error: NoNumbers) -> NoNumbers:
     """The error, to be raised: torch loses what is raised in a backward pass on a device that a program has added."""
     raised[:] = [error]
     return error
@@ -118,14 +123,14 @@ class Weightless(FakeTensorMode):
                 self.fake_tensor_converter.invalidate_constant_aliases(leaf.constant)
 
 
-def answer(tensor):
+def answer(tensor: FakeTensor) -> bool | float:
     """What a program is told that asks for the number in a tensor."""
     if tensor.dtype is torch.bool:
         return vars(tensor).get("answer", False)
     return 1.0 if tensor.is_floating_point() else 0
 
 
-def shaped(function, args, kwargs):
+def shaped(function: OpOverload, args: tuple, kwargs: dict) -> torch.Tensor:
     """A new tensor on the device "meta".
 
     By `aten.empty` for some operations, which torch would make on this device by `torch.full` or `torch.empty`, and these `zero.Init` replaces.
@@ -138,7 +143,7 @@ def shaped(function, args, kwargs):
     return aten.empty.memory_format(args[0], **kwargs) if function in FILLED else function(*args, **kwargs)
 
 
-def without_mode(tensor):
+def without_mode(tensor: FakeTensor) -> torch.Tensor:
     """How a tensor of a rehearsal leaves it: with its numbers where they are known, else as shape and type, on torch's device "meta"."""
     if tensor.constant is not None:
         with fake_tensor.no_dispatch():

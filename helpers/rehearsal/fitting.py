@@ -5,13 +5,22 @@ from __future__ import annotations
 import bisect
 import resource
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from deepspeed import DeepSpeedEngine
+    from helpers.measure.ledger import Ledger
+    from helpers.measure.traffic import Traffic
+    from helpers.rehearsal.question import Question
 
 KEPT = {"inputs": "activations"}  # of a checkpointed block, which is called again by itself; of the whole model they are a few kB
 
 
-def two_steps(question, drawn=False, diary=None):
+def two_steps(question: Question, drawn: bool = False, diary: str | None = None) -> dict:
     """For `rehearse`: the first step makes the optimizer's states, the second goes on with them.
 
     Args:
@@ -77,7 +86,7 @@ def two_steps(question, drawn=False, diary=None):
         }
 
 
-def built(question):
+def built(question: Question) -> torch.nn.Module:
     """The model, on the host and whole, or partitioned under stage 3."""
     from helpers import models
 
@@ -92,7 +101,7 @@ def built(question):
     return model.train()
 
 
-def loss_of(engine, question):
+def loss_of(engine: DeepSpeedEngine, question: Question) -> torch.Tensor:
     """The loss of a micro-batch."""
     import torch
 
@@ -102,7 +111,7 @@ def loss_of(engine, question):
     return engine(input_ids=ids, labels=ids, use_cache=False).loss
 
 
-def peaks(ledger, marks):
+def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[str, int]]:
     """{phase: {category: bytes at its highest moment}}, a phase from one of the marks (clock, phase) to the next; of several the highest."""
     found = {}
     ledger.categories()  # so that what is owned has its category
@@ -113,7 +122,7 @@ def peaks(ledger, marks):
     return found
 
 
-def at_peak(ledger, first, last):
+def at_peak(ledger: Ledger, first: int, last: int) -> dict[str, int]:
     """{category: bytes} at the highest moment between two of a ledger's clock."""
     changes = sorted([(one.born, one.bytes) for one in ledger.storages] + [(one.died, -one.bytes) for one in ledger.storages if one.died])
     begin = bisect.bisect_right(changes, (first, float("inf")))
@@ -133,7 +142,7 @@ def at_peak(ledger, first, last):
     return found
 
 
-def sent(traffics, accumulation):
+def sent(traffics: Sequence[Traffic], accumulation: int) -> dict[str, float]:
     """{operation: bytes sent, by `Traffic.ideal`} of a step with so many micro-batches; of those that were rehearsed all but the last are alike."""
     *others, last = traffics
     found = dict(last.ideal)

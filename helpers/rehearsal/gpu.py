@@ -7,6 +7,7 @@ without CUDA.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import torch
 
@@ -44,13 +45,13 @@ class DeviceModule:
 class Idle:
     """A stream or an event that has nothing to wait for."""
 
-    def __init__(self, *arguments, **options): ...
+    def __init__(self, *arguments: object, **options: object) -> None: ...
 
     def __getattr__(self, name):
         return lambda *arguments, **options: True
 
 
-def answers(memory):
+def answers(memory: float) -> dict[str, Callable | property]:
     """{name: method} of DeepSpeed's accelerator for CUDA, where that for the CPU answers otherwise."""
     return {
         "device_name": lambda self, index=None: GPU,
@@ -72,7 +73,7 @@ def answers(memory):
     } | {name: property(lambda self, dtype=dtype: lambda *of: torch.tensor(*of, dtype=dtype, device=GPU)) for name, dtype in TENSORS.items()}
 
 
-def attention(plain):
+def attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """What torch chooses on a GPU as H100 and H200 are, in the place of `plain`: cuDNN's kernel in 16 bits, the memory-efficient one in 32.
 
     torch itself asks the device, and there is none.

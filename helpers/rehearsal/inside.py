@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from helpers.rehearsal.asked import questions
+from helpers.rehearsal.asked import Place, questions
 from helpers.rehearsal.fake import Weightless, raised
-from helpers.rehearsal.patches import put_on
+from helpers.rehearsal.patches import Pose, put_on
 from helpers.rehearsal.pipelines import NeedsRank
 
 
-def leave_alone():
+def leave_alone() -> None:
     """Let torch import what its mode needs, and look for garbage in that no more: every snapshot of a ledger looks for some."""
     weight = torch.ones(2, 2, requires_grad=True)
     torch.nn.functional.cross_entropy(weight @ weight, torch.zeros(2, dtype=torch.int64)).backward()
@@ -22,11 +23,11 @@ def leave_alone():
 class Told:
     """What came of a rehearsal: the function's `value` and the places that `asked` for a number, or the rank to be rehearsed before, `needs`."""
 
-    def __init__(self, value=None, needs=None, asked=()):
+    def __init__(self, value: object = None, needs: int | None = None, asked: Iterable[Place] = ()) -> None:
         self.value, self.needs, self.asked = value, needs, list(asked)
 
 
-def rehearsed(function, arguments, pose):
+def rehearsed(function: Callable, arguments: Mapping[str, object], pose: Pose) -> Told:
     """Run `function(**arguments)` as the rank of a pose; a `Told`."""
     put_on(pose)
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 
 import torch
 from torch._subclasses import fake_tensor
@@ -16,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 GATHERING = "_all_gather_dtype"  # the function in DeepSpeed's `partition_parameters` that looks at every rank's part
 
 
-def scattering(plain):
+def scattering(plain: Callable[..., list[torch.Tensor]]) -> Callable[..., list[torch.Tensor]]:
     """`reduce_scatter_coalesced`: the gradients' parts are put together, rank by rank and padded, and scattered in one message."""
     from deepspeed import comm
     from deepspeed.runtime.comm import coalesced_collectives
@@ -43,7 +44,7 @@ def scattering(plain):
     return reduce_scatter_coalesced
 
 
-def gathering(plain):
+def gathering(plain: Callable[..., None]) -> Callable[..., None]:
     """`AllGatherCoalescedHandle.wait`: every parameter is put together from all ranks' parts."""
     from deepspeed.accelerator import get_accelerator
     from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
@@ -64,7 +65,7 @@ def gathering(plain):
     return wait
 
 
-def narrowing(plain):
+def narrowing(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """`Tensor.narrow`, of a tensor without numbers and outside of what autograd follows: the view alone, which nobody needs to be told of.
 
     Of what ZeRO-3 gathers it makes one for each rank; there the first stands for all.

@@ -9,8 +9,10 @@ import importlib
 import inspect
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from helpers.measure.internals import in_backward
@@ -18,6 +20,10 @@ from helpers.rehearsal import gpu, many
 from helpers.rehearsal.asked import questions
 from helpers.rehearsal.fake import DEVICE, KNOWN, raised, without_mode
 from helpers.rehearsal.pipelines import Mail, exchanging
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensor
+    from helpers.measure.ledger import OutOfMemory
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Patch:
     instead: object
     need: str
 
-    def apply(self):
+    def apply(self) -> None:
         """Replace it.
 
         Raises:
@@ -59,7 +65,7 @@ class Patch:
         setattr(found, self.name, self.instead)
 
 
-def owner(name):
+def owner(name: str) -> object:
     """The module or class of a dotted name."""
     with suppress(ModuleNotFoundError):
         return importlib.import_module(name)
@@ -67,7 +73,7 @@ def owner(name):
     return getattr(owner(module), attribute)
 
 
-def patches(pose):
+def patches(pose: Pose) -> list[Patch]:
     """Those that a pose needs, in the order in which they are applied."""
     return [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose), *of_many(), *(of_gpu(pose) if pose.device == "cuda" else ())]
 
@@ -75,7 +81,7 @@ def patches(pose):
 # ------------------------------------------------------------------------------------------------------------------------ torch
 
 
-def of_torch():
+def of_torch() -> list[Patch]:
     fake = "torch._subclasses.fake_tensor"
     return [
         Patch(fake, "CONSTANT_NUMEL_LIMIT", KNOWN, "torch keeps the numbers of tensors with one element only"),
@@ -92,19 +98,19 @@ def of_torch():
     ]
 
 
-def reduced(self, protocol):
+def reduced(self: FakeTensor, protocol: int) -> tuple:
     return without_mode(self).__reduce_ex__(protocol)
 
 
-def formatted(self, specification):
+def formatted(self: FakeTensor, specification: str) -> str:
     return format(self.item() if specification and self.dim() == 0 else repr(self), specification)
 
 
-def no_numbers(*arguments, **options):
+def no_numbers(*arguments: object, **options: object) -> NoReturn:
     raise RuntimeError("a rehearsal has no numbers that could be saved: leave saving out of the function that is rehearsed")
 
 
-def apply_in_place(self, function, recurse=True):
+def apply_in_place(self: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
     """`torch.nn.Module._apply` that gives every parameter new data and keeps the parameter."""
     if recurse:
         for child in self.children():
@@ -124,7 +130,7 @@ def apply_in_place(self, function, recurse=True):
 _plain_data = torch.Tensor.data
 
 
-def set_data(tensor, value):
+def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """`tensor.data = value`, also across devices: torch does it from the CPU to a GPU, but not to a device that a program has added."""
     if tensor.device.type == value.device.type:
         _plain_data.__set__(tensor, value)
@@ -137,7 +143,7 @@ def set_data(tensor, value):
 # ------------------------------------------------------------------------------------------------------------------- the ledger
 
 
-def of_the_ledger(pose):
+def of_the_ledger(pose: Pose) -> list[Patch]:
     ledger = "helpers.measure.ledger"
     found = [Patch(ledger, "SETTLED", 0.0, "nothing dies by itself where there is one thread: a snapshot has nothing to wait for")]
     often = "half of what passes a ledger asks for a device, which each tensor of a rehearsal knows by itself"
@@ -152,7 +158,7 @@ def of_the_ledger(pose):
     return found
 
 
-def passing(plain):
+def passing(plain: Callable) -> Callable:
     """`Ledger.__torch_dispatch__` that answers the question for a device, and has not around it what torch puts there for its compiler."""
     plain = inspect.unwrap(plain)
 
@@ -164,7 +170,7 @@ def passing(plain):
     return __torch_dispatch__
 
 
-def said_later(plain):
+def said_later(plain: Callable[..., OutOfMemory]) -> Callable[..., OutOfMemory | None]:
     """`Ledger._refusal`, which gives None during a backward pass, where nothing may be raised."""
 
     def refusal(self, record, function):
@@ -178,7 +184,7 @@ def said_later(plain):
     return refusal
 
 
-def saying(plain):
+def saying(plain: Callable) -> Callable:
     """A backward pass, and after it what was refused meanwhile."""
 
     def run_backward(*arguments, **options):
@@ -193,7 +199,7 @@ def saying(plain):
     return run_backward
 
 
-def with_limit(plain, pose):
+def with_limit(plain: Callable[..., None], pose: Pose) -> Callable[..., None]:
     """A ledger of the posing device that was given no limit takes the pose's."""
     posing = gpu.GPU if pose.device == "cuda" else "cpu"
 
@@ -208,7 +214,7 @@ def with_limit(plain, pose):
 # --------------------------------------------------------------------------------------------------------------------- messages
 
 
-def of_messages(pose):
+def of_messages(pose: Pose) -> list[Patch]:
     """torch's back end "fake" takes messages and sends none; what would wait for an object of another rank is answered here."""
     c10d = "torch.distributed.distributed_c10d"
     begin, group = in_vain(pose), anywhere(torch.distributed.new_group)
@@ -231,7 +237,7 @@ def of_messages(pose):
 SCATTERING = ("reduce_scatter_tensor", "_reduce_scatter_base")
 
 
-def reducing_in_a_copy(plain):
+def reducing_in_a_copy(plain: Callable[..., torch.distributed.Work | None]) -> Callable[..., torch.distributed.Work | None]:
     def reduce_scatter(output, input, *arguments, **options):
         copy = input.clone()
         work = plain(output, input, *arguments, **options)
@@ -241,7 +247,7 @@ def reducing_in_a_copy(plain):
     return reduce_scatter
 
 
-def in_vain(pose):
+def in_vain(pose: Pose) -> Callable[..., None]:
     """`init_process_group` with the back end that sends nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -253,7 +259,7 @@ def in_vain(pose):
     return init_process_group
 
 
-def anywhere(plain):
+def anywhere(plain: Callable[..., torch.distributed.ProcessGroup]) -> Callable[..., torch.distributed.ProcessGroup]:
     """`new_group` with the same back end as all ranks have together."""
 
     def new_group(ranks=None, timeout=None, backend=None, *arguments, **options):
@@ -262,11 +268,11 @@ def anywhere(plain):
     return new_group
 
 
-def left_as_they_are(*arguments, **options):
+def left_as_they_are(*arguments: object, **options: object) -> None:
     """`broadcast_object_list`: this rank's own objects stand for those of the rank that would send."""
 
 
-def everyone_says_the_same(object_list, obj, group=None):
+def everyone_says_the_same(object_list: list, obj: object, group: torch.distributed.ProcessGroup | None = None) -> None:
     """`all_gather_object`: the names are torch's."""
     object_list[:] = [obj] * len(object_list)
 
@@ -274,7 +280,7 @@ def everyone_says_the_same(object_list, obj, group=None):
 # -------------------------------------------------------------------------------------------------------------------- DeepSpeed
 
 
-def of_deepspeed(pose):
+def of_deepspeed(pose: Pose) -> list[Patch]:
     zero = "deepspeed.runtime.zero"
     send, receive = exchanging(Mail(pose.mail))
     compared = "ZeRO-3 checks that all ranks are at the same place: what it sends is sent, and what rank 0 would answer nobody knows"
@@ -301,7 +307,7 @@ SCALING = (
 )
 
 
-def scaling(plain):
+def scaling(plain: Callable[..., None]) -> Callable[..., None]:
     """An optimizer that finds its loss scale: where gradients overflow a step is left out, and none does here."""
 
     def update_scale(self, *arguments, **options):
@@ -315,7 +321,7 @@ def scaling(plain):
 ASSERTING = ("partition_parameters", "partitioned_param_coordinator", "stage3")
 
 
-def agreed(numbers):
+def agreed(numbers: list[int]) -> None:
     """The messages of ZeRO-3's check, without its verdict."""
     from deepspeed.runtime.zero import utils
 
@@ -324,7 +330,7 @@ def agreed(numbers):
     utils.get_lst_from_rank0(numbers)
 
 
-def of_many():
+def of_many() -> list[Patch]:
     zero, often = "deepspeed.runtime.zero", "ZeRO-3 does it for every rank, whenever it gathers or scatters"
     handle = f"{zero}.partition_parameters.AllGatherCoalescedHandle"
     return [
@@ -337,7 +343,7 @@ def of_many():
 # -------------------------------------------------------------------------------------------------------------------------- GPU
 
 
-def of_gpu(pose):
+def of_gpu(pose: Pose) -> list[Patch]:
     """What makes the posing device one; `gpu` has the answers."""
     from deepspeed.accelerator import get_accelerator
     from torch._subclasses.fake_tensor import FakeTensor
@@ -356,7 +362,7 @@ def of_gpu(pose):
     ]
 
 
-def add_device():
+def add_device() -> None:
     """Make torch know the device of `gpu`; once in a process."""
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -373,14 +379,14 @@ OPERATIONS = torch.library.Library("aten", "IMPL")
 # ------------------------------------------------------------------------------------------------------------------ environment
 
 
-def variables(pose):
+def variables(pose: Pose) -> dict[str, str]:
     """What `deepspeed` and `torchrun` would have set for this rank; on the CPU all ranks share a host, as `launch` starts them."""
     local, here = (pose.rank % gpu.GPUS, min(pose.ranks, gpu.GPUS)) if pose.device == "cuda" else (pose.rank, pose.ranks)
     found = {"RANK": pose.rank, "WORLD_SIZE": pose.ranks, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": here, "LOCAL_SIZE": here}
     return {name: str(value) for name, value in found.items()}
 
 
-def put_on(pose):
+def put_on(pose: Pose) -> None:
     """Become the rank of a pose, in a process of its own."""
     os.environ.update(variables(pose))
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)  # DeepSpeed looks whether memory is aligned

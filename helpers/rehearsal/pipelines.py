@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+Shapes = tuple[bool, list[tuple[list[int], torch.dtype]]]  # of what a stage sends: whether that is a tuple, and of each tensor its shape and type
 
 
 class NeedsRank(BaseException):
@@ -22,24 +25,24 @@ class NeedsRank(BaseException):
 class Mail:
     """The shapes that ranks have sent one another, in a folder; the n-th from one rank to another is a file."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | Path) -> None:
         self.folder, self.counts = Path(folder), Counter()
 
     def _next(self, source, target):
         self.counts[source, target] += 1
         return self.folder / f"{source}-{target}-{self.counts[source, target]}"
 
-    def post(self, source, target, value):
+    def post(self, source: int, target: int, value: Shapes) -> None:
         self._next(source, target).write_bytes(pickle.dumps(value))
 
-    def take(self, source, target):
+    def take(self, source: int, target: int) -> Shapes:
         file = self._next(source, target)
         if not file.exists():
             raise NeedsRank(source)
         return pickle.loads(file.read_bytes())
 
 
-def exchanging(mail):
+def exchanging(mail: Mail) -> tuple[Callable, Callable]:
     """What stands in the place of `PipelineEngine._send_tensor_meta` and `_recv_tensor_meta`: the same messages, and a shape by mail for each."""
     from deepspeed.runtime.pipe import p2p
     from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE, PipelineEngine

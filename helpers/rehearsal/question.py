@@ -43,16 +43,16 @@ class Question:
     notes: tuple
 
     @property
-    def stage(self):
+    def stage(self) -> int:
         return self.config.get("zero_optimization", {}).get("stage", 0)
 
     @property
-    def is_offloaded(self):
+    def is_offloaded(self) -> bool:
         zero = self.config.get("zero_optimization", {})
         return any(zero.get(key, {}).get("device", "none") != "none" for key in ("offload_optimizer", "offload_param"))
 
 
-def size(text):
+def size(text: str) -> int:
     """Bytes from "80GB", "80 GiB" or "80e9".
 
     Raises:
@@ -64,7 +64,7 @@ def size(text):
     return int(float(found[1]) * UNITS[found[2]])
 
 
-def read(path):
+def read(path: str | Path) -> dict:
     """A JSON file that holds an object.
 
     Raises:
@@ -83,7 +83,7 @@ def read(path):
     return found
 
 
-def check_model(model):
+def check_model(model: dict) -> None:
     """That it is of a kind that can be built.
 
     Raises:
@@ -104,7 +104,7 @@ def check_model(model):
         raise BadQuestion(f"the model's {error}") from None
 
 
-def libraries(model):
+def libraries(model: dict) -> list[str]:
     """What every rehearsal of a model would import again, by the names that `preload` takes."""
     if "model_type" not in model:
         return []
@@ -113,7 +113,7 @@ def libraries(model):
     return [f"transformers.{name}" for name in [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model["model_type"])] if isinstance(name, str)]
 
 
-def ask(model, config, ranks, sequence, micro_batch=None, checkpointing=False):
+def ask(model: dict, config: dict, ranks: int, sequence: int, micro_batch: int | None = None, checkpointing: bool = False) -> Question:
     """A `Question` from two configurations.  What is "auto", as transformers lets people write, is filled in.
 
     Raises:
@@ -139,7 +139,7 @@ def ask(model, config, ranks, sequence, micro_batch=None, checkpointing=False):
     return Question(model, config, ranks, sequence, micro_batch, checkpointing, accumulation, tuple(notes))
 
 
-def optimizer(config):
+def optimizer(config: dict) -> list[str]:
     """Put torch's Adam in the place of DeepSpeed's own, which would have to be compiled; what was changed, as notes."""
     given = config.get("optimizer") or {"type": "AdamW"}
     if given["type"].lower() not in ("adam", "adamw"):
@@ -156,7 +156,7 @@ def optimizer(config):
     return [] if own.get("torch_adam") else ["torch's fused Adam in the place of DeepSpeed's: it takes 4 bytes more for each tensor"]
 
 
-def without_auto(config, model):
+def without_auto(config: dict, model: dict) -> None:
     """Fill in what is "auto": in `zero_optimization` as transformers does, from the model's width; elsewhere DeepSpeed's own choice."""
     width = model.get("hidden_size") or model.get("n_embd") or model.get("d_model") or model.get("width", 64)
     filled = {

@@ -6,12 +6,19 @@ import contextlib
 import io
 import re
 import tempfile
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from typing import TYPE_CHECKING, TypeVar
 
 from helpers.launcher.failures import RankError
 from helpers.launcher.jobs import launch
-from helpers.rehearsal.asked import told
+from helpers.rehearsal.asked import Place, told
 from helpers.rehearsal.patches import Pose
+
+if TYPE_CHECKING:
+    from helpers.rehearsal.inside import Told
+
+T = TypeVar("T")
 
 OLDEST_TORCH = (2, 13)  # with 2.11 rehearsals failed, 2.12 was not tried
 
@@ -24,7 +31,17 @@ class RehearsalError(RankError):
     """The rehearsed rank failed; `rank` is its number."""
 
 
-def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None, *, timeout=3600.0, asked=None):
+def rehearse(
+    function: Callable[..., T],
+    ranks: int,
+    rank: int = 0,
+    arguments: Mapping[str, object] | None = None,
+    device: str = "cpu",
+    memory: float | None = None,
+    *,
+    timeout: float = 3600.0,
+    asked: list[Place] | None = None,
+) -> T:
     """Run `function(**arguments)` as one rank of any number of ranks would, without memory and without the others, and return what it returned.
 
     Real are all of torch's and DeepSpeed's Python, every shape, type and device, every byte that a `Ledger` counts and every message that a
@@ -59,14 +76,14 @@ def rehearse(function, ranks, rank=0, arguments=None, device="cpu", memory=None,
     return found.value
 
 
-def check_torch():
+def check_torch() -> None:
     """Raises a `RehearsalError` where torch is too old."""
     found, oldest = version("torch"), ".".join(map(str, OLDEST_TORCH))
     if tuple(map(int, found.split(".")[:2])) < OLDEST_TORCH:
         raise RehearsalError(f"a rehearsal needs torch {oldest} or newer, of which it replaces parts, and here is {found}", 0, [])
 
 
-def check(ranks, rank, device, memory):
+def check(ranks: int, rank: int, device: str, memory: float | None) -> None:
     for name, value in (("ranks", ranks), ("rank", rank)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be a whole number, not {value!r}")
@@ -80,7 +97,7 @@ def check(ranks, rank, device, memory):
         raise ValueError(f"memory must be a positive number of bytes, not {memory!r}")
 
 
-def deliver(function, arguments, pose, timeout):
+def deliver(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
     """Rehearse a rank, and before it each rank from which it must be told shapes; a `Told`."""
     while True:
         text = io.StringIO()  # shown at the end alone: a rehearsal that waits for another one begins anew
@@ -97,7 +114,7 @@ def deliver(function, arguments, pose, timeout):
             deliver(function, arguments, Pose(found.needs, pose.ranks, pose.device, pose.memory, pose.mail), timeout)
 
 
-def in_a_process(function, arguments, pose, timeout):
+def in_a_process(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
     """One rehearsal in a process of its own, where torch may be changed; a `Told`."""
     from helpers.rehearsal.inside import rehearsed
 

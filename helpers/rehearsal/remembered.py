@@ -5,9 +5,15 @@ torch's own mode remembers too, but what it looks at before it knows an operatio
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+    from helpers.rehearsal.fake import Weightless
 
 UNSEEN = object()  # instead of what an operation returns, where it has not been seen yet
 ALIKE = {torch.ops.aten.cat.default, torch.ops.aten._unsafe_view.default}  # beside all views
@@ -25,10 +31,10 @@ class Memory:
         mode: the rehearsal's, to which tensors belong.
     """
 
-    def __init__(self, mode):
+    def __init__(self, mode: Weightless) -> None:
         self.mode, self.made, self.never, self.views, self.like = mode, {}, set(), {}, None
 
-    def looks(self, function):
+    def looks(self, function: OpOverload) -> bool:
         """Whether an operation is done by `view`: its kernel for the device "meta" is all that there is to it, and is quick."""
         found = self.views.get(function)
         if found is None:
@@ -36,7 +42,7 @@ class Memory:
             found = self.views[function] = function in ALIKE or (function.is_view and not made_of_others)
         return found
 
-    def recall(self, function, args, kwargs):
+    def recall(self, function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple | None, object]:
         """(key, result) of an operation: a key of None where nothing can be remembered, a result of `UNSEEN` where it is to be found out."""
         if function in self.never:
             return None, UNSEEN
@@ -48,7 +54,7 @@ class Memory:
         plan = self.made.get(key)
         return key, UNSEEN if plan is None else self.follow(plan, tensors)
 
-    def learn(self, key, function, args, kwargs, result):
+    def learn(self, key: tuple, function: OpOverload, args: tuple, kwargs: dict, result: object) -> None:
         """Remember what an operation has returned; or never to ask again, for one whose result is a part of what it was given."""
         tensors = []
         try:
@@ -59,7 +65,7 @@ class Memory:
         except Unknown:
             self.never.add(function)
 
-    def follow(self, plan, tensors):
+    def follow(self, plan: tuple, tensors: list[FakeTensor]) -> object:
         """A result from its plan."""
         kind, what = plan
         if kind == "new":
@@ -68,11 +74,11 @@ class Memory:
             return tensors[what]
         return kind(self.follow(part, tensors) for part in what) if kind in (tuple, list) else what
 
-    def new(self, shape, stride, dtype, device):
+    def new(self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> FakeTensor:
         with torch._C._DisableTorchDispatch():
             return self.wrap(torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
 
-    def wrap(self, meta, device):
+    def wrap(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
         """A tensor of the mode around one on the device "meta"; as `FakeTensor` makes it, with the attributes of one that it made before."""
         if self.like is None:
             self.like = dict(vars(FakeTensor(self.mode, meta, device)))
@@ -80,7 +86,7 @@ class Memory:
         vars(made).update(self.like, _fake_device=device)
         return made
 
-    def view(self, function, args, kwargs):
+    def view(self, function: OpOverload, args: tuple, kwargs: dict) -> object:
         """What an operation returns that looks at its first argument's storage in another way, or puts tensors together."""
         first = args[0][0] if type(args[0]) in (list, tuple) else args[0]
         if not isinstance(first, FakeTensor) or first.constant is not None:
@@ -92,7 +98,7 @@ class Memory:
         return type(made)(self.wrap(part, first._fake_device) for part in made)
 
 
-def described(value, tensors):
+def described(value: object, tensors: list[FakeTensor]) -> tuple:
     """A value as something by which to remember: shapes for tensors, which are gathered in `tensors`."""
     if isinstance(value, FakeTensor):
         if value.constant is not None or value.layout is not torch.strided:
@@ -106,7 +112,7 @@ def described(value, tensors):
     raise Unknown
 
 
-def plan_of(result, tensors, storages):
+def plan_of(result: object, tensors: list[FakeTensor], storages: set[int]) -> tuple:
     """How to make a result again."""
     if isinstance(result, FakeTensor):
         given = next((place for place, tensor in enumerate(tensors) if tensor is result), None)
@@ -124,6 +130,6 @@ def plan_of(result, tensors, storages):
     raise Unknown
 
 
-def extent(tensor):
+def extent(tensor: torch.Tensor) -> int:
     """Elements of the storage that a tensor spans."""
     return 0 if tensor.numel() == 0 else 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
