@@ -40,12 +40,12 @@ RESULTS = "autotuning_results"
 PDSH = "#!/bin/sh\nexit 0\n"  # in place of `pkill -f` on all hosts after each candidate, which matches other programs too: here each ends by itself
 
 
-def missing():
+def missing() -> str:
     """Why this machine cannot run it, or ""."""
     return "" if importlib.util.find_spec("tabulate") else "tabulate is not installed, which DeepSpeed's autotuner wants: `pip install tabulate`"
 
 
-def autotuning(config, scratch):
+def autotuning(config: dict, scratch: str) -> dict:
     """`deepspeed --autotuning tune` with a small GPT on two CPU ranks of this machine.
 
     Args:
@@ -92,7 +92,7 @@ def _program(command, place):
             program.wait()
 
 
-def found(place):
+def found(place: Path) -> dict:
     """What the autotuner left in the folder in which it ran; of a candidate that gave no number, None."""
     results = place / RESULTS
     profile = results / "profile_model_info"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 PROFILED = 2  # steps
 
 
-def busy(step):
+def busy(step: Callable[[], object]) -> dict[str, float] | None:
     """Of one call of `step`: {"kernels": how many, "gpu": seconds in which any ran, "messages": in which one of NCCL's ran, "exposed": in which
     none but NCCL's ran}; None on a CPU.  A profile slows the issuing of kernels, and hardly the kernels themselves."""
     import torch

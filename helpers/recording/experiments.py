@@ -9,7 +9,13 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helpers.models import GPTSize
+    from helpers.recording.table import FineTuning
 
 MICRO_BATCHES = 2  # of a step, where an experiment has no number of its own
 PIPELINE_WARM_UPS, PIPELINE_STEPS = 2, 5  # by the clock
@@ -88,7 +94,7 @@ def _built(size, config, checkpointing=True):
     return model
 
 
-def zero(size, config):
+def zero(size: GPTSize, config: dict) -> dict:
     """Two steps of ZeRO under the ledger, the second one noted.  Their time would say nothing: `helpers.recording.speed` has steps by the clock.
 
     Returns:
@@ -123,7 +129,7 @@ def zero(size, config):
     return {"start": start, "moments": moments}
 
 
-def activations(size, checkpointing):
+def activations(size: GPTSize, checkpointing: bool) -> dict[str, int]:
     """What a forward pass of one sequence keeps, in bf16 and without DeepSpeed: {"kept": bytes, "peak": bytes of forward and backward}."""
     import torch
     from helpers import corpus, models
@@ -142,7 +148,7 @@ def activations(size, checkpointing):
     return {"kept": kept["activations"], "peak": peak}
 
 
-def bandwidth(message_bytes):
+def bandwidth(message_bytes: Sequence[int]) -> dict[str, list[float]]:
     """Seconds of one all-reduce for each size of message: {"seconds": medians, "lowest", "highest"}, all ranks beginning together each time."""
     import deepspeed
     import deepspeed.comm as comm
@@ -164,7 +170,7 @@ def bandwidth(message_bytes):
     return found
 
 
-def outside_allocator(buffer):
+def outside_allocator(buffer: int) -> dict[str, int]:
     """What a rank's GPU has given away outside torch's allocator, in bytes, after each of a job's first operations; empty on a CPU.
 
     Args:
@@ -202,7 +208,7 @@ def outside_allocator(buffer):
     return found
 
 
-def tensor(size, config):
+def tensor(size: GPTSize, config: dict) -> dict:
     """All ranks share every matrix (AutoTP): {"elements": of each parameter on this rank, "activations": bytes, "moments": as in `zero`}."""
     import deepspeed
     from helpers import corpus
@@ -225,7 +231,7 @@ def tensor(size, config):
     return {"elements": elements, "activations": kept["activations"], "moments": {"between micro-batches": found}}
 
 
-def pipeline(size, config):
+def pipeline(size: GPTSize, config: dict) -> dict:
     """Consecutive layers on consecutive ranks: two steps under the ledger, and after it has closed steps by the clock.
 
     Returns:
@@ -283,7 +289,7 @@ def _median_of_slowest(seconds):
     return slowest.argsort()[len(seconds) // 2].item()
 
 
-def construction(size, config, how):
+def construction(size: GPTSize, config: dict, how: str) -> dict[str, int | list[float]]:
     """Building a model, once under the ledger and then by the clock without it.
 
     Args:
@@ -326,7 +332,7 @@ def construction(size, config, how):
     return {"held": held, "peak": peak, "seconds": seconds}
 
 
-def finetune(shape, case, limit, config):
+def finetune(shape: tuple[dict, int], case: FineTuning, limit: int | None, config: dict) -> dict[str, dict | list[float]]:
     """Two steps of LoRA on one long sequence under the ledger, the second one noted; then three more by the clock where every rank has a GPU.
 
     Args:
@@ -419,7 +425,7 @@ def _naming_the_place(doing):
         raise torch.OutOfMemoryError(f"CUDA out of memory {place}: {error}") from None
 
 
-def offload_error(config, mended):
+def offload_error(config: dict, mended: bool) -> dict[str, str]:
     """A step of ZeRO-3 with the optimizer offloaded and gradients clipped, as DeepSpeed is, or with one mend taken away.
 
     Between its pull requests 5256 and 5504 (April 2024) DeepSpeed left the norm of offloaded gradients on the GPU; since then it moves it to the

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import time
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from helpers.recording.experiments import _device, _limit_memory, _wait
+
+if TYPE_CHECKING:
+    from helpers.recording.table import LongText
 
 CLOSER = 0.01  # of the length that the straight line gives: how much longer each try near it is
 SHORT_OF = 0.06  # so much below it the tries begin
 CAREFUL = 1.06  # how much longer the next try is where a longer sequence had the lower peak, as asynchronous gathers can have it
 
 
-def longest_sequence(text, way, limit, config):
+def longest_sequence(text: tuple[dict, int], way: LongText, limit: int, config: dict) -> dict[str, list[dict[str, float]] | int | str]:
     """Steps of LoRA on ever longer sequences, until memory ends.
 
     Args:

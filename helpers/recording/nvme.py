@@ -8,9 +8,13 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helpers.models import GPTSize
 
 
-def missing():
+def missing() -> str:
     """Why this machine cannot run it, or "": nothing here starts a compiler by itself."""
     from torch.utils.cpp_extension import get_default_build_root
 
@@ -20,7 +24,7 @@ def missing():
     return "DeepSpeed's op async_io is not compiled: install libaio (libaio-dev), then `python -m helpers.recording.nvme`, some minutes"
 
 
-def nvme(size, config, scratch):
+def nvme(size: GPTSize, config: dict, scratch: str) -> dict:
     """Three steps of ZeRO in bf16; what a rank holds after the last of them, and which files it has written.
 
     Args:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 
 
-def missing():
+def missing() -> str:
     """Why this machine cannot run it, or "".  The course does without bitsandbytes, which has 40 MB."""
     return "" if importlib.util.find_spec("bitsandbytes") else "bitsandbytes is not installed: `pip install bitsandbytes`"
 
 
-def qlora(shape, config, bits, train, scratch):
+def qlora(shape: tuple[dict, int], config: dict, bits: int, train: bool, scratch: str) -> dict:
     """Three steps of LoRA on a model that `from_pretrained` has read, in bf16 or with the matrices of its blocks quantised to NF4.
 
     Dettmers et al. (QLoRA, arXiv 2305.14314, section 3): two weights in a byte, and for each block of 64 the largest of them (`absmax`).

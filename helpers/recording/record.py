@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,13 +33,13 @@ from helpers.recording.table import EXPERIMENTS, NAMED, SIZES, experiment
 TIMEOUT = 280  # seconds of one run
 
 
-def shapes(size):
+def shapes(size: models.GPTSize) -> list[list[int]]:
     """Every parameter's shape, in the model's order."""
     with torch.device("meta"):
         return [list(parameter.shape) for parameter in models.GPT(size).parameters()]
 
 
-def machine():
+def machine() -> dict:
     """Hardware and versions, as a rank sees them."""
     import deepspeed
     from deepspeed.accelerator import get_accelerator
@@ -52,7 +53,7 @@ def machine():
     return {"device": name, "device_memory": memory, "versions": versions}
 
 
-def commit():
+def commit() -> str:
     """The course's commit, with a + where files differ from it; `COURSE_COMMIT` where they came without their history."""
     if given := os.environ.get("COURSE_COMMIT"):
         return given
@@ -63,7 +64,7 @@ def commit():
     return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "helpers") else "") or "unknown"
 
 
-def run(name, ranks, arguments, device):
+def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
     """One run: the configuration it used, and its reports, or why there are none."""
     function, config = experiment(name).function, experiment(name).configuration(ranks, **arguments)
     known = arguments | {"config": config} | {parameter: NAMED[parameter][arguments[parameter]] for parameter in NAMED.keys() & arguments.keys()}
@@ -80,7 +81,7 @@ def run(name, ranks, arguments, device):
     return noted
 
 
-def write(path, content):
+def write(path: Path, content: dict) -> None:
     """The whole file or none of it, also when interrupted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_suffix(".tmp")
@@ -88,7 +89,9 @@ def write(path, content):
     half.replace(path)
 
 
-def record(name, sizes, counts, device, folder, stages=(0, 1, 2, 3), keep=False):
+def record(
+    name: str, sizes: Sequence[str], counts: Sequence[int], device: str, folder: Path, stages: Sequence[int] = (0, 1, 2, 3), keep: bool = False
+) -> Path | None:
     """Run an experiment and write its file after every run; returns the path, or None where there is nothing to run.
 
     Args:
@@ -131,7 +134,7 @@ def record(name, sizes, counts, device, folder, stages=(0, 1, 2, 3), keep=False)
     return path if path.exists() else None
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m helpers.recording.record",
         description="Record the lessons' experiments at real sizes.  Experiments are named first, options after them.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,31 +56,31 @@ class Run:
     device_name: str = ""
 
     @property
-    def out_of_memory(self):
+    def out_of_memory(self) -> bool:
         return "out of memory" in self.error
 
     @property
-    def parameters(self):
+    def parameters(self) -> int:
         return sum(self.elements)
 
     @property
-    def device(self):
+    def device(self) -> str:
         return "cuda" if self.on_gpu else "cpu"
 
-    def states(self, rank, moment="between micro-batches"):
+    def states(self, rank: int, moment: str = "between micro-batches") -> dict[str, int]:
         """Measured bytes of the model states by category."""
         categories = self.reports[rank]["moments"][moment]["categories"]
         return {category: categories[category] for category in STATES}
 
-    def step_peak(self, rank):
+    def step_peak(self, rank: int) -> int:
         """Measured: the most bytes that a rank held while its optimizer stepped."""
         return self.reports[rank]["moments"]["after step"]["peak"]
 
-    def predicted_step_peak(self, rank):
+    def predicted_step_peak(self, rank: int) -> int:
         """The same by the exact formula, for the experiment `zero`."""
         return theory.step_peak_bytes(self.elements, self.configuration, ranks=self.ranks, rank=rank, device=self.device)
 
-    def predicted(self, rank, moment="between micro-batches"):
+    def predicted(self, rank: int, moment: str = "between micro-batches") -> dict[str, int]:
         """Bytes by category that the exact formula gives for a rank of the experiments `zero`, `tensor` and `pipeline`."""
         if self.experiment == "zero":
             elements, place = self.elements, {"ranks": self.ranks, "rank": rank}
@@ -89,7 +90,7 @@ class Run:
         return {category: exact[category] for category in STATES}
 
 
-def read(path):
+def read(path: Path) -> Iterator[Run]:
     """The runs of one file."""
     try:
         found = json.loads(path.read_text())
@@ -117,7 +118,7 @@ def read(path):
         )
 
 
-def runs(experiment, **arguments):
+def runs(experiment: str, **arguments: object) -> list[Run]:
     """The recorded runs of an experiment with these arguments; `ranks` counts as one of them, and `shared`, False where times matter.
 
     A lesson that is opened from `work/` gets this machine's own recordings where one of them did not fail, else the course's.  Runs that
@@ -162,22 +163,22 @@ class RecordedSteps:
     mfu: float | None
 
     @property
-    def work_share(self):
+    def work_share(self) -> float:
         """The part of a step in which a GPU works."""
         return self.work / self.median
 
     @property
-    def parts(self):
+    def parts(self) -> dict[str, float]:
         """What the median consists of, {part: seconds}: work, messages with no work beside them, and waiting, for a host or another rank."""
         return {"work": self.work, "messages alone": self.exposed, "waiting": self.median - self.work - self.exposed}
 
     @property
-    def launch_bound(self):
+    def launch_bound(self) -> bool:
         """Whether GPUs do not work for a fifth of the step or more, and rather for their host or another rank than for messages: then its time
         says little about them, and nothing follows from it."""
         return self.work_share < BUSY and self.parts["waiting"] > self.exposed
 
-    def takes_longer_than(self, other):
+    def takes_longer_than(self, other: RecordedSteps) -> bool:
         """Whether each step takes longer than each of the other's; False too where one of the two is launch-bound."""
         return not (self.launch_bound or other.launch_bound) and self.lowest > other.highest
 
@@ -188,7 +189,7 @@ class RecordedSteps:
         return found + (", launch-bound" if self.launch_bound else f", {self.tokens_per_second:,.0f} tokens/s{utilisation}")
 
 
-def step_time(found):
+def step_time(found: Sequence[Run]) -> RecordedSteps:
     """The runs of one case of `speed`, all its starts, as `RecordedSteps`.
 
     Raises:
@@ -216,7 +217,7 @@ def step_time(found):
     )
 
 
-def message_seconds(found):
+def message_seconds(found: Iterable[Run]) -> list[float]:
     """Seconds of a step in which a message was under way, on each rank of each start of a case of `speed`, fewest first.
 
     A collective that waits for another rank looks like one that sends, so bytes / seconds is a lower bound of the link's rate, in each of them.
@@ -224,12 +225,12 @@ def message_seconds(found):
     return sorted(report["busy"]["messages"] for run in found for report in run.reports)
 
 
-def machine(ranks):
+def machine(ranks: int) -> theory.MachineConstants:
     """The constants of the machine that `speed` was recorded on, measured while so many ranks did at once: `theory.MachineConstants` of rank 0."""
     return theory.MachineConstants.from_dict(runs("constants", ranks=ranks)[0].reports[0])
 
 
-def predicted_step(found):
+def predicted_step(found: Sequence[Run]) -> theory.StepTime:
     """What `theory.step_seconds` says of a case of `speed`, from the constants of its machine: a `theory.StepTime`.
 
     Raises:
@@ -242,7 +243,7 @@ def predicted_step(found):
     return theory.step_seconds(run.size, machine(run.ranks), config=run.configuration, ranks=run.ranks, checkpointing=run.arguments["checkpointing"])
 
 
-def plan(run):
+def plan(run: Run) -> theory.Plan:
     """A recorded training of the experiments `zero`, `speed` and `pipeline` as a `theory.Plan`.
 
     Raises:
@@ -268,7 +269,7 @@ def plan(run):
     )
 
 
-def trainings():
+def trainings() -> list[Run]:
     """The recorded trainings that are a `plan` without offload, one of the starts of each case: [Run]; those that did not fit too."""
     found = {}
     for run in [run for experiment in TRAININGS for run in runs(experiment)]:
@@ -278,19 +279,19 @@ def trainings():
     return list(found.values())
 
 
-def highest(run):
+def highest(run: Run) -> int | None:
     """The most bytes that tensors took on a rank of a `plan`'s run, in a whole step; None where it did not fit."""
     if run.experiment == "speed":
         return max((report["peak"] for report in run.reports), default=None)
     return max((noted["peak"] for report in run.reports for noted in report["moments"].values()), default=None)
 
 
-def labels(found):
+def labels(found: Iterable[Run]) -> str:
     """The labels of several runs, each once and on a line of its own, for a figure's title."""
     return "\n".join(dict.fromkeys(run.label for run in found))
 
 
-def timelines(run):
+def timelines(run: Run) -> list[list[tuple]]:
     """A recorded pipeline step as `plots.pipeline_schedules` and `helpers.theory.schedules` take it: (kind, stage, micro-batch, start, end) in ms."""
     begin = min(start for report in run.reports for _, start, _ in report["timeline"])
     found = []
@@ -318,12 +319,12 @@ class PipelineWork:
     most: float
 
     @property
-    def launch_bound(self):
+    def launch_bound(self) -> bool:
         """Whether GPUs work less than four fifths of what the gaps leave: they wait for their host, and nothing follows from the times."""
         return self.share < BUSY * self.most
 
 
-def pipeline_work(run):
+def pipeline_work(run: Run) -> PipelineWork:
     """The `PipelineWork` of a run of the experiment `pipeline`.
 
     Raises:
@@ -338,7 +339,7 @@ def pipeline_work(run):
     return PipelineWork(share=work / step, most=1 - schedules.idle_fraction(passes) * span / 1e3 / step)
 
 
-def predicted_peaks(run):
+def predicted_peaks(run: Run) -> dict[str, int]:
     """Bytes of a run of `speed` at the moments that compete for the peak of a whole step, on rank 0: {moment: bytes}.
 
     Adds up, for fused Adam at stage 0 as in these runs: states without gradients (with those of the micro-batch before, if there was one), what is
@@ -367,7 +368,7 @@ def predicted_peaks(run):
     return found
 
 
-def peak_rows(cases):
+def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:
     """Of cases of `speed`, dictionaries of its arguments: {name: {moment: GB}} on rank 0, as rows of a table.
 
     The moments are those of `predicted_peaks`, None where there is no such (left out where no case has it); "recorded" is the peak, "more" what it
@@ -386,7 +387,7 @@ def peak_rows(cases):
     return {name: {what: size for what, size in row.items() if what in known} for name, row in rows.items()}
 
 
-def step_peak_clusters(found, rank=0):
+def step_peak_clusters(found: Iterable[Run], rank: int = 0) -> dict[str, dict[str, dict[str, int] | None]]:
     """For `plots.memory_bars`: the peak of an optimizer step of runs of `zero`, by the exact formula and recorded.
 
     Returns:
@@ -406,7 +407,7 @@ def step_peak_clusters(found, rank=0):
     return clusters
 
 
-def device_parts(run, rank=0, moment="between micro-batches"):
+def device_parts(run: Run, rank: int = 0, moment: str = "between micro-batches") -> dict[str, int]:
     """Where the bytes of a rank's GPU are: {part: bytes}, from the ledger's tensors to all that the driver has given away, their sum."""
     if run.shared or not run.on_gpu:
         raise ValueError(f"the bytes of a whole GPU are known where a rank has one of its own; this run: {run.label}")
@@ -421,6 +422,6 @@ def device_parts(run, rank=0, moment="between micro-batches"):
     }
 
 
-def beside_tensors(run, rank=0):
+def beside_tensors(run: Run, rank: int = 0) -> int:
     """Bytes of a rank's GPU that the driver had given away and that were neither tensors nor kept by torch for the next ones (`device_parts`)."""
     return sum(size for part, size in device_parts(run, rank).items() if part not in ("tensors", "cached"))

@@ -7,14 +7,18 @@ steps run under the profiler, which says how long the GPU was busy at all.  Two 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from helpers.recording.busy import busy
 from helpers.recording.experiments import _built, _device, _wait
 
+if TYPE_CHECKING:
+    from helpers.models import GPTSize
+
 WARM_UP, STEPS = 3, 20
 
 
-def speed(size, sequences, micro_batches, checkpointing, compiled, config):
+def speed(size: GPTSize, sequences: int, micro_batches: int, checkpointing: bool, compiled: bool, config: dict) -> dict:
     """Optimizer steps by the clock.
 
     Args:
@@ -60,7 +64,7 @@ def speed(size, sequences, micro_batches, checkpointing, compiled, config):
     return {"seconds": seconds, "peak": peak, "busy": busy(step)}
 
 
-def constants():
+def constants() -> dict:
     """What limits this machine, while all ranks measure it at once: `MachineConstants` as a dict."""
     from helpers.measure.machine import constants as measured
 

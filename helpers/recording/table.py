@@ -153,7 +153,7 @@ NAMED = {"size": SIZES, "shape": SHAPES, "case": FINE_TUNING, "text": TEXTS, "wa
 TINY_FINE_TUNING = ("no ZeRO, checkpointing, chunked loss", "ZeRO-2, offload", "ZeRO-3, bf16 adapters")  # what is tried on a CPU
 
 
-def deepspeed_configuration(stage=1, micro_batches=MICRO_BATCHES, **more):
+def deepspeed_configuration(stage: int = 1, micro_batches: int = MICRO_BATCHES, **more: object) -> dict:
     """In bf16 and with one sequence per micro-batch."""
     return {
         "train_micro_batch_size_per_gpu": 1,
@@ -171,7 +171,7 @@ def deepspeed_configuration(stage=1, micro_batches=MICRO_BATCHES, **more):
     }
 
 
-def finetune_configuration(case):
+def finetune_configuration(case: str) -> dict:
     """With the keys of article D, in bf16 and with one sequence per step."""
     chosen = FINE_TUNING[case]
     keys = {"overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 10**9, "reduce_bucket_size": 500_000_000}
@@ -192,7 +192,7 @@ def _finetune_plan(sizes, counts, stages):
     return [(ranks, arguments) for ranks, arguments in runs if ranks in counts]
 
 
-def speed_configuration(stage, sequences, micro_batches, change):
+def speed_configuration(stage: int, sequences: int, micro_batches: int, change: str) -> dict:
     """As people run it: DeepSpeed's own buckets and overlap, and torch's fused AdamW; with one change, from SPEED_CHANGES."""
     config = deepspeed_configuration(micro_batches=micro_batches, zero_optimization={"stage": stage})
     config["train_micro_batch_size_per_gpu"] = sequences
@@ -217,7 +217,7 @@ def _speed_plan(sizes, counts, stages):
     return [(ranks, dict(zip(names, rest)) | {"compiled": rest[-1] == "compiled", "start": start}) for ranks, *rest in cases for start in starts]
 
 
-def long_text_configuration(way):
+def long_text_configuration(way: str) -> dict:
     """With stage 3 holding no more than a layer's gathered weights."""
     at_once = {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}
     zero = {"stage": LONG_TEXT[way].stage, "reduce_bucket_size": 500_000, **(at_once if LONG_TEXT[way].stage == 3 else {})}
@@ -242,7 +242,7 @@ PLACES = {  # of the optimizer's states, the cases of the experiment nvme
 }
 
 
-def nvme_configuration(place):
+def nvme_configuration(place: str) -> dict:
     """In bf16; at stage 3 where the place says nothing else."""
     zero = {"stage": 3, "reduce_bucket_size": 100_000, "sub_group_size": 800_000, "stage3_param_persistence_threshold": 0}
     return deepspeed_configuration(micro_batches=1, zero_optimization=zero | PLACES[place])
@@ -251,13 +251,13 @@ def nvme_configuration(place):
 QLORA = [(16, 3, True), *((4, stage, True) for stage in range(4)), *((4, stage, False) for stage in (2, 3))]  # bits, stage, engine.train()
 
 
-def qlora_configuration(stage):
+def qlora_configuration(stage: int) -> dict:
     """In bf16, without a large bucket."""
     zero = {"stage": stage, "reduce_bucket_size": 10_000, "stage3_param_persistence_threshold": 0}
     return deepspeed_configuration(micro_batches=1, zero_optimization=zero)
 
 
-def autotuning_configuration():
+def autotuning_configuration() -> dict:
     """In bf16; the stages and micro-batches to try are lists."""
     asked = {"enabled": True, "fast": True}
     zero = {"stage": [0, 1, 2, 3], "reduce_bucket_size": 100_000}
