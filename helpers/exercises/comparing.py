@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 import numbers
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy import ndarray
 
 
-def kind(value):
+def kind(value: object) -> str:
     """What a value is, in a learner's words."""
     if isinstance(value, (list, tuple)):
         return "list"
@@ -16,17 +22,17 @@ def kind(value):
     return "tensor" if is_array(value) else type(value).__name__
 
 
-def is_array(value):
+def is_array(value: object) -> bool:
     """A tensor; it comes from a rank as a numpy array."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def same(got, expected, tolerance=1e-9):
+def same(got: object, expected: object, tolerance: float = 1e-9) -> bool:
     return difference(got, expected, tolerance) is None
 
 
-def difference(got, expected, tolerance=1e-9, place="", scale=0.0):
+def difference(got: object, expected: object, tolerance: float = 1e-9, place: str = "", scale: float = 0.0) -> tuple[str, str, str] | None:
     """Where two values differ first, as (place, what is there, what should be) in words; None where they are the same.
 
     Args:
@@ -55,11 +61,11 @@ def difference(got, expected, tolerance=1e-9, place="", scale=0.0):
     return None if got == expected else (place, repr(got), repr(expected))
 
 
-def first(found):
+def first(found: Iterable[tuple[str, str, str] | None]) -> tuple[str, str, str] | None:
     return next((one for one in found if one is not None), None)
 
 
-def near(got, expected, tolerance, scale=0.0):
+def near(got: float, expected: float, tolerance: float, scale: float = 0.0) -> bool:
     """Equal; floats within the tolerance."""
     if got == expected or (got != got and expected != expected):
         return True
@@ -68,7 +74,7 @@ def near(got, expected, tolerance, scale=0.0):
     return abs(got - expected) <= tolerance * max(abs(expected), scale)
 
 
-def array_difference(got, expected, tolerance, place):
+def array_difference(got: ndarray, expected: ndarray, tolerance: float, place: str) -> tuple[str, str, str] | None:
     import numpy
 
     if got.shape != expected.shape:
@@ -86,15 +92,15 @@ def array_difference(got, expected, tolerance, place):
     return f"{place}{at}", *shown_apart(got[index].item(), expected[index].item())
 
 
-def article(word):
+def article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-def counted(number, word):
+def counted(number: int, word: str) -> str:
     return f"{number} {word}" + ("" if number == 1 else "s")
 
 
-def described(value):
+def described(value: object) -> str:
     """A value of the wrong kind, short."""
     if is_array(value):
         return f"a tensor of shape {value.shape}"
@@ -102,7 +108,7 @@ def described(value):
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def shown(value, digits=6):
+def shown(value: object, digits: int = 6) -> str:
     """A number as it is read: whole ones with separators and never as a power, others with `digits` significant digits."""
     if kind(value) == "list":
         return f"[{', '.join(shown(one, digits) for one in value)}]"
@@ -117,7 +123,7 @@ def shown(value, digits=6):
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def shown_apart(a, b):
+def shown_apart(a: object, b: object) -> tuple[str, str]:
     """Two different values with as many digits as make them read differently."""
     for digits in range(6, 18):
         texts = shown(a, digits), shown(b, digits)

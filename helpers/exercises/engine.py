@@ -10,7 +10,7 @@ import math
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -33,13 +33,13 @@ class Handing:
 
     last: Callable | None = field(default=None, init=False, repr=False)  # the learner's own, for a check that runs again after it gave the course's
 
-    def own(self, answer, solution):
+    def own(self, answer: object, solution: Callable) -> object:
         """The learner's function: the one before, where its name stands for the course's since an earlier check; the course's if there was none."""
         if not is_the_courses(answer, solution):
             self.last = answer
         return self.last or answer
 
-    def hand_on(self, answer, solution, verdict, name):
+    def hand_on(self, answer: object, solution: Callable, verdict: str, name: str) -> Callable:
         """Say the verdict and whose function the lesson goes on with, and return that; keep that the learner has passed."""
         passed = verdict.startswith("correct") and not is_the_courses(answer, solution)
         tell(followed(verdict, f"{'your' if passed else COURSES} `{name}`"))
@@ -48,7 +48,7 @@ class Handing:
         return answer if passed else solution
 
 
-def is_the_courses(answer, solution):
+def is_the_courses(answer: object, solution: Callable) -> bool:
     """Whether an answer is the course's solution, or was before that was defined anew."""
     return answer is solution or getattr(answer, "__name__", answer) == getattr(solution, "__name__", None)
 
@@ -71,7 +71,7 @@ class Exercise(Handing):
     praise: str = ""
     whole: bool = False
 
-    def check(self, answer, solution=None):
+    def check(self, answer: object, solution: Callable | None = None) -> Callable | None:
         """Show a verdict in words.  Given a `solution`, returns the learner's function where it is right, else the course's."""
         if solution is not None:
             answer = self.own(answer, solution)
@@ -80,10 +80,10 @@ class Exercise(Handing):
         note(self, answer, verdict)
         return tell(verdict)
 
-    def verdict(self, answer):
+    def verdict(self, answer: object) -> str:
         return before_running(answer, list(self.cases[0]), self.reference, "formula") or self.tried(answer) + reading_note(answer, self.reference)
 
-    def tried(self, answer):
+    def tried(self, answer: Callable) -> str:
         for case in self.cases:
             said = ", ".join(f"{name}={shown(value)}" for name, value in case.items())
             try:
@@ -101,7 +101,7 @@ class Exercise(Handing):
                 return f"not yet: for {said} your function gives {given} where {right} is right" + (f"; {thought}" if thought else "")
         return f"correct for {counted(len(self.cases), 'case')}" + (f": {self.praise}" if self.praise else "")
 
-    def agree(self, got, expected):
+    def agree(self, got: object, expected: object) -> bool:
         return same(got, expected) or (self.whole and same(got, math.floor(expected)))
 
 
@@ -125,7 +125,7 @@ class RankExercise:
     worlds: Sequence[int] = WORLDS
     tolerance: float = 1e-5
 
-    def check(self, answer):
+    def check(self, answer: object) -> None:
         """Run the function in ranks, on the CPU, and show a verdict in words."""
         wanted = list(self.inputs(2, random.Random(0))[0])
         verdict = before_running(answer, wanted, None, "code")
@@ -134,11 +134,11 @@ class RankExercise:
         tell(verdict)
         note(self, answer, verdict)
 
-    def run(self, answer, ranks, seed):
+    def run(self, answer: Callable, ranks: int, seed: int) -> str:
         given = self.inputs(ranks, random.Random(seed))
         return self.verdict(run_patiently(call_with_own, ranks, {"function": answer, "given": given}), given)
 
-    def verdict(self, reports, given):
+    def verdict(self, reports: Sequence[object], given: list[dict[str, object]]) -> str:
         """Words on what is wrong with what the ranks returned for what they were given, else ""."""
         for rank, got in enumerate(reports):
             expected = self.expected(rank, given)
@@ -181,18 +181,18 @@ class Build(Handing):
         if len(set(self.worlds)) < 2:
             raise ValueError(f"{self.name} needs at least two world sizes, not {self.worlds}: with one, a function that knows it by heart is right")
 
-    def check(self, answer, solution):
+    def check(self, answer: object, solution: Callable) -> Callable:
         """Show a verdict in words; returns the learner's function where it is right, else the course's `solution`."""
         answer = self.own(answer, solution)
         return self.hand_on(answer, solution, self.verdict(answer, solution), self.name)
 
-    def verdict(self, answer, solution):
+    def verdict(self, answer: object, solution: Callable) -> str:
         ready = before_running(answer, names_of(solution), solution, "code", by_position=True)
         if ready:
             return ready
         return with_advice(in_worlds(self.worlds, partial(self.run, answer, solution), self.praise), answer) + reading_note(answer, solution)
 
-    def run(self, answer, solution, ranks, seed):
+    def run(self, answer: Callable, solution: Callable, ranks: int, seed: int) -> str:
         """Words on what is wrong with the answer in a job of so many ranks, else ""."""
         found = run_patiently(try_out, ranks, {"trial": self.trial, "function": answer, "solution": solution, "seed": seed}, self.patience)
         wrong = self.wrong(found)
@@ -205,7 +205,7 @@ class Build(Handing):
         thought = self.thought([got for _, got in found], tried)
         return f"not yet: {wrong}" + (f"; {thought}" if thought else "")
 
-    def wrong(self, found):
+    def wrong(self, found: Sequence[tuple[dict[str, object], dict[str, object]]]) -> str:
         """The first place where a rank's values are not the expected ones, in words, else ""; `found` holds (expected, got) of every rank."""
         for rank, (expected, got) in enumerate(found):
             for name, right in expected.items():
@@ -214,11 +214,11 @@ class Build(Handing):
                     return f"rank {rank} of {len(found)}: {place} is {there} where {due} is right"
         return ""
 
-    def tried(self, functions, ranks, seed):
+    def tried(self, functions: list[Callable], ranks: int, seed: int) -> Sequence[list[dict[str, object] | None]]:
         """What every rank's trial finds with each of several functions, in one job; None for one that fails."""
         return run_patiently(try_mistakes, ranks, {"trial": self.trial, "mistakes": functions, "seed": seed}, self.patience)
 
-    def thought(self, got, tried):
+    def thought(self, got: Sequence[dict[str, object]], tried: Sequence[Sequence[dict[str, object] | None]]) -> str:
         """The words of the first mistake whose values, `tried` by every rank, agree with what the ranks got; else ""."""
         for words, values in zip(self.mistakes, zip(*tried)):
             if all(same(one, other, self.tolerance) for one, other in zip(got, values)):
@@ -226,7 +226,7 @@ class Build(Handing):
         return ""
 
 
-def followed(verdict, used):
+def followed(verdict: str, used: str) -> str:
     """A verdict, and whose function the lesson goes on with."""
     if verdict.startswith("not written yet"):
         return f"not written yet: what follows uses {used}"
@@ -234,7 +234,7 @@ def followed(verdict, used):
     return f"{verdict}{end}What follows uses {used}."
 
 
-def before_running(answer, wanted, solution, what, by_position=False):
+def before_running(answer: object, wanted: Sequence[str] | None, solution: Callable | None, what: str, by_position: bool = False) -> str:
     """The verdict on an answer that need not be run: no function, not written, of another shape, or not the newest; else ""."""
     if not callable(answer):
         return f"not yet: the check needs your function itself, not {answer!r}"
@@ -247,7 +247,7 @@ def before_running(answer, wanted, solution, what, by_position=False):
     return NO_RETURN if forgot_return(answer, solution) else ""
 
 
-def in_worlds(worlds, run, praise):
+def in_worlds(worlds: Sequence[int], run: Callable[[int, int], str], praise: str) -> str:
     """The verdict of `run(ranks, seed)` in jobs of several sizes: what is wrong in the first that is not right; else praise."""
     for ranks in worlds:
         try:
@@ -261,20 +261,20 @@ def in_worlds(worlds, run, praise):
     return f"correct in {sizes} ranks" + (f": {praise}" if praise else "")
 
 
-def with_advice(verdict, answer):
+def with_advice(verdict: str, answer: object) -> str:
     """A verdict that is not "correct" with a word on the commonest slip with collectives, where the function has it."""
     names = [] if verdict.startswith("correct") else result_expected(answer)
     listed = " and ".join(f"`comm.{name}`" for name in names)
     return f"{verdict}\n{listed} writes into the tensor that it is given, and returns nothing: do not use its result" if names else verdict
 
 
-def is_a_fault_of_the_check(error):
+def is_a_fault_of_the_check(error: Exception) -> bool:
     if isinstance(error, TypeError):
         return "cannot be sent to the ranks" not in str(error)
     return "raised CourseFault" in str(error).partition("\n")[0]
 
 
-def without_checks(message):
+def without_checks(message: str) -> str:
     """A rank's error without the check's own lines, each with its line of source."""
     kept, deeper_than = [], None
     for line in message.splitlines():
@@ -286,7 +286,7 @@ def without_checks(message):
     return "\n".join(kept)
 
 
-def differing(got, expected, found):
+def differing(got: object, expected: object, found: tuple[str, str, str]) -> str:
     """What was returned and what is right: short lists as they are, else the first place that differs."""
     place, there, right = found
     if place and len(expected) > 8:
@@ -296,21 +296,21 @@ def differing(got, expected, found):
     return f"{there} where {right} is right"
 
 
-def reading_note(answer, solution=None):
+def reading_note(answer: object, solution: Callable | None = None) -> str:
     """A word on variables of the notebook that a function uses without having been given them."""
     names = picked_up(answer, solution)
     listed = ", ".join(f"`{name}`" for name in names)
     return f"; note that your function reads {listed} from the notebook, not from its arguments or its own lines" if names else ""
 
 
-def note(exercise, answer, verdict):
+def note(exercise: Handing | RankExercise, answer: object, verdict: str) -> None:
     """Keep that the learner has passed; solutions of the course are named `*_solution`."""
     if verdict.startswith("correct") and not getattr(answer, "__name__", "").endswith("_solution"):
         for lesson, name in named(exercise):
             progress.record(name, lesson)
 
 
-def named(exercise):
+def named(exercise: Handing | RankExercise) -> Iterator[tuple[str, str]]:
     """Where an exercise stands: its lesson's number, and its name there."""
     for module, content in list(sys.modules.items()):
         if module.startswith("helpers.exercises.lesson_"):

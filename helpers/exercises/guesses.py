@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 import numbers
+from typing import TYPE_CHECKING
 
 from helpers.exercises.comparing import shown
 from helpers.exercises.telling import tell
+
+if TYPE_CHECKING:
+    from types import EllipsisType
+
+    from torch import Tensor
 
 
 class Guess:
     """Made by `guess`; `compare` puts the measurement beside it."""
 
-    def __init__(self, label, value):
+    def __init__(self, label: str, value: float | None):
         self.label, self.value = label, value
 
-    def compare(self, measured):
+    def compare(self, measured: float | Tensor) -> None:
         """Say how far the guess was from what was measured: a number, or a tensor of one element."""
         measured = measured.item() if hasattr(measured, "item") else measured
         if self.value is None:
@@ -24,7 +30,7 @@ class Guess:
             tell(f"you said {shown(self.value)}, it is {shown(measured, 3)}: {how_far(self.value, measured)} ({self.label})")
 
 
-def guess(label, value=...):
+def guess(label: str, value: float | Tensor | EllipsisType | None = ...) -> Guess:
     """A guess to fill in before the run: `guess("bytes per parameter, four ranks", ...)`, with a number in the place of the dots.
 
     Args:
@@ -40,7 +46,7 @@ def guess(label, value=...):
     return Guess(label, value)
 
 
-def how_far(value, measured):
+def how_far(value: float, measured: float) -> str:
     if value == measured:
         return "exactly so"
     if measured == 0 or value == 0 or (value < 0) != (measured < 0):

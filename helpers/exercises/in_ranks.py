@@ -7,6 +7,14 @@ import io
 import os
 import re
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from helpers.launcher.jobs import Reports
+
+    Trial = Callable[[Callable, int], dict[str, object]]  # (function, seed) -> what is to be compared
 
 HUNG = re.compile(r"\Aranks? [\d, ]+ of \d+ hung\b")
 PATIENCE = 10.0  # seconds until ranks count as hung, on a machine with nothing else to do; a check takes about one
@@ -18,7 +26,7 @@ class CourseFault(Exception):
 
 
 @contextlib.contextmanager
-def helped(hints):
+def helped(hints: dict[str, str]) -> Iterator[None]:
     """Adds words to an error whose own say little: {a part of the error's message: what to think about}."""
     try:
         yield
@@ -29,7 +37,7 @@ def helped(hints):
         raise
 
 
-def run_patiently(function, ranks, arguments, patience=PATIENCE):
+def run_patiently(function: Callable, ranks: int, arguments: dict[str, object], patience: float = PATIENCE) -> Reports:
     """`launch` on the CPU.  Ranks that look hung on a busy machine get a second run with more time before that is believed."""
     from helpers.launcher.failures import RankError
     from helpers.launcher.jobs import launch
@@ -43,7 +51,7 @@ def run_patiently(function, ranks, arguments, patience=PATIENCE):
     return launch(function, ranks, arguments, device="cpu", timeout=round(max(patience, min(2 * crowd * patience, MOST_PATIENCE))))
 
 
-def crowding(seconds=0.2):
+def crowding(seconds: float = 0.2) -> float:
     """How many times longer than alone work takes here now: wall-clock time over processor time, and the load over the processors."""
     wall, own = time.perf_counter(), time.thread_time()
     while time.perf_counter() - wall < seconds:
@@ -52,12 +60,12 @@ def crowding(seconds=0.2):
     return max(waited, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def call_with_own(function, given):
+def call_with_own(function: Callable, given: list[dict[str, object]]) -> object:
     """In a rank: the function with this rank's arguments."""
     return function(**given[int(os.environ["RANK"])])
 
 
-def try_out(trial, function, solution, seed):
+def try_out(trial: Trial, function: Callable, solution: Callable, seed: int) -> tuple[dict[str, object], dict[str, object]]:
     """In a rank: what a trial finds with the course's function, then with the learner's, of the same seed.
 
     The course's comes first and its values are copied, so that nothing the learner's function does can change them.
@@ -72,7 +80,7 @@ def try_out(trial, function, solution, seed):
     return expected, plain(seeded(trial, function, seed))
 
 
-def try_mistakes(trial, mistakes, seed):
+def try_mistakes(trial: Trial, mistakes: list[Callable], seed: int) -> list[dict[str, object] | None]:
     """In a rank: what a trial finds with each of several mistaken functions; None for one that fails."""
     import deepspeed
 
@@ -80,14 +88,14 @@ def try_mistakes(trial, mistakes, seed):
     return [tried_mistake(trial, mistake, seed) for mistake in mistakes]
 
 
-def tried_mistake(trial, mistake, seed):
+def tried_mistake(trial: Trial, mistake: Callable, seed: int) -> dict[str, object] | None:
     try:
         return quiet_trial(trial, mistake, seed)
     except CourseFault:
         return None
 
 
-def quiet_trial(trial, function, seed):
+def quiet_trial(trial: Trial, function: Callable, seed: int) -> dict[str, object]:
     """A trial with a function of the course, which prints nothing; its failure is the course's."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -96,14 +104,14 @@ def quiet_trial(trial, function, seed):
         raise CourseFault(f"{type(error).__name__}: {error}") from error
 
 
-def seeded(trial, function, seed):
+def seeded(trial: Trial, function: Callable, seed: int) -> dict[str, object]:
     import torch
 
     torch.manual_seed(seed)
     return trial(function, seed)
 
 
-def plain(value):
+def plain(value: object) -> object:
     """A value that can be sent and compared without torch: tensors as numpy arrays, detached and copied; tuples as lists."""
     import numpy
     import torch

@@ -1,5 +1,7 @@
 """Answers of lesson 03: a ring all-reduce, what communication costs, and the mistakes that people make there."""
 
+from __future__ import annotations
+
 import contextlib
 
 import torch
@@ -211,7 +213,7 @@ ring_all_reduce = Build(
 # ----------------------------------------------------------------------------------------------------------------------- the tree
 
 
-def tree_all_reduce(tensor):
+def tree_all_reduce(tensor: torch.Tensor) -> None:
     """Replace a tensor, in place, by its sum over all ranks, up and down a tree: 2 log2 N messages of all of it, one after another.
 
     Args:

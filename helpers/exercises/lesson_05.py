@@ -1,5 +1,7 @@
 """Answers of lesson 05: the two operators, the two layers and the loss of tensor parallelism, and the mistakes that people make there."""
 
+from __future__ import annotations
+
 import torch
 from torch.nn import functional as F
 from helpers import theory
@@ -179,7 +181,7 @@ row_parallel = Build(
 # ------------------------------------------------------------------------------------------------------- tokens in parts
 
 
-def gather(own_tokens):
+def gather(own_tokens: torch.Tensor) -> torch.Tensor:
     """This rank's tokens, of shape (B, T / t, C), to those of all ranks in order, of shape (B, T, C)."""
     import deepspeed.comm as comm
 
@@ -189,7 +191,7 @@ def gather(own_tokens):
     return torch.cat(received.split(batch), 1)
 
 
-def scatter(part):
+def scatter(part: torch.Tensor) -> torch.Tensor:
     """A part of a sum on each rank, of shape (B, T, C), to this rank's tokens of the sum, of shape (B, T / t, C)."""
     import deepspeed.comm as comm
 

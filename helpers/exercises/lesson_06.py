@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,6 +13,11 @@ from helpers.exercises.guesses import guess
 from helpers.exercises.reading import is_unwritten
 from helpers.exercises.telling import tell
 from helpers.theory import schedules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from helpers.plots.style import Plot
 
 __all__ = ["draw", "gpipe", "guess", "micro_batches_for", "one_f_one_b", "pass_back", "zero_bubble"]
 
@@ -28,7 +34,7 @@ class NotASchedule(Exception):
     """What a function gave is no list of actions; says what it is."""
 
 
-def orders_of(function, ranks, count):
+def orders_of(function: Callable, ranks: int, count: int) -> list[list[schedules.Action]]:
     """The order of every rank; raises `NotASchedule` for what is no list of (kind, stage, micro)."""
     orders = []
     for rank in range(ranks):
@@ -45,7 +51,7 @@ def orders_of(function, ranks, count):
     return orders
 
 
-def properties(function, ranks, count):
+def properties(function: Callable, ranks: int, count: int) -> dict[str, object]:
     """What can be said of a schedule without carrying it out: {name: value}; the later names are missing where it cannot be carried out."""
     orders = orders_of(function, ranks, count)
     found = {"actions": [sorted(order) for order in orders]}
@@ -57,7 +63,7 @@ def properties(function, ranks, count):
     return found | {"deadlock": "", "held": [schedules.most_in_flight(order) for order in orders], "idle": round(idle, 6)}
 
 
-def differing(got, right):
+def differing(got: dict[str, object], right: dict[str, object]) -> str:
     """In words, what of a schedule's properties is not right first; "" where all are."""
     for rank, (mine, due) in enumerate(zip(got["actions"], right["actions"])):
         missing, more = Counter(due) - Counter(mine), Counter(mine) - Counter(due)
@@ -80,13 +86,13 @@ def differing(got, right):
 class Schedule(Build):
     """A schedule to write: looked at without ranks first, by `schedules.replay`, then carried out in real ranks."""
 
-    def verdict(self, answer, solution):
+    def verdict(self, answer: object, solution: Callable) -> str:
         ready = before_running(answer, names_of(solution), solution, "code", by_position=True)
         if words := ready or self.looked_at(answer, solution):
             return words
         return in_worlds(self.worlds, lambda ranks, seed: self.run(answer, solution, ranks, seed), self.praise) + reading_note(answer, solution)
 
-    def looked_at(self, answer, solution):
+    def looked_at(self, answer: Callable, solution: Callable) -> str:
         """What is wrong with the orders of all ranks, in words, and what to think about; "" where nothing is."""
         for ranks, count in CASES:
             try:
@@ -99,7 +105,7 @@ class Schedule(Build):
         return ""
 
 
-def draw(function, ranks=4, count=8):
+def draw(function: Callable, ranks: int = 4, count: int = 8) -> Plot | None:
     """A schedule's figure, without any rank: when each action would happen, forward 1 slot and backward 2; or words on why there is none."""
     from helpers import plots
 

@@ -1,8 +1,11 @@
 """Answers of lesson 12: long sequences, and the mistakes that people make there."""
 
+from __future__ import annotations
+
 import copy
 import gc
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,6 +16,10 @@ from helpers.exercises.guesses import guess
 from helpers.exercises.telling import tell
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import EllipsisType
 
 __all__ = ["exchange", "guess", "longest_sequence", "ring_forward", "ring_over_ulysses", "score_plan", "tiled_loss"]
 
@@ -162,7 +169,7 @@ exchange = Build(
 # ------------------------------------------------------------------------------------------------------------ ring attention
 
 
-def turn(*tensors):
+def turn(*tensors: torch.Tensor) -> list[torch.Tensor]:
     """Pass tensors on to the next rank of the ring; returns those of the rank before."""
     import deepspeed.comm as comm
 
@@ -316,7 +323,7 @@ ring_over_ulysses = Exercise(
 GPUS = (1, 2, 4, 8)
 
 
-def score_plan(plan, needed, room):
+def score_plan(plan: dict[str, object] | EllipsisType | None, needed: Callable[..., float], room: float) -> None:
     """Say whether a plan fits, with how many GPUs others fit, and what in it is not needed.
 
     Args:

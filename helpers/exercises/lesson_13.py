@@ -5,11 +5,16 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 from math import prod
+from typing import TYPE_CHECKING
 
 from helpers.exercises.engine import Build, Exercise
 from helpers.exercises.guesses import guess
 from helpers.exercises.telling import tell
 from helpers.theory import combined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import EllipsisType
 
 __all__ = ["cable_bytes", "coordinates", "global_norm", "groups_along", "guess", "order"]
 
@@ -207,7 +212,7 @@ class Order:
     def __init__(self):
         self.chosen = None
 
-    def choose(self, order, axes):
+    def choose(self, order: Sequence[str | EllipsisType] | str | EllipsisType, axes: Iterable[str]) -> tuple[str, ...]:
         """The order that the lesson goes on with, a tuple of names from the outermost: the learner's if it is one, else that of `axes`."""
         self.chosen, course = None, tuple(axes)
         if isinstance(order, str):
@@ -223,7 +228,7 @@ class Order:
             tell(f"{', '.join(given)}: this order goes onto the machines")
         return self.chosen or course
 
-    def compare(self, counted):
+    def compare(self, counted: dict[str, int]) -> None:
         """Say what the chosen order has sent beside the least of all.
 
         Args:

@@ -1,9 +1,18 @@
 """Operators of autograd out of two functions of a tensor, and such functions: of them answers, right and mistaken, are made."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def operator(forward, backward):
+    from torch import Tensor
+
+
+def operator(forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Tensor]) -> type[torch.autograd.Function]:
     """An operator of autograd that does one thing forward and another backward."""
 
     class Operator(torch.autograd.Function):
@@ -19,11 +28,11 @@ def operator(forward, backward):
     return Operator
 
 
-def identity(tensor):
+def identity(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def summed(tensor):
+def summed(tensor: Tensor) -> Tensor:
     """A new tensor: the sum over the ranks."""
     import deepspeed.comm as comm
 
@@ -32,7 +41,7 @@ def summed(tensor):
     return total
 
 
-def rank_count():
+def rank_count() -> int:
     import deepspeed.comm as comm
 
     return comm.get_world_size()

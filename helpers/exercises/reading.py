@@ -10,12 +10,17 @@ import linecache
 import re
 import sys
 import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import CodeType, FunctionType
 
 IN_PLACE = {"all_reduce", "reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"}  # return nothing
 STARS = {inspect.Parameter.VAR_POSITIONAL: 1, inspect.Parameter.VAR_KEYWORD: 2}
 
 
-def functions_of(answer):
+def functions_of(answer: object) -> list[FunctionType]:
     """The plain functions of an answer: itself, or the methods of a class, static ones too."""
     if inspect.isclass(answer):
         members = [member.__func__ if isinstance(member, staticmethod) else member for member in vars(answer).values()]
@@ -23,7 +28,7 @@ def functions_of(answer):
     return [answer] if inspect.isfunction(answer) else []
 
 
-def tree_of(function):
+def tree_of(function: FunctionType) -> ast.Module | None:
     """The syntax tree of a function's definition, or None where its source is not known (or is a lambda's)."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -31,14 +36,14 @@ def tree_of(function):
         return None
 
 
-def is_unwritten(answer):
+def is_unwritten(answer: object) -> bool:
     """Whether dots or a `NotImplementedError` still stand for code (`x[..., 0]` is code), or nothing at all is done."""
     functions = functions_of(answer)
     trees = [tree for tree in map(tree_of, functions) if tree is not None]
     return any(has_dots(tree) for tree in trees) or bool(functions) and all(does_nothing(function.__code__) for function in functions)
 
 
-def has_dots(tree):
+def has_dots(tree: ast.AST) -> bool:
     parts = list(ast.walk(tree))
     places = [node.slice if isinstance(node, ast.Subscript) else node for node in parts if isinstance(node, (ast.Subscript, ast.arguments))]
     code = {id(part) for place in places for part in ast.walk(place)}
@@ -49,15 +54,15 @@ def has_dots(tree):
     )
 
 
-def instructions(code):
+def instructions(code: CodeType) -> list[dis.Instruction]:
     return [one for one in dis.get_instructions(code) if one.opname not in ("RESUME", "NOP", "CACHE", "COPY_FREE_VARS", "MAKE_CELL")]
 
 
-def does_nothing(code):
+def does_nothing(code: CodeType) -> bool:
     return len(instructions(code)) <= 2 and returned(code) <= {"None", "Ellipsis"}
 
 
-def returned(code):
+def returned(code: CodeType) -> set[str]:
     """What the `return` lines of a function give: the names of constants, and "a value"."""
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
         return {"a value"}
@@ -72,14 +77,14 @@ def returned(code):
     return found
 
 
-def forgot_return(answer, solution=None):
+def forgot_return(answer: object, solution: object = None) -> bool:
     """Whether a function returns nothing on every path, where the course's returns something."""
     if not inspect.isfunction(answer) or returned(answer.__code__) != {"None"}:
         return False
     return not inspect.isfunction(solution) or returned(solution.__code__) != {"None"}
 
 
-def result_expected(answer):
+def result_expected(answer: object) -> list[str]:
     """The collectives, by their names, whose result a function uses although it is written into a tensor: `t = comm.all_reduce(t)`."""
     trees = [tree for tree in map(tree_of, functions_of(answer)) if tree is not None]
     parts = [part for tree in trees for part in ast.walk(tree)]
@@ -89,7 +94,7 @@ def result_expected(answer):
     return sorted({call.func.attr for call in calls if call.func.attr in IN_PLACE and not any(word.arg == "async_op" for word in call.keywords)})
 
 
-def names_of(function):
+def names_of(function: Callable) -> list[str] | None:
     """The names of what a function takes, in order; None where that is not known, or they cannot all be given by position and by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -98,7 +103,7 @@ def names_of(function):
     return [one.name for one in parameters] if all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters) else None
 
 
-def misfit(answer, wanted, by_position=False):
+def misfit(answer: Callable, wanted: Sequence[str], by_position: bool = False) -> str:
     """Words where a function cannot be called with the parameters `wanted` by name, or `by_position` too; else ""."""
     try:
         signature = inspect.signature(answer)
@@ -115,13 +120,13 @@ def misfit(answer, wanted, by_position=False):
     return "" if fits else f"your function takes ({takes}), the check calls it with ({', '.join(wanted)})"
 
 
-def globals_read(code):
+def globals_read(code: CodeType) -> set[str]:
     """Names that a function's code, and the functions within it, look up outside."""
     found = {one.argval for one in instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return found.union(*(globals_read(part) for part in code.co_consts if inspect.iscode(part)))
 
 
-def picked_up(answer, solution=None):
+def picked_up(answer: object, solution: object = None) -> list[str]:
     """Lower-case names of plain numbers, lists and tensors of the notebook that a function uses without having been given them."""
     allowed = {name for function in functions_of(solution) for name in globals_read(function.__code__)}
     found = set()
@@ -133,12 +138,12 @@ def picked_up(answer, solution=None):
     return sorted(found)
 
 
-def is_plain(value):
+def is_plain(value: object) -> bool:
     torch = sys.modules.get("torch")
     return isinstance(value, (bool, int, float, list, tuple)) or (torch is not None and isinstance(value, torch.Tensor))
 
 
-def newer_definition(answer):
+def newer_definition(answer: object) -> str:
     """Words on a cell that should have defined the answer anew and failed, so that the answer is still the one from before; else "".
 
     A notebook keeps the text of every cell that was run, those that failed too.
@@ -164,6 +169,6 @@ def newer_definition(answer):
     return ""
 
 
-def is_another(current, answer):
+def is_another(current: object, answer: object) -> bool:
     """Whether a name stands for a newer function than the one that is checked: then an old one is checked on purpose."""
     return current is not answer and getattr(current, "__name__", None) == getattr(answer, "__name__", "")

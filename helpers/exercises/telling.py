@@ -10,16 +10,16 @@ MARKS = {EMPTY: ("○", "#888888"), WRONG: ("✗", "#d55e00"), CORRECT: ("✓", 
 LOOK = "border-left: 4px solid {colour}; padding: 2px 10px; white-space: pre-wrap"
 
 
-def marked(verdict):
+def marked(verdict: str) -> str:
     """The verdict behind its mark: "✓ correct in 4 ranks"."""
     return f"{look_of(verdict)[0]} {verdict}"
 
 
-def look_of(verdict):
+def look_of(verdict: str) -> tuple[str, str]:
     return next((look for begin, look in MARKS.items() if verdict.startswith(begin)), ("·", "#56b4e9"))
 
 
-def tell(verdict):
+def tell(verdict: str) -> None:
     """Show a verdict.  The plain text is what stored outputs are compared by."""
     mark, colour = look_of(verdict)
     if not in_notebook():
@@ -32,7 +32,7 @@ def tell(verdict):
     display({"text/plain": f"{mark} {verdict}", "text/html": f'<div style="{LOOK.format(colour=colour)}">{words}</div>'}, raw=True)
 
 
-def in_notebook():
+def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return shell is not None and hasattr(shell, "kernel")
