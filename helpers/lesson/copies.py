@@ -11,10 +11,14 @@ import hashlib
 import json
 import platform
 import sys
+from typing import TYPE_CHECKING
 
 from helpers.lesson import index, lab
 from helpers.lesson.course import notebooks, number_of
 from helpers.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INDEX = "index.ipynb"
 DATES = ".copies.json"  # {name of a copy: digest of the lesson that it was made from}
@@ -28,12 +32,12 @@ LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the not
 }
 
 
-def lessons(root=ROOT):
+def lessons(root: Path = ROOT) -> list[Path]:
     """The course's notebooks in order: lessons by their numbers, then appendices."""
     return notebooks(root / "notebooks")
 
 
-def copy(root=ROOT):
+def copy(root: Path = ROOT) -> Path:
     """Copy every lesson that has no copy yet, renew untouched copies of older lessons, and the start page; returns the folder."""
     work = root / "work"
     work.mkdir(exist_ok=True)
@@ -48,7 +52,7 @@ def copy(root=ROOT):
     return work
 
 
-def reset(number, root=ROOT):
+def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
     """Make a fresh copy of one lesson.  Returns its path, and where the old one went: None when it was untouched."""
     found = [lesson for lesson in lessons(root) if number_of(lesson) == number]
     if not found:
@@ -65,14 +69,14 @@ def reset(number, root=ROOT):
     return target, kept
 
 
-def older(root=ROOT):
+def older(root: Path = ROOT) -> list[Path]:
     """Lessons of the course that are newer than the learner's copies of them."""
     dates = read_dates(root / "work")
     copied = [lesson for lesson in lessons(root) if (root / "work" / lesson.name).exists()]
     return [lesson for lesson in copied if digest(lesson) not in (dates.get(lesson.name), digest(root / "work" / lesson.name))]
 
 
-def free_name(path):
+def free_name(path: Path) -> Path:
     """`02_training_memory.mine-1.ipynb`, or the next number that no file has."""
     at = 1
     while (mine := path.with_name(f"{path.stem}.mine-{at}.ipynb")).exists():
@@ -80,7 +84,7 @@ def free_name(path):
     return mine
 
 
-def write_copy(lesson, target, dates):
+def write_copy(lesson: Path, target: Path, dates: dict[str, str | None]) -> None:
     """Write a copy without outputs, as JupyterLab would save it; it is complete or not there."""
     notebook = json.loads(lesson.read_text(encoding="utf-8"))
     notebook["metadata"]["language_info"] = {**LANGUAGE, "version": platform.python_version()}
@@ -92,7 +96,7 @@ def write_copy(lesson, target, dates):
     dates[lesson.name] = digest(lesson)
 
 
-def digest(path):
+def digest(path: Path) -> str | None:
     """What a notebook says, whatever its outputs and metadata: a digest of its cells' kinds and texts; None when it cannot be read."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -101,36 +105,36 @@ def digest(path):
         return None
 
 
-def is_untouched(target, dates):
+def is_untouched(target: Path, dates: dict[str, str | None]) -> bool:
     """Whether a copy was neither edited nor run."""
     if target.name not in dates or digest(target) != dates[target.name]:
         return False
     return not any(cell.get("outputs") for cell in json.loads(target.read_text(encoding="utf-8"))["cells"])
 
 
-def read_dates(work):
+def read_dates(work: Path) -> dict[str, str | None]:
     try:
         return json.loads((work / DATES).read_text())
     except (OSError, ValueError):
         return {}
 
 
-def save_dates(work, dates):
+def save_dates(work: Path, dates: dict[str, str | None]) -> None:
     replace(work / DATES, json.dumps(dates, indent=1) + "\n")
 
 
-def replace(path, text):
+def replace(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
-def say_older(root=ROOT):
+def say_older(root: Path = ROOT) -> None:
     for lesson in older(root):
         print(f"work/{lesson.name} is older than the course's; for the new one `make reset LESSON={number_of(lesson)}`, which keeps yours beside it")
 
 
-def main(verb="open", number=""):
+def main(verb: str = "open", number: str = "") -> None:
     if verb == "open":
         work = copy()
         say_older()

@@ -9,8 +9,12 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.paths import NOTEBOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NUMBERS = re.compile(r"\b(\d\d)\b(?: to (\d\d)\b)?")
 LINK = r"\[[^\]]+\]\(https://(?:arxiv|doi)\.org/[^)\s]+\)"  # of a paper
@@ -85,7 +89,7 @@ def read(path: Path) -> Lesson:
     )
 
 
-def between(text):
+def between(text: str) -> Iterator[str]:
     """Lessons that a text names: "lessons 00 to 02, and 07" gives 00, 01, 02, 07."""
     for first, last in NUMBERS.findall(text):
         yield from (f"{number:02}" for number in range(int(first), int(last or first) + 1))

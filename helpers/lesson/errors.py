@@ -1,13 +1,19 @@
 """Errors that a lesson shows on purpose."""
 
+from __future__ import annotations
+
 import textwrap
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from helpers.launcher.failures import LaunchError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 @contextmanager
-def expected_error(kind: type[Exception] = LaunchError, width: int | None = None):
+def expected_error(kind: type[Exception] = LaunchError, width: int | None = None) -> Iterator[None]:
     """Print the error that the block raises, and go on: a failure to look at stops neither Run All nor an exported script.
 
         with expected_error():

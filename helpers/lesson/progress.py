@@ -10,13 +10,17 @@ import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAME = "progress.json"
 
 
-def record(name, lesson, work=None):
+def record(name: str, lesson: str, work: Path | str | None = None) -> bool:
     """Keep that the check `name` of a lesson ("04") is passed; returns whether it was kept.
 
     Nothing happens outside of `work/`, and a folder that cannot be written is no error: a verdict does not depend on it.
@@ -35,7 +39,7 @@ def record(name, lesson, work=None):
     return True
 
 
-def passed(work=None):
+def passed(work: Path | str | None = None) -> dict[str, list[str]]:
     """{lesson: names of the checks passed, in the order of passing}; what cannot be read counts as nothing."""
     try:
         found = json.loads((Path(work or paths.WORK) / NAME).read_text(encoding="utf-8"))
@@ -46,7 +50,7 @@ def passed(work=None):
 
 
 @contextmanager
-def alone(work):
+def alone(work: Path) -> Iterator[None]:
     """One kernel at a time: reading, adding and writing belong together."""
     import fcntl
 
@@ -55,7 +59,7 @@ def alone(work):
         yield
 
 
-def replace(path, text):
+def replace(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -13,12 +13,16 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psutil
 from helpers.launcher import machine as available
 from helpers.launcher.jobs import launch
 from helpers.machines.machines import problem
 from helpers.paths import ROOT, WORK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 TESTED = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
 ENOUGH_MEMORY = 1_500_000_000
@@ -39,7 +43,7 @@ class Line:
         return f"{mark}  {self.name:<14} {self.found}" + (f"\n      {'':<14} {self.advice}" if self.advice and not self.fine else "")
 
 
-def version(name):
+def version(name: str) -> str | None:
     """The installed version of a package, or None."""
     try:
         return importlib.metadata.version(name)
@@ -47,7 +51,7 @@ def version(name):
         return None
 
 
-def versions():
+def versions() -> Iterator[Line]:
     """Python and the three packages whose versions decide what a lesson shows."""
     python = sys.version_info[:3]
     yield Line("python", ".".join(map(str, python)), (3, 11, 5) <= python < (3, 14), "install Python 3.11.5 to 3.13 and run `make lab` again")
@@ -60,7 +64,7 @@ def versions():
         yield Line(name, found, same, f"{tested} was tested: stored losses may differ, byte counts should not", needed=False)
 
 
-def machine():
+def machine() -> Iterator[Line]:
     """Cores, memory, loopback, compiler, machines made of this one, GPUs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Line("cores", str(cores), cores >= 2, "lessons run, but slowly: times grow with ranks per core", needed=False)
@@ -82,7 +86,7 @@ def machine():
     yield Line("GPUs", str(gpus) if gpus else "none: ranks run on the CPU")
 
 
-def all_reduce():
+def all_reduce() -> float:
     """What each of two ranks does: the smallest job that communicates."""
     import deepspeed
     import deepspeed.comm
@@ -95,7 +99,7 @@ def all_reduce():
     return one.item()
 
 
-def ranks():
+def ranks() -> Iterator[Line]:
     """A 2-rank all-reduce through the launcher, and how long a launch takes."""
     started = time.perf_counter()
     try:
@@ -109,7 +113,7 @@ def ranks():
     yield Line("launch", f"{first:.1f} s the first time, then {seconds:.2f} s")
 
 
-def check(parts=(versions, machine, ranks), quiet=False):
+def check(parts: Iterable[Callable[[], Iterable[Line]]] = (versions, machine, ranks), quiet: bool = False) -> bool:
     """Print a line for each thing that is needed as soon as it is known, and a verdict; returns whether every lesson can run.
 
     Args:
@@ -132,12 +136,12 @@ def check(parts=(versions, machine, ranks), quiet=False):
     return not failed
 
 
-def fingerprint():
+def fingerprint() -> str:
     """Another one means that ranks have not been tried in this environment yet."""
     return " ".join([sys.version.split()[0], *[str(version(name)) for name in TESTED], sys.prefix, str(ROOT)])
 
 
-def main(arguments=()):
+def main(arguments: Sequence[str] = ()) -> int:
     """With `--once` ranks are tried only where they have not yet started in this environment."""
     stamp = WORK / ".ready"
     if "--once" in arguments and stamp.exists() and stamp.read_text() == fingerprint():
