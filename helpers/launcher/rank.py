@@ -30,7 +30,12 @@ KNOWN_NOISE = (
 )
 
 ACROSS = "LAUNCH_ACROSS"  # set where ranks run on machines that have no clock in common but that of the day
-COLLECTIVES = ("torch/distributed/", "deepspeed/comm/")  # in the path of a file whose errors tell of another rank
+COMMUNICATING = (  # beginnings of files that send and receive, so that their errors tell of another rank; the rest of torch.distributed uses them
+    "torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py", "torch/distributed/rendezvous.py",
+    "torch/distributed/_functional_collectives", "torch/distributed/nn/functional.py", "torch/distributed/collective_utils.py",
+    "torch/distributed/utils.py", "torch/distributed/_state_dict_utils.py", "torch/distributed/algorithms/ddp_comm_hooks/",
+    "torch/distributed/rpc/", "deepspeed/comm/",
+)  # fmt: skip
 OUTSIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
 
 
@@ -85,7 +90,7 @@ def notices(error):
     """
     if isinstance(error, (RuntimeError, OSError)) and error.__traceback__:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if any(part in frame.f_code.co_filename for part in COLLECTIVES):
+        if any(part in frame.f_code.co_filename for part in COMMUNICATING):
             return "collective"
         if isinstance(error, RuntimeError) and not raised_in_python(error.__traceback__):
             return "perhaps"

@@ -1,12 +1,14 @@
 """Who is named when several ranks failed: `failures.failure`, from what ranks and forkserver have noted."""
 
+import importlib.util
 import signal
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed
 from helpers.launcher.failures import Outcome, failure
-from helpers.launcher.rank import describe
+from helpers.launcher.rank import COMMUNICATING, describe
 
 CELL = ("/tmp/cell.py", 7, "job")
 
@@ -57,8 +59,19 @@ def runtime_error_out_of_c():
     torch.ones(2) @ torch.ones(3)
 
 
-def in_a_collective():
-    exec(compile("torch.ones(2) @ torch.ones(3)", "/site-packages/torch/distributed/a_collective.py", "exec"), {"torch": torch})
+def within(file, line="torch.ones(2) @ torch.ones(3)"):
+    """A function whose error comes out of a file of torch or DeepSpeed, by default through C."""
+    return lambda: exec(compile(line, f"/site-packages/{file}", "exec"), {"torch": torch})
+
+
+in_a_collective = within("torch/distributed/distributed_c10d.py")
+ELSEWHERE = [f"torch/distributed/{part}/a_file.py" for part in ("fsdp/_fully_shard", "tensor", "checkpoint", "pipelining", "elastic")]
+
+
+def a_mesh_with_one_name_twice():
+    from torch.distributed.device_mesh import init_device_mesh
+
+    init_device_mesh("cpu", (2,), mesh_dim_names=("data", "data"))
 
 
 def own_words():
@@ -81,7 +94,18 @@ def own_words_after_a_collective():
         (in_a_collective, "collective"),
         (runtime_error_out_of_c, "perhaps"),  # so does the `wait()` of a handle, in the learner's own line
         (own_words_after_a_collective, "perhaps"),
+        (a_mesh_with_one_name_twice, None),  # a RuntimeError out of torch/distributed/, which no other rank had a part in
+        *((within(file), "perhaps") for file in ELSEWHERE),  # through C: it may be the `wait()` of a handle
+        *((within(file, "raise RuntimeError('used wrongly')"), None) for file in ELSEWHERE),
     ],
 )
 def test_what_an_error_may_notice(function, expected):
     assert notices(function) == expected
+
+
+@pytest.mark.parametrize("part", COMMUNICATING)
+def test_an_error_out_of_what_communicates_may_notice_another_rank(part):
+    library, _, rest = part.partition("/")
+    found = list(Path(importlib.util.find_spec(library).origin).parent.glob(f"{rest}*"))
+    assert found, f"{library} has no {rest} any more"
+    assert notices(within(f"{library}/{rest}{'any.py' if rest.endswith('/') else ''}")) == "collective"
