@@ -28,7 +28,10 @@ VARIES = (
 HINTS = (
     (r"Type fp16 is not supported", 'this CPU cannot compute in fp16: use "bf16": {"enabled": True} instead'),
     (r"train_batch_size is not equal", "train_batch_size must equal train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks"),
-    (r"Default process group has not been initialized", "call deepspeed.init_distributed() first"),
+    (
+        r"Default process group has not been initialized|DeepSpeed backend not set|'NoneType' object has no attribute '\w+'\ndeepspeed/comm/",
+        "call deepspeed.init_distributed() first",
+    ),
     (r"CUDA out of memory", "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO stage"),
     (r"name '\w+' is not defined", "a rank knows what its function uses when `launch` is called: run the cell that defines the name first"),
     (r"Timed out waiting \d+ms", "a rank never came to this collective, or its machine cannot be reached"),
@@ -197,6 +200,7 @@ def last_words(outcome):
 
 
 def hint(text):
+    """For the first line of a failure, the innermost place of what was raised, and what a rank that died had written."""
     return [f"  Hint: {said}" for pattern, said in HINTS if re.search(pattern, text)][:1]
 
 
@@ -215,9 +219,9 @@ def first_to_fail(failed):
 def failure(outcomes, out_of_memory=False, remarks=()):
     """The error of a job in which a rank failed; `remarks` are lines about where it ran."""
     guilty = first_to_fail([outcome for outcome in outcomes if outcome.failed])
-    told = ""
     if guilty.error:
         first, lines = error_lines(guilty)
+        told = "".join(map(place, guilty.error["frames"][-1:]))
         if guilty.notices == "collective" and LOST.search(first):
             first = first.replace("raised", "lost its connection to another rank:", 1)
     else:
