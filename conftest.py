@@ -1,6 +1,6 @@
 """Tiers of tests, by what they need: `-m unit`, `-m ranks`, `-m launcher`, `-m lessons`.
 
-unit      no ranks: formulas, figures, words.  A unit test that starts ranks fails.
+unit      no ranks: formulas, figures, words.  A unit test that starts ranks, or a notebook's kernel, fails.
 ranks     real ranks that are counted, not timed: several such tests may share the machine.
 launcher  real faults within bounds of time: beside nothing but each other.
 lessons   stored notebooks, each in one process.
@@ -19,6 +19,7 @@ from tests.after_run_all import with_exercises_again
 
 gc.disable()  # until everything is imported: nearly nothing of it is garbage
 TIERS = ("unit", "ranks", "launcher", "lessons")
+LONGEST = ("test_raises.py", "test_deepspeed_command.py", "test_slurm.py", "test_machines.py", "test_interrupt.py")  # launcher files, begun first
 REHEARSING = ("tests/rehearsal/", "tests/theory/test_planner.py", "notebooks/15_")
 
 
@@ -65,7 +66,8 @@ def too_old_for_rehearsals():
 
 
 def pytest_collection_modifyitems(items, config):
-    """Mark every test with its tier.  Files with ranks come first, since they take longest, and those with none fill what is left."""
+    """Mark every test with its tier.  Files with ranks come first, since they take longest, and those with none fill what is left; of the launcher's
+    those that take longest: one that began last would go on alone."""
     items[:] = with_exercises_again(items)
     reason = too_old_for_rehearsals()
     for item in items:
@@ -76,7 +78,8 @@ def pytest_collection_modifyitems(items, config):
     first = {}
     for item in items:
         first[item.path] = min(first.get(item.path, 3), min(order[mark.name] for mark in item.iter_markers() if mark.name in order))
-    items.sort(key=lambda item: first[item.path])
+    last = len(LONGEST)
+    items.sort(key=lambda item: (first[item.path], LONGEST.index(item.path.name) if item.path.name in LONGEST else last))
 
 
 def pytest_collection_finish():
@@ -90,11 +93,13 @@ def pytest_runtest_protocol(item):
     """Around fixtures too, whatever their scope."""
     if not item.get_closest_marker("unit"):
         return (yield)
-    from helpers.launcher import forked
+    from jupyter_client.provisioning import local_provisioner
+    from helpers.launcher import forked, jobs
 
-    def refuse(*arguments):
-        raise AssertionError("a unit test started ranks: mark it with pytest.mark.ranks")
+    def refuse(*arguments, **options):
+        raise AssertionError("a unit test started ranks, or a kernel, which may: mark it with pytest.mark.ranks")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forked, "warm_forkserver", refuse)
+        for place, name in ((forked, "warm_forkserver"), (jobs, "start"), (local_provisioner, "launch_kernel")):
+            patch.setattr(place, name, refuse)
         return (yield)

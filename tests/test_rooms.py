@@ -11,9 +11,11 @@ FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("._
 
 
 def imported(name):
-    """Modules of `helpers` that a module imports, wherever in its text."""
-    found = set()
-    for node in ast.walk(ast.parse(FILES[name].read_text())):
+    """Modules of `helpers` that a module imports, wherever in its text, but for those that only its annotations name."""
+    tree, found = ast.parse(FILES[name].read_text()), set()
+    for node in [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]:
+        node.body = []  # it is not run
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from helpers import corpus, models
+from helpers.measure.internals import is_partitioned
 from helpers.measure.ledger import Ledger
 from helpers.measure.traffic import Traffic
 
@@ -60,7 +61,7 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
     """All parameters in one fp32 tensor on the CPU, in the model's order.  Where ZeRO-3 or FSDP2 has sharded them this is a collective: it gathers
     them."""
     parameters, gathering = list(model.parameters()), nullcontext()
-    if any(hasattr(parameter, "ds_status") for parameter in parameters):
+    if any(is_partitioned(parameter) for parameter in parameters):
         import deepspeed
 
         gathering = deepspeed.zero.GatheredParameters(parameters)

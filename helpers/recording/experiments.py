@@ -11,11 +11,11 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from helpers.models import GPTSize
-    from helpers.recording.table import FineTuning
 
 MICRO_BATCHES = 2  # of a step, where an experiment has no number of its own
 PIPELINE_WARM_UPS, PIPELINE_STEPS = 2, 5  # by the clock
@@ -332,12 +332,35 @@ def construction(size: GPTSize, config: dict, how: str) -> dict[str, int | list[
     return {"held": held, "peak": peak, "seconds": seconds}
 
 
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """A way to fine-tune in little memory, a case of the experiment `finetune`.
+
+    Attributes:
+        stage: of ZeRO; 0 runs on one rank, others on two.
+        fits: whether it needs no more than the limit; another is run without a limit, too, so that its bytes are known.
+        checkpointing: of every block.
+        chunks: parts of the tokens whose logits exist at once.
+        offload: the optimizer's states, into the host's memory.
+        fp32_adapters: peft's own choice (below stage 3 DeepSpeed makes them bf16 all the same).
+        memory_efficient_linear: DeepSpeed's own choice, at stage 3.
+    """
+
+    stage: int
+    fits: bool
+    checkpointing: bool = False
+    chunks: int = 1
+    offload: bool = False
+    fp32_adapters: bool = True
+    memory_efficient_linear: bool = True
+
+
 def finetune(shape: tuple[dict, int], case: FineTuning, limit: int | None, config: dict) -> dict[str, dict | list[float]]:
     """Two steps of LoRA on one long sequence under the ledger, the second one noted; then three more by the clock where every rank has a GPU.
 
     Args:
         shape: (keys of transformers' GlmConfig, tokens of a sequence).
-        case: a `helpers.recording.table.FineTuning`.
+        case: a `FineTuning`.
         limit: bytes that torch's allocator may have on a GPU, or None for all.
 
     Returns:

@@ -5,16 +5,34 @@ from __future__ import annotations
 import math
 import time
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from helpers.recording.experiments import _device, _limit_memory, _wait
-
-if TYPE_CHECKING:
-    from helpers.recording.table import LongText
 
 CLOSER = 0.01  # of the length that the straight line gives: how much longer each try near it is
 SHORT_OF = 0.06  # so much below it the tries begin
 CAREFUL = 1.06  # how much longer the next try is where a longer sequence had the lower peak, as asynchronous gathers can have it
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongText:
+    """A way to train on long sequences, a case of the experiment `longest_sequence`.
+
+    Attributes:
+        ranks: how many.
+        stage: of ZeRO.
+        shared: all ranks share one sequence by Ulysses (DeepSpeed's `UlyssesSPAttentionHF`); else each has one of its own.
+        checkpointing: of every block.
+        tile: tokens whose logits exist at once; None for all.
+        host: what checkpoints keep lies in the host's memory.
+    """
+
+    ranks: int = 1
+    stage: int = 0
+    shared: bool = False
+    checkpointing: bool = False
+    tile: int | None = None
+    host: bool = False
 
 
 def longest_sequence(text: tuple[dict, int], way: LongText, limit: int, config: dict) -> dict[str, list[dict[str, float]] | int | str]:
@@ -22,7 +40,7 @@ def longest_sequence(text: tuple[dict, int], way: LongText, limit: int, config: 
 
     Args:
         text: (keys of transformers' GlmConfig, tokens of the first sequence).
-        way: a `helpers.recording.table.LongText`.
+        way: a `LongText`.
         limit: bytes: what torch's allocator may have of a GPU; on a CPU a ledger says afterwards whether a rank needed more, so that no rank stops
             in the middle of a step while another waits for it.
 

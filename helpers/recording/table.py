@@ -54,77 +54,33 @@ class Experiment:
     missing: Callable = lambda: ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTuning:
-    """A way to fine-tune in little memory, a case of the experiment `finetune`.
-
-    Attributes:
-        stage: of ZeRO; 0 runs on one rank, others on two.
-        fits: whether it needs no more than LIMIT; another is run without a limit too, so that its bytes are known.
-        checkpointing: of every block.
-        chunks: parts of the tokens whose logits exist at once.
-        offload: the optimizer's states, into the host's memory.
-        fp32_adapters: peft's own choice (below stage 3 DeepSpeed makes them bf16 all the same).
-        memory_efficient_linear: DeepSpeed's own choice, at stage 3.
-    """
-
-    stage: int
-    fits: bool
-    checkpointing: bool = False
-    chunks: int = 1
-    offload: bool = False
-    fp32_adapters: bool = True
-    memory_efficient_linear: bool = True
-
-
 FINE_TUNING = {
-    "no ZeRO": FineTuning(stage=0, fits=False),
-    "no ZeRO, checkpointing": FineTuning(stage=0, fits=True, checkpointing=True),
-    "no ZeRO, checkpointing, chunked loss": FineTuning(stage=0, fits=True, checkpointing=True, chunks=8),
-    "ZeRO-2": FineTuning(stage=2, fits=False),
-    "ZeRO-2, offload": FineTuning(stage=2, fits=False, offload=True),
-    "ZeRO-2, checkpointing": FineTuning(stage=2, fits=True, checkpointing=True),
-    "ZeRO-3": FineTuning(stage=3, fits=False),
-    "ZeRO-3, bf16 adapters": FineTuning(stage=3, fits=False, fp32_adapters=False),
-    "ZeRO-3, bf16 adapters, plain linear": FineTuning(stage=3, fits=False, fp32_adapters=False, memory_efficient_linear=False),
-    "ZeRO-3, checkpointing": FineTuning(stage=3, fits=True, checkpointing=True),
+    "no ZeRO": experiments.FineTuning(stage=0, fits=False),
+    "no ZeRO, checkpointing": experiments.FineTuning(stage=0, fits=True, checkpointing=True),
+    "no ZeRO, checkpointing, chunked loss": experiments.FineTuning(stage=0, fits=True, checkpointing=True, chunks=8),
+    "ZeRO-2": experiments.FineTuning(stage=2, fits=False),
+    "ZeRO-2, offload": experiments.FineTuning(stage=2, fits=False, offload=True),
+    "ZeRO-2, checkpointing": experiments.FineTuning(stage=2, fits=True, checkpointing=True),
+    "ZeRO-3": experiments.FineTuning(stage=3, fits=False),
+    "ZeRO-3, bf16 adapters": experiments.FineTuning(stage=3, fits=False, fp32_adapters=False),
+    "ZeRO-3, bf16 adapters, plain linear": experiments.FineTuning(stage=3, fits=False, fp32_adapters=False, memory_efficient_linear=False),
+    "ZeRO-3, checkpointing": experiments.FineTuning(stage=3, fits=True, checkpointing=True),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class LongText:
-    """A way to train on long sequences, a case of the experiment `longest_sequence`.
-
-    Attributes:
-        ranks: how many.
-        stage: of ZeRO.
-        shared: all ranks share one sequence by Ulysses (DeepSpeed's `UlyssesSPAttentionHF`); else each has one of its own.
-        checkpointing: of every block.
-        tile: tokens whose logits exist at once; None for all.
-        host: what checkpoints keep lies in the host's memory.
-    """
-
-    ranks: int = 1
-    stage: int = 0
-    shared: bool = False
-    checkpointing: bool = False
-    tile: int | None = None
-    host: bool = False
 
 
 TILED = {"checkpointing": True, "tile": 1024}
 LONG_TEXT = {
-    "plain": LongText(),
-    "checkpointing": LongText(checkpointing=True),
-    "checkpointing, tiles": LongText(**TILED),
-    "checkpointing, tiles, host": LongText(host=True, **TILED),
-    "ZeRO-3": LongText(ranks=2, stage=3),
-    "ZeRO-3, checkpointing, tiles": LongText(ranks=2, stage=3, **TILED),
-    "Ulysses": LongText(ranks=2, stage=1, shared=True),
-    "Ulysses, checkpointing": LongText(ranks=2, stage=1, shared=True, checkpointing=True),
-    "Ulysses, checkpointing, tiles": LongText(ranks=2, stage=1, shared=True, **TILED),
-    "Ulysses, ZeRO-3, checkpointing, tiles": LongText(ranks=2, stage=3, shared=True, **TILED),
-    "Ulysses, ZeRO-3, checkpointing, tiles, host": LongText(ranks=2, stage=3, shared=True, host=True, **TILED),
+    "plain": longest.LongText(),
+    "checkpointing": longest.LongText(checkpointing=True),
+    "checkpointing, tiles": longest.LongText(**TILED),
+    "checkpointing, tiles, host": longest.LongText(host=True, **TILED),
+    "ZeRO-3": longest.LongText(ranks=2, stage=3),
+    "ZeRO-3, checkpointing, tiles": longest.LongText(ranks=2, stage=3, **TILED),
+    "Ulysses": longest.LongText(ranks=2, stage=1, shared=True),
+    "Ulysses, checkpointing": longest.LongText(ranks=2, stage=1, shared=True, checkpointing=True),
+    "Ulysses, checkpointing, tiles": longest.LongText(ranks=2, stage=1, shared=True, **TILED),
+    "Ulysses, ZeRO-3, checkpointing, tiles": longest.LongText(ranks=2, stage=3, shared=True, **TILED),
+    "Ulysses, ZeRO-3, checkpointing, tiles, host": longest.LongText(ranks=2, stage=3, shared=True, host=True, **TILED),
 }
 SPEED_CHANGES = {  # what a case of the experiment `speed` changes in DeepSpeed's configuration; None takes a key away
     "": {},

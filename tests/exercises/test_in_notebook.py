@@ -9,6 +9,8 @@ from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from helpers.paths import ROOT
 
+pytestmark = pytest.mark.ranks
+
 SETUP = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})

@@ -74,7 +74,7 @@ def test_without_its_programs_one_line_says_what_to_install(monkeypatch):
 
 def test_a_slurm_that_does_not_come_up_shows_its_own_error_and_leaves_nothing(monkeypatch):
     monkeypatch.setattr(slurm, "CONFIGURATION", slurm.CONFIGURATION + "Nonsense=1\n")
-    monkeypatch.setattr(slurm, "PATIENCE", 0.5)
+    monkeypatch.setattr(slurm.Slurm, "patience", 0.5)
     with Machines(1) as single, pytest.raises(LaunchError, match="(?s)^Slurm did not come up:.*Nonsense"):
         Slurm(single).__enter__()
 
