@@ -3,6 +3,11 @@
 TINY_BUCKET = 20_000  # elements; small beside the models of the tests, so that they have several buckets
 
 
+def adamw(**params):
+    """DeepSpeed's key `optimizer` for torch's AdamW."""
+    return {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True} | params}
+
+
 def configuration(stage=0, *, bf16=True, micro_batch=1, accumulation=1, extra=None, **zero):
     """DeepSpeed's, with torch's AdamW and without clipping.
 
@@ -14,7 +19,7 @@ def configuration(stage=0, *, bf16=True, micro_batch=1, accumulation=1, extra=No
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "bf16": {"enabled": bf16},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "optimizer": adamw(),
         "zero_optimization": {"stage": stage, "reduce_bucket_size": TINY_BUCKET, "overlap_comm": False, **zero},
         **(extra or {}),
     }

@@ -3,6 +3,7 @@
 import pytest
 from helpers import launch, models, theory
 from helpers.measure.constructing import WAYS, construct, moved_by_initialize
+from tests.support import adamw
 
 pytestmark = pytest.mark.ranks
 
@@ -18,7 +19,7 @@ def test_what_is_held_when_a_model_is_built(arguments, ranks):
 
 
 def test_initialize_moves_a_model_in_full_that_was_built_in_full_unless_it_was_sharded_since():
-    config = STAGE_3 | {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
+    config = STAGE_3 | {"optimizer": adamw()}
     moved = {}
     for how in WAYS:
         arguments = {"config": config, "size": SIZE, "how": how}

@@ -5,7 +5,7 @@ import torch
 from helpers import launch, models
 from helpers.measure import training
 from helpers.measure.gathered import GatheredWeights
-from tests.support import configuration
+from tests.support import adamw, configuration
 
 RIGHT = {"losses": [2.0, 1.0], "weights": torch.tensor([1.0, 2.0])}
 
@@ -47,9 +47,9 @@ def test_what_zero_3_has_sharded_is_trained_as_in_one_process():
     config = {
         "train_micro_batch_size_per_gpu": 4,
         "gradient_clipping": 0.0,
+        "optimizer": adamw(),
         "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
     }
-    config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
     arguments = {"config": config, "size": small, "checkpointing": True, "after_forward": True}
     reports = launch(training.train, ranks=2, arguments=arguments, device="cpu")
     right = training.in_one_process(torch.optim.AdamW, models.GPT, small)

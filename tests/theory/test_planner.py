@@ -6,6 +6,7 @@ import pytest
 from helpers import models, recorded, rehearse, theory
 from helpers.plots.style import LOOK
 from helpers.theory import Cluster, Plan, schedules
+from tests.support import adamw
 
 SMALL = models.GPTSize(vocabulary=512, context=128, width=64, layers=4, heads=4)
 GPT3 = models.GPTSize(vocabulary=51200, context=2048, width=12288, layers=96, heads=96)
@@ -182,7 +183,7 @@ def configuration_of(plan):
         "train_micro_batch_size_per_gpu": plan.micro,
         "gradient_accumulation_steps": plan.micro_batches,
         "bf16": {"enabled": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True, "fused": plan.fused}},
+        "optimizer": adamw(lr=1e-4, fused=plan.fused),
         "zero_optimization": {"stage": plan.stage, "reduce_bucket_size": plan.bucket},
     }
 
