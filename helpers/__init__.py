@@ -9,8 +9,11 @@ experiments at real sizes, `rehearsal` runs one rank of any number without memor
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
 
+from __future__ import annotations
+
 import gc
 import importlib
+from types import ModuleType
 
 LAZY = {  # a name that is not a module of this package: the module that has it
     "Clock": "helpers.measure.clock",
@@ -48,7 +51,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name in LAZY:
         found = getattr(imported(LAZY[name]), name)
         if name == "launch":
@@ -59,7 +62,7 @@ def __getattr__(name):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__all__)}")
 
 
-def imported(module):
+def imported(module: str) -> ModuleType:
     """A module, and torch where it is the first that needs it: while so much is made that stays, to look for garbage takes a third of the time."""
     collects = gc.isenabled()
     gc.disable()

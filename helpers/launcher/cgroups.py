@@ -5,7 +5,7 @@ Files of version 2 (`memory.max`) and of version 1 (`memory.limit_in_bytes`) are
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 # Limit, use; in memory.stat page cache, what of it is yet to be written, and kernel objects that can be rebuilt.
 VERSIONS = (
@@ -15,7 +15,7 @@ VERSIONS = (
 EVENTS = ("memory.events", "memory.oom_control")  # where versions 2 and 1 count OOM kills
 
 
-def memory_groups(root):
+def memory_groups(root: Path) -> list[Path]:
     """Folders of the groups whose limits hold for this process: of each version its own first, then all above it."""
     groups = []
     for line in _lines(root / "proc/self/cgroup"):
@@ -28,7 +28,7 @@ def memory_groups(root):
     return groups
 
 
-def room(group):
+def room(group: Path) -> int | None:
     """Bytes that the processes of a group may still take; None where it sets no limit ("max").
 
     What the system gives back at once when memory is short counts as free: page cache, whether it was used lately or not, and kernel objects
@@ -46,12 +46,12 @@ def room(group):
     return None
 
 
-def kills(group):
+def kills(group: Path) -> int | None:
     """Processes of a group that the system killed for want of memory, the group's or the machine's; None where they are not counted."""
     return next((found["oom_kill"] for name in EVENTS if "oom_kill" in (found := numbers(group / name))), None)
 
 
-def numbers(file):
+def numbers(file: Path) -> dict[str, int]:
     """A file of lines `name number` as a dict."""
     pairs = (line.split() for line in _lines(file))
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

@@ -8,13 +8,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 from helpers.launcher.environment import environment
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.pipes import PIPES, Piped
 from helpers.launcher.ports import held_port
+
+if TYPE_CHECKING:
+    from helpers.launcher.failures import Outcome
+    from helpers.launcher.parcel import Parcel
+    from helpers.launcher.progress import Progress
 
 
 class CommandJob(Piped):
@@ -26,14 +33,14 @@ class CommandJob(Piped):
 
     source = process = command = folder = lock = log = file = port = None
 
-    def __init__(self, payload, ranks, device):
+    def __init__(self, payload: Parcel, ranks: int, device: str) -> None:
         self.payload, self.ranks, self.device = payload, ranks, device
         self.pipes, self.gone = [], []
 
-    def prepare(self, progress):
+    def prepare(self, progress: Progress) -> None:
         progress.say("the deepspeed command starts every rank as a new Python (10 to 30 s)")
 
-    def start(self):
+    def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)  # mode 0700
         path = Path(self.folder.name)
         self.lock = open(os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600))
@@ -67,16 +74,16 @@ class CommandJob(Piped):
             env=variables, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True,
         )  # fmt: skip
 
-    def log_text(self):
+    def log_text(self) -> str:
         self.log.seek(0)
         return self.log.read().decode(errors="replace")
 
-    def pipe_closed(self, outcome):
+    def pipe_closed(self, outcome: Outcome) -> None:
         """A rank that closed its report pipe without a report has gone; its keeper notes how."""
         if outcome.report is None:
             self.gone.append(outcome)
 
-    def check(self, outcomes):
+    def check(self, outcomes: Sequence[Outcome]) -> None:
         """How ranks have ended; and the command itself, which may end before a rank has opened its pipes."""
         for outcome in self.gone:
             note = Path(self.folder.name) / f"status-{outcome.rank}"
@@ -86,14 +93,14 @@ class CommandJob(Piped):
         if self.process.poll() is not None and not any(outcome.failed for outcome in outcomes):
             raise LaunchError(f"the deepspeed command ended with status {self.process.returncode}:\n{self.log_text()[-2000:]}")
 
-    def descendants(self):
+    def descendants(self) -> list[psutil.Process]:
         """Every process that the command has started, oldest first."""
         try:
             return psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
 
-    def ask_stacks(self):
+    def ask_stacks(self) -> None:
         """Ask every rank, and its keeper, which does not listen."""
         for process in self.descendants():
             try:
@@ -103,13 +110,13 @@ class CommandJob(Piped):
             except psutil.Error:  # it has just ended
                 pass
 
-    def close_pipes(self):
+    def close_pipes(self) -> None:
         """Of a job that was not started, so that there is nothing to drain, and perhaps no descriptor left to empty the folder with."""
         for pipe in (pipe for readers in self.pipes for pipe in readers):
             os.close(pipe)
         self.pipes = []
 
-    def stop(self):
+    def stop(self) -> None:
         """End the ranks, the command, and all that either has started."""
         if not self.folder:
             return

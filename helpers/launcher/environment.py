@@ -6,7 +6,7 @@ import os
 import sys
 
 
-def environment(device, ranks, port):
+def environment(device: str, ranks: int, port: int) -> dict[str, str]:
     """The variables that `deepspeed` and `torchrun` set for a script, and those that keep a job on this machine and quiet."""
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
     return {
@@ -22,7 +22,7 @@ def environment(device, ranks, port):
     }
 
 
-def server_environment(device):
+def server_environment(device: str) -> dict[str, str]:
     """What must be set before a process imports DeepSpeed, or before it starts at all."""
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"} if device == "cuda" else {}  # NCCL warns about unbatched sends, which DeepSpeed's pipelines use
     return {"DS_ACCELERATOR": device, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MALLOC_MMAP_THRESHOLD_": "65536", **quiet}

@@ -9,9 +9,11 @@ import linecache
 import re
 import signal
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+Frame = tuple[str, int, str]  # file, line and function of a place in a stack
 COLLECTIVES = ("torch/distributed/", "deepspeed/comm/")  # in the path of a file in which a rank waits for others
 # What a collective says when another rank has gone; only the words of a message depend on it, never who is named.
 LOST = re.compile(
@@ -52,7 +54,7 @@ class LaunchError(RuntimeError):
 class RankError(LaunchError):
     """A rank failed.  `rank` is the guilty one, `outputs` what every rank had written, in rank order."""
 
-    def __init__(self, message, rank, outputs):
+    def __init__(self, message: str, rank: int, outputs: list[str]) -> None:
         super().__init__(message)
         self.rank, self.outputs = rank, outputs
 
@@ -71,54 +73,54 @@ class Outcome:
     stacks: bytearray = field(default_factory=bytearray)
 
     @property
-    def error(self):
+    def error(self) -> dict | None:
         return (self.report or {}).get("error")
 
     @property
-    def returned(self):
+    def returned(self) -> bool:
         return self.report is not None and "value" in self.report
 
     @property
-    def failed(self):
+    def failed(self) -> bool:
         return self.error is not None or (self.report is None and self.status is not None)
 
     @property
-    def failed_at(self):
+    def failed_at(self) -> float | None:
         """Seconds, by the clock that all ranks share."""
         return self.error["at"] if self.error else self.ended_at
 
     @property
-    def notices(self):
+    def notices(self) -> str | None:
         """What its error may be a notice of (`helpers.launcher.rank.notices`); None for an end without a report."""
         return self.error["notices"] if self.error else None
 
     @property
-    def fault(self):
+    def fault(self) -> tuple:
         """What is equal for ranks that failed alike, whatever their messages say."""
         return (self.error["type"], tuple(self.error["frames"])) if self.error else (self.status, self.rank)
 
     @property
-    def text(self):
+    def text(self) -> str:
         return self.output.decode("utf-8", "replace")
 
-    def where(self):
+    def where(self) -> list[Frame]:
         """Its Python stack when it was asked, outermost first, as (file, line, function)."""
         found = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', self.stacks.decode("utf-8", "replace"), flags=re.M)
         return trim([(file, int(line), name) for file, line, name in reversed(found)])
 
 
-def trim(frames):
+def trim(frames: Sequence[Frame]) -> list[Frame]:
     """The frames below the launcher's own, without those of a ledger, which only passes torch's calls on, and of who waits for a cable's silence."""
     own = max((index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launcher", "rank.py")), default=-1)
     inner = next((place for place, frame in enumerate(frames) if place > own and Path(frame[0]).parts[-3:-1] == ("helpers", "machines")), len(frames))
     return [frame for frame in frames[own + 1 : inner] if frame[2] != "__torch_dispatch__"]
 
 
-def is_learners(frame):
+def is_learners(frame: Frame) -> bool:
     return not frame[0].startswith(LIBRARIES)
 
 
-def place(frame):
+def place(frame: Frame) -> str:
     """File, line and function as a learner knows them: a cell has no file name."""
     file, line, name = frame
     if "ipykernel_" in file or file.startswith("<ipython-input"):
@@ -131,7 +133,7 @@ def place(frame):
     return f"{file}, line {line}, in {name}"
 
 
-def short_traceback(frames):
+def short_traceback(frames: Sequence[Frame]) -> list[str]:
     """The learner's own lines with their source, and the innermost library frame they led to."""
     shown = [frame for frame in frames if is_learners(frame)][-4:]
     if frames and not is_learners(frames[-1]):
@@ -145,7 +147,7 @@ def short_traceback(frames):
     return lines
 
 
-def waiting_in(frames):
+def waiting_in(frames: Sequence[Frame]) -> str | None:
     """The collective that a stack stands in, or None."""
     for file, _, name in frames:
         if any(part in file for part in COLLECTIVES) and not name.startswith(("wrapper", "_wrapper", "log_wrapper")):
@@ -153,12 +155,12 @@ def waiting_in(frames):
     return None
 
 
-def numbered(word, numbers):
+def numbered(word: str, numbers: Sequence[int | str]) -> str:
     """'rank 1' or 'ranks 0, 2, 3'."""
     return f"{word}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def names(outcomes, of=None):
+def names(outcomes: Sequence[Outcome], of: int | None = None) -> str:
     """'rank 1', 'ranks 0, 2, 3' or, where there are machines, 'rank 3 of 4 on machine 1' ('on node n17'), of so many ranks."""
     machines = sorted({outcome.machine for outcome in outcomes} - {None})
     said = numbered("rank", [outcome.rank for outcome in outcomes]) + (f" of {of}" if of else "")
@@ -166,7 +168,7 @@ def names(outcomes, of=None):
     return f"{said} on {numbered(kind, machines)}" if machines else said
 
 
-def exit_words(status, out_of_memory):
+def exit_words(status: int | None, out_of_memory: bool) -> str:
     if status is None:
         return "ended without a report"
     if status >= 0:
@@ -175,7 +177,7 @@ def exit_words(status, out_of_memory):
     return f"was killed by {word}" + (" (the system ran out of memory and killed it)" if out_of_memory and status == -signal.SIGKILL else "")
 
 
-def error_lines(outcome):
+def error_lines(outcome: Outcome) -> tuple[str, list[str]]:
     error = outcome.error
     if "returned" in error:
         return f"returned a {error['returned']}, which cannot be sent back: {error['type']}: {error['message']}", [
@@ -187,24 +189,24 @@ def error_lines(outcome):
     return f"raised {error['type']}" + (f": {error['message']}" if error["message"] else ""), lines
 
 
-def steady(text):
+def steady(text: str) -> str:
     """A text without the addresses and ports that differ from run to run."""
     for pattern, instead in VARIES:
         text = pattern.sub(instead, text)
     return text
 
 
-def last_words(outcome):
+def last_words(outcome: Outcome) -> list[str]:
     lines = outcome.text.strip().splitlines()[-6:]
     return ["  Its last output:", *(f"    {line}" for line in lines)] if lines else []
 
 
-def hint(text):
+def hint(text: str) -> list[str]:
     """For the first line of a failure, the innermost place of what was raised, and what a rank that died had written."""
     return [f"  Hint: {said}" for pattern, said in HINTS if re.search(pattern, text)][:1]
 
 
-def first_to_fail(failed):
+def first_to_fail(failed: Sequence[Outcome]) -> Outcome:
     """The first by the clock, but an error in a collective comes after every other, and one that perhaps is a notice after every rank's end.
 
     An end is noted a little later than the others notice it.  Of ranks that failed alike the lowest is taken, in every run the same, but of those
@@ -216,7 +218,7 @@ def first_to_fail(failed):
     return next((outcome for outcome in alike if not (outcome.notices and CLOSED.search(outcome.error["message"]))), alike[0])
 
 
-def failure(outcomes, out_of_memory=False, remarks=()):
+def failure(outcomes: Sequence[Outcome], out_of_memory: bool = False, remarks: Sequence[str] = ()) -> RankError:
     """The error of a job in which a rank failed; `remarks` are lines about where it ran."""
     guilty = first_to_fail([outcome for outcome in outcomes if outcome.failed])
     if guilty.error:
@@ -232,7 +234,7 @@ def failure(outcomes, out_of_memory=False, remarks=()):
     return RankError(steady(message), guilty.rank, [outcome.text for outcome in outcomes])
 
 
-def hang(outcomes, timeout, remarks=()):
+def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = ()) -> RankError:
     """The error of a job that was still running at its deadline, from the stacks that its ranks gave; `remarks` are lines about where it ran."""
     running = [outcome for outcome in outcomes if outcome.report is None]
     finished = [outcome for outcome in outcomes if outcome.report is not None]

@@ -15,14 +15,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from helpers.launcher.environment import environment, server_environment
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.parcel import memory_file
 from helpers.launcher.pipes import PIPES, Piped
+
+if TYPE_CHECKING:
+    from helpers.launcher.failures import Outcome
+    from helpers.launcher.parcel import Parcel
+    from helpers.launcher.progress import Progress
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of the forkserver only: importing must start none
 IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, ends by itself; the next launch starts another
@@ -31,7 +38,7 @@ IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, 
 class Forkserver:
     """The kernel's end of `helpers/launcher/forkserver.py`."""
 
-    def __init__(self, device):
+    def __init__(self, device: str) -> None:
         self.device, self.ready, self.preloaded = device, False, set()
         main_thread = threading.current_thread() is threading.main_thread()
         script = str(Path(__file__).with_name("forkserver.py"))
@@ -51,12 +58,12 @@ class Forkserver:
             )  # fmt: skip
             kept.pop_all()
 
-    def send(self, descriptors=(), **message):
+    def send(self, descriptors: Iterable[int] = (), **message: object) -> None:
         body = json.dumps(message).encode()
         socket.send_fds(self.socket, [struct.pack("!Q", len(body))], list(descriptors))
         self.socket.sendall(body)
 
-    def receive(self):
+    def receive(self) -> dict:
         header = self._read(8)
         return json.loads(self._read(struct.unpack("!Q", header)[0]))
 
@@ -73,7 +80,7 @@ class Forkserver:
             body += part
         return bytes(body)
 
-    def warm_up(self, progress):
+    def warm_up(self, progress: Progress) -> None:
         """Wait until torch and DeepSpeed are imported.  An interrupt leaves the import going on for the next launch."""
         if self.ready:
             return
@@ -82,13 +89,13 @@ class Forkserver:
             progress.tick()
         self.become_ready()
 
-    def has_written(self, seconds):
+    def has_written(self, seconds: float) -> bool:
         """Whether a message waits, or comes within so many seconds."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
             return bool(selector.select(seconds))
 
-    def become_ready(self):
+    def become_ready(self) -> None:
         """Read its word that torch and DeepSpeed are imported, or why they are not."""
         message = self.receive()
         if message["kind"] == "failed":
@@ -96,7 +103,7 @@ class Forkserver:
         self.ready = True
         tell_of_threads(message["threads"], "torch and DeepSpeed")
 
-    def preload(self, names, progress):
+    def preload(self, names: Iterable[str], progress: Progress) -> None:
         """Import what a notebook asked for and this server has not tried yet."""
         if not (new := [name for name in names if name not in self.preloaded]):
             return
@@ -110,7 +117,7 @@ class Forkserver:
             print(f"note: {name} could not be imported before the ranks start: {reason.strip().splitlines()[-1]}")
         tell_of_threads(message["threads"], ", ".join(new))
 
-    def stop_ranks(self):
+    def stop_ranks(self) -> bool:
         """Kill what is left of a job and wait until it is gone.  Returns whether the forkserver has answered, and so is well."""
         try:
             self.socket.settimeout(5)
@@ -122,7 +129,7 @@ class Forkserver:
             return False
         return True
 
-    def close(self):
+    def close(self) -> None:
         """End the forkserver and, with it, every rank."""
         os.close(self.life)
         self.socket.close()
@@ -138,7 +145,7 @@ _forkservers: dict[str, Forkserver] = {}  # by device; beside the names below th
 _preloaded: list[str] = []  # what this kernel asked for, in order
 
 
-def preload(*names):
+def preload(*names: str) -> None:
     """Import libraries once for all ranks of the launches to come, where each rank would import them again in each launch.
 
     Args:
@@ -153,20 +160,20 @@ def preload(*names):
     _preloaded.extend(name for name in names if name not in _preloaded)
 
 
-def tell_of_threads(threads, libraries):
+def tell_of_threads(threads: int, libraries: str) -> None:
     """A note where a fork would lose some."""
     if threads > 1:
         print(f"note: {threads} threads run where {libraries} were imported, and a fork copies one: a rank that needs another may hang")
 
 
-def begin_warming(device):
+def begin_warming(device: str) -> Forkserver:
     """The forkserver of a device, started if there is none; its imports go on by themselves."""
     if device not in _forkservers:
         _forkservers[device] = Forkserver(device)
     return _forkservers[device]
 
 
-def warm_forkserver(device, progress):
+def warm_forkserver(device: str, progress: Progress) -> Forkserver:
     """The forkserver of a device, its imports done.  One that was started before and has died, or dies while it is waited for, is replaced."""
     if earlier := _forkservers.get(device):
         with suppress(LaunchError):
@@ -183,7 +190,7 @@ def warm_forkserver(device, progress):
     return server
 
 
-def forget_forkserver(device):
+def forget_forkserver(device: str) -> None:
     _forkservers.pop(device).close()
 
 
@@ -204,19 +211,32 @@ class Doors:
     kept: dict[str, int] = field(default_factory=dict)
 
 
+class Place(Protocol):
+    """Where the ranks of a job run: `Here`, or a `Placement` on machines (`helpers.machines.machines`)."""
+
+    def doors(self, opened: ExitStack) -> Doors:
+        """For a new job; everything closes with `opened`."""
+
+    def variables(self) -> dict[str, str]:
+        """Of all ranks."""
+
+    def variables_of(self, rank: int) -> dict[str, str]:
+        """Of one rank."""
+
+
 class Here:
     """All ranks on this machine, talking on loopback."""
 
-    def __init__(self, ranks):
+    def __init__(self, ranks: int) -> None:
         self.ranks = ranks
 
-    def doors(self, opened):
+    def doors(self, opened: ExitStack) -> Doors:
         return Doors(opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)), [[]] * self.ranks)
 
-    def variables(self):
+    def variables(self) -> dict[str, str]:
         return {}
 
-    def variables_of(self, rank):
+    def variables_of(self, rank: int) -> dict[str, str]:
         return {"LOCAL_RANK": str(rank)}
 
 
@@ -228,11 +248,11 @@ class ForkedJob(Piped):
 
     source = command = file = None
 
-    def __init__(self, payload, ranks, device, place=None):
+    def __init__(self, payload: Parcel, ranks: int, device: str, place: Place | None = None) -> None:
         self.payload, self.ranks, self.device, self.place = payload, ranks, device, place or Here(ranks)
         self.pipes = []
 
-    def prepare(self, progress):
+    def prepare(self, progress: Progress) -> None:
         """What may take long and may be interrupted."""
         self.server = warm_forkserver(self.device, progress)
         try:
@@ -242,14 +262,14 @@ class ForkedJob(Piped):
             raise
         progress.say("the ranks are being started")
 
-    def start(self):
+    def start(self) -> None:
         self.source = self.server.socket  # from here on there may be ranks
         with ExitStack() as opened:
             doors = self.place.doors(opened)
             writers = self.open_pipes(opened)
             self.send_work(doors, writers)
 
-    def open_pipes(self, opened):
+    def open_pipes(self, opened: ExitStack) -> list[int]:
         """Pipes for every rank: their write ends, which close with `opened`.  The read ends are closed when they are drained."""
         writers = []
         for _ in range(self.ranks):
@@ -262,7 +282,7 @@ class ForkedJob(Piped):
                 writers.append(writer)
         return writers
 
-    def send_work(self, doors, writers):
+    def send_work(self, doors: Doors, writers: Sequence[int]) -> None:
         """Ask the forkserver for the ranks."""
         variables = environment(self.device, self.ranks, doors.listener.getsockname()[1]) | self.place.variables()
         variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 serves the store itself
@@ -280,23 +300,23 @@ class ForkedJob(Piped):
         self.payload.write(self.file.fileno())
         self.server.send([self.file.fileno(), doors.listener.fileno(), *writers, *doors.descriptors], kind="fork", **message)
 
-    def read_source(self, outcomes):
+    def read_source(self, outcomes: Sequence[Outcome]) -> None:
         """A message of the forkserver: the ranks were started, or one has ended."""
         message = self.server.receive()
         if message["kind"] == "ended":
             outcome = outcomes[message["rank"]]
             outcome.status, outcome.ended_at = message["status"], message["at"]
 
-    def pipe_closed(self, outcome):
+    def pipe_closed(self, outcome: Outcome) -> None:
         """The forkserver tells how a rank ended."""
 
-    def check(self, outcomes):
+    def check(self, outcomes: Sequence[Outcome]) -> None:
         """Its end too is told by the forkserver's socket."""
 
-    def ask_stacks(self):
+    def ask_stacks(self) -> None:
         self.server.send(kind="stacks")
 
-    def stop(self):
+    def stop(self) -> None:
         """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
         if self.source and not self.server.stop_ranks():
             forget_forkserver(self.device)

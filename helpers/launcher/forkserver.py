@@ -8,6 +8,8 @@ ranks are killed by this process, or by Linux (PR_SET_PDEATHSIG) should this pro
 process group; and what has left that group becomes, on Linux, a child of this process when its own parent ends (PR_SET_CHILD_SUBREAPER).
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import gc
@@ -24,8 +26,13 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
+
+TYPE_CHECKING = False  # as who checks types reads it; `typing` itself would be one import more
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 # What a DeepSpeed job imports between launch and its first step; found with `python -X importtime`.
 REQUIRED = ("torch", "deepspeed", "cloudpickle")
@@ -40,13 +47,13 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINUX = sys.platform.startswith("linux")
 
 
-def die_with_parent(number=signal.SIGKILL):
+def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Ask Linux to send this process a signal when the thread that started it ends."""
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
-def kill_group(rank):
+def kill_group(rank: int) -> None:
     """End a rank and what it has started."""
     try:
         os.killpg(rank, signal.SIGKILL)
@@ -54,13 +61,13 @@ def kill_group(rank):
         pass
 
 
-def adopt_orphans():
+def adopt_orphans() -> None:
     """Ask Linux to make this process the parent of every descendant whose own parent ends."""
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def children():
+def children() -> set[int]:
     """Process ids of this process' children, zombies among them; none where the system does not tell (macOS)."""
     found = set()
     for file in glob.glob(f"/proc/{os.getpid()}/task/*/children"):
@@ -69,7 +76,7 @@ def children():
     return found
 
 
-def end_orphans(ranks=()):
+def end_orphans(ranks: Collection[int] = ()) -> None:
     """Kill every child that is no rank nor in the process group of one, then the children it leaves behind, until there are none."""
     refused = set()  # another user's, by setuid
     while orphans := {child for child in children() - set(ranks) - refused if os.getpgid(child) not in ranks}:
@@ -81,7 +88,7 @@ def end_orphans(ranks=()):
                 refused.add(orphan)
 
 
-def compiled_when_called(compiler):
+def compiled_when_called(compiler: Callable) -> Callable:
     """`torch.compile` that leaves a function alone until it is called first, which is when the function would be compiled anyway.
 
     DeepSpeed decorates functions of its Muon optimizer, which it imports for every optimizer, and torch then imports all of its compiler: that
@@ -107,7 +114,7 @@ def compiled_when_called(compiler):
 
 
 @contextmanager
-def importing():
+def importing() -> Iterator[None]:
     """Around imports whose modules the ranks are to share.
 
     No garbage is looked for meanwhile: nearly nothing is garbage, and to look takes a third of the time.  What was imported is then frozen,
@@ -126,7 +133,7 @@ def importing():
         sys.stderr.flush()
 
 
-def preload():
+def preload() -> None:
     """Import everything a job needs."""
     with importing():
         for name in REQUIRED:
@@ -138,7 +145,7 @@ def preload():
                 pass
 
 
-def preload_more(names):
+def preload_more(names: Iterable[str]) -> dict[str, str]:
     """Import what a notebook asked for, like `transformers.Trainer`: modules, and what needs others to be looked up in them.
 
     Returns:
@@ -154,7 +161,7 @@ def preload_more(names):
     return failed
 
 
-def threads(seconds=1.0):
+def threads(seconds: float = 1.0) -> int:
     """Threads of this process, whoever started them; a fork copies only one.  One that was joined may need a moment to be gone."""
     until = time.monotonic() + seconds
     while (number := len(os.listdir("/proc/self/task")) if LINUX else threading.active_count()) > 1 and time.monotonic() < until:
@@ -162,7 +169,7 @@ def threads(seconds=1.0):
     return number
 
 
-def receive(control):
+def receive(control: socket.socket) -> tuple[dict | None, list[int]]:
     """One message of the kernel: a JSON object and the file descriptors sent along.  None at end of file."""
     header, descriptors, _, _ = socket.recv_fds(control, 8, 253, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
     if not header:
@@ -179,7 +186,7 @@ def receive(control):
     return json.loads(body), descriptors
 
 
-def send(control, **message):
+def send(control: socket.socket, **message: object) -> None:
     """One message to the kernel.  A kernel that has gone is no error here: the life pipe says so."""
     body = json.dumps(message).encode()
     try:
@@ -188,7 +195,7 @@ def send(control, **message):
         pass
 
 
-def enter(namespaces):
+def enter(namespaces: Iterable[int]) -> None:
     """Move this process, which must have one thread, into Linux's namespaces, given as descriptors: the user's first, which rules the others."""
     libc = ctypes.CDLL(None, use_errno=True)
     for namespace in namespaces:
@@ -196,7 +203,7 @@ def enter(namespaces):
             raise OSError(ctypes.get_errno(), f"a machine cannot be entered: {os.strerror(ctypes.get_errno())}")
 
 
-def become_rank(rank, message, pipes, parent, unwanted, doors):
+def become_rank(rank: int, message: dict, pipes: Sequence[int], parent: int, unwanted: Iterable[int], doors: Iterable[int]) -> NoReturn:
     """In the forked child: leave the server behind, enter a machine where there is one, take over this rank's pipes, and run
     `helpers.launcher.rank`.  Never returns."""
     status = 1
@@ -236,7 +243,7 @@ def become_rank(rank, message, pipes, parent, unwanted, doors):
             os._exit(status)
 
 
-def ended_children():
+def ended_children() -> Iterator[tuple[int, int]]:
     """Every child that has ended and was not waited for, a rank or an orphan, with its status."""
     while True:
         try:
@@ -251,7 +258,7 @@ def ended_children():
 class Server:
     """Forks ranks on request, reports how each ended, and kills what is left."""
 
-    def __init__(self, control, life):
+    def __init__(self, control: socket.socket, life: int) -> None:
         self.control, self.life = control, life
         self.children = {}  # process id -> rank
         self.wake_read, self.wake_write = os.pipe()  # a signal writes its number: a child has ended, or this process is to end
@@ -261,7 +268,7 @@ class Server:
             signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
 
-    def fork(self, message, descriptors):
+    def fork(self, message: dict, descriptors: list[int]) -> None:
         """Fork one child per rank; every child keeps its own four descriptors, those it is told to use, and (rank 0) the listening socket."""
         ranks, parent = message["ranks"], os.getpid()
         payload = descriptors[0]
@@ -282,7 +289,7 @@ class Server:
             os.close(descriptor)
         send(self.control, kind="started", processes={rank: child for child, rank in self.children.items()})
 
-    def reap(self):
+    def reap(self) -> None:
         """Tell the kernel of every rank that has ended since the last look, and end what it has started."""
         for child, status in ended_children():
             if child in self.children:
@@ -291,7 +298,7 @@ class Server:
                 end_orphans(self.children)
                 send(self.control, kind="ended", rank=rank, status=os.waitstatus_to_exitcode(status), at=at)
 
-    def stop(self):
+    def stop(self) -> None:
         """Kill every rank and what it started, and wait until they are gone."""
         for child in self.children:
             kill_group(child)
@@ -301,7 +308,7 @@ class Server:
             del self.children[child]
         end_orphans()
 
-    def serve(self, idle):
+    def serve(self, idle: float) -> None:
         """Until the kernel goes, or has asked for nothing and no rank has run for `idle` seconds."""
         poll = select.poll()
         for descriptor in (self.control.fileno(), self.life, self.wake_read):
@@ -331,7 +338,7 @@ class Server:
                     send(self.control, kind="stopped")
 
 
-def leave_when_closed(life, finished):
+def leave_when_closed(life: int, finished: int) -> None:
     """Thread of the warm-up: leave at once when the kernel does, though an import is under way."""
     while True:
         ready, _, _ = select.select([life, finished], [], [])
@@ -341,7 +348,7 @@ def leave_when_closed(life, finished):
             return
 
 
-def main():
+def main() -> None:
     adopt_orphans()
     control = socket.socket(fileno=int(sys.argv[1]))
     life, with_parent, idle = int(sys.argv[2]), sys.argv[3] == "1", float(sys.argv[4])

@@ -3,6 +3,8 @@
 To kill the command would not do it: Slurm goes on with a job whose `srun` has gone, and ssh with what it has started.  It runs without torch.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import select
@@ -11,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,21 +23,21 @@ STOPPED, FINISHED = b"s", b"f"  # what the kernel says: end the job; or, all ran
 PATIENCE = 10.0  # seconds for a command that is to end
 
 
-def ended(process, seconds):
+def ended(process: subprocess.Popen, seconds: float) -> bool:
     """Whether a process ends in time."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     return process.returncode is not None
 
 
-def call(command):
+def call(command: Sequence[str]) -> bytes:
     """What a short command prints."""
     with suppress(subprocess.TimeoutExpired, OSError):
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=PATIENCE).stdout
     return b""
 
 
-def stop(process, task):
+def stop(process: subprocess.Popen, task: dict) -> None:
     """End a job: its ranks by the order that their keepers read, by the command `cancel`, and at last by signals to its own command."""
     order(task)
     until = time.monotonic() + task["grace"]
@@ -53,13 +56,13 @@ def stop(process, task):
         time.sleep(0.2)
 
 
-def order(task):
+def order(task: dict) -> None:
     """Tell the keepers to end their ranks."""
     with suppress(OSError):
         give(Path(task["folder"]) / ORDERS, STOP)
 
 
-def main():
+def main() -> None:
     """Argument, as JSON: the job's `folder`; its `command`, empty where others start the ranks; and how it is ended.
 
     `grace` seconds after it was told to end, the command gets `signals`.  `cancel` is a command that cancels it, `remaining` one that prints

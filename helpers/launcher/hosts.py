@@ -9,7 +9,9 @@ import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.launcher.environment import server_environment
 from helpers.launcher.failures import LaunchError
@@ -17,6 +19,10 @@ from helpers.launcher.orders import HOSTFILE
 from helpers.launcher.ports import port_for
 from helpers.launcher.rank import ACROSS
 from helpers.launcher.shared import SharedJob
+
+if TYPE_CHECKING:
+    from helpers.launcher.failures import Outcome
+    from helpers.launcher.parcel import Parcel
 
 ENVIRONMENT = ".deepspeed_env"  # variables that DeepSpeed gives to the ranks on every machine, beside those that begin with PYTHON
 FAILED = re.compile(r"^pdsh@\S+: (\S+): (ssh exited .*|.*timed out.*|mcmd: .*)$", re.M)
@@ -26,7 +32,7 @@ MISSING = (
 )
 
 
-def read(hostfile):
+def read(hostfile: str | Path) -> dict[str, int]:
     """{machine: slots}, in the file's order.
 
     Raises:
@@ -43,7 +49,7 @@ def read(hostfile):
     return found
 
 
-def dealt(slots, ranks):
+def dealt(slots: Mapping[str, int], ranks: int) -> dict[str, int]:
     """The machines that so many ranks take, the first ones filled first."""
     if sum(slots.values()) < ranks:
         raise ValueError(f"the hostfile has {sum(slots.values())} slots, and there are {ranks} ranks")
@@ -54,7 +60,7 @@ def dealt(slots, ranks):
     return taken
 
 
-def check(hostfile, ranks, ssh):
+def check(hostfile: str | Path, ranks: int, ssh: bool) -> dict[str, int]:
     """The machines for the ranks: {name: how many}; or an error that says what is missing."""
     try:
         found = dealt(read(hostfile), ranks)
@@ -74,11 +80,13 @@ class HostsJob(SharedJob):
     name = "deepspeed command"
     grace, signals = 30.0, (signal.SIGKILL,)
 
-    def __init__(self, payload, ranks, device, hosts, ssh=True, folder=None):
+    def __init__(
+        self, payload: Parcel, ranks: int, device: str, hosts: Mapping[str, int], ssh: bool = True, folder: str | Path | None = None
+    ) -> None:
         super().__init__(payload, ranks, device, folder)
         self.hosts, self.ssh = hosts, ssh
 
-    def words(self):
+    def words(self) -> list[str]:
         (self.path / HOSTFILE).write_text("".join(f"{host} slots={slots}\n" for host, slots in self.hosts.items()))
         (self.path / ENVIRONMENT).write_text("".join(f"{name}={value}\n" for name, value in self.passed_on().items()))
         ways = ["--force_multi"] if len(self.hosts) == 1 else []  # one machine too may be another than this
@@ -86,7 +94,7 @@ class HostsJob(SharedJob):
         module = ["--module", "helpers.launcher.remote", str(self.path)]
         return ["deepspeed", "--hostfile", str(self.path / HOSTFILE), *ways, *address, *module]
 
-    def launched(self):
+    def launched(self) -> list[str]:
         if self.ssh:
             return [sys.executable, "-P", "-m", "deepspeed.launcher.runner", *self.command[1:]]
         own = {name: value for name, value in self.variables().items() if name == "PYTHONPATH"} | self.passed_on()
@@ -98,7 +106,7 @@ class HostsJob(SharedJob):
             print(f"{host}$ cd {shlex.quote(os.getcwd())} && env {variables} {shlex.join([*command, str(number), *words])}")
         return []
 
-    def passed_on(self):
+    def passed_on(self) -> dict[str, str]:
         """Variables of the ranks: those of the learner's own .deepspeed_env files, and what `launch` sets."""
         variables = {"OMP_NUM_THREADS": "1", **server_environment(self.device), ACROSS: "1"}
         for file in (Path.home() / ENVIRONMENT, Path(ENVIRONMENT)):
@@ -106,10 +114,10 @@ class HostsJob(SharedJob):
                 variables |= dict(line.strip().split("=", 1) for line in file.read_text().splitlines() if "=" in line)
         return variables
 
-    def variables(self):
+    def variables(self) -> dict[str, str]:
         return {**super().variables(), "DS_ENV_FILE": str(self.path / ENVIRONMENT)}
 
-    def check(self, outcomes):
+    def check(self, outcomes: Sequence[Outcome]) -> None:
         """A machine that cannot be reached ends neither the command nor the ranks on the others."""
         super().check(outcomes)
         text = self.log_text()

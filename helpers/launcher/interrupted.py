@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from helpers.launcher.failures import is_learners, names, place, waiting_in
+from collections.abc import Sequence
+
+from helpers.launcher.failures import Outcome, is_learners, names, place, waiting_in
 
 
-def explain(interrupt, outcomes, seconds):
+def explain(interrupt: KeyboardInterrupt, outcomes: Sequence[Outcome], seconds: float) -> None:
     """Let a KeyboardInterrupt say where the ranks stood, in a notebook instead of its traceback, elsewhere below it.
 
     `outcomes` hold the stacks that the ranks gave, and are none where no rank had been started; `seconds` is the time since the launch began.
@@ -19,7 +21,7 @@ def explain(interrupt, outcomes, seconds):
     interrupt._render_traceback_ = lambda: lines
 
 
-def standing(outcome):
+def standing(outcome: Outcome) -> str:
     """Where a rank stood: 'in barrier, cell line 10'."""
     if outcome.report is not None:
         return "had returned"

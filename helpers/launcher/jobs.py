@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from time import time as now
+from typing import TYPE_CHECKING
 
 from helpers.launcher import hosts, slurm
 from helpers.launcher.command import CommandJob
@@ -23,6 +25,11 @@ from helpers.launcher.machine import choose_device, finish_import, free_memory, 
 from helpers.launcher.payload import pack, weight
 from helpers.launcher.progress import Progress
 from helpers.launcher.watching import drain, watch
+
+if TYPE_CHECKING:
+    from helpers.launcher.parcel import Parcel
+    from helpers.launcher.watching import Job
+    from helpers.machines.machines import Machines, Placement
 
 __all__ = ["LaunchError", "RankError", "Reports", "launch"]
 
@@ -44,12 +51,12 @@ class Reports(list):
         command: list of str, the command line of `deepspeed` or `srun`, None where there was none.
     """
 
-    def __init__(self, values, outputs, seconds, device, command=None):
+    def __init__(self, values: Iterable, outputs: list[str], seconds: float, device: str, command: list[str] | None = None) -> None:
         super().__init__(values)
         self.outputs, self.seconds, self.device, self.command = outputs, seconds, device, command
 
 
-def check_ranks(ranks, elsewhere=False):
+def check_ranks(ranks: int, elsewhere: bool = False) -> None:
     """`elsewhere`: on machines whose memory is not known here."""
     if isinstance(ranks, bool) or not isinstance(ranks, int):
         raise TypeError(f"ranks must be a whole number from 1 to {MOST_RANKS}, not {ranks!r}")
@@ -63,14 +70,14 @@ def check_ranks(ranks, elsewhere=False):
         )
 
 
-def changed_helpers():
+def changed_helpers() -> list[str]:
     """Files of this package that were edited after this kernel imported them."""
     folder = Path(__file__).parents[1]
     files = [Path(module.__file__) for name, module in list(sys.modules.items()) if name.startswith("helpers") and getattr(module, "__file__", None)]
     return sorted(file.name for file in files if file.is_relative_to(folder) and file.exists() and file.stat().st_mtime > IMPORTED)
 
 
-def show(outcome):
+def show(outcome: Outcome) -> None:
     """Print what rank 0 wrote, its beginning and end where it is long."""
     text = outcome.text
     if len(text) > SHOWN_CHARACTERS:
@@ -82,7 +89,7 @@ def show(outcome):
 
 
 @contextmanager
-def alone():
+def alone() -> Iterator[None]:
     """One launch at a time: two would share the forkserver's replies."""
     if not _busy.acquire(blocking=False):
         raise LaunchError("a launch is running in this kernel already: wait for it, or interrupt it")
@@ -92,7 +99,7 @@ def alone():
         _busy.release()
 
 
-def placed(place, ranks, device, launcher):
+def placed(place: Machines | Placement | None, ranks: int, device: str | None, launcher: str | None) -> Placement | None:
     """Where each rank runs, from what was given as `place`; None for this machine."""
     if place is None:
         return None
@@ -107,7 +114,7 @@ def placed(place, ranks, device, launcher):
     return place
 
 
-def start(job, progress):
+def start(job: Job, progress: Progress) -> None:
     """Start the ranks of a job."""
     try:
         job.prepare(progress)
@@ -116,7 +123,7 @@ def start(job, progress):
         raise LaunchError(f"the job could not be started: {error}") from None
 
 
-def cluster_for(launcher, ranks, hostfile, ssh, **given):
+def cluster_for(launcher: str | None, ranks: int, hostfile: str | Path | None, ssh: bool, **given: int | str | Path | None) -> dict[str, object]:
     """What a job on other machines is told beside its ranks; nothing for this machine.
 
     Raises:
@@ -137,7 +144,7 @@ def cluster_for(launcher, ranks, hostfile, ssh, **given):
     return given
 
 
-def job_for(payload, ranks, device, launcher, place, cluster):
+def job_for(payload: Parcel, ranks: int, device: str, launcher: str | None, place: Placement | None, cluster: Mapping[str, object]) -> Job:
     """Of the back end that was asked for."""
     if launcher == "slurm":
         return slurm.SlurmJob(payload, ranks, device, **cluster)
@@ -146,7 +153,7 @@ def job_for(payload, ranks, device, launcher, place, cluster):
     return CommandJob(payload, ranks, device) if launcher else ForkedJob(payload, ranks, device, place)
 
 
-def device_for(device, ranks, launcher, place, cluster):
+def device_for(device: str | None, ranks: int, launcher: str | None, place: Placement | None, cluster: Mapping[str, object]) -> str:
     """ "cuda" or "cpu"; of other machines nobody here knows more than what is asked for."""
     if cluster:
         if device not in (None, "cpu", "cuda"):
@@ -159,24 +166,24 @@ def device_for(device, ranks, launcher, place, cluster):
 
 
 def launch(
-    function,
-    ranks=2,
-    arguments=None,
+    function: Callable,
+    ranks: int = 2,
+    arguments: Mapping[str, object] | None = None,
     *,
-    device=None,
-    timeout=300.0,
-    launcher=None,
-    command=False,
-    place=None,
-    nodes=None,
-    gpus=None,
-    account=None,
-    partition=None,
-    time=None,
-    folder=None,
-    hostfile=None,
-    ssh=True,
-):
+    device: str | None = None,
+    timeout: float = 300.0,
+    launcher: str | None = None,
+    command: bool = False,
+    place: Machines | Placement | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    account: str | None = None,
+    partition: str | None = None,
+    time: str | int | None = None,
+    folder: str | Path | None = None,
+    hostfile: str | Path | None = None,
+    ssh: bool = True,
+) -> Reports:
     """Run `function(**arguments)` in `ranks` processes and return what each returned.
 
     The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK, LOCAL_RANK, WORLD_SIZE,

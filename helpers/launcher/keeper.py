@@ -1,5 +1,7 @@
 """A rank under the `deepspeed` command, and its keeper: the parent that notes how the rank ended and ends it with the kernel."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import shutil
@@ -13,7 +15,7 @@ from helpers.launcher import rank as ranks
 from helpers.launcher.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
 
 
-def end_with_kernel(rank, folder, ended):
+def end_with_kernel(rank: int, folder: Path, ended: threading.Event) -> None:
     """Thread of a keeper: the kernel holds the lock while it wants the ranks, and loses it when it dies."""
     try:
         with open(folder / "lock") as lock:
@@ -26,7 +28,7 @@ def end_with_kernel(rank, folder, ended):
     os._exit(0)
 
 
-def keep(rank, folder):
+def keep(rank: int, folder: Path) -> None:
     """The keeper, the parent of a rank under the `deepspeed` command: notes how the rank ends, and ends it with the kernel.
 
     It does not end before it is told to: the command would stop the other ranks, and nobody could tell who failed.
@@ -43,7 +45,7 @@ def keep(rank, folder):
         pass
 
 
-def main(folder):
+def main(folder: str) -> None:
     """A rank started by the `deepspeed` command: its pipes are named, and lie in a private folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks the rank for its stack

@@ -14,13 +14,13 @@ import psutil
 from helpers.launcher import cgroups
 
 
-def free_memory(root=Path("/")):
+def free_memory(root: Path = Path("/")) -> int:
     """Bytes that this process and its children may still take: the machine's, or those of a control group (a container's) where that is less."""
     rooms = (cgroups.room(group) for group in cgroups.memory_groups(root))
     return min([psutil.virtual_memory().available, *(room for room in rooms if room is not None)])
 
 
-def torch_has_cuda():
+def torch_has_cuda() -> bool:
     """Whether the installed torch was built for GPUs, as the file says that its build wrote: to import it takes seconds."""
     torch = importlib.util.find_spec("torch")
     try:
@@ -29,7 +29,7 @@ def torch_has_cuda():
         return False
 
 
-def gpu_count():
+def gpu_count() -> int:
     """GPUs that this process may use, without creating a CUDA context."""
     if not any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")) or not torch_has_cuda():
         return 0
@@ -40,7 +40,7 @@ def gpu_count():
     return torch.cuda.device_count()
 
 
-def import_whole(name):
+def import_whole(name: str) -> None:
     """Import a module in a thread, which an interrupt of the main thread cannot stop halfway: Python would take the half for the whole ever after."""
 
     def load():
@@ -52,13 +52,13 @@ def import_whole(name):
     thread.join()
 
 
-def finish_import(name):
+def finish_import(name: str) -> None:
     """Wait until a module is whole that `import_whole` has begun to import, and whose launch was interrupted."""
     if name in sys.modules:
         import_whole(name)
 
 
-def choose_device(device, ranks):
+def choose_device(device: str | None, ranks: int) -> str:
     """GPUs when there are at least as many as ranks, else the CPU; `device` forces: on "cuda", ranks share GPUs where there are fewer."""
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f'device must be "cpu", "cuda" or None, not {device!r}')
@@ -70,7 +70,7 @@ def choose_device(device, ranks):
     return "cuda" if device or gpus >= ranks else "cpu"
 
 
-def out_of_memory_kills(root=Path("/")):
+def out_of_memory_kills(root: Path = Path("/")) -> int:
     """Processes that the system has killed for want of memory: in this process' control group if it counts them, else on the whole machine."""
     counts = (cgroups.kills(group) for group in cgroups.memory_groups(root))
     own = next((count for count in counts if count is not None), None)

@@ -4,7 +4,10 @@ All are made by the kernel before a rank exists, since a machine may remember fo
 who appends short lines.  A file is opened anew to be read: network file systems promise to show then what was written and flushed before.
 """
 
+from __future__ import annotations
+
 import os
+from pathlib import Path
 
 ORDERS, HOSTFILE = "orders", "hostfile"
 STOP, STACKS = "stop", "stacks"  # orders: end the rank and all that it has started; ask it for its Python stack
@@ -12,7 +15,7 @@ ON, AT_WORK, REPORTED, ENDED = "on", "at work", "reported", "ended"  # notes: `o
 FILES = ("notes", "report", "values", "output", "stacks")  # of each rank: file `notes-3` and so on
 
 
-def give(file, line):
+def give(file: str | Path, line: str) -> None:
     """Append a line and flush it."""
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
     try:
@@ -22,6 +25,6 @@ def give(file, line):
         os.close(descriptor)
 
 
-def lines(file):
+def lines(file: Path) -> list[str]:
     """Its whole lines."""
     return file.read_text().split("\n")[:-1]

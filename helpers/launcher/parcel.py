@@ -15,8 +15,15 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pickle import PickleBuffer
+from typing import TYPE_CHECKING
 
 import cloudpickle
+
+if TYPE_CHECKING:
+    from types import NotImplementedType
+    from typing import Any
+
+    import torch
 
 LARGE = 1 << 20  # bytes from which a buffer lies beside the pickle; each such buffer begins at a multiple of ALIGNMENT
 ALIGNMENT = 64  # bytes, as torch aligns the memory of a CPU tensor
@@ -30,7 +37,7 @@ class Pickler(cloudpickle.Pickler):
     not plain memory, is left to torch altogether.
     """
 
-    def reducer_override(self, obj):
+    def reducer_override(self, obj: object) -> tuple | NotImplementedType:
         if torch := sys.modules.get("torch"):
             if type(obj) is torch.storage.TypedStorage and is_plain(obj._untyped_storage):
                 return typed, (obj._untyped_storage, obj.dtype)
@@ -39,26 +46,26 @@ class Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def is_plain(storage):
+def is_plain(storage: torch.UntypedStorage) -> bool:
     """Whether a storage is ordinary CPU memory."""
     return storage.device.type == "cpu" and storage.nbytes() > 0 and storage.data_ptr() != 0
 
 
-def bytes_of(storage):
+def bytes_of(storage: torch.UntypedStorage) -> memoryview:
     """The memory of a CPU storage, without a copy.  Its numpy view would do too, but a tensor that numpy has seen cannot be resized any more."""
     memory = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
     memory.storage = storage  # lives as long as its memory is looked at
     return memoryview(memory).cast("B")
 
 
-def typed(storage, dtype):
+def typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
     """In the process that unpickles: what torch's own reduction of a tensor expects."""
     import torch
 
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
-def storage_over(buffer):
+def storage_over(buffer: memoryview | bytes | bytearray) -> torch.UntypedStorage:
     """In the process that unpickles: a storage with the bytes of a buffer, in its memory where it is large."""
     import torch
 
@@ -67,7 +74,7 @@ def storage_over(buffer):
     return getattr(buffer.obj, "storage", None) or torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
 
 
-def room(size):
+def room(size: int) -> memoryview:
     """Fresh memory for a large buffer; torch's own where torch is loaded, so that a tensor in it is like any other."""
     torch = sys.modules.get("torch")
     return bytes_of(torch.UntypedStorage(size)) if torch else memoryview(bytearray(size))
@@ -81,14 +88,14 @@ class Parcel:
     buffers: list[memoryview]
 
     @property
-    def size(self):
+    def size(self) -> int:
         return len(self.pickle) + sum(map(len, self.buffers))
 
     @property
-    def is_large(self):
+    def is_large(self) -> bool:
         return self.size >= LARGE
 
-    def write(self, file, start=0):
+    def write(self, file: int, start: int = 0) -> None:
         """Write all of it to a file (its descriptor), from byte `start` on."""
         if self.size > REGION - LARGE:
             raise ValueError(f"it takes {self.size / 1e9:.1f} GB, and there is room for {REGION / 1e9:.0f} GB")
@@ -101,7 +108,7 @@ class Parcel:
             place += len(part)
 
 
-def pack(value, pickler=Pickler):
+def pack(value: object, pickler: type[Pickler] = Pickler) -> Parcel:
     """A value as a `Parcel`."""
     file, buffers = io.BytesIO(), []
 
@@ -117,7 +124,7 @@ def pack(value, pickler=Pickler):
     return Parcel(memoryview(file.getvalue()), buffers)
 
 
-def unpack(file, start=0, mapped=False):
+def unpack(file: int, start: int = 0, mapped: bool = False) -> Any:
     """The value of the parcel in a file (its descriptor) from byte `start` on.
 
     `mapped`: large buffers lie in the file's own pages until they are written to, and what is written is seen by this process alone.
@@ -138,16 +145,16 @@ def unpack(file, start=0, mapped=False):
     return cloudpickle.loads(_read(file, places[0], bytearray(pickled)), buffers=buffers())
 
 
-def aligned(place):
+def aligned(place: int) -> int:
     return -(-place // ALIGNMENT) * ALIGNMENT
 
 
-def region(rank):
+def region(rank: int) -> int:
     """Where the report of a rank begins."""
     return (rank + 1) * REGION
 
 
-def memory_file():
+def memory_file() -> io.FileIO:
     """A file object without a name, in memory where the system can; readable by this user only, and gone with its last descriptor."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("launch"), "r+b", buffering=0)

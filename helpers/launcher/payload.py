@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 
 from helpers.launcher import parcel
 
 CARRIED = 100_000_000  # bytes that a function may carry out of the notebook before the learner is told
 
 
-def pack(function, arguments):
+def pack(function: Callable, arguments: Mapping[str, object]) -> parcel.Parcel:
     """Function and arguments as a `Parcel`; an error that names what cannot be sent."""
     if not callable(function):
         raise TypeError(f"launch needs a function to run in every rank, not {function!r}")
@@ -23,7 +24,7 @@ def pack(function, arguments):
         raise TypeError(f"{getattr(function, '__name__', function)} cannot be sent to the ranks{where}: {error}") from None
 
 
-def variables_of(function):
+def variables_of(function: Callable) -> dict[str, object]:
     """The variables outside of a function that it uses, by name."""
     try:
         used = inspect.getclosurevars(function)
@@ -32,7 +33,7 @@ def variables_of(function):
     return {**used.globals, **used.nonlocals}
 
 
-def weight(packed, function, arguments):
+def weight(packed: parcel.Parcel, function: Callable, arguments: Mapping[str, object]) -> str | None:
     """What to tell a learner whose function carries much out of the notebook, naming the heavy variables; None where it carries little."""
     if packed.size <= CARRIED:
         return None

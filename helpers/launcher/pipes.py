@@ -1,5 +1,13 @@
 """The pipes between the kernel and each rank, by name: its report, what it writes, and its stack when it is asked."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helpers.launcher.failures import Outcome
+
 PIPES = ("report", "output", "stacks")
 AT_WORK = b"."  # the first byte of the report pipe: the rank has begun its function
 
@@ -12,12 +20,12 @@ class Piped:
     answers_later = False  # whether their answers are read only when all is over
 
     @property
-    def begun(self):
+    def begun(self) -> bool:
         """Whether there may be ranks."""
         return bool(self.pipes)
 
-    def look(self, outcomes):
+    def look(self, outcomes: Sequence[Outcome]) -> None:
         """What has come in another way."""
 
-    def leave(self, outcomes):
+    def leave(self, outcomes: Sequence[Outcome]) -> None:
         """The last look, when all ranks have ended."""

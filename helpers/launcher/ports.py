@@ -7,12 +7,12 @@ import socket
 FIRST, COUNT = 15_000, 15_000  # below the ports that systems hand out to connections
 
 
-def port_for(number):
+def port_for(number: int) -> int:
     """A port for a number that hardly anybody else on the machine has: of a job, or of a process."""
     return FIRST + number % COUNT
 
 
-def held_port():
+def held_port() -> socket.socket:
     """A socket whose port, a free one of this machine, is given to nobody else while it is open; rank 0's store may listen there.
 
     A port that is only looked up goes to the next connection or program that asks for one.  This socket is bound and does not listen;

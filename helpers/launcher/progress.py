@@ -7,6 +7,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helpers.launcher.failures import Outcome
 
 DELAY, INTERVAL = 1.0, 0.5  # seconds
 # JupyterLab stores whatever it shows.  A line that stands in the notebook when the kernel is restarted, or in a copy saved meanwhile, at
@@ -25,10 +30,10 @@ class Progress:
         self.message, self.handle, self.shown = "the ranks are being started", None, False
         self.interrupt = self.handler = None  # the Ctrl-C that waits, and what it meant before
 
-    def say(self, message):
+    def say(self, message: str) -> None:
         self.message = message
 
-    def tick(self, outcomes=()):
+    def tick(self, outcomes: Sequence[Outcome] = ()) -> None:
         """Call often: lets a waiting Ctrl-C through, and draws at most twice a second."""
         if self.interrupt:
             interrupt, self.interrupt = self.interrupt, None
@@ -75,7 +80,7 @@ class Progress:
             self.handler(*self.interrupt)
 
 
-def in_notebook():
+def in_notebook() -> bool:
     """Whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None

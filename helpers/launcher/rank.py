@@ -4,6 +4,8 @@ A rank reads its work (a cloudpickle of function and arguments), runs it, and wr
 returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's business (`helpers.launcher.jobs`).
 """
 
+from __future__ import annotations
+
 import ctypes
 import dis
 import faulthandler
@@ -15,9 +17,17 @@ import sys
 import time
 import traceback
 import warnings
+from typing import TYPE_CHECKING
 
 from helpers.launcher.parcel import Pickler, pack, region, unpack
 from helpers.launcher.pipes import AT_WORK
+
+if TYPE_CHECKING:
+    from types import NotImplementedType, TracebackType
+    from typing import IO, Any, NoReturn
+
+    import torch
+    from torch.distributed import TCPStore
 
 # Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about: message, category.
 KNOWN_NOISE = (
@@ -39,11 +49,11 @@ COMMUNICATING = (  # beginnings of files that send and receive, so that their er
 OUTSIDE_ALLOCATOR = 1_500_000_000  # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
 
 
-def on_accelerator(tensor):
+def on_accelerator(tensor: torch.Tensor) -> bool:
     return tensor.device.type not in ("cpu", "meta")
 
 
-def on_cpu(tensor):
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A copy on the CPU that is a parameter if the tensor is one, requires a gradient if it does, and has its attributes."""
     torch = sys.modules["torch"]
     copy = tensor.detach().cpu()
@@ -55,18 +65,18 @@ def on_cpu(tensor):
 class ReportPickler(Pickler):
     """Pickles what a rank returns; tensors on an accelerator travel as CPU tensors, since the kernel may not use the device."""
 
-    def reducer_override(self, obj):
+    def reducer_override(self, obj: object) -> tuple | NotImplementedType:
         torch = sys.modules.get("torch")
         if torch and isinstance(obj, torch.Tensor) and on_accelerator(obj):
             return on_cpu(obj).__reduce_ex__(self.proto)
         return super().reducer_override(obj)
 
-    def __init__(self, file, protocol=5, **options):
+    def __init__(self, file: IO[bytes], protocol: int = 5, **options: object) -> None:
         super().__init__(file, protocol, **options)
         self.proto = protocol
 
 
-def dumps(value, file, start):
+def dumps(value: object, file: int, start: int) -> bytes | memoryview:
     """Bytes of any picklable value; none where they are many, and were written to the file from `start` on."""
     parcel = pack(value, ReportPickler)
     if not parcel.is_large:
@@ -75,14 +85,14 @@ def dumps(value, file, start):
     return b""
 
 
-def said(error):
+def said(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as problem:
         return f"(its message cannot be shown: {type(problem).__name__})"
 
 
-def notices(error):
+def notices(error: BaseException) -> str | None:
     """What an error may be a notice of, for `failures.first_to_fail`.
 
     "collective": it came out of a collective, as an error does that tells of another rank's end.  "perhaps": it came out of C, as from the
@@ -97,14 +107,14 @@ def notices(error):
     return "perhaps" if error.__context__ and notices(error.__context__) else None
 
 
-def raised_in_python(part):
+def raised_in_python(part: TracebackType) -> bool:
     """Whether the innermost frame of a traceback stands in a `raise`, and not in a call into C."""
     while part.tb_next:
         part = part.tb_next
     return dis.opname[part.tb_frame.f_code.co_code[part.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
 
 
-def describe(error):
+def describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: its class may exist in this rank only.  Frames are (file, line, function), outermost first.
 
     `at` is the time in seconds, of a clock that all processes of a machine share; where there are several machines, of the clocks that they set.
@@ -122,7 +132,7 @@ def describe(error):
     }
 
 
-def prepare():
+def prepare() -> None:
     """Switch off what would hang or break a job on a learner's machine, take this rank's GPU, and silence the known noise."""
     gc.disable()  # under the deepspeed command the imports are still to be done, and hardly any of what they make is garbage
     import deepspeed
@@ -141,7 +151,7 @@ def prepare():
         warnings.filterwarnings("ignore", message=message, category=category)
 
 
-def be_batch_work():
+def be_batch_work() -> None:
     """Let no thread of the ranks push another aside because a message woke it; each still has its turn.
 
     Gloo's thread, woken while the rank's own holds a connection's lock, seems to try that lock and poll, over and over, on the processor that
@@ -154,13 +164,13 @@ def be_batch_work():
         pass
 
 
-def draw_anew():
+def draw_anew() -> None:
     """Seed numpy's global generator as a fresh process does: its state was copied from the forkserver.  Python's own is seeded by the fork."""
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()
 
 
-def take_gpu(rank, ranks, gpus):
+def take_gpu(rank: int, ranks: int, gpus: int) -> None:
     """A GPU for each rank, as a training script chooses it; where there are fewer, ranks share them in turn.
 
     NCCL refuses two ranks on one GPU of one host.  Ranks that share therefore pose as hosts of their own, and their messages go the way
@@ -181,7 +191,7 @@ def take_gpu(rank, ranks, gpus):
         torch.cuda.set_per_process_memory_fraction(part / memory, gpu)
 
 
-def serve_store(listener):
+def serve_store(listener: int) -> TCPStore:
     """Rank 0: serve the rendezvous store on the socket that the kernel bound to MASTER_ADDR, so that no port is guessed."""
     from torch.distributed import TCPStore
 
@@ -189,7 +199,7 @@ def serve_store(listener):
     return TCPStore(os.environ["MASTER_ADDR"], port, size, is_master=True, wait_for_workers=False, master_listen_fd=listener)
 
 
-def write(descriptor, body):
+def write(descriptor: int, body: bytes | memoryview) -> None:
     """The report: eight bytes of length, then the body; a length of zero says that it lies in the file."""
     for part in (struct.pack("!Q", len(body)), body):
         view = memoryview(part)
@@ -197,7 +207,7 @@ def write(descriptor, body):
             view = view[os.write(descriptor, view[: 1 << 20]) :]
 
 
-def work(file, values, start):
+def work(file: int, values: int, start: int) -> bytes | memoryview:
     """Run the function that the file holds; the report's bytes, none where it lies in the file `values` from `start` on."""
     try:
         function, arguments = unpack(file, mapped=True)
@@ -210,7 +220,7 @@ def work(file, values, start):
         return dumps({"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}}, values, start)
 
 
-def flush():
+def flush() -> None:
     """What Python and what C libraries have buffered; the function may have replaced or closed its streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -220,7 +230,7 @@ def flush():
     ctypes.CDLL(None).fflush(None)
 
 
-def run(shared, report, stacks, listener=None, values=None):
+def run(shared: int, report: int, stacks: int, listener: int | None = None, values: int | None = None) -> NoReturn:
     """One rank from start to report; then wait to be stopped.
 
     The file `shared` holds the work, and takes a large report in this rank's region; on another machine the file `values` of its own does.

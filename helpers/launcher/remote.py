@@ -5,6 +5,8 @@
 The keeper speaks with the rank through pipes, as the kernel does with a rank of its own machine (`helpers.launcher.rank`).
 """
 
+from __future__ import annotations
+
 import os
 import re
 import select
@@ -13,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,7 +30,7 @@ LOST = 25  # looks at a folder that is not there, after which the kernel counts 
 UNSEEN = "launch: the folder {} cannot be written on {} ({})"
 
 
-def of_slurm(given):
+def of_slurm(given: Mapping[str, str]) -> dict[str, str]:
     """What torch and DeepSpeed expect in the environment, from what Slurm has put there."""
     ranks_here = int(re.match(r"\d+", given["SLURM_STEP_TASKS_PER_NODE"])[0])
     nodes = nodes_of(given["SLURM_STEP_NODELIST"])
@@ -41,13 +44,13 @@ def of_slurm(given):
     return {name: str(value) for name, value in variables.items()} | cards(given, nodes, node)
 
 
-def of_deepspeed(given, folder):
+def of_deepspeed(given: Mapping[str, str], folder: Path) -> dict[str, str]:
     """What its launcher has not set; the folder holds the names of the machines."""
     hosts = [line.split()[0] for line in lines(folder / HOSTFILE)]
     return {"LOCAL_WORLD_SIZE": given["LOCAL_SIZE"]} | cards(given, hosts, int(given["CROSS_RANK"]))
 
 
-def cards(given, hosts, own):
+def cards(given: Mapping[str, str], hosts: Sequence[str], own: int) -> dict[str, str]:
     """Variables that name the network card towards the other machines, where the learner has not: gloo often chooses wrongly.
 
     NCCL, which chooses the quickest itself, is left alone.
@@ -56,14 +59,14 @@ def cards(given, hosts, own):
     return {name: card for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if card and name not in given}
 
 
-def nodes_of(names):
+def nodes_of(names: str) -> list[str]:
     """Names of the nodes in Slurm's short form, as machine[0-1]."""
     if "[" not in names:
         return names.split(",")
     return subprocess.run(["scontrol", "show", "hostnames", names], capture_output=True, text=True, check=True, timeout=60).stdout.split()
 
 
-def card_towards(host):
+def card_towards(host: str) -> str | None:
     """The network card through which a machine is reached, None where that cannot be told."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
@@ -77,15 +80,15 @@ def card_towards(host):
 class Keeper:
     """Of one rank, which is its child."""
 
-    def __init__(self, rank, folder, number, readers, files):
+    def __init__(self, rank: int, folder: Path, number: str, readers: Iterable[int], files: Mapping[str, int]) -> None:
         self.rank, self.folder, self.number, self.files = rank, folder, number, files
         self.readers = dict(zip(readers, PIPES))
         self.lost, self.told, self.stopped, self.looked = 0, 0, False, 0.0
 
-    def note(self, line):
+    def note(self, line: str) -> None:
         give(self.folder / f"notes-{self.number}", line)
 
-    def keep(self):
+    def keep(self) -> None:
         """Until it is told to stop: write what comes, note how the rank ends, and obey."""
         ended = False
         while not self.stopped:
@@ -97,7 +100,7 @@ class Keeper:
             self.obey()
         self.end()
 
-    def carry(self, reader):
+    def carry(self, reader: int) -> None:
         """What is in one pipe, into the file of its name."""
         name, part = self.readers[reader], os.read(reader, 1 << 20)
         if not part:
@@ -117,7 +120,7 @@ class Keeper:
         if name == "report" and part.startswith(ranks.AT_WORK):
             self.note(AT_WORK)
 
-    def look_after(self):
+    def look_after(self) -> bool:
         """Note how the rank has ended, once it has and its pipes are empty.  Returns whether."""
         child, status = os.waitpid(self.rank, os.WNOHANG)
         if not child:
@@ -130,7 +133,7 @@ class Keeper:
             self.note(f"{ENDED} {os.waitstatus_to_exitcode(status)} {time.time()}")
         return True
 
-    def obey(self):
+    def obey(self) -> None:
         if time.monotonic() - self.looked < LOOK:
             return
         self.looked = time.monotonic()
@@ -148,13 +151,13 @@ class Keeper:
             self.stopped |= order == STOP
         self.told = len(orders)
 
-    def end(self):
+    def end(self) -> None:
         """End the rank and all that it has started."""
         kill_group(self.rank)
         end_orphans()
 
 
-def main(folder):
+def main(folder: str) -> None:
     """A rank: the process that its launcher has started becomes the keeper, and its child the rank."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks the rank for its stack

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.launcher.environment import server_environment
 from helpers.launcher.failures import LaunchError
@@ -20,6 +22,11 @@ from helpers.launcher.orders import AT_WORK, ENDED, FILES, ON, ORDERS, REPORTED,
 from helpers.launcher.rank import ACROSS
 from helpers.launcher.watching import HEAD, is_whole, load
 from helpers.paths import ROOT
+
+if TYPE_CHECKING:
+    from helpers.launcher.failures import Outcome
+    from helpers.launcher.parcel import Parcel
+    from helpers.launcher.progress import Progress
 
 GUARD = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from helpers.launcher.guard import main; main()"
 UNSEEN = "launch: the folder "  # how a keeper begins what stops it
@@ -36,16 +43,16 @@ class SharedJob:
     grace, signals = 3.0, (signal.SIGTERM, signal.SIGKILL)  # to the command, so many seconds after it was told to end
     pipes, last_look, answers_later, asked = (), 1.5, True, False
 
-    def __init__(self, payload, ranks, device, folder=None):
+    def __init__(self, payload: Parcel, ranks: int, device: str, folder: str | Path | None = None) -> None:
         self.payload, self.ranks, self.device = payload, ranks, device
         self.parent = Path(folder or ".").absolute()
         self.queued, self.complete = True, False
 
-    def prepare(self, progress):
+    def prepare(self, progress: Progress) -> None:
         self.progress = progress
         progress.say(f"the {self.name} starts every rank as a new Python (10 to 30 s)")
 
-    def start(self):
+    def start(self) -> None:
         try:
             self.path = Path(tempfile.mkdtemp(prefix=".launch-", dir=self.parent))  # mode 0700
         except OSError as error:
@@ -64,25 +71,25 @@ class SharedJob:
             env=self.variables(), stdin=subprocess.PIPE, bufsize=0, stdout=self.log, stderr=self.log, start_new_session=True,
         )  # fmt: skip
 
-    def launched(self):
+    def launched(self) -> list[str]:
         """Words of the command as it is started, where that is another than the learner is shown."""
         return self.command
 
-    def variables(self):
+    def variables(self) -> dict[str, str]:
         """Of the command's environment, and so of the ranks'."""
         path = [str(ROOT), *(os.path.abspath(entry) for entry in sys.path)]  # "" is the working directory
         once = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         return {**once, **os.environ, **server_environment(self.device), "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), ACROSS: "1"}
 
-    def log_text(self):
+    def log_text(self) -> str:
         self.log.seek(0)
         return self.log.read().decode(errors="replace")
 
     @property
-    def begun(self):
+    def begun(self) -> bool:
         return not self.queued
 
-    def look(self, outcomes):
+    def look(self, outcomes: Sequence[Outcome]) -> None:
         """What the ranks' keepers have noted."""
         for outcome in outcomes:
             if outcome.report is None:
@@ -92,7 +99,7 @@ class SharedJob:
                 outcome.stacks[:] = (self.path / f"stacks-{outcome.rank}").read_bytes()
         self.complete = all(outcome.report for outcome in outcomes)
 
-    def take(self, outcome, kind, rest):
+    def take(self, outcome: Outcome, kind: str, rest: str) -> None:
         """One note, perhaps for the second time."""
         if kind == ON:
             outcome.machine, self.queued = rest, False
@@ -106,7 +113,7 @@ class SharedJob:
             status, at = rest.split()
             outcome.status, outcome.ended_at = int(status), float(at)
 
-    def check(self, outcomes):
+    def check(self, outcomes: Sequence[Outcome]) -> None:
         """The command may end before the ranks, or one of them find no folder."""
         text = self.log_text()
         if unseen := sorted({line[line.index(UNSEEN) + len(UNSEEN) :] for line in text.splitlines() if UNSEEN in line}):
@@ -118,16 +125,16 @@ class SharedJob:
             if not self.complete and not any(outcome.failed for outcome in outcomes):
                 raise LaunchError(f"the {self.name} ended with status {self.guard.returncode}:\n{self.told(text)}")
 
-    def told(self, text):
+    def told(self, text: str) -> str:
         """What of the command's words is shown."""
         return text.strip()[-SHOWN:]
 
-    def ask_stacks(self):
+    def ask_stacks(self) -> None:
         self.asked = True
         with suppress(OSError):
             give(self.path / ORDERS, STACKS)
 
-    def stop(self):
+    def stop(self) -> None:
         """End the job, wherever it is; the guard does it, and would without this process too."""
         if not self.guard:
             return
@@ -140,7 +147,7 @@ class SharedJob:
             self.guard.wait()
         self.guard.stdin.close()
 
-    def leave(self, outcomes):
+    def leave(self, outcomes: Sequence[Outcome]) -> None:
         """Read what the ranks have written, and remove the folder."""
         if not self.path:
             return

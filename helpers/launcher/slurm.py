@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.shared import SharedJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from helpers.launcher.parcel import Parcel
 
 MISSING = (
     'launcher="slurm" needs Slurm\'s commands, and {} {} not found: open the notebook on a machine of the cluster from which jobs are submitted, '
@@ -22,14 +28,25 @@ class SlurmJob(SharedJob):
 
     name = "srun command"
 
-    def __init__(self, payload, ranks, device, nodes, gpus=None, account=None, partition=None, time=None, folder=None):
+    def __init__(
+        self,
+        payload: Parcel,
+        ranks: int,
+        device: str,
+        nodes: int,
+        gpus: int | None = None,
+        account: str | None = None,
+        partition: str | None = None,
+        time: str | int | None = None,
+        folder: str | Path | None = None,
+    ) -> None:
         super().__init__(payload, ranks, device, folder)
         options = {"account": account, "partition": partition, "time": time, "gpus-per-node": gpus}
         self.options = {"nodes": nodes, "ntasks": ranks, "ntasks-per-node": ranks // nodes} | {
             name: value for name, value in options.items() if value
         }
 
-    def words(self):
+    def words(self) -> list[str]:
         title = self.path.name.removeprefix(".")
         self.cancel = ["scancel", f"--name={title}"]
         self.remaining = ["squeue", "--noheader", f"--name={title}"]
@@ -37,16 +54,16 @@ class SlurmJob(SharedJob):
         quiet = [f"--job-name={title}", "--kill-on-bad-exit=0", "--mpi=none"]  # who failed is found out here, not by srun
         return ["srun", *options, *quiet, sys.executable, "-P", "-m", "helpers.launcher.remote", str(self.path)]
 
-    def variables(self):
+    def variables(self) -> dict[str, str]:
         variables = super().variables()
         inside = "SLURM_JOB_ID" in variables
         return {name: value for name, value in variables.items() if not (inside and name.startswith("SLURM_") and name not in KEPT)}
 
-    def told(self, text):
+    def told(self, text: str) -> str:
         return VARIES.sub("", super().told(text))
 
 
-def check(ranks, nodes, gpus, time):
+def check(ranks: int, nodes: int, gpus: int | None, time: str | int | None) -> None:
     """What can be told before anything is submitted.
 
     Raises:

@@ -16,7 +16,7 @@ from helpers.launcher.progress import Progress, in_notebook
 USUAL_RANKS = 2  # of a launch that does not say how many
 
 
-def begin():
+def begin() -> None:
     """In a notebook: start the forkserver that the first launch will probably want.  Returns at once; the second time it does nothing."""
     if os.name != "posix" or not in_notebook():
         return
@@ -28,7 +28,7 @@ def begin():
             pass
 
 
-def probable_gpus():
+def probable_gpus() -> int:
     """GPUs that this process may use: torch's count where torch is loaded, else a guess from files, since its import takes seconds."""
     if "torch" in sys.modules:
         return machine.gpu_count()

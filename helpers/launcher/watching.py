@@ -6,17 +6,78 @@ import os
 import selectors
 import struct
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
 from helpers.launcher.parcel import region, unpack
 from helpers.launcher.pipes import AT_WORK, PIPES
 
+if TYPE_CHECKING:
+    import socket
+
+    from helpers.launcher.failures import Outcome
+    from helpers.launcher.progress import Progress
+
 GRACE = 3.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
 HEAD = len(AT_WORK) + 8  # bytes before a report: that the rank is at work, and the report's length
 
 
-def watch(job, outcomes, timeout, progress):
+class Job(Protocol):
+    """What a back end gives the kernel.
+
+    Attributes:
+        command: the command line that starts the ranks, None where there is none.
+        pipes: descriptors for each rank, in the order of `PIPES`; none where all comes in another way.
+        source: a socket that tells how ranks end, or None.
+        file: where large reports lie, or None.
+        queued: whether the job still waits for machines; its time does not run then.
+        last_look: seconds that ranks have to say where they stand.
+        answers_later: whether their answers are read only when all is over.
+    """
+
+    command: list[str] | None
+    pipes: Sequence[Sequence[int]]
+    source: socket.socket | None
+    file: IO[bytes] | None
+    queued: bool
+    last_look: float
+    answers_later: bool
+
+    @property
+    def begun(self) -> bool:
+        """Whether there may be ranks."""
+
+    def prepare(self, progress: Progress) -> None:
+        """What may take long and may be interrupted."""
+
+    def start(self) -> None:
+        """Start the ranks."""
+
+    def read_source(self, outcomes: Sequence[Outcome]) -> None:
+        """A message of the source; without one it is never called."""
+
+    def pipe_closed(self, outcome: Outcome) -> None:
+        """A rank has closed its report pipe; without pipes it is never called."""
+
+    def look(self, outcomes: Sequence[Outcome]) -> None:
+        """What has come in another way."""
+
+    def check(self, outcomes: Sequence[Outcome]) -> None:
+        """How ranks, or what started them, have ended."""
+
+    def ask_stacks(self) -> None:
+        """Ask every rank where it stands."""
+
+    def stop(self) -> None:
+        """End all that was started."""
+
+    def leave(self, outcomes: Sequence[Outcome]) -> None:
+        """The last look, when all ranks have ended."""
+
+
+def watch(job: Job, outcomes: Sequence[Outcome], timeout: float, progress: Progress) -> bool:
     """Read what the ranks send until all have reported or one has failed.  Returns whether the time ran out first."""
     reports = [bytearray() for _ in outcomes]
     deadline, failed_at = time.monotonic() + timeout, None
@@ -51,7 +112,7 @@ def watch(job, outcomes, timeout, progress):
         return False
 
 
-def take(job, key, outcomes, reports, selector):
+def take(job: Job, key: selectors.SelectorKey, outcomes: Sequence[Outcome], reports: Sequence[bytearray], selector: selectors.BaseSelector) -> None:
     """Read one ready pipe."""
     name, outcome = key.data
     if name == "source":
@@ -74,7 +135,7 @@ def take(job, key, outcomes, reports, selector):
         getattr(outcome, name).extend(part)
 
 
-def read(pipe):
+def read(pipe: int) -> bytes | None:
     """What is in a pipe: b"" at its end, None when there is nothing yet."""
     try:
         return os.read(pipe, 1 << 20)
@@ -82,12 +143,12 @@ def read(pipe):
         return None
 
 
-def is_whole(body):
+def is_whole(body: bytes | bytearray) -> bool:
     """Whether nothing is missing of what came through a report pipe."""
     return len(body) >= HEAD and len(body) - HEAD == struct.unpack_from("!Q", body, len(AT_WORK))[0]
 
 
-def load(body, file, start, clock):
+def load(body: bytes | memoryview, file: IO[bytes], start: int, clock: Callable[[], float]) -> dict[str, Any]:
     """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings none, from a file of the job.
 
     `clock` is that of the job's ranks (`helpers.launcher.rank.describe`): one that cannot be read has failed now.
@@ -108,7 +169,7 @@ def load(body, file, start, clock):
         }
 
 
-def collect_stacks(job, outcomes, selector):
+def collect_stacks(job: Job, outcomes: Sequence[Outcome], selector: selectors.BaseSelector) -> None:
     """Ask every rank that still runs for its Python stack, and wait until all at work have answered and nothing more comes, or the time is up."""
     for key in list(selector.get_map().values()):
         if key.data[0] != "stacks":
@@ -125,7 +186,7 @@ def collect_stacks(job, outcomes, selector):
             break
 
 
-def drain(job, outcomes):
+def drain(job: Job, outcomes: Sequence[Outcome]) -> None:
     """What the ranks had written before they ended, then close the pipes and leave the job."""
     for outcome, pipes in zip(outcomes, job.pipes):
         for name, pipe in zip(PIPES, pipes):

@@ -16,7 +16,7 @@ LINUX_ONLY = "machines are made of Linux's namespaces: on Windows run the course
 NEEDS = "machines need user namespaces of Linux"
 
 
-def content(file):
+def content(file: Path) -> str:
     """Of a file of /proc, "" where there is none."""
     try:
         return file.read_text().strip()
@@ -24,7 +24,7 @@ def content(file):
         return ""
 
 
-def explain(step, words, root=Path("/")):
+def explain(step: str, words: str, root: Path = Path("/")) -> str:
     """What a refusal means and how to allow machines.
 
     Args:
@@ -43,13 +43,13 @@ def explain(step, words, root=Path("/")):
     return f"{NEEDS}, and this system does not allow {part} ({words}): ask who looks after it to allow `unshare --user --net` to its users"
 
 
-def maps(kind):
+def maps(kind: str) -> str:
     """Who is who in a namespace in which everybody stays who he is: /proc's lines for those that this process knows."""
     lines = Path(f"/proc/self/{kind}_map").read_text().splitlines()
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in map(str.split, lines))
 
 
-def stay_who_we_are(process):
+def stay_who_we_are(process: int) -> None:
     """Let a process in a new user namespace have this user's id there; where root runs the course, everybody has his own.
 
     Raises:
@@ -68,5 +68,5 @@ def stay_who_we_are(process):
     (folder / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1\n")
 
 
-def is_linux():
+def is_linux() -> bool:
     return sys.platform.startswith("linux")

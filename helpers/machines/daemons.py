@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.progress import Progress
 
+if TYPE_CHECKING:
+    from helpers.machines.machines import Machines
+    from helpers.machines.services import Services
+
 ADMINISTRATORS = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons lie; not in every user's PATH
 
 
-def found(program):
+def found(program: str) -> str | None:
     """Path of a program, None where there is none."""
     return shutil.which(program) or shutil.which(program, path=ADMINISTRATORS)
 
 
-def not_installed(programs, words):
+def not_installed(programs: Iterable[str], words: str) -> str | None:
     """Why something cannot be started here, in one line; None where all its programs are.  The words have room for names and for "is" or "are"."""
     missing = [name for name in programs if not found(name)]
     return words.format(", ".join(missing), "is" if len(missing) == 1 else "are") if missing else None
@@ -33,21 +39,21 @@ class Daemons:
     patience = 30.0  # seconds in which all must be up
     folder = opened = None
 
-    def __init__(self, machines):
+    def __init__(self, machines: Machines) -> None:
         self.machines = machines
 
-    def problem(self):
+    def problem(self) -> str | None:
         """Why they cannot run here, in one line, or None."""
         raise NotImplementedError
 
-    def start(self, opened):
+    def start(self, opened: ExitStack) -> Services:
         """Start the daemons; what ends them goes into the ExitStack.  Returns their `Services`."""
         raise NotImplementedError
 
-    def is_up(self):
+    def is_up(self) -> bool:
         raise NotImplementedError
 
-    def complaints(self):
+    def complaints(self) -> str:
         """What they have written, for an error."""
         raise NotImplementedError
 
@@ -67,7 +73,7 @@ class Daemons:
             self.opened = opened.pop_all()
         return self
 
-    def close(self):
+    def close(self) -> None:
         """End the daemons, and all that runs through them."""
         with Progress():
             if self.opened:

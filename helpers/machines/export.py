@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 
 from helpers.machines.script import Script, files_of_helpers
 
@@ -70,21 +72,21 @@ exit $status
 
 
 def export(
-    function,
-    folder,
-    arguments=None,
+    function: FunctionType,
+    folder: str | Path,
+    arguments: Mapping[str, object] | None = None,
     *,
-    hosts=("node0", "node1"),
-    slots=2,
-    cpus=1,
-    interface=None,
-    gpus=True,
-    time="00:10:00",
-    account=None,
-    partition=None,
-    port=29500,
-    restarts=3,
-):
+    hosts: Iterable[str] = ("node0", "node1"),
+    slots: int = 2,
+    cpus: int = 1,
+    interface: str | None = None,
+    gpus: bool = True,
+    time: str = "00:10:00",
+    account: str | None = None,
+    partition: str | None = None,
+    port: int = 29500,
+    restarts: int = 3,
+) -> Path:
     """Write a function that `launch` runs as a script, and the files with which `deepspeed` and Slurm run it on several machines.
 
     The script holds the function's source and all that it uses: other functions and classes of the notebook, plain values, imports.  Modules
@@ -144,7 +146,7 @@ def export(
     return folder / fill["script"]
 
 
-def together(parts):
+def together(parts: Sequence[str]) -> str:
     """Definitions two empty lines apart, values below each other."""
     text = ""
     for before, part in zip(["", *parts], parts):
@@ -153,7 +155,7 @@ def together(parts):
     return text.strip("\n")
 
 
-def write(folder, files, modules):
+def write(folder: Path, files: Mapping[str, str], modules: Mapping[str, str]) -> None:
     """Texts by name, and copies of modules by place."""
     ours = folder / "run.sh"
     if folder.exists() and any(folder.iterdir()) and not (ours.exists() and WRITTEN in ours.read_text()):

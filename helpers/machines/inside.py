@@ -1,12 +1,14 @@
 """A program on a machine: a process that enters the machine and becomes the program (`Machines.start`)."""
 
+from __future__ import annotations
+
 import os
 import sys
 
 from helpers.launcher.forkserver import die_with_parent, enter
 
 
-def main():
+def main() -> None:
     """Arguments: descriptors of the machine's namespaces, divided by commas; then the program and its arguments."""
     descriptors, *command = sys.argv[1:]
     folder = os.getcwd()

@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from helpers.launcher.forkserver import die_with_parent, enter
@@ -32,7 +33,7 @@ class Login:
         variables: of the environment, meanwhile.
     """
 
-    def __init__(self, folder, process, programs, variables):
+    def __init__(self, folder: str | Path, process: int, programs: Mapping[str, Sequence[str]], variables: Mapping[str, str]) -> None:
         self.folder, self.process, self.programs, self.variables = Path(folder), process, programs, variables
 
     def __enter__(self):
@@ -55,7 +56,7 @@ class Login:
                 os.environ[name] = value
 
 
-def main():
+def main() -> None:
     """Arguments: id of a process on the machine; the program and its arguments."""
     process, *command = sys.argv[1:]
     folder = os.getcwd()

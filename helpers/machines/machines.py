@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.forked import Doors
@@ -17,6 +19,9 @@ from helpers.launcher.progress import Progress
 from helpers.machines.allowed import LINUX_ONLY, explain, is_linux, stay_who_we_are
 from helpers.machines.switch import CARD, MOST_DESCRIPTORS, address_of, doors_to
 from helpers.paths import ROOT
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 MOST_MACHINES = 16
 PATIENCE = 30.0  # seconds in which machines must be up; they take 0.1
@@ -43,14 +48,14 @@ class Card:
     frames_received: int
 
     @classmethod
-    def counted(cls, frames_received, frames_sent, received, sent):
+    def counted(cls, frames_received: int, frames_sent: int, received: int, sent: int) -> Card:
         return cls(sent, received, frames_sent, frames_received)
 
     def __sub__(self, earlier):
         return Card(*(getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)))
 
 
-def bytes_per_second(bandwidth):
+def bytes_per_second(bandwidth: str | None) -> int | None:
     """Of words like "20 Mbit"; None stays None: as fast as this machine copies memory."""
     if bandwidth is None:
         return None
@@ -61,7 +66,7 @@ def bytes_per_second(bandwidth):
     return rate
 
 
-def ask(orders, **order):
+def ask(orders: socket.socket, **order: object) -> tuple[dict, list[int]]:
     """Send an order with a socket for its answer: (the answer, descriptors that came along)."""
     mine, theirs = socket.socketpair()
     with mine:
@@ -92,7 +97,7 @@ class Machines:
         LaunchError: when the block is entered and this system does not allow it; the message says how to.
     """
 
-    def __init__(self, count=2, bandwidth=None):
+    def __init__(self, count: int = 2, bandwidth: str | None = None) -> None:
         if isinstance(count, bool) or not isinstance(count, int):
             raise TypeError(f"the number of machines must be a whole number from 1 to {MOST_MACHINES}, not {count!r}")
         if not 1 <= count <= MOST_MACHINES:
@@ -149,7 +154,7 @@ class Machines:
         if refusal := json.loads(body):
             raise LaunchError(explain(refusal["step"], refusal["words"]))
 
-    def close(self):
+    def close(self) -> None:
         """End the machines and the programs that `start` has started there.  Ranks that are still in them keep what they use until they end."""
         with Progress():
             while self.programs:
@@ -192,7 +197,7 @@ class Machines:
         if machine not in range(self.count):
             raise ValueError(f"there is no machine {machine!r}: they are numbered from 0 to {self.count - 1}")
 
-    def place(self, ranks):
+    def place(self, ranks: int | Sequence[int]) -> Placement:
         """Where ranks run, for `launch(..., place=...)`.
 
         Args:
@@ -205,7 +210,7 @@ class Machines:
             self._check(machine)
         return Placement(self, list(ranks))
 
-    def start(self, machine, command, **options):
+    def start(self, machine: int, command: Sequence[str], **options: object) -> subprocess.Popen:
         """Start a program on a machine, in the current folder; `with` the machines it ends, and so does what it has started in its session.
 
         Args:
@@ -228,18 +233,18 @@ class Machines:
                 os.close(door)
         return self.programs[-1]
 
-    def cable(self):
+    def cable(self) -> list[Card]:
         """What has passed so far: a `Card` for each machine."""
         return [Card.counted(*numbers) for numbers in self._ask("look")[0]["cable"]]
 
-    def counting(self):
+    def counting(self) -> Counting:
         """What passes meanwhile, with silence before and after: `with machines.counting() as cable: ...`, then `cable[0].sent`.
 
         In ranks a collective: each of them waits for all others there, without a byte on the cable.
         """
         return Counting(self)
 
-    def unplug(self, machine):
+    def unplug(self, machine: int) -> None:
         """Pull a machine's cable out of the switch.
 
         Nobody is told: what is sent to it or by it is lost, Linux gives a connection up after some 15 minutes, and a collective waits until
@@ -249,23 +254,23 @@ class Machines:
         self._check(machine)
         self._ask("unplug", machine=machine)
 
-    def plug(self, machine):
+    def plug(self, machine: int) -> None:
         """Put a machine's cable back."""
         self._check(machine)
         self._ask("plug", machine=machine)
 
     @property
-    def unplugged(self):
+    def unplugged(self) -> list[int]:
         """Numbers of the machines whose cable is pulled."""
         return self._ask("look")[0]["unplugged"]
 
-    def silent(self):
+    def silent(self) -> list[Card]:
         """Cards once all ranks have asked, and nothing more is on its way."""
         ranks = int(os.environ.get("WORLD_SIZE", "1")) if ORDERS in os.environ else 1
         return [Card.counted(*numbers) for numbers in self._ask("count", of=ranks)[0]["cable"]]
 
 
-def end(program):
+def end(program: subprocess.Popen) -> None:
     """Kill a program and its session's process group."""
     try:
         os.killpg(program.pid, signal.SIGKILL)
@@ -277,7 +282,7 @@ def end(program):
 class Counting(list):
     """A `Card` for each machine, filled when the block is left."""
 
-    def __init__(self, machines):
+    def __init__(self, machines: Machines) -> None:
         super().__init__()
         self.machines = machines
 
@@ -302,7 +307,7 @@ class Placement:
     machines: Machines
     of: list[int]
 
-    def doors(self, opened):
+    def doors(self, opened: ExitStack) -> Doors:
         """For a new job: `Doors` to the machines, with a socket on the card of rank 0's.  Everything closes with `opened`, an ExitStack."""
         _, (listener, *namespaces) = self.machines._ask("job", machine=self.of[0])
         for namespace in namespaces:
@@ -311,19 +316,19 @@ class Placement:
         of = [doors_to(machine) for machine in self.of]
         return Doors(listener, of, [*namespaces, self.machines.orders.fileno()], {ORDERS: len(namespaces)})
 
-    def variables(self):
+    def variables(self) -> dict[str, str]:
         """Of all ranks: they meet at the card of rank 0's machine, and talk through their own."""
         cards = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), CARD)
         return {**cards, "MASTER_ADDR": address_of(self.of[0])}
 
-    def variables_of(self, rank):
+    def variables_of(self, rank: int) -> dict[str, str]:
         """Of one rank, as `deepspeed` (CROSS_, LOCAL_) and `torchrun` (GROUP_RANK) set them; machines without a rank are not counted."""
         machine, used = self.of[rank], sorted(set(self.of))
         local = {"LOCAL_RANK": self.of[:rank].count(machine), "LOCAL_WORLD_SIZE": self.of.count(machine), "LOCAL_SIZE": self.of.count(machine)}
         node = {"GROUP_RANK": used.index(machine), "CROSS_RANK": used.index(machine), "CROSS_SIZE": len(used)}
         return {name: str(number) for name, number in {**local, **node}.items()}
 
-    def remarks(self):
+    def remarks(self) -> list[str]:
         """What to say of the machines when a job has failed."""
         try:
             return [f"  machine {machine} is unplugged" for machine in self.machines.unplugged]
@@ -331,7 +336,7 @@ class Placement:
             return [f"  {error}"]
 
 
-def problem():
+def problem() -> str | None:
     """Why there can be no machines here, in one line; None where there can."""
     try:
         with Machines(1):

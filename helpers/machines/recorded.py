@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import platform
+from collections.abc import Callable, Mapping
 from datetime import date
 from functools import cache
 from importlib.metadata import version
@@ -17,12 +18,13 @@ from helpers.launcher.failures import LaunchError
 from helpers.machines.machines import problem
 from helpers.paths import ROOT
 
+Plain = dict | list | str | int | float | bool | None  # what JSON can say
 RECORDING = "COURSE_RECORDS_MACHINES"  # set while a lesson is executed for its stored outputs
 MARK = "○ recorded"  # such a line is not compared: tests/nbval_pictures.cfg
 
 
 @cache
-def machines_missing():
+def machines_missing() -> str | None:
     """Why there are no machines here, one line; None where there are."""
     return problem()
 
@@ -38,10 +40,10 @@ class OnMachines:
         missing: a function that says what else is missing here, in a line, or None.
     """
 
-    def __init__(self, lesson, missing=None):
+    def __init__(self, lesson: str, missing: Callable[[], str | None] | None = None) -> None:
         self.file, self.missing = ROOT / "recorded" / "machines" / f"{lesson}.json", missing or machines_missing
 
-    def __call__(self, function, /, **arguments):
+    def __call__(self, function: Callable, /, **arguments: object) -> Plain:
         """`function(**arguments)` as plain data (lists, dicts with text as keys, numbers, text), run here or recorded.
 
         Raises:
@@ -55,19 +57,19 @@ class OnMachines:
             self.record(name, value)
         return value
 
-    def recorded(self, name, reason):
+    def recorded(self, name: str, reason: str) -> Plain:
         kept = self.content()
         if name not in kept["values"]:
             raise LaunchError(f"{reason}; and {name} was not recorded, so there is nothing to show: keep to the cell's own arguments")
         print(f"{MARK} {kept['label']}, since here {reason}")
         return kept["values"][name]
 
-    def content(self):
+    def content(self) -> dict:
         if not self.file.exists():
             return {"label": "", "values": {}}
         return json.loads(self.file.read_text())
 
-    def record(self, name, value):
+    def record(self, name: str, value: Plain) -> None:
         """Beside what is there; the label is of the last."""
         torch, deepspeed = version("torch").split("+")[0], version("deepspeed")
         kept = self.content()
@@ -77,13 +79,13 @@ class OnMachines:
         self.file.write_text(json.dumps(kept, indent=1) + "\n")
 
 
-def key(function, arguments):
+def key(function: Callable, arguments: Mapping[str, object]) -> str:
     """A function and its arguments in words."""
     words = {name: getattr(value, "__name__", None) or repr(value) for name, value in sorted(arguments.items())}
     return f"{function.__name__}({', '.join(f'{name}={said}' for name, said in words.items())})"
 
 
-def plain(value):
+def plain(value: object) -> dict:
     """For JSON: a dataclass as a dict."""
     if dataclasses.is_dataclass(value):
         return dataclasses.asdict(value)

@@ -18,7 +18,7 @@ import helpers
 LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_NAME", "STORE_GLOBAL")
 
 
-def source_of(thing):
+def source_of(thing: FunctionType | type) -> str:
     """The text that defines a function or a class.
 
     Raises:
@@ -35,7 +35,7 @@ def source_of(thing):
         raise TypeError(f"the source of {name!r} is not known here: define it in a cell or in a module") from None
 
 
-def class_in_its_cell(thing):
+def class_in_its_cell(thing: type) -> str | None:
     """The text of a class of a notebook, which Python does not find: from the cell of one of its methods; None where it has none."""
     for method in filter(inspect.isfunction, vars(thing).values()):
         lines, place = linecache.getlines(method.__code__.co_filename), method.__code__.co_firstlineno
@@ -46,7 +46,7 @@ def class_in_its_cell(thing):
     return None
 
 
-def names_used(code):
+def names_used(code: CodeType) -> list[str]:
     """Names that code takes from outside of itself, functions and classes within it included, in the order of their use."""
     instructions = list(dis.get_instructions(code))
     own = {one.argval for one in instructions if one.opname in STORES}
@@ -57,7 +57,7 @@ def names_used(code):
     return [name for name in dict.fromkeys(used) if not name.startswith("__") and not hasattr(builtins, name)]
 
 
-def surroundings(thing):
+def surroundings(thing: FunctionType | type) -> dict[str, object]:
     """What names mean where a function or a class was defined."""
     if isinstance(thing, FunctionType):
         inner = dict(zip(thing.__code__.co_freevars, (cell.cell_contents for cell in thing.__closure__ or ())))
@@ -69,7 +69,7 @@ def surroundings(thing):
     return known
 
 
-def is_importable(thing):
+def is_importable(thing: object) -> bool:
     """Whether a module that is not the notebook offers it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier():
@@ -88,11 +88,11 @@ class Script:
         parts: list of texts, definitions and values.
     """
 
-    def __init__(self, function):
+    def __init__(self, function: FunctionType) -> None:
         self.imports, self.parts, self.known = [], [], {}
         self.define(function.__name__, function)
 
-    def add(self, name, value):
+    def add(self, name: str, value: object) -> None:
         """Something that is used under a name."""
         if name in self.known:
             if self.known[name] is not value:
@@ -111,7 +111,7 @@ class Script:
             self.known[name] = value
             self.parts.append(f"{name} = {self.literal(name, value)}")
 
-    def define(self, name, thing):
+    def define(self, name: str, thing: FunctionType | type) -> None:
         """The source of a function or a class, after everything that it uses."""
         self.known[name] = thing
         text = source_of(thing)
@@ -123,7 +123,7 @@ class Script:
                 raise NameError(f"{thing.__name__} uses {used!r}, which is not defined: run the cell that defines it first")
         self.parts.append(text.strip() + ("" if thing.__name__ == name else f"\n\n\n{name} = {thing.__name__}"))
 
-    def literal(self, name, value):
+    def literal(self, name: str, value: object) -> str:
         """A value as Python writes it: plain data, or a dataclass of it."""
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
@@ -138,11 +138,11 @@ class Script:
         raise TypeError(f"{name!r} is a {type(value).__name__}, which cannot be written into a script: make it inside the function")
 
 
-def plain_import(module, name):
+def plain_import(module: str, name: str) -> str:
     return f"import {module}" if module == name else f"import {module} as {name}"
 
 
-def modules_of_helpers(text):
+def modules_of_helpers(text: str) -> set[str]:
     """Modules of `helpers` that a text imports, wherever it does."""
     found = set()
     for node in ast.walk(ast.parse(text)):
@@ -156,14 +156,14 @@ def modules_of_helpers(text):
     return found
 
 
-def is_module(name):
+def is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
 
 
-def files_of_helpers(text):
+def files_of_helpers(text: str) -> dict[str, str]:
     """{place in the folder: file} of the course's modules that a script imports, those that they import, and their packages."""
     found, left = {}, modules_of_helpers(text)
     while left:

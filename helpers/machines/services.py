@@ -13,11 +13,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from helpers.launcher.forkserver import adopt_orphans, die_with_parent, end_orphans, ended_children, enter
 from helpers.machines.switch import doors_to
 from helpers.paths import ROOT
+
+TYPE_CHECKING = False  # as who checks types reads it; `typing` itself would be one import more
+if TYPE_CHECKING:
+    from helpers.machines.machines import Machines
 
 
 class Services:
@@ -29,7 +34,7 @@ class Services:
         commands: list of (number of the machine, words of the command, file for what it writes).
     """
 
-    def __init__(self, machines, folder, commands):
+    def __init__(self, machines: Machines, folder: Path, commands: Iterable[tuple[int, Sequence[str], Path]]) -> None:
         _, doors = machines._ask("doors")
         life, end = os.pipe()
         self.life = os.fdopen(end, "wb")
@@ -46,13 +51,13 @@ class Services:
         with os.fdopen(told) as answer:
             self.ids = json.loads(answer.read() or "[]")
 
-    def close(self):
+    def close(self) -> None:
         """End them, and wait until they are gone."""
         self.life.close()
         self.process.wait()
 
 
-def start(doors, command, log):
+def start(doors: Iterable[int], command: Sequence[str], log: str) -> int:
     """A program on a machine: its process id."""
     if child := os.fork():
         return child
@@ -73,7 +78,7 @@ def start(doors, command, log):
         os._exit(1)
 
 
-def end_callers(folder, doors):
+def end_callers(folder: str, doors: Iterable[int]) -> None:
     """Kill who has come to the machines through `helpers.machines.login`, whose environment names the folder: nobody would answer it any more."""
     places = {os.readlink(f"/proc/self/fd/{door}") for door in doors}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -84,7 +89,7 @@ def end_callers(folder, doors):
             pass
 
 
-def main():
+def main() -> None:
     """Arguments: descriptors of the life pipe and of the one for the answer; the folder; commands, as JSON."""
     life, answer, folder, commands = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
     adopt_orphans()

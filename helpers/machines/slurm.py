@@ -8,11 +8,17 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.machines.daemons import Daemons, found, not_installed
 from helpers.machines.login import Login
 from helpers.machines.services import Services
 from helpers.machines.switch import address_of, name_of
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from helpers.machines.machines import Machines
 
 DAEMONS = ("slurmctld", "slurmd")
 CLIENTS = ("srun", "sbatch", "salloc", "scancel", "sinfo", "squeue", "scontrol", "sattach")
@@ -55,7 +61,7 @@ GresTypes=gpu
 """
 
 
-def problem():
+def problem() -> str | None:
     """Why there can be no Slurm here, in one line; None where its programs are."""
     return not_installed((*DAEMONS, "srun", "scancel", "sinfo"), MISSING)
 
@@ -87,13 +93,13 @@ class Slurm(Daemons):
     patience = PATIENCE
     problem = staticmethod(problem)
 
-    def __init__(self, machines, cpus=8, gpus=0):
+    def __init__(self, machines: Machines, cpus: int = 8, gpus: int = 0) -> None:
         super().__init__(machines)
         if gpus not in range(len(DEVICES) + 1):
             raise ValueError(f"gpus must be a number from 0 to {len(DEVICES)} that each node pretends to have, not {gpus!r}")
         self.cpus, self.gpus = cpus, gpus
 
-    def start(self, opened):
+    def start(self, opened: ExitStack) -> Services:
         short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=short))
         opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -112,23 +118,23 @@ class Slurm(Daemons):
         opened.enter_context(Login(self.folder / "bin", services.ids[0], programs, {"SLURM_CONF": str(self.folder / "slurm.conf")}))
         return services
 
-    def is_up(self):
+    def is_up(self) -> bool:
         self.said = self.run("sinfo", "--noheader", "--format=%D %T").strip()
         return self.said == f"{self.machines.count} idle"
 
-    def configuration(self):
+    def configuration(self) -> str:
         names = range(self.machines.count)
         each = f"CPUs={self.cpus} RealMemory=4000" + (f" Gres=gpu:{self.gpus}" if self.gpus else "")
         nodes = "".join(f"NodeName={name_of(at)} NodeAddr={address_of(at)} {each} State=UNKNOWN\n" for at in names)
         user = pwd.getpwuid(os.geteuid()).pw_name
         return CONFIGURATION.format(first=name_of(0), address=address_of(0), user=user, folder=self.folder, nodes=nodes)
 
-    def complaints(self):
+    def complaints(self) -> str:
         """What sinfo said last, and the last lines of every daemon's log that tell of an error."""
         lines = [line for log in sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out")) for line in log.read_text().splitlines()[-50:]]
         return "\n".join([self.said] + [line for line in lines if ("error" in line or "fatal" in line) and "pmi" not in line.lower()][-12:])
 
-    def run(self, *command, timeout=120):
+    def run(self, *command: str, timeout: float = 120) -> str:
         """Run one of Slurm's commands on machine 0, like `slurm.run("sinfo", "--long")`: what it wrote, errors included."""
         if not self.folder:
             raise ValueError("this Slurm is not up: use it inside `with Machines(2) as machines, Slurm(machines) as slurm`")

@@ -7,11 +7,17 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.machines.daemons import Daemons, found, not_installed
 from helpers.machines.login import Login
 from helpers.machines.services import Services
 from helpers.machines.switch import name_of
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from helpers.machines.machines import Machines
 
 NEEDED = ("sshd", "ssh", "ssh-keygen", "pdsh")
 MISSING = "{} {} not installed here: on Debian and Ubuntu `apt install openssh-server pdsh` brings what is needed"
@@ -38,7 +44,7 @@ CLIENT = """Host *
 """
 
 
-def problem():
+def problem() -> str | None:
     """Why there can be no ssh between machines here, in one line; None where its programs are."""
     return not_installed(NEEDED, MISSING)
 
@@ -65,11 +71,11 @@ class Ssh(Daemons):
     patience = PATIENCE
     problem = staticmethod(problem)
 
-    def __init__(self, machines, slots=2):
+    def __init__(self, machines: Machines, slots: int = 2) -> None:
         super().__init__(machines)
         self.slots = slots
 
-    def start(self, opened):
+    def start(self, opened: ExitStack) -> Services:
         self.folder = Path(tempfile.mkdtemp(prefix="ssh-"))
         opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
         for name in ("host", "user"):
@@ -88,8 +94,8 @@ class Ssh(Daemons):
         opened.enter_context(Login(self.folder / "bin", services.ids[0], programs, {}))
         return services
 
-    def is_up(self):
+    def is_up(self) -> bool:
         return all(log.exists() and "Server listening" in log.read_text() for log in self.logs)
 
-    def complaints(self):
+    def complaints(self) -> str:
         return "\n".join(log.read_text()[-500:] for log in self.logs if log.exists())

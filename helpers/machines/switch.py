@@ -7,6 +7,8 @@ its own.  The kernel holds the only write end of the *life pipe*, and this proce
 An order is one datagram, a JSON object with a socket for the answer beside it.  The kernel and the ranks share the socket of orders.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
@@ -15,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 
 from helpers.machines.netlink import BURST, Netlink
 
@@ -28,7 +31,7 @@ SEND_ONCE = {"tcp_sack": 0, "tcp_reordering": 300}  # below /proc/sys/net/ipv4, 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def call(name, *arguments):
+def call(name: str, *arguments: bytes | int | None) -> None:
     """A function of the C library.
 
     Raises:
@@ -39,24 +42,24 @@ def call(name, *arguments):
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
-def name_of(machine):
+def name_of(machine: int) -> str:
     return f"machine{machine}"
 
 
-def address_of(machine):
+def address_of(machine: int) -> str:
     return f"10.77.0.{machine + 1}"
 
 
-def doors_to(machine):
+def doors_to(machine: int) -> list[int]:
     """Places, in the descriptors of `Switch.doors`, of the namespaces that make one machine."""
     return [0, 1, 2 + 2 * machine, 3 + 2 * machine]
 
 
-def open_namespace(kind):
+def open_namespace(kind: str) -> int:
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def send_once():
+def send_once() -> None:
     """Let TCP here not send again what is only late or comes out of order: on these cables nothing is lost, and cards would count it twice.
 
     On a busy machine frames of one connection overtake each other between its processors.  Without selective acknowledgements and with
@@ -67,7 +70,7 @@ def send_once():
             setting.write(str(value))
 
 
-def name_hosts(count):
+def name_hosts(count: int) -> None:
     """Let every machine know the others by name, in a view of the file system that only the machines have."""
     call("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None)
     try:
@@ -84,7 +87,7 @@ def name_hosts(count):
 class Switch:
     """The machines; `rate` is what each card may send, in bytes per second, or None."""
 
-    def __init__(self, count, rate):
+    def __init__(self, count: int, rate: int | None) -> None:
         self.rate, self.unplugged = rate, set()
         self.waiting, self.expected = [], 0  # who asked for silent cables, and how many will
         call("unshare", NEW_NETWORK | NEW_MOUNTS)
@@ -100,7 +103,7 @@ class Switch:
         self.route.set_up(SWITCH)
         self.machines = [self.add(machine) for machine in range(count)]
 
-    def add(self, machine):
+    def add(self, machine: int) -> tuple[int, int, Netlink]:
         """One machine: (its network namespace, that of its name, its netlink)."""
         call("unshare", NEW_NETWORK | NEW_NAME)
         socket.sethostname(name_of(machine))
@@ -123,10 +126,10 @@ class Switch:
         call("setns", self.home, NEW_NETWORK)
         return network, name, inside
 
-    def counters(self):
+    def counters(self) -> list[list[int]]:
         return [list(inside.counters(CARD)) for _, _, inside in self.machines]
 
-    def listen(self, machine):
+    def listen(self, machine: int) -> socket.socket:
         """A socket on a machine's card, for the ranks of a new job to meet; who still waited in an earlier one has gone."""
         self.drop_waiting()
         call("setns", self.machines[machine][0], NEW_NETWORK)
@@ -135,16 +138,16 @@ class Switch:
         finally:
             call("setns", self.home, NEW_NETWORK)
 
-    def doors(self):
+    def doors(self) -> list[int]:
         """Descriptors of the namespaces common to all machines, then of those of each."""
         return [self.user, self.mounts, *(door for network, name, _ in self.machines for door in (network, name))]
 
-    def drop_waiting(self):
+    def drop_waiting(self) -> None:
         for answer in self.waiting:
             answer.close()
         self.waiting = []
 
-    def obey(self, order, answer):
+    def obey(self, order: dict, answer: socket.socket) -> None:
         """Carry out one order and answer it; `count` is answered when as many have asked as it says, and the cables are silent."""
         kind, machine = order["order"], order.get("machine")
         if kind == "count":
@@ -167,7 +170,7 @@ class Switch:
         if listener:
             listener.close()
 
-    def tell(self, answer, counters, descriptors=()):
+    def tell(self, answer: socket.socket, counters: list[list[int]], descriptors: Iterable[int] = ()) -> None:
         body = json.dumps({"cable": counters, "unplugged": sorted(self.unplugged)}).encode()
         try:
             socket.send_fds(answer, [body], list(descriptors))
@@ -175,10 +178,10 @@ class Switch:
             pass
         answer.close()
 
-    def counting(self):
+    def counting(self) -> bool:
         return bool(self.waiting) and len(self.waiting) == self.expected
 
-    def listen_to_the_cables(self):
+    def listen_to_the_cables(self) -> None:
         """Answer all that wait for silence, with the same numbers, once there was some; a slow cable is silent while it sends one burst."""
         now, counters = time.monotonic(), self.counters()
         if counters != self.seen:
@@ -188,7 +191,7 @@ class Switch:
                 self.tell(answer, counters)
             self.waiting = []
 
-    def serve(self, orders, life):
+    def serve(self, orders: socket.socket, life: int) -> None:
         """Until the kernel goes."""
         poll = select.poll()
         for descriptor in (orders.fileno(), life):
@@ -204,7 +207,7 @@ class Switch:
                 self.listen_to_the_cables()
 
 
-def main():
+def main() -> None:
     """Arguments: descriptors of the socket to the kernel, of orders and of the life pipe; machines; bytes per second of a card, 0 for no limit."""
     hello, orders, life, count, rate = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -138,28 +138,33 @@ def test_a_type_error_of_the_check_is_not_taken_for_the_learners(monkeypatch):
         make().check(in_place, mean_solution)
 
 
-@pytest.mark.parametrize("name", BUILDS)
-def test_the_lessons_solution_of_a_build_is_right(name):
+SCHEDULES = [name for name, build in BUILDS.items() if isinstance(build, Schedule)]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_lessons_solution_of_a_schedule_is_right(name):
     assert BUILDS[name].verdict(SOLUTIONS[name], SOLUTIONS[name]).startswith("correct in ")
 
 
-@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if isinstance(build, Schedule)])
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_every_known_mistake_of_a_schedule_is_answered_with_its_own_words(name):
     for words, wrong in BUILDS[name].mistakes.items():
         assert BUILDS[name].verdict(wrong, SOLUTIONS[name]).endswith(words)
 
 
-@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if build.mistakes and not isinstance(build, Schedule)])
-def test_every_known_mistake_of_a_build_is_found_and_answered_with_its_own_words(name):
-    """All mistakes in one job for each number of ranks: a check of one after the other would take ten times as long."""
+@pytest.mark.parametrize("name", [name for name in BUILDS if name not in SCHEDULES])
+def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answered_with_its_own_words(name):
+    """All in one job for each number of ranks: a check of one after the other would take ten times as long.  (A whole check of
+    each solution comes after its lesson's last cell.)"""
     build, solution = BUILDS[name], SOLUTIONS[name]
     unanswered = dict(build.mistakes)
-    for wrong in unanswered.values():
-        assert not before_running(wrong, names_of(solution), solution, "code", by_position=True)
-        assert not with_advice("", wrong) and not reading_note(wrong, solution)
+    for answer in (solution, *unanswered.values()):
+        assert not before_running(answer, names_of(solution), solution, "code", by_position=True)
+        assert not with_advice("", answer) and not reading_note(answer, solution)
     for ranks in build.worlds:
-        tried = build.tried([solution, *build.mistakes.values()], ranks, seed=random.randrange(2**31))
-        expected, tried = [values[0] for values in tried], [values[1:] for values in tried]
+        tried = build.tried([solution, solution, *build.mistakes.values()], ranks, seed=random.randrange(2**31))
+        expected, again, tried = [values[0] for values in tried], [values[1] for values in tried], [values[2:] for values in tried]
+        assert None not in expected and not build.wrong(list(zip(expected, again)))
         for words, got in zip(build.mistakes, zip(*tried)):
             if words not in unanswered:
                 continue
