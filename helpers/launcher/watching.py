@@ -56,10 +56,10 @@ class Job(Protocol):
         """Start the ranks."""
 
     def read_source(self, outcomes: Sequence[Outcome]) -> None:
-        """A message of the source; without one it is never called."""
+        """A message of the source; what has none needs no such method."""
 
     def pipe_closed(self, outcome: Outcome) -> None:
-        """A rank has closed its report pipe; without pipes it is never called."""
+        """A rank has closed its report pipe; what has no pipes needs no such method."""
 
     def look(self, outcomes: Sequence[Outcome]) -> None:
         """What has come in another way."""
