@@ -11,6 +11,7 @@ import inspect
 import linecache
 import pprint
 import textwrap
+from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 
 import helpers
@@ -143,9 +144,9 @@ def plain_import(module: str, name: str) -> str:
 
 
 def modules_of_helpers(text: str) -> set[str]:
-    """Modules of `helpers` that a text imports, wherever it does."""
+    """Modules of `helpers` that a text imports, wherever it does, but not for types alone."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in at_run_time(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.partition(".")[0] == "helpers"}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "helpers" and not node.level:
@@ -154,6 +155,14 @@ def modules_of_helpers(text: str) -> set[str]:
                 inner = f"{node.module}.{alias.name}"
                 found.add(lazy or (inner if importlib.util.find_spec(node.module) and is_module(inner) else node.module))
     return found
+
+
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all below it, without what is there for who checks types (`if TYPE_CHECKING:`)."""
+    yield node
+    only_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    for below in node.orelse if only_types else ast.iter_child_nodes(node):
+        yield from at_run_time(below)
 
 
 def is_module(name: str) -> bool:

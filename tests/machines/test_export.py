@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 import torch
 from helpers import Traffic, corpus, export, models
-from helpers.machines.script import Script, files_of_helpers, names_used, source_of
+from helpers.machines.script import Script, files_of_helpers, modules_of_helpers, names_used, source_of
 
 RATE, SIZE = {"lr": 1e-3, "betas": (0.9, 0.95)}, models.GPTSize(width=32)
 
@@ -65,6 +65,11 @@ def test_what_is_copied_of_the_course_imports_nothing_that_is_not(tmp_path):
     assert not any(path.startswith(("helpers/launcher", "helpers/plots", "helpers/exercises")) for path in copied)
     for path in copied:
         assert set(files_of_helpers((tmp_path / "out" / path).read_text())) <= copied
+
+
+def test_what_is_imported_for_types_alone_is_not_copied():
+    guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from helpers import plots\nelse:\n    from helpers import corpus\n"
+    assert modules_of_helpers(guarded + "if plots:\n    import helpers.paths\n") == {"helpers.corpus", "helpers.paths"}
 
 
 def test_the_files_for_deepspeed_and_slurm(tmp_path):
