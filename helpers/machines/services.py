@@ -57,7 +57,7 @@ class Services:
         self.process.wait()
 
 
-def start(doors: Iterable[int], command: Sequence[str], log: str) -> int:
+def start(doors: Iterable[int], command: list[str], log: str) -> int:
     """A program on a machine: its process id."""
     if child := os.fork():
         return child
