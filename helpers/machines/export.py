@@ -30,7 +30,9 @@ if __name__ == "__main__":
         print(value)
     if torch.distributed.is_initialized():
         if torch.distributed.get_backend() == "gloo":
-            torch.distributed.barrier()  # its threads may be at the last message yet, and must not meet Python's end
+            torch.distributed.barrier()  # no rank leaves while another still receives
+            sys.stdout.flush()
+            os._exit(0)  # as Python's own end aborts where a thread of gloo is not done with the last message yet
         torch.distributed.destroy_process_group()
 '''
 RUN = """#!/bin/sh
@@ -123,7 +125,7 @@ def export(
     if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
         raise ValueError(f"restarts must be a number of times, 0 or more, not {restarts!r}")
     found = Script(function)
-    for line in ("import os", "import deepspeed", "import torch", "from deepspeed.accelerator import get_accelerator"):
+    for line in ("import os", "import sys", "import deepspeed", "import torch", "from deepspeed.accelerator import get_accelerator"):
         if line not in found.imports:
             found.imports.append(line)
     given = ", ".join(f"{key}={found.literal(key, value)}" for key, value in (arguments or {}).items())

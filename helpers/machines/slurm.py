@@ -24,7 +24,6 @@ DAEMONS = ("slurmctld", "slurmd")
 CLIENTS = ("srun", "sbatch", "salloc", "scancel", "sinfo", "squeue", "scontrol", "sattach")
 MISSING = "Slurm's {} {} not installed here: on Debian and Ubuntu `apt install slurmctld slurmd slurm-client` brings what is needed"
 LONGEST = 60  # characters of a path below which the sockets of its steps lie, whose own may have 107
-PATIENCE = 30.0  # seconds in which all nodes must be idle; they are after one
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")  # stand for GPUs, which Slurm hands out by number and never opens
 GPUS = "AutoDetect=off\nName=gpu File={}\n"
 CONFIGURATION = """ClusterName=course
@@ -90,7 +89,6 @@ class Slurm(Daemons):
         LaunchError: when the block is entered and its programs are not installed, or its nodes do not come up.
     """
 
-    patience = PATIENCE
     problem = staticmethod(problem)
 
     def __init__(self, machines: Machines, cpus: int = 8, gpus: int = 0) -> None:

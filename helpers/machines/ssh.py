@@ -23,7 +23,6 @@ NEEDED = ("sshd", "ssh", "ssh-keygen", "pdsh")
 MISSING = "{} {} not installed here: on Debian and Ubuntu `apt install openssh-server pdsh` brings what is needed"
 ROOTS_FOLDER = "/run/sshd"  # which root's sshd wants; where there is none, it gets a /run of its own, in a view that only it has
 PORT = 2222  # one that needs no root
-PATIENCE = 20.0  # seconds in which every sshd must answer
 SERVER = """Port {port}
 HostKey {folder}/host
 AuthorizedKeysFile {folder}/user.pub
@@ -68,7 +67,7 @@ class Ssh(Daemons):
         LaunchError: when the block is entered and its programs are not installed, or the servers do not come up.
     """
 
-    patience = PATIENCE
+    patience = 20.0  # seconds in which every sshd must answer
     problem = staticmethod(problem)
 
     def __init__(self, machines: Machines, slots: int = 2) -> None:

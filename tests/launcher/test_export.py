@@ -1,5 +1,6 @@
 """An exported function, run by the real `deepspeed` command, where the course cannot be imported from elsewhere."""
 
+import atexit
 import json
 import os
 import subprocess
@@ -34,6 +35,7 @@ def train(rate):
         engine.backward(loss)
         engine.step()
     torch.distributed.all_reduce(loss)
+    atexit.register(os.abort)  # so does a thread of gloo that is not done when Python ends, on a busy machine
     return json.dumps({"loss": round(loss.item(), 5), "ranks": engine.world_size, "helpers": helpers.__file__})
 
 
