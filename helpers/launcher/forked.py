@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from helpers.launcher.environment import environment, server_environment
 from helpers.launcher.failures import LaunchError
 from helpers.launcher.parcel import memory_file
 from helpers.launcher.pipes import PIPES, Piped
+from helpers.launcher.standstill import activity
 
 if TYPE_CHECKING:
     from helpers.launcher.failures import Outcome
@@ -250,7 +251,7 @@ class ForkedJob(Piped):
 
     def __init__(self, payload: Parcel, ranks: int, device: str, place: Place | None = None) -> None:
         self.payload, self.ranks, self.device, self.place = payload, ranks, device, place or Here(ranks)
-        self.pipes = []
+        self.pipes, self.processes = [], {}
 
     def prepare(self, progress: Progress) -> None:
         """What may take long and may be interrupted."""
@@ -303,9 +304,14 @@ class ForkedJob(Piped):
     def read_source(self, outcomes: Sequence[Outcome]) -> None:
         """A message of the forkserver: the ranks were started, or one has ended."""
         message = self.server.receive()
-        if message["kind"] == "ended":
+        if message["kind"] == "started":
+            self.processes = {int(rank): process for rank, process in message["processes"].items()}
+        elif message["kind"] == "ended":
             outcome = outcomes[message["rank"]]
             outcome.status, outcome.ended_at = message["status"], message["at"]
+
+    def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
+        return activity([self.processes.get(one.rank) for one in outcomes if one.report is None and one.status is None])
 
     def pipe_closed(self, outcome: Outcome) -> None:
         """The forkserver tells how a rank ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ class Piped:
 
     def look(self, outcomes: Sequence[Outcome]) -> None:
         """What has come in another way."""
+
+    def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
+        """What is equal at two looks between which the ranks that have not reported slept; None where that is not known."""
 
     def leave(self, outcomes: Sequence[Outcome]) -> None:
         """The last look, when all ranks have ended."""

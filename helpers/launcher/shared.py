@@ -89,6 +89,9 @@ class SharedJob:
     def begun(self) -> bool:
         return not self.queued
 
+    def activity(self, outcomes: Sequence[Outcome]) -> None:
+        """Not known here: the ranks run elsewhere."""
+
     def look(self, outcomes: Sequence[Outcome]) -> None:
         """What the ranks' keepers have noted."""
         for outcome in outcomes:

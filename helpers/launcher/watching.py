@@ -6,13 +6,14 @@ import os
 import selectors
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
 from helpers.launcher.parcel import region, unpack
 from helpers.launcher.pipes import AT_WORK, PIPES
+from helpers.launcher.standstill import Standstill
 
 if TYPE_CHECKING:
     import socket
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from helpers.launcher.failures import Outcome
     from helpers.launcher.progress import Progress
 
-GRACE = 3.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first
+GRACE = 3.0  # seconds that ranks have to report after the first failure, so that the cause is known and not only who noticed first; less
+# where a cause is known and the ranks that are left stand still
 HEAD = len(AT_WORK) + 8  # bytes before a report: that the rank is at work, and the report's length
 
 
@@ -64,6 +66,9 @@ class Job(Protocol):
     def look(self, outcomes: Sequence[Outcome]) -> None:
         """What has come in another way."""
 
+    def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
+        """What is equal at two looks between which the ranks that have not reported slept; None where that is not known."""
+
     def check(self, outcomes: Sequence[Outcome]) -> None:
         """How ranks, or what started them, have ended."""
 
@@ -80,7 +85,7 @@ class Job(Protocol):
 def watch(job: Job, outcomes: Sequence[Outcome], timeout: float, progress: Progress) -> bool:
     """Read what the ranks send until all have reported or one has failed.  Returns whether the time ran out first."""
     reports = [bytearray() for _ in outcomes]
-    deadline, failed_at = time.monotonic() + timeout, None
+    deadline, failed_at, standstill = time.monotonic() + timeout, None, Standstill(job)
     with selectors.DefaultSelector() as selector:
         for outcome, pipes in zip(outcomes, job.pipes):
             for name, pipe in zip(PIPES, pipes):
@@ -101,6 +106,8 @@ def watch(job: Job, outcomes: Sequence[Outcome], timeout: float, progress: Progr
             if failed_at is None and any(outcome.failed for outcome in outcomes):
                 failed_at = time.monotonic()
             job.check(outcomes)
+            if any(outcome.failed and outcome.notices is None for outcome in outcomes) and standstill.reached(outcomes):
+                break
             if job.queued:
                 deadline = time.monotonic() + timeout
             try:

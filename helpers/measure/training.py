@@ -6,6 +6,7 @@ their answers can be compared with those of one process, whatever the number of 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -175,7 +176,12 @@ def train(
 
 def train_each(configs: Mapping[str, dict], **options: object) -> dict[str, dict]:
     """{name: `train(config, **options)`} of several configurations, one after the other in the same ranks."""
-    return {name: train(config, **options) for name, config in configs.items()}
+    found = {}
+    for name, config in configs.items():
+        found[name] = train(config, **options)
+        gc.collect()
+        gc.freeze()  # DeepSpeed keeps something of every engine, which each later look for garbage would go through again
+    return found
 
 
 def train_plain(

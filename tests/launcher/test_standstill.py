@@ -1,0 +1,75 @@
+"""When the kernel stops to wait for the reports of ranks that only wait."""
+
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from helpers.launcher import standstill
+from helpers.launcher.failures import RankError
+from helpers.launcher.jobs import launch
+from tests.launcher.support import eventually
+
+SLEEPS, WORKS = "import sys; sys.stdin.read()", "print(flush=True)\nwhile True: pass"
+
+
+@pytest.fixture
+def process():
+    started = []
+
+    def start(code):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        started.append(subprocess.Popen([sys.executable, "-c", code], **pipes))
+        return started[-1].pid
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+def test_who_sleeps_is_told_from_who_works_and_from_who_has_ended(process):
+    asleep, at_work = process(SLEEPS), process(WORKS)
+    assert eventually(lambda: standstill.activity([asleep]) is not None)
+    assert standstill.activity([asleep]) == standstill.activity([asleep])
+    assert eventually(lambda: standstill.activity([asleep, at_work]) is None)
+    assert standstill.activity([asleep, None]) is None and standstill.activity([2**22 + 1]) is None
+
+
+def looks(monkeypatch, *seen):
+    """What a standstill of three seconds says at looks a second apart."""
+    monkeypatch.setattr(standstill, "STILL", 3)
+    clock, found = iter(range(len(seen))), []
+    monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    left = iter(seen)
+    watched = standstill.Standstill(SimpleNamespace(activity=lambda outcomes: next(left)))
+    for _ in seen:
+        found.append(watched.reached([]))
+    return found
+
+
+def test_it_takes_a_while_without_any_activity(monkeypatch):
+    assert looks(monkeypatch, 1, 1, 1, 1, 1) == [False, False, False, True, True]
+    assert looks(monkeypatch, 1, 1, 1, 2, 2, 2, 2) == [False] * 6 + [True]
+    assert looks(monkeypatch, 1, 1, 1, None, 1, 1, 1, 1) == [False] * 7 + [True]
+    assert looks(monkeypatch, *[None] * 9) == [False] * 9
+
+
+def one_fails():
+    import os
+    import time
+
+    if os.environ["RANK"] == "1":
+        raise ValueError("seven")
+    time.sleep(600)
+
+
+def test_ranks_that_sleep_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr("helpers.launcher.watching.GRACE", 300.0)  # beyond a test's patience: only the standstill ends it
+    ended = threading.Timer(60, lambda: monkeypatch.setattr("helpers.launcher.watching.GRACE", 0.0))
+    ended.start()
+    with pytest.raises(RankError, match="rank 1 of 4 raised ValueError: seven"):
+        launch(one_fails, 4, device="cpu")
+    assert ended.is_alive()
+    ended.cancel()
