@@ -5,7 +5,7 @@ SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # as containers set it: every rank would compile the helpers anew
-.PHONY: help lab test test-quick test-cluster test-gpu rehearse-all record check refresh lint bench reset clean setup
+.PHONY: help lab test test-quick test-cluster test-gpu test-again rehearse-all record check refresh lint bench reset clean setup
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -47,6 +47,9 @@ bench: setup  ## this machine's constants; times of a launch beside other launch
 	@$(BIN)/python tests/benchmarks/machine.py
 	@$(BIN)/python tests/benchmarks/launchers.py
 	@$(BIN)/python tests/benchmarks/lessons.py
+
+test-again: setup  ## hunt what fails by chance: the whole suite RUNS times (20), every second time beside a busy loop on each processor
+	@$(BIN)/python tests/benchmarks/again.py $(or $(RUNS),20)
 
 reset: setup  ## a fresh copy of a lesson in work/, beside yours (LESSON=02)
 	@$(BIN)/python -m helpers.lesson.copies reset $(LESSON)
