@@ -5,7 +5,8 @@ SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # as containers set it: every rank would compile the helpers anew
-.PHONY: help lab test test-quick test-cluster test-gpu test-again rehearse-all record check refresh lint bench reset clean setup
+.NOTPARALLEL:  # tests of the launcher run after all others
+.PHONY: help lab test test-main test-launcher test-quick test-cluster test-gpu test-again rehearse-all record check refresh lint bench reset clean setup
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -14,8 +15,12 @@ lab: setup  ## set up, check this machine, and open the course in JupyterLab
 	@$(BIN)/python -m helpers.lesson.readiness --once
 	@$(BIN)/python -m helpers.lesson.copies open
 
-test: setup lint  ## set up, then run everything that CI runs
+test: setup lint test-main test-launcher  ## set up, then run everything that CI runs
+
+test-main: setup
 	@$(BIN)/python -m pytest -m "not launcher" -n 2 $(SIDE_BY_SIDE) tests notebooks $$($(BIN)/python tests/nbval_options.py --suite)
+
+test-launcher: setup
 	@$(BIN)/python -m pytest -m launcher -n 3 $(SIDE_BY_SIDE) -rs tests/launcher
 
 test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less than a minute

@@ -24,6 +24,7 @@ from helpers.lesson import progress
 WORLDS = (2, 4)
 COURSES = "the course's"
 NO_RETURN = "not yet: your function returns nothing: did you forget `return`?"
+NEVER = object()  # no answer was given yet
 PLACES_OF_CHECKS = re.compile(r"^(\s+)helpers/exercises/")
 
 
@@ -31,13 +32,13 @@ PLACES_OF_CHECKS = re.compile(r"^(\s+)helpers/exercises/")
 class Handing:
     """What a lesson goes on with: the learner's function where it is right, else the course's, under the learner's name."""
 
-    last: Callable | None = field(default=None, init=False, repr=False)  # the learner's own, for a check that runs again after it gave the course's
+    last: object = field(default=NEVER, init=False, repr=False, compare=False)  # the learner's own, for when the name stands for the course's
 
     def own(self, answer: object, solution: Callable) -> object:
         """The learner's function: the one before, where its name stands for the course's since an earlier check; the course's if there was none."""
         if not is_the_courses(answer, solution):
             self.last = answer
-        return self.last or answer
+        return answer if self.last is NEVER else self.last
 
     def hand_on(self, answer: object, solution: Callable, verdict: str, name: str) -> Callable:
         """Say the verdict and whose function the lesson goes on with, and return that; keep that the learner has passed."""
@@ -50,7 +51,7 @@ class Handing:
 
 def is_the_courses(answer: object, solution: Callable) -> bool:
     """Whether an answer is the course's solution, or was before that was defined anew."""
-    return answer is solution or getattr(answer, "__name__", answer) == getattr(solution, "__name__", None)
+    return answer is solution or (callable(answer) and getattr(answer, "__name__", answer) == getattr(solution, "__name__", solution))
 
 
 @dataclass

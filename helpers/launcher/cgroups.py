@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-# Limit, use; in memory.stat page cache, what of it is yet to be written, and kernel objects that can be rebuilt.
-VERSIONS = (
-    ("memory.max", "memory.current", ("active_file", "inactive_file"), ("file_dirty", "file_writeback"), "slab_reclaimable"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"), ("total_dirty", "total_writeback"), None),
+VERSIONS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))  # limit, use
+# In memory.stat of both versions: page cache that was not used lately and that was, what programs have mapped of files, what is yet to be written.
+NAMES = (
+    ("inactive_file", "active_file", "file_mapped", "file_dirty", "file_writeback", "slab_reclaimable"),
+    ("total_inactive_file", "total_active_file", "total_mapped_file", "total_dirty", "total_writeback", "no such line"),
 )
 EVENTS = ("memory.events", "memory.oom_control")  # where versions 2 and 1 count OOM kills
 
@@ -31,18 +32,19 @@ def memory_groups(root: Path) -> list[Path]:
 def room(group: Path) -> int | None:
     """Bytes that the processes of a group may still take; None where it sets no limit ("max").
 
-    What the system gives back at once when memory is short counts as free: page cache, whether it was used lately or not, and kernel objects
-    that can be rebuilt (version 2 alone counts them).  What is yet to be written to a disk does not, nor does shared memory (tmpfs), which
-    Linux keeps on the lists of what is swapped.
+    What the system gives back at once when memory is short counts as free: page cache, also what was used lately, and kernel objects that can
+    be rebuilt (version 2 alone counts them).  What is yet to be written to a disk does not, nor what running programs have mapped, as torch's
+    libraries, nor shared memory (tmpfs), which Linux keeps on the lists of what is swapped.
     """
-    for limit, used, cache, unwritten, objects in VERSIONS:
+    for (limit, used), names in zip(VERSIONS, NAMES):
         try:
             allowed, taken = int((group / limit).read_text()), int((group / used).read_text())
         except (OSError, ValueError):
             continue
         held = numbers(group / "memory.stat")
-        clean = sum(held.get(name, 0) for name in cache) - sum(held.get(name, 0) for name in unwritten)
-        return max(allowed - taken + max(clean, 0) + held.get(objects, 0), 0)
+        unused, lately, mapped, dirty, being_written, objects = (held.get(name, 0) for name in names)
+        clean = unused + max(lately - mapped, 0) - dirty - being_written
+        return max(allowed - taken + max(clean, 0) + objects, 0)
     return None
 
 

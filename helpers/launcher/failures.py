@@ -209,8 +209,8 @@ def hint(text: str) -> list[str]:
 def first_to_fail(failed: Sequence[Outcome]) -> Outcome:
     """The first by the clock, but an error in a collective comes after every other, and one that perhaps is a notice after every rank's end.
 
-    An end is noted a little later than the others notice it.  Of ranks that failed alike the lowest is taken, in every run the same, but of those
-    that waited in vain before those whose connections these then closed.
+    An end is noted a little later than the others notice it.  Of ranks that have failed alike so far the lowest is taken, in every run the same, but
+    of those that waited in vain before those whose connections these then closed.
     """
     ends = any(outcome.error is None for outcome in failed)
     first = min(failed, key=lambda outcome: (outcome.notices == "collective", bool(ends and outcome.notices), outcome.failed_at))

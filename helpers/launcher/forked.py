@@ -1,6 +1,6 @@
 """The default back end: ranks forked from a warm server, one per kernel and device.
 
-A back end offers `prepare`, `start`, `ask_stacks` and `stop`, and gives the kernel three pipes per rank; so does `helpers.launcher.command`.
+`helpers.launcher.watching.Job` says what a back end gives the kernel; so does `helpers.launcher.command`.
 """
 
 from __future__ import annotations
@@ -311,6 +311,8 @@ class ForkedJob(Piped):
             outcome.status, outcome.ended_at = message["status"], message["at"]
 
     def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
+        if self.device != "cpu":
+            return None  # a thread that waits for a GPU sleeps, too
         return activity([self.processes.get(one.rank) for one in outcomes if one.report is None and one.status is None])
 
     def pipe_closed(self, outcome: Outcome) -> None:

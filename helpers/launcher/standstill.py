@@ -1,4 +1,4 @@
-"""Whether ranks wait for something and do nothing else: one that stands still is not about to report how it failed."""
+"""Whether ranks, and what they have started, sleep: then what they wait for is mostly another rank, and a failure need not wait for them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ if TYPE_CHECKING:
     from helpers.launcher.failures import Outcome
     from helpers.launcher.watching import Job
 
-STILL = 0.3  # seconds without any activity after which ranks count as standing still
+STILL = 0.5  # seconds without any activity after which ranks count as standing still
 STATE, USER_TIME, SYSTEM_TIME = 0, 11, 12  # places in Linux's /proc/.../stat, counted behind the name
 
 
 def activity(processes: Iterable[int | None]) -> Hashable | None:
-    """What is equal at two looks between which all processes slept; None where a thread runs, waits for a processor or is ending, or nobody says."""
+    """What is equal at two looks between which all processes slept.
+
+    None where a thread runs, waits for a processor or is ending, where a process has started others, which may work for it, or where nobody says.
+    """
     found = []
     try:
         for process in processes:
             for thread in sorted(os.listdir(f"/proc/{process}/task")):
                 with open(f"/proc/{process}/task/{thread}/stat") as file:
                     fields = file.read().rpartition(") ")[2].split()
-                if fields[STATE] != "S":
+                with open(f"/proc/{process}/task/{thread}/children") as file:
+                    children = file.read()
+                if fields[STATE] != "S" or children:
                     return None
                 found.append((thread, fields[USER_TIME], fields[SYSTEM_TIME]))
     except OSError:  # another system, or one that has just ended

@@ -36,7 +36,7 @@ class Daemons:
         machines: `Machines` that are up.
     """
 
-    patience = 30.0  # seconds in which all must be up
+    patience = 30.0  # seconds in which all must be up; they are after one
     folder = opened = None
 
     def __init__(self, machines: Machines) -> None:

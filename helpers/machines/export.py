@@ -10,6 +10,10 @@ from types import FunctionType
 
 from helpers.machines.script import Script, files_of_helpers
 
+IMPORTS = (
+    *("import atexit", "import os", "import sys", "import threading", "import deepspeed", "import torch"),
+    "from deepspeed.accelerator import get_accelerator",
+)
 WRITTEN = "Written by `export` of the course Distributed Training, Measured"
 SCRIPT = '''"""{written}: the function {name} of a notebook, as a script for every rank.
 
@@ -31,10 +35,18 @@ if __name__ == "__main__":
     if torch.distributed.is_initialized():
         if torch.distributed.get_backend() == "gloo":
             torch.distributed.barrier()  # no rank leaves while another still receives
-            sys.stdout.flush()
-            os._exit(0)  # as Python's own end aborts where a thread of gloo is not done with the last message yet
+            leave_early()
         torch.distributed.destroy_process_group()
 '''
+LEAVE = '''def leave_early():
+    """As Python ends, but for its last part: there a thread of gloo that is not done with the last message yet aborts the rank."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)'''
 RUN = """#!/bin/sh
 # {written}.
 # From a machine that reaches all of `hostfile` through ssh without a password, and has pdsh.  The folder must be at the same place on all.
@@ -125,13 +137,14 @@ def export(
     if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
         raise ValueError(f"restarts must be a number of times, 0 or more, not {restarts!r}")
     found = Script(function)
-    for line in ("import os", "import sys", "import deepspeed", "import torch", "from deepspeed.accelerator import get_accelerator"):
+    for line in IMPORTS:
         if line not in found.imports:
             found.imports.append(line)
     given = ", ".join(f"{key}={found.literal(key, value)}" for key, value in (arguments or {}).items())
     fill = {"written": WRITTEN, "name": function.__name__, "arguments": given, "first": hosts[0], "port": port, "nodes": len(hosts)}
     fill |= {"script": f"{function.__name__}.py", "slots": slots, "cpus": cpus, "time": time, "restarts": restarts}
-    fill |= {"imports": "\n".join(sorted(set(found.imports), key=lambda line: (line.startswith("from"), line))), "parts": together(found.parts)}
+    fill["imports"] = "\n".join(sorted(set(found.imports), key=lambda line: (line.startswith("from"), line)))
+    fill["parts"] = together([*found.parts, LEAVE])
     variables = {"OMP_NUM_THREADS": "1"} | (dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface) if interface else {})
     variables |= {} if gpus else {"DS_ACCELERATOR": "cpu"}
     options = {"account": account, "partition": partition, "gpus-per-node": slots if gpus else None}

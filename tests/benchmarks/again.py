@@ -5,10 +5,11 @@ Every second run has a busy loop for each processor beside it.  What a run wrote
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from helpers.paths import ROOT, WORK
 
@@ -29,14 +30,18 @@ def busy_processors():
 
 
 def run(number):
-    """One run: what passed and failed in it, by pytest's own words, and its seconds."""
+    """One run, both parts whatever the first says: tests passed, names of those that failed, how it ended where not well, and its seconds."""
     started, log = time.monotonic(), FOLDER / f"{number}.txt"
     with log.open("w") as file:
+        command = ["make", "--keep-going", "test"]
+        suite = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            status = subprocess.run(["make", "test"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, timeout=LONGEST)
-            ended = f"status {status.returncode}"
+            ended = [f"status {status}"] if (status := suite.wait(LONGEST)) else []
         except subprocess.TimeoutExpired:
-            ended = "did not end"
+            ended = ["did not end"]
+        finally:
+            with suppress(ProcessLookupError):  # nothing of it is left
+                os.killpg(suite.pid, signal.SIGKILL)
     words = log.read_text()
     passed = sum(map(int, re.findall(r"^(?:.* )?(\d+) passed.* in [\d.]+s", words, flags=re.M)))
     return passed, re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", words, flags=re.M), ended, time.monotonic() - started
@@ -54,8 +59,8 @@ def main(runs="20"):
         else:
             with busy_processors():
                 beside, (passed, names, ended, seconds) = "busy loops", run(number)
-        failed += ended != "status 0"
-        print(f"{number:>4}  {beside:<10} {seconds:>7.0f} {passed:>6}  {', '.join(names) or ('none' if ended == 'status 0' else ended)}", flush=True)
+        failed += bool(ended)
+        print(f"{number:>4}  {beside:<10} {seconds:>7.0f} {passed:>6}  {', '.join(names + ended) or 'none'}", flush=True)
     sys.exit(f"{failed} of {runs} runs failed" if failed else 0)
 
 

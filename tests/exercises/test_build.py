@@ -3,6 +3,8 @@
 from types import FunctionType
 
 import pytest
+import torch
+from helpers.exercises.engine import Exercise
 from tests.exercises.averaging import make, mean_solution, stub
 
 
@@ -40,6 +42,16 @@ def test_what_need_not_be_run_is_said_at_once(answer, words, capsys, monkeypatch
     monkeypatch.setattr("helpers.exercises.engine.run_patiently", None)
     assert make().check(answer, mean_solution) is mean_solution
     assert capsys.readouterr().out == f"✗ not yet: {words} What follows uses the course's `mean_over_ranks`.\n"
+
+
+@pytest.mark.parametrize("slip", [0, None, [], torch.ones(2)], ids=repr)
+def test_a_value_in_the_place_of_a_function_earns_nothing_when_the_check_runs_again(slip, capsys):
+    build, formula = make(), Exercise(lambda ranks: 2 * ranks, ({"ranks": 3},))
+    for exercise in (build, formula):
+        assert exercise.check(slip, mean_solution) is mean_solution
+        assert exercise.check(mean_solution, mean_solution) is mean_solution
+        first, again = capsys.readouterr().out.splitlines()
+        assert first == again and first.startswith("✗ not yet: the check needs your function itself, not ")
 
 
 def test_one_world_size_is_too_few():

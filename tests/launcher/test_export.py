@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import cloudpickle
 import torch
@@ -22,7 +24,14 @@ class Model(models.GPT):
         return super().forward(ids, targets)
 
 
-def train(rate):
+class Aborts:
+    """As a thread of gloo does that is not done when Python's last part comes, on a busy machine."""
+
+    def __del__(self):
+        os.abort()
+
+
+def train(rate, ended=""):
     import deepspeed
     import helpers
 
@@ -35,15 +44,19 @@ def train(rate):
         engine.backward(loss)
         engine.step()
     torch.distributed.all_reduce(loss)
-    atexit.register(os.abort)  # so does a thread of gloo that is not done when Python ends, on a busy machine
+    torch.at_the_end = Aborts()
+    if ended:
+        atexit.register(Path(ended, f"atexit-{engine.global_rank}").touch)
+        threading.Timer(0.5, Path(ended, f"thread-{engine.global_rank}").touch).start()
     return json.dumps({"loss": round(loss.item(), 5), "ranks": engine.world_size, "helpers": helpers.__file__})
 
 
 def test_the_script_of_a_function_does_under_the_deepspeed_command_what_the_function_does_in_launch(tmp_path, monkeypatch):
     here = json.loads(launch(train, 2, {"rate": 1e-3}, device="cpu")[0])
-    monkeypatch.setattr(Model, "__module__", "__main__")  # as in a notebook
+    for one in (Model, Aborts):
+        monkeypatch.setattr(one, "__module__", "__main__")  # as in a notebook
     folder = tmp_path / "exported"
-    assert export(train, folder, {"rate": 1e-3}, hosts=["localhost"], interface="lo", gpus=False) == folder / "train.py"
+    assert export(train, folder, {"rate": 1e-3, "ended": str(tmp_path)}, hosts=["localhost"], interface="lo", gpus=False) == folder / "train.py"
     variables = dict(line.split("=") for line in (folder / ".deepspeed_env").read_text().split())
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     with held_port() as held:
@@ -56,3 +69,4 @@ def test_the_script_of_a_function_does_under_the_deepspeed_command_what_the_func
     assert here.pop("helpers") == str(REPOSITORY / "helpers" / "__init__.py")
     assert there.pop("helpers") == str(folder / "helpers" / "__init__.py")
     assert there == here and here["ranks"] == 2
+    assert {path.name for path in tmp_path.glob("*-*")} == {"atexit-0", "atexit-1", "thread-0", "thread-1"}

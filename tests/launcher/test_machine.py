@@ -53,6 +53,13 @@ def test_page_cache_that_is_yet_to_be_written_and_shared_memory_are_used_memory(
     assert machine.free_memory(tree({"proc/self/cgroup": "0::/", **files})) == 1 * GB + 3 * GB - 3 * GB // 4
 
 
+def test_files_that_programs_have_mapped_are_used_memory(tree):
+    files = group_2("sys/fs/cgroup", 8 * GB, 7 * GB, inactive_file=2 * GB, active_file=3 * GB, file_mapped=1 * GB)
+    assert machine.free_memory(tree({"proc/self/cgroup": "0::/", **files})) == 5 * GB
+    files = group_1("sys/fs/cgroup/memory", 8 * GB, 7 * GB, inactive_file=2 * GB, active_file=1 * GB, mapped_file=3 * GB)
+    assert machine.free_memory(tree({"proc/self/cgroup": "4:memory:/", **files})) == 3 * GB
+
+
 def test_more_to_be_written_than_there_is_page_cache_takes_nothing_away(tree):
     """The numbers are counted one after another, and pages on their way to swap are among what is written."""
     files = group_2("sys/fs/cgroup", 8 * GB, 7 * GB, inactive_file=1 * GB, file_writeback=2 * GB, slab_reclaimable=1 * GB)

@@ -1,17 +1,20 @@
 """When the kernel stops to wait for the reports of ranks that only wait."""
 
+import os
+import signal
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
-from helpers.launcher import standstill
+from helpers.launcher import standstill, watching
 from helpers.launcher.failures import RankError
 from helpers.launcher.jobs import launch
 from tests.launcher.support import eventually
 
-SLEEPS, WORKS = "import sys; sys.stdin.read()", "print(flush=True)\nwhile True: pass"
+BEGUN = "print(flush=True)"
+SLEEPS, WORKS = f"import sys; {BEGUN}; sys.stdin.read()", f"{BEGUN}\nwhile True: pass"
+STARTS = f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {WORKS!r}]); child.wait()"
 
 
 @pytest.fixture
@@ -20,12 +23,13 @@ def process():
 
     def start(code):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        started.append(subprocess.Popen([sys.executable, "-c", code], **pipes))
+        started.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes))
+        assert started[-1].stdout.readline() == b"\n"
         return started[-1].pid
 
     yield start
     for one in started:
-        one.kill()
+        os.killpg(one.pid, signal.SIGKILL)
         one.communicate()
 
 
@@ -34,6 +38,7 @@ def test_who_sleeps_is_told_from_who_works_and_from_who_has_ended(process):
     assert eventually(lambda: standstill.activity([asleep]) is not None)
     assert standstill.activity([asleep]) == standstill.activity([asleep])
     assert eventually(lambda: standstill.activity([asleep, at_work]) is None)
+    assert standstill.activity([asleep, process(STARTS)]) is None  # it sleeps, and its child works
     assert standstill.activity([asleep, None]) is None and standstill.activity([2**22 + 1]) is None
 
 
@@ -56,20 +61,26 @@ def test_it_takes_a_while_without_any_activity(monkeypatch):
     assert looks(monkeypatch, *[None] * 9) == [False] * 9
 
 
-def one_fails():
+def one_fails(busy=False):
     import os
+    import subprocess
+    import sys
     import time
 
-    if os.environ["RANK"] == "1":
+    if busy and os.environ["RANK"] == "0":
+        subprocess.run([sys.executable, "-c", "import time\nuntil = time.monotonic() + 1.5\nwhile time.monotonic() < until: pass"], timeout=60)
+    if busy or os.environ["RANK"] == "1":
         raise ValueError("seven")
     time.sleep(600)
 
 
 def test_ranks_that_sleep_are_not_waited_for(monkeypatch):
-    monkeypatch.setattr("helpers.launcher.watching.GRACE", 300.0)  # beyond a test's patience: only the standstill ends it
-    ended = threading.Timer(60, lambda: monkeypatch.setattr("helpers.launcher.watching.GRACE", 0.0))
-    ended.start()
+    monkeypatch.setattr(watching, "GRACE", 300.0)  # beyond a test's patience: only the standstill ends it
     with pytest.raises(RankError, match="rank 1 of 4 raised ValueError: seven"):
         launch(one_fails, 4, device="cpu")
-    assert ended.is_alive()
-    ended.cancel()
+
+
+def test_a_rank_whose_child_works_is_waited_for_and_the_lowest_of_those_that_failed_alike_is_named(monkeypatch):
+    monkeypatch.setattr(watching, "GRACE", 30.0)
+    with pytest.raises(RankError, match="rank 0 of 2 raised ValueError: seven"):
+        launch(one_fails, 2, {"busy": True}, device="cpu")
