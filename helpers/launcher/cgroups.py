@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 VERSIONS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))  # limit, use
-# In memory.stat of both versions: page cache that was not used lately and that was, what programs have mapped of files, what is yet to be written.
+# In memory.stat of both versions: page cache that was not used lately and that was, what programs have mapped of files, what is yet to be written
+# (two numbers), and kernel objects that can be rebuilt, which version 1 does not count.
 NAMES = (
     ("inactive_file", "active_file", "file_mapped", "file_dirty", "file_writeback", "slab_reclaimable"),
     ("total_inactive_file", "total_active_file", "total_mapped_file", "total_dirty", "total_writeback", "no such line"),
