@@ -65,4 +65,5 @@ def main(runs="20"):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # as Ctrl-C: what runs is ended, too
     main(*sys.argv[1:2])
