@@ -126,7 +126,11 @@ class SharedJob:
         if self.guard.poll() is not None:
             self.look(outcomes)
             if not self.complete and not any(outcome.failed for outcome in outcomes):
-                raise LaunchError(f"the {self.name} ended with status {self.guard.returncode}:\n{self.told(text)}")
+                raise LaunchError(f"the {self.name} ended with status {self.guard.returncode}{self.state()}:\n{self.told(text)}")
+
+    def state(self) -> str:
+        """What who manages the machines says of a job that has ended, in parentheses; the command's own words may be lost."""
+        return ""
 
     def told(self, text: str) -> str:
         """What of the command's words is shown."""

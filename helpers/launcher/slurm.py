@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from helpers.launcher.failures import LaunchError
+from helpers.launcher.guard import call
 from helpers.launcher.shared import SharedJob
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class SlurmJob(SharedJob):
         variables = super().variables()
         inside = "SLURM_JOB_ID" in variables
         return {name: value for name, value in variables.items() if not (inside and name.startswith("SLURM_") and name not in KEPT)}
+
+    def state(self) -> str:
+        """As CANCELLED or TIMEOUT.  srun often ends before the line that says so has reached it; nothing is known of a job that was refused."""
+        state = call([*self.remaining, "--states=all", "--format=%T"]).decode().strip()
+        return state and f" (Slurm: {state})"
 
     def told(self, text: str) -> str:
         return VARIES.sub("", super().told(text))

@@ -265,12 +265,13 @@ def test_what_ends_a_job_from_outside_is_told_in_the_words_of_slurm(slurm_of_two
         launch(lambda: None, 2, launcher="slurm", partition="none", folder=tmp_path)
     with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status 1:\n.*[Nn]ode count|[Nn]ode configuration"):
         launch(lambda: None, 3, launcher="slurm", nodes=3, folder=tmp_path)
-    cancel = threading.Thread(target=lambda: eventually(lambda: jobs_of(slurm_of_two)) and slurm_of_two.run("scancel", "--partition=all"))
-    cancel.start()
-    with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status \d+:\n.*CANCELLED") as caught:
-        launch(lambda: time.sleep(60), 2, launcher="slurm", nodes=2, folder=tmp_path)
-    cancel.join()
-    assert "CANCELLED AT" not in str(caught.value) and left_in(tmp_path) == []
+    for begun in (lambda: jobs_of(slurm_of_two), lambda: (tmp_path / "begun").exists()):  # ranks that start, ranks that work
+        cancel = threading.Thread(target=lambda begun=begun: eventually(begun) and slurm_of_two.run("scancel", "--partition=all"))
+        cancel.start()
+        with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status \d+ \(Slurm: CANCELLED\):\n") as caught:
+            launch(lambda: (tmp_path / "begun").touch() or time.sleep(60), 2, launcher="slurm", nodes=2, folder=tmp_path)
+        cancel.join()
+        assert "CANCELLED AT" not in str(caught.value) and left_in(tmp_path) == []
 
 
 def test_a_folder_that_a_node_does_not_see_is_named(slurm_of_two, tmp_path):
