@@ -33,16 +33,16 @@ def keep(rank: int, folder: Path) -> None:
 
     It does not end before it is told to: the command would stop the other ranks, and nobody could tell who failed.
     """
-    ended = threading.Event()  # the rank and what it has started
+    ended = threading.Event()  # the rank and what it has started, and that is noted
     threading.Thread(target=end_with_kernel, args=(rank, folder, ended)).start()
     status, at = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]), time.monotonic()
     kill_group(rank)
     end_orphans()
-    ended.set()
     try:
         (folder / f"status-{os.environ['RANK']}").write_text(f"{status} {at}\n")
     except OSError:  # the kernel has gone, and the folder
         pass
+    ended.set()  # now only: a file that came while the folder is removed would keep it
 
 
 def main(folder: str) -> None:
