@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -152,3 +153,39 @@ def test_interrupts_and_the_end_of_the_kernel(kernels):
     os.kill(kernel.process.pid, signal.SIGKILL)
     assert eventually(lambda: ours() == before), ours()
     assert private_folders() == []
+
+
+SLOW_KEEPER = """
+import fcntl, os, shutil, sys, time
+from pathlib import Path
+from helpers.launcher import keeper
+
+def removed(folder, ignore_errors):  # slowly: what comes meanwhile stays, and keeps the folder
+    names = os.listdir(folder)
+    time.sleep(0.6)
+    for name in names:
+        os.unlink(os.path.join(folder, name))
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass
+
+written = Path.write_text
+Path.write_text = lambda *given: time.sleep(0.3) or written(*given)
+shutil.rmtree = removed
+os.environ["RANK"] = "0"
+if rank := os.fork():
+    keeper.keep(rank, Path(sys.argv[1]))
+else:
+    os.setpgid(0, 0)
+    time.sleep(60)
+"""
+
+
+def test_a_keeper_that_outlives_the_kernel_leaves_no_folder(tmp_path):
+    """Also where its note of the rank's end and the folder's removal fall together."""
+    folder = tmp_path / "launch-of-nobody"
+    folder.mkdir()
+    (folder / "lock").touch()
+    subprocess.run([sys.executable, "-c", SLOW_KEEPER, folder], check=True, timeout=30)
+    assert not folder.exists()
