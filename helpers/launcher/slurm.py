@@ -61,7 +61,7 @@ class SlurmJob(SharedJob):
         return {name: value for name, value in variables.items() if not (inside and name.startswith("SLURM_") and name not in KEPT)}
 
     def state(self) -> str:
-        """As CANCELLED or TIMEOUT.  srun often ends before the line that says so has reached it; nothing is known of a job that was refused."""
+        """As CANCELLED or TIMEOUT.  srun may end before the line that says so has reached it; nothing is known of a job that was refused."""
         state = call([*self.remaining, "--states=all", "--format=%T"]).decode().strip()
         return state and f" (Slurm: {state})"
 

@@ -156,7 +156,7 @@ def test_interrupts_and_the_end_of_the_kernel(kernels):
 
 
 SLOW_KEEPER = """
-import fcntl, os, shutil, sys, time
+import os, shutil, sys, time
 from pathlib import Path
 from helpers.launcher import keeper
 
@@ -175,10 +175,9 @@ Path.write_text = lambda *given: time.sleep(0.3) or written(*given)
 shutil.rmtree = removed
 os.environ["RANK"] = "0"
 if rank := os.fork():
+    os.setpgid(rank, rank)  # here: it is ended at once
     keeper.keep(rank, Path(sys.argv[1]))
-else:
-    os.setpgid(0, 0)
-    time.sleep(60)
+time.sleep(60)
 """
 
 
