@@ -4,7 +4,7 @@
 
 Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure` counts what they hold and send and when, `theory` predicts it,
 `models` and `corpus` are what is trained, `plots` draws, `exercises` judges, `lesson` keeps the learner's copies, `recording` runs and reads
-experiments at real sizes, `rehearsal` runs one rank of any number without memory.
+experiments at real sizes, `rehearsal` runs one rank of any number without memory.  What a lesson needs of them it imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
@@ -15,40 +15,44 @@ import gc
 import importlib
 from types import ModuleType
 
-LAZY = {  # a name that is not a module of this package: the module that has it
-    "Clock": "helpers.measure.clock",
-    "Ledger": "helpers.measure.ledger",
-    "Machines": "helpers.machines.machines",
-    "SavedActivations": "helpers.measure.saved",
-    "Slurm": "helpers.machines.slurm",
-    "Ssh": "helpers.machines.ssh",
-    "Traffic": "helpers.measure.traffic",
-    "expected_error": "helpers.lesson.errors",
-    "export": "helpers.machines.export",
-    "launch": "helpers.launcher.jobs",
-    "preload": "helpers.launcher.forked",
-    "rehearse": "helpers.rehearsal.rehearsing",
+NAMES = {  # where the names lie that a lesson uses and that are not modules
+    "helpers.launcher.failures": ("LaunchError", "RankError"),
+    "helpers.launcher.forked": ("preload",),
+    "helpers.launcher.jobs": ("launch",),
+    "helpers.launcher.machine": ("choose_device",),
+    "helpers.lesson.errors": ("expected_error",),
+    "helpers.machines.export": ("export",),
+    "helpers.machines.machines": ("Machines",),
+    "helpers.machines.recorded": ("OnMachines", "machines_missing"),
+    "helpers.machines.slurm": ("Slurm",),
+    "helpers.machines.ssh": ("Ssh",),
+    "helpers.measure.clock": ("Clock", "clock_rows"),
+    "helpers.measure.constructing": ("beginning_of", "construct", "moved_by_initialize"),
+    "helpers.measure.gathered": ("gathered_in_a_step",),
+    "helpers.measure.internals": ("group_patience", "limit_patience"),
+    "helpers.measure.ledger": ("Ledger", "OutOfMemory"),
+    "helpers.measure.machine": ("Effort", "constants", "fit_latency_and_bandwidth"),
+    "helpers.measure.saved": ("SavedActivations",),
+    "helpers.measure.steps": ("mean_losses", "recorded_instructions", "same_losses", "trained", "trained_pipeline"),
+    "helpers.measure.traffic": ("Traffic",),
+    "helpers.rehearsal.rehearsing": ("rehearse",),
 }
-MODULES = {name: f"helpers.{name}" for name in ("corpus", "models", "plots", "theory")} | {"recorded": "helpers.recording.recorded"}
-__all__ = [
-    "Clock",
-    "Ledger",
-    "Machines",
-    "SavedActivations",
-    "Slurm",
-    "Ssh",
-    "Traffic",
-    "corpus",
-    "expected_error",
-    "export",
-    "launch",
-    "models",
-    "plots",
-    "preload",
-    "recorded",
-    "rehearse",
-    "theory",
-]
+LAZY = {name: module for module, names in NAMES.items() for name in names}
+MODULES = {
+    "combined": "helpers.measure.combined",
+    "corpus": "helpers.corpus",
+    "index": "helpers.lesson.index",
+    "models": "helpers.models",
+    "plots": "helpers.plots",
+    "readiness": "helpers.lesson.readiness",
+    "recorded": "helpers.recording.recorded",
+    "resuming": "helpers.measure.resuming",
+    "schedules": "helpers.theory.schedules",
+    "slurm": "helpers.machines.slurm",
+    "ssh": "helpers.machines.ssh",
+    "theory": "helpers.theory",
+    "training": "helpers.measure.training",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -59,7 +63,11 @@ def __getattr__(name: str) -> object:
         return found
     if name in MODULES:
         return imported(MODULES[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__all__)}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__dir__())}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*LAZY, *MODULES])
 
 
 def imported(module: str) -> ModuleType:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from graphlib import TopologicalSorter
 
+import pytest
+import helpers
 from helpers.paths import ROOT
 
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in (ROOT / "helpers").rglob("*.py")}
@@ -31,6 +33,13 @@ def test_no_circle():
 def test_importing_the_package_imports_nothing_heavy():
     shown = "import sys, helpers; print([name for name in ('torch', 'deepspeed', 'matplotlib', 'numpy') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout == "[]\n"
+
+
+def test_what_lessons_import_from_the_package_is_there_and_documented():
+    for name in dir(helpers):
+        assert getattr(helpers, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'Leger'; there are .*Ledger"):
+        helpers.Leger  # noqa: B018
 
 
 def test_a_rank_does_not_import_what_draws():

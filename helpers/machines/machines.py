@@ -17,6 +17,7 @@ from helpers.launcher.failures import LaunchError
 from helpers.launcher.forked import Doors
 from helpers.launcher.progress import Progress
 from helpers.machines.allowed import LINUX_ONLY, explain, is_linux, stay_who_we_are
+from helpers.machines.netlink import BURST
 from helpers.machines.switch import CARD, MOST_DESCRIPTORS, address_of, doors_to
 from helpers.paths import ROOT
 
@@ -27,7 +28,6 @@ MOST_MACHINES = 16
 PATIENCE = 30.0  # seconds in which machines must be up; they take 0.1
 UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
 ORDERS = "MACHINES_ORDERS"  # the variable that tells a rank the descriptor of the socket of orders
-HEADER = 66  # bytes of a frame beside what it carries: Ethernet 14, IP 20, TCP 32 with its time stamps
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,8 @@ class Machines:
         TypeError, ValueError: an argument cannot be used.
         LaunchError: when the block is entered and this system does not allow it; the message says how to.
     """
+
+    BURST = BURST  # bytes that a card with a bandwidth may send at once, saved up while it was idle
 
     def __init__(self, count: int = 2, bandwidth: str | None = None) -> None:
         if isinstance(count, bool) or not isinstance(count, int):

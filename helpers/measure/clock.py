@@ -377,7 +377,7 @@ def length(spans: Iterable[Span]) -> float:
 # -------------------------------------------------------------------------------------------------------------- all ranks
 
 
-def rows(clocks: Sequence[Clock]) -> dict[str, list[Box]]:
+def clock_rows(clocks: Sequence[Clock]) -> dict[str, list[Box]]:
     """What all ranks do on one axis, for `plots.timeline`: {"rank 0: work": [(kind, label, start, end), ...], "rank 0: messages": ...}.
 
     Milliseconds since the first beginning on any rank; waiting is drawn in the row of messages.

@@ -286,6 +286,17 @@ def highest(run: Run) -> int | None:
     return max((noted["peak"] for report in run.reports for noted in report["moments"].values()), default=None)
 
 
+def nccl(ranks: int) -> dict:
+    """What NCCL wrote when it set up its channels: {"label": hardware and versions, "runs": {name: {"lines": of rank 0's log, ...}}}.
+
+    Raises:
+        LookupError: nothing was recorded with so many ranks.
+    """
+    for path in (RECORDED / "nccl").glob(f"{ranks}-*.json"):
+        return json.loads(path.read_text())
+    raise LookupError(f"NCCL's log was not recorded with {ranks} ranks")
+
+
 def labels(found: Iterable[Run]) -> str:
     """The labels of several runs, each once and on a line of its own, for a figure's title."""
     return "\n".join(dict.fromkeys(run.label for run in found))

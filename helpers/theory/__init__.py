@@ -35,7 +35,7 @@ from helpers.theory.fine_tuning import (
     quantised_bytes,
 )
 from helpers.theory.fsdp import FSDP_MOMENTS, ddp_bytes, fsdp_bytes, fsdp_wire_bytes
-from helpers.theory.gloo import FRAME_HEADERS, GLOO_HEADER, gloo_messages, gloo_wire_bytes
+from helpers.theory.gloo import FRAME_HEADER, FRAME_HEADERS, GLOO_HEADER, gloo_messages, gloo_wire_bytes
 from helpers.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -102,6 +102,7 @@ from helpers.theory.step_time import (
     gradient_copy_bytes,
     operators,
     optimizer_bytes,
+    step_messages,
     step_seconds,
 )
 from helpers.theory.tensor_parallel import (
@@ -122,6 +123,7 @@ __all__ = [
     "COLLECTIVES",
     "MOMENTS",
     "Cluster",
+    "FRAME_HEADER",
     "FRAME_HEADERS",
     "FSDP_MOMENTS",
     "GLOO_HEADER",
@@ -222,6 +224,7 @@ __all__ = [
     "roofline_seconds",
     "sequence_parallel_block_activation_bytes",
     "sent_by_axis",
+    "step_messages",
     "step_peak_bytes",
     "step_seconds",
     "tensor_parallel_activation_bytes",

@@ -13,7 +13,8 @@ import math
 from helpers.theory.communication import wire_bytes
 
 GLOO_HEADER = 3 * 48  # bytes for each message: three times six numbers of 8 bytes (`Op::preamble` in pair.h)
-FRAME_HEADERS = 4 * 66  # bytes for each message: four frames; Ethernet 14, IP 20 (RFC 791), TCP 20 (RFC 9293) with time stamps 12 (RFC 7323)
+FRAME_HEADER = 66  # bytes of a frame beside what it carries: Ethernet 14, IP 20 (RFC 791), TCP 20 (RFC 9293) with time stamps 12 (RFC 7323)
+FRAME_HEADERS = 4 * FRAME_HEADER  # bytes for each message: four frames
 LARGEST_SEGMENT = 1 << 20  # bytes; a larger part of a sum is cut
 
 

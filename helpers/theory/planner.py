@@ -20,7 +20,7 @@ from helpers.theory.layers import Size, block_parameters, embedding_parameters, 
 from helpers.theory.long_sequences import ulysses_wire_bytes
 from helpers.theory.model_states import ideal_bytes
 from helpers.theory.plans import BF16, Cluster
-from helpers.theory.step_time import messages
+from helpers.theory.step_time import step_messages
 from helpers.theory.tensor_parallel import sequence_parallel_block_activation_bytes, tensor_parallel_block_activation_bytes
 from helpers.theory.throughput import flops_per_token
 from helpers.theory.zero_config import ZeroConfig
@@ -329,7 +329,7 @@ def plan_messages(plan: Plan) -> list[tuple[str, str, int, int]]:
     if plan.pipeline > 1:
         found.append(("pipeline", "send", 2 * plan.micro_batches, 2))
     zero = ZeroConfig(stage=plan.stage, reduce_bucket_size=plan.bucket)
-    sent = messages(plan.parameters, plan.layers, zero, plan.replicas, plan.micro_batches)
+    sent = step_messages(plan.parameters, plan.layers, zero, plan.replicas, plan.micro_batches)
     return found + [("ZeRO", collective, number, plan.replicas) for _, collective, _, number in sent]
 
 

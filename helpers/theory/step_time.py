@@ -201,7 +201,9 @@ def operators(
     return {"forward": accumulation * forward, "backward": backward, "step": round(step)}
 
 
-def messages(parameters: int, layers: int, config: ZeroConfig | dict | None, ranks: int, accumulation: int = 1) -> list[tuple[str, str, float, int]]:
+def step_messages(
+    parameters: int, layers: int, config: ZeroConfig | dict | None, ranks: int, accumulation: int = 1
+) -> list[tuple[str, str, float, int]]:
     """What a rank sends in a step: [(pass in which it is sent, collective, bytes of all its tensors, number of them)]; empty with one rank.
 
     Plain torch (DDP): gradients, all-reduced in buckets of 25 MiB.  Stage 0: the same after the backward pass, in buckets of 5e8 elements.  Stages 1
@@ -289,7 +291,7 @@ def step_seconds(
     for name, moved in copies.items():
         work[name]["gradients"] = moved / machine.memory
     work["step"]["optimizer"] = adam / machine.memory
-    hidden = _send(work, messages(parameters, size.layers, config, ranks, accumulation), machine, ranks, _overlaps(config))
+    hidden = _send(work, step_messages(parameters, size.layers, config, ranks, accumulation), machine, ranks, _overlaps(config))
     issued = operators(size, config, ranks, accumulation, checkpointing, fused, check_overflow)
     each = {"forward": machine.call or machine.launch, "backward": machine.call or machine.launch, "step": machine.launch}
     waiting, host = 0.0, {name: issued[name] * each[name] for name in PASSES}

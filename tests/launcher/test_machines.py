@@ -18,7 +18,7 @@ import psutil
 import pytest
 from helpers import Machines, corpus, launch, models, theory
 from helpers.launcher.failures import LaunchError, RankError
-from helpers.machines.machines import HEADER, problem
+from helpers.machines.machines import problem
 from helpers.machines.switch import SEND_ONCE
 from tests.launcher.support import INTERFACES, PROMPT, SLACK, all_reduced, command, crowded, eventually, listening_addresses, ours, running
 
@@ -173,7 +173,7 @@ def check(cable, reports, of, predicted):
     for machine, card in enumerate(cable):
         assert card.sent == pytest.approx(predicted, rel=0.02)
         across = sum(report[1] for report, at in zip(reports, of) if at == machine)
-        options = card.sent - HEADER * card.frames_sent - across
+        options = card.sent - theory.FRAME_HEADER * card.frames_sent - across
         assert options % 12 == 0 and 0 <= options <= 12 * card.frames_sent / 10
 
 

@@ -140,6 +140,13 @@ def test_code_and_what_it_prints_are_no_wider_than_a_laptop_shows(notebook):
         assert not wide, wide
 
 
+def test_cells_import_the_helpers_from_one_place(page):
+    """`from helpers import ...`, and the lesson's exercises; inner rooms are not a learner's concern."""
+    for cell in code_cells(page):
+        for line in re.findall(r"^\s*((?:from|import) helpers\S*)", cell.source, flags=re.M):
+            assert line in ("from helpers", "from helpers.exercises"), cell.source
+
+
 def test_no_figures_bars_are_all_equal(notebook):
     """Such a figure is a sentence."""
     for cell in code_cells(notebook):
