@@ -315,8 +315,8 @@ def plan_messages(plan: Plan) -> list[tuple[str, str, int, int]]:
     """Messages of one GPU in a step: [(part as in `plan_seconds`, collective, their number, GPUs that take part in each)].
 
     Tensor parallelism has 4 all-reduces for each of its layers and micro-batches, 6 if blocks are checkpointed; with sequence parallelism each is a
-    reduce-scatter and an all-gather, which take as many turns together.  ZeRO's are `step_time.messages`.  A pipeline stage sends each micro-batch
-    on and its gradient back.
+    reduce-scatter and an all-gather, which take as many turns together.  ZeRO's are `step_messages`.  A pipeline stage sends each micro-batch on
+    and its gradient back.
 
     Raises:
         ValueError: for a plan with Ulysses, whose all-to-alls are not counted.

@@ -89,7 +89,7 @@ def test_the_ranks_of_a_machine_share_an_axis():
     calls = [next(box for box in clock.boxes if box[0] == "all-reduce") for clock in clocks]
     assert max(start for *_, start, _ in calls) <= min(end for *_, end in calls)
     assert [clock.rank for clock in clocks] == [0, 1]
-    drawn = module.rows(clocks)
+    drawn = module.clock_rows(clocks)
     assert list(drawn) == ["rank 0: messages", "rank 1: work", "rank 1: messages"]
     assert min(start for row in drawn.values() for *_, start, _ in row) == 0
     assert drawn["rank 1: work"][0][3] <= drawn["rank 1: messages"][0][2]
@@ -283,7 +283,7 @@ def test_a_trace_for_perfetto(tmp_path):
 
 def test_clocks_that_noted_nothing():
     with pytest.raises(ValueError, match="noted nothing: name work"):
-        module.rows([made()])
+        module.clock_rows([made()])
 
 
 # ---------------------------------------------------------------------------------------------------------------- refusals
