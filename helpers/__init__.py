@@ -26,7 +26,7 @@ NAMES = {  # where the names lie that a lesson uses and that are not modules
     "helpers.machines.recorded": ("OnMachines", "machines_missing"),
     "helpers.machines.slurm": ("Slurm",),
     "helpers.machines.ssh": ("Ssh",),
-    "helpers.measure.clock": ("Clock", "clock_rows"),
+    "helpers.measure.clock": ("Clock", "chrome_trace", "clock_rows"),
     "helpers.measure.constructing": ("beginning_of", "construct", "moved_by_initialize"),
     "helpers.measure.gathered": ("gathered_in_a_step",),
     "helpers.measure.internals": ("group_patience", "limit_patience"),

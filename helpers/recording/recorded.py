@@ -292,9 +292,10 @@ def nccl(ranks: int) -> dict:
     Raises:
         LookupError: nothing was recorded with so many ranks.
     """
-    for path in (RECORDED / "nccl").glob(f"{ranks}-*.json"):
-        return json.loads(path.read_text())
-    raise LookupError(f"NCCL's log was not recorded with {ranks} ranks")
+    found = sorted((RECORDED / "nccl").glob(f"{ranks}-*.json"))
+    if not found:
+        raise LookupError(f"NCCL's log was not recorded with {ranks} ranks")
+    return json.loads(found[0].read_text())
 
 
 def labels(found: Iterable[Run]) -> str:

@@ -435,6 +435,11 @@ def test_a_run_that_nobody_recorded_is_named():
         recorded.runs("zero", ranks=64)
 
 
+def test_a_log_of_nccl_that_was_not_recorded():
+    with pytest.raises(LookupError, match="not recorded with 1 ranks"):
+        recorded.nccl(ranks=1)
+
+
 def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkeypatch):
     stored = next(recorded.RECORDED.glob("bandwidth-*.json"))
     record.write(tmp_path / "recorded" / stored.name, json.loads(stored.read_text().replace("H200", "H300")))
