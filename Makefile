@@ -12,8 +12,8 @@ help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 lab: setup  ## set up, check this machine, and open the course in JupyterLab
-	@$(BIN)/python -m helpers.lesson.readiness --once
-	@$(BIN)/python -m helpers.lesson.copies open
+	@$(BIN)/python -m helpers.course.lesson.readiness --once
+	@$(BIN)/python -m helpers.course.lesson.copies open
 
 test: setup lint test-main test-launcher  ## set up, then run everything that CI runs
 
@@ -37,10 +37,10 @@ rehearse-all: setup  ## every rehearsal beside what ran: the whole grid on real 
 	@REHEARSE_ALL=1 $(BIN)/python -m pytest -rP tests/rehearsal
 
 record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine's GPUs, into work/recorded/
-	@$(BIN)/python -m helpers.recording.record
+	@$(BIN)/python -m helpers.course.recording.record
 
 check: setup  ## is this machine ready?
-	@$(BIN)/python -m helpers.lesson.readiness
+	@$(BIN)/python -m helpers.course.lesson.readiness
 
 refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=fsdp for the appendix, LESSON=index for the start page)
 	@$(BIN)/python tests/refresh.py $(LESSON)
@@ -57,7 +57,7 @@ test-again: setup  ## hunt what fails by chance: the whole suite RUNS times (20)
 	@$(BIN)/python tests/benchmarks/again.py $(or $(RUNS),20)
 
 reset: setup  ## a fresh copy of a lesson in work/, beside yours (LESSON=02)
-	@$(BIN)/python -m helpers.lesson.copies reset $(LESSON)
+	@$(BIN)/python -m helpers.course.lesson.copies reset $(LESSON)
 
 clean:  ## remove .venv and caches; work/ is kept
 	@rm -rf .venv .pytest_cache .ruff_cache *.egg-info

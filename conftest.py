@@ -5,7 +5,8 @@ ranks     real ranks that are counted, not timed: several such tests may share t
 launcher  real faults within bounds of time: beside nothing but each other.
 lessons   stored notebooks, each in one process.
 
-With several processes a file's tests stay in one of them (`--dist loadfile`): they share a kernel, or costly fixtures.
+With several processes a file's tests stay in one of them (`--dist loadfile`): they share a kernel, or costly
+fixtures.
 """
 
 import gc
@@ -19,7 +20,13 @@ from tests.after_run_all import with_exercises_again
 
 gc.disable()  # until everything is imported: nearly nothing of it is garbage
 TIERS = ("unit", "ranks", "launcher", "lessons")
-LONGEST = ("test_raises.py", "test_deepspeed_command.py", "test_slurm.py", "test_machines.py", "test_interrupt.py")  # launcher files, begun first
+LONGEST = (
+    "test_raises.py",
+    "test_deepspeed_command.py",
+    "test_slurm.py",
+    "test_machines.py",
+    "test_interrupt.py",
+)  # launcher files, begun first
 REHEARSING = ("tests/rehearsal/", "tests/theory/test_planner.py", "notebooks/15_")
 
 
@@ -45,18 +52,21 @@ def pytest_unconfigure(config):
 
 
 def reach_kernels_through_files(folder):
-    """Stored notebooks' kernels listen on files.  A free port that was chosen for one may be taken by a rank of another before it is bound."""
+    """Stored notebooks' kernels listen on files.  A free port that was chosen for one may be taken by a rank
+    of another before it is bound."""
     try:
         from nbval import kernel
     except ImportError:
         return
     manager, numbers = kernel.KernelManager, itertools.count()
-    kernel.KernelManager = lambda **options: manager(transport="ipc", ip=str(folder / str(next(numbers))), **options)
+    kernel.KernelManager = lambda **options: manager(
+        transport="ipc", ip=str(folder / str(next(numbers))), **options
+    )
 
 
 def too_old_for_rehearsals():
     """Why nothing can be rehearsed here, or None."""
-    from helpers.rehearsal.rehearsing import RehearsalError, check_torch
+    from helpers.tools.rehearsal.rehearsing import RehearsalError, check_torch
 
     try:
         check_torch()
@@ -66,8 +76,9 @@ def too_old_for_rehearsals():
 
 
 def pytest_collection_modifyitems(items, config):
-    """Mark every test with its tier.  Files with ranks come first, since they take longest, and those with none fill what is left; of the launcher's
-    those that take longest: one that began last would go on alone."""
+    """Mark every test with its tier.  Files with ranks come first, since they take longest, and those with
+    none fill what is left; of the launcher's those that take longest: one that began last would go on
+    alone."""
     items[:] = with_exercises_again(items)
     reason = too_old_for_rehearsals()
     for item in items:
@@ -77,9 +88,17 @@ def pytest_collection_modifyitems(items, config):
     order = {"ranks": 0, "lessons": 1, "unit": 2, "launcher": 3}
     first = {}
     for item in items:
-        first[item.path] = min(first.get(item.path, 3), min(order[mark.name] for mark in item.iter_markers() if mark.name in order))
+        first[item.path] = min(
+            first.get(item.path, 3),
+            min(order[mark.name] for mark in item.iter_markers() if mark.name in order),
+        )
     last = len(LONGEST)
-    items.sort(key=lambda item: (first[item.path], LONGEST.index(item.path.name) if item.path.name in LONGEST else last))
+    items.sort(
+        key=lambda item: (
+            first[item.path],
+            LONGEST.index(item.path.name) if item.path.name in LONGEST else last,
+        )
+    )
 
 
 def pytest_collection_finish():
@@ -94,12 +113,19 @@ def pytest_runtest_protocol(item):
     if not item.get_closest_marker("unit"):
         return (yield)
     from jupyter_client.provisioning import local_provisioner
-    from helpers.launcher import forked, jobs
+    from helpers.tools.launch import jobs
+    from helpers.tools.launch.forked import forked_job as forked
 
     def refuse(*arguments, **options):
-        raise AssertionError("a unit test started ranks, or a kernel, which may: mark it with pytest.mark.ranks")
+        raise AssertionError(
+            "a unit test started ranks, or a kernel, which may: mark it with pytest.mark.ranks"
+        )
 
     with pytest.MonkeyPatch.context() as patch:
-        for place, name in ((forked, "warm_forkserver"), (jobs, "start"), (local_provisioner, "launch_kernel")):
+        for place, name in (
+            (forked, "warm_forkserver"),
+            (jobs, "start"),
+            (local_provisioner, "launch_kernel"),
+        ):
             patch.setattr(place, name, refuse)
         return (yield)

@@ -1,6 +1,8 @@
-"""Make `.venv` and install the pinned environment in it: what every verb of the Makefile does first, and nothing where it is done.
+"""Make `.venv` and install the pinned environment in it: what every verb of the Makefile does first, and
+nothing where it is done.
 
-Runs on any Python 3 with the standard library alone, so that a wrong version can be told before anything is installed.
+Runs on any Python 3 with the standard library alone, so that a wrong version can be told before anything is
+installed.
 """
 
 import hashlib
@@ -17,7 +19,8 @@ STAMP = os.path.join(VENV, "installed")
 OLDEST, NEWEST = (3, 11, 5), (3, 13)
 TORCH = "torch==2.13.0"
 NEWS = "@jupyterlab/apputils-extension:announcements"
-TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's public index of CPU builds: megabytes where CUDA takes gigabytes
+# PyTorch's public index of CPU builds: megabytes where CUDA takes gigabytes
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def fail(message):
@@ -28,11 +31,15 @@ def check_python():
     version = sys.version_info[:3]
     if version < OLDEST or version[:2] > NEWEST:
         found = ".".join(map(str, version))
-        fail(f"Python {found} cannot run the course, which needs 3.11.5 to 3.13; name another: make lab PYTHON=python3.12")
+        fail(
+            f"Python {found} cannot run the course, which needs 3.11.5 to 3.13; name another: "
+            "make lab PYTHON=python3.12"
+        )
 
 
 def fingerprint():
-    """Changes when the environment must be installed again; also when the checkout was moved, since a virtual environment knows its place."""
+    """Changes when the environment must be installed again; also when the checkout was moved, since a virtual
+    environment knows its place."""
     digest = hashlib.sha256((sys.version + HERE).encode())
     for name in ("pyproject.toml", "constraints.txt", "install.py"):
         with open(os.path.join(HERE, name), "rb") as file:
@@ -51,12 +58,15 @@ def installed():
 def pip(*arguments):
     command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check"]
     if not sys.stdin.isatty():
-        command.append("--no-input")  # an index that wants a name and a password is passed over where nobody can type them
+        command.append(
+            "--no-input"
+        )  # an index that wants a name and a password is passed over where nobody can type them
     return subprocess.call(command + ["install", "--quiet"] + list(arguments)) == 0
 
 
 def answer(index):
-    """What the index says within five seconds when it is asked for torch: "" where it has it, its refusal, or None; pip would try for minutes."""
+    """What the index says within five seconds when it is asked for torch: "" where it has it, its refusal, or
+    None; pip would try for minutes."""
     try:
         urllib.request.urlopen(index.rstrip("/") + "/torch/", timeout=5).close()
         return ""
@@ -67,16 +77,29 @@ def answer(index):
 
 
 def install_torch(constraints):
-    """A CPU build where there is no GPU.  TORCH_INDEX= (empty) leaves the choice to pip's own configuration."""
+    """A CPU build where there is no GPU.  TORCH_INDEX= (empty) leaves the choice to pip's own
+    configuration."""
     index = os.environ.get("TORCH_INDEX", TORCH_INDEX)
     if shutil.which("nvidia-smi") or sys.platform == "darwin" or not index:
         return pip("-c", constraints, TORCH)
     said = answer(index)
     if said is None:
-        print("set-up: " + index + " cannot be reached; looking for a CPU build where pip is configured to look", flush=True)
+        print(
+            "set-up: "
+            + index
+            + " cannot be reached; looking for a CPU build where pip is configured to look",
+            flush=True,
+        )
         return pip("-c", constraints, TORCH + "+cpu")
     if said:  # pip may know a name and password, and looks where it is configured to look as well
-        print("set-up: " + index + " is there, but answered " + said + " when asked for torch; leaving it to pip", flush=True)
+        print(
+            "set-up: "
+            + index
+            + " is there, but answered "
+            + said
+            + " when asked for torch; leaving it to pip",
+            flush=True,
+        )
     return pip("-c", constraints, "--extra-index-url", index, TORCH + "+cpu")
 
 
@@ -91,7 +114,11 @@ def main():
         fail("Python's venv module is missing or broken; on Debian and Ubuntu: apt install python3-venv")
     constraints = os.path.join(HERE, "constraints.txt")
     if not install_torch(constraints):
-        fail("no CPU build of " + TORCH + " was found; name an index with TORCH_INDEX=..., or take pip's choice with TORCH_INDEX=")
+        fail(
+            "no CPU build of "
+            + TORCH
+            + " was found; name an index with TORCH_INDEX=..., or take pip's choice with TORCH_INDEX="
+        )
     if not pip("-c", constraints, "-e", HERE + "[test]"):
         fail("pip could not install the environment; its message stands above")
     # JupyterLab would ask every learner whether it may fetch news over the network.

@@ -2,9 +2,10 @@
 
     from helpers import launch, Ledger, Traffic, corpus, models, plots, theory
 
-Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure` counts what they hold and send and when, `theory` predicts it,
-`models` and `corpus` are what is trained, `plots` draws, `exercises` judges, `lesson` keeps the learner's copies, `recording` runs and reads
-experiments at real sizes, `rehearsal` runs one rank of any number without memory.  What a lesson needs of them it imports from here.
+Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure` counts what they hold and
+send and when, `theory` predicts it, `models` and `corpus` are what is trained, `plots` draws, `exercises`
+judges, `lesson` keeps the learner's copies, `recording` runs and reads experiments at real sizes, `rehearsal`
+runs one rank of any number without memory.  What a lesson needs of them it imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
@@ -16,42 +17,48 @@ import importlib
 from types import ModuleType
 
 NAMES = {  # where the names lie that a lesson uses and that are not modules
-    "helpers.launcher.failures": ("LaunchError", "RankError"),
-    "helpers.launcher.forked": ("preload",),
-    "helpers.launcher.jobs": ("launch",),
-    "helpers.launcher.machine": ("choose_device",),
-    "helpers.lesson.errors": ("expected_error",),
-    "helpers.machines.export": ("export",),
-    "helpers.machines.machines": ("Machines",),
-    "helpers.machines.recorded": ("OnMachines", "machines_missing"),
-    "helpers.machines.slurm": ("Slurm",),
-    "helpers.machines.ssh": ("Ssh",),
-    "helpers.measure.clock": ("Clock", "chrome_trace", "clock_rows"),
-    "helpers.measure.constructing": ("beginning_of", "construct", "moved_by_initialize"),
-    "helpers.measure.gathered": ("gathered_in_a_step",),
-    "helpers.measure.internals": ("group_patience", "limit_patience"),
-    "helpers.measure.ledger": ("Ledger", "OutOfMemory"),
-    "helpers.measure.machine": ("Effort", "constants", "fit_latency_and_bandwidth"),
-    "helpers.measure.saved": ("SavedActivations",),
-    "helpers.measure.steps": ("mean_losses", "recorded_instructions", "same_losses", "trained", "trained_pipeline"),
-    "helpers.measure.traffic": ("Traffic",),
-    "helpers.rehearsal.rehearsing": ("rehearse",),
+    "helpers.tools.launch.failures": ("LaunchError", "RankError"),
+    "helpers.tools.launch.forked.forked_job": ("preload",),
+    "helpers.tools.launch.jobs": ("launch",),
+    "helpers.tools.launch.resources": ("choose_device",),
+    "helpers.course.lesson.errors": ("expected_error",),
+    "helpers.tools.launch.export": ("export",),
+    "helpers.tools.machines.namespaces": ("Machines",),
+    "helpers.course.recording.on_machines": ("OnMachines", "machines_missing"),
+    "helpers.tools.machines.slurm": ("Slurm",),
+    "helpers.tools.machines.ssh": ("Ssh",),
+    "helpers.tools.measure.clock": ("Clock", "chrome_trace", "clock_rows"),
+    "helpers.course.runs.constructing": ("beginning_of", "construct", "moved_by_initialize"),
+    "helpers.course.runs.gathered": ("gathered_in_a_step",),
+    "helpers.tools.measure.internals": ("group_patience", "limit_patience"),
+    "helpers.tools.measure.ledger": ("Ledger", "OutOfMemory"),
+    "helpers.tools.measure.constants": ("Effort", "constants", "fit_latency_and_bandwidth"),
+    "helpers.tools.measure.saved": ("SavedActivations",),
+    "helpers.course.runs.steps": (
+        "mean_losses",
+        "recorded_instructions",
+        "same_losses",
+        "trained",
+        "trained_pipeline",
+    ),
+    "helpers.tools.measure.traffic": ("Traffic",),
+    "helpers.tools.rehearsal.rehearsing": ("rehearse",),
 }
 LAZY = {name: module for module, names in NAMES.items() for name in names}
 MODULES = {
-    "combined": "helpers.measure.combined",
-    "corpus": "helpers.corpus",
-    "index": "helpers.lesson.index",
-    "models": "helpers.models",
-    "plots": "helpers.plots",
-    "readiness": "helpers.lesson.readiness",
-    "recorded": "helpers.recording.recorded",
-    "resuming": "helpers.measure.resuming",
-    "schedules": "helpers.theory.schedules",
-    "slurm": "helpers.machines.slurm",
-    "ssh": "helpers.machines.ssh",
-    "theory": "helpers.theory",
-    "training": "helpers.measure.training",
+    "combined": "helpers.course.runs.combined",
+    "corpus": "helpers.course.corpus",
+    "index": "helpers.course.lesson.index",
+    "models": "helpers.course.models",
+    "plots": "helpers.course.plots",
+    "readiness": "helpers.course.lesson.readiness",
+    "recorded": "helpers.course.recording.recorded",
+    "resuming": "helpers.course.runs.resuming",
+    "schedules": "helpers.tools.theory.schedules",
+    "slurm": "helpers.tools.machines.slurm",
+    "ssh": "helpers.tools.machines.ssh",
+    "theory": "helpers.tools.theory",
+    "training": "helpers.course.runs.training",
 }
 
 
@@ -59,7 +66,7 @@ def __getattr__(name: str) -> object:
     if name in LAZY:
         found = getattr(imported(LAZY[name]), name)
         if name == "launch":
-            importlib.import_module("helpers.launcher.warming").begin()
+            importlib.import_module("helpers.tools.launch.forked.warming").begin()
         return found
     if name in MODULES:
         return imported(MODULES[name])
@@ -71,7 +78,8 @@ def __dir__() -> list[str]:
 
 
 def imported(module: str) -> ModuleType:
-    """A module, and torch where it is the first that needs it: while so much is made that stays, to look for garbage takes a third of the time."""
+    """A module, and torch where it is the first that needs it: while so much is made that stays, to look for
+    garbage takes a third of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,9 @@
-"""Every exercise once more after a lesson's last cell, in its kernel, as somebody does it who has run all cells before: no later cell may break it.
+"""Every exercise once more after a lesson's last cell, in its kernel, as somebody does it who has run all
+cells before: no later cell may break it.
 
-What is checked is the course's solution under the learner's name, defined then, so that it finds the names of the notebook as the last cell left
-them.  Of a check in ranks the first world size runs: that a right answer is right in all of them was seen when the cells ran in order.
+What is checked is the course's solution under the learner's name, defined then, so that it finds the names of
+the notebook as the last cell left them.  Of a check in ranks the first world size runs: that a right answer
+is right in all of them was seen when the cells ran in order.
 """
 
 import re
@@ -29,19 +31,30 @@ def after_run_all(notebook):
     found = {}
     for cell in code:
         for name in NAME.findall(cell.source):
-            own = re.sub(rf"\b({'|'.join(NAME.findall(cell.source))})_solution\b", r"\1", CHECK.sub("", cell.source))
+            own = re.sub(
+                rf"\b({'|'.join(NAME.findall(cell.source))})_solution\b", r"\1", CHECK.sub("", cell.source)
+            )
             exercise, given = next(check for check in checks if f"{name}_solution" in check[1])
-            found[exercise] = AGAIN.format(answer=own, exercise=exercise, arguments=given.replace(given.split(",")[0], name, 1))
+            found[exercise] = AGAIN.format(
+                answer=own, exercise=exercise, arguments=given.replace(given.split(",")[0], name, 1)
+            )
     return found
 
 
 def with_exercises_again(items):
-    """The collected tests, and behind the last cell of each lesson whose outputs are compared its exercises."""
-    last = {item.parent: item for item in items if type(item).__name__ == "IPyNbCell" and item.parent.compare_outputs}
+    """The collected tests, and behind the last cell of each lesson whose outputs are compared its
+    exercises."""
+    last = {
+        item.parent: item
+        for item in items
+        if type(item).__name__ == "IPyNbCell" and item.parent.compare_outputs
+    }
     for item in items:
         yield item
         if last.get(item.parent) is item:
             for exercise, source in after_run_all(item.parent.nb).items():
                 options = defaultdict(bool, check=False)
                 name, number = f"{exercise} after Run All", item.cell_num + 1
-                yield type(item).from_parent(item.parent, name=name, cell_num=number, cell=new_code_cell(source), options=options)
+                yield type(item).from_parent(
+                    item.parent, name=name, cell_num=number, cell=new_code_cell(source), options=options
+                )

@@ -1,6 +1,8 @@
-"""Print nbval's options: strict in the pinned environment, lax elsewhere (losses differ there, and words of other versions).
+"""Print nbval's options: strict in the pinned environment, lax elsewhere (losses differ there, and words of
+other versions).
 
-With `--suite` the lesson is left out that `tests/lesson/test_other_machines.py` runs strictly, on what it makes another machine.
+With `--suite` the lesson is left out that `tests/lesson/test_other_machines.py` runs strictly, on what it
+makes another machine.
 """
 
 import importlib.metadata
@@ -10,7 +12,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 PYTHON = (3, 11)  # the version whose outputs are stored
-PICTURES = "--nbval-sanitize-with=tests/nbval_pictures.cfg"  # takes pictures out of what is compared; the sentences stay
+# takes pictures out of what is compared; the sentences stay
+PICTURES = "--nbval-sanitize-with=tests/nbval_pictures.cfg"
 ON_ANOTHER_MACHINE = "notebooks/01_transformer_layers.ipynb"
 DECISIVE = ("torch", "deepspeed", "transformers", "numpy", "ipython", "ipykernel")
 
@@ -19,16 +22,24 @@ def pinned():
     """{package: version} of constraints.txt, as far as they are for this Python."""
     lines = (Path(__file__).parent.parent / "constraints.txt").read_text().splitlines()
     rows = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    return {row.name.lower(): next(iter(row.specifier)).version for row in rows if row.marker is None or row.marker.evaluate()}
+    return {
+        row.name.lower(): next(iter(row.specifier)).version
+        for row in rows
+        if row.marker is None or row.marker.evaluate()
+    }
 
 
 def is_strict():
     pins = pinned()
-    return sys.version_info[:2] == PYTHON and all(importlib.metadata.version(name).split("+")[0] == pins[name] for name in DECISIVE)
+    return sys.version_info[:2] == PYTHON and all(
+        importlib.metadata.version(name).split("+")[0] == pins[name] for name in DECISIVE
+    )
 
 
 if __name__ == "__main__":
-    print("--nbval" if is_strict() else "--nbval-lax", "--nbval-current-env --nbval-cell-timeout=300", PICTURES)
+    print(
+        "--nbval" if is_strict() else "--nbval-lax", "--nbval-current-env --nbval-cell-timeout=300", PICTURES
+    )
     if "--suite" in sys.argv and is_strict():
         print(f"--ignore={ON_ANOTHER_MACHINE}")
     if not is_strict():

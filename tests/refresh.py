@@ -1,6 +1,8 @@
-"""Execute lessons and the start page in fresh kernels and store their outputs: `python tests/refresh.py [02 | index]`.
+"""Execute lessons and the start page in fresh kernels and store their outputs: `python tests/refresh.py [02 |
+index]`.
 
-Outputs are those of the run; what varies without meaning (execution times, kernel versions, this machine's paths, the display that a
+Outputs are those of the run; what varies without meaning (execution times, kernel versions, this machine's
+paths, the display that a
 progress line leaves empty) is taken out.
 """
 
@@ -11,12 +13,12 @@ import time
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.lesson import index
-from helpers.lesson.copies import INDEX, LANGUAGE, lessons
-from helpers.lesson.course import course, number_of
-from helpers.machines.recorded import RECORDING
+from helpers.course.lesson import index
+from helpers.course.lesson.copies import INDEX, LANGUAGE, lessons
+from helpers.course.lesson.outline import course, number_of
+from helpers.course.plots.style import picture
+from helpers.course.recording.on_machines import RECORDING
 from helpers.paths import NOTEBOOKS, ROOT
-from helpers.plots.style import picture
 
 KEPT_METADATA = ("tags", "jupyter")
 README_PICTURES = (  # lesson, beginning of the figure's sentence, file in notebooks/
@@ -24,7 +26,10 @@ README_PICTURES = (  # lesson, beginning of the figure's sentence, file in noteb
     ("09", "Figure: ZeRO on this machine", "zero_here.png"),
     ("09", "Figure: ZeRO at 7", "zero_at_size.png"),
 )
-METADATA = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}, "language_info": LANGUAGE}
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": LANGUAGE,
+}
 
 
 def clean(notebook, number):
@@ -32,9 +37,13 @@ def clean(notebook, number):
     notebook.metadata = nbformat.from_dict(METADATA)
     for at, cell in enumerate(notebook.cells):
         cell.id = f"{number}-{at:03}"
-        cell.metadata = nbformat.from_dict({name: cell.metadata[name] for name in KEPT_METADATA if name in cell.metadata})
+        cell.metadata = nbformat.from_dict(
+            {name: cell.metadata[name] for name in KEPT_METADATA if name in cell.metadata}
+        )
         if cell.cell_type == "code":
-            cell.outputs = joined([without_paths(output) for output in cell.outputs if output.get("data") != {}])
+            cell.outputs = joined(
+                [without_paths(output) for output in cell.outputs if output.get("data") != {}]
+            )
     return notebook
 
 
@@ -53,21 +62,29 @@ def without_paths(output):
     if "metadata" in output:
         output.metadata = nbformat.from_dict({})
     if output.output_type == "error":
-        output.traceback = [re.sub(rf"(~|{re.escape(str(ROOT.parent))})[^\s:]*?/(?=helpers/|{ROOT.name}/)", "", line) for line in output.traceback]
-        output.traceback = [line.replace(f"{ROOT}/", "").replace(f"{ROOT.name}/", "") for line in output.traceback]
+        output.traceback = [
+            re.sub(rf"(~|{re.escape(str(ROOT.parent))})[^\s:]*?/(?=helpers/|{ROOT.name}/)", "", line)
+            for line in output.traceback
+        ]
+        output.traceback = [
+            line.replace(f"{ROOT}/", "").replace(f"{ROOT.name}/", "") for line in output.traceback
+        ]
     return output
 
 
 def refresh(path):
     notebook = nbformat.read(path, as_version=4)
     draw_map(notebook)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
     nbformat.write(clean(notebook, number_of(path)), path)
     store_pictures(notebook, path)
 
 
 def draw_map(notebook):
-    """The start page's diagram and tables are written anew from the lessons, in the order of the cells with these tags."""
+    """The start page's diagram and tables are written anew from the lessons, in the order of the cells with
+    these tags."""
     drawn = {"diagram": iter([index.diagram(course())]), "table": iter(index.tables(course()))}
     for cell in notebook.cells:
         for tag in drawn.keys() & set(cell.metadata.get("tags", [])):
@@ -76,10 +93,18 @@ def draw_map(notebook):
 
 def store_pictures(notebook, path):
     """The README shows figures as the lessons drew them."""
-    outputs = [output.data for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs if "data" in output]
+    outputs = [
+        output.data
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "data" in output
+    ]
     for lesson, sentence, name in README_PICTURES:
         if path.name.startswith(lesson):
-            page = next(data["text/html"] for data in outputs if data.get("text/plain", "").startswith(sentence))
+            page = next(
+                data["text/html"] for data in outputs if data.get("text/plain", "").startswith(sentence)
+            )
             (path.parent / name).write_bytes(picture(page))
 
 

@@ -20,6 +20,11 @@ def configuration(stage=0, *, bf16=True, micro_batch=1, accumulation=1, extra=No
         "gradient_accumulation_steps": accumulation,
         "bf16": {"enabled": bf16},
         "optimizer": adamw(),
-        "zero_optimization": {"stage": stage, "reduce_bucket_size": TINY_BUCKET, "overlap_comm": False, **zero},
+        "zero_optimization": {
+            "stage": stage,
+            "reduce_bucket_size": TINY_BUCKET,
+            "overlap_comm": False,
+            **zero,
+        },
         **(extra or {}),
     }

@@ -4,27 +4,32 @@ import ast
 import re
 
 import pytest
-from helpers.lesson.course import notebooks
+from helpers.course.lesson.outline import notebooks
 from helpers.paths import NOTEBOOKS, ROOT
 
 MODULES = sorted((ROOT / "helpers").rglob("*.py"))
 SHOWN = {  # lessons print the text of these, in which types would stand between a learner and the mathematics
-    f"helpers/models/{name}"
+    f"helpers/course/models/{name}"
     for path in notebooks(NOTEBOOKS)
     for name in re.findall(r"getsource\(models\.([\w.]+)\)", path.read_text(encoding="utf-8"))
 }
 
 
 def public(body):
-    """The functions of a module's or class's body and of its public classes, by name; those within functions are nobody else's business."""
+    """The functions of a module's or class's body and of its public classes, by name; those within functions
+    are nobody else's business."""
     for node in body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield from ((f"{node.name}.{name}", function, True) for name, function, _ in public(node.body))
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (node.name == "__init__" or not node.name.startswith("_")):
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (
+            node.name == "__init__" or not node.name.startswith("_")
+        ):
             yield node.name, node, False
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
             handlers = [part for handler in getattr(node, "handlers", []) for part in handler.body]
-            yield from public([*node.body, *handlers, *getattr(node, "orelse", []), *getattr(node, "finalbody", [])])
+            yield from public(
+                [*node.body, *handlers, *getattr(node, "orelse", []), *getattr(node, "finalbody", [])]
+            )
 
 
 def lacking(name, function, is_method):
@@ -39,7 +44,10 @@ def lacking(name, function, is_method):
 
 def without_types(source):
     """(line, function, what lacks a type) of every public function that lacks one."""
-    found = [(function.lineno, name, lacking(name, function, is_method)) for name, function, is_method in public(ast.parse(source).body)]
+    found = [
+        (function.lineno, name, lacking(name, function, is_method))
+        for name, function, is_method in public(ast.parse(source).body)
+    ]
     return [one for one in found if one[2]]
 
 
@@ -65,5 +73,11 @@ def test_what_lacks_a_type_is_found(source, found):
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_public_functions_say_their_types(path):
     place = path.relative_to(ROOT)
-    found = [one for one in without_types(path.read_text(encoding="utf-8")) if f"{place.parent}/{one[1]}" not in SHOWN]
-    assert not found, "\n" + "\n".join(f"{place}:{line} {name}: {', '.join(names)}" for line, name, names in found)
+    found = [
+        one
+        for one in without_types(path.read_text(encoding="utf-8"))
+        if f"{place.parent}/{one[1]}" not in SHOWN
+    ]
+    assert not found, "\n" + "\n".join(
+        f"{place}:{line} {name}: {', '.join(names)}" for line, name, names in found
+    )

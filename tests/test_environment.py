@@ -1,4 +1,5 @@
-"""pyproject.toml, constraints.txt, environment.yml and the Makefile agree, and set-up refuses what cannot work."""
+"""pyproject.toml, constraints.txt, environment.yml and the Makefile agree, and set-up refuses what cannot
+work."""
 
 import http.server
 import os
@@ -53,7 +54,10 @@ def test_the_installed_versions_are_the_pinned_ones():
         assert importlib.metadata.version(name).split("+")[0] == version, f"{name}: run `make clean setup`"
 
 
-@pytest.mark.parametrize("version, fine", [((3, 11, 4), False), ((3, 11, 5), True), ((3, 13, 9), True), ((3, 14, 0), False), ((3, 9, 1), False)])
+@pytest.mark.parametrize(
+    "version, fine",
+    [((3, 11, 4), False), ((3, 11, 5), True), ((3, 13, 9), True), ((3, 14, 0), False), ((3, 9, 1), False)],
+)
 def test_another_python_is_refused_in_one_line(version, fine, monkeypatch):
     import install
 
@@ -101,14 +105,20 @@ def test_an_index_that_does_not_answer_is_passed_over(installer, monkeypatch, ca
     assert installer.calls == [("-c", "constraints.txt", f"{installer.TORCH}+cpu")]
 
 
-@pytest.mark.parametrize("status, words", [(200, ""), (401, "401 Unauthorized"), (403, "403 Forbidden"), (404, "404 Not Found")])
-def test_an_index_that_refuses_is_named_with_its_answer_and_left_to_pip(installer, monkeypatch, capsys, status, words):
+@pytest.mark.parametrize(
+    "status, words", [(200, ""), (401, "401 Unauthorized"), (403, "403 Forbidden"), (404, "404 Not Found")]
+)
+def test_an_index_that_refuses_is_named_with_its_answer_and_left_to_pip(
+    installer, monkeypatch, capsys, status, words
+):
     with index_that_answers(status) as index:
         monkeypatch.setenv("TORCH_INDEX", index)
         assert installer.install_torch("constraints.txt")
     said = capsys.readouterr().out
     assert "cannot be reached" not in said and words in said and bool(said) == bool(words)
-    assert installer.calls == [("-c", "constraints.txt", "--extra-index-url", index, f"{installer.TORCH}+cpu")]
+    assert installer.calls == [
+        ("-c", "constraints.txt", "--extra-index-url", index, f"{installer.TORCH}+cpu")
+    ]
 
 
 def test_a_moved_checkout_is_set_up_again(monkeypatch):
@@ -126,14 +136,18 @@ def test_what_is_installed_has_the_stylesheet(tmp_path):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, check=True, timeout=300
+    )
     (wheel,) = tmp_path.glob("*.whl")
     styles = {str(path.relative_to(ROOT)) for path in (ROOT / "helpers").rglob("*.mplstyle")}
     assert styles and styles <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_make_help_names_every_verb():
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    shown = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     for verb in ("lab", "test", "check", "refresh", "lint", "bench", "reset", "clean"):
         assert f"make {verb} " in shown
 

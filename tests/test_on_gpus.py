@@ -2,9 +2,9 @@
 
 import pytest
 from helpers import launch, models, theory
-from helpers.launcher.machine import gpu_count
-from helpers.measure import machine
-from helpers.measure.ledger import MODEL_STATES, Ledger
+from helpers.tools.launch.resources import gpu_count
+from helpers.tools.measure import constants
+from helpers.tools.measure.ledger import MODEL_STATES, Ledger
 from tests.support import configuration
 
 GPUS = gpu_count()
@@ -48,16 +48,19 @@ def test_cpu_can_be_forced():
 
 def test_a_module_comes_back_from_a_gpu_with_its_parameters():
     model = launch(lambda: __import__("torch").nn.Linear(2, 3).cuda(), ranks=1)[0]
-    assert [(name, parameter.requires_grad, parameter.device.type) for name, parameter in model.named_parameters()] == [
+    assert [
+        (name, parameter.requires_grad, parameter.device.type) for name, parameter in model.named_parameters()
+    ] == [
         ("weight", True, "cpu"),
         ("bias", True, "cpu"),
     ]
 
 
 def from_the_allocator(ledger, before=0):
-    """What torch's allocator was asked for and no tensor accounts for, and what of that were workspaces of matrix products, in bytes."""
+    """What torch's allocator was asked for and no tensor accounts for, and what of that were workspaces of
+    matrix products, in bytes."""
     import torch
-    from helpers.measure.internals import clear_workspaces
+    from helpers.tools.measure.internals import clear_workspaces
 
     def requested():
         return torch.cuda.memory_stats()["requested_bytes.all.current"] - before
@@ -68,13 +71,17 @@ def from_the_allocator(ledger, before=0):
 
 
 def assert_nothing_was_missed(beyond, workspaces, barriers=0):
-    """The ledger saw every tensor: what is left are workspaces that could not be cleared (whole MiB), and a byte of NCCL's barrier."""
-    assert 0 <= beyond <= MOST_WORKSPACES and beyond % MiB == barriers, f"{beyond:,} bytes that the ledger did not see"
+    """The ledger saw every tensor: what is left are workspaces that could not be cleared (whole MiB), and a
+    byte of NCCL's barrier."""
+    assert 0 <= beyond <= MOST_WORKSPACES and beyond % MiB == barriers, (
+        f"{beyond:,} bytes that the ledger did not see"
+    )
     assert 0 <= workspaces <= MOST_WORKSPACES
 
 
 def training_in_plain_torch():
-    """[(moment, the ledger's categories, bytes beyond, workspaces)] of three steps, and how far the allocator's peak is above the ledger's."""
+    """[(moment, the ledger's categories, bytes beyond, workspaces)] of three steps, and how far the
+    allocator's peak is above the ledger's."""
     import torch
     from helpers import corpus
 
@@ -105,15 +112,22 @@ def training_in_plain_torch():
 
 
 def test_the_ledger_counts_what_torchs_allocator_was_asked_for():
-    """To the byte, and by category what theory says: 4 bytes per parameter, 4 per gradient, 8 of Adam; its fused form has its counters on the GPU."""
+    """To the byte, and by category what theory says: 4 bytes per parameter, 4 per gradient, 8 of Adam; its
+    fused form has its counters on the GPU."""
     rows, peak = launch(training_in_plain_torch, ranks=1, device="cuda")[0]
     elements = [parameter.numel() for parameter in models.GPT().parameters()]
-    states = {"parameters": 4 * sum(elements), "gradients": 4 * sum(elements), "optimizer states": 8 * sum(elements) + 4 * len(elements)}
+    states = {
+        "parameters": 4 * sum(elements),
+        "gradients": 4 * sum(elements),
+        "optimizer states": 8 * sum(elements) + 4 * len(elements),
+    }
     for index, (moment, found, beyond, workspaces) in enumerate(rows):
         assert_nothing_was_missed(beyond, workspaces)
         assert found["parameters"] == states["parameters"]
         assert found["gradients"] == (states["gradients"] if moment == "after backward" else 0)
-        assert found["optimizer states"] == (states["optimizer states"] if index >= 2 else 0)  # from the first step on
+        assert found["optimizer states"] == (
+            states["optimizer states"] if index >= 2 else 0
+        )  # from the first step on
     assert 0 <= peak <= MOST_WORKSPACES
 
 
@@ -128,10 +142,14 @@ def zero_states(stage):
 
     with Ledger() as ledger:
         model = models.build(models.GPT)
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=zero_configuration(stage))
+        engine, *_ = deepspeed.initialize(
+            model=model, model_parameters=model.parameters(), config=zero_configuration(stage)
+        )
         ledger.watch(engine)
         for micro in range(3):
-            batch = corpus.batch(micro, comm.get_world_size(), 8, comm.get_rank(), comm.get_world_size(), engine.device)
+            batch = corpus.batch(
+                micro, comm.get_world_size(), 8, comm.get_rank(), comm.get_world_size(), engine.device
+            )
             engine.backward(engine(*batch))
             del batch
             if micro == 2:
@@ -143,21 +161,29 @@ def zero_states(stage):
 def test_zeros_states_are_those_predicted_and_all_that_was_asked_for(stage):
     ranks = max(GPUS, 1)
     elements = [parameter.numel() for parameter in models.GPT().parameters()]
-    for rank, (found, beyond, workspaces) in enumerate(launch(zero_states, ranks=ranks, arguments={"stage": stage}, device="cuda")):
+    for rank, (found, beyond, workspaces) in enumerate(
+        launch(zero_states, ranks=ranks, arguments={"stage": stage}, device="cuda")
+    ):
         assert_nothing_was_missed(beyond, workspaces, barriers=1)
-        predicted = theory.deepspeed_bytes(elements, zero_configuration(stage), ranks=ranks, rank=rank, device="cuda")
-        assert {category: found[category] for category in MODEL_STATES} == {category: predicted[category] for category in MODEL_STATES}
+        predicted = theory.deepspeed_bytes(
+            elements, zero_configuration(stage), ranks=ranks, rank=rank, device="cuda"
+        )
+        assert {category: found[category] for category in MODEL_STATES} == {
+            category: predicted[category] for category in MODEL_STATES
+        }
 
 
 def clocked_steps(stage):
     import deepspeed
     import deepspeed.comm as comm
     from helpers import corpus
-    from helpers.measure.clock import Clock
+    from helpers.tools.measure.clock import Clock
 
     deepspeed.init_distributed()
     model = models.build(models.GPT)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration(stage, overlap_comm=True))
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=configuration(stage, overlap_comm=True)
+    )
     rows = corpus.batch(0, comm.get_world_size(), 8, comm.get_rank(), comm.get_world_size(), engine.device)
 
     def step():
@@ -172,7 +198,8 @@ def clocked_steps(stage):
 
 
 def test_a_clock_on_gpus_has_the_order_of_a_step():
-    """By CUDA's events: forward before backward before the optimizer, and every box within the clock's seconds."""
+    """By CUDA's events: forward before backward before the optimizer, and every box within the clock's
+    seconds."""
     ranks = max(GPUS, 1)
     for clock in launch(clocked_steps, ranks=ranks, arguments={"stage": 2}, device="cuda"):
         first = {kind: (start, end) for kind, _, start, end in reversed(clock.boxes)}
@@ -184,8 +211,8 @@ def test_a_clock_on_gpus_has_the_order_of_a_step():
 
 
 def test_a_machines_constants_are_measured_on_its_gpus():
-    small = machine.Effort(256, (64, 128), 2**20, (1, 2, 64, 16), (2**10, 2**20), 0.01)
-    for found in launch(machine.constants, ranks=max(GPUS, 1), arguments={"effort": small}, device="cuda"):
+    small = constants.Effort(256, (64, 128), 2**20, (1, 2, 64, 16), (2**10, 2**20), 0.01)
+    for found in launch(constants.constants, ranks=max(GPUS, 1), arguments={"effort": small}, device="cuda"):
         assert found.asynchronous and set(found.misaligned) == set(found.matrix) == {"bf16", "fp32"}
         assert (found.bandwidth is None) == (GPUS < 2) and found.launch > 0 and found.call > 0
         assert theory.MachineConstants.from_dict(found.to_dict()) == found

@@ -1,7 +1,7 @@
 """Time and memory of every lesson: `python tests/benchmarks/lessons.py` executes each and prints a table.
 
-Memory is the largest sum of PSS (each shared page counted once) over the kernel, its forkserver and all ranks, looked at five times a second.
-"""
+Memory is the largest sum of PSS (each shared page counted once) over the kernel, its forkserver and all
+ranks, looked at five times a second."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import time
 import nbformat
 import psutil
 from nbclient import NotebookClient
-from helpers.lesson.copies import lessons
+from helpers.course.lesson.copies import lessons
 
 
 def proportional_memory(process):
@@ -30,7 +30,11 @@ class Meter(NotebookClient):
 
     def watch(self):
         while not self.finished:
-            if self.km is not None and getattr(self.km, "provisioner", None) and getattr(self.km.provisioner, "pid", None):
+            if (
+                self.km is not None
+                and getattr(self.km, "provisioner", None)
+                and getattr(self.km.provisioner, "pid", None)
+            ):
                 try:
                     self.peak = max(self.peak, proportional_memory(psutil.Process(self.km.provisioner.pid)))
                 except psutil.NoSuchProcess:
@@ -60,7 +64,12 @@ class Meter(NotebookClient):
 def main():
     print(f"{'lesson':32}{'seconds':>8}{'slowest cell':>16}{'peak memory':>14}")
     for path in lessons():
-        meter = Meter(nbformat.read(path, as_version=4), timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})
+        meter = Meter(
+            nbformat.read(path, as_version=4),
+            timeout=600,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(path.parent)}},
+        )
         seconds = meter.measure()
         cell = f"{meter.slowest[0]:.0f} s (cell {meter.slowest[1]})"
         print(f"{path.stem:32}{seconds:>8.0f}{cell:>16}{meter.peak / 1e9:>11.2f} GB", flush=True)

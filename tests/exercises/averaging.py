@@ -1,4 +1,5 @@
-"""A small technique to build, the mean over ranks: its trial, solution and wrong answers.  Ranks import this file, so it imports little."""
+"""A small technique to build, the mean over ranks: its trial, solution and wrong answers.  Ranks import this
+file, so it imports little."""
 
 
 def trial(function, seed):
@@ -47,7 +48,7 @@ def stub(tensor, ranks):
 
 
 def make(**more):
-    from helpers.exercises.engine import Build
+    from helpers.course.exercises.engine import Build
 
     mistakes = {"a crash": crashing, "that is the sum": total}
     return Build("mean_over_ranks", trial, mistakes=mistakes, praise="summed, then divided", **more)

@@ -3,23 +3,26 @@
 import ast
 import functools
 import importlib
-import pkgutil
 import re
 
-from helpers import exercises
-from helpers.lesson.copies import lessons
-from helpers.lesson.course import number_of
+from helpers.course.exercises import SUBJECTS
+from helpers.course.lesson.copies import lessons
+from helpers.course.lesson.outline import number_of
 
 LESSONS = {
-    name.removeprefix("lesson_"): importlib.import_module(f"helpers.exercises.{name}")
-    for _, name, _ in pkgutil.iter_modules(exercises.__path__)
-    if name.startswith("lesson_")
+    number: importlib.import_module(f"helpers.course.exercises.{subject}")
+    for number, subject in SUBJECTS.items()
 }
 
 
 def of_kind(kind):
     """{"03-all_numbers": exercise} of every lesson."""
-    return {f"{number}-{name}": value for number, lesson in LESSONS.items() for name, value in vars(lesson).items() if isinstance(value, kind)}
+    return {
+        f"{number}-{name}": value
+        for number, lesson in LESSONS.items()
+        for name, value in vars(lesson).items()
+        if isinstance(value, kind)
+    }
 
 
 @functools.cache
@@ -31,11 +34,17 @@ def solutions():
     for path in lessons():
         cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         folded = "\n\n".join(cell.source for cell in cells if "solution" in cell.metadata.get("tags", []))
-        kept = [node for node in ast.parse(folded).body if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))]
+        kept = [
+            node
+            for node in ast.parse(folded).body
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+        ]
         namespace = {"__name__": "__main__", "exercises": LESSONS.get(number_of(path))}
         exec("import torch\nfrom helpers import models, theory", namespace)
         exec(compile(ast.Module(kept, []), path.name, "exec"), namespace)
         for cell in cells:
-            for name, answer in re.findall(r"exercises\.(\w+)\.check\((?:\w+, )?(\w+_solution)\)", cell.source):
+            for name, answer in re.findall(
+                r"exercises\.(\w+)\.check\((?:\w+, )?(\w+_solution)\)", cell.source
+            ):
                 found[f"{number_of(path)}-{name}"] = namespace[answer]
     return found

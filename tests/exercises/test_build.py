@@ -1,10 +1,11 @@
-"""Build: the learner's function in real ranks, beside the course's; what comes back is what the lesson goes on with."""
+"""Build: the learner's function in real ranks, beside the course's; what comes back is what the lesson goes
+on with."""
 
 from types import FunctionType
 
 import pytest
 import torch
-from helpers.exercises.engine import Exercise
+from helpers.course.exercises.engine import Exercise
 from tests.exercises.averaging import make, mean_solution, stub
 
 
@@ -13,17 +14,23 @@ def test_a_stub_is_no_error_and_the_course_goes_on_with_its_own(capsys):
     for _ in range(2):  # and the same words when the check's cell runs again, with what it returned
         assert build.check(stub, mean_solution) is mean_solution
         assert build.check(mean_solution, mean_solution) is mean_solution
-    assert capsys.readouterr().out == 4 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
+    assert (
+        capsys.readouterr().out == 4 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
+    )
 
 
 def test_a_solution_that_was_defined_anew_is_still_the_course_s(capsys, monkeypatch):
-    monkeypatch.setattr("helpers.exercises.engine.in_worlds", lambda worlds, run, praise: "correct in 2 and 4 ranks")
+    monkeypatch.setattr(
+        "helpers.course.exercises.engine.in_worlds", lambda worlds, run, praise: "correct in 2 and 4 ranks"
+    )
     build, anew = make(), FunctionType(mean_solution.__code__, globals(), mean_solution.__name__)
     assert build.check(mean_solution, anew) is anew
     assert capsys.readouterr().out.endswith("What follows uses the course's `mean_over_ranks`.\n")
     assert build.check(stub, anew) is anew
     assert build.check(mean_solution, anew) is anew
-    assert capsys.readouterr().out == 2 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
+    assert (
+        capsys.readouterr().out == 2 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
+    )
 
 
 def forgets(tensor, ranks):
@@ -39,9 +46,11 @@ def forgets(tensor, ranks):
     ],
 )
 def test_what_need_not_be_run_is_said_at_once(answer, words, capsys, monkeypatch):
-    monkeypatch.setattr("helpers.exercises.engine.run_patiently", None)
+    monkeypatch.setattr("helpers.course.exercises.engine.run_patiently", None)
     assert make().check(answer, mean_solution) is mean_solution
-    assert capsys.readouterr().out == f"✗ not yet: {words} What follows uses the course's `mean_over_ranks`.\n"
+    assert (
+        capsys.readouterr().out == f"✗ not yet: {words} What follows uses the course's `mean_over_ranks`.\n"
+    )
 
 
 @pytest.mark.parametrize("slip", [0, None, [], torch.ones(2)], ids=repr)

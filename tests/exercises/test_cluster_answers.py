@@ -1,24 +1,29 @@
-"""Lesson 16's builds: every mistake is seen and told from the others; what is no list or dict is told what to return."""
+"""Lesson 16's builds: every mistake is seen and told from the others; what is no list or dict is told what to
+return."""
 
 import pytest
 from helpers import launch
-from helpers.exercises import lesson_16
-from helpers.exercises.comparing import same
-from helpers.exercises.in_ranks import tried_mistake
+from helpers.course.exercises import clusters as lesson_16
+from helpers.course.exercises.comparing import same
+from helpers.course.exercises.in_ranks import tried_mistake
 from tests.exercises.course import solutions
 
 BUILDS = ("cable_bytes", "restart", "save_safely")
 
 
 def try_each(functions):
-    """In a rank: what each build's check finds with the course's solution and with each mistake, for two seeds."""
+    """In a rank: what each build's check finds with the course's solution and with each mistake, for two
+    seeds."""
     import deepspeed
 
     deepspeed.init_distributed()
     found = {}
     for build in BUILDS:
         trial, mistakes = getattr(lesson_16, build).trial, getattr(lesson_16, build).mistakes.values()
-        found[build] = [[tried_mistake(trial, function, seed=seed) for seed in (7, 8)] for function in (functions[build], *mistakes)]
+        found[build] = [
+            [tried_mistake(trial, function, seed=seed) for seed in (7, 8)]
+            for function in (functions[build], *mistakes)
+        ]
     return found
 
 
@@ -33,17 +38,26 @@ def test_every_mistake_is_seen_and_told_from_the_others():
             found = [[mine[build][at][seed] for mine in by_rank] for at in range(len(words))]
             assert all(one is not None for values in found for one in values)
             for at, values in enumerate(found):
-                twins = [words[other] for other in range(at) if all(same(one, two, 1e-5) for one, two in zip(values, found[other]))]
+                twins = [
+                    words[other]
+                    for other in range(at)
+                    if all(same(one, two, 1e-5) for one, two in zip(values, found[other]))
+                ]
                 assert not twins, (words[at], twins)
 
 
 def test_every_wrong_formula_of_the_interval_is_told():
     exercise = lesson_16.save_interval
     for words, wrong in exercise.mistakes.items():
-        assert words in exercise.verdict(lambda save, unit_hours, units, wrong=wrong: wrong(save, unit_hours, units)), words
+        assert words in exercise.verdict(
+            lambda save, unit_hours, units, wrong=wrong: wrong(save, unit_hours, units)
+        ), words
 
 
-@pytest.mark.parametrize("trial, words", [("_cable_bytes", "return a list with a number for each machine"), ("_restart", "return a dict with ")])
+@pytest.mark.parametrize(
+    "trial, words",
+    [("_cable_bytes", "return a list with a number for each machine"), ("_restart", "return a dict with ")],
+)
 def test_what_is_something_else_is_told_what_to_return(trial, words, monkeypatch):
     monkeypatch.setattr(lesson_16, "_random", lambda seed: __import__("random").Random(seed))
     monkeypatch.setattr("deepspeed.comm.get_world_size", lambda: 2)

@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from helpers.exercises.comparing import difference, shown, shown_apart
+from helpers.course.exercises.comparing import difference, shown, shown_apart
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,9 @@ def test_numbers_as_they_are_read(value, text):
     assert shown(value) == text
 
 
-@pytest.mark.parametrize("a, b", [(1.0000001, 1.0000002), (1376256.25, 1376256.5), (1e-9, 1.0000000001e-9), (0.1 + 0.2, 0.3)])
+@pytest.mark.parametrize(
+    "a, b", [(1.0000001, 1.0000002), (1376256.25, 1376256.5), (1e-9, 1.0000000001e-9), (0.1 + 0.2, 0.3)]
+)
 def test_different_numbers_never_read_alike(a, b):
     one, other = shown_apart(a, b)
     assert one != other

@@ -1,12 +1,14 @@
 """The checks of formulas say what is wrong, in words, for the answers that people really give."""
 
 import pytest
-from helpers.exercises.comparing import kind
-from helpers.exercises.engine import Exercise
+from helpers.course.exercises.comparing import kind
+from helpers.course.exercises.engine import Exercise
 from tests.exercises.course import of_kind, solutions
 
 ALL = of_kind(Exercise)
-MISTAKES = [(name, words, wrong) for name, exercise in ALL.items() for words, wrong in exercise.mistakes.items()]
+MISTAKES = [
+    (name, words, wrong) for name, exercise in ALL.items() for words, wrong in exercise.mistakes.items()
+]
 SOLUTIONS = solutions()
 
 
@@ -18,10 +20,14 @@ def test_the_reference_and_the_lessons_solution_are_correct(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_praise_says_why_in_a_sentence_and_not_the_formula(name):
-    assert len(ALL[name].praise.split()) >= 5 and not any(sign in ALL[name].praise for sign in ("+", "*", " = "))
+    assert len(ALL[name].praise.split()) >= 5 and not any(
+        sign in ALL[name].praise for sign in ("+", "*", " = ")
+    )
 
 
-@pytest.mark.parametrize("name, words, wrong", MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(MISTAKES)])
+@pytest.mark.parametrize(
+    "name, words, wrong", MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(MISTAKES)]
+)
 def test_every_known_mistake_is_answered_with_its_own_words(name, words, wrong):
     verdict = ALL[name].verdict(wrong)
     assert verdict.startswith("not yet: for ") and verdict.endswith(words)
@@ -68,13 +74,24 @@ def test_an_answer_of_another_kind_and_another_value_are_told_apart(name):
 
 
 def test_a_renamed_parameter_is_said_in_words():
-    exercise = Exercise(reference=lambda parameters, ranks: parameters / ranks, cases=({"parameters": 8, "ranks": 2},))
-    assert exercise.verdict(lambda a, b: a / b) == "not yet: your function takes (a, b), the check calls it with (parameters, ranks)"
-    assert exercise.verdict(lambda ranks, parameters, more=1: parameters / ranks).startswith("correct for 1 case")
+    exercise = Exercise(
+        reference=lambda parameters, ranks: parameters / ranks, cases=({"parameters": 8, "ranks": 2},)
+    )
+    assert (
+        exercise.verdict(lambda a, b: a / b)
+        == "not yet: your function takes (a, b), the check calls it with (parameters, ranks)"
+    )
+    assert exercise.verdict(lambda ranks, parameters, more=1: parameters / ranks).startswith(
+        "correct for 1 case"
+    )
 
 
 def test_an_answer_that_counts_things_may_be_rounded_down():
-    counts = {"reference": lambda size: size / 3, "cases": ({"size": 100},), "mistakes": {"by three": lambda size: size / 2.03}}
+    counts = {
+        "reference": lambda size: size / 3,
+        "cases": ({"size": 100},),
+        "mistakes": {"by three": lambda size: size / 2.03},
+    }
     assert Exercise(**counts, whole=True).verdict(lambda size: size // 3).startswith("correct for 1 case")
     assert Exercise(**counts, whole=True).verdict(lambda size: size / 3).startswith("correct for 1 case")
     assert Exercise(**counts, whole=True).verdict(lambda size: int(size / 2.03)).endswith("by three")
@@ -97,4 +114,8 @@ def test_check_shows_the_verdict_with_its_mark_and_returns_nothing(capsys):
     assert exercise.check(lambda: 3) is None
     exercise.check(lambda: 4)
     exercise.check(lambda: ...)
-    assert [line[:12] for line in capsys.readouterr().out.splitlines()] == ["✓ correct fo", "✗ not yet: f", "○ not writte"]
+    assert [line[:12] for line in capsys.readouterr().out.splitlines()] == [
+        "✓ correct fo",
+        "✗ not yet: f",
+        "○ not writte",
+    ]

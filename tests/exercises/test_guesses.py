@@ -1,8 +1,8 @@
 """A guess is answered, and never graded."""
 
 import pytest
-from helpers.exercises import lesson_04
-from helpers.exercises.guesses import guess
+from helpers.course.exercises import data_parallelism as lesson_04
+from helpers.course.exercises.guesses import guess
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Checks in a real kernel: how verdicts are shown, which definition is judged, and what is kept of a learner's progress."""
+"""Checks in a real kernel: how verdicts are shown, which definition is judged, and what is kept of a
+learner's progress."""
 
 import json
 import tempfile
@@ -15,8 +16,8 @@ SETUP = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from helpers import paths
-from helpers.exercises import lesson_00 as exercises
-from helpers.exercises.engine import Build
+from helpers.course.exercises import lesson_00 as exercises
+from helpers.course.exercises.engine import Build
 from tests.exercises.averaging import in_place, mean_solution, trial
 build = exercises.mean_over_ranks = Build("mean_over_ranks", trial, praise="summed, then divided")
 """
@@ -29,13 +30,29 @@ HANDED = "total = exercises.sum_of_ranks.check(total, total_solution)"
 
 
 def outputs_of(folder, *cells, setup=SETUP):
-    """Run cells in a fresh kernel in a folder; for each the display that it leaves, or the name of its error."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (setup, *cells)])
-    with tempfile.TemporaryDirectory(prefix="kernels-") as sockets:  # a free port that was chosen may be taken by a rank before it is bound
+    """Run cells in a fresh kernel in a folder; for each the display that it leaves, or the name of its
+    error."""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in (setup, *cells)]
+    )
+    with tempfile.TemporaryDirectory(
+        prefix="kernels-"
+    ) as sockets:  # a free port that was chosen may be taken by a rank before it is bound
         manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/kernel")
-        NotebookClient(notebook, km=manager, allow_errors=True, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
-    last = [[output for output in cell.outputs if output.get("data") != {}][-1:] for cell in notebook.cells[1:]]
-    return [output[0].get("ename") or output[0].get("text") or output[0].data if output else None for output in last]
+        NotebookClient(
+            notebook,
+            km=manager,
+            allow_errors=True,
+            timeout=120,
+            resources={"metadata": {"path": str(folder)}},
+        ).execute()
+    last = [
+        [output for output in cell.outputs if output.get("data") != {}][-1:] for cell in notebook.cells[1:]
+    ]
+    return [
+        output[0].get("ename") or output[0].get("text") or output[0].data if output else None
+        for output in last
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +71,9 @@ def shown(tmp_path_factory):
         "check of the mended one": CHECK,
         "an error before the definition": f"1 / 0\n{RIGHT}",
         "check after that": CHECK,
-        "uses a loop variable": "for rank in range(2):\n    pass\ndef mean(tensor, ranks):\n    return in_place(tensor, ranks) * rank / rank",
+        "uses a loop variable": "for rank in range(2):\n    pass\ndef mean(tensor, ranks):\n   "
+        " return in_place(tensor, "
+        "ranks) * rank / rank",
         "check of that": CHECK,
         "formula": FORMULA,
         "check of the formula": CHECK_FORMULA,
@@ -75,7 +94,11 @@ def shown(tmp_path_factory):
 
 
 def test_verdicts_have_a_colour_a_mark_and_the_same_words_as_plain_text(shown):
-    steps = {"check of the stub": "○ not written yet", "check of the right one": "✓ correct", "check after it": "✗ not yet"}
+    steps = {
+        "check of the stub": "○ not written yet",
+        "check of the right one": "✓ correct",
+        "check after it": "✗ not yet",
+    }
     for step, head in steps.items():
         assert shown[step]["text/plain"].startswith(head)
         assert f"{head}</strong>" in shown[step]["text/html"]
@@ -85,7 +108,10 @@ def test_verdicts_have_a_colour_a_mark_and_the_same_words_as_plain_text(shown):
 
 def test_a_check_that_runs_again_says_the_same(shown):
     assert shown["check of the stub"] == shown["and again"]
-    assert shown["and again"]["text/plain"] == "○ not written yet: what follows uses the course's `mean_over_ranks`"
+    assert (
+        shown["and again"]["text/plain"]
+        == "○ not written yet: what follows uses the course's `mean_over_ranks`"
+    )
 
 
 def test_after_a_syntax_error_the_old_function_is_not_judged(shown):
@@ -99,7 +125,10 @@ def test_where_the_course_s_was_handed_on_a_syntax_error_is_told_and_earns_no_pr
     for step in ("check that hands on the course's", "check of it again"):
         assert shown[step]["text/plain"] == "○ not written yet: what follows uses the course's `total`"
     for step in ("check of the stub from before", "check after the solution anew"):
-        assert "has a SyntaxError in line 1, so this is still the `total` from before" in shown[step]["text/plain"]
+        assert (
+            "has a SyntaxError in line 1, so this is still the `total` from before"
+            in shown[step]["text/plain"]
+        )
         assert shown[step]["text/plain"].endswith("What follows uses the course's `total`.")
     assert shown["check of the right formula"]["text/plain"].endswith("What follows uses your `total`.")
 
@@ -118,8 +147,17 @@ def test_only_a_learners_own_right_answers_in_their_copy_are_kept(tmp_path):
     work.mkdir()
     setup = f"{SETUP}\nimport pathlib\npaths.WORK = pathlib.Path({str(work)!r})"
     wrong = FORMULA.replace("- 1", "+ 1")
-    cells = [wrong, CHECK_FORMULA, FORMULA.replace("total", "sum_of_ranks_solution"), "exercises.sum_of_ranks.check(sum_of_ranks_solution)"]
-    cells += ["def mean(tensor, ranks): ...", CHECK, "build.check(mean_solution, mean_solution) is mean_solution"]
+    cells = [
+        wrong,
+        CHECK_FORMULA,
+        FORMULA.replace("total", "sum_of_ranks_solution"),
+        "exercises.sum_of_ranks.check(sum_of_ranks_solution)",
+    ]
+    cells += [
+        "def mean(tensor, ranks): ...",
+        CHECK,
+        "build.check(mean_solution, mean_solution) is mean_solution",
+    ]
     outputs_of(work, *cells, setup=setup)
     assert not (work / "progress.json").exists()
     outputs_of(work, RIGHT, CHECK, FORMULA, CHECK_FORMULA, CHECK_FORMULA, setup=setup)

@@ -1,13 +1,15 @@
-"""Exercises and builds in real ranks: the lessons' own solutions are right, and what goes wrong there is a verdict."""
+"""Exercises and builds in real ranks: the lessons' own solutions are right, and what goes wrong there is a
+verdict."""
 
 import random
 
 import pytest
-from helpers.exercises import in_ranks, lesson_00
-from helpers.exercises.engine import Build, RankExercise, before_running, reading_note, with_advice
-from helpers.exercises.lesson_06 import Schedule
-from helpers.exercises.reading import names_of
-from helpers.launcher.jobs import LaunchError
+from helpers.course.exercises import in_ranks
+from helpers.course.exercises import start_here as lesson_00
+from helpers.course.exercises.engine import Build, RankExercise, before_running, reading_note, with_advice
+from helpers.course.exercises.pipeline_parallelism import Schedule
+from helpers.course.exercises.reading import names_of
+from helpers.tools.launch.jobs import LaunchError
 from tests.exercises.averaging import half, in_place, make, mean_solution, total, trial
 from tests.exercises.course import of_kind, solutions
 
@@ -28,7 +30,10 @@ def test_a_rank_that_fails_is_a_verdict_with_the_learners_lines_only(capsys):
 
     lesson_00.mean_of_squares.check(fails)
     said = capsys.readouterr().out
-    assert said.startswith("✗ not yet: rank 0 of 2 raised ValueError: oops\n") and 'raise ValueError("oops")' in said
+    assert (
+        said.startswith("✗ not yet: rank 0 of 2 raised ValueError: oops\n")
+        and 'raise ValueError("oops")' in said
+    )
     assert "helpers/" not in said and "function(**" not in said
 
 
@@ -39,7 +44,10 @@ def test_a_constant_does_not_pass_in_ranks(capsys):
 
 def test_a_right_answer_is_returned_and_what_follows_uses_it(capsys):
     assert make().check(in_place, mean_solution) is in_place
-    assert capsys.readouterr().out == "✓ correct in 2 and 4 ranks: summed, then divided. What follows uses your `mean_over_ranks`.\n"
+    assert (
+        capsys.readouterr().out
+        == "✓ correct in 2 and 4 ranks: summed, then divided. What follows uses your `mean_over_ranks`.\n"
+    )
 
 
 def test_a_wrong_answer_names_rank_value_place_and_both_numbers_and_the_mistake(capsys):
@@ -133,7 +141,7 @@ def test_a_type_error_of_the_check_is_not_taken_for_the_learners(monkeypatch):
     def broken(*arguments):
         raise TypeError("the check is broken")
 
-    monkeypatch.setattr("helpers.exercises.engine.run_patiently", broken)
+    monkeypatch.setattr("helpers.course.exercises.engine.run_patiently", broken)
     with pytest.raises(TypeError, match="the check is broken"):
         make().check(in_place, mean_solution)
 
@@ -154,7 +162,8 @@ def test_every_known_mistake_of_a_schedule_is_answered_with_its_own_words(name):
 
 @pytest.mark.parametrize("name", [name for name in BUILDS if name not in SCHEDULES])
 def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answered_with_its_own_words(name):
-    """All in one job for each number of ranks: a check of one after the other would take ten times as long.  (A whole check of
+    """All in one job for each number of ranks: a check of one after the other would take ten times as long.
+    (A whole check of
     each solution comes after its lesson's last cell.)"""
     build, solution = BUILDS[name], SOLUTIONS[name]
     unanswered = dict(build.mistakes)
@@ -162,8 +171,14 @@ def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answere
         assert not before_running(answer, names_of(solution), solution, "code", by_position=True)
         assert not with_advice("", answer) and not reading_note(answer, solution)
     for ranks in build.worlds:
-        tried = build.tried([solution, solution, *build.mistakes.values()], ranks, seed=random.randrange(2**31))
-        expected, again, tried = [values[0] for values in tried], [values[1] for values in tried], [values[2:] for values in tried]
+        tried = build.tried(
+            [solution, solution, *build.mistakes.values()], ranks, seed=random.randrange(2**31)
+        )
+        expected, again, tried = (
+            [values[0] for values in tried],
+            [values[1] for values in tried],
+            [values[2:] for values in tried],
+        )
         assert None not in expected and not build.wrong(list(zip(expected, again)))
         for words, got in zip(build.mistakes, zip(*tried)):
             if words not in unanswered:

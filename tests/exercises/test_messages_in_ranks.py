@@ -1,7 +1,8 @@
-"""Lesson 03's builds: slips that would end a process, wait for ever or raise an error without meaning get words that help."""
+"""Lesson 03's builds: slips that would end a process, wait for ever or raise an error without meaning get
+words that help."""
 
 import pytest
-from helpers.exercises import lesson_03
+from helpers.course.exercises import collectives as lesson_03
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
@@ -11,7 +12,9 @@ def without_remainder(outgoing, incoming):
     import torch.distributed as dist
 
     rank = dist.get_rank()
-    for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, outgoing, rank + 1), dist.P2POp(dist.irecv, incoming, rank - 1)]):
+    for request in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, outgoing, rank + 1), dist.P2POp(dist.irecv, incoming, rank - 1)]
+    ):
         request.wait()
 
 

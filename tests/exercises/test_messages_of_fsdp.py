@@ -1,11 +1,12 @@
-"""The appendix's builds: slips that end in an error of torch's or gloo's get words on what to do, and other right ways are accepted."""
+"""The appendix's builds: slips that end in an error of torch's or gloo's get words on what to do, and other
+right ways are accepted."""
 
 import pytest
 import torch
 from torch.torch_version import TorchVersion
 from helpers import launch
-from helpers.exercises import lesson_fsdp
-from helpers.exercises.in_ranks import try_out
+from helpers.course.exercises import fsdp
+from helpers.course.exercises.in_ranks import try_out
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
@@ -22,7 +23,9 @@ def gathering(slip):
         pieces = flat.view(ranks, -1).split([shard.numel() for shard in shards], dim=1)
         if slip == "not cut":
             return [piece.reshape(shape) for piece, shape in zip(pieces, shapes)]
-        return (piece.reshape(-1, *shape[1:])[: shape[0]] for piece, shape in zip(pieces, shapes))  # a generator is as good as a list
+        return (
+            piece.reshape(-1, *shape[1:])[: shape[0]] for piece, shape in zip(pieces, shapes)
+        )  # a generator is as good as a list
 
     return gather_rows
 
@@ -62,7 +65,8 @@ OTHER_WAYS = [("gather_rows", gathering("none")), ("wrap", wrapping("blocks firs
 
 
 def tried(slips, others, seed):
-    """In a rank: what each slip raises, and what a trial finds with the course's function and with another right one."""
+    """In a rank: what each slip raises, and what a trial finds with the course's function and with another
+    right one."""
     import deepspeed
 
     deepspeed.init_distributed()
@@ -80,8 +84,8 @@ def tried(slips, others, seed):
 def reports():
     """All in one job of two ranks: as checks of their own they would take twice the processor time."""
     course = {name: solution for name, solution in solutions().items() if name.startswith("fsdp-")}
-    slips = [(getattr(lesson_fsdp, name).trial, function) for name, function, _ in SLIPS]
-    others = [(getattr(lesson_fsdp, name).trial, function, course[f"fsdp-{name}"]) for name, function in OTHER_WAYS]
+    slips = [(getattr(fsdp, name).trial, function) for name, function, _ in SLIPS]
+    others = [(getattr(fsdp, name).trial, function, course[f"fsdp-{name}"]) for name, function in OTHER_WAYS]
     return launch(tried, ranks=2, arguments={"slips": slips, "others": others, "seed": 5}, device="cpu")
 
 
@@ -95,4 +99,4 @@ def test_a_slip_is_answered_with_what_to_do(reports, index):
 @pytest.mark.parametrize("index", range(len(OTHER_WAYS)), ids=[name for name, _ in OTHER_WAYS])
 def test_another_right_way_is_accepted(reports, index):
     found = [ways[index] for _, ways in reports]
-    assert not getattr(lesson_fsdp, OTHER_WAYS[index][0]).wrong(found) and found[0][0]
+    assert not getattr(fsdp, OTHER_WAYS[index][0]).wrong(found) and found[0][0]

@@ -1,7 +1,7 @@
 """Lesson 02's optimizer step: slips of which torch says little are answered with what to do."""
 
 import pytest
-from helpers.exercises import lesson_02
+from helpers.course.exercises import training_memory as lesson_02
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
@@ -22,7 +22,9 @@ def step(slip):
     return mixed_step
 
 
-@pytest.mark.parametrize(("slip", "words"), {"bf16": "`weight.grad.float()`", "seen": "under `with torch.no_grad():`"}.items())
+@pytest.mark.parametrize(
+    ("slip", "words"), {"bf16": "`weight.grad.float()`", "seen": "under `with torch.no_grad():`"}.items()
+)
 def test_a_slip_in_the_step_is_answered_with_what_to_do(slip, words, capsys):
     lesson_02.mixed_step.check(step(slip), solutions()["02-mixed_step"])
     said = capsys.readouterr().out

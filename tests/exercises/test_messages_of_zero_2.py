@@ -1,14 +1,15 @@
-"""Lesson 08's builds: every mistake is told from the right function and from other mistakes; slips that raise an error get words that help."""
+"""Lesson 08's builds: every mistake is told from the right function and from other mistakes; slips that raise
+an error get words that help."""
 
 import pytest
 from helpers import launch
-from helpers.exercises import lesson_08
-from helpers.exercises.comparing import same
-from helpers.exercises.in_ranks import tried_mistake
+from helpers.course.exercises import zero_2
+from helpers.course.exercises.comparing import same
+from helpers.course.exercises.in_ranks import tried_mistake
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
-BUILDS = {"reduce_bucket": lesson_08._reducing, "release_by_bucket": lesson_08._release}
+BUILDS = {"reduce_bucket": zero_2._reducing, "release_by_bucket": zero_2._release}
 
 
 def try_each(build, functions):
@@ -16,18 +17,20 @@ def try_each(build, functions):
     import deepspeed
 
     deepspeed.init_distributed()
-    return [tried_mistake(getattr(lesson_08, build).trial, function, seed=7) for function in functions]
+    return [tried_mistake(getattr(zero_2, build).trial, function, seed=7) for function in functions]
 
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_mistake_is_seen_in_four_ranks_and_told_from_the_others(build):
-    functions = [BUILDS[build](), *getattr(lesson_08, build).mistakes.values()]
+    functions = [BUILDS[build](), *getattr(zero_2, build).mistakes.values()]
     by_rank = launch(try_each, ranks=4, arguments={"build": build, "functions": functions}, device="cpu")
     found = list(zip(*by_rank))
     assert all(one is not None for values in found for one in values)
     for at, values in enumerate(found):
-        twins = [other for other in found[:at] if all(same(one, two, 1e-5) for one, two in zip(values, other))]
-        assert not twins, list(getattr(lesson_08, build).mistakes)[at - 1]
+        twins = [
+            other for other in found[:at] if all(same(one, two, 1e-5) for one, two in zip(values, other))
+        ]
+        assert not twins, list(getattr(zero_2, build).mistakes)[at - 1]
 
 
 def pieces_of(bucket, owner, shard):
@@ -75,23 +78,23 @@ def reducer(slip):
     ],
 )
 def test_errors_in_the_reducer_get_words(slip, words):
-    assert words in lesson_08.reduce_bucket.verdict(reducer(slip), solutions()["08-reduce_bucket"])
+    assert words in zero_2.reduce_bucket.verdict(reducer(slip), solutions()["08-reduce_bucket"])
 
 
 @pytest.mark.parametrize("slip", ["none", "waits"])
 def test_other_right_reducers_are_right(slip, capsys):
     mine = reducer(slip)
-    assert lesson_08.reduce_bucket.check(mine, solutions()["08-reduce_bucket"]) is mine
+    assert zero_2.reduce_bucket.check(mine, solutions()["08-reduce_bucket"]) is mine
     assert capsys.readouterr().out.startswith("✓ correct in 2 and 4 ranks")
 
 
 def test_a_place_in_the_flat_tensor_is_none_in_the_shard(capsys):
-    lesson_08.reduce_bucket.check(reducer("place in the flat tensor"), solutions()["08-reduce_bucket"])
+    zero_2.reduce_bucket.check(reducer("place in the flat tensor"), solutions()["08-reduce_bucket"])
     assert "`own[p - rank * S]`" in capsys.readouterr().out
 
 
 def test_ranks_that_call_different_reductions_are_told_so_before_they_hang(capsys):
-    lesson_08.reduce_bucket.check(lesson_08._reducing(to="rank"), solutions()["08-reduce_bucket"])
+    zero_2.reduce_bucket.check(zero_2._reducing(to="rank"), solutions()["08-reduce_bucket"])
     said = capsys.readouterr().out
     assert "rank 0 calls reduce of" in said and "`dst` is the owner of the pieces" in said
 
@@ -112,7 +115,9 @@ def releaser(slip):
                 bucket.clear()
 
         def ready(parameter):
-            bucket[parameter if slip == "keyed by parameters" else starts[parameter]] = parameter.grad.flatten()
+            bucket[parameter if slip == "keyed by parameters" else starts[parameter]] = (
+                parameter.grad.flatten()
+            )
             parameter.grad = None
             if sum(len(gradient) for gradient in bucket.values()) >= bucket_size:
                 flush()
@@ -141,11 +146,11 @@ def releaser(slip):
     ],
 )
 def test_errors_in_the_release_get_words(slip, words):
-    assert words in lesson_08.release_by_bucket.verdict(releaser(slip), solutions()["08-release_by_bucket"])
+    assert words in zero_2.release_by_bucket.verdict(releaser(slip), solutions()["08-release_by_bucket"])
 
 
 def test_a_bucket_of_copies_is_right_but_not_where_the_gradients_are_kept(capsys):
-    right, kept = lesson_08._release(copies=True), lesson_08._release(copies=True, keeps="gradients")
-    assert lesson_08.release_by_bucket.check(right, solutions()["08-release_by_bucket"]) is right
-    lesson_08.release_by_bucket.check(kept, solutions()["08-release_by_bucket"])
+    right, kept = zero_2._release(copies=True), zero_2._release(copies=True, keeps="gradients")
+    assert zero_2.release_by_bucket.check(right, solutions()["08-release_by_bucket"]) is right
+    zero_2.release_by_bucket.check(kept, solutions()["08-release_by_bucket"])
     assert "something still refers to the gradients themselves" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """What lesson 15 says to functions that return something else than a dict."""
 
 import pytest
-from helpers.exercises import lesson_15
+from helpers.course.exercises import planning as lesson_15
 
 
 @pytest.mark.parametrize("got, words", [(1.5, "not a float"), (None, "not nothing"), ([1, 2], "not a list")])

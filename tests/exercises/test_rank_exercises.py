@@ -1,16 +1,20 @@
-"""Exercises in ranks: arguments are random, so that no constant passes, and each mistake is answered with its own words."""
+"""Exercises in ranks: arguments are random, so that no constant passes, and each mistake is answered with its
+own words."""
 
 import random
 
 import pytest
-from helpers.exercises import in_ranks, lesson_00
-from helpers.exercises.engine import RankExercise
-from helpers.launcher.failures import RankError
+from helpers.course.exercises import in_ranks
+from helpers.course.exercises import start_here as lesson_00
+from helpers.course.exercises.engine import RankExercise
+from helpers.tools.launch.failures import RankError
 from tests.exercises.course import of_kind, solutions
 
 ALL = of_kind(RankExercise)
 CASES = [(name, ranks) for name, exercise in ALL.items() for ranks in exercise.worlds]
-MISTAKES = [(name, words, wrong) for name, exercise in ALL.items() for words, wrong in exercise.mistakes.items()]
+MISTAKES = [
+    (name, words, wrong) for name, exercise in ALL.items() for words, wrong in exercise.mistakes.items()
+]
 SOLUTIONS = solutions()
 
 
@@ -29,7 +33,9 @@ def test_what_the_ranks_should_return_is_right(name, ranks):
     assert ALL[name].verdict(reports(ALL[name], ALL[name].expected, arguments), arguments) == ""
 
 
-@pytest.mark.parametrize("name, words, wrong", MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(MISTAKES)])
+@pytest.mark.parametrize(
+    "name, words, wrong", MISTAKES, ids=[f"{name}-{index}" for index, (name, _, _) in enumerate(MISTAKES)]
+)
 def test_every_known_mistake_is_answered_with_its_own_words(name, words, wrong):
     arguments = given(ALL[name], 4)
     verdict = ALL[name].verdict(reports(ALL[name], wrong, arguments), arguments)
@@ -62,10 +68,16 @@ def test_other_wrong_answers_of_a_rank(wrong, words):
 
 def test_short_lists_are_shown_with_as_many_digits_as_make_them_read_differently():
     exercise = RankExercise(inputs=None, expected=lambda rank, given: [1.0000002, 2], tolerance=1e-9)
-    assert exercise.verdict([[1.0000001, 2]], None) == "not yet: rank 0 of 1 returned [1.0000001, 2] where [1.0000002, 2] is right"
+    assert (
+        exercise.verdict([[1.0000001, 2]], None)
+        == "not yet: rank 0 of 1 returned [1.0000001, 2] where [1.0000002, 2] is right"
+    )
 
 
-@pytest.mark.parametrize("answer, words", [(16, "needs your function itself"), (lambda: 2.5, "takes (), the check calls it with (value)")])
+@pytest.mark.parametrize(
+    "answer, words",
+    [(16, "needs your function itself"), (lambda: 2.5, "takes (), the check calls it with (value)")],
+)
 def test_what_cannot_be_run_is_a_verdict(answer, words, capsys):
     lesson_00.mean_of_squares.check(answer)
     assert words in capsys.readouterr().out
@@ -78,7 +90,7 @@ def test_a_stub_starts_no_rank(monkeypatch, capsys):
         deepspeed.init_distributed()
         ...
 
-    monkeypatch.setattr("helpers.exercises.engine.run_patiently", None)
+    monkeypatch.setattr("helpers.course.exercises.engine.run_patiently", None)
     lesson_00.mean_of_squares.check(stub)
     assert capsys.readouterr().out == "○ not written yet: put your code in the place of the dots\n"
 
@@ -90,7 +102,7 @@ def test_a_job_that_looks_hung_on_a_busy_machine_gets_more_time(monkeypatch):
         given_seconds.append(timeout)
         raise RankError("ranks 0, 1 of 2 hung in all_reduce after 10 s\n  rank 0:", 0, [])
 
-    monkeypatch.setattr("helpers.launcher.jobs.launch", launch)
+    monkeypatch.setattr("helpers.tools.launch.jobs.launch", launch)
     for crowd, seconds in ((1.0, [10]), (2.0, [10, 40]), (50.0, [10, 60])):
         given_seconds.clear()
         monkeypatch.setattr(in_ranks, "crowding", lambda crowd=crowd: crowd)
@@ -105,7 +117,7 @@ def test_an_error_is_not_tried_again(monkeypatch):
         raise RankError("rank 0 of 2 raised ValueError: it hung", 0, [])
 
     calls = []
-    monkeypatch.setattr("helpers.launcher.jobs.launch", launch)
+    monkeypatch.setattr("helpers.tools.launch.jobs.launch", launch)
     monkeypatch.setattr(in_ranks, "crowding", lambda: 50)
     with pytest.raises(RankError):
         in_ranks.run_patiently(None, 2, {})

@@ -1,7 +1,7 @@
 """What is read from a learner's function without running it."""
 
 import pytest
-from helpers.exercises.reading import forgot_return, is_unwritten, misfit, picked_up, result_expected
+from helpers.course.exercises.reading import forgot_return, is_unwritten, misfit, picked_up, result_expected
 
 
 def dots(x):
@@ -59,7 +59,10 @@ class WrittenReducer:
         self.module = module
 
 
-@pytest.mark.parametrize("stub", [dots, dots_after_given_lines, dots_in_the_middle, only_a_docstring, passes, to_do, Reducer, Function])
+@pytest.mark.parametrize(
+    "stub",
+    [dots, dots_after_given_lines, dots_in_the_middle, only_a_docstring, passes, to_do, Reducer, Function],
+)
 def test_a_stub_is_known_without_running_it(stub):
     assert is_unwritten(stub)
 
@@ -85,7 +88,11 @@ def loops(x):
 
 
 def test_what_returns_on_one_of_its_paths_has_forgotten_nothing():
-    assert not forgot_return(returns_in_one_case) and not forgot_return(returns_after_a_loop) and not forgot_return(lambda x: x or None)
+    assert (
+        not forgot_return(returns_in_one_case)
+        and not forgot_return(returns_after_a_loop)
+        and not forgot_return(lambda x: x or None)
+    )
     assert forgot_return(loops)
 
 
@@ -120,11 +127,16 @@ def of_a_notebook(source, **variables):
 
 def test_a_loop_variable_of_the_notebook_that_a_function_uses_is_named():
     assert picked_up(of_a_notebook("def answer(x):\n    return x + rank", rank=3)) == ["rank"]
-    assert picked_up(of_a_notebook("def answer(x):\n    def inner():\n        return x + rank\n    return inner()", rank=3)) == ["rank"]
+    assert picked_up(
+        of_a_notebook("def answer(x):\n    def inner():\n        return x + rank\n    return inner()", rank=3)
+    ) == ["rank"]
 
 
 def test_functions_constants_and_names_of_its_own_are_no_reason_for_a_warning():
-    assert picked_up(of_a_notebook("def answer(x):\n    return helper(x) + WIDTH + len(x)", helper=len, WIDTH=3)) == []
+    assert (
+        picked_up(of_a_notebook("def answer(x):\n    return helper(x) + WIDTH + len(x)", helper=len, WIDTH=3))
+        == []
+    )
     assert picked_up(of_a_notebook("def answer(rank):\n    return rank", rank=3)) == []
     answer = of_a_notebook("def answer(x):\n    return x + step", step=3)
     assert picked_up(answer, solution=answer) == []

@@ -1,4 +1,5 @@
-"""Lesson 16's `save_safely`: whatever the stage and precision, `latest` never names a checkpoint that a rank died in, nor half of one."""
+"""Lesson 16's `save_safely`: whatever the stage and precision, `latest` never names a checkpoint that a rank
+died in, nor half of one."""
 
 import os
 import signal
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import launch, models
-from helpers.launcher.failures import RankError
+from helpers.tools.launch.failures import RankError
 from tests.exercises.course import solutions
 from tests.support import configuration
 
@@ -23,7 +24,8 @@ def engine_of(stage, bf16):
 
 
 def die_in_the_second_save(folder, stage, bf16, save):
-    """In a rank: two saves; in the second the last rank that writes anything is killed, with half of its last file written."""
+    """In a rank: two saves; in the second the last rank that writes anything is killed, with half of its last
+    file written."""
     engine = engine_of(stage, bf16)
     writer = engine.checkpoint_engine
 
@@ -49,7 +51,11 @@ def by_deepspeed(engine, folder, tag):
 
         def late(state_dict, path):
             until = time.monotonic() + 20
-            while "optim_states" in path and Path(folder, "latest").read_text() != tag and time.monotonic() < until:
+            while (
+                "optim_states" in path
+                and Path(folder, "latest").read_text() != tag
+                and time.monotonic() < until
+            ):
                 time.sleep(0.02)
             half(state_dict, path)
 
@@ -59,7 +65,9 @@ def by_deepspeed(engine, folder, tag):
 
 def load_all(folders):
     """In a rank: the checkpoint that DeepSpeed loads by itself, for each case."""
-    return [Path(engine_of(*case).load_checkpoint(folder)[0]).parent.name for case, folder in zip(CASES, folders)]
+    return [
+        Path(engine_of(*case).load_checkpoint(folder)[0]).parent.name for case, folder in zip(CASES, folders)
+    ]
 
 
 @pytest.mark.ranks
@@ -68,7 +76,12 @@ def test_a_rank_that_dies_in_a_save_leaves_a_checkpoint_that_loads(tmp_path):
     folders = [str(tmp_path / f"{stage}-{bf16}") for stage, bf16 in CASES]
     for (stage, bf16), folder in zip(CASES, folders):
         with pytest.raises(RankError, match="was killed by SIGKILL"):
-            launch(die_in_the_second_save, 2, {"folder": folder, "stage": stage, "bf16": bf16, "save": save}, device="cpu")
+            launch(
+                die_in_the_second_save,
+                2,
+                {"folder": folder, "stage": stage, "bf16": bf16, "save": save},
+                device="cpu",
+            )
         assert Path(folder, "latest").read_text() == "after-1" and any(Path(folder, "after-2").iterdir())
     assert launch(load_all, 2, {"folders": folders}, device="cpu") == [["after-1"] * len(CASES)] * 2
 
@@ -76,7 +89,13 @@ def test_a_rank_that_dies_in_a_save_leaves_a_checkpoint_that_loads(tmp_path):
 @pytest.mark.ranks
 @pytest.mark.parametrize("stage, bf16", [(1, False), (2, True)])
 def test_deepspeed_alone_names_the_torn_one(tmp_path, stage, bf16):
-    """At stages 1 and 2; at stage 3 its ranks gather small parameters again after their files, before rank 0 writes `latest`."""
+    """At stages 1 and 2; at stage 3 its ranks gather small parameters again after their files, before rank 0
+    writes `latest`."""
     with pytest.raises(RankError, match="was killed by SIGKILL"):
-        launch(die_in_the_second_save, 2, {"folder": str(tmp_path), "stage": stage, "bf16": bf16, "save": by_deepspeed}, device="cpu")
+        launch(
+            die_in_the_second_save,
+            2,
+            {"folder": str(tmp_path), "stage": stage, "bf16": bf16, "save": by_deepspeed},
+            device="cpu",
+        )
     assert Path(tmp_path, "latest").read_text() == "after-2"

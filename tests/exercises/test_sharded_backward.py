@@ -1,7 +1,7 @@
 """Lesson 09's build: slips that end in an error of torch's or gloo's are answered with what leads to them."""
 
 import pytest
-from helpers.exercises import lesson_09
+from helpers.course.exercises import zero_3 as lesson_09
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
@@ -31,7 +31,10 @@ def slipped(slip):
         else:
             y.backward(start)
             x_gradient, gradients = x.grad, [parameter.grad for parameter in parameters]
-        mine, flat = torch.empty_like(sharded.shard), torch.cat([gradient.flatten() for gradient in gradients])
+        mine, flat = (
+            torch.empty_like(sharded.shard),
+            torch.cat([gradient.flatten() for gradient in gradients]),
+        )
         if slip != "not padded":
             flat = torch.nn.functional.pad(flat, (0, comm.get_world_size() * len(mine) - len(flat)))
         sharded.release()
@@ -48,10 +51,18 @@ def slipped(slip):
             return x_gradient, torch.cat(pieces) / ranks
         comm.reduce_scatter_tensor(mine, flat)
         if slip == "swapped":
-            return (mine / comm.get_world_size(), x_gradient) if x.is_floating_point() else (x_gradient, mine / comm.get_world_size())
+            return (
+                (mine / comm.get_world_size(), x_gradient)
+                if x.is_floating_point()
+                else (x_gradient, mine / comm.get_world_size())
+            )
         if slip == "three":
             return x_gradient, mine / comm.get_world_size(), None
-        return mine if slip == "one" else (x_gradient, None if slip == "nothing" else mine / comm.get_world_size())
+        return (
+            mine
+            if slip == "one"
+            else (x_gradient, None if slip == "nothing" else mine / comm.get_world_size())
+        )
 
     return sharded_backward
 
@@ -81,4 +92,6 @@ def test_a_slip_is_answered_with_what_to_do(slip, words):
 
 
 def test_another_right_way_is_accepted():
-    assert lesson_09.sharded_backward.verdict(slipped("by autograd.grad"), solutions()["09-sharded_backward"]).startswith("correct in 2 and 4 ranks")
+    assert lesson_09.sharded_backward.verdict(
+        slipped("by autograd.grad"), solutions()["09-sharded_backward"]
+    ).startswith("correct in 2 and 4 ranks")

@@ -1,7 +1,8 @@
-"""Lesson 07's builds: a function that changes no model is not right, and what a collective refuses is answered with what to do."""
+"""Lesson 07's builds: a function that changes no model is not right, and what a collective refuses is
+answered with what to do."""
 
 import pytest
-from helpers.exercises import lesson_07
+from helpers.course.exercises import zero_1 as lesson_07
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks

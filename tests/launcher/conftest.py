@@ -1,4 +1,5 @@
-"""Real processes, real faults.  After every test the next launch works and nothing is left but the idle forkserver.
+"""Real processes, real faults.  After every test the next launch works and nothing is left but the idle
+forkserver.
 
 Temporary files and the cache of compiled extensions lie in folders of this session's own.
 """
@@ -15,7 +16,8 @@ from pathlib import Path
 import cloudpickle
 import pytest
 from helpers import launch
-from helpers.launcher import forked, jobs
+from helpers.tools.launch import jobs
+from helpers.tools.launch.forked import forked_job
 from tests.launcher import support
 from tests.launcher.support import MARK, REPOSITORY, Kernel, all_reduced, remains
 
@@ -25,30 +27,39 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 @pytest.fixture(scope="session", autouse=True)
 def marked_session(tmp_path_factory):
-    """Environment and temporary folder of all that is started here; a forkserver of other tests would lack the mark.
+    """Environment and temporary folder of all that is started here; a forkserver of other tests would lack
+    the mark.
 
-    Interrupts mean what they mean in a terminal, also where a shell has started the tests in the background, and so with SIGINT ignored.
+    Interrupts mean what they mean in a terminal, also where a shell has started the tests in the background,
+    and so with SIGINT ignored.
     """
     before = dict(os.environ), tempfile.tempdir, signal.signal(signal.SIGINT, signal.default_int_handler)
     name, _, value = MARK.partition("=")
     folder = tmp_path_factory.mktemp("launcher")
     for part in ("temporary", "extensions"):
         (folder / part).mkdir()
-    os.environ |= {name: value, "TMPDIR": str(folder / "temporary"), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
+    os.environ |= {
+        name: value,
+        "TMPDIR": str(folder / "temporary"),
+        "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
+    }
     tempfile.tempdir = None
     try:
         from jupyter_core.utils import ensure_event_loop
 
-        ensure_event_loop()  # else the first test that talks to Jupyter is the one that opens it, and so three descriptors
+        # else the first test that talks to Jupyter is the one that opens it, and so three descriptors
+        ensure_event_loop()
     except ImportError:
         pass
-    for device in list(forked._forkservers):
-        forked.forget_forkserver(device)
-    jobs.IMPORTED = time.time() + 86400  # whoever edits a helper while the tests run does not change what they read
+    for device in list(forked_job._forkservers):
+        forked_job.forget_forkserver(device)
+    jobs.IMPORTED = (
+        time.time() + 86400
+    )  # whoever edits a helper while the tests run does not change what they read
     launch(lambda: None, ranks=1, device="cpu")
     yield
-    for device in list(forked._forkservers):
-        forked.forget_forkserver(device)
+    for device in list(forked_job._forkservers):
+        forked_job.forget_forkserver(device)
     os.environ.clear()
     os.environ.update(before[0])
     tempfile.tempdir = before[1]
@@ -97,11 +108,19 @@ def commanded(marked_session):
         modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
         interfaces = [os.environ[name] for name in support.INTERFACES]
         carried.add_(int(os.environ["RANK"]))
-        found = {"total": total, "folder": folder.name, "modes": modes, "listening": listening, "interfaces": interfaces}
+        found = {
+            "total": total,
+            "folder": folder.name,
+            "modes": modes,
+            "listening": listening,
+            "interfaces": interfaces,
+        }
         return found | {"carried": carried, "started": support.start_in_a_session_of_its_own()}
 
     with redirect_stdout(StringIO()) as printed, pytest.MonkeyPatch.context() as patch:
         for name in support.INTERFACES:
-            patch.setenv(name, support.interface_of_the_network() or "lo")  # as the environment of a cluster may say
+            patch.setenv(
+                name, support.interface_of_the_network() or "lo"
+            )  # as the environment of a cluster may say
         reports = launch(job, ranks=2, launcher="deepspeed", command=True, device="cpu")
     return reports, printed.getvalue()

@@ -1,6 +1,8 @@
-"""Real processes, real faults.  After every test the next launch works and nothing is left but the idle forkserver.
+"""Real processes, real faults.  After every test the next launch works and nothing is left but the idle
+forkserver.
 
-Whatever these tests start carries a mark in its environment, so that a process is found though it has lost its parents.  Temporary
+Whatever these tests start carries a mark in its environment, so that a process is found though it has lost
+its parents.  Temporary
 files and the cache of compiled extensions lie in folders of this session's own.
 """
 
@@ -20,19 +22,31 @@ from pathlib import Path
 
 import cloudpickle
 import psutil
-from helpers.exercises.in_ranks import crowding
+from helpers.course.exercises.in_ranks import crowding
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not import the tests
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = f"LAUNCHER_TEST={uuid.uuid4()}"
-SHARED = ("deepspeed", "torch", "nccl", "gloo", "psm_", "sem.")  # other programs of this user have shared memory too
+SHARED = (
+    "deepspeed",
+    "torch",
+    "nccl",
+    "gloo",
+    "psm_",
+    "sem.",
+)  # other programs of this user have shared memory too
 PROMPT = 2.0  # seconds in which a fault must be told, or an orphan gone
-LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, ::1, ::ffff:127.0.0.1
+LOOPBACK = {
+    "0100007F",
+    "00000000000000000000000001000000",
+    "0000000000000000FFFF00000100007F",
+}  # 127.0.0.1, ::1, ::ffff:127.0.0.1
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 SLACK = 18.0  # seconds more, since two cores may have much other work; what hangs would take a minute
 
-# Plays the notebook kernel: runs cells from stdin, interrupted only while one runs, and says of each that it has begun, and its answer.
+# Plays the notebook kernel: runs cells from stdin, interrupted only while one runs, and says of each that it
+# has begun, and its answer.
 KERNEL = """
 import json, signal, sys
 cells, space = sys.stdin, {"__name__": "__main__"}
@@ -96,7 +110,8 @@ def listening(processes):
 
 
 def addresses_of(pid):
-    """The same of one process.  Sockets that listen come first in the kernel's tables, and the others, which are many, are not read."""
+    """The same of one process.  Sockets that listen come first in the kernel's tables, and the others, which
+    are many, are not read."""
     own, found = set(), set()
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -106,7 +121,11 @@ def addresses_of(pid):
     for table in ("tcp", "tcp6"):
         with open(f"/proc/{pid}/net/{table}") as lines:
             rows = (line.split() for line in itertools.islice(lines, 1, None))
-            found |= {row[1] for row in itertools.takewhile(lambda row: row[3] == "0A", rows) if f"socket:[{row[9]}]" in own}
+            found |= {
+                row[1]
+                for row in itertools.takewhile(lambda row: row[3] == "0A", rows)
+                if f"socket:[{row[9]}]" in own
+            }
     return found
 
 
@@ -136,7 +155,8 @@ def waits(process):
 
 
 def crowded(seconds, most=8):
-    """A whole number of seconds, as many times longer as this machine has other work now, at most so many times."""
+    """A whole number of seconds, as many times longer as this machine has other work now, at most so many
+    times."""
     return round(seconds * min(max(crowding(), 1), most))
 
 
@@ -171,7 +191,9 @@ class Kernel:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=directory, env=os.environ | environment, start_new_session=True,
         )  # fmt: skip
         self.lines, self.printed = queue.Queue(), []
-        self.reader = threading.Thread(target=lambda: [self.lines.put(line) for line in self.process.stdout], daemon=True)
+        self.reader = threading.Thread(
+            target=lambda: [self.lines.put(line) for line in self.process.stdout], daemon=True
+        )
         self.reader.start()
         self.seen = set()
 
@@ -199,13 +221,19 @@ class Kernel:
 
     def works(self):
         """Whether the next launch does what it should."""
-        return self.run("from helpers import launch\nvalue = list(launch(lambda: __import__('os').environ['RANK'], 2))") == ["0", "1"]
+        return self.run(
+            "from helpers import launch\nvalue = list(launch(lambda: __import__('os').environ['RANK'], 2))"
+        ) == ["0", "1"]
 
     def occupy(self, state, ranks=2, launcher=None):
-        """Start ranks that sleep, wait in a barrier, or hold the interpreter's lock; each has also started a program."""
+        """Start ranks that sleep, wait in a barrier, or hold the interpreter's lock; each has also started a
+        program."""
         for file in self.folder.glob("ready-*"):
             file.unlink()
-        self.start(f"{STATES}\nlaunch(occupied, {ranks}, {{'state': {state!r}, 'folder': {str(self.folder)!r}}}, launcher={launcher!r})")
+        self.start(
+            f"{STATES}\nlaunch(occupied, {ranks}, {{'state': {state!r}, 'folder': "
+            f"{str(self.folder)!r}}}, launcher={launcher!r})"
+        )
 
     def ready(self, ranks=2, seconds=60):
         return eventually(lambda: len(list(self.folder.glob("ready-*"))) == ranks, seconds)
@@ -232,7 +260,8 @@ class Kernel:
 
 
 class Notebook:
-    """A real Jupyter kernel, reached through files: a free port that was chosen may be taken by a rank before it is bound.
+    """A real Jupyter kernel, reached through files: a free port that was chosen may be taken by a rank before
+    it is bound.
 
     Context manager; ended by SIGKILL.
     """
@@ -240,7 +269,9 @@ class Notebook:
     def __enter__(self):
         from jupyter_client import KernelManager
 
-        self.sockets = tempfile.TemporaryDirectory(prefix="kernel-", dir="/tmp")  # a socket's name must be short
+        self.sockets = tempfile.TemporaryDirectory(
+            prefix="kernel-", dir="/tmp"
+        )  # a socket's name must be short
         self.manager = KernelManager(transport="ipc", ip=f"{self.sockets.name}/kernel")
         self.manager.start_kernel(cwd=str(REPOSITORY))
         self.client = self.manager.client()
@@ -300,12 +331,15 @@ def all_reduced(number):
 def start_in_a_session_of_its_own():
     """Start a program, and one that starts another and ends: process ids of two that run on."""
     first = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    second = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE, timeout=60)
+    second = subprocess.run(
+        ["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE, timeout=60
+    )
     return first.pid, int(second.stdout)
 
 
 def listening_addresses():
-    """In a rank, in the middle of a job: the local addresses of its own listening sockets, as the kernel writes them."""
+    """In a rank, in the middle of a job: the local addresses of its own listening sockets, as the kernel
+    writes them."""
     import deepspeed
     import torch
 
@@ -320,5 +354,8 @@ def listening_addresses():
 def interface_of_the_network():
     """A network interface of this machine that is not loopback and has an address."""
     addresses = psutil.net_if_addrs()
-    inet = {name: [address.address for address in addresses[name] if address.family == socket.AF_INET] for name in addresses}
+    inet = {
+        name: [address.address for address in addresses[name] if address.family == socket.AF_INET]
+        for name in addresses
+    }
     return next((name for name, found in inet.items() if found and not found[0].startswith("127.")), None)

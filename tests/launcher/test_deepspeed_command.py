@@ -1,4 +1,5 @@
-"""The other back end, the real `deepspeed` command.  A start takes long, so each of these jobs shows several things."""
+"""The other back end, the real `deepspeed` command.  A start takes long, so each of these jobs shows several
+things."""
 
 import errno
 import os
@@ -13,7 +14,7 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.launcher.failures import LaunchError, RankError
+from helpers.tools.launch.failures import LaunchError, RankError
 from tests.launcher.support import LOOPBACK, PROMPT, SLACK, all_reduced, crowded, eventually, ours, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -25,7 +26,9 @@ def private_folders():
 
 def test_results_and_outputs_are_those_of_the_default(commanded):
     reports, printed = commanded
-    assert [report["total"] for report in reports] == launch(lambda: all_reduced(float(os.environ["RANK"])), 2)
+    assert [report["total"] for report in reports] == launch(
+        lambda: all_reduced(float(os.environ["RANK"])), 2
+    )
     assert [output.splitlines()[-1] for output in reports.outputs] == ["rank 0 writes", "rank 1 writes"]
     assert "rank 0 writes" in printed and "rank 1 writes" not in printed
 
@@ -106,7 +109,10 @@ def test_a_hang_ends_with_every_stack():
     with pytest.raises(RankError) as caught:
         launch(hang_in_rank_1, 2, launcher="deepspeed", timeout=timeout)
     took, lines = time.monotonic() - started, str(caught.value).splitlines()
-    assert lines[0] == f"rank 1 of 2 hung: still running after {timeout} s, in no collective, while rank 0 waited for it"
+    assert (
+        lines[0]
+        == f"rank 1 of 2 hung: still running after {timeout} s, in no collective, while rank 0 waited for it"
+    )
     assert timeout <= took < timeout + PROMPT + SLACK
     for rank in (0, 1):
         assert "in hang_in_rank_1" in lines[lines.index(f"  rank {rank}:") + 1]
@@ -142,7 +148,9 @@ def test_interrupts_and_the_end_of_the_kernel(kernels):
             time.sleep(moment)
         else:
             assert kernel.ready()
-            assert len(kernel.processes()) >= 7  # kernel, runner, launcher, two ranks, and what they have started
+            assert (
+                len(kernel.processes()) >= 7
+            )  # kernel, runner, launcher, two ranks, and what they have started
         kernel.interrupt()
         assert kernel.answer(PROMPT + SLACK) == [None, ["KeyboardInterrupt", ""]]
         assert eventually(lambda: kernel.processes() == [kernel.process_itself()])
@@ -158,7 +166,7 @@ def test_interrupts_and_the_end_of_the_kernel(kernels):
 SLOW_KEEPER = """
 import os, shutil, sys, time
 from pathlib import Path
-from helpers.launcher import keeper
+from helpers.tools.launch import keeper
 
 def removed(folder, ignore_errors):  # slowly: what comes meanwhile stays, and keeps the folder
     names = os.listdir(folder)

@@ -1,11 +1,12 @@
-"""Which GPU a rank takes, and how ranks share: with torch's calls replaced, since most machines have no GPU (`tests/test_on_gpus.py` is real)."""
+"""Which GPU a rank takes, and how ranks share: with torch's calls replaced, since most machines have no GPU
+(`tests/test_on_gpus.py` is real)."""
 
 import os
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.launcher.rank import take_gpu
+from helpers.tools.launch.rank import take_gpu
 
 
 @pytest.fixture
@@ -15,8 +16,14 @@ def gpu(monkeypatch):
     for name in ("LOCAL_RANK", "NCCL_HOSTID"):
         monkeypatch.setenv(name, "unset")
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: asked.update(device=index))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(total_memory=asked.get("memory", 24_000_000_000)))
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda fraction, index: asked.update(fraction=fraction))
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda index: SimpleNamespace(total_memory=asked.get("memory", 24_000_000_000)),
+    )
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda fraction, index: asked.update(fraction=fraction)
+    )
     return asked
 
 
@@ -29,11 +36,18 @@ def test_a_gpu_of_its_own(gpu):
 @pytest.mark.parametrize("rank, device, sharing", [(0, 0, 2), (1, 1, 1), (2, 0, 2)])
 def test_three_ranks_on_two_gpus(gpu, rank, device, sharing):
     take_gpu(rank, ranks=3, gpus=2)
-    assert gpu["device"] == device and os.environ["LOCAL_RANK"] == str(device) and os.environ["NCCL_HOSTID"] == f"rank-{rank}"
+    assert (
+        gpu["device"] == device
+        and os.environ["LOCAL_RANK"] == str(device)
+        and os.environ["NCCL_HOSTID"] == f"rank-{rank}"
+    )
     assert gpu["fraction"] == (pytest.approx(10.5 / 24) if sharing == 2 else None)
 
 
 def test_too_many_for_a_gpu(gpu):
     gpu["memory"] = 8_000_000_000
-    with pytest.raises(MemoryError, match="8 ranks share a GPU of 8.0 GB, too little for a CUDA context each: use fewer ranks"):
+    with pytest.raises(
+        MemoryError,
+        match="8 ranks share a GPU of 8.0 GB, too little for a CUDA context each: use fewer ranks",
+    ):
         take_gpu(0, ranks=8, gpus=1)

@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed
-from helpers.launcher.failures import Outcome, failure
-from helpers.launcher.rank import COMMUNICATING, describe
+from helpers.tools.launch.failures import Outcome, failure
+from helpers.tools.launch.rank import COMMUNICATING, describe
 
 CELL = ("/tmp/cell.py", 7, "job")
 
 
 def raised(rank, at, type="ValueError", message="", frames=(CELL,), notices=None):
-    error = {"type": type, "message": message, "frames": list(frames), "cause": None, "at": at, "notices": notices}
+    error = {
+        "type": type,
+        "message": message,
+        "frames": list(frames),
+        "cause": None,
+        "at": at,
+        "notices": notices,
+    }
     return Outcome(rank, report={"error": error})
 
 
@@ -36,11 +43,20 @@ def died(rank, at, status=-signal.SIGKILL):
         ([raised(0, 1.0, "RuntimeError", notices="collective"), raised(1, 1.5)], 1),
         ([raised(0, 1.0, "RuntimeError", notices="perhaps"), died(1, 1.2)], 1),
         ([raised(0, 1.0, "RuntimeError", notices="perhaps"), raised(1, 1.5)], 0),
-        ([raised(0, 2.0, "RuntimeError", notices="collective"), raised(1, 1.0, "DistBackendError", notices="collective")], 1),
+        (
+            [
+                raised(0, 2.0, "RuntimeError", notices="collective"),
+                raised(1, 1.0, "DistBackendError", notices="collective"),
+            ],
+            1,
+        ),
         ([raised(0, 1.1), raised(1, 1.0)], 0),  # the same fault in each: the same message in every run
         ([raised(0, 1.1, message="0"), raised(1, 1.0, message="1")], 0),
         ([lost(0, 1.1, "Timed out waiting 6000ms"), lost(1, 1.0, "Timed out waiting 6000ms")], 0),
-        ([lost(0, 1.0, "Connection closed by peer"), lost(1, 1.1, "Timed out waiting 6000ms")], 1),  # noted late, and the cause all the same
+        (
+            [lost(0, 1.0, "Connection closed by peer"), lost(1, 1.1, "Timed out waiting 6000ms")],
+            1,
+        ),  # noted late, and the cause all the same
         ([lost(0, 1.1, "Connection closed by peer"), lost(1, 1.0, "Connection reset by peer")], 0),
         ([Outcome(0), Outcome(1, report={"value": 1}, status=0, ended_at=0.5), raised(2, 1.0)], 2),
     ],
@@ -65,7 +81,10 @@ def within(file, line="torch.ones(2) @ torch.ones(3)"):
 
 
 in_a_collective = within("torch/distributed/distributed_c10d.py")
-ELSEWHERE = [f"torch/distributed/{part}/a_file.py" for part in ("fsdp/_fully_shard", "tensor", "checkpoint", "pipelining", "elastic")]
+ELSEWHERE = [
+    f"torch/distributed/{part}/a_file.py"
+    for part in ("fsdp/_fully_shard", "tensor", "checkpoint", "pipelining", "elastic")
+]
 
 
 def a_mesh_with_one_name_twice():
@@ -94,7 +113,10 @@ def own_words_after_a_collective():
         (in_a_collective, "collective"),
         (runtime_error_out_of_c, "perhaps"),  # so does the `wait()` of a handle, in the learner's own line
         (own_words_after_a_collective, "perhaps"),
-        (a_mesh_with_one_name_twice, None),  # a RuntimeError out of torch/distributed/, which no other rank had a part in
+        (
+            a_mesh_with_one_name_twice,
+            None,
+        ),  # a RuntimeError out of torch/distributed/, which no other rank had a part in
         *((within(file), "perhaps") for file in ELSEWHERE),  # through C: it may be the `wait()` of a handle
         *((within(file, "raise RuntimeError('used wrongly')"), None) for file in ELSEWHERE),
     ],

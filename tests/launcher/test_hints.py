@@ -1,4 +1,5 @@
-"""Hints: each is given for the message that torch, DeepSpeed or Python really has, and no other message gets one."""
+"""Hints: each is given for the message that torch, DeepSpeed or Python really has, and no other message gets
+one."""
 
 import re
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 from helpers import launch
-from helpers.launcher.failures import HINTS, Outcome, RankError, failure
+from helpers.tools.launch.failures import HINTS, Outcome, RankError, failure
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -28,10 +29,22 @@ def hints(message):
 
 
 def raised(type, message, notices=None, frames=(("/tmp/cell.py", 7, "job"),)):
-    return Outcome(0, report={"error": {"type": type, "message": message, "frames": list(frames), "cause": None, "at": 1.0, "notices": notices}})
+    return Outcome(
+        0,
+        report={
+            "error": {
+                "type": type,
+                "message": message,
+                "frames": list(frames),
+                "cause": None,
+                "at": 1.0,
+                "notices": notices,
+            }
+        },
+    )
 
 
-# Raised in a rank -------------------------------------------------------------------------------------------------------------
+# --- Raised in a rank
 
 
 def torch_without_init():
@@ -70,7 +83,11 @@ def batch_sizes_that_disagree():
     import deepspeed
     import torch
 
-    config = {"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
+    config = {
+        "train_batch_size": 5,
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "Adam", "params": {"torch_adam": True}},
+    }
     deepspeed.initialize(model=torch.nn.Linear(1, 1), config=config)
 
 
@@ -136,13 +153,18 @@ def test_what_a_rank_raised_is_explained(job, ranks, hint):
     assert hint in said, caught.value
 
 
-# What only some machines can raise --------------------------------------------------------------------------------------------
+# --- What only some machines can raise
 
 FP16_MESSAGE = "Type fp16 is not supported on your device."
-CUDA_MESSAGE = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.18 GiB of which 15.06 MiB is free."
+CUDA_MESSAGE = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.18 GiB of "
+    "which 15.06 MiB is free."
+)
 
 
-@pytest.mark.parametrize("type, message, hint", [("ValueError", FP16_MESSAGE, FP16), ("OutOfMemoryError", CUDA_MESSAGE, TOO_LARGE)])
+@pytest.mark.parametrize(
+    "type, message, hint", [("ValueError", FP16_MESSAGE, FP16), ("OutOfMemoryError", CUDA_MESSAGE, TOO_LARGE)]
+)
 def test_what_another_machine_raises_is_explained(type, message, hint):
     (said,) = hints(failure([raised(type, message)]))
     assert hint in said
@@ -164,7 +186,7 @@ def test_there_is_no_hint_beside_those_that_are_tested_here():
     assert [sum(words in said for words in tested) for _, said in HINTS] == [1] * len(tested)
 
 
-# No hint ----------------------------------------------------------------------------------------------------------------------
+# --- No hint
 
 
 @pytest.mark.parametrize(
@@ -173,7 +195,11 @@ def test_there_is_no_hint_beside_those_that_are_tested_here():
         ("ValueError", "seven"),
         ("AttributeError", "'NoneType' object has no attribute 'all_reduce'"),  # in a line of the learner's
         ("AttributeError", "'Engine' object has no attribute 'all_reduce'"),
-        ("RuntimeError", "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+        (
+            "RuntimeError",
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
+            "memory: you tried to allocate 8 bytes.",
+        ),
         ("RuntimeError", "Connection closed by peer"),
         ("ImportError", "cannot import name 'nothing' from 'torch'"),
         ("NameError", "name conflict: two layers are called 'first'"),

@@ -1,6 +1,8 @@
-"""`launch` through the real `deepspeed` command on the machines of a hostfile: by ssh and pdsh, and by hand; and what is refused.
+"""`launch` through the real `deepspeed` command on the machines of a hostfile: by ssh and pdsh, and by hand;
+and what is refused.
 
-The first needs an sshd, ssh and pdsh; they and machines are looked for, and what is missing is the reason why a test is skipped.
+The first needs an sshd, ssh and pdsh; they and machines are looked for, and what is missing is the reason why
+a test is skipped.
 """
 
 import os
@@ -13,10 +15,10 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import Machines, Ssh, launch
-from helpers.launcher import hosts, slurm
-from helpers.launcher.failures import LaunchError, Outcome, RankError
-from helpers.launcher.remote import card_towards, nodes_of
-from helpers.machines import machines, ssh
+from helpers.tools.launch.cluster import hosts, srun
+from helpers.tools.launch.cluster.remote import card_towards, nodes_of
+from helpers.tools.launch.failures import LaunchError, Outcome, RankError
+from helpers.tools.machines import namespaces, ssh
 from tests.launcher.support import all_reduced, eventually, ours
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -24,7 +26,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 @pytest.fixture
 def pair(nothing_is_left):
-    if reason := machines.problem():
+    if reason := namespaces.problem():
         pytest.skip(reason)
     with Machines(2) as up:
         yield up
@@ -42,9 +44,17 @@ def left_in(folder):
     return [name for name in os.listdir(folder) if name.startswith(".launch-")]
 
 
-# Through ssh -----------------------------------------------------------------------------------------------------------------------------
+# --- Through ssh
 
-VARIABLES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CROSS_RANK", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "OWN")
+VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "CROSS_RANK",
+    "MASTER_ADDR",
+    "GLOO_SOCKET_IFNAME",
+    "OWN",
+)
 
 
 def test_the_same_function_gives_the_same_through_ssh(reached, tmp_path, monkeypatch):
@@ -52,7 +62,12 @@ def test_the_same_function_gives_the_same_through_ssh(reached, tmp_path, monkeyp
 
     def job():
         print("rank", os.environ["RANK"], "writes")
-        return all_reduced(1.0), os.uname().nodename, [os.environ.get(name) for name in VARIABLES], "NOT_PASSED_ON" in os.environ
+        return (
+            all_reduced(1.0),
+            os.uname().nodename,
+            [os.environ.get(name) for name in VARIABLES],
+            "NOT_PASSED_ON" in os.environ,
+        )
 
     monkeypatch.setenv("NOT_PASSED_ON", "1")
     monkeypatch.chdir(tmp_path)
@@ -72,14 +87,25 @@ launch(lambda: None, 2, launcher="deepspeed", hostfile=HOSTFILE, folder=FOLDER)
 
 
 def test_the_death_of_the_kernel_ends_what_ssh_has_started(reached, kernels):
-    """While the ranks start; the servers are not the kernel's, and go on.  Nothing is killed by its name, as the deepspeed command does."""
+    """While the ranks start; the servers are not the kernel's, and go on.  Nothing is killed by its name, as
+    the deepspeed command does."""
     (kernel,) = kernels()
     others = [process for process in ours() if process not in kernel.processes()]
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "deepspeed.launcher.launch"], stdin=subprocess.PIPE) as spared:
-        kernel.start(OCCUPIED.replace("HOSTFILE", repr(str(reached.hostfile))).replace("FOLDER", repr(str(kernel.folder))))
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", "deepspeed.launcher.launch"],
+        stdin=subprocess.PIPE,
+    ) as spared:
+        kernel.start(
+            OCCUPIED.replace("HOSTFILE", repr(str(reached.hostfile))).replace(
+                "FOLDER", repr(str(kernel.folder))
+            )
+        )
         assert eventually(lambda: sum(is_launcher(process) for process in ours()) == 2, 60)
         os.kill(kernel.process.pid, signal.SIGKILL)
-        assert eventually(lambda: {process.pid for process in ours()} == {process.pid for process in others} | {spared.pid}, 60), ours()
+        assert eventually(
+            lambda: {process.pid for process in ours()} == {process.pid for process in others} | {spared.pid},
+            60,
+        ), ours()
         assert left_in(kernel.folder) == [] and spared.poll() is None
         spared.communicate()
 
@@ -97,13 +123,22 @@ def test_a_machine_that_cannot_be_reached_is_named_in_the_words_of_pdsh(reached,
     job.path = tmp_path
     with open(tmp_path / "log", "w+b") as job.log, subprocess.Popen(["sleep", "60"]) as job.guard:
         command = ["pdsh", "-R", "ssh", "-S", "-w", "machine0,nowhere", "true"]
-        assert subprocess.run(command, stdin=subprocess.DEVNULL, stdout=job.log, stderr=job.log, timeout=60).returncode == 255
-        with pytest.raises(LaunchError, match=r"^the deepspeed command failed on nowhere: ssh exited with exit code 255\n.*resolve hostname"):
+        assert (
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=job.log, stderr=job.log, timeout=60
+            ).returncode
+            == 255
+        )
+        with pytest.raises(
+            LaunchError,
+            match=r"^the deepspeed command failed on nowhere: ssh exited with exit "
+            r"code 255\n.*resolve hostname",
+        ):
             job.check([Outcome(0), Outcome(1)])
         job.guard.kill()
 
 
-# By hand ---------------------------------------------------------------------------------------------------------------------------------
+# --- By hand
 
 
 def test_commands_given_by_hand_do_the_same_and_a_failure_names_rank_and_machine(pair, tmp_path, monkeypatch):
@@ -117,7 +152,11 @@ def test_commands_given_by_hand_do_the_same_and_a_failure_names_rank_and_machine
 
     def by_hand(*words, **_):
         if found := re.match(r"machine(\d)\$ (.*)", " ".join(map(str, words))):
-            options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            options = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.DEVNULL,
+                "stderr": subprocess.DEVNULL,
+            }
             started.append(pair.start(int(found[1]), ["sh", "-c", found[2]], **options))
 
     started, hostfile = [], tmp_path / "hostfile"
@@ -126,10 +165,12 @@ def test_commands_given_by_hand_do_the_same_and_a_failure_names_rank_and_machine
     with pytest.raises(RankError) as caught:
         launch(job, 2, launcher="deepspeed", hostfile=hostfile, ssh=False, folder=tmp_path)
     assert str(caught.value).splitlines()[0] == "rank 1 of 2 on node machine1 raised ValueError: enough"
-    assert len(started) == 2 and [program.wait(60) for program in started] == [0, 0] and left_in(tmp_path) == []
+    assert (
+        len(started) == 2 and [program.wait(60) for program in started] == [0, 0] and left_in(tmp_path) == []
+    )
 
 
-# What is refused -------------------------------------------------------------------------------------------------------------------------
+# --- What is refused
 
 
 def refused(error, words, **options):
@@ -148,37 +189,76 @@ def test_a_hostfile_is_read_as_deepspeed_reads_it(tmp_path):
 def test_what_cannot_go_to_other_machines_is_refused_before_anything_starts(tmp_path, monkeypatch):
     hostfile = tmp_path / "hostfile"
     by_hand = {"launcher": "deepspeed", "hostfile": hostfile, "ssh": False}
-    refused(ValueError, "^hostfile must be a file with a line such as `node0 slots=2` .* No such file", **by_hand)
+    refused(
+        ValueError, "^hostfile must be a file with a line such as `node0 slots=2` .* No such file", **by_hand
+    )
     for text in ("node0\n", "node0 slots=2\nnode0 slots=2\n", "node0 slots=many\n"):
         hostfile.write_text(text)
-        refused(ValueError, "every machine has one line such as `node0 slots=2`, which 'node0.*' is not", **by_hand)
+        refused(
+            ValueError,
+            "every machine has one line such as `node0 slots=2`, which 'node0.*' is not",
+            **by_hand,
+        )
     hostfile.write_text("node0 slots=1\n")
     refused(ValueError, "^the hostfile has 1 slots, and there are 2 ranks$", **by_hand)
     hostfile.write_text("node0 slots=2\n")
-    refused(LaunchError, "^folder must be one that all machines share .*: No such file", **by_hand, folder=tmp_path / "none")
+    refused(
+        LaunchError,
+        "^folder must be one that all machines share .*: No such file",
+        **by_hand,
+        folder=tmp_path / "none",
+    )
     monkeypatch.setenv("PATH", str(tmp_path))
-    refused(LaunchError, "ssh and pdsh, and ssh and pdsh are not found here: `apt install", launcher="deepspeed", hostfile=hostfile)
-    refused(LaunchError, r"^launcher=\"slurm\" needs Slurm's commands, and srun, scancel, squeue are not found: ", launcher="slurm")
-    refused(ValueError, "^4 ranks cannot be dealt evenly to 3 nodes: use a multiple of 3$", launcher="slurm", ranks=4, nodes=3)
+    refused(
+        LaunchError,
+        "ssh and pdsh, and ssh and pdsh are not found here: `apt install",
+        launcher="deepspeed",
+        hostfile=hostfile,
+    )
+    refused(
+        LaunchError,
+        r"^launcher=\"slurm\" needs Slurm's commands, and srun, scancel, squeue are not found: ",
+        launcher="slurm",
+    )
+    refused(
+        ValueError,
+        "^4 ranks cannot be dealt evenly to 3 nodes: use a multiple of 3$",
+        launcher="slurm",
+        ranks=4,
+        nodes=3,
+    )
     refused(TypeError, "^nodes must be a whole number, not '2'$", launcher="slurm", nodes="2")
     refused(ValueError, "^gpus must be 1 or more, not 0$", launcher="slurm", gpus=0)
     refused(ValueError, "^time must be minutes, or as .*, not 'long'$", launcher="slurm", time="long")
-    monkeypatch.setattr(slurm.shutil, "which", lambda name: name)
+    monkeypatch.setattr(srun.shutil, "which", lambda name: name)
     refused(ValueError, "^nodes, account cannot be used here: ", nodes=2, account="me")
     refused(ValueError, "^hostfile cannot be used here: ", launcher="slurm", hostfile=hostfile)
     refused(ValueError, "^hostfile cannot be used here: ", hostfile=hostfile)
-    refused(ValueError, 'device must be "cpu", "cuda" or None', launcher="deepspeed", hostfile=hostfile, ssh=False, device="tpu")
+    refused(
+        ValueError,
+        'device must be "cpu", "cuda" or None',
+        launcher="deepspeed",
+        hostfile=hostfile,
+        ssh=False,
+        device="tpu",
+    )
 
 
 def test_a_job_inside_of_a_job_is_one_of_its_own(monkeypatch, tmp_path):
-    job = slurm.SlurmJob(None, 4, "cpu", nodes=2, gpus=2, account="me", folder=tmp_path)
+    job = srun.SlurmJob(None, 4, "cpu", nodes=2, gpus=2, account="me", folder=tmp_path)
     monkeypatch.setenv("SLURM_NTASKS", "7")
     assert job.variables()["SLURM_NTASKS"] == "7"  # a default of the learner's own
     for name in ("SLURM_JOB_ID", "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
     assert [name for name in job.variables() if name.startswith("SLURM_")] == ["SLURM_CONF"]
     job.path = tmp_path / ".launch-1"
-    assert job.words()[1:6] == ["--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--account=me", "--gpus-per-node=2"]
+    assert job.words()[1:6] == [
+        "--nodes=2",
+        "--ntasks=4",
+        "--ntasks-per-node=2",
+        "--account=me",
+        "--gpus-per-node=2",
+    ]
 
 
 def test_nodes_and_the_card_towards_them():

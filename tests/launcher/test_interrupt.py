@@ -1,4 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGKILL of the kernel, whatever the ranks do: no rank outlives it by more than a moment, and the next launch works."""
+"""Ctrl-C, SIGTERM and SIGKILL of the kernel, whatever the ranks do: no rank outlives it by more than a
+moment, and the next launch works."""
 
 import os
 import signal
@@ -11,7 +12,7 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.launcher.failures import LaunchError
+from helpers.tools.launch.failures import LaunchError
 from tests.launcher.support import PROMPT, SLACK, Notebook, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -21,7 +22,8 @@ MOMENTS = (1, 2, 5)  # seconds after the first launch of a kernel: within the wa
 
 
 def interrupted(kernel, times):
-    """Interrupt a kernel whose ranks are at work: no rank is blamed, none is left, and the next launch works."""
+    """Interrupt a kernel whose ranks are at work: no rank is blamed, none is left, and the next launch
+    works."""
     kernel_itself, forkserver, *ranks = kernel.processes()
     assert len(ranks) == 4  # two, and what they have started
     now = time.monotonic()
@@ -56,12 +58,18 @@ def test_interrupts_during_a_job(kernels):
             kernel.occupy(state)
             assert kernel.ready()
             interrupted(kernel, times)
-    for step in range(40):  # from before the ranks are forked to after they have returned; now and then the job is quicker
+    for step in range(
+        40
+    ):  # from before the ranks are forked to after they have returned; now and then the job is quicker
         kernel.start("value = list(launch(lambda: __import__('os').environ['RANK'], 4))")
         time.sleep(step * 0.005)
         kernel.interrupt()
         value, error = kernel.answer()  # both, where the interrupt comes between the job's end and the cell's
-        assert value in (None, ["0", "1", "2", "3"]) and error in (None, ["KeyboardInterrupt", ""]) and (value or error)
+        assert (
+            value in (None, ["0", "1", "2", "3"])
+            and error in (None, ["KeyboardInterrupt", ""])
+            and (value or error)
+        )
     assert kernel.works()
     assert len(kernel.processes()) == 2
 
@@ -97,10 +105,13 @@ def gone_with(kernel, number, least):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_forkserver_that_dies(number, tmp_path):
-    """Its job fails and ends with it, and the next launch starts another; one that dies idle is not even noticed."""
+    """Its job fails and ends with it, and the next launch starts another; one that dies idle is not even
+    noticed."""
 
     def job(ready):
-        if number == signal.SIGTERM:  # what a rank has started ends only if the forkserver can still see to it
+        if (
+            number == signal.SIGTERM
+        ):  # what a rank has started ends only if the forkserver can still see to it
             subprocess.Popen(["sleep", "60"])
         ready.touch()
         time.sleep(60)
@@ -124,14 +135,18 @@ def test_a_jupyter_kernel(tmp_path):
     pytest.importorskip("ipykernel")
     job = "import os, pathlib, time\nfrom helpers import launch\ndef job():\n"
     job += f"    pathlib.Path({str(tmp_path)!r}, 'ready-' + os.environ['RANK']).touch()\n    time.sleep(60)\n"
-    works = "from helpers import launch\nassert launch(lambda: __import__('os').environ['RANK'], 2) == ['0', '1']"
+    works = (
+        "from helpers import launch\nassert launch(lambda: __import__('os').environ['RANK'], 2) == ['0', '1']"
+    )
     with Notebook() as notebook:
         manager, client = notebook.manager, notebook.client
 
         def occupy():
             for file in tmp_path.iterdir():
                 file.unlink()
-            request = client.execute(job + "launch(job, 2)", stop_on_error=False)  # else what comes just after the interrupt may be aborted too
+            request = client.execute(
+                job + "launch(job, 2)", stop_on_error=False
+            )  # else what comes just after the interrupt may be aborted too
             assert eventually(lambda: len(list(tmp_path.iterdir())) == 2, 60)
             return request
 

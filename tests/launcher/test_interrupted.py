@@ -10,8 +10,8 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.launcher.failures import Outcome
-from helpers.launcher.interrupted import explain
+from helpers.tools.launch.failures import Outcome
+from helpers.tools.launch.interrupted import explain
 from tests.launcher.support import PROMPT, SLACK, Notebook, eventually, settled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -50,7 +50,11 @@ def test_a_notebook_shows_where_each_rank_stood(tmp_path):
     (error,) = (message["content"] for message in messages if message["msg_type"] == "error")
     first, *rest = error["traceback"]
     assert first.startswith("interrupted after ") and first.endswith(" s")
-    assert rest == ["  rank 0 in job, cell line 11", "  ranks 1, 2 in barrier, cell line 12", "  rank 3 had returned"]
+    assert rest == [
+        "  rank 0 in job, cell line 11",
+        "  ranks 1, 2 in barrier, cell line 12",
+        "  rank 3 had returned",
+    ]
 
 
 def test_a_rank_that_holds_the_interpreter_says_where_it_stands_too(tmp_path):
@@ -71,20 +75,30 @@ def test_a_rank_that_holds_the_interpreter_says_where_it_stands_too(tmp_path):
     with pytest.raises(KeyboardInterrupt) as caught:
         launch(job, 1)
     assert time.monotonic() - moments[0] < PROMPT + SLACK
-    assert caught.value._render_traceback_()[1:] == ["  rank 0 in job, tests/launcher/test_interrupted.py line 61"]
+    assert caught.value._render_traceback_()[1:] == [
+        "  rank 0 in job, tests/launcher/test_interrupted.py line 61"
+    ]
     assert caught.value.__notes__ == ["\n".join(caught.value._render_traceback_())]
 
 
 def test_an_interrupt_before_any_rank():
     interrupt = KeyboardInterrupt()
     explain(interrupt, [], 4.6)
-    assert interrupt._render_traceback_() == ["interrupted after 5 s, before any rank was started"] == interrupt.__notes__
+    assert (
+        interrupt._render_traceback_()
+        == ["interrupted after 5 s, before any rank was started"]
+        == interrupt.__notes__
+    )
 
 
 def test_a_rank_that_had_not_begun():
     interrupt = KeyboardInterrupt()
     explain(interrupt, [Outcome(0), Outcome(1, at_work=True), Outcome(2)], 1)
-    assert interrupt._render_traceback_() == ["interrupted after 1 s", "  ranks 0, 2 had not begun", "  rank 1 gave no Python stack"]
+    assert interrupt._render_traceback_() == [
+        "interrupted after 1 s",
+        "  ranks 0, 2 had not begun",
+        "  rank 1 gave no Python stack",
+    ]
 
 
 def test_ranks_on_machines_are_named_with_them():
@@ -96,6 +110,9 @@ def test_ranks_on_machines_are_named_with_them():
 
 def test_a_rank_that_still_imports_has_not_begun():
     """Under the deepspeed command and Slurm, where that takes seconds: its stack is the libraries' own."""
-    outcome = Outcome(0, stacks=bytearray(b'  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed\n'))
+    outcome = Outcome(
+        0,
+        stacks=bytearray(b'  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed\n'),
+    )
     explain(interrupt := KeyboardInterrupt(), [outcome], 1.0)
     assert interrupt._render_traceback_()[1:] == ["  rank 0 had not begun"]

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from helpers import launch
-from helpers.launcher import jobs, parcel
+from helpers.tools.launch import jobs, parcel
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -27,7 +27,12 @@ def there_and_back(*values):
 
 
 def same(left, right):
-    return type(left) is type(right) and left.dtype == right.dtype and left.requires_grad == right.requires_grad and torch.equal(left, right)
+    return (
+        type(left) is type(right)
+        and left.dtype == right.dtype
+        and left.requires_grad == right.requires_grad
+        and torch.equal(left, right)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
@@ -42,7 +47,11 @@ def test_strides_and_offsets_arrive(size):
     views = base.T, base[1:, 1], base[::2], base[:0], torch.tensor(7.0), base.to(torch.complex64).conj()
     for view, back in zip(views, there_and_back(*views)):
         assert same(back, view)
-        assert back.stride() == view.stride() and back.storage_offset() == view.storage_offset() and back.is_conj() == view.is_conj()
+        assert (
+            back.stride() == view.stride()
+            and back.storage_offset() == view.storage_offset()
+            and back.is_conj() == view.is_conj()
+        )
 
 
 def test_tensors_that_share_memory_share_it_still(size):
@@ -68,7 +77,11 @@ def test_parameters_and_gradients_arrive(size):
     class Scale(torch.nn.Parameter):
         pass
 
-    plain, frozen, own = (torch.nn.Parameter(torch.ones(size)), torch.nn.Parameter(torch.ones(size), requires_grad=False), Scale(torch.ones(size)))
+    plain, frozen, own = (
+        torch.nn.Parameter(torch.ones(size)),
+        torch.nn.Parameter(torch.ones(size), requires_grad=False),
+        Scale(torch.ones(size)),
+    )
     needs = torch.ones(size, requires_grad=True)
     for sent, back in zip((plain, frozen, own, needs), there_and_back(plain, frozen, own, needs)):
         assert back.requires_grad == sent.requires_grad and torch.equal(back, sent) and back.is_leaf
@@ -96,7 +109,12 @@ def test_unusual_tensors_arrive(size):
 def test_numpy_arrays_arrive(size):
     fixed = numpy.arange(size)
     fixed.flags.writeable = False
-    arrays = numpy.arange(2.0 * size).reshape(size, 2), numpy.asfortranarray(numpy.ones((size, 2))), numpy.arange(size)[::2], fixed
+    arrays = (
+        numpy.arange(2.0 * size).reshape(size, 2),
+        numpy.asfortranarray(numpy.ones((size, 2))),
+        numpy.arange(size)[::2],
+        fixed,
+    )
     for array, back in zip(arrays, there_and_back(*arrays)):
         assert back.dtype == array.dtype and numpy.array_equal(back, array)
         assert back.flags.writeable == array.flags.writeable
@@ -160,7 +178,10 @@ def test_a_learner_is_told_what_is_carried(capsys):
 
     small = 1
     launch(train, 2, {"table": y})
-    assert capsys.readouterr().out == "note: train carries 120 MB from the notebook (inner, table) to each rank\n"
+    assert (
+        capsys.readouterr().out
+        == "note: train carries 120 MB from the notebook (inner, table) to each rank\n"
+    )
     launch(lambda: len(x) - len(x), 2)
     assert capsys.readouterr().out == ""
     assert len(unused)
@@ -173,7 +194,9 @@ def test_more_than_the_machine_holds(monkeypatch):
     x = torch.ones(100_000_000)
     monkeypatch.setattr(jobs, "ForkedJob", refuse)
     monkeypatch.setattr(jobs, "free_memory", lambda: 300_000_000)
-    with pytest.raises(MemoryError, match=r"^the function carries 0.4 GB from the notebook to the ranks, and 0.3 GB is free$"):
+    with pytest.raises(
+        MemoryError, match=r"^the function carries 0.4 GB from the notebook to the ranks, and 0.3 GB is free$"
+    ):
         launch(lambda: len(x), 2)
 
 
@@ -182,5 +205,8 @@ def test_a_report_that_does_not_fit_is_told(monkeypatch):
         parcel.REGION = 2_000_000
         return torch.ones(MANY)
 
-    with pytest.raises(jobs.RankError, match="^rank 0 of 1 returned a Tensor, which cannot be sent back: ValueError: it takes 0.0 GB"):
+    with pytest.raises(
+        jobs.RankError,
+        match="^rank 0 of 1 returned a Tensor, which cannot be sent back: ValueError: it takes 0.0 GB",
+    ):
         launch(job, 1)

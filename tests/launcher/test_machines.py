@@ -1,4 +1,5 @@
-"""Ranks on machines made of namespaces: where they are, what passes between them, how it fails, and that nothing is left.
+"""Ranks on machines made of namespaces: where they are, what passes between them, how it fails, and that
+nothing is left.
 
 Where the system does not allow them these tests are skipped, and the reason says how to allow it.
 """
@@ -17,14 +18,28 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import Machines, corpus, launch, models, theory
-from helpers.launcher.failures import LaunchError, RankError
-from helpers.machines.machines import problem
-from helpers.machines.switch import SEND_ONCE
-from tests.launcher.support import INTERFACES, PROMPT, SLACK, all_reduced, command, crowded, eventually, listening_addresses, ours, running
+from helpers.tools.launch.failures import LaunchError, RankError
+from helpers.tools.machines.namespaces import problem
+from helpers.tools.machines.switch import SEND_ONCE
+from tests.launcher.support import (
+    INTERFACES,
+    PROMPT,
+    SLACK,
+    all_reduced,
+    command,
+    crowded,
+    eventually,
+    listening_addresses,
+    ours,
+    running,
+)
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-ADDRESSES = {0: {"01004D0A", "0000000000000000FFFF000001004D0A"}, 1: {"02004D0A", "0000000000000000FFFF000002004D0A"}}  # 10.77.0.1 and .2
+ADDRESSES = {
+    0: {"01004D0A", "0000000000000000FFFF000001004D0A"},
+    1: {"02004D0A", "0000000000000000FFFF000002004D0A"},
+}  # 10.77.0.1 and .2
 MBIT = 125_000  # bytes
 
 
@@ -35,7 +50,8 @@ def allowed():
 
 
 def system():
-    """What machines could leave: namespaces that a process of these tests is in or has open, devices and mounts."""
+    """What machines could leave: namespaces that a process of these tests is in or has open, devices and
+    mounts."""
     found = set()
     for process in [psutil.Process(), *ours()]:
         for folder in ("ns", "fd"):
@@ -45,7 +61,11 @@ def system():
             except OSError:  # it is just ending
                 continue
             found |= {target for target in targets if target.startswith(("net:", "uts:", "user:", "mnt:"))}
-    return {"namespaces": found, "devices": os.listdir("/sys/class/net"), "mounts": Path("/proc/self/mountinfo").read_text()}
+    return {
+        "namespaces": found,
+        "devices": os.listdir("/sys/class/net"),
+        "mounts": Path("/proc/self/mountinfo").read_text(),
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +82,10 @@ def pair(no_machine_is_left):
 
 
 def look():
-    return {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "CROSS_SIZE", "MASTER_ADDR")}
+    return {
+        name: os.environ[name]
+        for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "CROSS_SIZE", "MASTER_ADDR")
+    }
 
 
 @pytest.mark.parametrize(
@@ -77,7 +100,11 @@ def look():
 def test_every_rank_knows_its_machine_and_its_number_there(where, local):
     with Machines(2) as machines:
         place = machines.place(where)
-        reports = launch(lambda: (socket.gethostname(), socket.gethostbyname("machine1"), look(), all_reduced(1.0)), len(place.of), place=place)
+        reports = launch(
+            lambda: (socket.gethostname(), socket.gethostbyname("machine1"), look(), all_reduced(1.0)),
+            len(place.of),
+            place=place,
+        )
     used = sorted(set(place.of))
     for rank, (host, address, variables, total) in enumerate(reports):
         assert host == f"machine{place.of[rank]}" and address == "10.77.0.2" and total == len(place.of)
@@ -90,7 +117,12 @@ def test_ranks_listen_at_their_card_and_reach_nothing_else():
     def job():
         with socket.socket() as outside:
             refused = outside.connect_ex((beyond, port))
-        return listening_addresses(), os.strerror(refused), [os.environ[name] for name in INTERFACES], os.getuid()
+        return (
+            listening_addresses(),
+            os.strerror(refused),
+            [os.environ[name] for name in INTERFACES],
+            os.getuid(),
+        )
 
     with socket.create_server(("0.0.0.0", 0)) as server, Machines(2) as machines:
         beyond, port = "192.0.2.1", server.getsockname()[1]
@@ -103,18 +135,24 @@ def test_ranks_listen_at_their_card_and_reach_nothing_else():
     assert [refused for _, refused, _, _ in loopback] == ["Connection refused"] * 2
 
 
-# What passes the cable -------------------------------------------------------------------------------------------------------------------
+# --- What passes the cable
 
 
 def crossed():
-    """In a rank: bytes that it has handed to connections with another machine, and how many of them were sent again."""
+    """In a rank: bytes that it has handed to connections with another machine, and how many of them were sent
+    again."""
     total = repeated = 0
     for name in os.listdir("/proc/self/fd"):
         try:
             with socket.socket(fileno=os.dup(int(name))) as connection:
-                if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[0] == connection.getpeername()[0]:
+                if (
+                    connection.family not in (socket.AF_INET, socket.AF_INET6)
+                    or connection.getsockname()[0] == connection.getpeername()[0]
+                ):
                     continue
-                sent, again = struct.unpack_from("=QQ", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 200)
+                sent, again = struct.unpack_from(
+                    "=QQ", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 200
+                )
         except OSError:  # no socket, or one without a peer
             continue
         total, repeated = total + sent, repeated + again
@@ -153,7 +191,12 @@ def stepped(machines, stage):
 
     zero = {"stage": stage, "reduce_bucket_size": 1_000_000}
     optimizer = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
-    config = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "optimizer": optimizer, "zero_optimization": zero}
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "bf16": {"enabled": True},
+        "optimizer": optimizer,
+        "zero_optimization": zero,
+    }
     model = models.GPT(models.GPTSize())
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     for step in range(2):
@@ -166,7 +209,8 @@ def stepped(machines, stage):
 
 
 def check(cable, reports, of, predicted):
-    """Every card sent what was predicted within 2 %, and exactly what the ranks handed over, and 66 bytes of headers to each frame.
+    """Every card sent what was predicted within 2 %, and exactly what the ranks handed over, and 66 bytes of
+    headers to each frame.
 
     Rarely a frame's header has an option more, of 12 bytes: it acknowledges what came out of order, or twice.
     """
@@ -179,12 +223,15 @@ def check(cable, reports, of, predicted):
 
 @pytest.mark.parametrize("where, hops", [([0, 0, 1, 1], 1), ([0, 1, 0, 1], 2)])
 def test_an_all_reduce_crosses_as_often_as_its_ring_does(pair, where, hops):
-    """A ring of four: each hop carries 2 x 3/4 of the tensor; neighbours together, one of a machine's two hops crosses, dealt out both do."""
+    """A ring of four: each hop carries 2 x 3/4 of the tensor; neighbours together, one of a machine's two
+    hops crosses, dealt out both do."""
     reports = launch(reduced, 4, {"machines": pair, "elements": 1_000_000}, place=pair.place(where))
     cable = reports[0][0]
     assert all(report[0] == cable for report in reports)
     check(cable, reports, where, hops * theory.wire_bytes("all_reduce", 4_000_000, 4))
-    assert [(card.sent, card.frames_sent) for card in cable] == [(card.received, card.frames_received) for card in reversed(cable)]
+    assert [(card.sent, card.frames_sent) for card in cable] == [
+        (card.received, card.frames_received) for card in reversed(cable)
+    ]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -196,7 +243,8 @@ def test_a_step_of_data_parallelism_and_of_zero_1_sends_across_what_one_rank_sen
 
 
 def test_a_limited_card_is_not_quicker_than_its_limit():
-    """The least time that the bytes need, which no load makes less; what a card saved up while it was idle is sent at once."""
+    """The least time that the bytes need, which no load makes less; what a card saved up while it was idle is
+    sent at once."""
 
     def timed():
         all_reduced(1.0)
@@ -210,7 +258,7 @@ def test_a_limited_card_is_not_quicker_than_its_limit():
         assert cable[0].sent > 1_000_000 and seconds > (cable[0].sent - 140_000) / (20 * MBIT)
 
 
-# What goes wrong -------------------------------------------------------------------------------------------------------------------------
+# --- What goes wrong
 
 
 def raises():
@@ -239,7 +287,12 @@ def sleeps():
     [
         (raises, 2, "rank 2 of 4 on machine 1 raised RuntimeError: enough"),
         (killed, 3, "rank 3 of 4 on machine 1 was killed by SIGKILL"),
-        (sleeps, 1, "rank 1 of 4 on machine 0 hung: still running after {} s, in no collective, while ranks 0, 2, 3 on machines 0, 1 waited for it"),
+        (
+            sleeps,
+            1,
+            "rank 1 of 4 on machine 0 hung: still running after {} s, in no collective, while "
+            "ranks 0, 2, 3 on machines 0, 1 waited for it",
+        ),
     ],
 )
 def test_a_failure_names_the_rank_and_its_machine(pair, function, rank, words):
@@ -264,7 +317,8 @@ def test_who_counts_alone_is_shown_at_its_own_line(pair):
 
 
 def cut(machines, moments):
-    """In a rank: an all-reduce that takes seconds, in the middle of which machine 1 is unplugged, and perhaps plugged in again."""
+    """In a rank: an all-reduce that takes seconds, in the middle of which machine 1 is unplugged, and perhaps
+    plugged in again."""
     import torch
 
     def act():
@@ -282,14 +336,24 @@ def cut(machines, moments):
 
 def test_an_unplugged_machine_is_a_hang_that_names_it_and_its_job_goes_on_where_it_is_plugged_in_again():
     with Machines(2, bandwidth="15 Mbit") as machines:
-        assert launch(cut, 4, {"machines": machines, "moments": [(0.2, "unplug"), (0.1, "plug")]}, place=machines) == [[4.0]] * 4
+        assert (
+            launch(
+                cut, 4, {"machines": machines, "moments": [(0.2, "unplug"), (0.1, "plug")]}, place=machines
+            )
+            == [[4.0]] * 4
+        )
         assert machines.unplugged == []
         timeout = crowded(4)
         with pytest.raises(RankError) as caught:
-            launch(cut, 4, {"machines": machines, "moments": [(0.2, "unplug")]}, place=machines, timeout=timeout)
+            launch(
+                cut, 4, {"machines": machines, "moments": [(0.2, "unplug")]}, place=machines, timeout=timeout
+            )
         assert machines.unplugged == [1]
         lines = str(caught.value).splitlines()
-        assert lines[:2] == [f"ranks 0, 1, 2, 3 of 4 on machines 0, 1 hung in all_reduce after {timeout} s", "  machine 1 is unplugged"]
+        assert lines[:2] == [
+            f"ranks 0, 1, 2, 3 of 4 on machines 0, 1 hung in all_reduce after {timeout} s",
+            "  machine 1 is unplugged",
+        ]
         machines.plug(1)
         assert launch(lambda: all_reduced(1.0), 4, place=machines) == [4.0] * 4
 
@@ -314,7 +378,7 @@ def test_machines_whose_process_is_killed_fail_the_job_in_words_and_the_next_one
         assert launch(lambda: all_reduced(1.0), 2, place=machines) == [2.0, 2.0]
 
 
-# What is left ----------------------------------------------------------------------------------------------------------------------------
+# --- What is left
 
 OCCUPIED = """
 import os, subprocess, time
@@ -346,7 +410,10 @@ def occupy(kernel):
 
 def test_an_interrupted_or_killed_kernel_leaves_no_machine(kernels):
     (kernel,) = kernels()
-    stay = [kernel.process_itself(), *(child for child in occupy(kernel)[0].children() if "forkserver" in command(child))]
+    stay = [
+        kernel.process_itself(),
+        *(child for child in occupy(kernel)[0].children() if "forkserver" in command(child)),
+    ]
     others = [process for process in kernel.processes() if process not in stay]
     kernel.interrupt()
     assert kernel.answer() == [None, ["KeyboardInterrupt", ""]]
@@ -364,7 +431,11 @@ def test_interrupts_while_machines_are_made_and_ended(kernels):
         kernel.start("with Machines(4, '1 Gbit') as machines:\n    value = len(machines.cable())")
         time.sleep(step * 0.015)
         kernel.interrupt()
-        assert kernel.answer() in ([None, ["KeyboardInterrupt", ""]], [4, ["KeyboardInterrupt", ""]], [4, None])
+        assert kernel.answer() in (
+            [None, ["KeyboardInterrupt", ""]],
+            [4, ["KeyboardInterrupt", ""]],
+            [4, None],
+        )
         assert eventually(lambda: kernel.processes() == [kernel.process_itself()])
 
 
@@ -372,7 +443,9 @@ def test_up_and_down_with_faults_leaves_nothing():
     """What the fixture compares afterwards: processes, descriptors, namespaces, devices, mounts, files."""
     for fault in (raises, killed, None, KeyError):
         with pytest.raises((RankError, KeyError)), Machines(3) as machines:
-            launch(fault or (lambda: os._exit(3)), 4, place=machines) if fault is not KeyError else {}["missing"]
+            launch(fault or (lambda: os._exit(3)), 4, place=machines) if fault is not KeyError else {}[
+                "missing"
+            ]
     with pytest.raises(ValueError, match="^these machines are not up"):
         machines.cable()
 
@@ -397,11 +470,26 @@ def test_a_function_with_machines_that_is_not_run_on_them_says_so(pair):
 def test_a_program_started_on_a_machine_is_there_and_ends_with_it(tmp_path):
     with Machines(2) as machines:
         look = "import os, socket; print(socket.gethostname(), os.getcwd(), os.environ['SAID'], os.getuid())"
-        program = machines.start(1, [sys.executable, "-c", look], cwd=tmp_path, env={"SAID": "so"}, stdout=subprocess.PIPE, text=True)
+        program = machines.start(
+            1,
+            [sys.executable, "-c", look],
+            cwd=tmp_path,
+            env={"SAID": "so"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert program.communicate(timeout=60)[0] == f"machine1 {tmp_path} so {os.getuid()}\n"
         missing = machines.start(0, ["no-such-program"], stderr=subprocess.PIPE, text=True)
-        assert missing.communicate(timeout=60)[1] == "no-such-program: No such file or directory\n" and missing.returncode == 1
+        assert (
+            missing.communicate(timeout=60)[1] == "no-such-program: No such file or directory\n"
+            and missing.returncode == 1
+        )
         lasting = machines.start(0, ["sh", "-c", "sleep 60 & sleep 60"])
-        assert eventually(lambda: len(psutil.Process(lasting.pid).children()) == 2 or command(psutil.Process(lasting.pid)).startswith("sleep"))
+        assert eventually(
+            lambda: (
+                len(psutil.Process(lasting.pid).children()) == 2
+                or command(psutil.Process(lasting.pid)).startswith("sleep")
+            )
+        )
         started = [psutil.Process(lasting.pid), *psutil.Process(lasting.pid).children()]
     assert lasting.returncode == -signal.SIGKILL and eventually(lambda: not running(started))

@@ -5,9 +5,9 @@ import signal
 import sys
 
 import pytest
-from helpers.launcher import progress
-from helpers.launcher.failures import Outcome
-from helpers.launcher.progress import Progress
+from helpers.tools.launch import progress
+from helpers.tools.launch.failures import Outcome
+from helpers.tools.launch.progress import Progress
 from tests.launcher.support import Notebook
 
 
@@ -86,15 +86,29 @@ def test_an_interrupt_waits_for_a_tick():
 def test_a_notebook_keeps_nothing_of_it():
     pytest.importorskip("ipykernel")
     with Notebook() as notebook:
-        notebook.run("from helpers.launcher import progress\nprogress.DELAY = 0.2")  # shorter than any warm-up
-        reply, messages = notebook.run("from helpers import launch\nlaunch(lambda: __import__('time').sleep(2.5), 2);")
+        notebook.run(
+            "from helpers.tools.launch import progress\nprogress.DELAY = 0.2"
+        )  # shorter than any warm-up
+        reply, messages = notebook.run(
+            "from helpers import launch\nlaunch(lambda: __import__('time').sleep(2.5), 2);"
+        )
         assert reply["status"] == "ok"
-        shown = [message["content"]["data"] for message in messages if message["msg_type"] in ("display_data", "update_display_data")]
-        ids = {message["content"]["transient"]["display_id"] for message in messages if "display" in message["msg_type"]}
+        shown = [
+            message["content"]["data"]
+            for message in messages
+            if message["msg_type"] in ("display_data", "update_display_data")
+        ]
+        ids = {
+            message["content"]["transient"]["display_id"]
+            for message in messages
+            if "display" in message["msg_type"]
+        }
         assert [message["msg_type"] for message in messages].count("display_data") == 1 and len(ids) == 1
         texts = [data["text/plain"] for data in shown[1:-1]]
         assert shown[0] == {} and shown[-1] == {}
-        assert texts[0].startswith("first launch of this kernel: importing") and texts[-1].startswith("the ranks are at work, ")
+        assert texts[0].startswith("first launch of this kernel: importing") and texts[-1].startswith(
+            "the ranks are at work, "
+        )
         assert any(text.startswith("the ranks are at work, 0 of 2 done") for text in texts)
         assert all(text in data["text/html"] for text, data in zip(texts, shown[1:]))
         _, messages = notebook.run("progress.DELAY = 60  # longer than a launch\nlaunch(lambda: 1, 2);")

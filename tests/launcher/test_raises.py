@@ -1,4 +1,5 @@
-"""Jobs that must fail: before any process starts, or in time, with the guilty rank and the cause in the message's first line."""
+"""Jobs that must fail: before any process starts, or in time, with the guilty rank and the cause in the
+message's first line."""
 
 import ctypes
 import os
@@ -15,8 +16,8 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.launcher import jobs, machine
-from helpers.launcher.failures import LaunchError, RankError
+from helpers.tools.launch import jobs, resources
+from helpers.tools.launch.failures import LaunchError, RankError
 from tests.launcher.support import PROMPT, SLACK, crowded, eventually, running, start_in_a_session_of_its_own
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -24,7 +25,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 VARIES = re.compile(r"0x[0-9a-f]{6,}|127\.0\.0\.1\W{1,3}\d|:\d{4,5}\b|ipykernel_\d")
 
 
-# Before any process starts ----------------------------------------------------------------------------------------------------
+# --- Before any process starts
 
 
 @pytest.fixture
@@ -45,12 +46,20 @@ def no_start(monkeypatch):
         (TypeError, {"ranks": "four"}, "ranks must be a whole number from 1 to 64, not 'four'"),
         (TypeError, {"ranks": 2.5}, "ranks must be a whole number from 1 to 64, not 2.5"),
         (TypeError, {"ranks": True}, "ranks must be a whole number from 1 to 64, not True"),
-        (ValueError, {"launcher": "torchrun"}, 'launcher must be None, "deepspeed" or "slurm", not \'torchrun\''),
+        (
+            ValueError,
+            {"launcher": "torchrun"},
+            'launcher must be None, "deepspeed" or "slurm", not \'torchrun\'',
+        ),
         (ValueError, {"device": "tpu"}, 'device must be "cpu", "cuda" or None, not \'tpu\''),
         (ValueError, {"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
         (ValueError, {"timeout": -1.5}, "timeout must be a positive number of seconds, not -1.5"),
         (ValueError, {"timeout": "soon"}, "timeout must be a positive number of seconds, not 'soon'"),
-        (TypeError, {"arguments": {"lock": threading.Lock()}}, "cannot be sent to the ranks (argument 'lock'): cannot pickle '_thread.lock' object"),
+        (
+            TypeError,
+            {"arguments": {"lock": threading.Lock()}},
+            "cannot be sent to the ranks (argument 'lock'): cannot pickle '_thread.lock' object",
+        ),
     ],
 )
 def test_an_unusable_argument(no_start, error, options, message):
@@ -65,7 +74,11 @@ def test_a_function_that_cannot_be_sent(no_start):
         with guard:
             return harmless
 
-    with pytest.raises(TypeError, match=r"^job cannot be sent to the ranks \(the variable 'guard', which the function uses\): cannot pickle"):
+    with pytest.raises(
+        TypeError,
+        match=r"^job cannot be sent to the ranks \(the variable 'guard', which the function uses\): "
+        r"cannot pickle",
+    ):
         launch(job)
 
 
@@ -75,7 +88,9 @@ def test_a_variable_without_a_value_does_not_hide_the_culprit(no_start):
     def job(lock=guard):
         return later
 
-    with pytest.raises(TypeError, match="^job cannot be sent to the ranks: cannot pickle '_thread.lock' object"):
+    with pytest.raises(
+        TypeError, match="^job cannot be sent to the ranks: cannot pickle '_thread.lock' object"
+    ):
         launch(job)
     later = None
 
@@ -87,12 +102,16 @@ def test_no_function(no_start):
 
 def test_more_ranks_than_memory(no_start, monkeypatch):
     monkeypatch.setattr(jobs, "free_memory", lambda: 350_000_000)
-    with pytest.raises(MemoryError, match=r"^4 ranks need at least 0.4 GB and 0.3 GB is free: use at most 3 ranks, or close other programs$"):
+    with pytest.raises(
+        MemoryError,
+        match=r"^4 ranks need at least 0.4 GB and 0.3 GB is free: use at most 3 "
+        r"ranks, or close other programs$",
+    ):
         launch(lambda: None, ranks=4)
 
 
 def gpus(monkeypatch, number):
-    for module in (jobs, machine):
+    for module in (jobs, resources):
         monkeypatch.setattr(module, "gpu_count", lambda: number)
 
 
@@ -104,7 +123,11 @@ def test_a_gpu_where_there_is_none(no_start, monkeypatch):
 
 def test_the_command_does_not_share_gpus(no_start, monkeypatch):
     gpus(monkeypatch, 1)
-    with pytest.raises(ValueError, match="the deepspeed command gives every rank a GPU of its own: use at most 1 ranks, or leave launcher out"):
+    with pytest.raises(
+        ValueError,
+        match="the deepspeed command gives every rank a GPU of its own: use at most 1 ranks, or leave "
+        "launcher out",
+    ):
         launch(lambda: None, ranks=2, device="cuda", launcher="deepspeed")
 
 
@@ -122,7 +145,9 @@ def test_a_second_launch_while_one_runs(tmp_path):
     thread.start()
     try:
         assert eventually(started.exists)
-        with pytest.raises(LaunchError, match="a launch is running in this kernel already: wait for it, or interrupt it"):
+        with pytest.raises(
+            LaunchError, match="a launch is running in this kernel already: wait for it, or interrupt it"
+        ):
             launch(lambda: None, 1)
     finally:
         go_on.touch()
@@ -130,7 +155,7 @@ def test_a_second_launch_while_one_runs(tmp_path):
     assert reports == ["done"]
 
 
-# In time ----------------------------------------------------------------------------------------------------------------------
+# --- In time
 
 
 def meet():
@@ -222,7 +247,14 @@ def raises_words_of_a_network():
 
 
 # These take the same way as `raises`: once is enough.
-SELDOM = (raises_from, raises_own_class, raises_without_words, raises_words_of_a_network, pipe_of_its_own, calls_exit)
+SELDOM = (
+    raises_from,
+    raises_own_class,
+    raises_without_words,
+    raises_words_of_a_network,
+    pipe_of_its_own,
+    calls_exit,
+)
 
 
 def fail(job, arguments, ranks=4, **options):
@@ -243,15 +275,32 @@ def fail(job, arguments, ranks=4, **options):
         (raises_own_class, "rank 2 of 4 raised Special: only this rank knows it", "in raises_own_class"),
         (raises_without_words, "rank 2 of 4 raised Silent: (its message cannot be shown: RuntimeError)", ""),
         (raises_an_address, "rank 2 of 4 raised ValueError: <object object at 0x...> on 127.0.0.1:...", ""),
-        (refused, "rank 2 of 4 raised URLError: <urlopen error [Errno 111] Connection refused>", "urllib.request.build_opener"),
-        (pipe_of_its_own, "rank 2 of 4 raised BrokenPipeError: [Errno 32] Broken pipe", 'os.write(writer, b"x")'),
-        (raises_words_of_a_network, "rank 2 of 4 raised RuntimeError: Connection reset by peer, says my server", "raise RuntimeError"),
+        (
+            refused,
+            "rank 2 of 4 raised URLError: <urlopen error [Errno 111] Connection refused>",
+            "urllib.request.build_opener",
+        ),
+        (
+            pipe_of_its_own,
+            "rank 2 of 4 raised BrokenPipeError: [Errno 32] Broken pipe",
+            'os.write(writer, b"x")',
+        ),
+        (
+            raises_words_of_a_network,
+            "rank 2 of 4 raised RuntimeError: Connection reset by peer, says my server",
+            "raise RuntimeError",
+        ),
         (killed, "rank 2 of 4 was killed by SIGKILL", ""),
         (leaves_quietly, "rank 2 of 4 left with exit status 0 before its function returned", ""),
         (leaves_with_words, "rank 2 of 4 left with exit status 3 before its function returned", "last words"),
         (calls_exit, "rank 2 of 4 raised SystemExit: 3", "in calls_exit"),
         (segfault, "rank 2 of 4 was killed by SIGSEGV", "ctypes.string_at(0)"),
-        (returns_lock, "rank 2 of 4 returned a lock, which cannot be sent back: TypeError: cannot pickle '_thread.lock' object", "plain data"),
+        (
+            returns_lock,
+            "rank 2 of 4 returned a lock, which cannot be sent back: TypeError: cannot pickle "
+            "'_thread.lock' object",
+            "plain data",
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -314,7 +363,9 @@ def test_a_connection_that_is_closed_while_no_rank_fails():
 
     error, _ = fail(job, {}, 3)
     assert re.match(
-        "rank [01] of 3 lost its connection to another rank: RuntimeError: .*(closed by peer|reset by peer|[Bb]roken pipe)", str(error)
+        "rank [01] of 3 lost its connection to another rank: RuntimeError: .*(closed by "
+        "peer|reset by peer|[Bb]roken pipe)",
+        str(error),
     ), error
     assert "group.barrier()" in str(error) and "Hint: no rank failed before" in str(error)
 
@@ -359,7 +410,10 @@ def test_one_rank_hangs(fault, tmp_path):
         assert timeout <= now - started < timeout + PROMPT + SLACK
         messages.add(str(error))
     lines = str(error).splitlines()
-    assert lines[0] == f"rank 2 of 4 hung: still running after {timeout} s, in no collective, while ranks 0, 1, 3 waited for it"
+    assert (
+        lines[0] == f"rank 2 of 4 hung: still running after {timeout} s, in no collective, while ranks 0, 1, "
+        "3 waited for it"
+    )
     assert [line for line in lines if line.startswith("  rank")] == [f"  rank {rank}:" for rank in range(4)]
     assert f"in {fault.__name__}" in str(error) and "in barrier" in str(error)
     assert len(messages) == 1 and error.rank == 2
@@ -412,7 +466,7 @@ def test_a_collective_that_nobody_else_enters(others, first_line):
             assert f"  rank {rank}: had returned" in lines
 
 
-# What a rank has started, and a forkserver that dies ------------------------------------------------------------------------------
+# --- What a rank has started, and a forkserver that dies
 
 
 def test_what_a_failed_rank_has_started_is_stopped(tmp_path):
@@ -440,7 +494,9 @@ def test_what_a_rank_that_returned_has_started_is_stopped():
 
 def test_what_a_rank_that_returned_has_started_in_another_session_is_stopped():
     started = launch(lambda: start_in_a_session_of_its_own(), 2)
-    assert eventually(lambda: not running(psutil.Process(pid) for pids in started for pid in pids if psutil.pid_exists(pid)))
+    assert eventually(
+        lambda: not running(psutil.Process(pid) for pids in started for pid in pids if psutil.pid_exists(pid))
+    )
 
 
 @pytest.mark.parametrize("end", [killed, leaves_quietly, raises])
@@ -466,7 +522,11 @@ def test_the_end_of_a_rank_stops_what_it_has_started_and_no_other(tmp_path):
                 time.sleep(0.01)
             started.write_text(" ".join(map(str, pids)))
             os._exit(0)
-        own = int(subprocess.run(["sh", "-c", "sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE, timeout=60).stdout)
+        own = int(
+            subprocess.run(
+                ["sh", "-c", "sleep 60 >/dev/null & echo $!"], stdout=subprocess.PIPE, timeout=60
+            ).stdout
+        )
         while psutil.Process(own).status() != psutil.STATUS_SLEEPING:  # it starts
             time.sleep(0.01)
         started.touch()

@@ -1,11 +1,12 @@
-"""What a rank returns from an accelerator arrives as it was, on the CPU.  Here every tensor counts as one on an accelerator."""
+"""What a rank returns from an accelerator arrives as it was, on the CPU.  Here every tensor counts as one on
+an accelerator."""
 
 import io
 import pickle
 
 import pytest
 import torch
-from helpers.launcher import rank
+from helpers.tools.launch import rank
 
 
 class Model(torch.nn.Module):
@@ -33,7 +34,10 @@ def returned(monkeypatch):
 def test_a_module_keeps_its_parameters(returned):
     sent = Model()
     model = returned(sent)
-    assert {name: parameter.requires_grad for name, parameter in model.named_parameters()} == {"embedding.weight": True, "frozen": False}
+    assert {name: parameter.requires_grad for name, parameter in model.named_parameters()} == {
+        "embedding.weight": True,
+        "frozen": False,
+    }
     assert model.head.weight is model.embedding.weight and type(model.frozen) is torch.nn.Parameter
     assert model.frozen.note == "of mine"
     assert type(model.mask) is torch.Tensor and list(model.state_dict()) == list(sent.state_dict())

@@ -20,7 +20,8 @@ def test_a_cluster_in_the_environment_does_not_put_ranks_on_the_network(kernels)
     network = interface_of_the_network() or pytest.skip("this machine has no network interface")
     (kernel,) = kernels(**dict.fromkeys(INTERFACES, network))
     reports = kernel.run(
-        "from helpers import launch\nfrom tests.launcher.support import listening_addresses\nvalue = list(launch(listening_addresses, 2))"
+        "from helpers import launch\nfrom tests.launcher.support import "
+        "listening_addresses\nvalue = list(launch(listening_addresses, 2))"
     )
     assert all(reports)
     assert {address for report in reports for address in report} <= LOOPBACK

@@ -14,16 +14,23 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import Machines, Slurm, export, launch
-from helpers.launcher.failures import LaunchError, RankError
-from helpers.machines import daemons, machines, slurm
-from tests.launcher.support import all_reduced, eventually, ours, running, settled, start_in_a_session_of_its_own
+from helpers.tools.launch.failures import LaunchError, RankError
+from helpers.tools.machines import daemons, namespaces, slurm
+from tests.launcher.support import (
+    all_reduced,
+    eventually,
+    ours,
+    running,
+    settled,
+    start_in_a_session_of_its_own,
+)
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def allowed():
-    if reason := slurm.problem() or machines.problem():
+    if reason := slurm.problem() or namespaces.problem():
         pytest.skip(reason)
 
 
@@ -33,20 +40,28 @@ def slurm_of_two(nothing_is_left):
         yield cluster
 
 
-# Slurm itself ----------------------------------------------------------------------------------------------------------------------------
+# --- Slurm itself
 
 
 def test_slurm_is_up_runs_on_every_machine_and_leaves_nothing(tmp_path):
     """What the fixture compares afterwards: processes, descriptors, files."""
     path = os.environ["PATH"]
     script = tmp_path / "job.sh"
-    script.write_text("#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=2\n#SBATCH --output=%j.txt\nsrun sh -c 'setsid sleep 60 & hostname'\n")
+    script.write_text(
+        "#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=2\n#SBATCH --output=%j.txt\nsrun sh -c "
+        "'setsid sleep 60 & hostname'\n"
+    )
     with Machines(2) as pair, Slurm(pair) as cluster:
         assert cluster.run("sinfo", "--noheader", "--format=%P %D %T %N") == "all* 2 idle machine[0-1]\n"
-        assert sorted(cluster.run("srun", "--nodes=2", "--ntasks-per-node=2", "hostname").split()) == ["machine0"] * 2 + ["machine1"] * 2
+        assert (
+            sorted(cluster.run("srun", "--nodes=2", "--ntasks-per-node=2", "hostname").split())
+            == ["machine0"] * 2 + ["machine1"] * 2
+        )
         assert cluster.run("sbatch", f"--chdir={tmp_path}", str(script)) == "Submitted batch job 2\n"
         written = tmp_path / "2.txt"
-        assert eventually(lambda: written.exists() and len(written.read_text().split()) == 4), cluster.run("scontrol", "show", "job")
+        assert eventually(lambda: written.exists() and len(written.read_text().split()) == 4), cluster.run(
+            "scontrol", "show", "job"
+        )
         assert "invalid partition" in cluster.run("srun", "--partition=none", "hostname")
     assert os.environ["PATH"] == path and "SLURM_CONF" not in os.environ
     with pytest.raises(ValueError, match="^this Slurm is not up"):
@@ -56,8 +71,14 @@ def test_slurm_is_up_runs_on_every_machine_and_leaves_nothing(tmp_path):
 def test_a_killed_kernel_leaves_no_slurm_and_no_job(kernels):
     (kernel,) = kernels()
     before = [process for process in ours() if process not in kernel.processes()]
-    cell = "import subprocess\nfrom helpers import Machines, Slurm\nmachines = Machines(2).__enter__()\nslurm = Slurm(machines).__enter__()\n"
-    kernel.run(f"{cell}value = str(slurm.folder)\nprogram = subprocess.Popen(['srun', '-N2', 'sh', '-c', 'setsid sleep 61 & sleep 60'])")
+    cell = (
+        "import subprocess\nfrom helpers import Machines, Slurm\nmachines = "
+        "Machines(2).__enter__()\nslurm = Slurm(machines).__enter__()\n"
+    )
+    kernel.run(
+        f"{cell}value = str(slurm.folder)\nprogram = subprocess.Popen(['srun', '-N2', 'sh', '-c', "
+        "'setsid sleep 61 & sleep 60'])"
+    )
     assert eventually(lambda: sum(process.name() == "sleep" for process in ours()) == 4)
     processes = kernel.processes()
     os.kill(kernel.process.pid, signal.SIGKILL)
@@ -66,10 +87,14 @@ def test_a_killed_kernel_leaves_no_slurm_and_no_job(kernels):
 
 
 def test_without_its_programs_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(daemons, "found", lambda program: None if program == "slurmd" else f"/usr/bin/{program}")
+    monkeypatch.setattr(
+        daemons, "found", lambda program: None if program == "slurmd" else f"/usr/bin/{program}"
+    )
     with Machines(1) as single, pytest.raises(LaunchError) as caught:
         Slurm(single).__enter__()
-    assert str(caught.value).startswith("Slurm's slurmd is not installed here: ") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith("Slurm's slurmd is not installed here: ") and "\n" not in str(
+        caught.value
+    )
 
 
 def test_a_slurm_that_does_not_come_up_shows_its_own_error_and_leaves_nothing(monkeypatch):
@@ -92,27 +117,47 @@ def trained():
 def test_the_sbatch_file_of_an_exported_function_runs(slurm_of_two, tmp_path, monkeypatch):
     folder = tmp_path / "exported"
     export(trained, folder, hosts=["machine0", "machine1"], slots=1, interface="eth0", gpus=False)
-    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}")  # as in an activated environment
-    assert slurm_of_two.run("sbatch", f"--chdir={folder}", str(folder / "job.sbatch")) == "Submitted batch job 1\n"
+    monkeypatch.setenv(
+        "PATH", f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    )  # as in an activated environment
+    assert (
+        slurm_of_two.run("sbatch", f"--chdir={folder}", str(folder / "job.sbatch"))
+        == "Submitted batch job 1\n"
+    )
     written = folder / "job-1.txt"
-    assert eventually(lambda: written.exists() and "2.0 on machine0\n" in written.read_text(), 120), written.read_text()
+    assert eventually(lambda: written.exists() and "2.0 on machine0\n" in written.read_text(), 120), (
+        written.read_text()
+    )
 
 
 def wrote(place, job, gpus=False):
-    """Export something, and let a small script stand for it, which does not import torch; the log of its job."""
-    export(wrote, place, {"place": "", "job": ""}, hosts=["machine0", "machine1"], slots=1, gpus=gpus, restarts=1)
-    first = 'import os; start = os.environ.get("SLURM_RESTART_COUNT", "0"); print("start", start, "of", os.environ["WORLD_SIZE"], flush=True)\n'
+    """Export something, and let a small script stand for it, which does not import torch; the log of its
+    job."""
+    export(
+        wrote, place, {"place": "", "job": ""}, hosts=["machine0", "machine1"], slots=1, gpus=gpus, restarts=1
+    )
+    first = (
+        'import os; start = os.environ.get("SLURM_RESTART_COUNT", "0"); print("start", start, "of", '
+        'os.environ["WORLD_SIZE"], flush=True)\n'
+    )
     (place / "wrote.py").write_text(first + job)
     return place / "job-1.txt"
 
 
 def of_starts(log):
-    return sorted(line for line in log.read_text().splitlines() if line.startswith("start ")) if log.exists() else []
+    return (
+        sorted(line for line in log.read_text().splitlines() if line.startswith("start "))
+        if log.exists()
+        else []
+    )
 
 
 def at_once(cluster):
-    """Start the job that waits to be started again, in another second: a node refuses what was granted in that of the first run's end."""
-    assert eventually(lambda: cluster.run("squeue", "--noheader", "--format=%T %r") == "PENDING BeginTime\n", 60)
+    """Start the job that waits to be started again, in another second: a node refuses what was granted in
+    that of the first run's end."""
+    assert eventually(
+        lambda: cluster.run("squeue", "--noheader", "--format=%T %r") == "PENDING BeginTime\n", 60
+    )
     time.sleep(1)  # not "now+1": what begins later waits for Slurm's next round, up to a minute
     cluster.run("scontrol", "update", "jobid=1", "starttime=now")
 
@@ -135,7 +180,10 @@ def test_the_exported_job_starts_again_when_a_rank_fails_as_often_as_it_may(slur
     slurm_of_two.run("sbatch", f"--chdir={log.parent}", str(log.parent / "job.sbatch"))
     at_once(slurm_of_two)
     assert eventually(lambda: jobs_of(slurm_of_two) == [], 60)
-    assert set(of_starts(log)) == {"start 0 of 2", "start 1 of 2"}  # of rank 1 at least: rank 0 may end before it writes
+    assert set(of_starts(log)) == {
+        "start 0 of 2",
+        "start 1 of 2",
+    }  # of rank 1 at least: rank 0 may end before it writes
 
 
 def test_gpus_are_counted_and_given_out_where_there_are_none(nothing_is_left, tmp_path):
@@ -143,18 +191,34 @@ def test_gpus_are_counted_and_given_out_where_there_are_none(nothing_is_left, tm
     with Machines(2) as pair, Slurm(pair, gpus=2) as cluster:
         assert cluster.run("sinfo", "--noheader", "--format=%G") == "gpu:2\n"
         each = "--nodes=2", "--ntasks-per-node=2"
-        assert sorted(cluster.run("srun", *each, "--gpus-per-node=2", *ask).splitlines()) == [f"{rank} 0,1" for rank in range(4)]
-        assert sorted(cluster.run("srun", *each, "--gpus-per-task=1", *ask).splitlines()) == [f"{rank} {rank % 2}" for rank in range(4)]
+        assert sorted(cluster.run("srun", *each, "--gpus-per-node=2", *ask).splitlines()) == [
+            f"{rank} 0,1" for rank in range(4)
+        ]
+        assert sorted(cluster.run("srun", *each, "--gpus-per-task=1", *ask).splitlines()) == [
+            f"{rank} {rank % 2}" for rank in range(4)
+        ]
         assert "node configuration is not available" in cluster.run("srun", *each, "--gpus-per-node=3", *ask)
-        log = wrote(tmp_path / "out", 'print("start", os.environ["RANK"], os.environ["CUDA_VISIBLE_DEVICES"])', gpus=True)
+        log = wrote(
+            tmp_path / "out",
+            'print("start", os.environ["RANK"], os.environ["CUDA_VISIBLE_DEVICES"])',
+            gpus=True,
+        )
         batch = log.parent / "job.sbatch"
         number = cluster.run("sbatch", "--parsable", f"--chdir={log.parent}", str(batch)).strip()
-        assert eventually(lambda: of_starts(log.with_name(f"job-{number}.txt")) == ["start 0 0", "start 0 of 2", "start 0 of 2", "start 1 0"], 60)
-    with pytest.raises(ValueError, match="gpus must be a number from 0 to 4 that each node pretends to have, not 5"):
+        assert eventually(
+            lambda: (
+                of_starts(log.with_name(f"job-{number}.txt"))
+                == ["start 0 0", "start 0 of 2", "start 0 of 2", "start 1 0"]
+            ),
+            60,
+        )
+    with pytest.raises(
+        ValueError, match="gpus must be a number from 0 to 4 that each node pretends to have, not 5"
+    ):
         Slurm(pair, gpus=5)
 
 
-# launch through it -----------------------------------------------------------------------------------------------------------------------
+# --- launch through it
 
 
 def jobs_of(cluster):
@@ -166,7 +230,16 @@ def left_in(folder):
     return [name for name in os.listdir(folder) if name.startswith(".launch-")]
 
 
-VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
+VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "CROSS_RANK",
+    "CROSS_SIZE",
+    "MASTER_ADDR",
+    "GLOO_SOCKET_IFNAME",
+)
 
 
 def test_the_same_function_gives_the_same_under_srun(slurm_of_two, tmp_path, capsys):
@@ -178,18 +251,37 @@ def test_the_same_function_gives_the_same_under_srun(slurm_of_two, tmp_path, cap
         total = all_reduced(float(os.environ["RANK"]))
         print("rank", os.environ["RANK"], "writes on", os.uname().nodename)
         started = start_in_a_session_of_its_own()
-        return total, {name: os.environ[name] for name in VARIABLES}, carried * factor * int(os.environ["RANK"]), started
+        return (
+            total,
+            {name: os.environ[name] for name in VARIABLES},
+            carried * factor * int(os.environ["RANK"]),
+            started,
+        )
 
-    reports = launch(job, 4, {"factor": 2}, launcher="slurm", nodes=2, time=5, partition="all", folder=tmp_path, command=True)
+    reports = launch(
+        job,
+        4,
+        {"factor": 2},
+        launcher="slurm",
+        nodes=2,
+        time=5,
+        partition="all",
+        folder=tmp_path,
+        command=True,
+    )
     assert reports.outputs == [f"rank {rank} writes on machine{rank // 2}\n" for rank in range(4)]
     printed = capsys.readouterr().out
     assert printed.endswith("rank 0 writes on machine0\n") and "rank 1 writes" not in printed
-    assert printed.startswith("$ srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --partition=all --time=5 --job-name=launch-")
+    assert printed.startswith(
+        "$ srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --partition=all --time=5 --job-name=launch-"
+    )
     for rank, (total, variables, tensor, started) in enumerate(reports):
         expected = (rank, rank % 2, 4, 2, rank // 2, 2, "machine0", "eth0")
         assert total == 6.0 and variables == dict(zip(VARIABLES, map(str, expected)))
         assert tensor.shape == (400_000,) and set(tensor.tolist()) == {2.0 * rank}
-        assert eventually(lambda: not running(psutil.Process(pid) for pid in started if psutil.pid_exists(pid)))  # noqa: B023
+        assert eventually(
+            lambda: not running(psutil.Process(pid) for pid in started if psutil.pid_exists(pid))
+        )  # noqa: B023
     assert jobs_of(slurm_of_two) == [] and left_in(tmp_path) == []
 
 
@@ -240,7 +332,9 @@ def test_an_interrupt_and_the_death_of_the_kernel_cancel_the_job(slurm_of_two, k
     hold = subprocess.Popen(["srun", "--nodes=2", "--exclusive", "sleep", "60"], stderr=subprocess.DEVNULL)
     assert eventually(lambda: jobs_of(slurm_of_two) == ["RUNNING 2"])
     occupy(kernel)
-    assert eventually(lambda: sorted(jobs_of(slurm_of_two)) == ["PENDING 2", "RUNNING 2"])  # it waits in the queue
+    assert eventually(
+        lambda: sorted(jobs_of(slurm_of_two)) == ["PENDING 2", "RUNNING 2"]
+    )  # it waits in the queue
     kernel.interrupt()
     (kind, note), _ = kernel.answer()
     assert kind == "KeyboardInterrupt" and note.endswith(", before any rank was started")
@@ -251,7 +345,10 @@ def test_an_interrupt_and_the_death_of_the_kernel_cancel_the_job(slurm_of_two, k
     assert kernel.ready() and eventually(lambda: settled(ours()))
     kernel.interrupt()
     (kind, note), _ = kernel.answer()
-    assert kind == "KeyboardInterrupt" and "  ranks 0, 1 on nodes machine0, machine1 in occupied, cell line 10" in note.splitlines()
+    assert (
+        kind == "KeyboardInterrupt"
+        and "  ranks 0, 1 on nodes machine0, machine1 in occupied, cell line 10" in note.splitlines()
+    )
     assert jobs_of(slurm_of_two) == [] and left_in(kernel.folder) == []
     occupy(kernel)
     assert eventually(lambda: jobs_of(slurm_of_two) == ["RUNNING 2"])
@@ -261,21 +358,42 @@ def test_an_interrupt_and_the_death_of_the_kernel_cancel_the_job(slurm_of_two, k
 
 
 def test_what_ends_a_job_from_outside_is_told_in_the_words_of_slurm(slurm_of_two, tmp_path):
-    with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status 1:\n.*[Ii]nvalid partition.* none"):
+    with pytest.raises(
+        LaunchError, match=r"(?s)^the srun command ended with status 1:\n.*[Ii]nvalid partition.* none"
+    ):
         launch(lambda: None, 2, launcher="slurm", partition="none", folder=tmp_path)
-    with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status 1:\n.*[Nn]ode count|[Nn]ode configuration"):
+    with pytest.raises(
+        LaunchError,
+        match=r"(?s)^the srun command ended with status 1:\n.*[Nn]ode count|[Nn]ode configuration",
+    ):
         launch(lambda: None, 3, launcher="slurm", nodes=3, folder=tmp_path)
-    for begun in (lambda: jobs_of(slurm_of_two), lambda: (tmp_path / "begun").exists()):  # ranks that start, ranks that work
-        cancel = threading.Thread(target=lambda begun=begun: eventually(begun) and slurm_of_two.run("scancel", "--partition=all"))
+    for begun in (
+        lambda: jobs_of(slurm_of_two),
+        lambda: (tmp_path / "begun").exists(),
+    ):  # ranks that start, ranks that work
+        cancel = threading.Thread(
+            target=lambda begun=begun: eventually(begun) and slurm_of_two.run("scancel", "--partition=all")
+        )
         cancel.start()
-        with pytest.raises(LaunchError, match=r"(?s)^the srun command ended with status \d+ \(Slurm: CANCELLED\):\n") as caught:
-            launch(lambda: (tmp_path / "begun").touch() or time.sleep(60), 2, launcher="slurm", nodes=2, folder=tmp_path)
+        with pytest.raises(
+            LaunchError, match=r"(?s)^the srun command ended with status \d+ \(Slurm: CANCELLED\):\n"
+        ) as caught:
+            launch(
+                lambda: (tmp_path / "begun").touch() or time.sleep(60),
+                2,
+                launcher="slurm",
+                nodes=2,
+                folder=tmp_path,
+            )
         cancel.join()
         assert "CANCELLED AT" not in str(caught.value) and left_in(tmp_path) == []
 
 
 def test_a_folder_that_a_node_does_not_see_is_named(slurm_of_two, tmp_path):
-    cover = "import ctypes, os, sys; os.mkdir(sys.argv[1]); sys.exit(ctypes.CDLL(None).mount(b'tmpfs', sys.argv[1].encode(), b'tmpfs', 0, None))"
+    cover = (
+        "import ctypes, os, sys; os.mkdir(sys.argv[1]); sys.exit(ctypes.CDLL(None).mount(b'tmpfs', "
+        "sys.argv[1].encode(), b'tmpfs', 0, None))"
+    )
     if os.getuid():
         pytest.skip("only root can mount what the machines see and this process does not")
     hidden = tmp_path / "hidden"
@@ -284,5 +402,7 @@ def test_a_folder_that_a_node_does_not_see_is_named(slurm_of_two, tmp_path):
         launch(lambda: None, 2, launcher="slurm", nodes=2, folder=hidden)
     place = str(caught.value).replace(left := str(caught.value).split("/.launch-")[1][:8], "", 1)
     assert left and place.startswith(f"the folder {hidden}/.launch- cannot be written on machine")
-    assert place.endswith(" (No such file or directory): give `launch` a `folder=` that all machines share, at the same place")
+    assert place.endswith(
+        " (No such file or directory): give `launch` a `folder=` that all machines share, at the same place"
+    )
     assert jobs_of(slurm_of_two) == [] and left_in(hidden) == []

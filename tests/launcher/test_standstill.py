@@ -7,9 +7,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from helpers.launcher import standstill, watching
-from helpers.launcher.failures import RankError
-from helpers.launcher.jobs import launch
+from helpers.tools.launch import standstill, watching
+from helpers.tools.launch.failures import RankError
+from helpers.tools.launch.jobs import launch
 from tests.launcher.support import eventually
 
 BEGUN = "print(flush=True)"
@@ -68,7 +68,14 @@ def one_fails(busy=False):
     import time
 
     if busy and os.environ["RANK"] == "0":
-        subprocess.run([sys.executable, "-c", "import time\nuntil = time.monotonic() + 1.5\nwhile time.monotonic() < until: pass"], timeout=60)
+        subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import time\nuntil = time.monotonic() + 1.5\nwhile time.monotonic() < until: pass",
+            ],
+            timeout=60,
+        )
     if busy or os.environ["RANK"] == "1":
         raise ValueError("seven")
     time.sleep(600)
@@ -80,7 +87,9 @@ def test_ranks_that_sleep_are_not_waited_for(monkeypatch):
         launch(one_fails, 4, device="cpu")
 
 
-def test_a_rank_whose_child_works_is_waited_for_and_the_lowest_of_those_that_failed_alike_is_named(monkeypatch):
+def test_a_rank_whose_child_works_is_waited_for_and_the_lowest_of_those_that_failed_alike_is_named(
+    monkeypatch,
+):
     monkeypatch.setattr(watching, "GRACE", 30.0)
     with pytest.raises(RankError, match="rank 0 of 2 raised ValueError: seven"):
         launch(one_fails, 2, {"busy": True}, device="cpu")

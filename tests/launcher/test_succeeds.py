@@ -8,10 +8,10 @@ import threading
 import cloudpickle
 import pytest
 from helpers import launch
-from helpers.launcher import jobs
-from helpers.launcher.failures import LaunchError
-from helpers.launcher.forked import Forkserver
-from helpers.launcher.forkserver import compiled_when_called
+from helpers.tools.launch import jobs
+from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launch.forked.forked_job import Forkserver
+from helpers.tools.launch.forked.forkserver import compiled_when_called
 from tests.launcher.support import REPOSITORY, all_reduced
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -76,7 +76,12 @@ def test_output_of_every_kind_is_captured(capfd):
         print("from stderr", file=sys.stderr)
 
     reports = launch(talk, 1)
-    assert sorted(reports.outputs[0].splitlines()) == ["from C", "from Python", "from a program", "from stderr"]
+    assert sorted(reports.outputs[0].splitlines()) == [
+        "from C",
+        "from Python",
+        "from a program",
+        "from stderr",
+    ]
     assert capfd.readouterr().out == reports.outputs[0]
 
 
@@ -89,8 +94,11 @@ def test_a_launch_from_another_thread():
 
 
 def test_machines_that_lack_something(kernels, tmp_path):
-    """A lock that a killed job left in the cache of compiled extensions; no compiler and no ninja; a home that cannot be written to."""
-    python = f"py{sys.version_info.major}{sys.version_info.minor}_cpu"  # a folder that torch adds in some versions
+    """A lock that a killed job left in the cache of compiled extensions; no compiler and no ninja; a home
+    that cannot be written to."""
+    python = (
+        f"py{sys.version_info.major}{sys.version_info.minor}_cpu"  # a folder that torch adds in some versions
+    )
     for folder in ("deepspeed_shm_comm", f"{python}/deepspeed_shm_comm"):
         (tmp_path / "stale" / folder).mkdir(parents=True)
         (tmp_path / "stale" / folder / "lock").touch()
@@ -114,12 +122,17 @@ def test_two_kernels_at_once(kernels):
 
 
 def test_an_edited_helper_counts_in_the_next_launch(kernels, tmp_path):
-    shutil.copytree(REPOSITORY / "helpers", tmp_path / "helpers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        REPOSITORY / "helpers", tmp_path / "helpers", ignore=shutil.ignore_patterns("__pycache__")
+    )
     edited = tmp_path / "helpers" / "edited.py"
     edited.write_text("VALUE = 'old'\n")
     (kernel,) = kernels(directory=tmp_path)
     cell = "from helpers import edited\nfrom helpers import launch\n"
-    cell += "def job():\n    from helpers.edited import VALUE\n    return VALUE\nvalue = [edited.VALUE, *launch(job, 2)]"
+    cell += (
+        "def job():\n    from helpers.edited import VALUE\n    return VALUE\nvalue = [edited.VALUE, "
+        "*launch(job, 2)]"
+    )
     assert kernel.run(cell) == ["old", "old", "old"]
     assert not any("changed" in line for line in kernel.printed)
     edited.write_text("VALUE = 'edited'\n")
@@ -179,7 +192,12 @@ def test_what_ranks_share_is_never_searched_for_garbage_and_torchs_compiler_is_i
         assert "torch._inductor.compile_fx" not in sys.modules
         assert callable(original_muon.zeropower_via_newtonschulz5)
         doubled = torch.compile(lambda x: 2 * x, backend="eager")
-        return gc.isenabled(), gc.get_freeze_count() > gc.get_count()[0], torch.compile.__module__, doubled(torch.ones(())).item()
+        return (
+            gc.isenabled(),
+            gc.get_freeze_count() > gc.get_count()[0],
+            torch.compile.__module__,
+            doubled(torch.ones(())).item(),
+        )
 
     assert launch(look, 1) == [(True, True, "torch", 2.0)]
 
@@ -209,34 +227,56 @@ def test_what_a_library_decorates_while_it_is_preloaded_is_compiled_when_it_is_c
 def test_ranks_are_forked_from_one_thread(kernels):
     """Also where the environment asks for more, as a cluster's does; the ranks have what it asks for."""
     (kernel,) = kernels(OMP_NUM_THREADS="3", OPENBLAS_NUM_THREADS="3", MKL_NUM_THREADS="3")
-    look = "lambda: [len(os.listdir(f'/proc/{os.getppid()}/task')), __import__('torch').get_num_threads(), os.environ['OPENBLAS_NUM_THREADS']]"
-    assert kernel.run(f"import os\nfrom helpers import launch\nvalue = list(launch({look}, 1))") == [[1, 3, "3"]]
+    look = (
+        "lambda: [len(os.listdir(f'/proc/{os.getppid()}/task')), "
+        "__import__('torch').get_num_threads(), os.environ['OPENBLAS_NUM_THREADS']]"
+    )
+    assert kernel.run(f"import os\nfrom helpers import launch\nvalue = list(launch({look}, 1))") == [
+        [1, 3, "3"]
+    ]
     assert not [line for line in kernel.printed if "thread" in line]
 
 
 def test_a_thread_that_an_import_leaves_running_is_told(kernels, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()\n"
+    )
     (kernel,) = kernels(PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}")
     assert kernel.works() and kernel.works()
     assert [line for line in kernel.printed if "thread" in line] == [
-        "note: 2 threads run where torch and DeepSpeed were imported, and a fork copies one: a rank that needs another may hang\n"
+        "note: 2 threads run where torch and DeepSpeed were imported, and a fork copies one: a "
+        "rank that needs another may hang\n"
     ]
 
 
-def test_what_is_preloaded_is_there_in_every_rank_also_after_the_forkserver_was_replaced_and_what_cannot_be_is_said_once(kernels):
+def test_what_is_preloaded_is_there_in_every_rank_also_after_the_forkserver_was_replaced_and_what_cannot_be_is_said_once(
+    kernels,
+):
     (kernel,) = kernels()
     kernel.start("from helpers import preload; preload('no_such_library.part')")
-    assert kernel.answer()[1] == ["ModuleNotFoundError", "no_such_library is not installed here: there is nothing to preload"]
-    loaded = "launch(lambda: [len(os.listdir(f'/proc/{os.getppid()}/task')), 'xml.dom.minidom' in sys.modules], 2)"
-    assert kernel.run(f"import os, sys\nfrom helpers import launch, preload\nvalue = list({loaded})") == [[1, False]] * 2
-    assert kernel.run(f"preload('xml.dom.minidom.parseString', 'json')\nvalue = list({loaded})") == [[1, True]] * 2
+    assert kernel.answer()[1] == [
+        "ModuleNotFoundError",
+        "no_such_library is not installed here: there is nothing to preload",
+    ]
+    loaded = (
+        "launch(lambda: [len(os.listdir(f'/proc/{os.getppid()}/task')), 'xml.dom.minidom' in sys.modules], 2)"
+    )
+    assert (
+        kernel.run(f"import os, sys\nfrom helpers import launch, preload\nvalue = list({loaded})")
+        == [[1, False]] * 2
+    )
+    assert (
+        kernel.run(f"preload('xml.dom.minidom.parseString', 'json')\nvalue = list({loaded})")
+        == [[1, True]] * 2
+    )
     assert not [line for line in kernel.printed if "could not be imported" in line]
-    kernel.run("from helpers.launcher import forked; forked.forget_forkserver('cpu')")
+    kernel.run("from helpers.tools.launch import forked; forked.forget_forkserver('cpu')")
     assert kernel.run(f"value = list({loaded})") == [[1, True]] * 2
     assert kernel.run("preload('json.no_such_part'); value = list(launch(lambda: 1, 2))") == [1, 1]
     assert kernel.works()
     assert [line for line in kernel.printed if "no_such_part" in line] == [
-        "note: json.no_such_part could not be imported before the ranks start: AttributeError: module 'json' has no attribute 'no_such_part'\n"
+        "note: json.no_such_part could not be imported before the ranks start: AttributeError: "
+        "module 'json' has no attribute 'no_such_part'\n"
     ]
 
 
@@ -270,4 +310,6 @@ def test_a_forkserver_for_which_there_are_too_few_descriptors_leaves_none_open()
                 Forkserver("cpu")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert os.listdir("/proc/self/fd") == before, f"{caught.value}, with {spare} spare"  # while the error, and what it refers to, is there
+        assert os.listdir("/proc/self/fd") == before, (
+            f"{caught.value}, with {spare} spare"
+        )  # while the error, and what it refers to, is there

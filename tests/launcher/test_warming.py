@@ -10,7 +10,8 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.launcher import forked, machine, warming
+from helpers.tools.launch import resources
+from helpers.tools.launch.forked import forked_job, warming
 from tests.launcher.support import REPOSITORY, Notebook, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -27,7 +28,9 @@ def notebook():
 
 def test_the_import_in_a_notebook_starts_what_the_first_launch_uses(notebook):
     reply, messages = notebook.run("from helpers import launch")
-    assert reply["status"] == "ok" and not [message for message in messages if message["msg_type"] in ("stream", "display_data")]
+    assert reply["status"] == "ok" and not [
+        message for message in messages if message["msg_type"] in ("stream", "display_data")
+    ]
     (forkserver,) = notebook.processes()
     assert "forkserver.py" in " ".join(forkserver.cmdline())
     notebook.run("from helpers import launch")
@@ -52,8 +55,8 @@ def test_one_that_dies_while_it_is_warmed_is_replaced(notebook):
 
 
 def test_one_that_dies_while_a_launch_waits_for_it_is_replaced():
-    forked.forget_forkserver("cpu")
-    earlier = forked.begin_warming("cpu")
+    forked_job.forget_forkserver("cpu")
+    earlier = forked_job.begin_warming("cpu")
     killer = threading.Timer(0.3, earlier.process.kill)
     killer.start()
     assert launch(lambda: os.environ["RANK"], 2) == ["0", "1"]
@@ -62,26 +65,41 @@ def test_one_that_dies_while_a_launch_waits_for_it_is_replaced():
 
 def test_a_script_starts_nothing_before_it_launches():
     script = "import psutil; from helpers import launch; print(psutil.Process().children())"
-    assert subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+        ).stdout
+        == "[]\n"
+    )
 
 
 @pytest.mark.parametrize(
     "visible, nodes, cuda, gpus",
-    [(None, 8, True, 8), ("", 8, True, 0), ("-1", 8, True, 0), ("2,3", 8, True, 2), ("0,1,2", 1, True, 1), (None, 8, False, 0), (None, 0, True, 0)],
+    [
+        (None, 8, True, 8),
+        ("", 8, True, 0),
+        ("-1", 8, True, 0),
+        ("2,3", 8, True, 2),
+        ("0,1,2", 1, True, 1),
+        (None, 8, False, 0),
+        (None, 0, True, 0),
+    ],
 )
 def test_the_probable_number_of_gpus(monkeypatch, visible, nodes, cuda, gpus):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(machine, "torch_has_cuda", lambda: cuda)
-    monkeypatch.setattr(warming.Path, "glob", lambda path, pattern: [f"/dev/nvidia{number}" for number in range(nodes)])
+    monkeypatch.setattr(resources, "torch_has_cuda", lambda: cuda)
+    monkeypatch.setattr(
+        warming.Path, "glob", lambda path, pattern: [f"/dev/nvidia{number}" for number in range(nodes)]
+    )
     assert warming.probable_gpus() == gpus
 
 
 def test_an_idle_forkserver_ends_and_the_next_launch_starts_another(monkeypatch):
-    forked.forget_forkserver("cpu")
-    monkeypatch.setattr(forked, "IDLE", 1.0)
+    forked_job.forget_forkserver("cpu")
+    monkeypatch.setattr(forked_job, "IDLE", 1.0)
     assert launch(lambda: __import__("time").sleep(1.5) or 1, 1) == [1]  # a job that lasts is not idle
     (forkserver,) = psutil.Process().children()
     assert eventually(lambda: not running([forkserver]))
@@ -90,9 +108,9 @@ def test_an_idle_forkserver_ends_and_the_next_launch_starts_another(monkeypatch)
 
 
 def test_one_that_was_warmed_and_left_idle_is_replaced(monkeypatch):
-    forked.forget_forkserver("cpu")
-    monkeypatch.setattr(forked, "IDLE", 0.2)
-    server = forked.begin_warming("cpu")
+    forked_job.forget_forkserver("cpu")
+    monkeypatch.setattr(forked_job, "IDLE", 0.2)
+    server = forked_job.begin_warming("cpu")
     assert eventually(lambda: server.process.poll() is not None, 60)
     monkeypatch.undo()
     assert launch(lambda: os.environ["RANK"], 2) == ["0", "1"]

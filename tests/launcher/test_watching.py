@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import cloudpickle
 import pytest
-from helpers.launcher.failures import Outcome, failure
-from helpers.launcher.orders import REPORTED
-from helpers.launcher.pipes import AT_WORK
-from helpers.launcher.shared import SharedJob
-from helpers.launcher.watching import read, take
+from helpers.tools.launch.cluster.orders import REPORTED
+from helpers.tools.launch.cluster.shared_job import SharedJob
+from helpers.tools.launch.failures import Outcome, failure
+from helpers.tools.launch.pipes import AT_WORK
+from helpers.tools.launch.watching import read, take
 
 
 @pytest.fixture
@@ -59,7 +59,11 @@ def report(body):
 
 def unreadable_here(outcome, folder):
     reader, writer = os.pipe()
-    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0) as end, selectors.DefaultSelector() as selector:
+    with (
+        os.fdopen(reader, "rb"),
+        os.fdopen(writer, "wb", buffering=0) as end,
+        selectors.DefaultSelector() as selector,
+    ):
         key = selector.register(reader, selectors.EVENT_READ, ("report", outcome))
         end.write(report(b"no pickle"))
         take(SimpleNamespace(file=None), key, [outcome], [bytearray()], selector)
@@ -73,9 +77,13 @@ def unreadable_elsewhere(outcome, folder):
     job.take(outcome, REPORTED, "")
 
 
-@pytest.mark.parametrize("unreadable, clock", [(unreadable_here, time.monotonic), (unreadable_elsewhere, time.time)])
+@pytest.mark.parametrize(
+    "unreadable, clock", [(unreadable_here, time.monotonic), (unreadable_elsewhere, time.time)]
+)
 @pytest.mark.parametrize("seconds, guilty", [(-5, 1), (5, 0)])
-def test_a_report_that_cannot_be_read_fails_by_the_clock_of_its_ranks(unreadable, clock, seconds, guilty, tmp_path):
+def test_a_report_that_cannot_be_read_fails_by_the_clock_of_its_ranks(
+    unreadable, clock, seconds, guilty, tmp_path
+):
     outcome, other = Outcome(0), Outcome(1, status=1, ended_at=clock() + seconds)
     unreadable(outcome, tmp_path)
     assert outcome.error["returned"] == "value" and failure([outcome, other]).rank == guilty

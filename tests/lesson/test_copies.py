@@ -5,16 +5,32 @@ import platform
 import shutil
 
 import pytest
-from helpers.lesson import copies, index
+from helpers.course.lesson import copies, index
 from helpers.paths import NOTEBOOKS
 
 
 def write(path, *sources, outputs=(), metadata=None):
     cells = [
-        {"cell_type": "code", "id": f"{at}", "execution_count": 1 if outputs else None, "metadata": {}, "outputs": list(outputs), "source": [source]}
+        {
+            "cell_type": "code",
+            "id": f"{at}",
+            "execution_count": 1 if outputs else None,
+            "metadata": {},
+            "outputs": list(outputs),
+            "source": [source],
+        }
         for at, source in enumerate(sources)
     ]
-    path.write_text(json.dumps({"cells": cells, "metadata": metadata or {"language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(
+        json.dumps(
+            {
+                "cells": cells,
+                "metadata": metadata or {"language_info": {"name": "python"}},
+                "nbformat": 4,
+                "nbformat_minor": 5,
+            }
+        )
+    )
 
 
 def sources(path):
@@ -37,7 +53,9 @@ def test_a_copy_is_made_once_and_never_overwritten(course):
     work = copies.copy(course)
     write(work / "00_start_here.ipynb", "mine")
     copies.copy(course)
-    assert sources(work / "00_start_here.ipynb") == ["mine"] and sources(work / "02_training_memory.ipynb") == ["course"]
+    assert sources(work / "00_start_here.ipynb") == ["mine"] and sources(
+        work / "02_training_memory.ipynb"
+    ) == ["course"]
 
 
 def test_a_copy_comes_without_the_stored_outputs(course):
@@ -46,9 +64,19 @@ def test_a_copy_comes_without_the_stored_outputs(course):
 
 
 def test_a_copy_says_which_python_runs_it_as_jupyterlab_would(course):
-    language = json.loads((copies.copy(course) / "02_training_memory.ipynb").read_text())["metadata"]["language_info"]
+    language = json.loads((copies.copy(course) / "02_training_memory.ipynb").read_text())["metadata"][
+        "language_info"
+    ]
     assert language["version"] == platform.python_version()
-    assert set(language) == {"codemirror_mode", "file_extension", "mimetype", "name", "nbconvert_exporter", "pygments_lexer", "version"}
+    assert set(language) == {
+        "codemirror_mode",
+        "file_extension",
+        "mimetype",
+        "name",
+        "nbconvert_exporter",
+        "pygments_lexer",
+        "version",
+    }
 
 
 def test_reset_keeps_every_old_copy_under_a_name_that_opens(course):
@@ -89,7 +117,11 @@ def test_an_untouched_copy_follows_the_course(course):
 @pytest.mark.parametrize("change", ["edited", "run"])
 def test_a_copy_that_the_learner_used_is_kept_and_named_as_older(course, change):
     work = copies.copy(course)
-    mine = {"sources": ["mine"], "outputs": ()} if change == "edited" else {"sources": ["course"], "outputs": STORED}
+    mine = (
+        {"sources": ["mine"], "outputs": ()}
+        if change == "edited"
+        else {"sources": ["course"], "outputs": STORED}
+    )
     write(work / "02_training_memory.ipynb", *mine["sources"], outputs=mine["outputs"])
     assert copies.older(course) == []
     write(course / "notebooks" / "02_training_memory.ipynb", "newer")

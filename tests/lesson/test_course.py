@@ -5,8 +5,8 @@ import re
 
 import nbformat
 import pytest
-from helpers.lesson import index
-from helpers.lesson.course import Lesson, course, directly_needs, notebooks, number_of, read
+from helpers.course.lesson import index
+from helpers.course.lesson.outline import Lesson, course, directly_needs, notebooks, number_of, read
 from helpers.paths import NOTEBOOKS, ROOT
 
 LESSONS = course()
@@ -18,30 +18,57 @@ def a_lesson(number, *needs, checks=("one", "two")):
 
 
 def test_an_opening_is_read(tmp_path):
-    opening = "# ZeRO-1: who?\n\n**The question:** what is saved?\n\n| | |\n|---|---|\n| Minutes | 60 core, 25 exercises, 10 optional |\n"
-    cells = [opening + "| Needs | lessons 00 to 02, and 04 |", "*Difficulty 1 of 5, 20 minutes. *", "*Difficulty 2 of 5, 5 minutes. *"]
+    opening = (
+        "# ZeRO-1: who?\n\n**The question:** what is saved?\n\n| | |\n|---|---|\n| Minutes | 60 "
+        "core, 25 exercises, 10 optional |\n"
+    )
+    cells = [
+        opening + "| Needs | lessons 00 to 02, and 04 |",
+        "*Difficulty 1 of 5, 20 minutes. *",
+        "*Difficulty 2 of 5, 5 minutes. *",
+    ]
     cells += ["exercises.a.check(a)", "b = exercises.b.check(b, b_solution)", "exercises.a.check(a_solution)"]
     path = tmp_path / "07_zero_1.ipynb"
     path.write_text(json.dumps({"cells": [{"source": [text]} for text in cells]}))
-    expected = Lesson("07", path.name, "ZeRO-1", "What is saved?", 60, 25, 10, ("00", "01", "02", "04"), ("a", "b"))
+    expected = Lesson(
+        "07", path.name, "ZeRO-1", "What is saved?", 60, 25, 10, ("00", "01", "02", "04"), ("a", "b")
+    )
     assert read(path) == expected
 
 
 @pytest.mark.parametrize(
     "end, paper",
     [
-        ("Hu et al., [LoRA](https://arxiv.org/abs/1). Ren et al., [Off](https://arxiv.org/abs/2).", "[LoRA](https://arxiv.org/abs/1)"),
-        ("[A](https://arxiv.org/abs/1), sections 3, 5.1 and 7. B.", "[A](https://arxiv.org/abs/1), sections 3, 5.1 and 7"),
+        (
+            "Hu et al., [LoRA](https://arxiv.org/abs/1). Ren et al., [Off](https://arxiv.org/abs/2).",
+            "[LoRA](https://arxiv.org/abs/1)",
+        ),
+        (
+            "[A](https://arxiv.org/abs/1), sections 3, 5.1 and 7. B.",
+            "[A](https://arxiv.org/abs/1), sections 3, 5.1 and 7",
+        ),
         ("[A](https://arxiv.org/abs/1), section 3, says it.", "[A](https://arxiv.org/abs/1), section 3"),
-        ("[A](https://arxiv.org/1) and [B](https://doi.org/2), section 7.", "[A](https://arxiv.org/1) and [B](https://doi.org/2), section 7"),
-        ("PyTorch's [notes](https://docs.pytorch.org/a), [A](https://doi.org/10.1/2) (2006).", "[A](https://doi.org/10.1/2)"),
+        (
+            "[A](https://arxiv.org/1) and [B](https://doi.org/2), section 7.",
+            "[A](https://arxiv.org/1) and [B](https://doi.org/2), section 7",
+        ),
+        (
+            "PyTorch's [notes](https://docs.pytorch.org/a), [A](https://doi.org/10.1/2) (2006).",
+            "[A](https://doi.org/10.1/2)",
+        ),
         ("PyTorch's [notes](https://docs.pytorch.org/a).", ""),
     ],
 )
 def test_the_paper_is_the_first_that_the_end_cites_with_its_sections(tmp_path, end, paper):
-    opening = "# A\n\n**The question:** why?\n\n| | |\n|---|---|\n| Minutes | 60 core |\n| Needs | lesson 00 |"
+    opening = (
+        "# A\n\n**The question:** why?\n\n| | |\n|---|---|\n| Minutes | 60 core |\n| Needs | lesson 00 |"
+    )
     before = "[X](https://arxiv.org/abs/9) stands elsewhere."
-    (tmp_path / "07_a.ipynb").write_text(json.dumps({"cells": [{"source": [text]} for text in (opening, before, f"**Further reading.** {end}")]}))
+    (tmp_path / "07_a.ipynb").write_text(
+        json.dumps(
+            {"cells": [{"source": [text]} for text in (opening, before, f"**Further reading.** {end}")]}
+        )
+    )
     assert read(tmp_path / "07_a.ipynb").paper == paper
 
 
@@ -76,23 +103,39 @@ def test_minutes_of_the_exercises_are_the_sum_of_their_own(path):
 
 @pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=lambda path: path.stem)
 def test_minutes_of_the_optional_parts_are_the_sum_of_their_own(path):
-    """A section's stand under its heading; an exercise that is optional has its minutes among the exercises'; a function to write has its own."""
-    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    """A section's stand under its heading; an exercise that is optional has its minutes among the exercises';
+    a function to write has its own."""
+    text = "\n".join(
+        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"
+    )
     sections = re.findall(r"^(#+ .*\bOptional\b.*)\n+(.*)", text, re.M)
-    unlike = [head for head, begin in sections if not re.match(r"\*\d+ minutes?[.,;]|\*Difficulty \d of 5, \d+ minutes", begin)]
+    unlike = [
+        head
+        for head, begin in sections
+        if not re.match(r"\*\d+ minutes?[.,;]|\*Difficulty \d of 5, \d+ minutes", begin)
+    ]
     assert not unlike, "no minutes in the form `*5 minutes.*` under these headings"
-    minutes = [re.match(r"\*(\d+) minutes?", begin) for _, begin in sections] + re.findall(r"\*\*Your turn \(optional, (\d+) minutes\)", text)
-    assert sum(int(found if isinstance(found, str) else found[1]) for found in minutes if found) == read(path).optional
+    minutes = [re.match(r"\*(\d+) minutes?", begin) for _, begin in sections] + re.findall(
+        r"\*\*Your turn \(optional, (\d+) minutes\)", text
+    )
+    assert (
+        sum(int(found if isinstance(found, str) else found[1]) for found in minutes if found)
+        == read(path).optional
+    )
 
 
 def test_the_start_page_holds_the_map_of_these_lessons():
     texts = [cell.source for cell in nbformat.read(NOTEBOOKS / "index.ipynb", as_version=4).cells]
     assert index.diagram(LESSONS) in texts, "run `make refresh LESSON=index`"
-    assert [text for text in texts if text.startswith("### ")] == index.tables(LESSONS), "run `make refresh LESSON=index`"
+    assert [text for text in texts if text.startswith("### ")] == index.tables(LESSONS), (
+        "run `make refresh LESSON=index`"
+    )
 
 
 def test_the_tables_hold_every_lesson_once_in_order():
-    assert re.findall(r"^\|(\w+)\|\[", "\n".join(index.tables(LESSONS)), re.M) == [lesson.number for lesson in LESSONS]
+    assert re.findall(r"^\|(\w+)\|\[", "\n".join(index.tables(LESSONS)), re.M) == [
+        lesson.number for lesson in LESSONS
+    ]
 
 
 def test_every_lesson_has_a_paper():

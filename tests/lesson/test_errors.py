@@ -12,7 +12,9 @@ def fails():
 def test_a_launch_that_fails_on_purpose_is_printed_as_it_would_be_shown(capsys):
     with expected_error():
         launch(fails, ranks=1)
-    assert capsys.readouterr().out.startswith("RankError: rank 0 of 1 raised ValueError: this batch is empty\n")
+    assert capsys.readouterr().out.startswith(
+        "RankError: rank 0 of 1 raised ValueError: this batch is empty\n"
+    )
 
 
 def test_another_error_is_raised_as_ever():
@@ -29,4 +31,8 @@ def test_a_long_message_is_broken_where_a_width_is_asked_for(capsys):
     with expected_error(ValueError, width=30):
         raise ValueError("a batch without any rows, " * 3 + "\n  in one_step")
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 30 and " ".join(" ".join(lines).split()).count("without any rows,") == 3 and lines[-1] == "  in one_step"
+    assert (
+        max(map(len, lines)) <= 30
+        and " ".join(" ".join(lines).split()).count("without any rows,") == 3
+        and lines[-1] == "  in one_step"
+    )

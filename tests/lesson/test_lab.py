@@ -2,7 +2,7 @@
 
 import socket
 
-from helpers.lesson import lab
+from helpers.course.lesson import lab
 
 
 def test_the_printed_link_leads_to_the_page_itself():
@@ -15,7 +15,9 @@ def test_with_a_browser_it_opens_and_nothing_is_said_of_ssh():
 
 
 def test_without_a_browser_the_tunnels_command_is_printed():
-    assert not lab.has_browser({}, platform="linux") and not lab.has_browser({"DISPLAY": ":10", "SSH_CONNECTION": "a 1 b 22"}, platform="linux")
+    assert not lab.has_browser({}, platform="linux") and not lab.has_browser(
+        {"DISPLAY": ":10", "SSH_CONNECTION": "a 1 b 22"}, platform="linux"
+    )
     assert "--no-browser" in lab.options("index.ipynb", port=8889, browser=False)
     said = lab.tunnel(8889, {"SSH_CONNECTION": "10.0.0.7 50000 10.0.0.9 22", "USER": "ada"})
     assert "ssh -N -L 8889:localhost:8889 ada@10.0.0.9" in said

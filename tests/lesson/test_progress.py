@@ -1,10 +1,11 @@
-"""The record of passed checks survives damage, two kernels at once, and being nowhere near a learner's copy."""
+"""The record of passed checks survives damage, two kernels at once, and being nowhere near a learner's
+copy."""
 
 import json
 import multiprocessing
 
 import pytest
-from helpers.lesson import progress
+from helpers.course.lesson import progress
 
 
 @pytest.fixture
@@ -63,6 +64,10 @@ def test_kernels_at_the_same_time_lose_nothing(work):
         kernel.start()
     for kernel in kernels:
         kernel.join()
-    assert {lesson: len(names) for lesson, names in progress.passed().items()} == {"00": 20, "01": 20, "02": 20}
+    assert {lesson: len(names) for lesson, names in progress.passed().items()} == {
+        "00": 20,
+        "01": 20,
+        "02": 20,
+    }
     assert json.loads((work / progress.NAME).read_text())
     assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock"}

@@ -4,15 +4,27 @@ import subprocess
 import sys
 
 import pytest
-from helpers.lesson import readiness
+from helpers.course.lesson import readiness
 
 
 @pytest.mark.ranks
 def test_this_machine_is_ready():
-    done = subprocess.run([sys.executable, "-m", "helpers.lesson.readiness"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers.course.lesson.readiness"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "Ready: every lesson can run on this machine."
-    for name in ("python", "torch", "cores", "memory", "loopback", "compiler", "machines", "2 ranks", "launch"):
+    for name in (
+        "python",
+        "torch",
+        "cores",
+        "memory",
+        "loopback",
+        "compiler",
+        "machines",
+        "2 ranks",
+        "launch",
+    ):
         assert f"  {name} " in done.stdout
 
 
@@ -82,6 +94,8 @@ def test_another_environment_is_checked_in_full(counted, monkeypatch):
 
 
 def test_a_machine_that_failed_is_checked_in_full_again(counted, monkeypatch):
-    monkeypatch.setattr(readiness, "ranks", lambda: counted.append(1) or [readiness.Line("2 ranks", "hung", False)])
+    monkeypatch.setattr(
+        readiness, "ranks", lambda: counted.append(1) or [readiness.Line("2 ranks", "hung", False)]
+    )
     assert readiness.main(["--once"]) == readiness.main(["--once"]) == 1
     assert len(counted) == 2

@@ -5,10 +5,10 @@ import re
 
 import nbformat
 import pytest
-from helpers.lesson.copies import INDEX, LANGUAGE, lessons
-from helpers.lesson.course import number_of
+from helpers.course.lesson.copies import INDEX, LANGUAGE, lessons
+from helpers.course.lesson.outline import number_of
+from helpers.course.plots.style import picture
 from helpers.paths import NOTEBOOKS
-from helpers.plots.style import picture
 
 LONGEST_CELL, LONGEST_TEXT = 20, 130  # lines of code, words
 LARGEST = 800_000  # bytes of a notebook
@@ -24,7 +24,9 @@ def code_cells(notebook):
 
 
 def said(cell):
-    return "\n".join([output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs])
+    return "\n".join(
+        [output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+    )
 
 
 @pytest.fixture(params=lessons(), ids=lambda path: path.stem)
@@ -63,13 +65,18 @@ def test_outputs_are_those_of_one_clean_run(page):
 
 
 def test_every_figure_has_its_sentence(notebook):
-    """As text, which is compared; and in a figure, as alternative text and caption.  No picture stands beside, which nobody could hear."""
+    """As text, which is compared; and in a figure, as alternative text and caption.  No picture stands
+    beside, which nobody could hear."""
     shown = [output.data for cell in code_cells(notebook) for output in cell.outputs if "data" in output]
     figures = [data for data in shown if "text/html" in data and picture(data["text/html"])]
     assert figures and not any("image/png" in data for data in shown)
     for figure in figures:
         said = html.escape(" ".join(figure["text/plain"].split()))
-        assert said.startswith("Figure: ") and f'<img alt="{said}"' in figure["text/html"] and f">{said}</figcaption>" in figure["text/html"]
+        assert (
+            said.startswith("Figure: ")
+            and f'<img alt="{said}"' in figure["text/html"]
+            and f">{said}</figcaption>" in figure["text/html"]
+        )
 
 
 def test_it_is_small_enough_to_be_shown_on_the_web(request, notebook):
@@ -79,7 +86,9 @@ def test_it_is_small_enough_to_be_shown_on_the_web(request, notebook):
 
 def test_one_title_and_no_skipped_level(page):
     text = "\n".join(cell.source for cell in page.cells if cell.cell_type == "markdown")
-    levels = [len(marks) for marks in re.findall(r"^(#+) ", re.sub(r"```.*?```", "", text, flags=re.S), flags=re.M)]
+    levels = [
+        len(marks) for marks in re.findall(r"^(#+) ", re.sub(r"```.*?```", "", text, flags=re.S), flags=re.M)
+    ]
     assert levels.count(1) == 1 and levels[0] == 1
     assert all(following <= level + 1 for level, following in zip(levels, levels[1:]))
 
@@ -105,7 +114,8 @@ def test_the_cells_of_optional_sections_are_tagged_and_no_others(notebook):
 
 @pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
 def test_an_error_is_shown_and_stops_nothing(path):
-    """Neither Run All, nor a script made with nbconvert; JupyterLab's table of contents would mark it as an accident."""
+    """Neither Run All, nor a script made with nbconvert; JupyterLab's table of contents would mark it as an
+    accident."""
     for cell in code_cells(nbformat.read(path, as_version=4)):
         assert "raises-exception" not in cell.metadata.get("tags", []), "use `with expected_error():`"
         assert not any(output.output_type == "error" for output in cell.outputs)
@@ -113,20 +123,33 @@ def test_an_error_is_shown_and_stops_nothing(path):
 
 @pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
 def test_solutions_are_folded_with_what_their_checks_say(path):
-    solutions = [cell for cell in nbformat.read(path, as_version=4).cells if "solution" in cell.metadata.get("tags", [])]
-    assert solutions and all(cell.metadata.jupyter == {"source_hidden": True, "outputs_hidden": True} for cell in solutions)
+    solutions = [
+        cell
+        for cell in nbformat.read(path, as_version=4).cells
+        if "solution" in cell.metadata.get("tags", [])
+    ]
+    assert solutions and all(
+        cell.metadata.jupyter == {"source_hidden": True, "outputs_hidden": True} for cell in solutions
+    )
 
 
 @pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
 def test_a_lesson_ends_with_links_to_the_next_and_to_the_map(path):
     numbered = [one for one in lessons() if number_of(one).isdigit()]
-    following = numbered[numbered.index(path) + 1 :][:1] if path in numbered else []  # appendices stand by themselves
+    following = (
+        numbered[numbered.index(path) + 1 :][:1] if path in numbered else []
+    )  # appendices stand by themselves
     links = re.findall(r"\]\((.+?)\)", nbformat.read(path, as_version=4).cells[-1].source)
     assert links == [*(next.name for next in following), INDEX]
 
 
 def test_exercises_are_stored_as_not_written_yet_and_solutions_as_correct(notebook):
-    cells = [(cell, line) for cell in code_cells(notebook) for line in said(cell).splitlines() if VERDICT.match(line)]
+    cells = [
+        (cell, line)
+        for cell in code_cells(notebook)
+        for line in said(cell).splitlines()
+        if VERDICT.match(line)
+    ]
     assert len(cells) >= 3
     for cell, line in cells:
         right = "solution" in cell.metadata.get("tags", [])
@@ -144,19 +167,28 @@ def test_cells_import_the_helpers_from_one_place(page):
     """`from helpers import ...`, and the lesson's exercises; inner rooms are not a learner's concern."""
     for cell in code_cells(page):
         for line in re.findall(r"^\s*((?:from|import) helpers\S*)", cell.source, flags=re.M):
-            assert line in ("from helpers", "from helpers.exercises"), cell.source
+            assert line in ("from helpers", "from helpers.course.exercises"), cell.source
 
 
 def test_no_figures_bars_are_all_equal(notebook):
     """Such a figure is a sentence."""
     for cell in code_cells(notebook):
-        for sentence in (output.data["text/plain"] for output in cell.outputs if output.get("data", {}).get("text/plain", "").startswith("Figure: ")):
+        for sentence in (
+            output.data["text/plain"]
+            for output in cell.outputs
+            if output.get("data", {}).get("text/plain", "").startswith("Figure: ")
+        ):
             heights = [float(number.replace(",", "")) for number in BAR.findall(sentence)]
             assert len(heights) < 2 or max(heights) > 1.02 * min(heights), sentence
 
 
 def test_a_learner_guesses_builds_and_finds_what_to_read(notebook):
-    code, text = ("\n".join(cell.source for cell in notebook.cells if cell.cell_type == kind) for kind in ("code", "markdown"))
+    code, text = (
+        "\n".join(cell.source for cell in notebook.cells if cell.cell_type == kind)
+        for kind in ("code", "markdown")
+    )
     assert len(re.findall(r"exercises\.guess\(", code)) >= 3
-    assert re.search(r"^(\w+) = exercises\.\1\.check\(", code, re.M), "no build: an exercise whose result the rest of the lesson uses"
+    assert re.search(r"^(\w+) = exercises\.\1\.check\(", code, re.M), (
+        "no build: an exercise whose result the rest of the lesson uses"
+    )
     assert "](https://" in text

@@ -4,17 +4,17 @@ import subprocess
 import sys
 
 import pytest
-from helpers.launcher.failures import LaunchError
-from helpers.machines import allowed, machines
-from helpers.machines.machines import Card, Machines, bytes_per_second
 from helpers.paths import ROOT
+from helpers.tools.launch.failures import LaunchError
+from helpers.tools.machines import allowed, namespaces
+from helpers.tools.machines.namespaces import Card, Machines, bytes_per_second
 
 # A user namespace in which nobody may make another: what a system does that allows none.
 FORBIDDEN = """
 import os
-from helpers.machines.allowed import stay_who_we_are
-from helpers.machines.machines import problem
-from helpers.machines.switch import NEW_USER, call
+from helpers.tools.machines.allowed import stay_who_we_are
+from helpers.tools.machines.namespaces import problem
+from helpers.tools.machines.switch import NEW_USER, call
 parent, child = os.pipe(), os.pipe()
 if not os.fork():
     os.read(parent[0], 1)
@@ -31,9 +31,11 @@ print(problem())
 
 
 def test_a_system_that_forbids_machines_is_explained_in_one_line_by_what_it_says():
-    if reason := machines.problem():
+    if reason := namespaces.problem():
         pytest.skip(reason)
-    said = subprocess.run([sys.executable, "-c", FORBIDDEN], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    said = subprocess.run(
+        [sys.executable, "-c", FORBIDDEN], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     cure = "`sudo sysctl -w user.max_user_namespaces=10000` does, until the next start"
     assert said.stdout == f"{allowed.NEEDS}, and this system does not allow them: {cure}\n", said.stderr
 
@@ -41,10 +43,22 @@ def test_a_system_that_forbids_machines_is_explained_in_one_line_by_what_it_says
 @pytest.mark.parametrize(
     "file, content, cure",
     [
-        ("sys/kernel/apparmor_restrict_unprivileged_userns", "1\n", "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu) does"),
-        ("sys/kernel/unprivileged_userns_clone", "0\n", "`sudo sysctl -w kernel.unprivileged_userns_clone=1` (Debian) does"),
+        (
+            "sys/kernel/apparmor_restrict_unprivileged_userns",
+            "1\n",
+            "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu) does",
+        ),
+        (
+            "sys/kernel/unprivileged_userns_clone",
+            "0\n",
+            "`sudo sysctl -w kernel.unprivileged_userns_clone=1` (Debian) does",
+        ),
         ("self/status", "NoNewPrivs:\t0\nSeccomp:\t2\n", "start it with `--security-opt seccomp=unconfined"),
-        ("self/status", "NoNewPrivs:\t0\nSeccomp:\t0\n", "does not allow user namespaces (Operation not permitted): ask who looks after it"),
+        (
+            "self/status",
+            "NoNewPrivs:\t0\nSeccomp:\t0\n",
+            "does not allow user namespaces (Operation not permitted): ask who looks after it",
+        ),
     ],
 )
 def test_every_known_reason_has_its_cure(tmp_path, file, content, cure):
@@ -56,13 +70,20 @@ def test_every_known_reason_has_its_cure(tmp_path, file, content, cure):
 
 
 def test_another_system_than_linux_is_told_where_to_go(monkeypatch):
-    monkeypatch.setattr(machines, "is_linux", lambda: False)
+    monkeypatch.setattr(namespaces, "is_linux", lambda: False)
     with pytest.raises(LaunchError, match="WSL2"), Machines(2):
         pass
 
 
 @pytest.mark.parametrize(
-    "words, rate", [("20 Mbit", 2_500_000), ("1.5 Gbit", 187_500_000), ("800kbit", 100_000), ("20 Mbit/s", 2_500_000), (None, None)]
+    "words, rate",
+    [
+        ("20 Mbit", 2_500_000),
+        ("1.5 Gbit", 187_500_000),
+        ("800kbit", 100_000),
+        ("20 Mbit/s", 2_500_000),
+        (None, None),
+    ],
 )
 def test_a_bandwidth_is_bits_per_second(words, rate):
     assert bytes_per_second(words) == rate

@@ -6,10 +6,10 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from helpers.launcher.failures import LaunchError
-from helpers.machines import recorded
-from helpers.machines.recorded import OnMachines
+from helpers.course.recording import on_machines as recorded
+from helpers.course.recording.on_machines import OnMachines
 from helpers.paths import ROOT
+from helpers.tools.launch.failures import LaunchError
 from tests.machines.test_allowed import FORBIDDEN
 
 
@@ -37,13 +37,19 @@ def test_what_was_made_here_is_shown_again_where_nothing_can_be_made(here, capsy
     here.missing = lambda: "machines need a reason"
     assert here(job, limit="20 Mbit", place=[0, 1]) == made
     said = capsys.readouterr().out
-    assert said.startswith("○ recorded 20") and said.endswith(", since here machines need a reason\n") and said.count("\n") == 1
+    assert (
+        said.startswith("○ recorded 20")
+        and said.endswith(", since here machines need a reason\n")
+        and said.count("\n") == 1
+    )
 
 
 def test_what_was_not_recorded_is_named(here):
     here(job, place=[0, 1])
     here.missing = lambda: "machines need a reason"
-    with pytest.raises(LaunchError, match=r"^machines need a reason; and job\(place=\[0, 0\]\) was not recorded"):
+    with pytest.raises(
+        LaunchError, match=r"^machines need a reason; and job\(place=\[0, 0\]\) was not recorded"
+    ):
         here(job, place=[0, 0])
 
 
@@ -64,11 +70,15 @@ def test_what_cannot_be_written_down_is_refused(here):
         here(set)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "recorded" / "machines").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "recorded" / "machines").glob("*.json")), ids=lambda path: path.stem
+)
 def test_a_recording_says_where_it_was_made_and_names_no_place_of_it(file):
     kept = json.loads(file.read_text())
     assert kept["values"] and " on Linux, " in kept["label"] and "DeepSpeed" in kept["label"]
-    assert not [word for word in ("/home/", "/tmp/", "/root/", "/work/", str(ROOT)) if word in file.read_text()]
+    assert not [
+        word for word in ("/home/", "/tmp/", "/root/", "/work/", str(ROOT)) if word in file.read_text()
+    ]
 
 
 def test_a_system_that_forbids_machines_shows_them():
@@ -76,9 +86,15 @@ def test_a_system_that_forbids_machines_shows_them():
     if recorded.machines_missing():
         pytest.skip(recorded.machines_missing())
     ask = FORBIDDEN.replace(
-        "print(problem())", "from helpers.machines.recorded import OnMachines\nprint(OnMachines('16')(who, place=[0, 0, 1, 1])[3])"
+        "print(problem())",
+        "from helpers.course.recording.on_machines import "
+        "OnMachines\nprint(OnMachines('16')(who, place=[0, 0, 1, 1])[3])",
     )
     ask = "def who(place):\n    raise AssertionError\n" + ask
     said = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, timeout=60)
     line, shown = said.stdout.splitlines()
-    assert line.startswith("○ recorded") and "user.max_user_namespaces" in line and "'machine': 'machine1'" in shown, said.stderr
+    assert (
+        line.startswith("○ recorded")
+        and "user.max_user_namespaces" in line
+        and "'machine': 'machine1'" in shown
+    ), said.stderr

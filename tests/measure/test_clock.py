@@ -1,4 +1,5 @@
-"""The clock: work, messages and waiting in real ranks; what it says of messages that nobody waits for; what it draws and writes; what it refuses.
+"""The clock: work, messages and waiting in real ranks; what it says of messages that nobody waits for; what
+it draws and writes; what it refuses.
 
 Nothing is asserted about seconds: only the order of what must come before what, and how often.
 """
@@ -9,9 +10,9 @@ from collections import Counter
 import pytest
 import torch
 from helpers import launch, models
-from helpers.measure import clock as module
-from helpers.measure.clock import Clock
-from helpers.measure.ledger import Ledger
+from helpers.tools.measure import clock as module
+from helpers.tools.measure.clock import Clock
+from helpers.tools.measure.ledger import Ledger
 from tests.support import configuration
 
 
@@ -26,7 +27,7 @@ def kinds(clock):
     return Counter(kind for kind, *_ in clock.boxes)
 
 
-# ------------------------------------------------------------------------------------------------------------ messages
+# --- messages
 
 
 def messages(wait):
@@ -50,11 +51,19 @@ def test_messages_are_noted_from_their_call_to_their_end():
     for clock, name, _, still_open in launch(messages, ranks=2, arguments={"wait": True}, device="cpu"):
         assert "Clock" not in name and not still_open  # DeepSpeed's own again
         assert clock.begun_during("backward") == (1, 2)
-        found = [("all-reduce", "1"), ("all-reduce", "2"), ("backward", ""), ("broadcast", "1"), ("waiting", "all-reduce")]
+        found = [
+            ("all-reduce", "1"),
+            ("all-reduce", "2"),
+            ("backward", ""),
+            ("broadcast", "1"),
+            ("waiting", "all-reduce"),
+        ]
         assert sorted((kind, label) for kind, label, *_ in clock.boxes) == found
         assert clock.sizes == {("all-reduce", "1"): 4000, ("all-reduce", "2"): 4000, ("broadcast", "1"): 40}
         assert all(0 <= start <= end <= 1e3 * clock.seconds + 1e-6 for *_, start, end in clock.milliseconds())
-        assert clock.cost > 0 and len(clock.blocked) == 3  # a request that was waited for, and two messages that return when they have arrived
+        assert (
+            clock.cost > 0 and len(clock.blocked) == 3
+        )  # a request that was waited for, and two messages that return when they have arrived
 
 
 @pytest.mark.ranks
@@ -95,7 +104,7 @@ def test_the_ranks_of_a_machine_share_an_axis():
     assert drawn["rank 1: work"][0][3] <= drawn["rank 1: messages"][0][2]
 
 
-# ------------------------------------------------------------------------------------------------------------- an engine
+# --- an engine
 
 
 def trained(stage):
@@ -103,7 +112,10 @@ def trained(stage):
     import deepspeed
     from helpers import corpus
 
-    dropped = {f"stage3_{key}": 0 for key in ("param_persistence_threshold", "max_live_parameters", "max_reuse_distance")}
+    dropped = {
+        f"stage3_{key}": 0
+        for key in ("param_persistence_threshold", "max_live_parameters", "max_reuse_distance")
+    }
     config = configuration(stage, accumulation=2, **dropped)
     model = models.build(models.GPT, config=config)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -116,7 +128,12 @@ def trained(stage):
     return clock, {"forward", "backward", "step"} & set(vars(engine))
 
 
-SENDS = {0: {"all-reduce"}, 1: {"all-reduce", "all-gather"}, 2: {"all-reduce", "all-gather"}, 3: {"all-reduce", "all-gather", "reduce-scatter"}}
+SENDS = {
+    0: {"all-reduce"},
+    1: {"all-reduce", "all-gather"},
+    2: {"all-reduce", "all-gather"},
+    3: {"all-reduce", "all-gather", "reduce-scatter"},
+}
 
 
 @pytest.mark.ranks
@@ -126,7 +143,9 @@ def test_every_stage_by_the_clock(stage):
         found = kinds(clock)
         assert (found["forward"], found["backward"], found["optimizer"]) == (2, 2, 2) and not left
         assert {kind for kind in found if kind in module.SENT} <= SENDS[stage]
-        assert {kind for kind in found if kind in module.SENT} >= SENDS[stage] - ({"all-reduce"} if stage == 3 else set())
+        assert {kind for kind in found if kind in module.SENT} >= SENDS[stage] - (
+            {"all-reduce"} if stage == 3 else set()
+        )
         assert [label for kind, label, *_ in clock.boxes if kind == "backward"] == ["1", "2"]
         assert 0 <= clock.overlap() <= 1
 
@@ -141,7 +160,11 @@ def piped():
 
     deepspeed.init_distributed()
     size = models.TINY
-    layers = [LayerSpec(models.Embedding, size), *[LayerSpec(models.Block, size)] * 2, LayerSpec(models.Head, size)]
+    layers = [
+        LayerSpec(models.Embedding, size),
+        *[LayerSpec(models.Block, size)] * 2,
+        LayerSpec(models.Head, size),
+    ]
     with contextlib.redirect_stdout(io.StringIO()):
         net = PipelineModule(layers, num_stages=2, loss_fn=models.NextTokenLoss(), partition_method="uniform")
         engine, *_ = deepspeed.initialize(model=net, config=configuration(accumulation=3))
@@ -161,9 +184,15 @@ def test_a_pipelines_instructions_by_the_clock():
         found = kinds(clock)
         assert (found["forward"], found["backward"], found["optimizer"], replaced) == (3, 3, 1, False)
         assert found["send"] == found["receive"] == 3
-    ended = [next(box[3] for box in first[0].boxes if box[:2] == ("forward", str(micro))) for micro in (1, 2, 3)]
-    begun = [next(box[2] for box in last[0].boxes if box[:2] == ("forward", str(micro))) for micro in (1, 2, 3)]
-    assert all(end < start for end, start in zip(ended, begun))  # a stage begins with what the stage before has done
+    ended = [
+        next(box[3] for box in first[0].boxes if box[:2] == ("forward", str(micro))) for micro in (1, 2, 3)
+    ]
+    begun = [
+        next(box[2] for box in last[0].boxes if box[:2] == ("forward", str(micro))) for micro in (1, 2, 3)
+    ]
+    assert all(
+        end < start for end, start in zip(ended, begun)
+    )  # a stage begins with what the stage before has done
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -186,7 +215,8 @@ def test_layers_forward_backward_and_again(checkpointing):
 
 
 class Event:
-    """A CUDA event on a stream that does what it is given at once; times are those of a counter, in milliseconds."""
+    """A CUDA event on a stream that does what it is given at once; times are those of a counter, in
+    milliseconds."""
 
     clock = 0
 
@@ -213,11 +243,21 @@ def test_on_a_gpu_times_are_those_of_events(monkeypatch):
     with Clock("cuda") as clock:
         with clock.work("backward"):
             request = torch.distributed.all_reduce(torch.ones(2), async_op=True)
-            torch.distributed.all_reduce(torch.ones(2), async_op=True)  # which nobody waits for by its request
+            torch.distributed.all_reduce(
+                torch.ones(2), async_op=True
+            )  # which nobody waits for by its request
         assert request.wait() == "waited"
     begin = clock.boxes[0][2]  # a millisecond after the first event, which is the clock's own
-    told = {(kind, label): (round(1e3 * (start - begin)), round(1e3 * (end - begin))) for kind, label, start, end in clock.boxes}
-    expected = {("backward", ""): (0, 3), ("all-reduce", "1"): (1, 6), ("waiting", "all-reduce"): (4, 5), ("all-reduce", "2"): (2, 7)}
+    told = {
+        (kind, label): (round(1e3 * (start - begin)), round(1e3 * (end - begin)))
+        for kind, label, start, end in clock.boxes
+    }
+    expected = {
+        ("backward", ""): (0, 3),
+        ("all-reduce", "1"): (1, 6),
+        ("waiting", "all-reduce"): (4, 5),
+        ("all-reduce", "2"): (2, 7),
+    }
     assert told == expected
     assert clock.overlap() == pytest.approx(2 / 6) and clock.cost > 0
 
@@ -229,7 +269,7 @@ def test_work_that_fails_is_noted_too():
     assert [kind for kind, *_ in clock.boxes] == ["backward"]
 
 
-# ---------------------------------------------------------------------------------------------------------------- readings
+# --- readings
 
 
 def test_spans_of_time():
@@ -242,9 +282,18 @@ def test_spans_of_time():
 BACKWARD, MESSAGE = ("backward", "1", 0, 10), ("all-reduce", "1", 5, 15)
 OVERLAPS = [
     (made(BACKWARD, MESSAGE), 0.5),
-    (made(BACKWARD, MESSAGE, ("all-reduce", "2", 4, 14)), 6 / 11),  # the moments in which two are under way count once
-    (made(BACKWARD, MESSAGE, ("waiting", "all-reduce", 8, 15), blocked=[(8, 15)]), 0.3),  # it waits in the middle of its backward pass
-    (made(BACKWARD, ("all-reduce", "1", 2, 6), blocked=[(2, 6)]), 0),  # a message that returns when it has arrived
+    (
+        made(BACKWARD, MESSAGE, ("all-reduce", "2", 4, 14)),
+        6 / 11,
+    ),  # the moments in which two are under way count once
+    (
+        made(BACKWARD, MESSAGE, ("waiting", "all-reduce", 8, 15), blocked=[(8, 15)]),
+        0.3,
+    ),  # it waits in the middle of its backward pass
+    (
+        made(BACKWARD, ("all-reduce", "1", 2, 6), blocked=[(2, 6)]),
+        0,
+    ),  # a message that returns when it has arrived
     (made(("forward", "1", 0, 20), MESSAGE), 1),
     (made(("dancing", "1", 0, 20), MESSAGE), 0),
     (made(BACKWARD), None),
@@ -262,14 +311,29 @@ def test_overlap_with_one_kind_of_work():
 
 
 def test_a_trace_for_perfetto(tmp_path):
-    first = made(BACKWARD, MESSAGE, ("all-reduce", "2", 6, 8), ("waiting", "all-reduce", 10, 15), sizes={("all-reduce", "1"): 4000})
+    first = made(
+        BACKWARD,
+        MESSAGE,
+        ("all-reduce", "2", 6, 8),
+        ("waiting", "all-reduce", 10, 15),
+        sizes={("all-reduce", "1"): 4000},
+    )
     path = module.chrome_trace(tmp_path / "trace.json", [first, made(("forward", "1", -1, 2), rank=1)])
     events = json.loads(path.read_text())["traceEvents"]
     drawn = {(event["pid"], event["name"]): event for event in events if event["ph"] == "X"}
-    assert all(set(event) >= {"ph", "pid", "tid", "ts", "dur", "cat"} and event["ts"] >= 0 for event in drawn.values())
-    assert (drawn[1, "forward 1"]["ts"], drawn[1, "forward 1"]["dur"]) == (0, 3e6) and drawn[0, "backward 1"]["ts"] == 1e6
+    assert all(
+        set(event) >= {"ph", "pid", "tid", "ts", "dur", "cat"} and event["ts"] >= 0
+        for event in drawn.values()
+    )
+    assert (drawn[1, "forward 1"]["ts"], drawn[1, "forward 1"]["dur"]) == (0, 3e6) and drawn[0, "backward 1"][
+        "ts"
+    ] == 1e6
     assert drawn[0, "all-reduce 1"]["args"] == {"bytes": 4000} and "args" not in drawn[0, "all-reduce 2"]
-    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    names = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["name"] == "thread_name"
+    }
     threads = {name: names[pid, event["tid"]] for (pid, name), event in drawn.items()}
     assert threads == {
         "backward 1": "work",
@@ -278,7 +342,10 @@ def test_a_trace_for_perfetto(tmp_path):
         "waiting all-reduce": "waiting",
         "forward 1": "work",
     }
-    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["rank 0", "rank 1"]
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [
+        "rank 0",
+        "rank 1",
+    ]
 
 
 def test_clocks_that_noted_nothing():
@@ -286,18 +353,33 @@ def test_clocks_that_noted_nothing():
         module.clock_rows([made()])
 
 
-# ---------------------------------------------------------------------------------------------------------------- refusals
+# --- refusals
 
 
 def test_neither_a_ledger_nor_another_mode_nor_another_clock_goes_on_beside():
     from torch.utils.flop_counter import FlopCounterMode
 
-    with Ledger("cpu"), pytest.raises(RuntimeError, match="a Clock cannot be opened inside a Ledger, which sees every operator"), Clock("cpu"):
+    with (
+        Ledger("cpu"),
+        pytest.raises(
+            RuntimeError, match="a Clock cannot be opened inside a Ledger, which sees every operator"
+        ),
+        Clock("cpu"),
+    ):
         pass
-    with FlopCounterMode(display=False), pytest.raises(RuntimeError, match="inside a .*Flop.*, which sees"), Clock("cpu"):
+    with (
+        FlopCounterMode(display=False),
+        pytest.raises(RuntimeError, match="inside a .*Flop.*, which sees"),
+        Clock("cpu"),
+    ):
         pass
     with Clock("cpu"):
-        with pytest.raises(RuntimeError, match="a Ledger cannot be opened inside a Clock: counting bytes takes time"), Ledger("cpu"):
+        with (
+            pytest.raises(
+                RuntimeError, match="a Ledger cannot be opened inside a Clock: counting bytes takes time"
+            ),
+            Ledger("cpu"),
+        ):
             pass
         with pytest.raises(RuntimeError, match="a Clock cannot be opened inside a Clock"), Clock("cpu"):
             pass
@@ -308,7 +390,7 @@ def test_neither_a_ledger_nor_another_mode_nor_another_clock_goes_on_beside():
 
 def beside_traffic():
     import deepspeed
-    from helpers.measure.traffic import Traffic
+    from helpers.tools.measure.traffic import Traffic
 
     deepspeed.init_distributed()
     said = []

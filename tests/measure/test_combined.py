@@ -1,8 +1,9 @@
-"""Kinds of parallelism beside stages of ZeRO: which have the losses of four replicas, and which DeepSpeed refuses."""
+"""Kinds of parallelism beside stages of ZeRO: which have the losses of four replicas, and which DeepSpeed
+refuses."""
 
 import pytest
 from helpers import launch
-from helpers.measure import combined
+from helpers.course.runs import combined
 
 
 def test_an_unknown_way_is_refused():

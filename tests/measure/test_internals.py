@@ -1,4 +1,5 @@
-"""The private attributes of torch and DeepSpeed that measuring needs: each must be there, and an optimizer that nobody knows is refused."""
+"""The private attributes of torch and DeepSpeed that measuring needs: each must be there, and an optimizer
+that nobody knows is refused."""
 
 import ast
 import importlib
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import launch, models
-from helpers.launcher import parcel
-from helpers.measure import internals
-from helpers.measure.ledger import Ledger
+from helpers.tools.launch import parcel
+from helpers.tools.measure import internals
+from helpers.tools.measure.ledger import Ledger
 from tests.support import configuration
 
 
@@ -24,7 +25,12 @@ def found(name):
         return getattr(found(module), attribute)
 
 
-WRAPPED = [(name, attribute) for name, groups in internals.WRAPPERS.items() for attributes in groups.values() for attribute in attributes]
+WRAPPED = [
+    (name, attribute)
+    for name, groups in internals.WRAPPERS.items()
+    for attributes in groups.values()
+    for attribute in attributes
+]
 
 
 @pytest.mark.parametrize("name, attribute", WRAPPED, ids=lambda value: value.rpartition(".")[2])
@@ -86,11 +92,13 @@ def test_torchs_function_still_takes_its_message_so(name, argument):
 
 def test_messages_still_go_through_deepspeeds_back_end_and_torch():
     """A name that neither has any more would be timed no more."""
-    from helpers.measure.clock import MESSAGES
+    from helpers.tools.measure.clock import MESSAGES
 
     places = internals.places_that_send(MESSAGES)
     newer = {
-        name for name in MESSAGES if name in ("all_gather_single", "reduce_scatter_single") and not hasattr(torch.distributed, name)
+        name
+        for name in MESSAGES
+        if name in ("all_gather_single", "reduce_scatter_single") and not hasattr(torch.distributed, name)
     }  # than this torch
     assert {name for _, name in places} == set(MESSAGES) - newer
     assert {"all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast"} <= {
@@ -101,8 +109,14 @@ def test_messages_still_go_through_deepspeeds_back_end_and_torch():
 IN_SOURCES = [  # where it is, the words that must stand there
     ("deepspeed.comm.comm.timed_op", "func_args = "),
     ("deepspeed.comm.comm.timed_op", "comms_logger.append(raw_name, log_name, time_elapsed, msg_size)"),
-    *[("deepspeed.runtime.zero.partition_parameters", f"param.{name} = ") for name in (*internals.SHARDS, "ds_status", "ds_shape")],
-    ("deepspeed.comm.torch", "deepspeed.ops.__compatible_ops__.get("),  # which helpers/launcher/rank.py empties
+    *[
+        ("deepspeed.runtime.zero.partition_parameters", f"param.{name} = ")
+        for name in (*internals.SHARDS, "ds_status", "ds_shape")
+    ],
+    (
+        "deepspeed.comm.torch",
+        "deepspeed.ops.__compatible_ops__.get(",
+    ),  # which helpers/tools/launch/rank.py empties
     ("deepspeed.runtime.zero.stage3.IPGBucketZ3", "buffer"),
     ("deepspeed.runtime.zero.stage_1_and_2.IPGBucket", "buffer"),
 ]
@@ -124,8 +138,13 @@ TREES = {path.name: ast.parse(path.read_text()) for path in FOLDER.glob("*.py")}
 
 
 def said(tree):
-    """Names with a leading underscore that a module imports, reads or has as a string; Python's own, with two, are left out."""
-    fields = [getattr(node, field, None) for node in ast.walk(tree) for field in ("id", "attr", "name", "module", "arg", "value")]
+    """Names with a leading underscore that a module imports, reads or has as a string; Python's own, with
+    two, are left out."""
+    fields = [
+        getattr(node, field, None)
+        for node in ast.walk(tree)
+        for field in ("id", "attr", "name", "module", "arg", "value")
+    ]
     names = {name for value in fields if isinstance(value, str) for name in value.split(".")}
     return {name for name in names if re.fullmatch(r"_[A-Za-z]\w*", name)}
 
@@ -137,7 +156,11 @@ def made(tree):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and ast.unparse(node.value) == "self"
+        ):
             yield node.attr
 
 
@@ -169,7 +192,9 @@ def initialised(stage, keys):
     import deepspeed
 
     model = models.build(models.GPT)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration(stage, **keys))
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=configuration(stage, **keys)
+    )
     with Ledger("cpu") as ledger:
         ledger.watch(engine)
     return internals._name(engine.optimizer)
@@ -189,7 +214,9 @@ USED = [
 @pytest.mark.ranks
 @pytest.mark.parametrize("stage, keys, name", USED, ids=[f"{stage}-{name}" for stage, _, name in USED])
 def test_a_stage_still_uses_the_class_it_used(stage, keys, name):
-    assert launch(initialised, ranks=1, arguments={"stage": stage, "keys": keys}, device="cpu")[0].endswith(f".{name}")
+    assert launch(initialised, ranks=1, arguments={"stage": stage, "keys": keys}, device="cpu")[0].endswith(
+        f".{name}"
+    )
 
 
 class Secretive(torch.optim.Optimizer):
@@ -197,7 +224,9 @@ class Secretive(torch.optim.Optimizer):
 
     def __init__(self, parameters):
         super().__init__(parameters, {})
-        self.hidden = [torch.zeros_like(parameter) for group in self.param_groups for parameter in group["params"]]
+        self.hidden = [
+            torch.zeros_like(parameter) for group in self.param_groups for parameter in group["params"]
+        ]
 
 
 class Wrapper:
@@ -205,11 +234,18 @@ class Wrapper:
         self.optimizer = inner
 
 
-@pytest.mark.parametrize("make", [Secretive, lambda parameters: Wrapper(torch.optim.AdamW(parameters))], ids=["inner", "wrapper"])
+@pytest.mark.parametrize(
+    "make", [Secretive, lambda parameters: Wrapper(torch.optim.AdamW(parameters))], ids=["inner", "wrapper"]
+)
 def test_an_optimizer_that_nobody_knows_is_refused_by_its_name(make):
     model = torch.nn.Linear(2, 2)
     optimizer = make(model.parameters())
-    with Ledger("cpu") as ledger, pytest.raises(TypeError, match=rf"where {__name__}.{type(optimizer).__name__} keeps its tensors.*ledger.label"):
+    with (
+        Ledger("cpu") as ledger,
+        pytest.raises(
+            TypeError, match=rf"where {__name__}.{type(optimizer).__name__} keeps its tensors.*ledger.label"
+        ),
+    ):
         ledger.watch(model, optimizer)
 
 
@@ -221,5 +257,10 @@ def test_torchs_own_optimizers_are_known(name):
         ledger.watch(model, optimizer)
         model(torch.ones(1, 20)).sum().backward()
         optimizer.step()
-        kept = sum(tensor.untyped_storage().nbytes() for state in optimizer.state.values() for tensor in state.values() if torch.is_tensor(tensor))
+        kept = sum(
+            tensor.untyped_storage().nbytes()
+            for state in optimizer.state.values()
+            for tensor in state.values()
+            if torch.is_tensor(tensor)
+        )
         assert ledger.categories()["optimizer states"] == kept

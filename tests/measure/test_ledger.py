@@ -12,12 +12,13 @@ import weakref
 import pytest
 import torch
 from helpers import corpus, launch, models, theory
-from helpers.measure.ledger import CATEGORIES, Ledger, OutOfMemory, _other_threads_sleep
+from helpers.tools.measure.ledger import CATEGORIES, Ledger, OutOfMemory, _other_threads_sleep
 from tests.support import configuration
 
 
 def profiled_steps():
-    """Two training steps of a GPT under the ledger and under torch's profiler: (current, peak) of either, in bytes.
+    """Two training steps of a GPT under the ledger and under torch's profiler: (current, peak) of either, in
+    bytes.
 
     All is built inside, since the profiler drops what becomes of blocks that it did not see being allocated.
     """
@@ -33,7 +34,9 @@ def profiled_steps():
             optimizer.step()
             optimizer.zero_grad()
         current, peak = ledger.current, ledger.peak
-    changes = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [
+        event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     running = list(itertools.accumulate(changes))
     return (current, peak), (running[-1], max(running))
 
@@ -75,7 +78,12 @@ def test_a_storage_emptied_and_filled_again_is_for_the_same_as_before():
         storage.resize_(0)
         assert (ledger.current, ledger.categories()["parameters"], outer.current) == (0, 0, 0)
         storage.resize_(8000)
-        assert (ledger.current, ledger.categories()["parameters"], outer.current, ledger.peak) == (8000, 8000, 8000, 8000)
+        assert (ledger.current, ledger.categories()["parameters"], outer.current, ledger.peak) == (
+            8000,
+            8000,
+            8000,
+            8000,
+        )
         storage.resize_(0)
         del tensor, storage
         assert ledger.current == 0 and not ledger._emptied
@@ -124,7 +132,10 @@ def steps_of_fsdp(mesh, reshard):
     from torch.distributed.fsdp import fully_shard
 
     torch.distributed.init_process_group("gloo")
-    chosen = {"mesh": init_device_mesh("cpu", mesh, mesh_dim_names=("replicate", "shard")[-len(mesh) :]), "reshard_after_forward": reshard}
+    chosen = {
+        "mesh": init_device_mesh("cpu", mesh, mesh_dim_names=("replicate", "shard")[-len(mesh) :]),
+        "reshard_after_forward": reshard,
+    }
     with Ledger("cpu") as ledger:
         model = models.GPT()
         elements = sum(parameter.numel() for parameter in model.parameters())
@@ -137,12 +148,21 @@ def steps_of_fsdp(mesh, reshard):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("mesh, reshard", [((2,), True), ((2,), False), ((2, 1), True), ((1, 2), True)], ids=str)
+@pytest.mark.parametrize(
+    "mesh, reshard", [((2,), True), ((2,), False), ((2, 1), True), ((1, 2), True)], ids=str
+)
 def test_torchs_fully_sharded_parameters_count_as_what_each_rank_holds(mesh, reshard):
-    for snapshots, elements, tensors in launch(steps_of_fsdp, ranks=2, arguments={"mesh": mesh, "reshard": reshard}, device="cpu"):
+    for snapshots, elements, tensors in launch(
+        steps_of_fsdp, ranks=2, arguments={"mesh": mesh, "reshard": reshard}, device="cpu"
+    ):
         shard = elements // mesh[-1]
         forward, backward, step = (snapshot.categories for snapshot in snapshots)
-        states = {"parameters": 4 * shard, "gradients": 0, "optimizer states": 8 * shard + theory.model_states.COUNTER * tensors, "master weights": 0}
+        states = {
+            "parameters": 4 * shard,
+            "gradients": 0,
+            "optimizer states": 8 * shard + theory.model_states.COUNTER * tensors,
+            "master weights": 0,
+        }
         assert {name: step[name] for name in states} == states
         assert {name: backward[name] for name in states} == states | {"gradients": 4 * shard}
         assert forward["parameters"] - 4 * shard >= (0 if reshard else 4 * elements)
@@ -184,7 +204,9 @@ def losses(counted):
 
 @pytest.mark.ranks
 def test_counting_changes_no_loss():
-    with_ledger, without = (launch(losses, ranks=2, arguments={"counted": counted}, device="cpu") for counted in (True, False))
+    with_ledger, without = (
+        launch(losses, ranks=2, arguments={"counted": counted}, device="cpu") for counted in (True, False)
+    )
     assert list(with_ledger) == list(without)
 
 
@@ -232,13 +254,20 @@ def test_history_between_marks_starts_at_the_first():
 def test_a_limit_raises_where_a_gpu_of_that_size_would_and_says_what_held_the_memory():
     model = torch.nn.Sequential(torch.nn.Linear(100, 100, bias=False), torch.nn.ReLU())
     x = torch.ones(50, 100)
-    with Ledger("cpu", limit=75_000) as ledger:  # 40,000 of weights and 20,000 of inputs; 20,000 of activations are too many
+    with Ledger(
+        "cpu", limit=75_000
+    ) as ledger:  # 40,000 of weights and 20,000 of inputs; 20,000 of activations are too many
         ledger.watch(model)
         with pytest.raises(OutOfMemory) as refused:
             model(x)
         assert ledger.current == 60_000  # what was refused is gone
     error = refused.value
-    assert (error.asked, error.limit, error.held["parameters"], error.held["inputs"]) == (20_000, 75_000, 40_000, 20_000)
+    assert (error.asked, error.limit, error.held["parameters"], error.held["inputs"]) == (
+        20_000,
+        75_000,
+        40_000,
+        20_000,
+    )
     assert str(error) == (
         "no room for 20,000 bytes more, the result of aten.mm in 0: "
         "this rank may hold 75,000 and holds 60,000 (40,000 of parameters; 20,000 of inputs)"
@@ -257,10 +286,14 @@ def test_what_has_just_room_passes_and_a_smaller_try_after_a_refusal_too():
 def test_activations_are_named_in_words_and_a_refusal_in_the_backward_pass_comes_through():
     model = torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(3)))
     x = torch.ones(1000, requires_grad=True)
-    with Ledger("cpu", limit=18_000) as ledger:  # 4,000 of inputs, 12,000 of activations and the sum; then the first gradient
+    with Ledger(
+        "cpu", limit=18_000
+    ) as ledger:  # 4,000 of inputs, 12,000 of activations and the sum; then the first gradient
         ledger.watch(model)
         total = model(x).sum()
-        with pytest.raises(OutOfMemory, match="12,000 of activations, which the forward pass keeps for the backward pass"):
+        with pytest.raises(
+            OutOfMemory, match="12,000 of activations, which the forward pass keeps for the backward pass"
+        ):
             total.backward()
 
 
@@ -277,10 +310,16 @@ def test_a_limit_must_be_positive(limit):
 
 
 def steps_with_a_second_copy(partition):
-    """A step of ZeRO-3 in bf16 and the next forward and backward pass: parameters' bytes at three moments, and each parameter's elements."""
+    """A step of ZeRO-3 in bf16 and the next forward and backward pass: parameters' bytes at three moments,
+    and each parameter's elements."""
     import deepspeed
 
-    config = configuration(3, stage3_param_persistence_threshold=0, stage3_max_live_parameters=0, zero_hpz_partition_size=partition)
+    config = configuration(
+        3,
+        stage3_param_persistence_threshold=0,
+        stage3_max_live_parameters=0,
+        zero_hpz_partition_size=partition,
+    )
     with Ledger("cpu") as ledger:
         model = models.build(models.GPT, config=config)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)

@@ -1,7 +1,8 @@
-"""Runs beside each other: which losses are equal to which is said in words, and a run that is wrong is named."""
+"""Runs beside each other: which losses are equal to which is said in words, and a run that is wrong is
+named."""
 
 import pytest
-from helpers.measure.steps import mean_losses, same_losses
+from helpers.course.runs.steps import mean_losses, same_losses
 
 RUNS = {"one process": (1, 1, None), "t = 2": (2, 2, "one process"), "wrong": (3, 1, "one process")}
 
@@ -10,7 +11,8 @@ RUNS = {"one process": (1, 1, None), "t = 2": (2, 2, "one process"), "wrong": (3
 def without_ranks(monkeypatch):
     """`launch` calls the function here, once for each rank."""
     monkeypatch.setattr(
-        "helpers.launcher.jobs.launch", lambda function, ranks, arguments: [function(rank, ranks, **arguments) for rank in range(ranks)]
+        "helpers.tools.launch.jobs.launch",
+        lambda function, ranks, arguments: [function(rank, ranks, **arguments) for rank in range(ranks)],
     )
 
 
@@ -23,6 +25,10 @@ def train(rank, ranks, tensor_ranks, first):
 def test_equal_means_are_equal_and_others_are_not(without_ranks, capsys):
     found = same_losses(train, RUNS, first=5.47)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "one process losses 5.47 5" and lines[1].endswith("equal to one process within 0.0001: yes")
+    assert lines[0] == "one process losses 5.47 5" and lines[1].endswith(
+        "equal to one process within 0.0001: yes"
+    )
     assert lines[2] == "wrong       losses 5.47 5; equal to one process within 0.0001: no"
-    assert mean_losses(found["t = 2"]) == pytest.approx([5.47, 5.0]) and found["t = 2"][1]["tensor_ranks"] == 2
+    assert (
+        mean_losses(found["t = 2"]) == pytest.approx([5.47, 5.0]) and found["t = 2"][1]["tensor_ranks"] == 2
+    )

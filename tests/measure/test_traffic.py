@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import launch, models, theory
-from helpers.measure.traffic import Traffic
+from helpers.tools.measure.traffic import Traffic
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -12,7 +12,8 @@ FRAME = 48  # bytes that gloo puts before each message
 
 
 def library(plain):
-    """What sends: torch.distributed, where a program knows nothing of DeepSpeed, or DeepSpeed's communication."""
+    """What sends: torch.distributed, where a program knows nothing of DeepSpeed, or DeepSpeed's
+    communication."""
     if plain:
         import torch.distributed as comm
 
@@ -26,7 +27,8 @@ def library(plain):
 
 
 def collectives(plain):
-    """Traffic of one collective each on a tensor of ELEMENTS fp32 numbers, after a first call that opens the connections."""
+    """Traffic of one collective each on a tensor of ELEMENTS fp32 numbers, after a first call that opens the
+    connections."""
     import torch
 
     comm = library(plain)
@@ -66,7 +68,10 @@ def test_gloos_reduce_scatter_sends_as_much_as_an_all_reduce(measured):
     ranks, reports = measured
     for found in reports:
         assert found["reduce_scatter_tensor"].sent == found["all_reduce"].sent
-        assert found["reduce_scatter_tensor"].ideal["reduce_scatter_tensor"] * 2 == found["all_reduce"].ideal["all_reduce"]
+        assert (
+            found["reduce_scatter_tensor"].ideal["reduce_scatter_tensor"] * 2
+            == found["all_reduce"].ideal["all_reduce"]
+        )
 
 
 def test_a_broadcast_sends_the_tensor_once_for_every_other_rank(measured):
@@ -101,13 +106,16 @@ def zero_1_step():
 
 
 def test_a_zero_1_step_sends_three_times_the_parameters_and_not_the_papers_two():
-    """DeepSpeed all-reduces whole buckets at stage 1 and all-gathers the updated weights: 2 + 1, times (N - 1) / N."""
+    """DeepSpeed all-reduces whole buckets at stage 1 and all-gathers the updated weights: 2 + 1, times (N -
+    1) / N."""
     ranks, size = 2, 2 * theory.gpt_parameters(models.TINY)
     for traffic in launch(zero_1_step, ranks=ranks, device="cpu"):
         small = 5  # overflow flag and norm
         assert traffic.logged == {"all_reduce": size + small, "all_gather_into_tensor": size // ranks}
         ideal = sum(traffic.ideal.values())
-        assert ideal == theory.wire_bytes("all_reduce", size + small, ranks) + theory.wire_bytes("all_gather", size, ranks)
+        assert ideal == theory.wire_bytes("all_reduce", size + small, ranks) + theory.wire_bytes(
+            "all_gather", size, ranks
+        )
         assert 1 <= traffic.sent / ideal < 1.02
 
 
@@ -164,7 +172,9 @@ def test_a_message_within_a_group_is_counted_for_the_group(plain):
     for traffic in launch(in_pairs, ranks=4, arguments={"plain": plain}, device="cpu"):
         assert [(message.ranks, message.count) for message in traffic.messages] == [(2, 1), (4, 1)]
         assert traffic.messages[1].group == (0, 1, 2, 3)
-        assert traffic.ideal["all_reduce"] == sum(theory.wire_bytes("all_reduce", 4 * ELEMENTS, ranks) for ranks in (2, 4))
+        assert traffic.ideal["all_reduce"] == sum(
+            theory.wire_bytes("all_reduce", 4 * ELEMENTS, ranks) for ranks in (2, 4)
+        )
 
 
 def along_three_ways(plain):
@@ -173,21 +183,31 @@ def along_three_ways(plain):
 
     comm = library(plain)
     rank, ranks, tensor = comm.get_rank(), comm.get_world_size(), torch.ones(8)
-    rows, columns = ([comm.new_group(ranks) for ranks in lists] for lists in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]))
+    rows, columns = (
+        [comm.new_group(ranks) for ranks in lists] for lists in ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+    )
     with Traffic() as traffic:
         comm.all_reduce(tensor, group=rows[rank // 2])
         comm.all_reduce(tensor, group=columns[rank % 2])
         for turn in (0, 1):  # the even ranks send first
-            comm.send(tensor, (rank + 1) % ranks) if rank % 2 == turn else comm.recv(tensor, (rank - 1) % ranks)
+            comm.send(tensor, (rank + 1) % ranks) if rank % 2 == turn else comm.recv(
+                tensor, (rank - 1) % ranks
+            )
     return traffic
 
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_messages_of_one_size_are_told_apart_by_the_ranks_that_take_part(plain):
-    for rank, traffic in enumerate(launch(along_three_ways, ranks=4, arguments={"plain": plain}, device="cpu")):
+    for rank, traffic in enumerate(
+        launch(along_three_ways, ranks=4, arguments={"plain": plain}, device="cpu")
+    ):
         found = {(one.operation, one.group): one.count for one in traffic.messages}
         row, column = tuple(sorted((rank, rank ^ 1))), tuple(sorted((rank, rank ^ 2)))
-        expected = {("all_reduce", row): 1, ("all_reduce", column): 1, ("send", tuple(sorted((rank, (rank + 1) % 4)))): 1}
+        expected = {
+            ("all_reduce", row): 1,
+            ("all_reduce", column): 1,
+            ("send", tuple(sorted((rank, (rank + 1) % 4)))): 1,
+        }
         if not plain:  # torch's own `recv` is not logged
             expected["recv", tuple(sorted((rank, (rank - 1) % 4)))] = 1
         assert found == expected
@@ -195,7 +215,8 @@ def test_messages_of_one_size_are_told_apart_by_the_ranks_that_take_part(plain):
 
 
 def fsdp_step(size):
-    """The traffic of a third step of torch's fully_shard in fp32: each block a group of parameters, and all others one."""
+    """The traffic of a third step of torch's fully_shard in fp32: each block a group of parameters, and all
+    others one."""
     import torch
     from torch.distributed.fsdp import fully_shard
     from helpers import corpus
@@ -214,11 +235,13 @@ def fsdp_step(size):
 
 
 def test_torchs_fully_sharded_data_parallelism_sends_each_parameter_twice_and_its_gradient_once():
-    """What does not belong to a block stays gathered from the forward to the backward pass (arXiv 2304.11277, section 3.3.1)."""
+    """What does not belong to a block stays gathered from the forward to the backward pass (arXiv 2304.11277,
+    section 3.3.1)."""
     size = models.TINY
     for traffic, elements, ranks in launch(fsdp_step, ranks=2, arguments={"size": size}, device="cpu"):
         (gathered,), (scattered,) = (
-            [found for name, found in traffic.logged.items() if name.startswith(kind)] for kind in ("all_gather", "reduce_scatter")
+            [found for name, found in traffic.logged.items() if name.startswith(kind)]
+            for kind in ("all_gather", "reduce_scatter")
         )
         blocks = size.layers * (12 * size.width**2 + 13 * size.width)
         assert gathered == 4 * (elements + blocks) // ranks
@@ -232,8 +255,17 @@ def zero_steps(stage, accumulation, whole_buckets):
     import deepspeed.comm as comm
     from helpers import corpus
 
-    no_cache = ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold")
-    zero = {"reduce_bucket_size": 50_000, "use_multi_rank_bucket_allreduce": whole_buckets, **{f"stage3_{name}": 0 for name in no_cache}}
+    no_cache = (
+        "max_live_parameters",
+        "max_reuse_distance",
+        "prefetch_bucket_size",
+        "param_persistence_threshold",
+    )
+    zero = {
+        "reduce_bucket_size": 50_000,
+        "use_multi_rank_bucket_allreduce": whole_buckets,
+        **{f"stage3_{name}": 0 for name in no_cache},
+    }
     config = configuration(stage, accumulation=accumulation, **zero)
     model = models.build(models.GPT)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -241,13 +273,17 @@ def zero_steps(stage, accumulation, whole_buckets):
     for step in range(3):
         with Traffic() as traffic:
             for micro in range(accumulation):
-                engine.backward(engine(*corpus.batch(step * accumulation + micro, ranks, 16, comm.get_rank(), ranks)))
+                engine.backward(
+                    engine(*corpus.batch(step * accumulation + micro, ranks, 16, comm.get_rank(), ranks))
+                )
                 engine.step()
     return traffic
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("stage, whole_buckets", [(0, True), (1, True), (1, False), (2, True), (2, False), (3, True)])
+@pytest.mark.parametrize(
+    "stage, whole_buckets", [(0, True), (1, True), (1, False), (2, True), (2, False), (3, True)]
+)
 def test_zero_sends_what_theory_says(stage, accumulation, whole_buckets):
     ranks, size = 2, theory.gpt_parameters(models.TINY)
     arguments = {"stage": stage, "accumulation": accumulation, "whole_buckets": whole_buckets}
@@ -256,5 +292,9 @@ def test_zero_sends_what_theory_says(stage, accumulation, whole_buckets):
     table = models.TINY.vocabulary * models.TINY.width
     if stage == 3:  # the token table is also the head: gathered twice more
         expected += accumulation * 2 * theory.wire_bytes("all_gather", 2 * table, ranks)
-    small = sum(message.count * theory.wire_bytes("all_reduce", message.bytes, ranks) for message in traffic.messages if message.bytes < 16)
+    small = sum(
+        message.count * theory.wire_bytes("all_reduce", message.bytes, ranks)
+        for message in traffic.messages
+        if message.bytes < 16
+    )
     assert sum(traffic.ideal.values()) - small == expected

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from helpers import launch, models
-from helpers.measure import training
-from helpers.measure.gathered import GatheredWeights
+from helpers.course.runs import training
+from helpers.course.runs.gathered import GatheredWeights
 from tests.support import adamw, configuration
 
 RIGHT = {"losses": [2.0, 1.0], "weights": torch.tensor([1.0, 2.0])}
@@ -24,7 +24,10 @@ def test_the_mean_of_the_ranks_losses_is_what_counts():
     [([2.0, 1.1], (1.0, 2.0), ["2 1.05", "yes", "no"]), ([2.0, 1.0], (1.0, 2.1), ["2 1", "no", "no"])],
 )
 def test_one_rank_that_is_off_is_noticed(losses, weights, said):
-    assert list(training.same_answer([report([2.0, 1.0], 1.0, 2.0), report(losses, *weights)], RIGHT).values()) == said
+    assert (
+        list(training.same_answer([report([2.0, 1.0], 1.0, 2.0), report(losses, *weights)], RIGHT).values())
+        == said
+    )
 
 
 def test_one_process_learns():
@@ -61,11 +64,21 @@ def test_what_zero_3_has_sharded_is_trained_as_in_one_process():
 @pytest.mark.parametrize("stage", [2, 3])
 def test_the_second_step_holds_what_the_third_holds_and_sends_what_it_sends(stage):
     arguments = {"config": configuration(stage, micro_batch=2, accumulation=2)}
-    two, three = (launch(training.train, ranks=2, arguments=arguments | {"steps": steps}, device="cpu")[0] for steps in (2, 3))
+    two, three = (
+        launch(training.train, ranks=2, arguments=arguments | {"steps": steps}, device="cpu")[0]
+        for steps in (2, 3)
+    )
     for moment in training.MOMENTS:
         second, third = two["moments"][moment], three["moments"][moment]
         assert (second.categories, second.peak) == (third.categories, third.peak)
-    sent = [{(one.operation, one.bytes, one.count) for one in report["traffic"].messages if one.operation != "broadcast"} for report in (two, three)]
+    sent = [
+        {
+            (one.operation, one.bytes, one.count)
+            for one in report["traffic"].messages
+            if one.operation != "broadcast"
+        }
+        for report in (two, three)
+    ]
     assert sent[0] == sent[1]
 
 

@@ -5,10 +5,13 @@ import hashlib
 import pytest
 import torch
 from helpers import corpus, launch, models
-from helpers.models import GPTSize
+from helpers.course.models import GPTSize
 
 
-@pytest.mark.parametrize("options, word", [({"width": 10, "heads": 3}, "multiple"), ({"layers": 0}, "layers"), ({"context": 2.5}, "context")])
+@pytest.mark.parametrize(
+    "options, word",
+    [({"width": 10, "heads": 3}, "multiple"), ({"layers": 0}, "layers"), ({"context": 2.5}, "context")],
+)
 def test_a_size_that_makes_no_model_is_refused(options, word):
     with pytest.raises(ValueError, match=word):
         GPTSize(**options)
@@ -58,7 +61,9 @@ def shard_shapes(stage):
 @pytest.mark.ranks
 @pytest.mark.parametrize("stage", [2, 3])
 def test_build_partitions_exactly_at_stage_3_and_initialises_right(stage):
-    for shape, deviation, partitioned in launch(shard_shapes, ranks=2, arguments={"stage": stage}, device="cpu"):
+    for shape, deviation, partitioned in launch(
+        shard_shapes, ranks=2, arguments={"stage": stage}, device="cpu"
+    ):
         assert (shape, deviation, partitioned) == ((256, 64), 0.02, stage == 3)
 
 
@@ -100,7 +105,10 @@ def test_targets_are_the_next_tokens():
     assert bytes(ids[0].tolist()) in corpus.text()
 
 
-@pytest.mark.parametrize("sequences, rank, ranks, word", [(3, 0, 2, "multiple of 2"), (4, 2, 2, "rank must be"), (4, -1, 2, "rank must be")])
+@pytest.mark.parametrize(
+    "sequences, rank, ranks, word",
+    [(3, 0, 2, "multiple of 2"), (4, 2, 2, "rank must be"), (4, -1, 2, "rank must be")],
+)
 def test_batches_that_cannot_be_cut_are_refused(sequences, rank, ranks, word):
     with pytest.raises(ValueError, match=word):
         corpus.batch(0, sequences, 8, rank, ranks)
@@ -113,7 +121,9 @@ def test_rotated_queries_and_keys_know_their_distance_only():
     def score(place, other):
         return (models.rotated(query, first=place) * models.rotated(key, first=other)).sum()
 
-    assert torch.allclose(score(7, 3), score(104, 100), atol=1e-5) and not torch.allclose(score(7, 3), score(7, 2), atol=1e-3)
+    assert torch.allclose(score(7, 3), score(104, 100), atol=1e-5) and not torch.allclose(
+        score(7, 3), score(7, 2), atol=1e-3
+    )
 
 
 def test_parts_of_a_llama_block_must_fit_each_other():

@@ -1,32 +1,48 @@
-"""Every figure is a picture with a sentence that holds its key numbers, as alternative text and as caption."""
+"""Every figure is a picture with a sentence that holds its key numbers, as alternative text and as
+caption."""
 
 import html
 import io
 
 import pytest
 from helpers import plots
-from helpers.measure.clock import MESSAGES, SENT, WORK
-from helpers.measure.ledger import CATEGORIES, History
-from helpers.plots.style import picture
-from helpers.plots.timeline import KINDS, side_by_side
-from helpers.theory import MachineConstants
+from helpers.course.plots.style import picture
+from helpers.course.plots.timeline import KINDS, side_by_side
+from helpers.tools.measure.clock import MESSAGES, SENT, WORK
+from helpers.tools.measure.ledger import CATEGORIES, History
+from helpers.tools.theory import MachineConstants
 
 STATES = {"parameters": 4_000_000, "gradients": 2_000_000}
 HISTORY = History(
-    {category: [0, 10, 20, 30, 20, 10, 0] * 10 for category in ("parameters", "activations")}, [(0, "forward"), (30, "backward"), (69, "after step")]
+    {category: [0, 10, 20, 30, 20, 10, 0] * 10 for category in ("parameters", "activations")},
+    [(0, "forward"), (30, "backward"), (69, "after step")],
 )
 MACHINE = MachineConstants(matrix={"bf16": {512: 50e12, 1024: 100e12}}, memory=1e12, launch=1e-5)
 FIGURES = {
-    "memory bars": (plots.memory_bars({"bf16": {"predicted": STATES, "measured": STATES}}, "Title"), "measured 6,000,000 bytes"),
-    "two clusters": (plots.memory_bars({"bf16": {"a": STATES}, "fp32": {"a": {"parameters": 5e12}}}, "Title"), "fp32: a 5.0 TB"),
-    "per parameter": (plots.memory_bars({"stage 0": {"a": STATES, "b": None}}, "Title", 2_000_000), "a 3.000 bytes per parameter, b does not fit"),
+    "memory bars": (
+        plots.memory_bars({"bf16": {"predicted": STATES, "measured": STATES}}, "Title"),
+        "measured 6,000,000 bytes",
+    ),
+    "two clusters": (
+        plots.memory_bars({"bf16": {"a": STATES}, "fp32": {"a": {"parameters": 5e12}}}, "Title"),
+        "fp32: a 5.0 TB",
+    ),
+    "per parameter": (
+        plots.memory_bars({"stage 0": {"a": STATES, "b": None}}, "Title", 2_000_000),
+        "a 3.000 bytes per parameter, b does not fit",
+    ),
     "mixed precision": (
-        plots.mixed_precision({"parameters": 2, "gradients": 2, "master weights": 4, "optimizer states": 8}, "Title"),
+        plots.mixed_precision(
+            {"parameters": 2, "gradients": 2, "master weights": 4, "optimizer states": 8}, "Title"
+        ),
         "master weights 4, optimizer states 8; together 16; in the step gradients in fp32, 4.",
     ),
     "lifetimes": (
         plots.lifetimes(
-            {"all kept": {"inside 1": [(0, 2)], "inside 2": [(1, 1)]}, "again": {"input 1": [(0, 2)], "inside 1": [(0, 0), (2, 2)]}},
+            {
+                "all kept": {"inside 1": [(0, 2)], "inside 2": [(1, 1)]},
+                "again": {"input 1": [(0, 2)], "inside 1": [(0, 0), (2, 2)]},
+            },
             ["forward", "loss", "backward"],
             "Title",
         ),
@@ -38,60 +54,127 @@ FIGURES = {
     ),
     "heat maps": (
         plots.heat_maps(
-            {"a": {("1 B", "8"): ("stage 1", "4"), ("7 B", "8"): None}, "b": dict.fromkeys([("1 B", "8"), ("7 B", "8")])}, "Title", "x", "y"
+            {
+                "a": {("1 B", "8"): ("stage 1", "4"), ("7 B", "8"): None},
+                "b": dict.fromkeys([("1 B", "8"), ("7 B", "8")]),
+            },
+            "Title",
+            "x",
+            "y",
         ),
         "Title, y over x. Of 2 cells each: a: stage 1 1, nothing fits 1; b: nothing fits 2.",
     ),
     "errors": (
-        plots.errors({"one run": {"paper": -70.0, "other": None}, "another": {"paper": 5.0, "other": 0.0}}, "Title"),
+        plots.errors(
+            {"one run": {"paper": -70.0, "other": None}, "another": {"paper": 5.0, "other": 0.0}}, "Title"
+        ),
         "Title. Errors: paper -70.0 to +5.0 %; other +0.0 to +0.0 %.",
     ),
-    "long steps": (plots.time_bars({"a": {"work": 40.0, "messages": 2.0}}, "Title"), "Title. a 42 seconds (work 40, messages 2)."),
-    "capacity": (plots.memory_bars({"bf16": {"a": STATES}}, "Title", capacity=24e9), "a 6,000,000 bytes; capacity 24.0 GB"),
+    "long steps": (
+        plots.time_bars({"a": {"work": 40.0, "messages": 2.0}}, "Title"),
+        "Title. a 42 seconds (work 40, messages 2).",
+    ),
+    "capacity": (
+        plots.memory_bars({"bf16": {"a": STATES}}, "Title", capacity=24e9),
+        "a 6,000,000 bytes; capacity 24.0 GB",
+    ),
     "memory over time": (plots.memory_over_time(HISTORY, "Title", {"peak": 60}), "a peak of 60 bytes"),
-    "curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}), "dots ends at 5"),
-    "curves with crossings": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", crossings={"even": ([2], [4])}), "even ends at 4"),
-    "curves with peaks": (plots.curves({"line": ([1, 2, 3], [3, 9, 4])}, "Title", "x", "y", peaks=True), "line has its peak at 9"),
+    "curves": (
+        plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}),
+        "dots ends at 5",
+    ),
+    "curves with crossings": (
+        plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", crossings={"even": ([2], [4])}),
+        "even ends at 4",
+    ),
+    "curves with peaks": (
+        plots.curves({"line": ([1, 2, 3], [3, 9, 4])}, "Title", "x", "y", peaks=True),
+        "line has its peak at 9",
+    ),
     "curves named at their ends": (
         plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", ends=True),
         "line ends at 4",
     ),
-    "logarithmic curves": (plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", log=True), "line ends at 4"),
-    "traffic": (plots.byte_bars({"logged": {"all_reduce": 1000, "all_gather": 500}, "sent": 1700}, "Title"), "sent 1,700 bytes"),
-    "ratios": (plots.grouped_bars({"all-\nreduce": {"predicted": 1.5, "sent": 1.5}}, "Title", "S"), "Title, S. all-reduce: predicted 1.50"),
-    "ratios with values": (plots.grouped_bars({"all": {"sent": 1.5}}, "Title", "S", values="%.1f"), "Title, S. all: sent 1.50."),
-    "rank contents": (plots.rank_contents([[1, 2], [10, 20]], [[11, 22], None], "Title"), "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing"),
+    "logarithmic curves": (
+        plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", log=True),
+        "line ends at 4",
+    ),
+    "traffic": (
+        plots.byte_bars({"logged": {"all_reduce": 1000, "all_gather": 500}, "sent": 1700}, "Title"),
+        "sent 1,700 bytes",
+    ),
+    "ratios": (
+        plots.grouped_bars({"all-\nreduce": {"predicted": 1.5, "sent": 1.5}}, "Title", "S"),
+        "Title, S. all-reduce: predicted 1.50",
+    ),
+    "ratios with values": (
+        plots.grouped_bars({"all": {"sent": 1.5}}, "Title", "S", values="%.1f"),
+        "Title, S. all: sent 1.50.",
+    ),
+    "rank contents": (
+        plots.rank_contents([[1, 2], [10, 20]], [[11, 22], None], "Title"),
+        "rank 0 [1, 2] -> [11, 22]; rank 1 [10, 20] -> nothing",
+    ),
     "gathered over time": (
-        plots.gathered_over_time({"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"),
+        plots.gathered_over_time(
+            {"a": [True, False, True], "b": [False] * 3}, {"forward": 2, "backward": 1}, "Title"
+        ),
         "How often each is gathered: a 2, b 0.",
     ),
-    "prefetching": (plots.prefetching(3, 0.8, "Title"), "one ahead: work: 6 until 9.8; one ahead: gathers: 5 until 6.6"),
+    "prefetching": (
+        plots.prefetching(3, 0.8, "Title"),
+        "one ahead: work: 6 until 9.8; one ahead: gathers: 5 until 6.6",
+    ),
     "gathered layers": (
         plots.gathered_layers({"between": [], "1 computes": [1]}, ["embedding", "block"], 4, "Title"),
-        "Of 2 layers each of 4 ranks holds 0.5 in shards. between: nothing gathered, 0.5 layers; 1 computes: block gathered, 1.25 layers.",
+        "Of 2 layers each of 4 ranks holds 0.5 in shards. between: nothing gathered, 0.5 layers; "
+        "1 computes: block gathered, 1.25 layers.",
     ),
     "roofline": (
         plots.roofline(MACHINE, {"norm": (0.5, 4e11), "linear": (300, 90e12)}, "Title"),
         "at best 100 TFLOP/s, from the ridge at 100 FLOPs per byte on; memory 1,000.0 GB/s; "
-        "norm: 0.5 FLOPs per byte, 0.4 TFLOP/s, 80 % of what is attainable there; linear: 300 FLOPs per byte, 90 TFLOP/s, 90 % of",
+        "norm: 0.5 FLOPs per byte, 0.4 TFLOP/s, 80 % of what is attainable there; linear: 300 "
+        "FLOPs per byte, 90 TFLOP/s, 90 % of",
     ),
     "times": (
-        plots.time_bars({"predicted": {"products": 0.2, "messages": 0.05, "launches": 0.0}, "clock": 0.3}, "Title"),
+        plots.time_bars(
+            {"predicted": {"products": 0.2, "messages": 0.05, "launches": 0.0}, "clock": 0.3}, "Title"
+        ),
         "Title. predicted 250 milliseconds (products 200, messages 50); clock 300 milliseconds.",
     ),
     "a transformer": (
-        plots.transformer({"embedding": "5 %", "norm": "", "attention": "33 %", "feed-forward": "62 %", "head": "tied"}, 12, "Title"),
-        "Title. embedding; in each block norm, attention, add, norm, feed-forward, add; norm; head; 12 blocks. embedding 5 %, attention 33 %",
+        plots.transformer(
+            {"embedding": "5 %", "norm": "", "attention": "33 %", "feed-forward": "62 %", "head": "tied"},
+            12,
+            "Title",
+        ),
+        "Title. embedding; in each block norm, attention, add, norm, feed-forward, add; norm; "
+        "head; 12 blocks. embedding 5 %, attention 33 %",
     ),
     "kept tensors": (
         plots.kept_tensors(
-            {"GPT-2": [{"layer": "norm", "tensor": "x", "size": 1}, {"layer": "attention", "tensor": "q, k, v", "size": 3}]}, "Title", "units"
+            {
+                "GPT-2": [
+                    {"layer": "norm", "tensor": "x", "size": 1},
+                    {"layer": "attention", "tensor": "q, k, v", "size": 3},
+                ]
+            },
+            "Title",
+            "units",
         ),
         "Title, units. GPT-2 4 (x 1, q, k, v 3).",
     ),
     "by depth": (
-        plots.by_depth({"one": {"vanishing": [1e-9, 1e-4, 0.9]}, "two": {"vanishing": [0.0, 1.0], "gone": [float("nan"), 0.01]}}, "Title", "norm"),
-        "norm, from the first block to the last: one: vanishing 10^-9 to 10^0; two: vanishing 0 to 10^0, gone nan to 10^-2.",
+        plots.by_depth(
+            {
+                "one": {"vanishing": [1e-9, 1e-4, 0.9]},
+                "two": {"vanishing": [0.0, 1.0], "gone": [float("nan"), 0.01]},
+            },
+            "Title",
+            "norm",
+        ),
+        "norm, from the first block to the last: one: vanishing 10^-9 to 10^0; two: vanishing 0 "
+        "to 10^0, gone nan to 10^-2.",
     ),
     "job": (
         plots.job([{"parameters": "all", "text": "1st half"}, {"parameters": "all", "text": ""}], "Title"),
@@ -102,22 +185,35 @@ FIGURES = {
         "second: rank 0 sends part 2, rank 1 sends part 0",
     ),
     "placements": (
-        plots.placements([{"pipe": 2, "data": 2, "model": 2}, {"model": 2, "data": 2, "pipe": 2}], 4, "Title"),
+        plots.placements(
+            [{"pipe": 2, "data": 2, "model": 2}, {"model": 2, "data": 2, "pipe": 2}], 4, "Title"
+        ),
         "pipe, data, model: pipe 4, data 0, model 0; model, data, pipe: model 4, data 0, pipe 0.",
     ),
-    "rank grid": (plots.rank_grid([[0, 1], [2, 3]], ("host", "gpu"), "Title"), "of one host: 0, 1; 2, 3. Groups down, of one gpu: 0, 2; 1, 3."),
+    "rank grid": (
+        plots.rank_grid([[0, 1], [2, 3]], ("host", "gpu"), "Title"),
+        "of one host: 0, 1; 2, 3. Groups down, of one gpu: 0, 2; 1, 3.",
+    ),
     "sharded elements": (
-        plots.sharded_elements({"by rows": lambda shape, ranks: [0] * 4 + [1] * 2}, {"w": (3, 2)}, 2, "Title"),
+        plots.sharded_elements(
+            {"by rows": lambda shape, ranks: [0] * 4 + [1] * 2}, {"w": (3, 2)}, 2, "Title"
+        ),
         "Elements on ranks 0 to 1. by rows: w 4, 2.",
     ),
     "sharded products": (plots.sharded_products("Title", ranks=4), "one part for each of 4 ranks"),
     "fused rows": (
         plots.fused_rows({"by heads": [0, 1, 0, 1], "in the middle": [0, 1]}, ("k", "v"), 8, "Title"),
-        "by heads: rank 0 rows 0 to 1 and 4 to 5, rank 1 rows 2 to 3 and 6 to 7; in the middle: rank 0 rows 0 to 3, rank 1 rows 4 to 7",
+        "by heads: rank 0 rows 0 to 1 and 4 to 5, rank 1 rows 2 to 3 and 6 to 7; in the middle: "
+        "rank 0 rows 0 to 3, rank 1 rows 4 to 7",
     ),
-    "lanes": (plots.token_lanes({"tensor\nparallel": [("all-\nreduce", "message")]}, "Title"), "Title. tensor parallel: all-reduce."),
+    "lanes": (
+        plots.token_lanes({"tensor\nparallel": [("all-\nreduce", "message")]}, "Title"),
+        "Title. tensor parallel: all-reduce.",
+    ),
     "zero states": (
-        plots.zero_states({"ZeRO": {"parameters": 2, "gradients": 0.5}}, {"parameters": 2, "gradients": 2}, 4, "Title"),
+        plots.zero_states(
+            {"ZeRO": {"parameters": 2, "gradients": 0.5}}, {"parameters": 2, "gradients": 2}, 4, "Title"
+        ),
         "Bytes per parameter on each of 4 ranks. ZeRO: parameters 2 of 2, gradients 0.5 of 2; together 2.5.",
     ),
     "flat partition": (
@@ -126,19 +222,27 @@ FIGURES = {
     ),
     "flat buckets": (
         plots.flat_buckets({"a": 3, "b": 6}, 5, {"bucket 1": ["b"], "bucket 2": ["a"]}, "Title"),
-        "flat tensor: 5 elements of rank 0, 4 elements of rank 1; bucket 1: 2 elements of rank 0, 4 elements of rank 1; bucket 2: 3",
+        "flat tensor: 5 elements of rank 0, 4 elements of rank 1; bucket 1: 2 elements of rank "
+        "0, 4 elements of rank 1; bucket 2: 3",
     ),
     "reductions in a step": (
         plots.reductions_in_a_step({"late": (False, True), "early": (True, True)}, "Title"),
         "Title, units of time. late: 13 until 12; early: 16 until 13.5.",
     ),
     "category over time": (
-        plots.category_over_time({"a": History({"gradients": [0, 2, 8] * 9}, [(0, "x"), (13, "y")]), "b": History({"gradients": [4] * 20})}, "Title"),
+        plots.category_over_time(
+            {
+                "a": History({"gradients": [0, 2, 8] * 9}, [(0, "x"), (13, "y")]),
+                "b": History({"gradients": [4] * 20}),
+            },
+            "Title",
+        ),
         "Gradients over time: a at most 8 bytes; b at most 4 bytes.",
     ),
     "construction": (
         plots.construction({"a": 8, "b": 4, "c": 2}, 4, "b", "Title"),
-        "b has just been built, 2 of 3 modules. in full on every rank: 12 elements on each rank; partitioned as it is built: 6 elements",
+        "b has just been built, 2 of 3 modules. in full on every rank: 12 elements on each rank; "
+        "partitioned as it is built: 6 elements",
     ),
     "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
 }
@@ -151,14 +255,21 @@ def test_picture_alternative_text_and_caption(name):
     sentence, page = bundle["text/plain"], bundle["text/html"]
     assert sentence.startswith("Figure: Title") and words in sentence
     shown = html.escape(sentence)
-    assert f'<img alt="{shown}"' in page and page.count(shown) == 2 and page.rstrip().endswith(f"{shown}</figcaption></figure>")
+    assert (
+        f'<img alt="{shown}"' in page
+        and page.count(shown) == 2
+        and page.rstrip().endswith(f"{shown}</figcaption></figure>")
+    )
     assert picture(page) == plot.png and plot.png.startswith(b"\x89PNG")
     assert set(bundle) == {"text/html", "text/plain"}
 
 
 def test_the_axis_says_whose_memory_it_is():
     for per, options in (("rank", {}), ("host", {"per": "host"})):
-        assert plots.memory_bars({"": {"a": STATES}}, "Title", **options).figure.axes[0].get_ylabel() == f"MB per {per}"
+        assert (
+            plots.memory_bars({"": {"a": STATES}}, "Title", **options).figure.axes[0].get_ylabel()
+            == f"MB per {per}"
+        )
 
 
 def test_what_a_sentence_says_is_no_html():
@@ -182,7 +293,13 @@ def test_the_same_data_make_the_same_picture():
 
 def test_more_lines_than_colours_are_all_drawn_and_differ():
     names = [f"line {index}" for index in range(8)]
-    plot = plots.curves({name: ([1, 2], [3, 4]) for name in names}, "Title", "x", "y", points={name: ([1], [3]) for name in names})
+    plot = plots.curves(
+        {name: ([1, 2], [3, 4]) for name in names},
+        "Title",
+        "x",
+        "y",
+        points={name: ([1], [3]) for name in names},
+    )
     (axes,) = plot.figure.axes
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines}
     assert len(axes.lines) == len(looks) == 16
@@ -201,19 +318,32 @@ def test_a_schedule_has_a_box_for_every_action_and_below_it_what_is_in_flight():
     plot = plots.pipeline_schedules({"One": TIMELINES, "Two": TIMELINES[:1]}, "Title", "slots")
     above, below, *_ = plot.figure.axes
     boxes = [(box.get_x(), round(box.get_y()), box.get_width(), box.get_alpha()) for box in above.patches]
-    expected = [(start - 5, rank, end - start, 1 if stage < 2 else 0.55) for rank, row in enumerate(TIMELINES) for _, stage, _, start, end in row]
+    expected = [
+        (start - 5, rank, end - start, 1 if stage < 2 else 0.55)
+        for rank, row in enumerate(TIMELINES)
+        for _, stage, _, start, end in row
+    ]
     assert boxes == expected
-    assert [text.get_text() for text in above.get_legend().get_texts()] == ["forward", "backward", "backward: input", "backward: weights"]
+    assert [text.get_text() for text in above.get_legend().get_texts()] == [
+        "forward",
+        "backward",
+        "backward: input",
+        "backward: weights",
+    ]
     assert len(below.collections) == 2 and {axes.get_xlim() for axes in plot.figure.axes} == {(0, 8)}
     one = "One: 8 slots, idle 0.500 of the time, at most 1, 1 in flight"
-    assert plot.sentence == f"Figure: Title. {one}; Two: 5 slots, idle 0.200 of the time, at most 1 in flight."
+    assert (
+        plot.sentence == f"Figure: Title. {one}; Two: 5 slots, idle 0.200 of the time, at most 1 in flight."
+    )
 
 
 def test_stages_say_which_layers_they_hold():
     plot = plots.stages({"rank 0": ["embedding", "block 1"], "rank 1": ["block 2", "head"]}, "Title", "50 MB")
     (axes,) = plot.figure.axes
     assert len(axes.patches) == 2 + 4
-    assert plot.sentence.startswith("Figure: Title. rank 0: embedding, block 1; rank 1: block 2, head. Between neighbours")
+    assert plot.sentence.startswith(
+        "Figure: Title. rank 0: embedding, block 1; rank 1: block 2, head. Between neighbours"
+    )
     assert plot.sentence.endswith("gradients back, 50 MB each.")
 
 
@@ -230,18 +360,29 @@ def test_phases_are_equally_wide_and_cover_every_event():
 
 
 def test_changes_that_cannot_be_seen_take_little_of_a_phase():
-    history = History({"other": [1_000_000 + at % 2 for at in range(80)] + [2_000_000, 1_000_000] * 10}, [(0, "step")])
+    history = History(
+        {"other": [1_000_000 + at % 2 for at in range(80)] + [2_000_000, 1_000_000] * 10}, [(0, "step")]
+    )
     places, _ = plots.phases(history)
     assert places[0] == 0 and places[-1] == 1 and places == sorted(places)
     assert places[79] < 0.1  # four fifths of the events, of a byte each
 
 
 def test_the_digits_of_a_sum_say_who_is_in_it():
-    assert plots.contributors(4000) == [3] and plots.contributors(1101) == [0, 2, 3] and plots.contributors(0) == []
+    assert (
+        plots.contributors(4000) == [3]
+        and plots.contributors(1101) == [0, 2, 3]
+        and plots.contributors(0) == []
+    )
 
 
 def test_boxes_that_overlap_are_drawn_in_lanes_of_their_own():
-    boxes = [("all-reduce", "1", 0, 4), ("all-reduce", "2", 1, 5), ("all-reduce", "3", 4, 6), ("all-reduce", "4", 4.5, 6)]
+    boxes = [
+        ("all-reduce", "1", 0, 4),
+        ("all-reduce", "2", 1, 5),
+        ("all-reduce", "3", 4, 6),
+        ("all-reduce", "4", 4.5, 6),
+    ]
     assert side_by_side(boxes) == [0, 1, 0, 2]
     plot = plots.timeline({"work": [("backward", "", 0, 3)], "sending": boxes}, "Title", "milliseconds")
     assert plot.sentence == "Figure: Title, milliseconds. work: 1 until 3; sending: 4 until 6."
@@ -253,7 +394,9 @@ def test_every_kind_that_a_clock_notes_has_a_look():
 
 
 def test_a_kind_of_box_without_a_look_is_refused():
-    with pytest.raises(ValueError, match="kinds of boxes are forward, backward, .*, waiting, barrier; not dancing"):
+    with pytest.raises(
+        ValueError, match="kinds of boxes are forward, backward, .*, waiting, barrier; not dancing"
+    ):
         plots.timeline({"work": [("dancing", "", 0, 1)]}, "Title", "ms")
 
 
@@ -273,19 +416,32 @@ def test_a_roof_breaks_at_its_ridge():
 
 
 def test_what_lasts_through_a_step_is_drawn_below_what_comes_and_goes():
-    history = History({category: [10] * 30 for category in ("parameters", "gradients", "optimizer states")}, [(0, "forward")])
+    history = History(
+        {category: [10] * 30 for category in ("parameters", "gradients", "optimizer states")},
+        [(0, "forward")],
+    )
     axes = plots.memory_over_time(history, "Title").figure.axes[0]
     assert axes.get_legend_handles_labels()[1] == ["parameters", "optimizer states", "gradients"]
 
 
 def test_the_highest_moment_is_marked_and_the_capacity_is_a_line_that_is_said():
-    history = History({"parameters": [10] * 30, "other": [0] * 20 + [7] + [0] * 9}, [(0, "forward"), (15, "backward")])
+    history = History(
+        {"parameters": [10] * 30, "other": [0] * 20 + [7] + [0] * 9}, [(0, "forward"), (15, "backward")]
+    )
     drawn = plots.memory_over_time(history, "Title", capacity=40, peak=True)
     (axes,) = drawn.figure.axes
     (marked,) = [line for line in axes.lines if line.get_label() == "highest moment"]
-    assert list(marked.get_ydata()) == [17] and 1 < marked.get_xdata()[0] < 2 and "17.0 bytes" in [text.get_text() for text in axes.texts]
+    assert (
+        list(marked.get_ydata()) == [17]
+        and 1 < marked.get_xdata()[0] < 2
+        and "17.0 bytes" in [text.get_text() for text in axes.texts]
+    )
     (limit,) = [line for line in axes.lines if line.get_label() == "capacity, 40 bytes"]
-    assert set(limit.get_ydata()) == {40} and axes.get_ylim()[1] > 40 and drawn.sentence.endswith("back to 10 bytes, capacity 40 bytes.")
+    assert (
+        set(limit.get_ydata()) == {40}
+        and axes.get_ylim()[1] > 40
+        and drawn.sentence.endswith("back to 10 bytes, capacity 40 bytes.")
+    )
 
 
 def test_maps_with_other_cells_and_too_many_kinds_are_refused():
@@ -304,9 +460,22 @@ def many(number, *values):
 TOO_MANY = {
     "lines": (lambda number: plots.curves(many(number, [1, 2], [3, 4]), "Title", "x", "y"), 24),
     "points": (lambda number: plots.curves({}, "Title", "x", "y", points=many(number, [1, 2], [3, 4])), 24),
-    "crossings": (lambda number: plots.curves(many(1, [1, 2], [3, 4]), "Title", "x", "y", crossings=many(number, [1], [3])), 4),
-    "histories": (lambda number: plots.category_over_time({f"{at}": History({"gradients": [4] * 20}) for at in range(number)}, "Title"), 4),
-    "lines of lost time": (lambda number: plots.lost_time(many(number, [1, 10], [0.5, 0.1]), many(number, 2, 0.2), "Title"), 6),
+    "crossings": (
+        lambda number: plots.curves(
+            many(1, [1, 2], [3, 4]), "Title", "x", "y", crossings=many(number, [1], [3])
+        ),
+        4,
+    ),
+    "histories": (
+        lambda number: plots.category_over_time(
+            {f"{at}": History({"gradients": [4] * 20}) for at in range(number)}, "Title"
+        ),
+        4,
+    ),
+    "lines of lost time": (
+        lambda number: plots.lost_time(many(number, [1, 10], [0.5, 0.1]), many(number, 2, 0.2), "Title"),
+        6,
+    ),
 }
 
 
@@ -314,7 +483,10 @@ TOO_MANY = {
 def test_more_than_can_be_told_apart_are_refused_and_none_is_left_out(what):
     draw, most = TOO_MANY[what]
     assert draw(most).png
-    said = rf"^{most} {what.split()[0]} can be told apart, not {most + 1} \(.*{most}\): draw fewer, or several figures$"
+    said = (
+        rf"^{most} {what.split()[0]} can be told apart, not {most + 1} \(.*{most}\): draw fewer, or "
+        r"several figures$"
+    )
     with pytest.raises(ValueError, match=said):
         draw(most + 1)
 
@@ -326,7 +498,10 @@ def test_a_short_history_has_its_phases_too(events):
     assert len(places) == events and places == sorted(set(places)) and places[-1] == len(columns)
     assert [name for *_, name in columns] == (["forward", "backward"] if events > 2 else ["forward"])
     drawn = plots.category_over_time({"short": history}, "Title")
-    assert drawn.sentence == f"Figure: Title. Gradients over time: short at most {events - 1} bytes." and drawn.png
+    assert (
+        drawn.sentence == f"Figure: Title. Gradients over time: short at most {events - 1} bytes."
+        and drawn.png
+    )
     assert list(drawn.figure.axes[0].lines[0].get_ydata()) == list(range(events))
 
 

@@ -3,7 +3,10 @@
 import pytest
 from helpers import plots
 
-ROWS = {"attention": {"predicted": 16640, "share": 33.25, "equal": True}, "[norm](https://x.y)": {"predicted": 128, "share": 0.5, "equal": False}}
+ROWS = {
+    "attention": {"predicted": 16640, "share": 33.25, "equal": True},
+    "[norm](https://x.y)": {"predicted": 128, "share": 0.5, "equal": False},
+}
 
 
 def test_text_is_aligned_and_links_are_words():
@@ -17,7 +20,11 @@ def test_text_is_aligned_and_links_are_words():
 
 def test_it_is_rendered_with_the_same_cells():
     bundle = plots.table(list(ROWS.values()))._repr_mimebundle_()
-    assert bundle["text/markdown"].splitlines()[:3] == ["| predicted | share | equal |", "| --: | --: | --- |", "| 16,640 | 33.2 | yes |"]
+    assert bundle["text/markdown"].splitlines()[:3] == [
+        "| predicted | share | equal |",
+        "| --: | --: | --- |",
+        "| 16,640 | 33.2 | yes |",
+    ]
     assert "33.2  yes" in bundle["text/plain"]
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import models, theory
+from helpers.course.recording import experiments, record, recorded, speed, table
 from helpers.paths import ROOT
-from helpers.recording import experiments, record, recorded, speed, table
-from helpers.theory import schedules
+from helpers.tools.theory import schedules
 
 FILES = sorted(recorded.RECORDED.glob("*.json"))
 RUNS = [run for path in FILES for run in recorded.read(path)]
@@ -19,11 +19,20 @@ WITH_STATES = [run for run in RUNS if run.experiment in ("zero", "tensor", "pipe
 NEEDED = {"ranks", "arguments", "on", "command", "commit", "date"}
 
 
-PLACES = ("helpers/recording/experiments.py", "helpers/experiments.py")  # the experiments', now and before there were rooms
+PLACES = (
+    "helpers/course/recording/experiments.py",
+    "helpers/experiments.py",
+)  # the experiments', now and before there were rooms
 
 
 def named(run):
-    return "-".join([run.experiment, str(run.ranks), *(str(value) for value in run.arguments.values() if not isinstance(value, list))])
+    return "-".join(
+        [
+            run.experiment,
+            str(run.ranks),
+            *(str(value) for value in run.arguments.values() if not isinstance(value, list)),
+        ]
+    )
 
 
 def test_they_are_small():
@@ -39,10 +48,16 @@ def test_a_file_says_what_was_run_on_what(path):
     for run in found["runs"]:
         assert set(run) >= NEEDED and ("reports" in run) != ("error" in run)
         assert (run["ranks"], run["arguments"]) in planned
-        on_cpu, may_share = (getattr(table.experiment(found["experiment"]), name) for name in ("needs_cpu", "may_share"))
+        on_cpu, may_share = (
+            getattr(table.experiment(found["experiment"]), name) for name in ("needs_cpu", "may_share")
+        )
         assert run["on"]["gpus"] == 0 if on_cpu else run["on"]["gpus"] >= run["ranks"] or may_share
-        assert run["configuration"] == table.experiment(found["experiment"]).configuration(run["ranks"], **run["arguments"])
-        assert {"python", "torch", "deepspeed", *(() if on_cpu else ("cuda", "nccl"))} <= set(run["on"]["versions"])
+        assert run["configuration"] == table.experiment(found["experiment"]).configuration(
+            run["ranks"], **run["arguments"]
+        )
+        assert {"python", "torch", "deepspeed", *(() if on_cpu else ("cuda", "nccl"))} <= set(
+            run["on"]["versions"]
+        )
         assert not on_cpu or not any(place in json.dumps(run) for place in (str(ROOT), '"/', " /", "/tmp"))
 
 
@@ -67,7 +82,10 @@ def test_steps_were_timed_by_the_protocol(run):
 
 
 def test_speeds_were_recorded_in_two_launches():
-    cases = [(run.ranks, {name: value for name, value in run.arguments.items() if name != "start"}) for run in SPEED]
+    cases = [
+        (run.ranks, {name: value for name, value in run.arguments.items() if name != "start"})
+        for run in SPEED
+    ]
     assert not [case for case in cases if cases.count(case) != 2]
 
 
@@ -75,28 +93,42 @@ def by_case(found):
     """{case, without its start: its runs}."""
     cases = {}
     for run in found:
-        rest = tuple((name, value) for name, value in run.arguments.items() if name not in ("start", "compiled"))
+        rest = tuple(
+            (name, value) for name, value in run.arguments.items() if name not in ("start", "compiled")
+        )
         cases.setdefault((run.ranks, *rest), []).append(run)
     return cases
 
 
-COVERED = by_case([run for run in SPEED if run.arguments["change"] not in ("compiled", "offload")])  # by `theory.step_seconds`
+COVERED = by_case(
+    [run for run in SPEED if run.arguments["change"] not in ("compiled", "offload")]
+)  # by `theory.step_seconds`
 
 
-@pytest.mark.parametrize("case", COVERED, ids=lambda case: "-".join([str(case[0]), *(str(value) for _, value in case[1:])]))
+@pytest.mark.parametrize(
+    "case", COVERED, ids=lambda case: "-".join([str(case[0]), *(str(value) for _, value in case[1:])])
+)
 def test_a_recorded_step_is_predicted_within_a_quarter_or_recognised_as_launch_bound(case):
-    """From the constants that the same machine measured in ten seconds; nothing is fitted to a recorded step."""
+    """From the constants that the same machine measured in ten seconds; nothing is fitted to a recorded
+    step."""
     found, predicted = recorded.step_time(COVERED[case]), recorded.predicted_step(COVERED[case])
     assert predicted.launch_bound == found.launch_bound
     assert found.launch_bound or predicted.total == pytest.approx(found.median, rel=0.25)
 
 
-PEAKED = [case for case in COVERED if COVERED[case][0].arguments["stage"] < 3 and COVERED[case][0].arguments["change"] == ""]
+PEAKED = [
+    case
+    for case in COVERED
+    if COVERED[case][0].arguments["stage"] < 3 and COVERED[case][0].arguments["change"] == ""
+]
 
 
-@pytest.mark.parametrize("case", PEAKED, ids=lambda case: "-".join([str(case[0]), *(str(value) for _, value in case[1:])]))
+@pytest.mark.parametrize(
+    "case", PEAKED, ids=lambda case: "-".join([str(case[0]), *(str(value) for _, value in case[1:])])
+)
 def test_a_recorded_peak_is_the_largest_predicted_moment_within_one_percent(case):
-    """Of stages 0 to 2, and the moments compete: at the loss, and in the step where there is little text or much checkpointing."""
+    """Of stages 0 to 2, and the moments compete: at the loss, and in the step where there is little text or
+    much checkpointing."""
     run = COVERED[case][0]
     assert run.reports[0]["peak"] == pytest.approx(max(recorded.predicted_peaks(run).values()), rel=0.01)
 
@@ -113,36 +145,55 @@ def test_what_the_formulas_do_not_cover_is_said():
 
 def test_a_recording_under_the_ledger_holds_no_time():
     """Its two steps were too few to be published; those of `speed` have a protocol."""
-    assert not [run for run in RUNS if run.experiment == "zero" for report in run.reports if "seconds" in report]
+    assert not [
+        run for run in RUNS if run.experiment == "zero" for report in run.reports if "seconds" in report
+    ]
 
 
 def speed_of(seconds, busy, ranks=1, **arguments):
     """A run of `speed` with one report per list of seconds."""
-    reports = tuple({"seconds": steps, "busy": {"kernels": 1000 + index, **busy}} for index, steps in enumerate(seconds))
+    reports = tuple(
+        {"seconds": steps, "busy": {"kernels": 1000 + index, **busy}} for index, steps in enumerate(seconds)
+    )
     arguments = {**SPEED[0].arguments, "sequences": 2, "micro_batches": 3, **arguments}
-    return replace(SPEED[0], reports=reports, ranks=ranks, arguments=arguments, device_name="NVIDIA H200", error="")
+    return replace(
+        SPEED[0], reports=reports, ranks=ranks, arguments=arguments, device_name="NVIDIA H200", error=""
+    )
 
 
 BUSY = {"gpu": 0.5, "messages": 0.2, "exposed": 0.1}
 
 
 def test_a_recorded_step_is_the_median_of_all_steps_of_all_ranks_and_starts():
-    """Two starts on two ranks, by hand: 2 sequences x 3 micro-batches x 1,024 tokens x 2 ranks in half a second."""
-    starts = [speed_of([[0.4, 0.5], [0.5, 0.5]], BUSY, 2, start=1), speed_of([[0.6, 0.5], [0.5, 0.7]], {**BUSY, "messages": 0.15}, 2, start=2)]
+    """Two starts on two ranks, by hand: 2 sequences x 3 micro-batches x 1,024 tokens x 2 ranks in half a
+    second."""
+    starts = [
+        speed_of([[0.4, 0.5], [0.5, 0.5]], BUSY, 2, start=1),
+        speed_of([[0.6, 0.5], [0.5, 0.7]], {**BUSY, "messages": 0.15}, 2, start=2),
+    ]
     time = recorded.step_time(starts)
     assert (time.median, time.lowest, time.highest) == (0.5, 0.4, 0.7)
     assert (time.work, time.messages, time.exposed, time.kernels) == (0.4, 0.15, 0.1, 1001)
     assert time.tokens_per_second == pytest.approx(2 * 3 * 1024 * 2 / 0.5)
     assert time.mfu == pytest.approx(24576 * theory.flops_per_token(SPEED[0].size, 1024) / (2 * 989e12))
-    assert sum(time.parts.values()) == pytest.approx(time.median) and time.parts["waiting"] == pytest.approx(0)
+    assert sum(time.parts.values()) == pytest.approx(time.median) and time.parts["waiting"] == pytest.approx(
+        0
+    )
     assert recorded.step_time([replace(run, device_name="another GPU") for run in starts]).mfu is None
 
 
 def test_steps_are_launch_bound_where_a_gpu_works_less_than_eight_tenths_of_them():
     """0.4 s of work: in half a second it is 0.8, which counts as enough."""
-    enough, too_little = (recorded.step_time([speed_of([[seconds]], {"gpu": 0.4, "messages": 0, "exposed": 0})]) for seconds in (0.5, 0.51))
+    enough, too_little = (
+        recorded.step_time([speed_of([[seconds]], {"gpu": 0.4, "messages": 0, "exposed": 0})])
+        for seconds in (0.5, 0.51)
+    )
     assert not enough.launch_bound and "MFU" in str(enough)
-    assert too_little.launch_bound and str(too_little).endswith("launch-bound") and "tokens" not in str(too_little)
+    assert (
+        too_little.launch_bound
+        and str(too_little).endswith("launch-bound")
+        and "tokens" not in str(too_little)
+    )
 
 
 def test_steps_that_wait_for_messages_are_not_launch_bound():
@@ -152,7 +203,8 @@ def test_steps_that_wait_for_messages_are_not_launch_bound():
 
 def test_a_case_takes_longer_only_where_no_two_steps_overlap_and_none_is_launch_bound():
     short, overlapping, long, launch_bound = (
-        recorded.step_time([speed_of([steps], BUSY)]) for steps in ([0.40, 0.42], [0.42, 0.45], [0.46, 0.47], [0.8, 0.9])
+        recorded.step_time([speed_of([steps], BUSY)])
+        for steps in ([0.40, 0.42], [0.42, 0.45], [0.46, 0.47], [0.8, 0.9])
     )
     assert long.takes_longer_than(short) and not short.takes_longer_than(long)
     assert not overlapping.takes_longer_than(short) and not launch_bound.takes_longer_than(short)
@@ -172,12 +224,21 @@ def test_recorded_steps_add_up(case):
     found = [run for run in SPEED if (run.ranks, run.arguments["stage"]) == case]
     for run in found:
         time = recorded.step_time([run])
-        assert time.lowest <= time.median <= time.highest and 0 < time.work < time.highest and 0 <= time.exposed <= time.messages
+        assert (
+            time.lowest <= time.median <= time.highest
+            and 0 < time.work < time.highest
+            and 0 <= time.exposed <= time.messages
+        )
         assert 0 < time.mfu < 1
 
 
 def in_history(thing):
-    return subprocess.run(["git", "-C", ROOT, "cat-file", "-e", thing], capture_output=True, timeout=60).returncode == 0
+    return (
+        subprocess.run(
+            ["git", "-C", ROOT, "cat-file", "-e", thing], capture_output=True, timeout=60
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -204,30 +265,47 @@ def test_states_are_those_predicted_to_the_byte(run):
 
 @pytest.mark.parametrize("run", [run for run in WITH_STATES if run.experiment == "zero"], ids=named)
 def test_the_steps_peak_is_that_predicted_to_the_byte(run):
-    assert [run.step_peak(rank) for rank in range(run.ranks)] == [run.predicted_step_peak(rank) for rank in range(run.ranks)]
+    assert [run.step_peak(rank) for rank in range(run.ranks)] == [
+        run.predicted_step_peak(rank) for rank in range(run.ranks)
+    ]
 
 
 def test_what_does_not_fit_was_predicted_not_to_fit():
     failed = [run for run in RUNS if run.error and run.experiment == "zero"]
-    assert failed and all(run.out_of_memory and run.predicted_step_peak(0) > run.device_memory for run in failed)
+    assert failed and all(
+        run.out_of_memory and run.predicted_step_peak(0) > run.device_memory for run in failed
+    )
 
 
 @pytest.mark.parametrize("run", WITH_STATES, ids=named)
 def test_every_byte_of_the_gpu_is_explained(run):
-    """Torch was asked for the ledger's bytes, for workspaces of matrix products (whole MiB), and for one byte of NCCL's barrier; its blocks are
-    larger by rounding (less than 512 bytes each) and by ends that are not split off (1 MiB at most)."""
+    """Torch was asked for the ledger's bytes, for workspaces of matrix products (whole MiB), and for one byte
+    of NCCL's barrier; its blocks are larger by rounding (less than 512 bytes each) and by ends that are not
+    split off (1 MiB at most)."""
     for report in run.reports:
         for found in report["moments"].values():
             assert found["requested"] - found["workspaces"] - sum(found["categories"].values()) == 1
             assert found["workspaces"] % 2**20 == 0
-            assert found["requested"] + found["rounding"] + found["unsplit"] == found["allocated"] <= found["reserved"] <= found["used"]
+            assert (
+                found["requested"] + found["rounding"] + found["unsplit"]
+                == found["allocated"]
+                <= found["reserved"]
+                <= found["used"]
+            )
             assert found["largest_unsplit"] <= 2**20
 
 
-@pytest.mark.parametrize("run", [run for run in WITH_STATES if run.experiment == "zero" and not run.shared], ids=named)
+@pytest.mark.parametrize(
+    "run", [run for run in WITH_STATES if run.experiment == "zero" and not run.shared], ids=named
+)
 def test_outside_the_allocator_are_a_context_and_communicators(run):
-    """One communicator at stage 3, two below, each as large as in `outside_allocator`; and at most 300 MiB more (kernels, connections)."""
-    first, *_, last, second = recorded.runs("outside_allocator", ranks=run.ranks, buffer=table.NCCL_BUFFERS[0])[0].reports[0].values()
+    """One communicator at stage 3, two below, each as large as in `outside_allocator`; and at most 300 MiB
+    more (kernels, connections)."""
+    first, *_, last, second = (
+        recorded.runs("outside_allocator", ranks=run.ranks, buffer=table.NCCL_BUFFERS[0])[0]
+        .reports[0]
+        .values()
+    )
     communicators = last + (0 if run.arguments["stage"] == 3 else second - last)
     for report in run.reports:
         for found in report["moments"].values():
@@ -236,9 +314,14 @@ def test_outside_the_allocator_are_a_context_and_communicators(run):
 
 def test_the_parts_of_a_gpu_are_all_it_gave_away():
     run = recorded.runs("zero", ranks=2, stage=1)[0]
-    assert sum(recorded.device_parts(run).values()) == run.reports[0]["moments"]["between micro-batches"]["used"]
+    assert (
+        sum(recorded.device_parts(run).values()) == run.reports[0]["moments"]["between micro-batches"]["used"]
+    )
     shared = next(run for run in RUNS if run.shared)
-    with pytest.raises(ValueError, match="where a rank has one of its own; this run: recorded on 2 x NVIDIA H200 shared by . ranks"):
+    with pytest.raises(
+        ValueError,
+        match="where a rank has one of its own; this run: recorded on 2 x NVIDIA H200 shared by . ranks",
+    ):
         recorded.device_parts(shared)
 
 
@@ -251,19 +334,32 @@ def test_communicators_hold_whole_buffers():
 
 def test_tensor_parallel_activations_are_those_predicted():
     for run in recorded.runs("tensor"):
-        expected = theory.tensor_parallel_activation_bytes(run.size, 1, run.size.context, 2, run.ranks, run.device)
+        expected = theory.tensor_parallel_activation_bytes(
+            run.size, 1, run.size.context, 2, run.ranks, run.device
+        )
         assert all(report["activations"] == expected for report in run.reports)
 
 
 def test_activations_are_those_predicted():
     for run in recorded.runs("activations"):
-        formula = theory.checkpointed_activation_bytes if run.arguments["checkpointing"] else theory.gpt_activation_bytes
+        formula = (
+            theory.checkpointed_activation_bytes
+            if run.arguments["checkpointing"]
+            else theory.gpt_activation_bytes
+        )
         assert run.reports[0]["kept"] == formula(run.size, 1, run.size.context, 2, device=run.device)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_bytes_at_the_loss_are_those_of_the_exact_moment(micro_batches):
-    case = {"size": "1.5B, padded", "stage": 0, "sequences": 16, "micro_batches": micro_batches, "checkpointing": False, "change": ""}
+    case = {
+        "size": "1.5B, padded",
+        "stage": 0,
+        "sequences": 16,
+        "micro_batches": micro_batches,
+        "checkpointing": False,
+        "change": "",
+    }
     run = recorded.runs("speed", **case)[0]
     simple = theory.bytes_at_the_loss(run.size, 16, run.size.context, accumulates=micro_batches > 1)
     assert recorded.predicted_peaks(run)["at the loss"] == sum(simple.values())
@@ -277,14 +373,20 @@ def test_a_pipelines_work_is_held_against_what_its_gaps_leave():
         return replace(recorded.runs("pipeline", ranks=2)[0], reports=reports)
 
     found = recorded.pipeline_work(run(0.4))
-    assert (found.share, found.most) == (pytest.approx(0.4), pytest.approx(0.6))  # of a second: gaps of 0.2 and 0.6
+    assert (found.share, found.most) == (
+        pytest.approx(0.4),
+        pytest.approx(0.6),
+    )  # of a second: gaps of 0.2 and 0.6
     assert found.launch_bound and not recorded.pipeline_work(run(0.5)).launch_bound
     with pytest.raises(ValueError, match="busy share"):
         recorded.pipeline_work(recorded.runs("zero")[0])
 
 
 def test_of_the_recorded_pipelines_the_smaller_one_is_launch_bound():
-    bound = {run.arguments["size"]: recorded.pipeline_work(run).launch_bound for run in recorded.runs("pipeline", ranks=2)}
+    bound = {
+        run.arguments["size"]: recorded.pipeline_work(run).launch_bound
+        for run in recorded.runs("pipeline", ranks=2)
+    }
     assert bound == {"1.5B": True, "7.5B": False}
 
 
@@ -292,7 +394,19 @@ ROTARY = 256  # bytes of ChatGLM's table of positions
 CASE = {
     kind: [count for _ in range(28) for count in counts]
     for kind, counts in {  # elements of ChatGLM3-6B's parameters, in no order
-        "frozen": (4096 * 4096, 4096, 256 * 4096, 256, 256 * 4096, 256, 4096 * 4096, 2 * 13696 * 4096, 13696 * 4096, 4096, 4096),
+        "frozen": (
+            4096 * 4096,
+            4096,
+            256 * 4096,
+            256,
+            256 * 4096,
+            256,
+            4096 * 4096,
+            2 * 13696 * 4096,
+            13696 * 4096,
+            4096,
+            4096,
+        ),
         "trained": 2 * (8 * 4096, 8 * 4096) + 2 * (8 * 4096, 8 * 256),
     }.items()
 }
@@ -303,19 +417,32 @@ def fine_tuning(case, limited=False):
     return recorded.runs("finetune", shape="6.2B", case=case, limit=table.LIMIT if limited else None)[0]
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run.experiment == "finetune" and run.reports], ids=named)
+@pytest.mark.parametrize(
+    "run", [run for run in RUNS if run.experiment == "finetune" and run.reports], ids=named
+)
 def test_states_with_frozen_weights_are_those_predicted(run):
-    """To the byte, offloaded or not; peft's fp32 adapters take two bytes more for each element that a rank holds at stage 3."""
+    """To the byte, offloaded or not; peft's fp32 adapters take two bytes more for each element that a rank
+    holds at stage 3."""
     way = table.FINE_TUNING[run.arguments["case"]]
     for rank, report in enumerate(run.reports):
         where = {"ranks": run.ranks, "rank": rank, "moment": "after step"}
-        held = sum(report["held"]["after step"]["categories"].values()) - report["held"]["after step"]["categories"]["inputs"] - ROTARY
+        held = (
+            sum(report["held"]["after step"]["categories"].values())
+            - report["held"]["after step"]["categories"]["inputs"]
+            - ROTARY
+        )
         if way.offload:
-            places = theory.offload_bytes(CASE["trained"], run.configuration, frozen=CASE["frozen"], accumulates=False, **where)
-            assert held + sum(report["host"].values()) == sum(sum(kinds.values()) for kinds in places.values())
+            places = theory.offload_bytes(
+                CASE["trained"], run.configuration, frozen=CASE["frozen"], accumulates=False, **where
+            )
+            assert held + sum(report["host"].values()) == sum(
+                sum(kinds.values()) for kinds in places.values()
+            )
         else:
             more = 3 * sum(CASE["trained"]) if way.stage == 3 and way.fp32_adapters else 0
-            assert held - more == sum(theory.fine_tuning_bytes(**CASE, config=run.configuration, device="cuda", **where).values())
+            assert held - more == sum(
+                theory.fine_tuning_bytes(**CASE, config=run.configuration, device="cuda", **where).values()
+            )
 
 
 @pytest.mark.parametrize("place", ["disk", "disk, sub-groups under 1 MiB"])
@@ -330,41 +457,75 @@ def test_memory_and_files_of_an_optimizer_on_a_disk_are_those_predicted(place):
 def test_offload_changes_no_loss_and_without_it_memory_holds_what_is_predicted():
     plain, host, disk = (recorded.runs("nvme", place=place)[0] for place in ("device", "host", "disk"))
     for rank, (one, other, third) in enumerate(zip(plain.reports, host.reports, disk.reports)):
-        exact = theory.deepspeed_bytes(plain.elements, plain.configuration, ranks=2, rank=rank, moment="after step")
-        assert one["losses"] == other["losses"] == third["losses"] and sum(one["held"].values()) == sum(exact.values())
-        places = theory.offload_bytes(host.elements, host.configuration, ranks=2, rank=rank, moment="after step", accumulates=False)
-        gradients = 2 * sum(-(-count // 2) for count in plain.elements)  # as they come: on this rank's device, which is a CPU, in any case
-        assert sum(other["held"].values()) == sum(sum(kinds.values()) for kinds in places.values()) and other["held"]["gradients"] == gradients
+        exact = theory.deepspeed_bytes(
+            plain.elements, plain.configuration, ranks=2, rank=rank, moment="after step"
+        )
+        assert one["losses"] == other["losses"] == third["losses"] and sum(one["held"].values()) == sum(
+            exact.values()
+        )
+        places = theory.offload_bytes(
+            host.elements, host.configuration, ranks=2, rank=rank, moment="after step", accumulates=False
+        )
+        gradients = 2 * sum(
+            -(-count // 2) for count in plain.elements
+        )  # as they come: on this rank's device, which is a CPU, in any case
+        assert (
+            sum(other["held"].values()) == sum(sum(kinds.values()) for kinds in places.values())
+            and other["held"]["gradients"] == gradients
+        )
 
 
 def test_what_goes_wrong_with_a_disk():
-    """Stage 2 writes no file, parameters too small to be written cost buffers all the same, and pipelined reading dies."""
+    """Stage 2 writes no file, parameters too small to be written cost buffers all the same, and pipelined
+    reading dies."""
     small, second, pipelined, parameters, disk = (
         recorded.runs("nvme", place=place)[0]
-        for place in ("disk, sub-groups under 1 MiB", "disk, stage 2", "disk, pipelined", "disk, parameters too", "disk")
+        for place in (
+            "disk, sub-groups under 1 MiB",
+            "disk, stage 2",
+            "disk, pipelined",
+            "disk, parameters too",
+            "disk",
+        )
     )
     for rank, report in enumerate(second.reports):
-        places = theory.offload_bytes(second.elements, second.configuration, ranks=2, rank=rank, moment="after step", accumulates=False)
-        assert report["files"] == [] and sum(report["held"].values()) == sum(sum(kinds.values()) for kinds in places.values())
+        places = theory.offload_bytes(
+            second.elements, second.configuration, ranks=2, rank=rank, moment="after step", accumulates=False
+        )
+        assert report["files"] == [] and sum(report["held"].values()) == sum(
+            sum(kinds.values()) for kinds in places.values()
+        )
     assert all(report["held"]["master weights"] > 0 for report in small.reports)
     assert all(report["raised"].startswith("AssertionError") for report in pipelined.reports)
     for one, other in zip(parameters.reports, disk.reports):
         assert one["files"] == other["files"] and sum(one["held"].values()) > sum(other["held"].values())
 
 
-SHARED = {64: 64 * 64, 32: 32 * 64, 192: 192 * 64}  # elements of the tiny ChatGLM's matrices, by their outputs or inputs
+SHARED = {
+    64: 64 * 64,
+    32: 32 * 64,
+    192: 192 * 64,
+}  # elements of the tiny ChatGLM's matrices, by their outputs or inputs
 TINY_MATRICES = 2 * [SHARED[64], SHARED[32], SHARED[32], SHARED[64], 2 * SHARED[192], SHARED[192]]
-TINY_FROZEN = [256 * 64, *2 * [64, 32, 32, 64, 64], 64, 256 * 64]  # embedding; three biases and two norms of a block; norm; head
+TINY_FROZEN = [
+    256 * 64,
+    *2 * [64, 32, 32, 64, 64],
+    64,
+    256 * 64,
+]  # embedding; three biases and two norms of a block; norm; head
 TINY_TRAINED = 2 * [8 * 64, 64 * 8, 8 * 64, 32 * 8, 8 * 64, 32 * 8, 8 * 64, 64 * 8]
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.experiment == "qlora"], ids=named)
 def test_weights_of_four_bits_take_what_is_predicted(run):
-    """0 bytes off, beside 32 of rotary positions; where bitsandbytes has packed three matrices for its own kernel, their scales are in bf16."""
+    """0 bytes off, beside 32 of rotary positions; where bitsandbytes has packed three matrices for its own
+    kernel, their scales are in bf16."""
     four = run.arguments["bits"] == 4
     for rank, report in enumerate(run.reports):
         where = {"ranks": 2, "rank": rank, "moment": "after step"}
-        states = theory.fine_tuning_bytes(TINY_FROZEN + ([] if four else TINY_MATRICES), TINY_TRAINED, run.configuration, **where)
+        states = theory.fine_tuning_bytes(
+            TINY_FROZEN + ([] if four else TINY_MATRICES), TINY_TRAINED, run.configuration, **where
+        )
         quantised = theory.quantised_bytes(TINY_MATRICES if four else [], run.configuration, ranks=2)
         packed = 2 * (SHARED[64] + 2 * SHARED[32]) // 64 if report["packed"] else 0
         assert sum(report["held"].values()) == sum(states.values()) + sum(quantised.values()) + 32 - packed
@@ -388,7 +549,10 @@ def test_what_does_not_fit_into_24_gb_needs_more_and_the_rest_does_not():
     for case, way in table.FINE_TUNING.items():
         limited = fine_tuning(case, limited=True)
         assert limited.out_of_memory != way.fits
-        peak = max(moment["peak"] for moment in (limited if way.fits else fine_tuning(case)).reports[0]["held"].values())
+        peak = max(
+            moment["peak"]
+            for moment in (limited if way.fits else fine_tuning(case)).reports[0]["held"].values()
+        )
         assert (peak < table.LIMIT) == way.fits
 
 
@@ -401,14 +565,19 @@ def test_construction_is_as_predicted():
     for run in recorded.runs("construction"):
         dtype, partitioned = table.CONSTRUCTIONS[run.arguments["how"]], run.arguments["how"] == "partitioned"
         for report in run.reports:
-            assert report["peak"] == theory.construction_peak_bytes(models.module_sizes(run.size), run.ranks, dtype, partitioned)
+            assert report["peak"] == theory.construction_peak_bytes(
+                models.module_sizes(run.size), run.ranks, dtype, partitioned
+            )
             assert 1 <= len(report["seconds"]) <= experiments.BUILDS and min(report["seconds"]) > 0
 
 
 def check_timeline(run):
-    """Times are in milliseconds from the first start; a rank does one thing after another, and a micro-batch goes from stage to stage."""
+    """Times are in milliseconds from the first start; a rank does one thing after another, and a micro-batch
+    goes from stage to stage."""
     timelines, count = recorded.timelines(run), run.arguments["micro_batches"]
-    assert [[event[:3] for event in timeline] for timeline in timelines] == schedules.deepspeed_orders(run.ranks, count)
+    assert [[event[:3] for event in timeline] for timeline in timelines] == schedules.deepspeed_orders(
+        run.ranks, count
+    )
     assert min(start for timeline in timelines for *_, start, _ in timeline) == 0
     ended = {event[:3]: event[4] for timeline in timelines for event in timeline}
     for report, timeline in zip(run.reports, timelines):
@@ -416,13 +585,20 @@ def check_timeline(run):
         assert all(end <= start for (*_, end), (*_, start, _) in zip(timeline, timeline[1:]))
         span = timeline[-1][4] - timeline[0][3]
         assert span == pytest.approx(1e3 * (report["timeline"][-1][2] - report["timeline"][0][1]))
-        assert any(span <= 1e3 * seconds + 0.01 for seconds in report["seconds"])  # within a step, rounding apart
-        assert all(start >= ended["F", stage - 1, micro] for kind, stage, micro, start, _ in timeline if kind == "F" and stage)
+        assert any(
+            span <= 1e3 * seconds + 0.01 for seconds in report["seconds"]
+        )  # within a step, rounding apart
+        assert all(
+            start >= ended["F", stage - 1, micro]
+            for kind, stage, micro, start, _ in timeline
+            if kind == "F" and stage
+        )
     assert 0 < schedules.idle_fraction(timelines) < 1
 
 
 def test_a_recorded_timeline_is_deepspeeds_schedule_by_the_clock():
-    """Of steps without a ledger, which says how long each took; a recording from before there were such has none."""
+    """Of steps without a ledger, which says how long each took; a recording from before there were such has
+    none."""
     for run in recorded.runs("pipeline"):
         if "seconds" in run.reports[0]:
             check_timeline(run)
@@ -431,7 +607,7 @@ def test_a_recorded_timeline_is_deepspeeds_schedule_by_the_clock():
 
 
 def test_a_run_that_nobody_recorded_is_named():
-    with pytest.raises(LookupError, match="helpers.recording.record zero"):
+    with pytest.raises(LookupError, match="helpers.course.recording.record zero"):
         recorded.runs("zero", ranks=64)
 
 
@@ -478,7 +654,9 @@ def out_of_memory_on_the_last(size):
 
 @pytest.mark.ranks
 def test_a_rank_out_of_memory_is_noted(monkeypatch):
-    monkeypatch.setitem(table.EXPERIMENTS, "tensor", replace(table.EXPERIMENTS["tensor"], function=out_of_memory_on_the_last))
+    monkeypatch.setitem(
+        table.EXPERIMENTS, "tensor", replace(table.EXPERIMENTS["tensor"], function=out_of_memory_on_the_last)
+    )
     assert "out of memory" in record.run("tensor", 2, {"size": "tiny"}, "cpu")["error"]
 
 
@@ -504,17 +682,23 @@ def test_a_shared_run_that_failed_is_not_kept(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "words, said",
-    [("zero --share", "need a GPU each, and there are 0"), ("zero --ranks 0", "invalid choice: 0"), ("one", "experiments are zero")],
+    [
+        ("zero --share", "need a GPU each, and there are 0"),
+        ("zero --ranks 0", "invalid choice: 0"),
+        ("one", "experiments are zero"),
+    ],
 )
 def test_the_recorder_names_what_is_wrong(words, said, tmp_path):
-    command = [sys.executable, "-m", "helpers.recording.record", *words.split(), "--out", tmp_path]
+    command = [sys.executable, "-m", "helpers.course.recording.record", *words.split(), "--out", tmp_path]
     without_gpus = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=without_gpus, timeout=120)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("experiment", [name for name, experiment in table.EXPERIMENTS.items() if not experiment.needs_gpu])
+@pytest.mark.parametrize(
+    "experiment", [name for name, experiment in table.EXPERIMENTS.items() if not experiment.needs_gpu]
+)
 def test_the_recorder_records(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "MESSAGES", [1024, 4096])
     if reason := table.experiment(experiment).missing():
@@ -531,7 +715,11 @@ def test_the_recorder_records(experiment, tmp_path, monkeypatch):
 
 
 def test_what_an_experiment_lacks_is_said_and_nothing_is_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(table.EXPERIMENTS, "qlora", replace(table.EXPERIMENTS["qlora"], missing=lambda: "a library is missing"))
+    monkeypatch.setitem(
+        table.EXPERIMENTS,
+        "qlora",
+        replace(table.EXPERIMENTS["qlora"], missing=lambda: "a library is missing"),
+    )
     assert record.record("qlora", [], (2,), "cpu", tmp_path) is None and not list(tmp_path.iterdir())
     assert "qlora: a library is missing" in capsys.readouterr().out
     assert record.record("qlora", [], (2,), "cuda", tmp_path) is None
@@ -558,7 +746,10 @@ def test_an_experiment_that_does_not_exist_is_named():
 
 
 def test_a_bar_of_the_steps_peak_is_as_tall_as_the_peak():
-    found = [recorded.runs("zero", size="7.5B", ranks=ranks, stage=stage)[0] for ranks, stage in ((2, 0), (2, 1), (4, 1))]
+    found = [
+        recorded.runs("zero", size="7.5B", ranks=ranks, stage=stage)[0]
+        for ranks, stage in ((2, 0), (2, 1), (4, 1))
+    ]
     clusters = recorded.step_peak_clusters(found)
     assert list(clusters) == ["stage 0, 2 ranks", "stage 1, 2 ranks", "stage 1, 4 ranks (shared)"]
     for run, bars in zip(found, clusters.values()):
@@ -569,7 +760,13 @@ def test_a_bar_of_the_steps_peak_is_as_tall_as_the_peak():
 
 def test_a_recorded_training_is_a_plan_and_another_run_is_refused():
     plan = recorded.plan(recorded.runs("pipeline", size="7.5B")[0])
-    assert (plan.pipeline, plan.replicas, plan.micro_batches, plan.stage, plan.checkpointed) == (2, 1, 8, 1, False)
+    assert (plan.pipeline, plan.replicas, plan.micro_batches, plan.stage, plan.checkpointed) == (
+        2,
+        1,
+        8,
+        1,
+        False,
+    )
     with pytest.raises(ValueError, match="this run is of 'bandwidth'"):
         recorded.plan(recorded.runs("bandwidth")[0])
     assert recorded.plan(recorded.runs("speed", change="offload")[0]).offload
@@ -577,6 +774,17 @@ def test_a_recorded_training_is_a_plan_and_another_run_is_refused():
 
 def test_trainings_are_each_case_once_and_what_failed_has_no_highest_moment():
     found = recorded.trainings()
-    cases = [(run.experiment, run.ranks, *[(name, value) for name, value in run.arguments.items() if name != "start"]) for run in found]
-    assert len(set(cases)) == len(cases) and {run.experiment for run in found} == {"zero", "speed", "pipeline"}
+    cases = [
+        (
+            run.experiment,
+            run.ranks,
+            *[(name, value) for name, value in run.arguments.items() if name != "start"],
+        )
+        for run in found
+    ]
+    assert len(set(cases)) == len(cases) and {run.experiment for run in found} == {
+        "zero",
+        "speed",
+        "pipeline",
+    }
     assert all((recorded.highest(run) is None) == run.out_of_memory for run in found)

@@ -1,4 +1,5 @@
-"""What is run in real ranks and rehearsed, and what must be equal: functions for `launch` and for `rehearse`, and the grids of their arguments."""
+"""What is run in real ranks and rehearsed, and what must be equal: functions for `launch` and for `rehearse`,
+and the grids of their arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ PARTITIONED = {"stage3_param_persistence_threshold": 0}  # as the lessons have i
 
 
 def several(cases):
-    """Run cases one after another in the same ranks, which begins once for all of them: {name: what `trained` returns}."""
+    """Run cases one after another in the same ranks, which begins once for all of them: {name: what `trained`
+    returns}."""
     found = {}
     for name, case in cases.items():
         found[name] = trained(**case)
@@ -26,14 +28,15 @@ def trained(size, config, checkpointing=False, kernel="sdpa"):
     """Two steps of the course's GPT under a ledger.
 
     Returns:
-        {"moments": [(moment, categories, peak)], "messages": [(operation, bytes, ranks, count)], "storages": [(bytes, category, the moment
-        after whose snapshot it was made, that of its end or None)], "order": [total bytes after each birth and death]}.
+        {"moments": [(moment, categories, peak)], "messages": [(operation, bytes, ranks, count)], "storages":
+        [(bytes, category, the moment after whose snapshot it was made, that of its end or None)], "order":
+        [total bytes after each birth and death]}.
     """
     import deepspeed
     import deepspeed.comm as comm
     from helpers import corpus
-    from helpers.measure.ledger import Ledger
-    from helpers.measure.traffic import Traffic
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
 
     deepspeed.init_distributed()
     ranks, rank = comm.get_world_size(), comm.get_rank()
@@ -76,7 +79,9 @@ def report(ledger, traffic):
     return {
         "moments": [(one.moment, one.categories, one.peak) for one in ledger.snapshots],
         "messages": [(one.operation, one.bytes, one.ranks, one.count) for one in traffic.messages],
-        "storages": [(one.bytes, one.final_category, moment(one.born), moment(one.died)) for one in ledger.storages],
+        "storages": [
+            (one.bytes, one.final_category, moment(one.born), moment(one.died)) for one in ledger.storages
+        ],
         "order": history.total,
     }
 
@@ -97,26 +102,44 @@ def small_grid():
 
 
 def wide_grid():
-    """Other keys, sizes and ways: accumulation, buckets, the keys of stage 3, clipping, checkpointing, explicit attention."""
+    """Other keys, sizes and ways: accumulation, buckets, the keys of stage 3, clipping, checkpointing,
+    explicit attention."""
     found = {}
     wider = models.GPTSize(context=32, width=48, layers=3, heads=3)
     for stage, bf16 in itertools.product(range(4), (True, False)):
         name = f"stage {stage}, {'bf16' if bf16 else 'fp32'}"
-        found[f"{name}, wider, one micro-batch"] = {"size": wider, "config": keys(stage, bf16, accumulation=1)}
+        found[f"{name}, wider, one micro-batch"] = {
+            "size": wider,
+            "config": keys(stage, bf16, accumulation=1),
+        }
         found[f"{name}, checkpointing"] = {"size": SMALL, "config": keys(stage, bf16), "checkpointing": True}
-        found[f"{name}, explicit attention, clipping"] = {"size": SMALL, "config": keys(stage, bf16, gradient_clipping=1.0), "kernel": "explicit"}
-        found[f"{name}, a large bucket"] = {"size": SMALL, "config": keys(stage, bf16, reduce_bucket_size=10**7)}
+        found[f"{name}, explicit attention, clipping"] = {
+            "size": SMALL,
+            "config": keys(stage, bf16, gradient_clipping=1.0),
+            "kernel": "explicit",
+        }
+        found[f"{name}, a large bucket"] = {
+            "size": SMALL,
+            "config": keys(stage, bf16, reduce_bucket_size=10**7),
+        }
     for name, more in THIRD.items():
         found[f"stage 3, {name}"] = {"size": wider, "config": keys(3, **more)}
     for stage in (1, 2):
-        found[f"stage {stage}, not contiguous"] = {"size": SMALL, "config": keys(stage, contiguous_gradients=False)}
+        found[f"stage {stage}, not contiguous"] = {
+            "size": SMALL,
+            "config": keys(stage, contiguous_gradients=False),
+        }
         found[f"stage {stage}, all-reduced"] = {"size": SMALL, "config": keys(stage, reduce_scatter=False)}
     return found
 
 
 THIRD = {  # keys of stage 3
     "parameters kept whole": {"stage3_param_persistence_threshold": 10**5},
-    "nothing prefetched": {"stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0},
+    "nothing prefetched": {
+        "stage3_prefetch_bucket_size": 0,
+        "stage3_max_live_parameters": 0,
+        "stage3_max_reuse_distance": 0,
+    },
     "sub-groups": {"sub_group_size": 5_000},
     "not contiguous": {"contiguous_gradients": False},
     "plain linear": {"memory_efficient_linear": False},
@@ -126,12 +149,17 @@ THIRD = {  # keys of stage 3
 def differences(real, rehearsed):
     """Where two reports differ: {"what": (real, rehearsed)}.
 
-    Two things are allowed, since in real ranks gloo's own thread lets go of a message's tensors a moment after the call that sent it has returned:
-    `order` is left out, and a real peak may be higher, by no more than the largest message.
+    Two things are allowed, since in real ranks gloo's own thread lets go of a message's tensors a moment
+    after the call that sent it has returned: `order` is left out, and a real peak may be higher, by no more
+    than the largest message.
     """
     found = {}
-    for (moment, mine, peak), (_, other, other_peak) in zip(real["moments"], rehearsed["moments"], strict=True):
-        found |= {f"{moment}: {name}": (mine[name], other[name]) for name in mine if mine[name] != other[name]}
+    for (moment, mine, peak), (_, other, other_peak) in zip(
+        real["moments"], rehearsed["moments"], strict=True
+    ):
+        found |= {
+            f"{moment}: {name}": (mine[name], other[name]) for name in mine if mine[name] != other[name]
+        }
         if not 0 <= peak - other_peak <= largest_message(real):
             found[f"{moment}: peak"] = (peak, other_peak)
     if real["messages"] != rehearsed["messages"]:
@@ -139,7 +167,10 @@ def differences(real, rehearsed):
     if real["storages"] != rehearsed["storages"]:
         pairs = itertools.zip_longest(real["storages"], rehearsed["storages"])
         place = next(index for index, (one, other) in enumerate(pairs) if one != other)
-        found[f"storage {place}"] = (real["storages"][place : place + 3], rehearsed["storages"][place : place + 3])
+        found[f"storage {place}"] = (
+            real["storages"][place : place + 3],
+            rehearsed["storages"][place : place + 3],
+        )
     return found
 
 
@@ -150,10 +181,15 @@ def races(real, rehearsed):
 
 
 def largest_message(report):
-    """Bytes of the largest tensor that is part of a message: a part of an all-gather is logged, and the whole is held."""
+    """Bytes of the largest tensor that is part of a message: a part of an all-gather is logged, and the whole
+    is held."""
     return max((size * ranks for _, size, ranks, _ in report["messages"]), default=0)
 
 
 def figures(report):
     """How many figures two equal reports share."""
-    return sum(len(categories) + 1 for _, categories, _ in report["moments"]) + len(report["messages"]) + len(report["storages"])
+    return (
+        sum(len(categories) + 1 for _, categories, _ in report["moments"])
+        + len(report["messages"])
+        + len(report["storages"])
+    )

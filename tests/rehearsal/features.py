@@ -1,4 +1,5 @@
-"""Other models and other ways to train, for `launch` and for `rehearse`: transformers, adapters, experts, pipelines, AutoTP, offload."""
+"""Other models and other ways to train, for `launch` and for `rehearse`: transformers, adapters, experts,
+pipelines, AutoTP, offload."""
 
 from __future__ import annotations
 
@@ -13,12 +14,23 @@ def shape(name):
     """A small configuration of transformers."""
     import transformers
 
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": SEQUENCE}
+    small = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": SEQUENCE,
+    }
     return {
-        "GPT-2": lambda: transformers.GPT2Config(n_positions=SEQUENCE, n_embd=32, n_layer=2, n_head=2, **WORDS),
+        "GPT-2": lambda: transformers.GPT2Config(
+            n_positions=SEQUENCE, n_embd=32, n_layer=2, n_head=2, **WORDS
+        ),
         "GPT-NeoX": lambda: transformers.GPTNeoXConfig(intermediate_size=64, **small, **WORDS),
-        "Llama": lambda: transformers.LlamaConfig(intermediate_size=64, num_key_value_heads=1, **small, **WORDS),
-        "Mixtral": lambda: transformers.MixtralConfig(intermediate_size=64, num_key_value_heads=1, num_local_experts=4, **small, **WORDS),
+        "Llama": lambda: transformers.LlamaConfig(
+            intermediate_size=64, num_key_value_heads=1, **small, **WORDS
+        ),
+        "Mixtral": lambda: transformers.MixtralConfig(
+            intermediate_size=64, num_key_value_heads=1, num_local_experts=4, **small, **WORDS
+        ),
         "GLM": lambda: models.chatglm(models.TINY_CHATGLM),
     }[name]()
 
@@ -34,8 +46,8 @@ def rows(number, device, ranks=None, rank=None):
 def of_transformers(name, stage, bf16=True, checkpointing=False):
     """A model of transformers, whole or partitioned."""
     import deepspeed
-    from helpers.measure.ledger import Ledger
-    from helpers.measure.traffic import Traffic
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
 
     deepspeed.init_distributed()
     config = keys(stage, bf16)
@@ -55,8 +67,8 @@ def labelled(engine, ids):
 def adapted(stage):
     """LoRA adapters beside a frozen model, by peft."""
     import deepspeed
-    from helpers.measure.ledger import Ledger
-    from helpers.measure.traffic import Traffic
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
 
     deepspeed.init_distributed()
     config = keys(stage)
@@ -70,14 +82,17 @@ def adapted(stage):
 
 
 def offloaded(stage, parameters=False):
-    """The optimizer's states, and the parameters too, in the host's memory; its Adam is torch's, since DeepSpeed's has to be compiled."""
+    """The optimizer's states, and the parameters too, in the host's memory; its Adam is torch's, since
+    DeepSpeed's has to be compiled."""
     import deepspeed
-    from helpers.measure.ledger import Ledger
-    from helpers.measure.traffic import Traffic
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
 
     deepspeed.init_distributed()
     there = {"device": "cpu", "pin_memory": False}
-    config = keys(stage, offload_optimizer=there, **({"offload_param": there} if parameters else {})) | {"zero_force_ds_cpu_optimizer": False}
+    config = keys(stage, offload_optimizer=there, **({"offload_param": there} if parameters else {})) | {
+        "zero_force_ds_cpu_optimizer": False
+    }
     with Ledger() as ledger, Traffic() as traffic:
         model = models.build(models.GPT, SMALL, config=config)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -93,8 +108,8 @@ def pipeline(stages, stage=0, bf16=True, interval=0, micro_batches=4):
     import deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
     from helpers import corpus
-    from helpers.measure.ledger import Ledger
-    from helpers.measure.traffic import Traffic
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
 
     deepspeed.init_distributed()
     config = keys(stage, bf16, accumulation=micro_batches)
@@ -106,8 +121,17 @@ def pipeline(stages, stage=0, bf16=True, interval=0, micro_batches=4):
         engine, *_ = deepspeed.initialize(model=net, config=config)
         ledger.watch(engine)
         for step in range(2):
-            parts = corpus.batch(step, engine.train_batch_size(), 32, engine.grid.get_data_parallel_id(), engine.dp_world_size, engine.device)
-            engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in parts)))
+            parts = corpus.batch(
+                step,
+                engine.train_batch_size(),
+                32,
+                engine.grid.get_data_parallel_id(),
+                engine.dp_world_size,
+                engine.device,
+            )
+            engine.train_batch(
+                (ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in parts))
+            )
             ledger.snapshot(f"step {step}")
         return report(ledger, traffic)
 
@@ -118,25 +142,46 @@ def tensor_parallel(size, stage=0):
     import deepspeed.comm as comm
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
-    from helpers.measure.ledger import Ledger
-    from helpers.measure.traffic import Traffic
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
 
     deepspeed.init_distributed()
     config = keys(stage) | {"tensor_parallel": {"autotp_size": size}}
     replica, replicas = comm.get_rank() // size, comm.get_world_size() // size
     with Ledger() as ledger, Traffic() as traffic:
         torch.manual_seed(0)
-        wide = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
-        model = AutoModelForCausalLM.from_config(LlamaConfig(max_position_embeddings=SEQUENCE, **wide, **WORDS))
+        wide = {
+            "hidden_size": 64,
+            "intermediate_size": 176,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+        }
+        model = AutoModelForCausalLM.from_config(
+            LlamaConfig(max_position_embeddings=SEQUENCE, **wide, **WORDS)
+        )
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
-        return steps(ledger, traffic, engine, lambda number: labelled(engine, rows(number, engine.device, replicas, replica)[0]))
+        return steps(
+            ledger,
+            traffic,
+            engine,
+            lambda number: labelled(engine, rows(number, engine.device, replicas, replica)[0]),
+        )
 
 
 OF_TRANSFORMERS = ("GPT-2", "GPT-NeoX", "Llama", "Mixtral")
 CASES = {  # name: (function, ranks, arguments)
-    **{f"{name}, stage {stage}": (of_transformers, 2, {"name": name, "stage": stage}) for name in OF_TRANSFORMERS for stage in (0, 2, 3)},
-    "GPT-NeoX, stage 3, checkpointing": (of_transformers, 2, {"name": "GPT-NeoX", "stage": 3, "checkpointing": True}),
+    **{
+        f"{name}, stage {stage}": (of_transformers, 2, {"name": name, "stage": stage})
+        for name in OF_TRANSFORMERS
+        for stage in (0, 2, 3)
+    },
+    "GPT-NeoX, stage 3, checkpointing": (
+        of_transformers,
+        2,
+        {"name": "GPT-NeoX", "stage": 3, "checkpointing": True},
+    ),
     "Llama, stage 1, fp32": (of_transformers, 4, {"name": "Llama", "stage": 1, "bf16": False}),
     **{f"adapters, stage {stage}": (adapted, 2, {"stage": stage}) for stage in (0, 2, 3)},
     **{f"offload, stage {stage}": (offloaded, 2, {"stage": stage}) for stage in (1, 2, 3)},

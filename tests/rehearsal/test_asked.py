@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers import models, rehearse
-from helpers.rehearsal.asked import SCALING, Place, told
+from helpers.tools.rehearsal.asked import SCALING, Place, told
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -22,13 +22,24 @@ def asking(times):
     return said
 
 
-ASKED = ["(loss > 2 → False, 3 times)", "(loss.item() → 1.0)", '(f"{loss:.3f}" → 1.0)', "(torch.ones(3).tolist() → 1.0, 3 times)"]
+ASKED = [
+    "(loss > 2 → False, 3 times)",
+    "(loss.item() → 1.0)",
+    '(f"{loss:.3f}" → 1.0)',
+    "(torch.ones(3).tolist() → 1.0, 3 times)",
+]
 ASKED += ["(torch.equal(torch.zeros(2), torch.ones(2)) → True)", "(torch.isfinite(loss).all() → True)"]
 
 
 def test_each_place_is_told_with_its_words_and_the_answer():
     places = []
-    assert rehearse(asking, 4, arguments={"times": 3}, asked=places) == [1.0, "1.000", [1.0] * 3, "alike", "finite"]
+    assert rehearse(asking, 4, arguments={"times": 3}, asked=places) == [
+        1.0,
+        "1.000",
+        [1.0] * 3,
+        "alike",
+        "finite",
+    ]
     assert [str(place).partition("in asking ")[2] for place in places] == list(map(shortened, ASKED))
     first = asking.__code__.co_firstlineno
     assert [place.line - first for place in places] == [3, 5, 5, 5, 6, 8]
@@ -57,7 +68,9 @@ def asking_under_a_ledger():
 def test_a_program_that_asks_under_a_ledger_is_told_too():
     places = []
     assert rehearse(asking_under_a_ledger, 4, asked=places) == 1.0
-    assert [str(place).partition("in ")[2] for place in places] == ["asking_under_a_ledger (torch.ones(4).sum().item() → 1.0)"]
+    assert [str(place).partition("in ")[2] for place in places] == [
+        "asking_under_a_ledger (torch.ones(4).sum().item() → 1.0)"
+    ]
 
 
 def known():
@@ -79,7 +92,9 @@ def trained(fp16):
     deepspeed.init_distributed()
     skipped = []
     for stage in (0, 1, 3):
-        config = configuration(stage, bf16=not fp16, extra={"gradient_clipping": 1.0, "fp16": {"enabled": fp16}})
+        config = configuration(
+            stage, bf16=not fp16, extra={"gradient_clipping": 1.0, "fp16": {"enabled": fp16}}
+        )
         model = models.build(models.GPT, models.GPTSize(layers=1), config=config)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         for _ in range(2):
@@ -98,5 +113,9 @@ def test_of_deepspeeds_own_questions_loss_scaling_alone_is_told(fp16):
 
 def test_a_place_without_its_text():
     place = Place("/tmp/ipykernel_12/345.py", 7, "train", None, 1.0)
-    assert told([place]) == "1 place asked for a number that a rehearsal does not know:\n  cell, line 7, in train (a number → 1.0)"
+    assert (
+        told([place])
+        == "1 place asked for a number that a rehearsal does not know:\n  cell, line 7, in train (a "
+        "number → 1.0)"
+    )
     assert told([]) == ""

@@ -1,12 +1,12 @@
-"""`python -m helpers.rehearsal`: what it reads, its table, its verdict and its exit status."""
+"""`python -m helpers.tools.rehearsal`: what it reads, its table, its verdict and its exit status."""
 
 import json
 import re
 
 import pytest
 from helpers import theory
-from helpers.rehearsal import answer, question
-from helpers.rehearsal.__main__ import main
+from helpers.tools.rehearsal import answer, question
+from helpers.tools.rehearsal.__main__ import main
 from tests.support import configuration
 
 LLAMA = {
@@ -26,11 +26,17 @@ AUTO = {
     "gradient_clipping": "auto",
     "bf16": {"enabled": "auto"},
     "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
-    "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"},
+    "zero_optimization": {
+        "stage": 3,
+        "reduce_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+    },
 }
 
 
-@pytest.mark.parametrize("text, size", [("80GB", 80e9), ("80 GiB", 80 * 2**30), ("2.5e9", 2.5e9), ("123", 123), ("512MiB", 2**29)])
+@pytest.mark.parametrize(
+    "text, size", [("80GB", 80e9), ("80 GiB", 80 * 2**30), ("2.5e9", 2.5e9), ("123", 123), ("512MiB", 2**29)]
+)
 def test_sizes_are_read_as_people_write_them(text, size):
     assert question.size(text) == size
 
@@ -46,18 +52,34 @@ def test_auto_is_filled_in():
     zero = asked.config["zero_optimization"]
     assert (zero["reduce_bucket_size"], zero["stage3_param_persistence_threshold"]) == (64 * 64, 640)
     assert asked.config["bf16"] == {"enabled": True} and "gradient_clipping" not in asked.config
-    assert asked.config["train_micro_batch_size_per_gpu"] == 2 and asked.accumulation == 4 and asked.config["gradient_accumulation_steps"] == 2
+    assert (
+        asked.config["train_micro_batch_size_per_gpu"] == 2
+        and asked.accumulation == 4
+        and asked.config["gradient_accumulation_steps"] == 2
+    )
     assert "auto" not in json.dumps(asked.config)
     assert AUTO["zero_optimization"]["reduce_bucket_size"] == "auto", "what was given is not changed"
 
 
 BAD = [  # the model, DeepSpeed's configuration, what is said
     ({"model_type": "nobody"}, {}, "transformers knows no model_type 'nobody'"),
-    ({"layers": 2, "colour": 3}, {}, "a model is a configuration of transformers, with its model_type, or has keys out of context, heads"),
+    (
+        {"layers": 2, "colour": 3},
+        {},
+        "a model is a configuration of transformers, with its model_type, or has keys out of context, heads",
+    ),
     ({"width": 10, "heads": 3}, {}, "the model's width 10 is not a multiple of heads 3"),
-    ({"layers": 2}, {"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel needs a function of your own for helpers.rehearse"),
+    (
+        {"layers": 2},
+        {"tensor_parallel": {"autotp_size": 2}},
+        "tensor_parallel needs a function of your own for helpers.rehearse",
+    ),
     ({"layers": 2}, {"optimizer": {"type": "Muon"}}, "the optimizer Muon is not rehearsed"),
-    ({"layers": 2}, {"train_batch_size": 9, "gradient_accumulation_steps": 2}, "train_batch_size is 9, and 2 micro-batches of 1 on 4 ranks make 8"),
+    (
+        {"layers": 2},
+        {"train_batch_size": 9, "gradient_accumulation_steps": 2},
+        "train_batch_size is 9, and 2 micro-batches of 1 on 4 ranks make 8",
+    ),
 ]
 
 
@@ -75,20 +97,40 @@ def ask(folder, model, config, *more):
 
 
 def test_a_file_that_is_not_there_ends_with_its_own_status(tmp_path, capsys):
-    status = main(["--model", str(tmp_path / "none.json"), "--deepspeed", "none", "--ranks", "2", "--sequence", "8"])
+    status = main(
+        ["--model", str(tmp_path / "none.json"), "--deepspeed", "none", "--ranks", "2", "--sequence", "8"]
+    )
     assert status == 2 and "none.json cannot be read: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.ranks
 def test_a_model_of_transformers_that_fits(tmp_path, capsys):
     figure = tmp_path / "memory.png"
-    status = ask(tmp_path, LLAMA, AUTO, "--ranks", "64", "--sequence", "32", "--micro-batch", "2", "--gpu-memory", "80GB", "--figure", str(figure))
+    status = ask(
+        tmp_path,
+        LLAMA,
+        AUTO,
+        "--ranks",
+        "64",
+        "--sequence",
+        "32",
+        "--micro-batch",
+        "2",
+        "--gpu-memory",
+        "80GB",
+        "--figure",
+        str(figure),
+    )
     said, progress = capsys.readouterr()
     assert status == 0
     assert re.fullmatch(r"(rehearsing rank \d+ of 64 \.\.\. \d+ s\n){3}", progress)
     assert "176,576 parameters, ZeRO stage 3, 64 ranks, 2 x 32 tokens" in said
     assert re.search(r"GB +rank 0 +rank 32 +rank 63\n", said) and "reduce_scatter_tensor" in said
-    assert re.search(r"^fits, with 77\.\d\d GB to spare of 80\.00 GB \(rank \d+ needs most, 2\.\d\d GB, in ", said, re.MULTILINE)
+    assert re.search(
+        r"^fits, with 77\.\d\d GB to spare of 80\.00 GB \(rank \d+ needs most, 2\.\d\d GB, in ",
+        said,
+        re.MULTILINE,
+    )
     assert all(len(line) <= 110 for line in said.splitlines())
     assert figure.read_bytes().startswith(b"\x89PNG")
 
@@ -97,11 +139,24 @@ def test_a_model_of_transformers_that_fits(tmp_path, capsys):
 def test_one_that_does_not_fit_is_told_by_how_much_and_what_to_change(tmp_path, capsys):
     size = {"layers": 2, "context": 256}
     config = configuration(0, extra={"gradient_clipping": 0.0})
-    more = ("--ranks", "8", "--sequence", "256", "--micro-batch", "4", "--only-rank", "5", "--outside-tensors", "1MB")
+    more = (
+        "--ranks",
+        "8",
+        "--sequence",
+        "256",
+        "--micro-batch",
+        "4",
+        "--only-rank",
+        "5",
+        "--outside-tensors",
+        "1MB",
+    )
     status = ask(tmp_path, size, config, *more, "--gpu-memory", "10MB")
     said = capsys.readouterr().out
     assert status == 1
-    assert re.search(r"^does not fit: 0\.\d\d GB too much of 0\.01 GB \(rank 5 needs most", said, re.MULTILINE)
+    assert re.search(
+        r"^does not fit: 0\.\d\d GB too much of 0\.01 GB \(rank 5 needs most", said, re.MULTILINE
+    )
     assert "is activations: try checkpoint the blocks (--checkpointing)" in said
 
 
@@ -109,19 +164,51 @@ TOKENS = {"activations": 9, "other": 2}
 ADVICE = [  # stage, micro-batch, checkpointed, the phase, what it holds, what is to be changed
     (3, 1, False, "backward", TOKENS, "activations: try checkpoint the blocks"),
     (3, 4, True, "backward", TOKENS, 'activations: try "train_micro_batch_size_per_gpu": 2'),
-    (3, 1, True, "backward", {"activations": 2, "other": 9}, "temporary while passing: try a loss over parts of the tokens"),
-    (2, 1, True, "step", {"parameters": 2, "other": 9}, 'temporary while stepping: try "zero_optimization": {"stage": 3}'),
-    (3, 1, True, "step", {"parameters": 2, "other": 9}, 'temporary while stepping: try a smaller "sub_group_size"'),
+    (
+        3,
+        1,
+        True,
+        "backward",
+        {"activations": 2, "other": 9},
+        "temporary while passing: try a loss over parts of the tokens",
+    ),
+    (
+        2,
+        1,
+        True,
+        "step",
+        {"parameters": 2, "other": 9},
+        'temporary while stepping: try "zero_optimization": {"stage": 3}',
+    ),
+    (
+        3,
+        1,
+        True,
+        "step",
+        {"parameters": 2, "other": 9},
+        'temporary while stepping: try a smaller "sub_group_size"',
+    ),
     (0, 1, True, "step", {"optimizer states": 9}, 'optimizer states: try "zero_optimization": {"stage": 1}'),
     (1, 1, True, "forward", {"gradients": 9}, 'gradients: try "zero_optimization": {"stage": 2}'),
     (2, 1, True, "forward", {"gradients": 9}, 'gradients: try "zero_optimization": {"stage": 3}'),
-    (3, 1, True, "forward", {"parameters": 9}, 'gathered parameters: try a smaller "stage3_max_live_parameters"'),
+    (
+        3,
+        1,
+        True,
+        "forward",
+        {"parameters": 9},
+        'gathered parameters: try a smaller "stage3_max_live_parameters"',
+    ),
     (3, 1, True, "forward", {"parameters": 1.5}, "parameters: try more ranks"),
 ]
 
 
-@pytest.mark.parametrize("stage, micro_batch, checkpointing, phase, held, words", ADVICE, ids=[words for *_, words in ADVICE])
-def test_the_advice_is_for_what_fills_the_highest_moment(stage, micro_batch, checkpointing, phase, held, words):
+@pytest.mark.parametrize(
+    "stage, micro_batch, checkpointing, phase, held, words", ADVICE, ids=[words for *_, words in ADVICE]
+)
+def test_the_advice_is_for_what_fills_the_highest_moment(
+    stage, micro_batch, checkpointing, phase, held, words
+):
     asked = question.ask({"layers": 2}, configuration(stage), 4, 8, micro_batch, checkpointing)
     reports = {3: {"states": {"parameters": 1}, "peaks": {phase: held}}}
     assert f"is {words}" in answer.advice(asked, reports, answer.Verdict(1, 0, 3, phase))
@@ -130,7 +217,9 @@ def test_the_advice_is_for_what_fills_the_highest_moment(stage, micro_batch, che
 def test_the_bytes_beside_tensors_are_those_recorded():
     from helpers import recorded
 
-    parts = [recorded.device_parts(run) for run in recorded.runs("zero", ranks=2, shared=False) if run.reports]
+    parts = [
+        recorded.device_parts(run) for run in recorded.runs("zero", ranks=2, shared=False) if run.reports
+    ]
     most = max(part["outside the allocator"] + part["workspaces"] for part in parts)
     assert abs(answer.OUTSIDE - most) < 0.01e9
 
@@ -138,13 +227,22 @@ def test_the_bytes_beside_tensors_are_those_recorded():
 @pytest.mark.ranks
 def test_the_states_are_those_of_the_exact_formula():
     from helpers import models, rehearse
-    from helpers.rehearsal.fitting import two_steps
+    from helpers.tools.rehearsal.fitting import two_steps
 
     asked = question.ask(
-        {"layers": 2}, configuration(2, accumulation=3, extra={"optimizer": {"type": "AdamW", "params": {"torch_adam": True}}}), 16, 64
+        {"layers": 2},
+        configuration(
+            2, accumulation=3, extra={"optimizer": {"type": "AdamW", "params": {"torch_adam": True}}}
+        ),
+        16,
+        64,
     )
     report = rehearse(two_steps, 16, 7, {"question": asked}, device="cuda")
     elements = [parameter.numel() for parameter in models.GPT(models.GPTSize(layers=2)).parameters()]
-    exact = theory.deepspeed_bytes(elements, asked.config, ranks=16, rank=7, moment="between micro-batches", device="cuda")
-    assert {category: report["states"][category] for category in answer.CATEGORIES} == {category: exact[category] for category in answer.CATEGORIES}
+    exact = theory.deepspeed_bytes(
+        elements, asked.config, ranks=16, rank=7, moment="between micro-batches", device="cuda"
+    )
+    assert {category: report["states"][category] for category in answer.CATEGORIES} == {
+        category: exact[category] for category in answer.CATEGORIES
+    }
     assert report["elements"] == sum(elements)

@@ -1,4 +1,5 @@
-"""Models of transformers, adapters, experts, offload, pipelines and AutoTP: rehearsed ranks beside real ones on the CPU.
+"""Models of transformers, adapters, experts, offload, pipelines and AutoTP: rehearsed ranks beside real ones
+on the CPU.
 
 A sample runs always; `make rehearse-all` runs every case and prints how many figures were equal.
 """
@@ -11,11 +12,19 @@ from tests.rehearsal import cases, features
 
 pytestmark = pytest.mark.ranks
 ALL = "REHEARSE_ALL" in os.environ
-SAMPLE = ("Llama, stage 3", "Mixtral, stage 2", "adapters, stage 2", "offload, stage 2", "two pipelines of two, stage 1", "AutoTP")
+SAMPLE = (
+    "Llama, stage 3",
+    "Mixtral, stage 2",
+    "adapters, stage 2",
+    "offload, stage 2",
+    "two pipelines of two, stage 1",
+    "AutoTP",
+)
 
 
 def expected(name):
-    """What is known to differ: before its first step AutoTP sends a batch as a pickled object, and a rehearsal has none to send."""
+    """What is known to differ: before its first step AutoTP sends a batch as a pickled object, and a
+    rehearsal has none to send."""
     return {"storage"} if name.startswith("AutoTP") else set()
 
 

@@ -1,12 +1,13 @@
-"""What rehearsals replace in torch and DeepSpeed: each attribute must be there, and one that is not names itself."""
+"""What rehearsals replace in torch and DeepSpeed: each attribute must be there, and one that is not names
+itself."""
 
 import inspect
 
 import pytest
 import torch
 from helpers import rehearse
-from helpers.rehearsal import many, patches
-from helpers.rehearsal.patches import Patch, Pose
+from helpers.tools.rehearsal import many, patches
+from helpers.tools.rehearsal.patches import Patch, Pose
 
 ALL = {
     (patch.owner, patch.name): patch
@@ -15,13 +16,19 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("owner, name", [place for place in ALL if not place[1].startswith("__")], ids=lambda value: value.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "owner, name",
+    [place for place in ALL if not place[1].startswith("__")],
+    ids=lambda value: value.rpartition(".")[2],
+)
 def test_there_is_still(owner, name):
     assert hasattr(patches.owner(owner), name), f"{owner} has no {name} any more: {ALL[owner, name].need}"
 
 
 def test_an_attribute_that_has_gone_names_itself():
-    with pytest.raises(AttributeError, match="torch.nn has no Modules any more, which rehearsals replace: for a test"):
+    with pytest.raises(
+        AttributeError, match="torch.nn has no Modules any more, which rehearsals replace: for a test"
+    ):
         Patch("torch.nn", "Modules", None, "for a test").apply()
 
 
@@ -52,7 +59,9 @@ def test_a_replacement_still_finds(owner, name):
     assert hasattr(patches.owner(owner), name), f"{owner} has no {name} any more"
 
 
-IN_SOURCES = [  # where it is, the words that must stand there, or the patch beside it would do something else than what it replaces
+# where it is, the words that must stand there, or the patch beside it would do something else than what it
+# replaces
+IN_SOURCES = [
     (
         "deepspeed.runtime.zero.utils",
         "rank0_ints = get_lst_from_rank0(ints)",
@@ -73,18 +82,27 @@ def test_its_text_still_says(name, words):
 
 
 def composed(operations):
-    """Operations that torch puts together from others where a device has no kernel for them, and which a posing GPU must have whole."""
+    """Operations that torch puts together from others where a device has no kernel for them, and which a
+    posing GPU must have whole."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return {name for name in operations if all(has(f"aten::{name}", key) for key in ("CompositeImplicitAutograd", "CPU", "Meta"))}
+    return {
+        name
+        for name in operations
+        if all(has(f"aten::{name}", key) for key in ("CompositeImplicitAutograd", "CPU", "Meta"))
+    }
 
 
 def test_every_operation_is_whole_that_a_gpu_has_whole():
-    names = {name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
+    names = {
+        name.removeprefix("aten::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::")
+    }
     assert composed(names) == set(patches.WHOLE_ON_A_GPU)
 
 
 def backward_of_silu():
-    from helpers.measure.ledger import Ledger
+    from helpers.tools.measure.ledger import Ledger
 
     with Ledger("gpu") as ledger:
         x = torch.ones(1000, device="gpu", requires_grad=True)
@@ -94,7 +112,9 @@ def backward_of_silu():
 
 @pytest.mark.ranks
 def test_the_backward_pass_of_silu_makes_one_tensor():
-    assert rehearse(backward_of_silu, 1, device="cuda") == [4000] * 4, "x, its SiLU, and the gradients of both"
+    assert rehearse(backward_of_silu, 1, device="cuda") == [4000] * 4, (
+        "x, its SiLU, and the gradients of both"
+    )
 
 
 def nothing():

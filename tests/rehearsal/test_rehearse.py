@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 from helpers import models, rehearse
-from helpers.measure.ledger import Ledger
-from helpers.rehearsal.rehearsing import RehearsalError
+from helpers.tools.measure.ledger import Ledger
+from helpers.tools.rehearsal.rehearsing import RehearsalError
 from tests.support import configuration
 
 BAD = [  # arguments, the error, its words
@@ -34,7 +34,11 @@ def who():
     import deepspeed.comm as comm
 
     deepspeed.init_distributed()
-    return comm.get_rank(), comm.get_world_size(), {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return (
+        comm.get_rank(),
+        comm.get_world_size(),
+        {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")},
+    )
 
 
 @pytest.mark.ranks
@@ -45,14 +49,22 @@ def test_it_is_the_rank_that_was_asked_for(device, local):
 
 
 def tensors():
-    return {"known": torch.arange(3) + 1, "unknown": torch.ones(2, 3, dtype=torch.bfloat16), "number": torch.ones(4).sum().item()}
+    return {
+        "known": torch.arange(3) + 1,
+        "unknown": torch.ones(2, 3, dtype=torch.bfloat16),
+        "number": torch.ones(4).sum().item(),
+    }
 
 
 @pytest.mark.ranks
 def test_tensors_come_back_with_their_numbers_or_as_shapes():
     found = rehearse(tensors, ranks=2)
     assert found["known"].tolist() == [1, 2, 3] and found["number"] == 1.0
-    assert found["unknown"].device.type == "meta" and found["unknown"].shape == (2, 3) and found["unknown"].dtype is torch.bfloat16
+    assert (
+        found["unknown"].device.type == "meta"
+        and found["unknown"].shape == (2, 3)
+        and found["unknown"].dtype is torch.bfloat16
+    )
 
 
 def of_another_shape():
@@ -64,14 +76,20 @@ def of_an_unknown_kind():
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("function, operation", [(of_another_shape, "aten.nonzero.default"), (of_an_unknown_kind, "unique")])
+@pytest.mark.parametrize(
+    "function, operation", [(of_another_shape, "aten.nonzero.default"), (of_an_unknown_kind, "unique")]
+)
 def test_what_depends_on_numbers_is_refused_in_one_line(function, operation):
     with pytest.raises(RuntimeError) as caught:
         rehearse(function, ranks=8, rank=3)
     first, *lines = str(caught.value).splitlines()
-    assert first.startswith("rank 3 of 8, rehearsed, raised NoNumbers: the shape of what") and operation in first
+    assert (
+        first.startswith("rank 3 of 8, rehearsed, raised NoNumbers: the shape of what") and operation in first
+    )
     assert caught.value.rank == 3
-    assert any(function.__name__ in line for line in lines) and not any("helpers/rehearsal" in line for line in lines)
+    assert any(function.__name__ in line for line in lines) and not any(
+        "helpers/tools/rehearsal" in line for line in lines
+    )
 
 
 def saved():
@@ -95,7 +113,13 @@ def trained(stage):
         model = models.build(models.GPT, config=config)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
-        engine.backward(engine(*corpus.batch(0, comm.get_world_size(), 64, comm.get_rank(), comm.get_world_size(), engine.device)))
+        engine.backward(
+            engine(
+                *corpus.batch(
+                    0, comm.get_world_size(), 64, comm.get_rank(), comm.get_world_size(), engine.device
+                )
+            )
+        )
         engine.step()
         return ledger.snapshot("end")
 
@@ -103,7 +127,10 @@ def trained(stage):
 @pytest.mark.ranks
 def test_a_rank_without_room_says_what_held_its_memory():
     fits = rehearse(trained, ranks=64, rank=63, arguments={"stage": 1}, device="cuda", memory=80e9)
-    words = rf"rank 63 of 64, rehearsed, raised OutOfMemory: no room for .* bytes more.* may hold {fits.peak - 1:,} and holds .* of "
+    words = (
+        r"rank 63 of 64, rehearsed, raised OutOfMemory: no room for .* bytes more.* may hold "
+        rf"{fits.peak - 1:,} and holds .* of "
+    )
     with pytest.raises(RuntimeError, match=words):
         rehearse(trained, ranks=64, rank=63, arguments={"stage": 1}, device="cuda", memory=fits.peak - 1)
 
@@ -129,6 +156,8 @@ def test_what_the_rank_prints_is_shown(capsys):
 
 
 def test_a_torch_that_is_too_old_is_named_before_anything_starts(monkeypatch):
-    monkeypatch.setattr("helpers.rehearsal.rehearsing.version", lambda package: "2.11.0+cu130")
-    with pytest.raises(RehearsalError, match="needs torch 2.13 or newer, of which it replaces parts, and here is 2.11.0"):
+    monkeypatch.setattr("helpers.tools.rehearsal.rehearsing.version", lambda package: "2.11.0+cu130")
+    with pytest.raises(
+        RehearsalError, match="needs torch 2.13 or newer, of which it replaces parts, and here is 2.11.0"
+    ):
         rehearse(lambda: None, ranks=2)

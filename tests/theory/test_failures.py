@@ -1,4 +1,5 @@
-"""How often a job fails and should save, held against published runs, a simulation and the best interval itself."""
+"""How often a job fails and should save, held against published runs, a simulation and the best interval
+itself."""
 
 import math
 import random
@@ -9,8 +10,12 @@ from helpers import theory
 
 def test_a_job_fails_as_often_as_all_of_its_units_together():
     assert theory.hours_between_failures(50_000, 1000) == 50
-    meta = 1000 / 6.5 * 24  # hours of a node: 6.50 failures per 1,000 node-days (arXiv 2410.21680, section III)
-    assert theory.hours_between_failures(meta, 16384 // 8) == pytest.approx(1.8, abs=0.01)  # hours, as projected there
+    meta = (
+        1000 / 6.5 * 24
+    )  # hours of a node: 6.50 failures per 1,000 node-days (arXiv 2410.21680, section III)
+    assert theory.hours_between_failures(meta, 16384 // 8) == pytest.approx(
+        1.8, abs=0.01
+    )  # hours, as projected there
 
 
 def test_the_best_interval_is_where_the_least_is_lost():

@@ -1,15 +1,22 @@
-"""Frozen weights, adapters and offload: formulas against the papers' sums, and to the byte against what ranks hold."""
+"""Frozen weights, adapters and offload: formulas against the papers' sums, and to the byte against what ranks
+hold."""
 
 import pytest
 import torch
 from torch import nn
 from helpers import Ledger, corpus, launch, models, theory
-from helpers.measure.saved import SavedActivations
+from helpers.tools.measure.saved import SavedActivations
 from tests.support import configuration
 
 SIZE, LENGTH, RANK = models.GPTSize(layers=2), 16, 4
 PLAIN = dict.fromkeys(
-    ("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"), 0
+    (
+        "stage3_max_live_parameters",
+        "stage3_max_reuse_distance",
+        "stage3_prefetch_bucket_size",
+        "stage3_param_persistence_threshold",
+    ),
+    0,
 )
 
 
@@ -32,7 +39,10 @@ def adapted_gpt():
 
 def sizes(model):
     """Elements of the frozen parameters, and of the trained ones."""
-    return [[one.numel() for one in model.parameters() if one.requires_grad == trained] for trained in (False, True)]
+    return [
+        [one.numel() for one in model.parameters() if one.requires_grad == trained]
+        for trained in (False, True)
+    ]
 
 
 def test_lora_beside_chatglm_has_as_many_parameters_as_peft_gives_it():
@@ -45,7 +55,10 @@ def test_lora_beside_chatglm_has_as_many_parameters_as_peft_gives_it():
 
 @pytest.mark.parametrize("stage, expected", [(0, 2000), (1, 2000), (2, 2000), (3, 500)])
 def test_only_stage_3_shards_frozen_weights(stage, expected):
-    assert theory.frozen_bytes([600, 400], theory.ZeroConfig(stage=stage, persistence_threshold=0), ranks=4) == expected
+    assert (
+        theory.frozen_bytes([600, 400], theory.ZeroConfig(stage=stage, persistence_threshold=0), ranks=4)
+        == expected
+    )
 
 
 def test_stage_3_rounds_each_frozen_parameter_up_and_keeps_small_ones_gathered():
@@ -55,8 +68,13 @@ def test_stage_3_rounds_each_frozen_parameter_up_and_keeps_small_ones_gathered()
 
 def test_states_are_those_of_the_trained_parameters_and_frozen_weights():
     config = theory.ZeroConfig(stage=2, reduce_bucket_size=0)
-    alone, both = theory.deepspeed_bytes([40], config, ranks=2), theory.fine_tuning_bytes([1000], [40], config, ranks=2)
-    assert {name: both[name] - alone[name] for name in both if both[name] != alone[name]} == {"parameters": 2000}
+    alone, both = (
+        theory.deepspeed_bytes([40], config, ranks=2),
+        theory.fine_tuning_bytes([1000], [40], config, ranks=2),
+    )
+    assert {name: both[name] - alone[name] for name in both if both[name] != alone[name]} == {
+        "parameters": 2000
+    }
 
 
 @pytest.mark.parametrize("dtype, element", [(torch.float32, 4), (torch.bfloat16, 2)])
@@ -65,22 +83,35 @@ def test_activations_of_an_adapted_gpt_are_those_saved(dtype, element):
     with SavedActivations(model) as saved:
         loss = model(*corpus.batch(0, 3, LENGTH))
     assert loss.requires_grad
-    loss_and_weight = 2 * 4  # counted by the formula, as the ledger sees them; autograd saves the weight alone
-    assert saved.total == pytest.approx(theory.lora_activation_bytes(SIZE, 3, LENGTH, RANK, element) - loss_and_weight, abs=loss_and_weight)
+    loss_and_weight = (
+        2 * 4
+    )  # counted by the formula, as the ledger sees them; autograd saves the weight alone
+    assert saved.total == pytest.approx(
+        theory.lora_activation_bytes(SIZE, 3, LENGTH, RANK, element) - loss_and_weight, abs=loss_and_weight
+    )
 
 
 def test_frozen_inputs_are_what_a_trained_block_would_keep_again():
     shape = (1, 64, 32, 4, RANK, 2)
-    more = theory.lora_block_activation_bytes(*shape, keeps_frozen_inputs=True) - theory.lora_block_activation_bytes(*shape)
+    more = theory.lora_block_activation_bytes(
+        *shape, keeps_frozen_inputs=True
+    ) - theory.lora_block_activation_bytes(*shape)
     assert more == 5 * 2 * 64 * 32
     adapter = RANK * 2 * 64
-    assert theory.lora_block_activation_bytes(*shape, keeps_frozen_inputs=True) == theory.block_activation_bytes(1, 64, 32, 4, 2) + adapter
+    assert (
+        theory.lora_block_activation_bytes(*shape, keeps_frozen_inputs=True)
+        == theory.block_activation_bytes(1, 64, 32, 4, 2) + adapter
+    )
 
 
 @pytest.mark.parametrize("stage, weights", [(0, 2048 + 33), (2, 2048 + 33), (3, 512 + 9)])
 def test_two_weights_of_four_bits_share_a_byte_and_stage_3_shards_no_scales(stage, weights):
     config = theory.ZeroConfig(stage=stage, persistence_threshold=0)
-    assert theory.quantised_bytes([64 * 64, 66], config, ranks=4) == {"parameters": weights, "absmax": 4 * (64 + 2), "code": 128}
+    assert theory.quantised_bytes([64 * 64, 66], config, ranks=4) == {
+        "parameters": weights,
+        "absmax": 4 * (64 + 2),
+        "code": 128,
+    }
 
 
 def test_a_disk_takes_twelve_bytes_of_large_sub_groups_and_none_of_small_ones():
@@ -89,13 +120,16 @@ def test_a_disk_takes_twelve_bytes_of_large_sub_groups_and_none_of_small_ones():
     first, second = 2**19 + 1, 2**9
     assert files == 3 * [4 * 2**19 + 1024]
     assert in_memory["master weights"] == 4 * second and in_memory["optimizer states"] == 8 * second + 8
-    assert in_memory["gradients"] == 2 * (first + second) + 4 * second and in_memory["buffers"] == 4 * files[0]
+    assert (
+        in_memory["gradients"] == 2 * (first + second) + 4 * second and in_memory["buffers"] == 4 * files[0]
+    )
     with pytest.raises(ValueError, match="stage 3"):
         theory.disk_bytes([8], theory.ZeroConfig(stage=2))
 
 
 def test_offload_leaves_two_bytes_and_moves_eighteen_per_rank():
-    """Without buffers and padding: ZeRO-Offload's 2 bytes per parameter on the device; 12 + 4 + 2 on the host."""
+    """Without buffers and padding: ZeRO-Offload's 2 bytes per parameter on the device; 12 + 4 + 2 on the
+    host."""
     for stage, weights in ((1, 2000), (2, 2000), (3, 500)):
         config = theory.ZeroConfig(stage=stage, contiguous_gradients=False, persistence_threshold=0)
         places = theory.offload_bytes([1000], config, ranks=4, moment="after step")
@@ -120,7 +154,9 @@ def held_in_turn(stages, offload):
 
     accelerator, pinned, found = get_accelerator(), [], []
     pin = accelerator.pin_memory
-    accelerator.pin_memory = lambda tensor, *more, **options: pinned.append(pin(tensor, *more, **options)) or pinned[-1]
+    accelerator.pin_memory = lambda tensor, *more, **options: (
+        pinned.append(pin(tensor, *more, **options)) or pinned[-1]
+    )
     for stage in stages:
         config = zero_config(stage, offload)
         pinned.clear()
@@ -134,10 +170,16 @@ def held_in_turn(stages, offload):
                 if micro == 2:
                     held = ledger.snapshot("between micro-batches")
                 engine.step()
-        states = [part for master, kept in engine.optimizer.optimizer.state.items() for part in (master, master.grad, *kept.values())]
+        states = [
+            part
+            for master, kept in engine.optimizer.optimizer.state.items()
+            for part in (master, master.grad, *kept.values())
+        ]
         storages = [one.untyped_storage() for one in pinned + states if isinstance(one, torch.Tensor)]
         host = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-        found.append({"device": held.total - host - held["inputs"], "host": host} if offload else held.categories)
+        found.append(
+            {"device": held.total - host - held["inputs"], "host": host} if offload else held.categories
+        )
     return found
 
 
@@ -149,7 +191,9 @@ def zero_config(stage, offload):
 @pytest.mark.ranks
 def test_ranks_hold_what_is_predicted_with_frozen_weights():
     frozen, trained = sizes(adapted_gpt())
-    for rank, reports in enumerate(launch(held_in_turn, ranks=2, arguments={"stages": (2, 3), "offload": False}, device="cpu")):
+    for rank, reports in enumerate(
+        launch(held_in_turn, ranks=2, arguments={"stages": (2, 3), "offload": False}, device="cpu")
+    ):
         for stage, found in zip((2, 3), reports):
             exact = theory.fine_tuning_bytes(frozen, trained, zero_config(stage, False), ranks=2, rank=rank)
             assert {category: found[category] for category in exact} == exact
@@ -158,7 +202,9 @@ def test_ranks_hold_what_is_predicted_with_frozen_weights():
 @pytest.mark.ranks
 def test_ranks_hold_what_is_predicted_with_offload_on_either_side():
     frozen, trained = sizes(adapted_gpt())
-    for rank, reports in enumerate(launch(held_in_turn, ranks=2, arguments={"stages": (1, 2, 3), "offload": True}, device="cpu")):
+    for rank, reports in enumerate(
+        launch(held_in_turn, ranks=2, arguments={"stages": (1, 2, 3), "offload": True}, device="cpu")
+    ):
         for stage, found in zip((1, 2, 3), reports):
             exact = theory.offload_bytes(trained, zero_config(stage, True), frozen=frozen, ranks=2, rank=rank)
             assert found == {place: sum(kinds.values()) for place, kinds in exact.items()}

@@ -5,9 +5,10 @@ import inspect
 import pytest
 import torch
 from helpers import models, theory
-from helpers.models import GPT2, GPT2_XL, GPT3, GPTSize
+from helpers.course.models import GPT2, GPT2_XL, GPT3, GPTSize
 
-# Rajbhandari et al., arXiv 1910.02054, Table 1 (section 5.4): GB per device, stages 1 / 2 / 3, for 7.5B, 128B and 1T parameters.
+# Rajbhandari et al., arXiv 1910.02054, Table 1 (section 5.4): GB per device, stages 1 / 2 / 3, for 7.5B, 128B
+# and 1T parameters.
 ZERO_TABLE_1 = {
     1: ((120, 120, 120), (2048, 2048, 2048), (16000, 16000, 16000)),
     4: ((52.5, 41.3, 30), (896, 704, 512), (7000, 5500, 4000)),
@@ -31,12 +32,16 @@ def test_every_cell_of_the_zero_papers_table_1(ranks, parameters, stage, cell):
     assert abs(gigabytes - cell) < tolerance
 
 
-@pytest.mark.parametrize("name", [name for name in theory.__all__ if inspect.isfunction(getattr(theory, name))])
+@pytest.mark.parametrize(
+    "name", [name for name in theory.__all__ if inspect.isfunction(getattr(theory, name))]
+)
 def test_every_formula_says_what_it_takes_and_gives(name):
     function = getattr(theory, name)
     signature = inspect.signature(function)
     assert function.__doc__ and signature.return_annotation is not inspect.Signature.empty
-    assert all(parameter.annotation is not inspect.Parameter.empty for parameter in signature.parameters.values())
+    assert all(
+        parameter.annotation is not inspect.Parameter.empty for parameter in signature.parameters.values()
+    )
 
 
 def test_the_table_is_whole():
@@ -77,7 +82,9 @@ def test_flops_equal_torchs_counter(size, batch, length):
     assert counter.get_total_flops() == theory.gpt_flops(size, batch, length)
     with FlopCounterMode(display=False) as counter:
         loss.backward()
-    assert counter.get_total_flops() == theory.training_flops(theory.gpt_flops(size, batch, length)) - theory.gpt_flops(size, batch, length)
+    assert counter.get_total_flops() == theory.training_flops(
+        theory.gpt_flops(size, batch, length)
+    ) - theory.gpt_flops(size, batch, length)
 
 
 def test_korthikanti_for_gpt3():
@@ -87,7 +94,8 @@ def test_korthikanti_for_gpt3():
 
 
 @pytest.mark.parametrize(
-    "collective, factor", [("all_reduce", 1.5), ("reduce_scatter", 0.75), ("all_gather", 0.75), ("broadcast", 0.75), ("send", 1)]
+    "collective, factor",
+    [("all_reduce", 1.5), ("reduce_scatter", 0.75), ("all_gather", 0.75), ("broadcast", 0.75), ("send", 1)],
 )
 def test_wire_bytes_for_four_ranks(collective, factor):
     assert theory.wire_bytes(collective, 1000, 4) == 1000 * factor
@@ -95,25 +103,42 @@ def test_wire_bytes_for_four_ranks(collective, factor):
 
 def test_a_ring_sends_its_bytes_in_2_n_minus_1_messages():
     """Without latency the time is ideal bytes over bandwidth; without bytes it is a latency per message."""
-    assert theory.all_reduce_seconds(1000, 4, 0, 1e6) == pytest.approx(theory.wire_bytes("all_reduce", 1000, 4) / 1e6)
+    assert theory.all_reduce_seconds(1000, 4, 0, 1e6) == pytest.approx(
+        theory.wire_bytes("all_reduce", 1000, 4) / 1e6
+    )
     assert theory.all_reduce_seconds(0, 4, 1e-3, 1e6) == pytest.approx(6e-3)
 
 
 @pytest.mark.parametrize("stage, units", [(0, 2), (1, 2), (2, 2), (3, 3)])
 def test_the_zero_papers_communication(stage, units):
-    """Rajbhandari et al., arXiv 1910.02054, section 7: 2 Psi at stages 0 to 2 and 3 Psi at stage 3, times (N - 1) / N in a ring."""
+    """Rajbhandari et al., arXiv 1910.02054, section 7: 2 Psi at stages 0 to 2 and 3 Psi at stage 3, times (N
+    - 1) / N in a ring."""
     assert theory.zero_wire_bytes(1000, 4, stage) == units * 2 * 1000 * 3 / 4
 
 
 def test_what_accumulation_and_whole_buckets_add():
     unit = 2 * 1000 * 3 / 4
-    assert [theory.zero_wire_bytes(1000, 4, stage, whole_buckets=True) / unit for stage in range(4)] == [2, 3, 3, 3]
-    assert [theory.zero_wire_bytes(1000, 4, stage, accumulation=3) / unit for stage in range(4)] == [2, 2, 4, 9]
+    assert [theory.zero_wire_bytes(1000, 4, stage, whole_buckets=True) / unit for stage in range(4)] == [
+        2,
+        3,
+        3,
+        3,
+    ]
+    assert [theory.zero_wire_bytes(1000, 4, stage, accumulation=3) / unit for stage in range(4)] == [
+        2,
+        2,
+        4,
+        9,
+    ]
     assert theory.zero_wire_bytes(1000, 4, 2, accumulation=3, whole_buckets=True) / unit == 7
 
 
 def test_one_rank_sends_nothing():
-    assert all(theory.wire_bytes(collective, 1000, 1) == 0 for collective in theory.COLLECTIVES if collective != "send")
+    assert all(
+        theory.wire_bytes(collective, 1000, 1) == 0
+        for collective in theory.COLLECTIVES
+        if collective != "send"
+    )
 
 
 @pytest.mark.parametrize(

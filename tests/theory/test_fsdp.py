@@ -3,10 +3,14 @@
 import pytest
 import torch
 from helpers import launch, theory
-from helpers.measure.ledger import Ledger
-from helpers.measure.traffic import OPERATIONS, Traffic
+from helpers.tools.measure.ledger import Ledger
+from helpers.tools.measure.traffic import OPERATIONS, Traffic
 
-GROUPS = [[(9, 5), (9,)], [(1, 9), (1,)], [(3, 4), (7, 3)]]  # nothing divides by 4, two parameters have one row, and the root comes last
+GROUPS = [
+    [(9, 5), (9,)],
+    [(1, 9), (1,)],
+    [(3, 4), (7, 3)],
+]  # nothing divides by 4, two parameters have one row, and the root comes last
 
 
 class Uneven(torch.nn.Module):
@@ -16,7 +20,9 @@ class Uneven(torch.nn.Module):
         self.first, self.second = torch.nn.Linear(5, 9), torch.nn.Linear(9, 1)
 
     def forward(self, x):
-        return (self.second(self.first(x) @ (self.last.new_ones(9, 9))) * (self.table.sum() + self.last.sum())).mean()
+        return (
+            self.second(self.first(x) @ (self.last.new_ones(9, 9))) * (self.table.sum() + self.last.sum())
+        ).mean()
 
 
 CASES = {  # the arguments of the formula
@@ -32,7 +38,8 @@ CASES = {  # the arguments of the formula
 
 
 def trained():
-    """Every case in the same ranks: what is held at the moments of the third step, and what was sent in it."""
+    """Every case in the same ranks: what is held at the moments of the third step, and what was sent in
+    it."""
     import deepspeed
 
     deepspeed.init_distributed()
@@ -69,7 +76,11 @@ def wrapped(model, name, case):
     precise = MixedPrecisionPolicy(types[case.get("dtype")], types[case.get("reduce_dtype")])
     ranks, replicas = dist.get_world_size(), case.get("replicas", 1)
     mesh = init_device_mesh("cpu", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
-    keys = {"mesh": mesh if replicas > 1 else mesh["shard"], "reshard_after_forward": case.get("reshard"), "mp_policy": precise}
+    keys = {
+        "mesh": mesh if replicas > 1 else mesh["shard"],
+        "reshard_after_forward": case.get("reshard"),
+        "mp_policy": precise,
+    }
     for part in (model.first, model.second, model):
         fully_shard(part, **keys)
     return model
@@ -108,7 +119,12 @@ def test_what_is_sent_is_predicted_to_the_byte(reports, name):
 def test_what_divides_by_the_ranks_has_no_padding():
     shapes = [[(8, 3), (16,)], [(4, 2)]]
     held = theory.fsdp_bytes(shapes, ranks=4, rank=3)
-    assert held == {"parameters": 4 * 12, "gradients": 4 * 12, "optimizer states": 8 * 12 + 4 * 3, "other": 16}
+    assert held == {
+        "parameters": 4 * 12,
+        "gradients": 4 * 12,
+        "optimizer states": 8 * 12 + 4 * 3,
+        "other": 16,
+    }
     assert theory.fsdp_bytes(shapes, ranks=4, replicas=4)["parameters"] == 4 * 48
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 from helpers import launch, theory
-from helpers.measure.traffic import Traffic
+from helpers.tools.measure.traffic import Traffic
 
 
 def collectives(elements):
-    """{operation: `Traffic`} of one collective each on so many fp32 numbers per rank, after a first one that opens the connections."""
+    """{operation: `Traffic`} of one collective each on so many fp32 numbers per rank, after a first one that
+    opens the connections."""
     import deepspeed
     import deepspeed.comm as comm
     import torch
@@ -42,8 +43,15 @@ def test_all_ranks_together_send_what_the_formulas_say(ranks, elements):
 
 
 def test_a_few_numbers_are_cut_into_few_segments_and_a_large_tensor_into_many():
-    assert [2 * theory.gloo_messages("all_reduce", 4 * elements, 2) for elements in (0, 1, 2, 3, 4, 5, 1000)] == [0, 2, 4, 6, 8, 6, 8]
-    assert [2 * theory.gloo_messages("all_reduce", megabytes << 20, 2) for megabytes in (1, 4, 5, 40)] == [8, 8, 12, 80]
+    assert [
+        2 * theory.gloo_messages("all_reduce", 4 * elements, 2) for elements in (0, 1, 2, 3, 4, 5, 1000)
+    ] == [0, 2, 4, 6, 8, 6, 8]
+    assert [2 * theory.gloo_messages("all_reduce", megabytes << 20, 2) for megabytes in (1, 4, 5, 40)] == [
+        8,
+        8,
+        12,
+        80,
+    ]
 
 
 def test_alone_a_rank_sends_nothing():

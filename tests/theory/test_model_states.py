@@ -1,11 +1,12 @@
-"""DeepSpeed's exact bytes per rank, predicted and measured by the ledger in real jobs, to the byte and by category."""
+"""DeepSpeed's exact bytes per rank, predicted and measured by the ledger in real jobs, to the byte and by
+category."""
 
 import itertools
 from dataclasses import dataclass, field
 
 import pytest
 from helpers import launch, models, theory
-from helpers.models import GPTSize
+from helpers.course.models import GPTSize
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -19,7 +20,8 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration of DeepSpeed: stage, dtype, `reduce_bucket_size` in elements, micro-batches per step, and other keys of its ZeRO section."""
+    """A configuration of DeepSpeed: stage, dtype, `reduce_bucket_size` in elements, micro-batches per step,
+    and other keys of its ZeRO section."""
 
     stage: int
     dtype: str = "bf16"
@@ -31,25 +33,39 @@ class Case:
     def configuration(self):
         zero = {"reduce_bucket_size": self.bucket, "stage3_param_persistence_threshold": 100, **self.zero}
         extra = {"data_types": {"grad_accum_dtype": self.grad_accum_dtype}} if self.grad_accum_dtype else {}
-        return configuration(self.stage, bf16=self.dtype == "bf16", accumulation=self.accumulation, extra=extra, **zero)
+        return configuration(
+            self.stage, bf16=self.dtype == "bf16", accumulation=self.accumulation, extra=extra, **zero
+        )
 
     @property
     def has_predicted_peak(self):
-        return self.dtype == "bf16" and not self.grad_accum_dtype and self.zero.get("contiguous_gradients", True)
+        return (
+            self.dtype == "bf16" and not self.grad_accum_dtype and self.zero.get("contiguous_gradients", True)
+        )
 
 
 SMALL, LARGE = 5_000, 200_000  # `reduce_bucket_size`: less than most parameters, and more than any
 RUNS = [(SIZES[0], 1, SMALL), (SIZES[1], 4, LARGE), (SIZES[2], 2, SMALL)]
-LIVE, REUSE, PREFETCH = "stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"
+LIVE, REUSE, PREFETCH = (
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+    "stage3_prefetch_bucket_size",
+)
 KNOBS = [
     *(Case(stage, accumulation=accumulation) for stage in (1, 2, 3) for accumulation in (1, 3)),
     *(Case(stage, zero={"overlap_comm": True}) for stage in (1, 2, 3)),
     *(Case(stage, zero={"contiguous_gradients": False}) for stage in (1, 2, 3)),
     *(Case(stage, grad_accum_dtype="fp32") for stage in (1, 2, 3)),
     *(Case(stage, accumulation=1, grad_accum_dtype="fp32") for stage in (1, 2, 3)),
-    *(Case(3, zero={LIVE: live, REUSE: reuse, PREFETCH: prefetch}) for live, reuse, prefetch in ((0, 0, 0), (30_000, 10**9, 0), (10**9, 0, 50_000))),
+    *(
+        Case(3, zero={LIVE: live, REUSE: reuse, PREFETCH: prefetch})
+        for live, reuse, prefetch in ((0, 0, 0), (30_000, 10**9, 0), (10**9, 0, 50_000))
+    ),
     *(Case(3, zero={"sub_group_size": size}) for size in (3_000, 30_000)),
-    *(Case(3, "fp32", zero={"stage3_param_persistence_threshold": threshold}) for threshold in (0, 2_000, 100_000)),
+    *(
+        Case(3, "fp32", zero={"stage3_param_persistence_threshold": threshold})
+        for threshold in (0, 2_000, 100_000)
+    ),
 ]
 
 
@@ -59,60 +75,80 @@ def measure(size, cases):
     import deepspeed.comm as comm
     from deepspeed.runtime.zero import parameter_offload
     from helpers import corpus
-    from helpers.measure.ledger import Ledger
+    from helpers.tools.measure.ledger import Ledger
 
     deepspeed.init_distributed()
     found = []
     for case in cases:
         with Ledger() as ledger:
             model = models.build(models.GPT, size)
-            engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=case.configuration())
+            engine, *_ = deepspeed.initialize(
+                model=model, model_parameters=model.parameters(), config=case.configuration()
+            )
             ledger.watch(engine)
             for micro in range(2 * case.accumulation):
-                batch = corpus.batch(micro, comm.get_world_size(), 8, comm.get_rank(), comm.get_world_size(), engine.device)
+                batch = corpus.batch(
+                    micro, comm.get_world_size(), 8, comm.get_rank(), comm.get_world_size(), engine.device
+                )
                 engine.backward(engine(*batch))
                 del batch
                 if micro >= case.accumulation:
-                    ledger.snapshot("after backward" if micro == 2 * case.accumulation - 1 else "between micro-batches")
+                    ledger.snapshot(
+                        "after backward" if micro == 2 * case.accumulation - 1 else "between micro-batches"
+                    )
                 engine.step()
             ledger.snapshot("after step")
         found.append(ledger.snapshots)
         engine.destroy()
         del engine, model
-        parameter_offload.FWD_MODULE_STACK.clear()  # keeps every model of stage 3: 5,900 objects more in which garbage is looked for
+        # keeps every model of stage 3: 5,900 objects more in which garbage is looked for
+        parameter_offload.FWD_MODULE_STACK.clear()
     return found
 
 
 def assert_predicted_to_the_byte(size, ranks, cases):
     elements = [parameter.numel() for parameter in models.GPT(size).parameters()]
     different, peaks = [], []
-    for rank, found in enumerate(launch(measure, ranks=ranks, arguments={"size": size, "cases": cases}, device="cpu")):
+    for rank, found in enumerate(
+        launch(measure, ranks=ranks, arguments={"size": size, "cases": cases}, device="cpu")
+    ):
         for case, snapshots in zip(cases, found):
             assert len(snapshots) == case.accumulation + 1
             for snapshot in snapshots:
-                predicted = theory.deepspeed_bytes(elements, case.configuration(), ranks=ranks, rank=rank, moment=snapshot.moment)
+                predicted = theory.deepspeed_bytes(
+                    elements, case.configuration(), ranks=ranks, rank=rank, moment=snapshot.moment
+                )
                 measured = {category: snapshot[category] for category in predicted}
                 assert snapshot.settled, f"unsettled: {snapshot}"
                 if measured != predicted or snapshot.total != sum(predicted.values()):
-                    different.append(f"{case} rank {rank} {snapshot.moment}: {snapshot.categories} where {predicted} was predicted")
+                    different.append(
+                        f"{case} rank {rank} {snapshot.moment}: {snapshot.categories} where "
+                        f"{predicted} was predicted"
+                    )
             if case.has_predicted_peak:
-                peaks.append(snapshots[-1].peak - theory.step_peak_bytes(elements, case.configuration(), ranks=ranks, rank=rank))
+                peaks.append(
+                    snapshots[-1].peak
+                    - theory.step_peak_bytes(elements, case.configuration(), ranks=ranks, rank=rank)
+                )
     assert not different, "\n".join(different)
     return peaks
 
 
 @pytest.mark.parametrize("size, ranks, bucket", RUNS, ids=lambda value: getattr(value, "width", value))
 def test_predicted_to_the_byte(size, ranks, bucket):
-    states = [Case(stage, dtype, bucket) for stage, dtype in itertools.product((0, 1, 2, 3), ("bf16", "fp32"))]
+    states = [
+        Case(stage, dtype, bucket) for stage, dtype in itertools.product((0, 1, 2, 3), ("bf16", "fp32"))
+    ]
     peaks = assert_predicted_to_the_byte(size, ranks, states)
     assert_peaks(peaks, ranks)
 
 
 def assert_peaks(peaks, ranks):
-    """Of the step, measured - predicted: to the byte with one rank; with several, a scalar on its way may be there too.
+    """Of the step, measured - predicted: to the byte with one rank; with several, a scalar on its way may be
+    there too.
 
-    Gloo's thread lets go of a tensor a moment after its collective has returned.  With one rank the next line is mostly too late to see that:
-    it did in 23 of 160,000 collectives beside busy loops.
+    Gloo's thread lets go of a tensor a moment after its collective has returned.  With one rank the next line
+    is mostly too late to see that: it did in 23 of 160,000 collectives beside busy loops.
     """
     assert min(peaks) >= 0 and max(peaks) <= 64, peaks
     assert ranks > 1 or sum(peak > 0 for peak in peaks) <= 1, peaks

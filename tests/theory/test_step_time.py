@@ -1,4 +1,5 @@
-"""FLOPs per token, rooflines and a step's time: against numbers worked by hand, published ones, and the operators that torch dispatches."""
+"""FLOPs per token, rooflines and a step's time: against numbers worked by hand, published ones, and the
+operators that torch dispatches."""
 
 import json
 from dataclasses import replace
@@ -6,15 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import launch, models, theory
-from helpers.models import GPT2_XL, GPTSize
-from helpers.theory import step_time
+from helpers.course.models import GPT2_XL, GPTSize
+from helpers.tools.theory import step_time
 from tests.operators import Operators
 from tests.support import configuration
 
-MACHINE = theory.MachineConstants(matrix={"bf16": {1024: 100e12}, "fp32": {1024: 10e12}}, memory=1e12, launch=0.0, latency=1e-5, bandwidth=1e11)
+MACHINE = theory.MachineConstants(
+    matrix={"bf16": {1024: 100e12}, "fp32": {1024: 10e12}},
+    memory=1e12,
+    launch=0.0,
+    latency=1e-5,
+    bandwidth=1e11,
+)
 
 
-# ---------------------------------------------------------------------------------------------------------- FLOPs per token
+# --- FLOPs per token
 
 
 def test_six_n_and_the_scores_of_attention():
@@ -33,26 +40,41 @@ def test_they_are_the_products_of_the_model_but_for_what_is_no_matrix():
 
 
 def test_mfu_and_hfu():
-    """1.56 B at 30,000 tokens per second on a GPU of 989 TFLOP/s: 6 N is 9.35 GFLOP and attention 0.94, by hand."""
-    assert theory.mfu(GPT2_XL, 1024, 30_000, 989e12) == pytest.approx(30_000 * (9.346e9 + 0.9437e9) / 989e12, rel=1e-3)
+    """1.56 B at 30,000 tokens per second on a GPU of 989 TFLOP/s: 6 N is 9.35 GFLOP and attention 0.94, by
+    hand."""
+    assert theory.mfu(GPT2_XL, 1024, 30_000, 989e12) == pytest.approx(
+        30_000 * (9.346e9 + 0.9437e9) / 989e12, rel=1e-3
+    )
     assert theory.hfu(GPT2_XL, 1024, 30_000, 989e12) == theory.mfu(GPT2_XL, 1024, 30_000, 989e12)
-    assert theory.hfu(GPT2_XL, 1024, 30_000, 989e12, checkpointing=True) == pytest.approx(theory.mfu(GPT2_XL, 1024, 40_000, 989e12))
+    assert theory.hfu(GPT2_XL, 1024, 30_000, 989e12, checkpointing=True) == pytest.approx(
+        theory.mfu(GPT2_XL, 1024, 40_000, 989e12)
+    )
 
 
-# -------------------------------------------------------------------------------------------------- messages and pipelines
+# --- messages and pipelines
 
 
 @pytest.mark.parametrize(
     "collective, seconds",
-    [("all_reduce", 6 * 1.25), ("all_gather", 3 * 1.25), ("reduce_scatter", 3 * 1.25), ("all_to_all", 3 * 1.25), ("broadcast", 4), ("send", 2)],
+    [
+        ("all_reduce", 6 * 1.25),
+        ("all_gather", 3 * 1.25),
+        ("reduce_scatter", 3 * 1.25),
+        ("all_to_all", 3 * 1.25),
+        ("broadcast", 4),
+        ("send", 2),
+    ],
 )
 def test_every_collective_among_four_ranks(collective, seconds):
-    """1,000 bytes at a second of latency and 1,000 bytes per second: a part of 250 bytes takes 1.25 s, the whole 2 s."""
+    """1,000 bytes at a second of latency and 1,000 bytes per second: a part of 250 bytes takes 1.25 s, the
+    whole 2 s."""
     assert theory.collective_seconds(collective, 1000, 4, 1, 1000) == pytest.approx(seconds)
 
 
 def test_one_rank_needs_no_time():
-    alone = [theory.collective_seconds(name, 1000, 1, 1, 1000) for name in theory.COLLECTIVES if name != "send"]
+    alone = [
+        theory.collective_seconds(name, 1000, 1, 1, 1000) for name in theory.COLLECTIVES if name != "send"
+    ]
     assert alone == [0] * len(alone)
 
 
@@ -60,17 +82,22 @@ def test_what_hides_behind_what():
     assert [theory.hidden_fraction(*pair) for pair in ((1, 4), (4, 1), (1, 0))] == [0.25, 1, 1]
     size, tokens, rate = GPT2_XL, 4096, 400e12  # lesson 09's rule: F / T
     parameters = theory.gpt_parameters(size)
-    assert theory.hiding_bandwidth(6 * parameters * tokens, 6 * parameters, rate) == pytest.approx(rate / tokens)
+    assert theory.hiding_bandwidth(6 * parameters * tokens, 6 * parameters, rate) == pytest.approx(
+        rate / tokens
+    )
 
 
 def test_a_bubble_in_seconds():
-    """Four stages, eight micro-batches of 1 s and 2 s: 24 s of work and three idle slots of 3 s; half of them with two chunks."""
+    """Four stages, eight micro-batches of 1 s and 2 s: 24 s of work and three idle slots of 3 s; half of them
+    with two chunks."""
     assert theory.bubble_seconds(4, 8, 1, 2) == 9 and theory.pipeline_seconds(4, 8, 1, 2) == 33
     assert theory.pipeline_seconds(4, 8, 1, 2, chunks=2) == 28.5
-    assert theory.bubble_seconds(4, 8, 1, 2) / theory.pipeline_seconds(4, 8, 1, 2) == pytest.approx(theory.bubble_fraction(4, 8))
+    assert theory.bubble_seconds(4, 8, 1, 2) / theory.pipeline_seconds(4, 8, 1, 2) == pytest.approx(
+        theory.bubble_fraction(4, 8)
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------- rooflines
+# --- rooflines
 
 
 def test_the_roofline_of_a_product():
@@ -79,18 +106,27 @@ def test_the_roofline_of_a_product():
     assert (flops, moved) == (2e9, 6e6)
     assert theory.arithmetic_intensity(flops, moved) == pytest.approx(1000 / 3)
     assert theory.ridge(100e12, 1e12) == 100
-    assert theory.roofline_rate(50, 100e12, 1e12) == 50e12 and theory.roofline_rate(200, 100e12, 1e12) == 100e12
+    assert (
+        theory.roofline_rate(50, 100e12, 1e12) == 50e12 and theory.roofline_rate(200, 100e12, 1e12) == 100e12
+    )
     assert theory.roofline_seconds(2e9, 6e6, 100e12, 1e12) == 2e-5
     assert theory.matrix_seconds(1000, 1000, 1000, MACHINE) == 2e-5
-    assert theory.matrix_seconds(1, 1000, 1000, MACHINE) == pytest.approx(2.004e-6)  # a vector: the matrix is read, at 1 TB per second
+    assert theory.matrix_seconds(1, 1000, 1000, MACHINE) == pytest.approx(
+        2.004e-6
+    )  # a vector: the matrix is read, at 1 TB per second
 
 
 def test_matrix_rates_between_sizes_lie_on_a_line_of_logarithms():
     machine = replace(MACHINE, matrix={"bf16": {100: 1e12, 10_000: 4e12}}, misaligned={"bf16": 5e11})
-    assert machine.matrix_rate(8000, 1000, 4000) == machine.matrix_rate(1000, 8000, 4000) == pytest.approx(2e12)  # by its smallest side
+    assert (
+        machine.matrix_rate(8000, 1000, 4000) == machine.matrix_rate(1000, 8000, 4000) == pytest.approx(2e12)
+    )  # by its smallest side
     assert machine.matrix_rate(8, 8, 8) == 1e12 and machine.matrix_rate(10**5, 10**5, 10**5) == 4e12
     assert machine.matrix_rate(1000, 1000, 1001) == 5e11 and machine.peak() == 4e12
-    assert machine.attention_rate() == 4e12 and replace(machine, attention={"bf16": 7e11}).attention_rate() == 7e11
+    assert (
+        machine.attention_rate() == 4e12
+        and replace(machine, attention={"bf16": 7e11}).attention_rate() == 7e11
+    )
 
 
 def test_constants_travel_as_json():
@@ -98,9 +134,14 @@ def test_constants_travel_as_json():
     assert theory.MachineConstants.from_dict(json.loads(json.dumps(machine.to_dict()))) == machine
 
 
-# ---------------------------------------------------------------------------- bytes and operators, as torch dispatches them
+# --- bytes and operators, as torch dispatches them
 
-PRODUCTS = ("mm", "addmm", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward")
+PRODUCTS = (
+    "mm",
+    "addmm",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+)
 
 
 def plain_passes(layers, dtype, checkpointing=False):
@@ -128,16 +169,26 @@ def test_bytes_of_a_models_operators(phase, dtype, element_bytes):
 
 def test_what_checkpointing_computes_again():
     """All of a block but its last product and its last addition."""
-    kept, again = ([plain_passes(layers, torch.bfloat16, checkpointing) for layers in (2, 3)] for checkpointing in (False, True))
+    kept, again = (
+        [plain_passes(layers, torch.bfloat16, checkpointing) for layers in (2, 3)]
+        for checkpointing in (False, True)
+    )
 
     def more(*words, **options):
-        (short, long), (short_again, long_again) = ([one.total("backward", *words, **options) for one in pair] for pair in (kept, again))
+        (short, long), (short_again, long_again) = (
+            [one.total("backward", *words, **options) for one in pair] for pair in (kept, again)
+        )
         return (long_again - short_again) - (long - short)
 
     unit = 2 * 4 * 64 * 128
     assert more(count=True) == step_time.REPEATED_OPERATORS
-    assert more(PRODUCTS) == pytest.approx((step_time.BLOCK["forward"] - step_time.ADD["forward"]) * unit, rel=0.03)
-    assert [pair[1].count["backward", "addmm"] for pair in (kept, again)] == [0, 3 * 3]  # of three blocks, three products each
+    assert more(PRODUCTS) == pytest.approx(
+        (step_time.BLOCK["forward"] - step_time.ADD["forward"]) * unit, rel=0.03
+    )
+    assert [pair[1].count["backward", "addmm"] for pair in (kept, again)] == [
+        0,
+        3 * 3,
+    ]  # of three blocks, three products each
 
 
 def computed_again_under_stage_3():
@@ -153,12 +204,16 @@ def computed_again_under_stage_3():
         loss = engine(ids, ids)
         with Operators() as found[checkpointing]:
             engine.backward(loss)
-    return {checkpointing: (seen.count["", "mm"], seen.total("", count=True)) for checkpointing, seen in found.items()}
+    return {
+        checkpointing: (seen.count["", "mm"], seen.total("", count=True))
+        for checkpointing, seen in found.items()
+    }
 
 
 @pytest.mark.ranks
 def test_what_checkpointing_computes_again_at_stage_3():
-    """DeepSpeed's linear layer saves its arguments after its product, so that all four products are repeated."""
+    """DeepSpeed's linear layer saves its arguments after its product, so that all four products are
+    repeated."""
     found = launch(computed_again_under_stage_3, ranks=1, device="cpu")[0]
     more = [again - kept for kept, again in zip(found[False], found[True])]
     assert more == [4, step_time.ZERO_3_REPEATED_OPERATORS]
@@ -170,7 +225,10 @@ def under_deepspeed(stage, accumulation, extra):
     from helpers import corpus
 
     size = GPTSize(width=128, layers=2, vocabulary=512)
-    dropped = {f"stage3_{key}": 0 for key in ("param_persistence_threshold", "max_live_parameters", "max_reuse_distance")}
+    dropped = {
+        f"stage3_{key}": 0
+        for key in ("param_persistence_threshold", "max_live_parameters", "max_reuse_distance")
+    }
     config = configuration(stage, accumulation=accumulation, extra=extra, reduce_bucket_size=10**8, **dropped)
     model = models.build(models.GPT, size, config=config)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -185,20 +243,38 @@ def under_deepspeed(stage, accumulation, extra):
             engine.backward(loss)
             seen.phase = "step"
             engine.step()
-    return {phase: (seen.total(phase, PRODUCTS, count=True), seen.total(phase, PRODUCTS)) for phase in ("forward", "backward", "step")}
+    return {
+        phase: (seen.total(phase, PRODUCTS, count=True), seen.total(phase, PRODUCTS))
+        for phase in ("forward", "backward", "step")
+    }
 
 
 SIZE = GPTSize(width=128, layers=2, vocabulary=512)
 WITHOUT_LOOK = {"bf16": {"enabled": True, "check_grad_overflow": False}}
-CASES = [(0, 1, 2, None), (0, 2, 1, None), (1, 1, 1, WITHOUT_LOOK), (1, 2, 2, None), (2, 2, 2, None), (3, 2, 1, None)]
+CASES = [
+    (0, 1, 2, None),
+    (0, 2, 1, None),
+    (1, 1, 1, WITHOUT_LOOK),
+    (1, 2, 2, None),
+    (2, 2, 2, None),
+    (3, 2, 1, None),
+]
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("stage, ranks, accumulation, extra", CASES)
 def test_bytes_of_deepspeeds_own_operators(stage, ranks, accumulation, extra):
-    seen = launch(under_deepspeed, ranks, arguments={"stage": stage, "accumulation": accumulation, "extra": extra}, device="cpu")[0]
+    seen = launch(
+        under_deepspeed,
+        ranks,
+        arguments={"stage": stage, "accumulation": accumulation, "extra": extra},
+        device="cpu",
+    )[0]
     parameters, config = theory.gpt_parameters(SIZE), theory.ZeroConfig(stage=stage)
-    blocks, ends = theory.block_elementwise_bytes(1, 64, 128, 2, stage == 3), theory.ends_elementwise_bytes(SIZE, 1, 64, 2)
+    blocks, ends = (
+        theory.block_elementwise_bytes(1, 64, 128, 2, stage == 3),
+        theory.ends_elementwise_bytes(SIZE, 1, 64, 2),
+    )
     model = {phase: accumulation * (2 * blocks[phase] + ends[phase]) for phase in ("forward", "backward")}
     copies = theory.gradient_copy_bytes(parameters, config, ranks, accumulation)
     for phase in ("forward", "backward"):
@@ -209,24 +285,34 @@ def test_bytes_of_deepspeeds_own_operators(stage, ranks, accumulation, extra):
     assert seen["step"][0] == pytest.approx(issued["step"], rel=0.15)
 
 
-# ------------------------------------------------------------------------------------------------------------- a step's time
+# --- a step's time
 
 
 def test_a_step_by_hand():
     """Plain torch in fp32, one block of width 8: the parts, each from its own constant."""
     size = GPTSize(vocabulary=16, context=4, width=8, layers=1, heads=1)
-    machine = theory.MachineConstants(matrix={"fp32": {8: 1.0}}, memory=1e30, launch=0, attention={"fp32": 2.0})
+    machine = theory.MachineConstants(
+        matrix={"fp32": {8: 1.0}}, memory=1e30, launch=0, attention={"fp32": 2.0}
+    )
     parts = theory.step_seconds(size, machine, batch=2, dtype="fp32").parts
-    assert parts["matrix products"] == 3 * 2 * 8 * 12 * 8**2  # FLOPs at one per second: 8 tokens, 12 h^2 weights
+    assert (
+        parts["matrix products"] == 3 * 2 * 8 * 12 * 8**2
+    )  # FLOPs at one per second: 8 tokens, 12 h^2 weights
     assert parts["embedding and loss"] == pytest.approx(3 * 2 * 8 * 8 * 16)
     assert parts["attention"] == 3.5 * (2 * 2 * 4**2 * 8) / 2
     again = theory.step_seconds(size, machine, batch=2, dtype="fp32", checkpointing=True).parts
-    assert again["matrix products"] == pytest.approx((3 + 8 / 12) / 3 * parts["matrix products"])  # all but the last product, 4 h^2 of 12 h^2
+    assert again["matrix products"] == pytest.approx(
+        (3 + 8 / 12) / 3 * parts["matrix products"]
+    )  # all but the last product, 4 h^2 of 12 h^2
     assert again["embedding and loss"] == parts["embedding and loss"]
     memory = theory.MachineConstants(matrix={"fp32": {8: 1e30}}, memory=1.0, launch=0)
     parts = theory.step_seconds(size, memory, batch=2, dtype="fp32", fused=True).parts
-    assert parts["elementwise"] == 63 * 4 * 2 * 4 * 8 and parts["optimizer"] == 28 * theory.gpt_parameters(size)
-    read_and_written = (64 + 3 * 64 + 3 * 64) + 3 * 64 + (64 + 4 * 64 + 4 * 64) + (4 * 64 + 4 * 64 + 64)  # 8 tokens, h = 8: all are 8 x 8 or four
+    assert parts["elementwise"] == 63 * 4 * 2 * 4 * 8 and parts["optimizer"] == 28 * theory.gpt_parameters(
+        size
+    )
+    read_and_written = (
+        (64 + 3 * 64 + 3 * 64) + 3 * 64 + (64 + 4 * 64 + 4 * 64) + (4 * 64 + 4 * 64 + 64)
+    )  # 8 tokens, h = 8: all are 8 x 8 or four
     assert parts["matrix products"] == 3 * 4 * read_and_written
 
 
@@ -237,28 +323,40 @@ def test_messages_are_those_that_zero_sends():
     for stage in range(4):
         config = theory.ZeroConfig(stage=stage, overlap_comm=False)
         found = theory.step_seconds(GPT2_XL, machine, batch=1, config=config, ranks=4, accumulation=2)
-        expected = theory.zero_wire_bytes(parameters, 4, stage, accumulation=2, whole_buckets=True) / machine.bandwidth
+        expected = (
+            theory.zero_wire_bytes(parameters, 4, stage, accumulation=2, whole_buckets=True)
+            / machine.bandwidth
+        )
         assert found.parts["messages"] == pytest.approx(expected) and found.hidden == 0
 
 
 def test_overlap_hides_messages_as_far_as_the_backward_pass_lasts():
     kinds = {"batch": 1, "ranks": 4}
     exposed = theory.step_seconds(GPT2_XL, MACHINE, config=theory.ZeroConfig(stage=2), **kinds)
-    hidden = theory.step_seconds(GPT2_XL, MACHINE, config=theory.ZeroConfig(stage=2, overlap_comm=True), **kinds)
+    hidden = theory.step_seconds(
+        GPT2_XL, MACHINE, config=theory.ZeroConfig(stage=2, overlap_comm=True), **kinds
+    )
     assert hidden.parts["messages"] + hidden.hidden == pytest.approx(exposed.parts["messages"])
     gathered = theory.wire_bytes("all_gather", 2 * theory.gpt_parameters(GPT2_XL), 4) / MACHINE.bandwidth
-    assert hidden.parts["messages"] >= gathered and 0 < hidden.hidden < exposed.parts["messages"] - gathered + 1e-9
+    assert (
+        hidden.parts["messages"] >= gathered
+        and 0 < hidden.hidden < exposed.parts["messages"] - gathered + 1e-9
+    )
 
 
 def test_deepspeeds_configuration_says_what_is_not_said_otherwise():
-    config = configuration(1, micro_batch=3, accumulation=2, extra={"bf16": {"enabled": True, "check_grad_overflow": False}})
+    config = configuration(
+        1, micro_batch=3, accumulation=2, extra={"bf16": {"enabled": True, "check_grad_overflow": False}}
+    )
     config["optimizer"]["params"]["fused"] = True
     said = {"batch": 3, "accumulation": 2, "check_overflow": False, "fused": True}
     assert theory.step_seconds(GPT2_XL, MACHINE, config=config) == theory.step_seconds(
         GPT2_XL, MACHINE, config=theory.ZeroConfig.from_deepspeed(config), **said
     )
     for key, other in {"batch": 4, "accumulation": 1, "fused": False}.items():
-        assert theory.step_seconds(GPT2_XL, MACHINE, config=config, **{key: other}) != theory.step_seconds(GPT2_XL, MACHINE, config=config)
+        assert theory.step_seconds(GPT2_XL, MACHINE, config=config, **{key: other}) != theory.step_seconds(
+            GPT2_XL, MACHINE, config=config
+        )
 
 
 def test_a_host_that_is_too_slow_is_recognised():
@@ -270,7 +368,9 @@ def test_a_host_that_is_too_slow_is_recognised():
     assert not free.launch_bound and free.parts["launches"] == 0 and free.work_share == 1
     in_the_passes = theory.step_seconds(GPT2_XL, replace(quick, call=1e-4), **kinds)
     issued = theory.operators(GPT2_XL, theory.ZeroConfig(stage=1))
-    assert in_the_passes.host == pytest.approx(1e-4 * (issued["forward"] + issued["backward"]) + 1e-9 * issued["step"])
+    assert in_the_passes.host == pytest.approx(
+        1e-4 * (issued["forward"] + issued["backward"]) + 1e-9 * issued["step"]
+    )
     together = theory.step_seconds(GPT2_XL, replace(slow, asynchronous=False), **kinds)
     assert together.total == pytest.approx(free.total + together.host)
     assert list(bound.parts) == list(step_time.PARTS)
@@ -297,10 +397,16 @@ def test_messages_alone_do_not_make_a_step_launch_bound():
         (lambda: replace(MACHINE, matrix={}), "at least one rate"),
         (lambda: MACHINE.peak("fp8"), "no matrix rate was measured for 'fp8', only for bf16, fp32"),
         (lambda: theory.MachineConstants.from_dict({"memory": 1}), "with matrix, memory and launch"),
-        (lambda: theory.MachineConstants.from_dict({**MACHINE.to_dict(), "speed": 1}), "keys must be among name"),
+        (
+            lambda: theory.MachineConstants.from_dict({**MACHINE.to_dict(), "speed": 1}),
+            "keys must be among name",
+        ),
         (lambda: theory.step_seconds(GPT2_XL, MACHINE), "say how large a micro-batch is"),
         (lambda: theory.step_seconds(GPT2_XL, MACHINE, batch=0), "batch, ranks and accumulation"),
-        (lambda: theory.step_seconds(GPT2_XL, replace(MACHINE, bandwidth=None), batch=1, ranks=2), "no bandwidth between ranks: measure them with 2"),
+        (
+            lambda: theory.step_seconds(GPT2_XL, replace(MACHINE, bandwidth=None), batch=1, ranks=2),
+            "no bandwidth between ranks: measure them with 2",
+        ),
     ],
 )
 def test_bad_input_is_named(call, words):

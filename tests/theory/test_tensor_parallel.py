@@ -1,8 +1,9 @@
-"""Parameters, activations and model states of tensor-parallel ranks: predicted, then measured in DeepSpeed jobs, to the byte."""
+"""Parameters, activations and model states of tensor-parallel ranks: predicted, then measured in DeepSpeed
+jobs, to the byte."""
 
 import pytest
 from helpers import launch, models, theory
-from helpers.models import GPTSize
+from helpers.course.models import GPTSize
 from tests.support import configuration
 
 BATCH, LENGTH = 2, 16
@@ -18,7 +19,7 @@ def hold(size, tensor_ranks, stage, dtype):
     import deepspeed
     import deepspeed.comm as comm
     from helpers import corpus
-    from helpers.measure.ledger import Ledger
+    from helpers.tools.measure.ledger import Ledger
 
     config = tensor_configuration(tensor_ranks, stage, dtype)
     deepspeed.init_distributed()
@@ -36,20 +37,36 @@ def hold(size, tensor_ranks, stage, dtype):
                 between = ledger.snapshot("between micro-batches")
             engine.step()
     assert kept.settled and between.settled
-    return kept["activations"], between.categories, [getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.module.parameters()]
+    return (
+        kept["activations"],
+        between.categories,
+        [getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.module.parameters()],
+    )
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("ranks, tensor_ranks, stage, dtype", [(2, 2, 0, "bf16"), (4, 4, 0, "fp32"), (4, 2, 1, "bf16"), (4, 2, 2, "fp32")])
+@pytest.mark.parametrize(
+    "ranks, tensor_ranks, stage, dtype",
+    [(2, 2, 0, "bf16"), (4, 4, 0, "fp32"), (4, 2, 1, "bf16"), (4, 2, 2, "fp32")],
+)
 def test_tensor_parallel_ranks_to_the_byte(size, ranks, tensor_ranks, stage, dtype):
     size, element = SIZES[size], {"bf16": 2, "fp32": 4}[dtype]
-    reports = launch(hold, ranks=ranks, arguments={"size": size, "tensor_ranks": tensor_ranks, "stage": stage, "dtype": dtype}, device="cpu")
+    reports = launch(
+        hold,
+        ranks=ranks,
+        arguments={"size": size, "tensor_ranks": tensor_ranks, "stage": stage, "dtype": dtype},
+        device="cpu",
+    )
     for rank, (activations, states, elements) in enumerate(reports):
         assert sum(elements) == theory.tensor_parallel_parameters(size, tensor_ranks)
-        assert activations == theory.tensor_parallel_activation_bytes(size, BATCH, LENGTH, element, tensor_ranks)
+        assert activations == theory.tensor_parallel_activation_bytes(
+            size, BATCH, LENGTH, element, tensor_ranks
+        )
         replicas, replica = ranks // tensor_ranks, rank // tensor_ranks
-        exact = theory.deepspeed_bytes(elements, tensor_configuration(tensor_ranks, stage, dtype), ranks=replicas, rank=replica)
+        exact = theory.deepspeed_bytes(
+            elements, tensor_configuration(tensor_ranks, stage, dtype), ranks=replicas, rank=replica
+        )
         assert {category: states[category] for category in exact} == exact
 
 
@@ -62,7 +79,8 @@ def test_one_rank_is_the_whole_block(width, heads):
 
 
 def test_four_of_sixteen_are_whole():
-    """Korthikanti et al., arXiv 2205.05198, equation 2, without its dropout masks (10 - 2) and with the fused kernel."""
+    """Korthikanti et al., arXiv 2205.05198, equation 2, without its dropout masks (10 - 2) and with the fused
+    kernel."""
     batch, sequence, width, heads, ranks = 1, 2048, 12288, 96, 8
     ebsh = 2 * batch * sequence * width
     bytes_per_rank = theory.tensor_parallel_block_activation_bytes(batch, sequence, width, heads, 2, ranks)
@@ -72,8 +90,12 @@ def test_four_of_sixteen_are_whole():
 
 def test_a_divided_vocabulary_leaves_only_what_every_rank_repeats():
     size, ranks = models.GPT3, 8
-    repeated = ranks * theory.tensor_parallel_parameters(size, ranks, vocabulary_parallel=False) - theory.gpt_parameters(size)
-    assert repeated == (ranks - 1) * ((size.vocabulary + size.context + 2) * size.width + size.layers * 6 * size.width)
+    repeated = ranks * theory.tensor_parallel_parameters(
+        size, ranks, vocabulary_parallel=False
+    ) - theory.gpt_parameters(size)
+    assert repeated == (ranks - 1) * (
+        (size.vocabulary + size.context + 2) * size.width + size.layers * 6 * size.width
+    )
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
@@ -83,7 +105,9 @@ def test_a_width_that_does_not_divide_is_refused(ranks):
 
 
 def test_megatrons_four_all_reduces():
-    assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 4) == 4 * 4 * theory.wire_bytes("all_reduce", 2 * 2 * 32 * 64, 4)
+    assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 4) == 4 * 4 * theory.wire_bytes(
+        "all_reduce", 2 * 2 * 32 * 64, 4
+    )
     assert theory.tensor_parallel_wire_bytes(2, 32, 64, 4, 2, 1) == 0
 
 
@@ -96,11 +120,20 @@ def test_with_sequence_parallelism_everything_is_shared():
         theory.sequence_parallel_block_activation_bytes(1, 30, 64, 4, 2, 4)
 
 
-MACHINE = theory.MachineConstants(matrix={"bf16": {512: 1e14}}, memory=1e12, launch=0.0, latency=1e-5, bandwidth=1e11, attention={"bf16": 5e13})
+MACHINE = theory.MachineConstants(
+    matrix={"bf16": {512: 1e14}},
+    memory=1e12,
+    launch=0.0,
+    latency=1e-5,
+    bandwidth=1e11,
+    attention={"bf16": 5e13},
+)
 
 
 def test_one_ranks_block_takes_what_a_step_says():
-    with_one, with_two = (models.GPTSize(width=1024, heads=8, context=512, layers=layers) for layers in (1, 2))
+    with_one, with_two = (
+        models.GPTSize(width=1024, heads=8, context=512, layers=layers) for layers in (1, 2)
+    )
     parts = [theory.step_seconds(size, MACHINE, batch=2).parts for size in (with_one, with_two)]
     found = theory.tensor_parallel_block_seconds(2, 512, 1024, 1, MACHINE)
     for name in ("matrix products", "attention", "elementwise"):
@@ -113,25 +146,48 @@ def test_what_ranks_share_of_a_block_and_what_they_repeat():
     one, four = (theory.tensor_parallel_block_seconds(2, 512, 8192, ranks, MACHINE) for ranks in (1, 4))
     tokens = theory.tensor_parallel_block_seconds(2, 512, 8192, 4, MACHINE, sequence_parallel=True)
     assert four["matrix products"] == pytest.approx(one["matrix products"] / 4)
-    assert four["elementwise, replicated"] == one["elementwise, replicated"] > tokens["elementwise, replicated"] == 0
+    assert (
+        four["elementwise, replicated"]
+        == one["elementwise, replicated"]
+        > tokens["elementwise, replicated"]
+        == 0
+    )
     assert sum(tokens.values()) - tokens["messages"] == pytest.approx(sum(one.values()) / 4)
-    once, further = 2 * MACHINE.latency, 3.4e-6  # seconds per collective, and per message of a ring beyond the first two
+    once, further = (
+        2 * MACHINE.latency,
+        3.4e-6,
+    )  # seconds per collective, and per message of a ring beyond the first two
     sent = theory.wire_bytes("all_reduce", 2 * 2 * 512 * 8192, 4) / MACHINE.bandwidth
     assert four["messages"] == pytest.approx(4 * (once + 4 * further + sent))
     assert tokens["messages"] == pytest.approx(10 * (once + 2 * further + sent / 2))
     two = theory.tensor_parallel_block_seconds(2, 512, 8192, 2, MACHINE)["messages"]
-    assert two == pytest.approx(4 * theory.all_reduce_seconds(2 * 2 * 512 * 8192, 2, MACHINE.latency, MACHINE.bandwidth)), "as it was measured"
+    assert two == pytest.approx(
+        4 * theory.all_reduce_seconds(2 * 2 * 512 * 8192, 2, MACHINE.latency, MACHINE.bandwidth)
+    ), "as it was measured"
     alone = theory.MachineConstants(matrix={"bf16": {512: 1e14}}, memory=1e12, launch=0.0)
     with pytest.raises(ValueError, match="no bandwidth between ranks"):
         theory.tensor_parallel_block_seconds(2, 512, 1024, 2, alone)
 
 
 def test_a_step_of_a_cluster_by_hand():
-    """Tensor parallelism's messages in proportion to the work; ZeRO's by stage, between hosts through the cards that a part's replicas have."""
-    size, links = models.GPTSize(width=1024, heads=8, context=512, layers=2), {"rate": 1e14, "inside": 3e11, "card": 5e10, "balance": 6e10}
+    """Tensor parallelism's messages in proportion to the work; ZeRO's by stage, between hosts through the
+    cards that a part's replicas have."""
+    size, links = (
+        models.GPTSize(width=1024, heads=8, context=512, layers=2),
+        {"rate": 1e14, "inside": 3e11, "card": 5e10, "balance": 6e10},
+    )
     parameters = theory.gpt_parameters(size)
-    found = {(t, stage): theory.tensor_parallel_cluster_seconds(size, 512, 4, t, 16, stage, **links) for t in (1, 2, 16) for stage in (1, 2, 3)}
-    assert found[1, 1]["work"] == found[1, 3]["work"] == pytest.approx(4 * 6 * parameters * 512 / 1e14) == pytest.approx(2 * found[2, 1]["work"])
+    found = {
+        (t, stage): theory.tensor_parallel_cluster_seconds(size, 512, 4, t, 16, stage, **links)
+        for t in (1, 2, 16)
+        for stage in (1, 2, 3)
+    }
+    assert (
+        found[1, 1]["work"]
+        == found[1, 3]["work"]
+        == pytest.approx(4 * 6 * parameters * 512 / 1e14)
+        == pytest.approx(2 * found[2, 1]["work"])
+    )
     assert found[2, 1]["tensor parallelism"] == pytest.approx(found[2, 1]["work"] / 5)
     assert found[16, 1]["tensor parallelism"] == pytest.approx(found[16, 1]["work"] * 6e10 / 3e11), (
         "eight cards of 50 GB/s are faster than a host inside"

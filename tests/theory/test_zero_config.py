@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import theory
-from helpers.theory import ZeroConfig
+from helpers.tools.theory import ZeroConfig
 
 ELEMENTS = [300, 50, 7]
 
@@ -13,7 +13,10 @@ def test_an_empty_configuration_has_deepspeeds_defaults():
     found, defaults = ZeroConfig.from_deepspeed({}), DeepSpeedZeroConfig()
     assert found == ZeroConfig(dtype="fp32")
     assert found.stage == defaults.stage and found.reduce_bucket_size == defaults.reduce_bucket_size
-    assert found.persistence_threshold == defaults.param_persistence_threshold and found.sub_group_size == defaults.sub_group_size
+    assert (
+        found.persistence_threshold == defaults.param_persistence_threshold
+        and found.sub_group_size == defaults.sub_group_size
+    )
     assert found.contiguous_gradients == defaults.contiguous_gradients
 
 
@@ -48,8 +51,12 @@ def test_every_key_is_translated():
 def test_either_form_gives_the_same_bytes(stage):
     config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": stage, "reduce_bucket_size": 1000}}
     same = ZeroConfig(stage=stage, reduce_bucket_size=1000)
-    assert theory.deepspeed_bytes(ELEMENTS, config, ranks=2, rank=1) == theory.deepspeed_bytes(ELEMENTS, same, ranks=2, rank=1)
-    assert theory.step_peak_bytes(ELEMENTS, config, ranks=2, rank=1) == theory.step_peak_bytes(ELEMENTS, same, ranks=2, rank=1)
+    assert theory.deepspeed_bytes(ELEMENTS, config, ranks=2, rank=1) == theory.deepspeed_bytes(
+        ELEMENTS, same, ranks=2, rank=1
+    )
+    assert theory.step_peak_bytes(ELEMENTS, config, ranks=2, rank=1) == theory.step_peak_bytes(
+        ELEMENTS, same, ranks=2, rank=1
+    )
 
 
 def test_it_takes_no_positions():
@@ -75,11 +82,21 @@ def test_what_the_formulas_do_not_cover_is_named(config, word):
         ZeroConfig.from_deepspeed(config)
 
 
-@pytest.mark.parametrize("options", [{"dtype": "fp32"}, {"stage": 1, "grad_accum_dtype": "fp32"}, {"stage": 1, "contiguous_gradients": False}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "fp32"},
+        {"stage": 1, "grad_accum_dtype": "fp32"},
+        {"stage": 1, "contiguous_gradients": False},
+    ],
+)
 def test_a_step_that_the_peaks_formula_does_not_cover_is_named(options):
     with pytest.raises(ValueError, match="step_peak_bytes covers"):
         theory.step_peak_bytes(ELEMENTS, ZeroConfig(**options))
 
 
 def test_fp32_and_offload_to_nowhere_are_fine():
-    assert ZeroConfig.from_deepspeed({"zero_optimization": {"offload_optimizer": {"device": "none"}}}).dtype == "fp32"
+    assert (
+        ZeroConfig.from_deepspeed({"zero_optimization": {"offload_optimizer": {"device": "none"}}}).dtype
+        == "fp32"
+    )

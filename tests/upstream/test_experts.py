@@ -1,6 +1,7 @@
 """Faults of DeepSpeed 0.19.8 and what it refuses, as lesson 14 shows them, each in its smallest form.
 
-A test passes while it is so.  One that fails is good news: the words of the lesson that the failure names are to be corrected.
+A test passes while it is so.  One that fails is good news: the words of the lesson that the failure names are
+to be corrected.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import io
 
 import pytest
 from helpers import corpus, launch, models
-from helpers.launcher.failures import RankError
+from helpers.tools.launch.failures import RankError
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -24,7 +25,9 @@ class Routed(models.FeedForward):
 
         super().__init__(SIZE)
         self.up = self.down = None
-        self.moe = MoE(SIZE.width, models.FeedForward(SIZE), num_experts=2, ep_size=ep, drop_tokens=False, use_rts=False)
+        self.moe = MoE(
+            SIZE.width, models.FeedForward(SIZE), num_experts=2, ep_size=ep, drop_tokens=False, use_rts=False
+        )
 
     def forward(self, x):
         return self.moe(x)[0]
@@ -36,7 +39,9 @@ def engine_of(stage, ep):
     deepspeed.init_distributed()
     model = models.with_experts(models.build(models.GPT, SIZE), lambda layer: Routed(ep))
     with contextlib.redirect_stdout(io.StringIO()):
-        return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration(stage, bf16=False))[0]
+        return deepspeed.initialize(
+            model=model, model_parameters=model.parameters(), config=configuration(stage, bf16=False)
+        )[0]
 
 
 def norm(ep):
@@ -67,9 +72,17 @@ def automatic():
     from transformers import MixtralConfig, MixtralForCausalLM
 
     deepspeed.init_distributed()
-    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    shape = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
     model = MixtralForCausalLM(MixtralConfig(**shape, vocab_size=16, num_local_experts=2))
-    config = configuration(0, bf16=False) | {"expert_parallel": {"enabled": True, "autoep_size": 2, "preset_model": "mixtral"}}
+    config = configuration(0, bf16=False) | {
+        "expert_parallel": {"enabled": True, "autoep_size": 2, "preset_model": "mixtral"}
+    }
     deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
 
 

@@ -1,7 +1,7 @@
 """Faults of DeepSpeed 0.19.8 that lesson 12 shows, each in its smallest form.
 
-A test passes while DeepSpeed has the fault.  One that fails is good news: the fault is mended, and the words of the lesson that the failure
-names are to be corrected.
+A test passes while DeepSpeed has the fault.  One that fails is good news: the fault is mended, and the words
+of the lesson that the failure names are to be corrected.
 """
 
 import math
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from helpers import corpus, launch, models
-from helpers.launcher.failures import RankError
+from helpers.tools.launch.failures import RankError
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -34,7 +34,9 @@ def general(head, x, y, tiles=TILES, weights="the head's"):
     from deepspeed.runtime.sequence_parallel.ulysses_sp import sequence_tiled_compute
 
     weights = [head.weight] if weights == "the head's" else weights
-    return sequence_tiled_compute(plain, x.shape[1], tiles, {"x": x, "y": y}, {"head": head}, "x", weights, 0, "mean")
+    return sequence_tiled_compute(
+        plain, x.shape[1], tiles, {"x": x, "y": y}, {"head": head}, "x", weights, 0, "mean"
+    )
 
 
 class GPT(models.GPT):
@@ -59,20 +61,27 @@ def train(stage, loss_of=plain, tied=False, accumulation=1, mpu=None, mesh_param
 
     more = {name: value for name, value in {"mpu": mpu, "mesh_param": mesh_param}.items() if value}
     keys |= {"stage3_param_persistence_threshold": 0} if stage == 3 else {}
-    config = configuration(stage, bf16=False, accumulation=accumulation, extra={"gradient_clipping": 0.0}, **keys)
+    config = configuration(
+        stage, bf16=False, accumulation=accumulation, extra={"gradient_clipping": 0.0}, **keys
+    )
     if "mpu" in more:
         config["sequence_parallel_size"] = comm.get_world_size()
     model = models.build(GPT, loss_of, tied, config=config)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config, **more)
     for micro in range(accumulation):
         engine.backward(engine(*corpus.batch(micro, 2, 64, comm.get_rank(), 2, engine.device)))
-        whole = [safe_get_full_grad(parameter) for parameter in model.parameters()] if stage == 0 else []  # in fp32 it knows no norm
+        whole = (
+            [safe_get_full_grad(parameter) for parameter in model.parameters()] if stage == 0 else []
+        )  # in fp32 it knows no norm
         engine.step()
-    return engine, float(torch.cat([grad.flatten() for grad in whole]).norm() if whole else engine.get_global_grad_norm())
+    return engine, float(
+        torch.cat([grad.flatten() for grad in whole]).norm() if whole else engine.get_global_grad_norm()
+    )
 
 
 def all_norms():
-    """{case: norm of the gradients}, in one job, since each takes a tenth of a second; the groups come last, for DeepSpeed does not forget them."""
+    """{case: norm of the gradients}, in one job, since each takes a tenth of a second; the groups come last,
+    for DeepSpeed does not forget them."""
     import deepspeed
     import deepspeed.comm as comm
     import deepspeed.runtime.sequence_parallel.parallel_state_sp as groups
@@ -94,7 +103,11 @@ def all_norms():
         norms["tied at stage 2"] = "AssertionError"
     groups.initialize_sequence_parallel(comm.get_world_size())
     norms |= {f"stage {stage}, with groups": train(stage, mpu=groups)[1] for stage in (0, 1, 2, 3)}
-    return norms | {"stage 3 in one piece, with groups": train(3, mpu=groups, reduce_scatter=False, reduce_bucket_size=1_000_000)[1]}
+    return norms | {
+        "stage 3 in one piece, with groups": train(
+            3, mpu=groups, reduce_scatter=False, reduce_bucket_size=1_000_000
+        )[1]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +116,11 @@ def norms():
 
 
 @pytest.mark.parametrize("stage, factor", [("0", 2), ("1", 2), ("2", 2), ("3", 1), ("3 in one piece", 2)])
-def test_gradients_of_sequence_ranks_are_summed_at_stages_0_to_2_and_averaged_at_stage_3_by_default(norms, stage, factor):
-    assert norms[f"stage {stage}, with groups"] / norms["stage 1"] == pytest.approx(factor, rel=1e-3), GONE.format(
-        "'The factor between the stages' and the table of faults"
+def test_gradients_of_sequence_ranks_are_summed_at_stages_0_to_2_and_averaged_at_stage_3_by_default(
+    norms, stage, factor
+):
+    assert norms[f"stage {stage}, with groups"] / norms["stage 1"] == pytest.approx(factor, rel=1e-3), (
+        GONE.format("'The factor between the stages' and the table of faults")
     )
 
 
@@ -124,7 +139,9 @@ def test_a_tied_head_gets_a_wrong_gradient_from_a_tiled_loss_at_stage_3(norms, h
 
 
 def test_at_stage_2_the_same_is_an_error(norms):
-    assert norms.get("tied at stage 2") == "AssertionError", GONE.format("the sentence on stage 2 in the same place")
+    assert norms.get("tied at stage 2") == "AssertionError", GONE.format(
+        "the sentence on stage 2 in the same place"
+    )
 
 
 def weights_apart():
@@ -141,7 +158,9 @@ def weights_apart():
 
 
 def test_with_a_mesh_gradients_of_sequence_ranks_never_meet():
-    assert launch(weights_apart, ranks=2, device="cpu")[0] > 1e-5, GONE.format("'Gradients that never meet' and the table of faults")
+    assert launch(weights_apart, ranks=2, device="cpu")[0] > 1e-5, GONE.format(
+        "'Gradients that never meet' and the table of faults"
+    )
 
 
 def test_tiles_that_do_not_divide_the_tokens_give_another_gradient_or_nan():
@@ -161,7 +180,9 @@ def test_tiles_that_do_not_divide_the_tokens_give_another_gradient_or_nan():
 def test_the_documented_default_of_compute_params_raises():
     head = torch.nn.Linear(4, 8)
     try:
-        general(head, torch.randn(1, 8, 4, requires_grad=True), torch.zeros(1, 8, dtype=torch.long), weights=None)
+        general(
+            head, torch.randn(1, 8, 4, requires_grad=True), torch.zeros(1, 8, dtype=torch.long), weights=None
+        )
     except TypeError as error:
         assert "'NoneType' object is not iterable" in str(error)
     else:
@@ -173,11 +194,17 @@ def test_a_factor_after_the_forward_pass_does_not_reach_the_head_of_a_fused_tile
     for loss_of in (general, fused):
         for factor in (1, 0.5):
             torch.manual_seed(0)
-            head, x, y = torch.nn.Linear(4, 8, bias=False), torch.randn(1, 8, 4, requires_grad=True), torch.zeros(1, 8, dtype=torch.long)
+            head, x, y = (
+                torch.nn.Linear(4, 8, bias=False),
+                torch.randn(1, 8, 4, requires_grad=True),
+                torch.zeros(1, 8, dtype=torch.long),
+            )
             (factor * loss_of(head, x, y)).backward()
             norms[loss_of, factor] = torch.stack([head.weight.grad.norm(), x.grad.norm()])
     assert (norms[general, 0.5] / norms[general, 1]).tolist() == pytest.approx([0.5, 0.5])
-    text = GONE.format("the halved loss in 'A tiled loss whose gradient has another factor' and the table of faults")
+    text = GONE.format(
+        "the halved loss in 'A tiled loss whose gradient has another factor' and the table of faults"
+    )
     assert (norms[fused, 0.5] / norms[fused, 1]).tolist() == pytest.approx([1, 0.5]), text
 
 
@@ -229,4 +256,6 @@ def cpu_checkpointing_alone():
 
 
 def test_kept_inputs_that_go_to_the_host_are_empty_where_the_device_is_the_host():
-    assert launch(cpu_checkpointing_alone, ranks=1, device="cpu")[0], GONE.format("'The keys of `activation_checkpointing`'")
+    assert launch(cpu_checkpointing_alone, ranks=1, device="cpu")[0], GONE.format(
+        "'The keys of `activation_checkpointing`'"
+    )

@@ -1,14 +1,15 @@
 """What DeepSpeed 0.19.8 does without a word when weights are frozen or offloaded, as lesson 11 shows it.
 
-Each test passes while it does so.  One that fails says which sentence of the lesson is to be corrected, now that it is mended.
+Each test passes while it does so.  One that fails says which sentence of the lesson is to be corrected, now
+that it is mended.
 """
 
 import warnings
 
 import pytest
 from helpers import Ledger, corpus, launch, models
-from helpers.recording import nvme, qlora
-from helpers.recording.table import SHAPES, SIZES, nvme_configuration, qlora_configuration
+from helpers.course.recording import nvme, qlora
+from helpers.course.recording.table import SHAPES, SIZES, nvme_configuration, qlora_configuration
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -25,7 +26,8 @@ def engine_of(model, config):
 
 
 def without_inputs_of_gradients():
-    """How many trained tensors change in a step of reentrant checkpointing behind a frozen embedding, and DeepSpeed's words about it."""
+    """How many trained tensors change in a step of reentrant checkpointing behind a frozen embedding, and
+    DeepSpeed's words about it."""
     from torch.utils.checkpoint import checkpoint
 
     model = models.build(models.GPT, SIZE)
@@ -44,7 +46,8 @@ def without_inputs_of_gradients():
 
 
 def frozen_inputs_kept():
-    """Bytes of activations with a frozen feed-forward at stage 3: with torch's own linear function, and with DeepSpeed's (which then stays)."""
+    """Bytes of activations with a frozen feed-forward at stage 3: with torch's own linear function, and with
+    DeepSpeed's (which then stays)."""
     kept = []
     for replaced in (False, True):
         with Ledger() as ledger:
@@ -70,7 +73,8 @@ def parameters_on_the_device():
 
 
 def adapters():
-    """At stage 3: the dtype of peft's adapters in a bf16 model, and the elements that peft would save without gathering."""
+    """At stage 3: the dtype of peft's adapters in a bf16 model, and the elements that peft would save without
+    gathering."""
     from peft import get_peft_model_state_dict
 
     config = configuration(3)
@@ -85,7 +89,10 @@ def all_of_them():
     import deepspeed
 
     deepspeed.init_distributed()
-    return {one.__name__: one() for one in (without_inputs_of_gradients, frozen_inputs_kept, parameters_on_the_device, adapters)}
+    return {
+        one.__name__: one()
+        for one in (without_inputs_of_gradients, frozen_inputs_kept, parameters_on_the_device, adapters)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +123,11 @@ def test_adapters_of_stage_3_are_saved_empty(found):
     assert found["adapters"][1] == 0, MENDED.format("Adapters that are saved empty")
 
 
-DISK = {"disk, sub-groups under 1 MiB": "stay in memory", "disk, stage 2": "writes no file", "disk, pipelined": "AssertionError"}
+DISK = {
+    "disk, sub-groups under 1 MiB": "stay in memory",
+    "disk, stage 2": "writes no file",
+    "disk, pipelined": "AssertionError",
+}
 
 
 @pytest.mark.parametrize("place", DISK)
@@ -139,7 +150,10 @@ def test_weights_of_four_bits_are_silently_wrong_at_stage_3_in_evaluation_mode(t
     if reason := qlora.missing():
         pytest.skip(reason)
     given = {"shape": SHAPES["tiny"], "config": qlora_configuration(3), "bits": 4, "scratch": str(tmp_path)}
-    right, wrong = (launch(qlora.qlora, ranks=2, arguments=given | {"train": train}, device="cpu")[0] for train in (True, False))
+    right, wrong = (
+        launch(qlora.qlora, ranks=2, arguments=given | {"train": train}, device="cpu")[0]
+        for train in (True, False)
+    )
     if not wrong["packed"]:
         pytest.skip("bitsandbytes packs no weights on this CPU")
     assert abs(right["losses"][1] - wrong["losses"][1]) > 0.02, MENDED.format("Four bits")

@@ -1,0 +1,103 @@
+"""The training text: the source code of the installed DeepSpeed, byte by byte.
+
+It is real text, it is on every learner's machine without a download, and in the pinned environment it is the
+same for everyone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from helpers.paths import WORK
+
+TESTED = (
+    "0.19.8",
+    "f47dfa001cbbdeb6ec25d9b88f0c98328e620c2cb4d90c7f48c88a242541dd30",
+)  # DeepSpeed's version and the SHA-256 of its text
+WRITTEN_AT_BUILD = {"git_version_info_installed.py"}
+
+
+def files() -> list[Path]:
+    """DeepSpeed's Python files in sorted order, without what its build wrote on this machine."""
+    root = Path(importlib.util.find_spec("deepspeed").origin).parent
+    found = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
+    return [path for path in found if path.name not in WRITTEN_AT_BUILD]
+
+
+@functools.cache
+def text() -> bytes:
+    """All of it, as bytes (5.9 MB).  Warns where it is not the tested text, which is kept in one file: to
+    read 750 takes longer than a step."""
+    kept = WORK / f".text-of-deepspeed-{importlib.metadata.version('deepspeed')}"
+    with suppress(OSError):
+        if not difference(whole := kept.read_bytes()):
+            return whole
+    whole = b"".join(path.read_bytes() for path in files())
+    if problem := difference(whole):
+        warnings.warn(problem, stacklevel=2)
+    else:
+        with suppress(OSError):  # a checkout that may not be written to
+            keep(whole, kept)
+    return whole
+
+
+def keep(whole: bytes, file: Path) -> None:
+    """Write a file that other ranks see at once with all of its bytes, or not at all."""
+    file.parent.mkdir(exist_ok=True)
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(whole)
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def difference(whole: bytes) -> str | None:
+    """A sentence where the text is not the one that the stored outputs were made with, else None."""
+    if hashlib.sha256(whole).hexdigest() == TESTED[1]:
+        return None
+    return (
+        "the training text differs from the tested one (DeepSpeed "
+        f"{importlib.metadata.version('deepspeed')} is installed, {TESTED[0]} was tested; "
+        f"{len(whole):,} bytes): losses will not equal the stored ones, byte counts of memory and "
+        "traffic will"
+    )
+
+
+def batch(
+    step: int, sequences: int, length: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random pieces of the text: token ids and the ids one place further, both int64 of shape (sequences /
+    ranks, length).
+
+    The global batch of a step is the same for any number of ranks; each rank gets its own consecutive rows of
+    it.
+
+    Args:
+        step: which batch; the same number gives the same text.
+        sequences: rows of the global batch, a multiple of `ranks`.
+        length: tokens per row.
+        rank, ranks: the data-parallel rank that asks, and how many there are.
+    """
+    if sequences % ranks:
+        raise ValueError(
+            f"a global batch of {sequences} sequences cannot be divided among {ranks} ranks: use "
+            f"a multiple of {ranks}"
+        )
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank}")
+    source = text()
+    starts = torch.randint(
+        len(source) - length - 1, (sequences,), generator=torch.Generator().manual_seed(step)
+    ).tolist()
+    mine = starts[rank * sequences // ranks : (rank + 1) * sequences // ranks]
+    rows = torch.tensor([list(source[start : start + length + 1]) for start in mine])
+    return rows[:, :-1].to(device).contiguous(), rows[:, 1:].to(device).contiguous()

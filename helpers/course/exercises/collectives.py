@@ -1,0 +1,448 @@
+"""Answers of lesson 03: a ring all-reduce, what communication costs, and the mistakes that people make
+there."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from helpers.course.exercises.engine import Build, Exercise, RankExercise
+from helpers.course.exercises.guesses import guess
+from helpers.tools import theory
+
+__all__ = [
+    "all_numbers",
+    "bus_bandwidth",
+    "exchange",
+    "guess",
+    "halve_and_double",
+    "ring_all_reduce",
+    "tree_all_reduce",
+    "two_level_seconds",
+]
+
+
+def _own(seed, elements):
+    """This rank's own random numbers."""
+    import deepspeed.comm as comm
+
+    return torch.randn(elements, generator=torch.Generator().manual_seed(1000 * seed + comm.get_rank()))
+
+
+def _digits(seed, elements):
+    """This rank's own random numbers: 1 to 4 in units of 10^rank, so that the digits of a sum say whose
+    number is missing or was added twice."""
+    import deepspeed.comm as comm
+
+    rank = comm.get_rank()
+    return 10.0**rank * torch.randint(
+        1, 5, (elements,), generator=torch.Generator().manual_seed(1000 * seed + rank)
+    )
+
+
+def _swap(outgoing, incoming, right=1):
+    """Send to the neighbour that many ranks to the right, and receive from the one to the left, at once."""
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    send = dist.P2POp(dist.isend, outgoing, (rank + right) % ranks)
+    receive = dist.P2POp(dist.irecv, incoming, (rank - right) % ranks)
+    for request in dist.batch_isend_irecv([send, receive]):
+        request.wait()
+
+
+# --- one exchange
+
+
+@contextlib.contextmanager
+def _existing_ranks():
+    """`P2POp` with a rank that does not exist fails, with words; by itself it ends the process or waits for
+    ever."""
+    import torch.distributed as dist
+
+    real, ranks = dist.P2POp, dist.get_world_size()
+
+    def checked(op, tensor, peer=None, *more, **named):
+        if peer is not None and not 0 <= peer < ranks:
+            raise ValueError(
+                f"there is no rank {peer}: ranks are 0 to {ranks - 1}; in the circle, rank 0 is "
+                f"the right neighbour of rank {ranks - 1}"
+            )
+        return real(op, tensor, peer, *more, **named)
+
+    dist.P2POp = checked
+    try:
+        yield
+    finally:
+        dist.P2POp = real
+
+
+def _exchanged(function, seed):
+    """A small message and one of a megabyte, which no buffer holds."""
+    found = {}
+    for elements in (5 + seed % 5, 250_000 + seed % 100):
+        outgoing, incoming = _own(seed, elements), torch.zeros(elements)
+        with _existing_ranks():
+            function(outgoing, incoming)
+        found |= {f"incoming, {elements:,} elements": incoming, f"outgoing, {elements:,} elements": outgoing}
+    return found
+
+
+def _into_another(outgoing, incoming):
+    _swap(outgoing, torch.empty_like(incoming))
+
+
+exchange = Build(
+    "exchange",
+    _exchanged,
+    mistakes={
+        "that went to the left and came from the right: the right "
+        "neighbour has the next higher rank": lambda outgoing, incoming: _swap(outgoing, incoming, right=-1),
+        "that is this rank's own tensor: the left neighbour's must be received": lambda outgoing, incoming: (
+            incoming.copy_(outgoing)
+        ),
+        "nothing has arrived in `incoming`: receive into that very tensor, and wait": _into_another,
+    },
+    praise="every rank sent and received, and nobody waited for one who was waiting too",
+)
+
+
+# --- the ring
+
+
+def _summed_in_a_ring(function, seed):
+    """Three sizes: one that divides by the ranks, one that does not, and one of which `chunk` makes fewer
+    parts than there are ranks.
+
+    What arrives must fit exactly into what it is received in: gloo does not always say so.
+    """
+    import deepspeed.comm as comm
+
+    found, ranks = {}, comm.get_world_size()
+    for elements in (ranks * (2 + seed % 7), ranks * (20 + seed % 50) + 1 + seed % (ranks - 1 or 1), 9):
+        sizes, mine = [], _digits(seed, elements)
+
+        def counted(outgoing, incoming, sizes=sizes):
+            sizes.append(outgoing.numel())
+            arriving = torch.zeros(1, dtype=torch.int64)
+            _swap(torch.tensor([outgoing.numel()]), arriving)
+            if incoming.numel() != arriving.item():
+                raise ValueError(
+                    f"the left neighbour sends {arriving.item()} elements, to be received in a "
+                    f"tensor of {incoming.numel()}: "
+                    "parts differ in size; the size must be that of the part that arrives"
+                )
+            _swap(outgoing, incoming)
+
+        with _advice(elements, ranks):
+            function(mine, counted)
+        found[f"the number of exchanges, {elements} elements"] = len(sizes)
+        found[f"no exchange carries more than 1/{ranks}, rounded up, {elements} elements"] = max(
+            sizes, default=0
+        ) <= -(-elements // ranks)
+        found[f"the tensor, {elements} elements"] = mine
+    return found
+
+
+@contextlib.contextmanager
+def _advice(elements, ranks):
+    """Two errors that say little get a word on what to do."""
+    try:
+        yield
+    except IndexError as error:
+        error.args = (
+            f"{error} (for {elements} elements and {ranks} ranks: `chunk` may make fewer parts "
+            "than ranks, `tensor_split` never does)",
+        )
+        raise
+    except TypeError as error:
+        if "does not support item assignment" in str(error):
+            error.args = (
+                f"{error} (give the part a name before you add to it, or use `parts[k].add_(incoming)`)",
+            )
+        raise
+
+
+def _ring(
+    halves=2,
+    second="copies",
+    divides=False,
+    in_place=True,
+    remainder="included",
+    sends="what was added to",
+    exchanges="ranks - 1",
+    begins="finished",
+):
+    """A ring that makes the mistake that is named; without one it is right."""
+
+    def ring_all_reduce(tensor, exchange):
+        import torch.distributed as dist
+
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        whole = tensor if in_place else tensor.clone()
+        parts = (
+            whole.tensor_split(ranks)
+            if remainder == "included"
+            else whole[: len(whole) // ranks * ranks].tensor_split(ranks)
+        )
+        rounds = 1 if exchanges == "one" else ranks - 1
+        for half in range(halves):
+            for step in range(rounds):
+                step = 0 if sends == "its own" and not half else step
+                ahead = half if begins == "finished" else 0
+                arriving = parts[(rank + ahead - step - 1) % ranks]
+                incoming = torch.empty_like(arriving)
+                exchange(parts[(rank + ahead - step) % ranks], incoming)
+                if half and second == "copies":
+                    arriving.copy_(incoming)
+                else:
+                    arriving += incoming
+        if divides:
+            whole /= ranks
+
+    return ring_all_reduce
+
+
+def _new_parts(tensor, exchange):
+    """Adds out of place in a list of parts, and so leaves most of the tensor as it was."""
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parts = list(tensor.tensor_split(ranks))
+    for step in range(ranks - 1):
+        arriving = (rank - step - 1) % ranks
+        incoming = torch.empty_like(parts[arriving])
+        exchange(parts[(rank - step) % ranks], incoming)
+        parts[arriving] = parts[arriving] + incoming
+    for step in range(ranks - 1):
+        exchange(parts[(rank + 1 - step) % ranks], parts[(rank - step) % ranks])
+
+
+def _whole_tensors(tensor, exchange):
+    import torch.distributed as dist
+
+    passed = tensor.clone()
+    for _ in range(dist.get_world_size() - 1):
+        incoming = torch.empty_like(tensor)
+        exchange(passed, incoming)
+        tensor += incoming
+        passed = incoming
+
+
+ring_all_reduce = Build(
+    "ring_all_reduce",
+    _summed_in_a_ring,
+    mistakes={
+        "that is the first half: each rank has one finished part of the sum, and now the "
+        "finished parts must go round": _ring(halves=1),
+        "in the second half the parts that arrive are finished sums: copy them, do not add them": _ring(
+            second="adds"
+        ),
+        "the sum is right, but whole tensors went round: send one part "
+        "of the tensor per exchange": _whole_tensors,
+        "the last elements were left out: the size need not divide by the number of ranks": _ring(
+            remainder="left out"
+        ),
+        "that is the mean; an all-reduce sums": _ring(divides=True),
+        "the sum must stand in `tensor` itself, not in a new one": _ring(in_place=False),
+        "that always sends the rank's own part: pass on the part that you have just added to": _ring(
+            sends="its own"
+        ),
+        "each half needs one exchange less than there are ranks, which are not always two": _ring(
+            exchanges="one"
+        ),
+        "the second half must begin with the part that a rank has finished, "
+        "r + 1, not with its own, r": _ring(begins="own"),
+        "`parts[k] = parts[k] + ...` makes a new tensor and leaves "
+        "`tensor` as it was: add in place": _new_parts,
+    },
+    praise="each rank sent every part but one, twice, and never waited for more than its neighbour",
+)
+
+
+# --- the tree
+
+
+def tree_all_reduce(tensor: torch.Tensor) -> None:
+    """Replace a tensor, in place, by its sum over all ranks, up and down a tree: 2 log2 N messages of all of
+    it, one after another.
+
+    Args:
+        tensor: of the same shape on all N ranks; N is a power of two.
+
+    Source: Thakur et al., Optimization of collective communication operations in MPICH (2005), section 4.
+    """
+    import deepspeed.comm as comm
+
+    rank, gap, incoming = comm.get_rank(), 1, torch.empty_like(tensor)
+    while gap < comm.get_world_size():  # up: one of each pair hands over its sum
+        if rank % (2 * gap) == gap:
+            comm.send(tensor, rank - gap)
+        elif rank % (2 * gap) == 0:
+            comm.recv(incoming, rank + gap)
+            tensor += incoming
+        gap *= 2
+    while gap > 1:  # down, the same way
+        gap //= 2
+        if rank % (2 * gap) == 0:
+            comm.send(tensor, rank + gap)
+        elif rank % (2 * gap) == gap:
+            comm.recv(tensor, rank - gap)
+
+
+# --- halving and doubling
+
+
+def _summed_in_halves(function, seed):
+    """A size that divides by the ranks; how many exchanges, and how many elements were sent in them."""
+    import deepspeed.comm as comm
+    import torch.distributed as dist
+
+    rank, ranks = comm.get_rank(), comm.get_world_size()
+    sent, mine = [], _digits(seed, ranks * (2 + seed % 7))
+
+    def swap(partner, outgoing, incoming):
+        if not 0 <= partner < ranks or partner == rank:
+            raise ValueError(f"rank {rank} of {ranks} cannot exchange with rank {partner}")
+        sent.append(outgoing.numel())
+        requests = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, outgoing, partner), dist.P2POp(dist.irecv, incoming, partner)]
+        )
+        for request in requests:
+            request.wait()
+
+    function(mine, swap)
+    return {"the tensor": mine, "the elements sent": sum(sent), "the number of exchanges": len(sent)}
+
+
+def _halves_only(tensor, swap):
+    import torch.distributed as dist
+
+    rank, mine, gap = dist.get_rank(), tensor, dist.get_world_size() // 2
+    while gap:
+        low, high = mine.chunk(2)
+        mine, theirs = (high, low) if rank & gap else (low, high)
+        incoming = torch.empty_like(mine)
+        swap(rank ^ gap, theirs, incoming)
+        mine += incoming
+        gap //= 2
+
+
+def _doubles_whole_tensors(tensor, swap):
+    import torch.distributed as dist
+
+    gap = dist.get_world_size() // 2
+    while gap:
+        incoming = torch.empty_like(tensor)
+        swap(dist.get_rank() ^ gap, tensor.clone(), incoming)
+        tensor += incoming
+        gap //= 2
+
+
+halve_and_double = Build(
+    "halve_and_double",
+    _summed_in_halves,
+    mistakes={
+        "that is the way down: each rank has a finished part, and now the parts must come "
+        "together again": _halves_only,
+        "the sum is right, but whole tensors were exchanged: each exchange of the first half "
+        "carries half of the one before": _doubles_whole_tensors,
+    },
+    praise="the ring's bytes in 2 log2 N exchanges",
+)
+
+
+# --- formulas
+
+bus_bandwidth = Exercise(
+    reference=lambda size, ranks, seconds: theory.wire_bytes("all_reduce", size, ranks) / seconds,
+    cases=(
+        {"size": 1e9, "ranks": 8, "seconds": 0.01},
+        {"size": 1e9, "ranks": 2, "seconds": 0.01},
+        {"size": 4e6, "ranks": 64, "seconds": 1e-3},
+    ),
+    mistakes={
+        "that is the algorithm bandwidth: the tensor's bytes over the time": lambda size, ranks, seconds: (
+            size / seconds
+        ),
+        "an all-reduce is a reduce-scatter and an all-gather: each sends "
+        "(N - 1) / N of the tensor": lambda size, ranks, seconds: (
+            theory.wire_bytes("all_gather", size, ranks) / seconds
+        ),
+        "2 S is the limit for very many ranks; a rank "
+        "sends each part but one, twice": lambda size, ranks, seconds: 2 * size / seconds,
+        "that is what all ranks send together": lambda size, ranks, seconds: (
+            ranks * theory.wire_bytes("all_reduce", size, ranks) / seconds
+        ),
+    },
+    praise="what a rank's link carries, which can be compared with the link's own speed, whatever the "
+    "number of ranks",
+)
+
+
+def _two_levels(size, hosts, gpus, inside, across, divided=True, gathers=True):
+    part = size / gpus if divided else size
+    within = theory.wire_bytes("reduce_scatter", size, gpus) / inside
+    return (2 if gathers else 1) * within + theory.wire_bytes("all_reduce", part, hosts) / across
+
+
+two_level_seconds = Exercise(
+    reference=_two_levels,
+    cases=(
+        {"size": 8e9, "hosts": 2, "gpus": 8, "inside": 400e9, "across": 50e9},
+        {"size": 26e9, "hosts": 16, "gpus": 4, "inside": 100e9, "across": 12.5e9},
+    ),
+    mistakes={
+        "between the hosts a GPU sends only its part: the reduce-scatter has left "
+        "it 1 / gpus of the tensor": lambda **case: _two_levels(**case, divided=False),
+        "at the end the parts must be gathered again within each host": lambda **case: _two_levels(
+            **case, gathers=False
+        ),
+        "within a host a reduce-scatter is enough, and later an "
+        "all-gather: half an all-reduce each": lambda size, hosts, gpus, inside, across: (
+            2 * theory.wire_bytes("all_reduce", size, gpus) / inside
+            + theory.wire_bytes("all_reduce", size / gpus, hosts) / across
+        ),
+        "`wire_bytes` takes the bytes of the full tensor: for an all-gather that is the result, "
+        "as large as before the reduce-scatter": (
+            lambda size, hosts, gpus, inside, across: (
+                theory.wire_bytes("reduce_scatter", size, gpus) / inside
+                + theory.wire_bytes("all_reduce", size / gpus, hosts) / across
+                + theory.wire_bytes("all_gather", size / gpus, gpus) / inside
+            )
+        ),
+        "the reduce-scatter leaves each GPU 1 / gpus of the tensor, "
+        "whatever the number of hosts": lambda size, hosts, gpus, inside, across: (
+            2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside
+            + theory.wire_bytes("all_reduce", size / hosts, hosts) / across
+        ),
+        "the three go one after another, so their times add up": lambda size, hosts, gpus, inside, across: (
+            max(
+                2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside,
+                theory.wire_bytes("all_reduce", size / gpus, hosts) / across,
+            )
+        ),
+        "in the all-reduce across, a GPU meets the one GPU of each other host that holds the "
+        "same part: `hosts` ranks": (
+            lambda size, hosts, gpus, inside, across: (
+                2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside
+                + theory.wire_bytes("all_reduce", size / gpus, hosts * gpus) / across
+            )
+        ),
+        "`inside` is the speed within a host, "
+        "`across` the one between hosts": lambda size, hosts, gpus, inside, across: _two_levels(
+            size, hosts, gpus, across, inside
+        ),
+    },
+    praise="the slow links carry only the part that each GPU is left with after the sum within its host",
+)
+all_numbers = RankExercise(
+    inputs=lambda ranks, random: [{"number": number} for number in random.sample(range(10, 100), ranks)],
+    expected=lambda rank, given: [own["number"] for own in given],
+    mistakes={
+        "that is one number over and over: each broadcast needs a source of "
+        "its own, and a fresh tensor": lambda rank, given: [given[0]["number"]] * len(given),
+    },
+    praise="every rank has all numbers in order; a real all-gather sends the same bytes as one "
+    "broadcast after another, with all ranks at once",
+)

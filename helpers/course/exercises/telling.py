@@ -1,0 +1,52 @@
+"""Verdicts as a learner sees them: a mark and a colour with the words, in a notebook; the same words
+elsewhere."""
+
+from __future__ import annotations
+
+import html
+import sys
+
+CORRECT, WRONG, EMPTY = "correct", "not yet", "not written yet"
+MARKS = {
+    EMPTY: ("○", "#888888"),
+    WRONG: ("✗", "#d55e00"),
+    CORRECT: ("✓", "#009e73"),
+}  # distinct for colour-blind eyes, and on dark themes
+LOOK = "border-left: 4px solid {colour}; padding: 2px 10px; white-space: pre-wrap"
+
+
+def marked(verdict: str) -> str:
+    """The verdict behind its mark: "✓ correct in 4 ranks"."""
+    return f"{look_of(verdict)[0]} {verdict}"
+
+
+def look_of(verdict: str) -> tuple[str, str]:
+    return next((look for begin, look in MARKS.items() if verdict.startswith(begin)), ("·", "#56b4e9"))
+
+
+def tell(verdict: str) -> None:
+    """Show a verdict.  The plain text is what stored outputs are compared by."""
+    mark, colour = look_of(verdict)
+    if not in_notebook():
+        print(f"{mark} {verdict}")
+        return
+    from IPython.display import display
+
+    head = next((begin for begin in MARKS if verdict.startswith(begin)), "")
+    words = (
+        f'<strong style="color: {colour}">{mark} '
+        f"{head}</strong>{html.escape(verdict[len(head) :], quote=False)}"
+    )
+    display(
+        {
+            "text/plain": f"{mark} {verdict}",
+            "text/html": f'<div style="{LOOK.format(colour=colour)}">{words}</div>',
+        },
+        raw=True,
+    )
+
+
+def in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")

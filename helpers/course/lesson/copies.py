@@ -1,0 +1,171 @@
+"""The learner's copies of the lessons: `python -m helpers.course.lesson.copies open | copy | reset 02`.
+
+JupyterLab saves as you work, so lessons are opened as copies in `work/`, which git ignores.  They come
+without the stored outputs, so that no answer stands under a question; the start page comes with what the
+learner has passed.  A copy that was edited or run is never overwritten; `work/.copies.json` remembers which
+lesson it was made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from typing import TYPE_CHECKING
+
+from helpers.course.lesson import index, lab
+from helpers.course.lesson.outline import notebooks, number_of
+from helpers.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INDEX = "index.ipynb"
+DATES = ".copies.json"  # {name of a copy: digest of the lesson that it was made from}
+LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the notebook modified
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+}
+
+
+def lessons(root: Path = ROOT) -> list[Path]:
+    """The course's notebooks in order: lessons by their numbers, then appendices."""
+    return notebooks(root / "notebooks")
+
+
+def copy(root: Path = ROOT) -> Path:
+    """Copy every lesson that has no copy yet, renew untouched copies of older lessons, and the start page;
+    returns the folder."""
+    work = root / "work"
+    work.mkdir(exist_ok=True)
+    dates = read_dates(work)
+    for lesson in lessons(root):
+        target = work / lesson.name
+        if not target.exists() or (is_untouched(target, dates) and dates[lesson.name] != digest(lesson)):
+            write_copy(lesson, target, dates)
+    if (root / "notebooks" / INDEX).exists():
+        write_copy(root / "notebooks" / INDEX, work / INDEX, {})
+    save_dates(work, dates)
+    return work
+
+
+def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
+    """Make a fresh copy of one lesson.  Returns its path, and where the old one went: None when it was
+    untouched."""
+    found = [lesson for lesson in lessons(root) if number_of(lesson) == number]
+    if not found:
+        known = ", ".join(map(number_of, lessons(root)))
+        raise ValueError(f"no lesson {number!r}: name one with LESSON=, of {known}")
+    target, kept = root / "work" / found[0].name, None
+    target.parent.mkdir(exist_ok=True)
+    dates = read_dates(target.parent)
+    if target.exists() and not is_untouched(target, dates):
+        kept = free_name(target)
+        target.rename(kept)
+    write_copy(found[0], target, dates)
+    save_dates(target.parent, dates)
+    return target, kept
+
+
+def older(root: Path = ROOT) -> list[Path]:
+    """Lessons of the course that are newer than the learner's copies of them."""
+    dates = read_dates(root / "work")
+    copied = [lesson for lesson in lessons(root) if (root / "work" / lesson.name).exists()]
+    return [
+        lesson
+        for lesson in copied
+        if digest(lesson) not in (dates.get(lesson.name), digest(root / "work" / lesson.name))
+    ]
+
+
+def free_name(path: Path) -> Path:
+    """`02_training_memory.mine-1.ipynb`, or the next number that no file has."""
+    at = 1
+    while (mine := path.with_name(f"{path.stem}.mine-{at}.ipynb")).exists():
+        at += 1
+    return mine
+
+
+def write_copy(lesson: Path, target: Path, dates: dict[str, str | None]) -> None:
+    """Write a copy without outputs, as JupyterLab would save it; it is complete or not there."""
+    notebook = json.loads(lesson.read_text(encoding="utf-8"))
+    notebook["metadata"]["language_info"] = {**LANGUAGE, "version": platform.python_version()}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            shown = index.outputs(lesson.parent) if "progress" in cell["metadata"].get("tags", ()) else []
+            cell.update(outputs=shown, execution_count=None)
+    replace(target, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    dates[lesson.name] = digest(lesson)
+
+
+def digest(path: Path) -> str | None:
+    """What a notebook says, whatever its outputs and metadata: a digest of its cells' kinds and texts; None
+    when it cannot be read."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        return hashlib.sha256(
+            json.dumps([(cell["cell_type"], "".join(cell["source"])) for cell in cells]).encode()
+        ).hexdigest()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def is_untouched(target: Path, dates: dict[str, str | None]) -> bool:
+    """Whether a copy was neither edited nor run."""
+    if target.name not in dates or digest(target) != dates[target.name]:
+        return False
+    return not any(cell.get("outputs") for cell in json.loads(target.read_text(encoding="utf-8"))["cells"])
+
+
+def read_dates(work: Path) -> dict[str, str | None]:
+    try:
+        return json.loads((work / DATES).read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def save_dates(work: Path, dates: dict[str, str | None]) -> None:
+    replace(work / DATES, json.dumps(dates, indent=1) + "\n")
+
+
+def replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def say_older(root: Path = ROOT) -> None:
+    for lesson in older(root):
+        print(
+            f"work/{lesson.name} is older than the course's; for the new one `make reset "
+            f"LESSON={number_of(lesson)}`, which keeps yours beside it"
+        )
+
+
+def main(verb: str = "open", number: str = "") -> None:
+    if verb == "open":
+        work = copy()
+        say_older()
+        lab.open_lab(work, INDEX)
+    elif verb == "copy":
+        print(copy())
+        say_older()
+    elif verb == "reset":
+        fresh, kept = reset(number)
+        print(
+            "fresh:", fresh.relative_to(ROOT), *([f"(yours is now {kept.relative_to(ROOT)})"] if kept else [])
+        )
+    else:
+        raise ValueError(f"{verb!r} is not one of open, copy, reset")
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:3])
+    except ValueError as error:
+        sys.exit(str(error))

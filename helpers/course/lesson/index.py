@@ -1,0 +1,117 @@
+"""The start page: the map and the tables that stand in `notebooks/index.ipynb`, and what this learner has
+passed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from helpers.course.lesson.outline import Lesson, course, directly_needs
+from helpers.course.lesson.progress import passed
+from helpers.paths import WORK
+
+CLOSE = '%%{init: {"flowchart": {"rankSpacing": 24, "nodeSpacing": 24, "padding": 8}}}%%'
+PARTS = {  # the course's parts, and the lesson with which each begins
+    "The basics": "00",
+    "The model in parts": "05",
+    "ZeRO": "07",
+    "Little memory, long texts": "11",
+    "All together": "13",
+    "The same elsewhere": "fsdp",
+}
+NOTHING = "No check passed yet. Each lesson has some, and those that you pass are listed here."
+
+
+def diagram(lessons: list[Lesson]) -> str:
+    """What needs what, as a Mermaid diagram in Markdown; an arrow leads from a lesson to one that builds on
+    it."""
+    # A word a line makes the boxes narrow, so that the whole fits with large letters.
+    boxes = [
+        f'  {lesson.number}["{lesson.number}<br>{lesson.title.replace(" ", "<br>")}"]' for lesson in lessons
+    ]
+    arrows = [f"  {need}-->{lesson.number}" for lesson in lessons for need in directly_needs(lesson, lessons)]
+    told = [
+        f"{lesson.number} needs {' and '.join(direct)}"
+        for lesson in lessons
+        if (direct := directly_needs(lesson, lessons))
+    ]
+    title = ["  accTitle: What each lesson needs", "  accDescr: " + "; ".join(told)]
+    return "\n".join(["```mermaid", CLOSE, "flowchart LR", *title, *boxes, *arrows, "```"])
+
+
+def tables(lessons: list[Lesson]) -> list[str]:
+    """A heading and a Markdown table for each part of the course: links, questions, papers, minutes; under
+    the last one the sums."""
+    begins = [[lesson.number for lesson in lessons].index(first) for first in PARTS.values()]
+    parts = [lessons[begin:end] for begin, end in zip(begins, [*begins[1:], None])]
+    hours = [sum(getattr(one, kind) for one in lessons) / 60 for kind in ("core", "exercises", "optional")]
+    found = [table(title, part) for title, part in zip(PARTS, parts)]
+    found[-1] += (
+        "\n\nAll lessons: {:.0f} hours of core, {:.0f} of exercises, {:.0f} of optional sections.".format(
+            *hours
+        )
+    )
+    return found
+
+
+def table(title: str, lessons: list[Lesson]) -> str:
+    """One part of the course."""
+    rows = [
+        f"### {title}",
+        "",
+        "| |lesson|its question|paper|core|exercises|optional|",
+        "|---|---|---|---|--:|--:|--:|",
+    ]
+    for one in lessons:
+        minutes = [str(one.core), str(one.exercises), str(one.optional or "–")]
+        rows.append(
+            "|".join(
+                ["", one.number, f"[{one.title}]({one.file})", one.question, one.paper or "–", *minutes, ""]
+            )
+        )
+    return "\n".join(rows)
+
+
+class Progress:
+    """Which checks were passed, lesson by lesson; a notebook shows it as a table."""
+
+    def __init__(self, lessons: list[Lesson], passed: dict[str, list[str]]):
+        self.rows = [
+            (lesson, [name for name in lesson.checks if name in passed.get(lesson.number, ())])
+            for lesson in lessons
+            if lesson.checks
+        ]
+
+    def __repr__(self):
+        passed = sum(len(names) for _, names in self.rows)
+        return (
+            f"{passed} of {sum(len(lesson.checks) for lesson, _ in self.rows)} checks passed"
+            if passed
+            else NOTHING
+        )
+
+    def _repr_markdown_(self):
+        if not any(names for _, names in self.rows):
+            return NOTHING
+        rows = [f"**{self!r}**", "", "| | lesson | passed | checks: ✓ passed, ○ to do |", "|---|---|---|---|"]
+        for lesson, names in self.rows:
+            marks = ", ".join(
+                f"{'✓' if check in names else '○'} {check.replace('_', ' ')}" for check in lesson.checks
+            )
+            rows.append(
+                f"| {lesson.number} | [{lesson.title}]({lesson.file}) | {len(names)} of "
+                f"{len(lesson.checks)} | {marks} |"
+            )
+        return "\n".join(rows)
+
+
+def progress() -> Progress:
+    """What this learner has passed; nothing in the course's own `notebooks/`, which belong to nobody."""
+    return Progress(course(), passed() if Path.cwd() == WORK else {})
+
+
+def outputs(folder: Path) -> list[dict]:
+    """What the learner has passed as a code cell's stored output, so that their start page shows it when it
+    opens."""
+    found = Progress(course(folder), passed())
+    data = {"text/markdown": [found._repr_markdown_()], "text/plain": [repr(found)]}
+    return [{"output_type": "execute_result", "data": data, "execution_count": None, "metadata": {}}]

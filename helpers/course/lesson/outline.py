@@ -1,0 +1,106 @@
+"""The course as data, read from the lessons themselves: what each asks, what it needs, how long it takes,
+what it checks.
+
+A lesson's first cell holds a heading, its question and a table whose rows `Minutes` and `Needs` say the rest;
+its end names what to read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helpers.paths import NOTEBOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUMBERS = re.compile(r"\b(\d\d)\b(?: to (\d\d)\b)?")
+LINK = r"\[[^\]]+\]\(https://(?:arxiv|doi)\.org/[^)\s]+\)"  # of a paper
+SECTIONS = r"(?:, sections? [\d.]*\d(?:(?:, | and )[\d.]*\d)*)?"
+PAPER = re.compile(rf"\*\*Further reading\.\*\*.*?({LINK}(?: and {LINK})*{SECTIONS})")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson.
+
+    Attributes:
+        number: "02"; of an appendix its name, "fsdp".
+        file: name of the notebook.
+        title: its heading up to a colon.
+        question: what it answers, one sentence.
+        core, exercises, optional: minutes; a lesson whose table gives one number gives the core's.
+        needs: numbers of the lessons to have read before.
+        checks: names of the exercises that are checked, in order.
+        paper: the first paper that its end names, as a link, with the sections to read; empty without one.
+    """
+
+    number: str
+    file: str
+    title: str
+    question: str
+    core: int
+    exercises: int
+    optional: int
+    needs: tuple[str, ...]
+    checks: tuple[str, ...]
+    paper: str = ""
+
+
+def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
+    """Every lesson of a folder in order."""
+    return [read(path) for path in notebooks(folder)]
+
+
+def notebooks(folder: Path) -> list[Path]:
+    """A folder's lessons by their numbers, then its appendices by their names."""
+    return [*sorted(folder.glob("[0-9][0-9]_*.ipynb")), *sorted(folder.glob("appendix_*.ipynb"))]
+
+
+def number_of(path: Path) -> str:
+    """What a lesson is called by: "02" of `02_training_memory.ipynb`, "fsdp" of `appendix_fsdp.ipynb`."""
+    return path.stem.removeprefix("appendix_").split("_")[0]
+
+
+def read(path: Path) -> Lesson:
+    """Read one lesson; an opening table without its rows raises ValueError."""
+    texts = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    opening, everything = texts[0], "\n".join(texts)
+    try:
+        heading = re.search(r"^# (.+)$", opening, re.M).group(1)
+        question = re.search(r"\*\*The question:\*\* (.+)$", opening, re.M).group(1)
+        minutes = re.search(r"^\| Minutes \| (.+) \|$", opening, re.M).group(1)
+        needs = re.search(r"^\| Needs \| (.+) \|$", opening, re.M).group(1)
+    except AttributeError:
+        raise ValueError(
+            f"{path.name}: its first cell lacks the heading, the question, or a row for Minutes or Needs"
+        ) from None
+    return Lesson(
+        number=number_of(path),
+        file=path.name,
+        title=heading.split(":")[0],
+        question=question[0].upper() + question[1:],
+        core=int(re.match(r"\d+", minutes).group()),
+        exercises=sum(int(found) for found in re.findall(r"Difficulty \d of 5, (\d+) minutes", everything)),
+        optional=int((re.search(r"(\d+) optional", minutes) or [0, 0])[1]),
+        needs=tuple(between(needs)),
+        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", everything))),
+        paper=found[1] if (found := PAPER.search(everything)) else "",
+    )
+
+
+def between(text: str) -> Iterator[str]:
+    """Lessons that a text names: "lessons 00 to 02, and 07" gives 00, 01, 02, 07."""
+    for first, last in NUMBERS.findall(text):
+        yield from (f"{number:02}" for number in range(int(first), int(last or first) + 1))
+
+
+def directly_needs(lesson: Lesson, lessons: list[Lesson]) -> list[str]:
+    """What a lesson needs and none of its other needs brings along: the arrows of a map."""
+    by_number = {one.number: one for one in lessons}
+    brought = {further for need in lesson.needs if need in by_number for further in by_number[need].needs}
+    return [need for need in lesson.needs if need not in brought]

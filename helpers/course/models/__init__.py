@@ -1,0 +1,89 @@
+"""The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`),
+ChatGLM with adapters (`finetuning`), the parts of a Llama block (`llama`), experts in the place of a
+feed-forward layer (`experts`), and models whose matrices (`tensor_parallel`) or sequences
+(`sequence_parallel`) some ranks share."""
+
+from helpers.course.models.experts import (
+    RoutedFeedForward,
+    choices,
+    expert,
+    name_in_one_process,
+    router,
+    with_experts,
+)
+from helpers.course.models.factories import build, build_transformers, module_sizes
+from helpers.course.models.finetuning import (
+    ADAPTED,
+    CHATGLM_6B,
+    TINY_CHATGLM,
+    WithLoss,
+    chatglm,
+    checkpointed,
+    elements_by_kind,
+    rehearsed,
+    with_adapters,
+)
+from helpers.course.models.gpt import (
+    GPT,
+    GPT2,
+    GPT2_XL,
+    GPT3,
+    TINY,
+    Attention,
+    Block,
+    Embedding,
+    FeedForward,
+    GPTSize,
+    Head,
+    Linear,
+    NextTokenLoss,
+    Table,
+    explicit_attention,
+    next_token_loss,
+)
+from helpers.course.models.llama import LlamaParts, rotated
+from helpers.course.models.sequence_parallel import share_sequence
+from helpers.course.models.tensor_parallel import AUTOTP_RULES, TensorBlock, tensor_part
+
+__all__ = [
+    "AUTOTP_RULES",
+    "ADAPTED",
+    "CHATGLM_6B",
+    "Attention",
+    "Block",
+    "Embedding",
+    "FeedForward",
+    "GPT",
+    "GPT2",
+    "GPT2_XL",
+    "GPT3",
+    "GPTSize",
+    "Head",
+    "Linear",
+    "LlamaParts",
+    "NextTokenLoss",
+    "RoutedFeedForward",
+    "TINY",
+    "TINY_CHATGLM",
+    "Table",
+    "TensorBlock",
+    "WithLoss",
+    "build",
+    "build_transformers",
+    "chatglm",
+    "checkpointed",
+    "choices",
+    "elements_by_kind",
+    "expert",
+    "explicit_attention",
+    "module_sizes",
+    "name_in_one_process",
+    "next_token_loss",
+    "rehearsed",
+    "rotated",
+    "router",
+    "share_sequence",
+    "tensor_part",
+    "with_adapters",
+    "with_experts",
+]

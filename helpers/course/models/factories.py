@@ -1,0 +1,68 @@
+"""Building a model from a fixed seed, whole or partitioned while it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import nn
+from helpers.course.models.gpt import Block, Embedding, GPTSize, Head
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def build(
+    model_class: Callable[..., Model],
+    *arguments: object,
+    config: dict | None = None,
+    seed: int = 0,
+    **options: object,
+) -> Model:
+    """Build a model from a fixed seed; partitioned as it is built where the configuration says ZeRO stage 3.
+
+    The one place that knows `zero.Init`: configuration, not code, selects it.
+    """
+    torch.manual_seed(seed)
+    stage = (config or {}).get("zero_optimization", {}).get("stage", 0)
+    if stage == 3:
+        import deepspeed
+
+        partitioned = deepspeed.zero.Init(config_dict_or_path=config)
+    else:
+        partitioned = nullcontext()
+    with partitioned:
+        return model_class(*arguments, **options)
+
+
+def module_sizes(size: GPTSize) -> list[list[int]]:
+    """For every module of a GPT, in the order of construction, the elements of each of its own parameters
+    (the head's matrix, not yet tied, too)."""
+    with torch.device("meta"):  # shapes without numbers
+        pieces = [Embedding(size), *(Block(size) for _ in range(size.layers)), Head(size)]
+    return [
+        [parameter.numel() for parameter in module.parameters(recurse=False)]
+        for piece in pieces
+        for module in piece.modules()
+    ]
+
+
+def build_transformers(shape: PreTrainedConfig, config: dict | None = None, seed: int = 0) -> PreTrainedModel:
+    """A causal language model of transformers, partitioned as it is built where `config` says ZeRO stage 3.
+
+    Args:
+        shape: a configuration of transformers, for instance a `GPTNeoXConfig`.
+        config: DeepSpeed's.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations import HfDeepSpeedConfig
+
+    torch.manual_seed(seed)
+    known = HfDeepSpeedConfig(config) if config else None  # transformers asks for it while this object lives
+    model = AutoModelForCausalLM.from_config(shape)
+    del known
+    return model

@@ -1,0 +1,57 @@
+"""One sequence shared by some of the ranks: the layers of lesson 12, with DeepSpeed's own exchange of heads
+for tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from helpers.course.models.gpt import Block, Embedding
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+def share_sequence(layers: Iterable[nn.Module], group: ProcessGroup, place: int) -> None:
+    """Give embeddings and attentions the forward passes of a rank that has a part of each sequence (Ulysses,
+    arXiv 2309.14509, section 3).
+
+    Args:
+        layers: modules, among them an `Embedding` and `Block`s, each changed in place.
+        group: the ranks that share a sequence.
+        place: of this rank among them: it has the `place`-th of equal parts of the tokens.
+    """
+    from deepspeed.sequence.layer import DistributedAttention
+
+    exchanged = DistributedAttention(
+        _attend, group, scatter_idx=2, gather_idx=1
+    )  # heads are given away, tokens come in
+    for layer in layers:
+        if isinstance(layer, Embedding):
+            layer.forward = partial(_embed, layer, place)
+        elif isinstance(layer, Block):
+            layer.attention.forward = partial(_attention, layer.attention, exchanged)
+
+
+def _attend(q_BTHD, k_BTHD, v_BTHD):
+    q_BHTD, k_BHTD, v_BHTD = (x.transpose(1, 2) for x in (q_BTHD, k_BTHD, v_BTHD))
+    return F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True).transpose(1, 2)
+
+
+def _attention(attention, exchanged, x_BTC):
+    B, T, _ = x_BTC.shape
+    q_BTHD, k_BTHD, v_BTHD = attention.qkv(x_BTC).view(B, T, 3, -1, attention.head_width).unbind(2)
+    return attention.out(
+        exchanged(q_BTHD.contiguous(), k_BTHD.contiguous(), v_BTHD.contiguous(), 0).flatten(2)
+    )
+
+
+def _embed(embedding, place, ids_BT):
+    own = ids_BT.shape[1]
+    return embedding.tokens(ids_BT) + embedding.positions(
+        torch.arange(own, device=ids_BT.device) + place * own
+    )

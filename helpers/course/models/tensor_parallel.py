@@ -1,0 +1,143 @@
+"""A block of which each rank of a tensor-parallel group holds a part: the layers of lesson 05, for groups of
+some of the ranks.
+
+Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3, figure 3) calls its two operators f and g.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from helpers.course.models.gpt import Block, GPTSize
+
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+    from torch.distributed import ProcessGroup
+
+AUTOTP_RULES = {  # DeepSpeed's `partition_config` of the course's GPT, built up in lesson 05
+    "use_default_specs": False,
+    "layer_specs": [
+        {"patterns": [r".*\.qkv\.weight$"], "partition_type": "column", "shape": [3, -1], "partition_dim": 0},
+        {"patterns": [r".*\.up\.weight$"], "partition_type": "column"},
+        {"patterns": [r".*\.out\.weight$", r".*\.down\.weight$"], "partition_type": "row"},
+    ],
+}
+
+
+class CopyToGroup(torch.autograd.Function):
+    """f: the same x for every rank's part; backward the sum of their gradients, an all-reduce within the
+    group."""
+
+    @staticmethod
+    def forward(context: FunctionCtx, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        context.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return summed(gradient, context.group), None
+
+
+class SumOverGroup(torch.autograd.Function):
+    """g: the sum of the ranks' parts, an all-reduce within the group; backward nothing is sent."""
+
+    @staticmethod
+    def forward(context: FunctionCtx, part: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        return summed(part, group)
+
+    @staticmethod
+    def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+def summed(tensor: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    import deepspeed.comm as comm
+
+    total = tensor.contiguous().clone()
+    comm.all_reduce(total, group=group)
+    return total
+
+
+class ColumnParallel(nn.Module):
+    """This rank's outputs of a linear layer, and their biases.
+
+    Args:
+        weight: of shape (outputs / t, inputs).
+        bias: of shape (outputs / t,).
+        group: the ranks that hold the other outputs.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, group: ProcessGroup) -> None:
+        super().__init__()
+        self.weight, self.bias, self.group = (
+            nn.Parameter(weight.detach().clone()),
+            nn.Parameter(bias.detach().clone()),
+            group,
+        )
+
+    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
+        return F.linear(CopyToGroup.apply(x_BTC, self.group), self.weight, self.bias)
+
+
+class RowParallel(ColumnParallel):
+    """A linear layer of which this rank has some inputs: `weight` is of shape (outputs, inputs / t), and the
+    replicated bias is added once."""
+
+    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
+        return SumOverGroup.apply(F.linear(x_BTC, self.weight), self.group) + self.bias
+
+
+def tensor_part(name: str, tensor: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
+    """What rank `rank` of t holds of a block's parameter: its heads of q, k and v, its columns of `up`, its
+    rows of `out` and `down`; else all.
+
+    Args:
+        name: the parameter's in a `Block`, such as "attention.qkv.weight".
+        tensor: the complete one.
+    """
+    if "qkv" in name:
+        return tensor.unflatten(0, (3, ranks, -1))[:, rank].flatten(0, 1)
+    if "feed_forward.up" in name:
+        return tensor.chunk(ranks)[rank]
+    if name.endswith(("out.weight", "down.weight")):
+        return tensor.chunk(ranks, dim=1)[rank]
+    return tensor
+
+
+class TensorBlock(Block):
+    """A `Block` made complete, of which this rank keeps its part of four linear layers; six of its twelve
+    parameters are sharded.
+
+    Args:
+        size: a `GPTSize` whose heads t divides.
+        rank, ranks: this rank's place in its tensor-parallel group, and t.
+        group: the process group.
+        marked: set `model_parallel` on each sharded parameter, by which DeepSpeed knows it from a replicated
+            one when it computes a norm.
+
+    Raises:
+        ValueError: t does not divide the heads.
+    """
+
+    def __init__(
+        self, size: GPTSize, rank: int, ranks: int, group: ProcessGroup, marked: bool = True
+    ) -> None:
+        super().__init__(size)
+        if ranks < 1 or size.heads % ranks:
+            raise ValueError(f"{ranks!r} ranks cannot share {size.heads} heads: use a divisor")
+        for name, layer in list(self.named_modules()):
+            if not isinstance(layer, nn.Linear):
+                continue
+            kind = RowParallel if name.endswith(("out", "down")) else ColumnParallel
+            parts = {
+                one: tensor_part(f"{name}.{one}", getattr(layer, one), rank, ranks)
+                for one in ("weight", "bias")
+            }
+            sharded = kind(parts["weight"], parts["bias"], group)
+            for one in ("weight",) if kind is RowParallel else ("weight", "bias"):
+                if marked:
+                    getattr(sharded, one).model_parallel = True
+            self.set_submodule(name, sharded)

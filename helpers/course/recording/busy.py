@@ -1,0 +1,49 @@
+"""How much of a step a GPU works, from a profile: a few more steps after those by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+PROFILED = 2  # steps
+
+
+def busy(step: Callable[[], object]) -> dict[str, float] | None:
+    """Of one call of `step`: {"kernels": how many, "gpu": seconds in which any ran, "messages": in which one
+    of NCCL's ran, "exposed": in which none but NCCL's ran}; None on a CPU.  A profile slows the issuing of
+    kernels, and hardly the kernels themselves."""
+    import torch
+    from deepspeed.accelerator import get_accelerator
+    from torch.profiler import ProfilerActivity, profile
+
+    if get_accelerator().device_name() != "cuda":
+        return None
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+        for _ in range(PROFILED):
+            step()
+        torch.cuda.synchronize()
+    ran = [event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    every = [(event.time_range.start, event.time_range.end) for event in ran]
+    messages = [
+        (event.time_range.start, event.time_range.end) for event in ran if "nccl" in event.name.lower()
+    ]
+    work = [
+        (event.time_range.start, event.time_range.end) for event in ran if "nccl" not in event.name.lower()
+    ]
+    covered = {
+        "gpu": _covered(every),
+        "messages": _covered(messages),
+        "exposed": _covered(every) - _covered(work),
+    }
+    return {
+        "kernels": len(ran) // PROFILED,
+        **{name: round(1e-6 * length / PROFILED, 6) for name, length in covered.items()},
+    }
+
+
+def _covered(intervals):
+    """Length of the union of (start, end)."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

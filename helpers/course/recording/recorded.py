@@ -1,0 +1,537 @@
+"""What the recorder stored: runs at real sizes, each labelled with hardware, versions and date, beside what
+theory predicts for it."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.course.models import GPTSize
+from helpers.paths import RECORDED, WORK
+from helpers.tools import theory
+from helpers.tools.theory import schedules
+from helpers.tools.theory.step_time import BUSY
+
+STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
+TRAININGS = ("zero", "speed", "pipeline")  # experiments whose runs are whole trainings
+# FLOPs per second in bf16, without sparsity, by the manufacturer's data sheets; names as the driver gives
+# them
+PEAKS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes:
+        experiment: its name in `helpers.course.recording.table`.
+        ranks: how many.
+        arguments: of the function; `size` by its name.
+        configuration: DeepSpeed's, or None.
+        reports: what each rank returned; empty where the run failed.
+        error: why it failed, else "".
+        device_memory: bytes that each GPU has.
+        size: the model's `GPTSize`, or None.
+        elements: of every parameter of the whole model.
+        label: hardware, versions and date, for titles.
+        on_gpu: whether it ran on GPUs.
+        shared: whether several ranks shared a GPU, so that only bytes of a rank's own say something.
+        device_name: of one of its GPUs, or of the processor.
+    """
+
+    experiment: str
+    ranks: int
+    arguments: dict
+    configuration: dict | None
+    reports: tuple
+    error: str
+    size: GPTSize | None
+    elements: tuple
+    label: str
+    on_gpu: bool
+    shared: bool
+    device_memory: int | None
+    device_name: str = ""
+
+    @property
+    def out_of_memory(self) -> bool:
+        return "out of memory" in self.error
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.elements)
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.on_gpu else "cpu"
+
+    def states(self, rank: int, moment: str = "between micro-batches") -> dict[str, int]:
+        """Measured bytes of the model states by category."""
+        categories = self.reports[rank]["moments"][moment]["categories"]
+        return {category: categories[category] for category in STATES}
+
+    def step_peak(self, rank: int) -> int:
+        """Measured: the most bytes that a rank held while its optimizer stepped."""
+        return self.reports[rank]["moments"]["after step"]["peak"]
+
+    def predicted_step_peak(self, rank: int) -> int:
+        """The same by the exact formula, for the experiment `zero`."""
+        return theory.step_peak_bytes(
+            self.elements, self.configuration, ranks=self.ranks, rank=rank, device=self.device
+        )
+
+    def predicted(self, rank: int, moment: str = "between micro-batches") -> dict[str, int]:
+        """Bytes by category that the exact formula gives for a rank of the experiments `zero`, `tensor` and
+        `pipeline`."""
+        if self.experiment == "zero":
+            elements, place = self.elements, {"ranks": self.ranks, "rank": rank}
+        else:  # a rank has parameters of its own, and nobody to divide their states with
+            elements, place = self.reports[rank]["elements"], {}
+        exact = theory.deepspeed_bytes(
+            elements, self.configuration, moment=moment, device=self.device, **place
+        )
+        return {category: exact[category] for category in STATES}
+
+
+def read(path: Path) -> Iterator[Run]:
+    """The runs of one file."""
+    try:
+        found = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and record it again") from None
+    for run in found["runs"]:
+        name, on = run["arguments"].get("size"), run["on"]
+        shared = 0 < on["gpus"] < run["ranks"]
+        hardware = f"{on['gpus']} x {on['device']}" if on["gpus"] else on["device"]
+        hardware = f"{hardware} shared by {run['ranks']} ranks" if shared else hardware
+        yield Run(
+            experiment=found["experiment"],
+            ranks=run["ranks"],
+            arguments=run["arguments"],
+            configuration=run.get("configuration"),
+            reports=tuple(run.get("reports", ())),
+            error=run.get("error", ""),
+            size=GPTSize(**found["sizes"][name]) if name else None,
+            elements=tuple(math.prod(shape) for shape in found["shapes"][name]) if name else (),
+            label=f"recorded on {hardware}, torch {on['versions']['torch']}, DeepSpeed "
+            f"{on['versions']['deepspeed']}, {run['date'][:10]}",
+            on_gpu=on["gpus"] > 0,
+            shared=shared,
+            device_memory=on["device_memory"],
+            device_name=on["device"],
+        )
+
+
+def runs(experiment: str, **arguments: object) -> list[Run]:
+    """The recorded runs of an experiment with these arguments; `ranks` counts as one of them, and `shared`,
+    False where times matter.
+
+    A lesson that is opened from `work/` gets this machine's own recordings where one of them did not fail,
+    else the course's.  Runs that
+    failed for another reason than memory are left out.
+    """
+
+    def known(run):
+        return {"ranks": run.ranks, "shared": run.shared, **run.arguments}
+
+    own = [WORK / "recorded"] if Path.cwd() == WORK else []
+    for folder in (*own, RECORDED):
+        found = [
+            run
+            for path in sorted(folder.glob(f"{experiment}-*.json"))
+            for run in read(path)
+            if run.reports or run.out_of_memory
+        ]
+        chosen = [
+            run for run in found if all(known(run).get(name) == value for name, value in arguments.items())
+        ]
+        if any(run.reports for run in chosen) or (chosen and folder == RECORDED):
+            return chosen
+    raise LookupError(
+        f"no recorded run of {experiment!r} with {arguments}: record it with `python -m "
+        f"helpers.course.recording.record {experiment}`"
+    )
+
+
+@dataclass(frozen=True)
+class RecordedSteps:
+    """Steps by the clock of one case of the experiment `speed`: every step of every rank and of both starts.
+
+    Attributes:
+        median, lowest, highest: seconds of a step.
+        work: seconds of a step in which a GPU ran anything but messages; the mean of the ranks.
+        messages: seconds of a step in which a message was under way; of the rank that waited for the others
+            least, since a collective that waits for another rank looks like one that sends.
+        exposed: the same of messages alone, with no work beside them.
+        kernels: of a step, on the rank that runs most of them.
+        tokens_per_second: of all ranks together, by the median.
+        mfu: model FLOPs utilisation (`theory.mfu`) by the data sheet's peak; None for a GPU whose peak is not
+            in `PEAKS`.
+    """
+
+    median: float
+    lowest: float
+    highest: float
+    work: float
+    messages: float
+    exposed: float
+    kernels: int
+    tokens_per_second: float
+    mfu: float | None
+
+    @property
+    def work_share(self) -> float:
+        """The part of a step in which a GPU works."""
+        return self.work / self.median
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What the median consists of, {part: seconds}: work, messages with no work beside them, and waiting,
+        for a host or another rank."""
+        return {
+            "work": self.work,
+            "messages alone": self.exposed,
+            "waiting": self.median - self.work - self.exposed,
+        }
+
+    @property
+    def launch_bound(self) -> bool:
+        """Whether GPUs do not work for a fifth of the step or more, and rather for their host or another rank
+        than for messages: then its time says little about them, and nothing follows from it."""
+        return self.work_share < BUSY and self.parts["waiting"] > self.exposed
+
+    def takes_longer_than(self, other: RecordedSteps) -> bool:
+        """Whether each step takes longer than each of the other's; False too where one of the two is
+        launch-bound."""
+        return not (self.launch_bound or other.launch_bound) and self.lowest > other.highest
+
+    def __str__(self):
+        milliseconds = [f"{1e3 * seconds:,.0f}" for seconds in (self.median, self.lowest, self.highest)]
+        found = "{:>5} ms ({} to {}), GPUs work {:.2f}".format(*milliseconds, self.work_share)
+        utilisation = "" if self.mfu is None else f", MFU {self.mfu:.2f}"
+        return found + (
+            ", launch-bound"
+            if self.launch_bound
+            else f", {self.tokens_per_second:,.0f} tokens/s{utilisation}"
+        )
+
+
+def step_time(found: Sequence[Run]) -> RecordedSteps:
+    """The runs of one case of `speed`, all its starts, as `RecordedSteps`.
+
+    Raises:
+        ValueError: for runs of different cases or of another experiment, and for runs that were not on GPUs
+            of their own.
+    """
+    cases = {
+        (
+            run.experiment,
+            run.ranks,
+            *sorted((name, value) for name, value in run.arguments.items() if name != "start"),
+        )
+        for run in found
+    }
+    if len(cases) != 1 or found[0].experiment != "speed":
+        raise ValueError(
+            "give the starts of one case of the experiment 'speed': these runs are of "
+            f"{len(cases)}: {sorted(cases, key=str)}"
+        )
+    run, reports = found[0], [report for one in found for report in one.reports]
+    if not reports or run.shared or not run.on_gpu:
+        raise ValueError(
+            "the time of a step says something where it fitted, and each rank had a GPU of its "
+            f"own: {run.label} {run.error}"
+        )
+    steps, busy = (
+        [seconds for report in reports for seconds in report["seconds"]],
+        [report["busy"] for report in reports],
+    )
+    median, sequences = statistics.median(steps), run.arguments["sequences"] * run.arguments["micro_batches"]
+    speed, peak = sequences * run.size.context * run.ranks / median, PEAKS.get(run.device_name)
+    return RecordedSteps(
+        median=median,
+        lowest=min(steps),
+        highest=max(steps),
+        work=statistics.mean(one["gpu"] - one["exposed"] for one in busy),
+        messages=min(one["messages"] for one in busy),
+        exposed=min(one["exposed"] for one in busy),
+        kernels=max(one["kernels"] for one in busy),
+        tokens_per_second=speed,
+        mfu=None if peak is None else theory.mfu(run.size, run.size.context, speed, run.ranks * peak),
+    )
+
+
+def message_seconds(found: Iterable[Run]) -> list[float]:
+    """Seconds of a step in which a message was under way, on each rank of each start of a case of `speed`,
+    fewest first.
+
+    A collective that waits for another rank looks like one that sends, so bytes / seconds is a lower bound of
+    the link's rate, in each of them."""
+    return sorted(report["busy"]["messages"] for run in found for report in run.reports)
+
+
+def machine(ranks: int) -> theory.MachineConstants:
+    """The constants of the machine that `speed` was recorded on, measured while so many ranks did at once:
+    `theory.MachineConstants` of rank 0."""
+    return theory.MachineConstants.from_dict(runs("constants", ranks=ranks)[0].reports[0])
+
+
+def predicted_step(found: Sequence[Run]) -> theory.StepTime:
+    """What `theory.step_seconds` says of a case of `speed`, from the constants of its machine: a
+    `theory.StepTime`.
+
+    Raises:
+        ValueError: for a case that the formulas do not cover (compiled blocks, offload).
+        LookupError: where no constants were recorded for so many ranks.
+    """
+    run = found[0]
+    if run.arguments["compiled"]:
+        raise ValueError(
+            "theory.step_seconds is of an eager model: there is no prediction for compiled blocks"
+        )
+    return theory.step_seconds(
+        run.size,
+        machine(run.ranks),
+        config=run.configuration,
+        ranks=run.ranks,
+        checkpointing=run.arguments["checkpointing"],
+    )
+
+
+def plan(run: Run) -> theory.Plan:
+    """A recorded training of the experiments `zero`, `speed` and `pipeline` as a `theory.Plan`.
+
+    Raises:
+        ValueError: for a run of another experiment.
+    """
+    if run.experiment not in TRAININGS:
+        raise ValueError(f"runs of {', '.join(TRAININGS)} are plans; this run is of {run.experiment!r}")
+    zero, given = run.configuration["zero_optimization"], run.arguments
+    micro, times = (
+        run.configuration["train_micro_batch_size_per_gpu"],
+        run.configuration["gradient_accumulation_steps"],
+    )
+    stages = run.ranks if run.experiment == "pipeline" else 1
+    return theory.Plan(
+        size=run.size,
+        gpus=run.ranks,
+        batch=run.ranks // stages * micro * times,
+        sequence=run.size.context,
+        stage=zero["stage"],
+        micro=micro,
+        checkpointed=given.get("checkpointing", run.experiment == "zero"),
+        pipeline=stages,
+        bucket=int(zero.get("reduce_bucket_size", 500_000_000)),
+        fused=bool(run.configuration["optimizer"]["params"].get("fused")),
+        offload="offload_optimizer" in zero,
+    )
+
+
+def trainings() -> list[Run]:
+    """The recorded trainings that are a `plan` without offload, one of the starts of each case: [Run]; those
+    that did not fit too."""
+    found = {}
+    for run in [run for experiment in TRAININGS for run in runs(experiment)]:
+        case = (
+            run.experiment,
+            run.ranks,
+            *[(name, value) for name, value in run.arguments.items() if name != "start"],
+        )
+        if "offload_optimizer" not in run.configuration["zero_optimization"]:
+            found.setdefault(case, run)
+    return list(found.values())
+
+
+def highest(run: Run) -> int | None:
+    """The most bytes that tensors took on a rank of a `plan`'s run, in a whole step; None where it did not
+    fit."""
+    if run.experiment == "speed":
+        return max((report["peak"] for report in run.reports), default=None)
+    return max(
+        (noted["peak"] for report in run.reports for noted in report["moments"].values()), default=None
+    )
+
+
+def nccl(ranks: int) -> dict:
+    """What NCCL wrote when it set up its channels: {"label": hardware and versions, "runs": {name: {"lines":
+    of rank 0's log, ...}}}.
+
+    Raises:
+        LookupError: nothing was recorded with so many ranks.
+    """
+    found = sorted((RECORDED / "nccl").glob(f"{ranks}-*.json"))
+    if not found:
+        raise LookupError(f"NCCL's log was not recorded with {ranks} ranks")
+    return json.loads(found[0].read_text())
+
+
+def labels(found: Iterable[Run]) -> str:
+    """The labels of several runs, each once and on a line of its own, for a figure's title."""
+    return "\n".join(dict.fromkeys(run.label for run in found))
+
+
+def timelines(run: Run) -> list[list[tuple]]:
+    """A recorded pipeline step as `plots.pipeline_schedules` and `helpers.tools.theory.schedules` take it:
+    (kind, stage, micro-batch, start, end) in ms."""
+    begin = min(start for report in run.reports for _, start, _ in report["timeline"])
+    found = []
+    for stage, report in enumerate(run.reports):
+        counts = dict.fromkeys("FB", 0)
+        row = []
+        for kind, start, end in report["timeline"]:
+            row.append((kind, stage, counts[kind], 1e3 * (start - begin), 1e3 * (end - begin)))
+            counts[kind] += 1
+        found.append(row)
+    return found
+
+
+@dataclass(frozen=True)
+class PipelineWork:
+    """Parts of a recorded pipeline's step, the slowest rank's, median of the steps; means of the ranks.
+
+    Attributes:
+        share: in which a GPU runs anything but messages.
+        most: in which it could, since a stage has nothing to do in the gaps between its passes: one minus
+            those gaps (the bubble, a neighbour that takes longer, a message).
+    """
+
+    share: float
+    most: float
+
+    @property
+    def launch_bound(self) -> bool:
+        """Whether GPUs work less than four fifths of what the gaps leave: they wait for their host, and
+        nothing follows from the times."""
+        return self.share < BUSY * self.most
+
+
+def pipeline_work(run: Run) -> PipelineWork:
+    """The `PipelineWork` of a run of the experiment `pipeline`.
+
+    Raises:
+        ValueError: for a run of another experiment, or without a busy share (recorded on a CPU, or before
+            there was one).
+    """
+    if run.experiment != "pipeline" or not all(report.get("busy") for report in run.reports):
+        raise ValueError(
+            "give a run of the experiment 'pipeline' on GPUs, recorded with its busy share, not "
+            f"{run.experiment!r}: {run.label}"
+        )
+    step = statistics.median(max(ranks) for ranks in zip(*(report["seconds"] for report in run.reports)))
+    passes = timelines(run)
+    span = max(row[-1][-1] for row in passes) - min(row[0][-2] for row in passes)
+    work = statistics.mean(report["busy"]["gpu"] - report["busy"]["exposed"] for report in run.reports)
+    return PipelineWork(share=work / step, most=1 - schedules.idle_fraction(passes) * span / 1e3 / step)
+
+
+def predicted_peaks(run: Run) -> dict[str, int]:
+    """Bytes of a run of `speed` at the moments that compete for the peak of a whole step, on rank 0: {moment:
+    bytes}.
+
+    Adds up, for fused Adam at stage 0 as in these runs: states without gradients (with those of the
+    micro-batch before, if there was one), what is kept and 8 bytes per logit; states with gradients, one
+    input and one block that runs again (the first block; where activations are all kept there is no such
+    moment); and `theory.step_peak_bytes`.
+
+    Raises:
+        ValueError: for a run of another experiment.
+    """
+    if run.experiment != "speed":
+        raise ValueError(
+            f"these moments are those of the experiment 'speed'; this run is of {run.experiment!r}"
+        )
+    again, sequences, size = run.arguments["checkpointing"], run.arguments["sequences"], run.size
+    job = {"ranks": run.ranks, "device": run.device}
+    with_gradients = sum(theory.deepspeed_bytes(run.elements, run.configuration, **job).values())
+    without = sum(
+        theory.deepspeed_bytes(run.elements, run.configuration, moment="after step", **job).values()
+    )
+    formula = theory.checkpointed_activation_bytes if again else theory.gpt_activation_bytes
+    kept = formula(size, sequences, size.context, 2, device=run.device)
+    states = without if run.arguments["micro_batches"] == 1 else with_gradients
+    found = {"at the loss": states + kept + 8 * sequences * size.context * size.vocabulary}
+    if again:
+        block = theory.repeated_block_bytes(
+            sequences, size.context, size.width, size.heads, 2, device=run.device
+        )
+        found["in a block"] = with_gradients + 2 * sequences * size.context * size.width + block
+    found["in the step"] = theory.step_peak_bytes(run.elements, run.configuration, **job)
+    if run.arguments["stage"] == 0:
+        found["in the step"] -= 4 * run.parameters  # the fused Adam makes no square roots
+    return found
+
+
+def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:
+    """Of cases of `speed`, dictionaries of its arguments: {name: {moment: GB}} on rank 0, as rows of a table.
+
+    The moments are those of `predicted_peaks`, None where there is no such (left out where no case has it);
+    "recorded" is the peak, "more" what it has beyond the largest moment.
+    """
+    rows = {}
+    for case in cases:
+        run = runs("speed", **case)[0]
+        moments, peak = predicted_peaks(run), run.reports[0]["peak"]
+        found = dict.fromkeys(("at the loss", "in a block", "in the step")) | moments
+        found |= {"recorded": peak, "more": peak - max(moments.values())}
+        name = (
+            f"{case['size'].removesuffix(', padded').replace('1.5B', 'XL')}, ZeRO-{case['stage']}, N "
+            f"= {case['ranks']}, "
+        )
+        name += f"{case['micro_batches']} x {case['sequences']}" + ", checkpointed" * case["checkpointing"]
+        rows[name] = {what: None if size is None else size / 1e9 for what, size in found.items()}
+    known = {what for row in rows.values() for what, size in row.items() if size is not None}
+    return {name: {what: size for what, size in row.items() if what in known} for name, row in rows.items()}
+
+
+def step_peak_clusters(found: Iterable[Run], rank: int = 0) -> dict[str, dict[str, dict[str, int] | None]]:
+    """For `plots.memory_bars`: the peak of an optimizer step of runs of `zero`, by the exact formula and
+    recorded.
+
+    Returns:
+        {case: {"formula", "recorded": {category: bytes}}}: what lasts through the step by category, and as
+        "other" the step's temporaries; a recorded bar is None where the run did not fit.  Where ranks shared
+        GPUs the case says so: a GPU then held several such bars.
+    """
+    clusters = {}
+    for run in found:
+        stage, bars = run.arguments["stage"], {"recorded": None}
+        lasting = run.predicted(
+            rank, "after step" if stage else "after backward"
+        )  # stage 0 keeps its gradients
+        bars["formula"] = lasting | {"other": run.predicted_step_peak(rank) - sum(lasting.values())}
+        if not run.error:
+            lasting = run.states(rank, "after step" if stage else "after backward")
+            bars["recorded"] = lasting | {"other": run.step_peak(rank) - sum(lasting.values())}
+        shared = " (shared)" if run.shared else ""
+        clusters[f"stage {stage}, {run.ranks} ranks{shared}"] = {
+            name: bars[name] for name in ("formula", "recorded")
+        }
+    return clusters
+
+
+def device_parts(run: Run, rank: int = 0, moment: str = "between micro-batches") -> dict[str, int]:
+    """Where the bytes of a rank's GPU are: {part: bytes}, from the ledger's tensors to all that the driver
+    has given away, their sum."""
+    if run.shared or not run.on_gpu:
+        raise ValueError(
+            f"the bytes of a whole GPU are known where a rank has one of its own; this run: {run.label}"
+        )
+    noted = run.reports[rank]["moments"][moment]
+    tensors = sum(noted["categories"].values())
+    return {
+        "tensors": tensors,
+        "workspaces": noted["requested"] - tensors,
+        "internal fragmentation": noted["rounding"] + noted["unsplit"],
+        "cached": noted["reserved"] - noted["allocated"],
+        "outside the allocator": noted["used"] - noted["reserved"],
+    }
+
+
+def beside_tensors(run: Run, rank: int = 0) -> int:
+    """Bytes of a rank's GPU that the driver had given away and that were neither tensors nor kept by torch
+    for the next ones (`device_parts`)."""
+    return sum(size for part, size in device_parts(run, rank).items() if part not in ("tensors", "cached"))

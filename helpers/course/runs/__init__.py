@@ -1,0 +1,1 @@
+"""Trainings that several lessons share, each a function for `launch`."""

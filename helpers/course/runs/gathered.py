@@ -1,0 +1,72 @@
+"""When ZeRO-3 has gathered which weight: after every operator, by DeepSpeed's own status of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from helpers.course import models
+from helpers.course.runs.training import own_rows
+from helpers.tools.measure.internals import TorchDispatchMode, is_gathered, is_partitioned, whole_shape
+
+if TYPE_CHECKING:
+    import torch
+
+
+class GatheredWeights(TorchDispatchMode):
+    """While it is entered, it notes after every operator which weight matrices of a model that ZeRO-3 trains
+    are gathered.
+
+    Args:
+        model: after `deepspeed.initialize`, at stage 3.
+
+    Attributes:
+        gathered: {name of a matrix without ".weight": [whether it was gathered, after each operator]}.
+        phases: {name: operators}, of what was `end`ed.
+
+    Raises:
+        ValueError: for a model whose parameters are not sharded.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        parameters = dict(model.named_parameters())
+        if not all(map(is_partitioned, parameters.values())):
+            raise ValueError(
+                "these parameters are not sharded: give the model after deepspeed.initialize with stage 3"
+            )
+        self.weights = {
+            name.removesuffix(".weight"): one
+            for name, one in parameters.items()
+            if len(whole_shape(one)) == 2
+        }
+        self.gathered, self.phases, self.operators = {name: [] for name in self.weights}, {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.operators += 1
+        for name, weight in self.weights.items():
+            self.gathered[name].append(is_gathered(weight))
+        return result
+
+    def end(self, phase: str) -> None:
+        """A phase of the step ends here; it began where the one before ended."""
+        self.phases[phase] = self.operators - sum(self.phases.values())
+
+
+def gathered_in_a_step(
+    config: dict, size: models.GPTSize
+) -> dict[str, dict[str, list[bool]] | dict[str, int]]:
+    """The first step of a GPT by DeepSpeed's ZeRO-3, in a rank, with one micro-batch: {"gathered", "phases":
+    forward, backward, step}, of `GatheredWeights`."""
+    import deepspeed
+
+    model = models.build(models.GPT, size)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    with GatheredWeights(model) as watch:
+        loss = engine(*own_rows(0, engine.device, engine.train_batch_size()))
+        watch.end("forward")
+        engine.backward(loss)
+        watch.end("backward")
+        engine.step()
+        watch.end("step")
+    return {"gathered": watch.gathered, "phases": watch.phases}

@@ -1,0 +1,157 @@
+"""A few training steps, watched: what lessons 05 and 06 note in each rank, and the comparison of losses
+afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from deepspeed import DeepSpeedEngine, PipelineEngine
+    from helpers.tools.launch.jobs import Reports
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
+
+
+def trained(
+    engine: DeepSpeedEngine,
+    batch_of: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
+    loss_of: Callable[[DeepSpeedEngine, torch.Tensor, torch.Tensor], torch.Tensor],
+    steps: int = 3,
+) -> dict[str, list[float] | dict[str, tuple[int, ...]] | Traffic]:
+    """Train a DeepSpeed engine for a few steps of one micro-batch.
+
+    Args:
+        batch_of: step -> the (ids, targets) that this rank reads.
+        loss_of: (engine, ids, targets) -> the loss.
+
+    Returns:
+        {"losses": of each step, "shapes": {parameter: its shape on this rank}, "forward", "backward":
+        `Traffic` of the last step's two passes}.
+    """
+    from helpers.tools.measure.traffic import Traffic
+
+    losses = []
+    for step in range(steps):
+        with Traffic() as forward:
+            loss = loss_of(engine, *batch_of(step))
+        with Traffic() as backward:
+            engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    shapes = {name: tuple(parameter.shape) for name, parameter in engine.module.named_parameters()}
+    return {"losses": losses, "shapes": shapes, "forward": forward, "backward": backward}
+
+
+def mean_losses(reports: Sequence[Mapping]) -> list[float]:
+    """The mean over the ranks of each step's loss."""
+    return [sum(step) / len(reports) for step in zip(*(report["losses"] for report in reports))]
+
+
+def same_losses(
+    train: Callable[..., dict],
+    runs: Mapping[str, tuple[int, int, str | None]],
+    within: float = 1e-4,
+    **arguments: object,
+) -> dict[str, Reports]:
+    """Launch several runs of one training, print their losses, and whether they equal those of another run.
+
+    Args:
+        train: runs in each rank; takes `arguments` and `tensor_ranks`, and returns {"losses": of each step,
+            ...}.
+        runs: {name: (ranks, tensor-parallel ranks, name of an earlier run whose losses it must have, or
+            None)}.
+        within: losses further apart do not count as equal.
+
+    Returns:
+        {name: what each rank returned}.
+    """
+    from helpers.tools.launch.jobs import launch
+
+    found, longest = {}, max(map(len, runs))
+    for name, (ranks, tensor_ranks, yardstick) in runs.items():
+        found[name] = launch(train, ranks=ranks, arguments=arguments | {"tensor_ranks": tensor_ranks})
+        losses, right = mean_losses(found[name]), mean_losses(found[yardstick or name])
+        equal = all(abs(one - other) < within for one, other in zip(losses, right))
+        said = f"; equal to {yardstick} within {within:g}: {'yes' if equal else 'no'}" if yardstick else ""
+        print(f"{name:{longest}} losses {' '.join(f'{loss:.3g}' for loss in losses)}{said}")
+    return found
+
+
+def trained_pipeline(
+    engine_of: Callable[[], PipelineEngine],
+    batches_of: Callable[[PipelineEngine, int], Iterator[tuple[torch.Tensor, torch.Tensor]]],
+    steps: int = 3,
+) -> dict:
+    """Train a DeepSpeed pipeline for a few steps, and note what this rank executed, held and sent in the last
+    one.
+
+    Args:
+        engine_of: makes the engine; called while the ledger is open, so that the states are seen.
+        batches_of: (engine, step) -> an iterator over the step's micro-batches.
+
+    Returns:
+        {"losses": of each step, "module": the stage's `PipelineModule`, "stage": its number, "executed": the
+        instructions by name, "held": bytes by category after the last forward pass, "traffic": `Traffic`,
+        "elements": of each parameter}.
+    """
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
+
+    losses = []
+    with Ledger() as ledger:
+        engine = engine_of()
+        ledger.watch(engine)
+        executed, held = recorded_instructions(engine, ledger)
+        for step in range(steps):
+            executed.clear()
+            with Traffic() as traffic:
+                losses.append(engine.train_batch(data_iter=batches_of(engine, step)).item())
+    report = {
+        "losses": losses,
+        "module": engine.module,
+        "stage": engine.stage_id,
+        "executed": list(executed),
+        "held": held[-1],
+    }
+    return report | {
+        "traffic": traffic,
+        "elements": [parameter.numel() for parameter in engine.module.parameters()],
+    }
+
+
+def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[str], list[dict[str, int]]]:
+    """Two lists that fill while a pipeline's engine works: the instructions executed, and the bytes by
+    category after each forward pass."""
+    from helpers.tools.measure.internals import wrap_instructions
+
+    executed, held = [], []
+
+    def recorded(name, instruction):
+        def execute(*arguments, **options):
+            instruction(*arguments, **options)
+            executed.append(name)
+            if name == "ForwardPass":
+                wait_until_nothing_dies(ledger)
+                held.append(ledger.categories())
+
+        return execute
+
+    wrap_instructions(engine, recorded)
+    return executed, held
+
+
+def wait_until_nothing_dies(ledger: Ledger, quiet: float = 0.01, longest: float = 1.0) -> None:
+    """Until no storage was born or died for `quiet` seconds: a thread that sends keeps a tensor a moment
+    longer than who sent it.
+
+    A snapshot's barrier cannot stand between the instructions of a pipeline, whose ranks are at different
+    ones.
+    """
+    import time
+
+    end, before = time.monotonic() + longest, None
+    while ledger.clock != before and time.monotonic() < end:
+        before = ledger.clock
+        time.sleep(quiet)

@@ -1,0 +1,106 @@
+"""The process beside the kernel that holds the command of a job on other machines, and ends that job when it
+is told to or the kernel dies.
+
+To kill the command would not do it: Slurm goes on with a job whose `srun` has gone, and ssh with what it has
+started.  It runs without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from helpers.tools.launch.cluster.orders import ORDERS, STOP, give
+
+STOPPED, FINISHED = b"s", b"f"  # what the kernel says: end the job; or, all ranks have reported
+PATIENCE = 10.0  # seconds for a command that is to end
+
+
+def ended(process: subprocess.Popen, seconds: float) -> bool:
+    """Whether a process ends in time."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is not None
+
+
+def call(command: Sequence[str]) -> bytes:
+    """What a short command prints."""
+    with suppress(subprocess.TimeoutExpired, OSError):
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=PATIENCE,
+        ).stdout
+    return b""
+
+
+def stop(process: subprocess.Popen, task: dict) -> None:
+    """End a job: its ranks by the order that their keepers read, by the command `cancel`, and at last by
+    signals to its own command."""
+    order(task)
+    until = time.monotonic() + task["grace"]
+    while process.returncode is None and time.monotonic() < until:
+        if task["cancel"]:
+            call(task["cancel"])
+        ended(process, 0.5)
+    for number in task["signals"]:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            ended(process, PATIENCE)
+    until = time.monotonic() + PATIENCE
+    while task["remaining"] and call(task["remaining"]).strip() and time.monotonic() < until:
+        call(task["cancel"])
+        time.sleep(0.2)
+
+
+def order(task: dict) -> None:
+    """Tell the keepers to end their ranks."""
+    with suppress(OSError):
+        give(Path(task["folder"]) / ORDERS, STOP)
+
+
+def main() -> None:
+    """Argument, as JSON: the job's `folder`; its `command`, empty where others start the ranks; and how it is
+    ended.
+
+    `grace` seconds after it was told to end, the command gets `signals`.  `cancel` is a command that cancels
+    it, `remaining` one that prints something as long as there is something of it; both may be empty.
+    """
+    task = json.loads(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = (
+        subprocess.Popen(task["command"], stdin=subprocess.DEVNULL, start_new_session=True)
+        if task["command"]
+        else None
+    )
+    word = None
+    while word is None and (process is None or process.poll() is None):
+        if select.select([0], [], [], 0.1)[0]:
+            word = os.read(0, 1)
+    if process is None:
+        order(task)
+        time.sleep(1)  # the keepers look several times a second
+    elif word == FINISHED:
+        order(task)
+        ended(process, task["grace"])
+    if process and (word != FINISHED or process.returncode is None):
+        stop(process, task)
+    if word == b"":  # the kernel has died
+        shutil.rmtree(task["folder"], ignore_errors=True)
+    if process:
+        sys.exit(process.returncode if process.returncode >= 0 else 128 - process.returncode)
+
+
+if __name__ == "__main__":
+    main()

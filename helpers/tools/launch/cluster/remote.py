@@ -1,0 +1,223 @@
+"""A rank on another machine, and its keeper there: the parent that writes what comes from the rank into files
+on a file system they share.
+
+    python -m helpers.tools.launch.cluster.remote FOLDER
+
+The keeper speaks with the rank through pipes, as the kernel does with a rank of its own machine
+(`helpers.tools.launch.rank`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from helpers.tools.launch import rank as ranks
+from helpers.tools.launch.cluster.orders import (
+    AT_WORK,
+    ENDED,
+    FILES,
+    HOSTFILE,
+    ON,
+    ORDERS,
+    REPORTED,
+    STACKS,
+    STOP,
+    give,
+    lines,
+)
+from helpers.tools.launch.forked.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
+from helpers.tools.launch.pipes import PIPES
+from helpers.tools.launch.ports import port_for
+
+LOOK = 0.2  # seconds between two looks at the orders
+LOST = 25  # looks at a folder that is not there, after which the kernel counts as gone
+UNSEEN = "launch: the folder {} cannot be written on {} ({})"
+
+
+def of_slurm(given: Mapping[str, str]) -> dict[str, str]:
+    """What torch and DeepSpeed expect in the environment, from what Slurm has put there."""
+    ranks_here = int(re.match(r"\d+", given["SLURM_STEP_TASKS_PER_NODE"])[0])
+    nodes = nodes_of(given["SLURM_STEP_NODELIST"])
+    node = int(given["SLURM_NODEID"])
+    variables = {
+        "RANK": given["SLURM_PROCID"], "LOCAL_RANK": given["SLURM_LOCALID"], "WORLD_SIZE": given["SLURM_NTASKS"],
+        "LOCAL_WORLD_SIZE": ranks_here, "LOCAL_SIZE": ranks_here,
+        "GROUP_RANK": node, "CROSS_RANK": node, "CROSS_SIZE": len(nodes),
+        "MASTER_ADDR": nodes[0], "MASTER_PORT": port_for(int(given["SLURM_JOB_ID"])),
+    }  # fmt: skip
+    return {name: str(value) for name, value in variables.items()} | cards(given, nodes, node)
+
+
+def of_deepspeed(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What its launcher has not set; the folder holds the names of the machines."""
+    hosts = [line.split()[0] for line in lines(folder / HOSTFILE)]
+    return {"LOCAL_WORLD_SIZE": given["LOCAL_SIZE"]} | cards(given, hosts, int(given["CROSS_RANK"]))
+
+
+def cards(given: Mapping[str, str], hosts: Sequence[str], own: int) -> dict[str, str]:
+    """Variables that name the network card towards the other machines, where the learner has not: gloo often
+    chooses wrongly.
+
+    NCCL, which chooses the quickest itself, is left alone.
+    """
+    card = card_towards(hosts[1 if own == 0 else 0] if len(hosts) > 1 else "localhost")
+    return {name: card for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if card and name not in given}
+
+
+def nodes_of(names: str) -> list[str]:
+    """Names of the nodes in Slurm's short form, as machine[0-1]."""
+    if "[" not in names:
+        return names.split(",")
+    return subprocess.run(
+        ["scontrol", "show", "hostnames", names], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+
+
+def card_towards(host: str) -> str | None:
+    """The network card through which a machine is reached, None where that cannot be told."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing
+        own = probe.getsockname()[0]
+        import psutil
+
+        return next(
+            (
+                name
+                for name, found in psutil.net_if_addrs().items()
+                if own in (address.address for address in found)
+            ),
+            None,
+        )
+    return None
+
+
+class Keeper:
+    """Of one rank, which is its child."""
+
+    def __init__(
+        self, rank: int, folder: Path, number: str, readers: Iterable[int], files: Mapping[str, int]
+    ) -> None:
+        self.rank, self.folder, self.number, self.files = rank, folder, number, files
+        self.readers = dict(zip(readers, PIPES))
+        self.lost, self.told, self.stopped, self.looked = 0, 0, False, 0.0
+
+    def note(self, line: str) -> None:
+        give(self.folder / f"notes-{self.number}", line)
+
+    def keep(self) -> None:
+        """Until it is told to stop: write what comes, note how the rank ends, and obey."""
+        ended = False
+        while not self.stopped:
+            ready, _, _ = select.select(list(self.readers), [], [], 0.1)
+            for reader in ready:
+                self.carry(reader)
+            if not ended and not ready:
+                ended = self.look_after()
+            self.obey()
+        self.end()
+
+    def carry(self, reader: int) -> None:
+        """What is in one pipe, into the file of its name."""
+        name, part = self.readers[reader], os.read(reader, 1 << 20)
+        if not part:
+            del self.readers[reader]
+            if name != "report":
+                return
+            for file in self.files.values():
+                with suppress(OSError):
+                    os.fsync(file)
+            self.note(REPORTED)
+            return
+        left = memoryview(part)
+        while left:
+            left = left[os.write(self.files[name], left) :]
+        if name == "stacks":
+            os.fsync(self.files[name])
+        if name == "report" and part.startswith(ranks.AT_WORK):
+            self.note(AT_WORK)
+
+    def look_after(self) -> bool:
+        """Note how the rank has ended, once it has and its pipes are empty.  Returns whether."""
+        child, status = os.waitpid(self.rank, os.WNOHANG)
+        if not child:
+            return False
+        if os.waitstatus_to_exitcode(status) == -signal.SIGTERM:
+            time.sleep(0.5)  # who ends a job sends it to the keeper too, who then notes nothing
+        if not self.stopped:
+            kill_group(self.rank)
+            end_orphans()
+            self.note(f"{ENDED} {os.waitstatus_to_exitcode(status)} {time.time()}")
+        return True
+
+    def obey(self) -> None:
+        if time.monotonic() - self.looked < LOOK:
+            return
+        self.looked = time.monotonic()
+        try:
+            orders = lines(self.folder / ORDERS)
+            self.lost = 0
+        except OSError:  # the kernel has gone and the folder; or the file system makes a break
+            self.lost += 1
+            self.stopped = self.lost > LOST
+            return
+        for order in orders[self.told :]:
+            if order == STACKS:
+                with suppress(ProcessLookupError):
+                    os.kill(self.rank, signal.SIGUSR1)
+            self.stopped |= order == STOP
+        self.told = len(orders)
+
+    def end(self) -> None:
+        """End the rank and all that it has started."""
+        kill_group(self.rank)
+        end_orphans()
+
+
+def main(folder: str) -> None:
+    """A rank: the process that its launcher has started becomes the keeper, and its child the rank."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks the rank for its stack
+    adopt_orphans()
+    folder = Path(folder)
+    machine = os.uname().nodename
+    try:
+        os.environ |= of_deepspeed(os.environ, folder) if "CROSS_RANK" in os.environ else of_slurm(os.environ)
+        number = os.environ["RANK"]
+        payload = os.open(folder / "payload", os.O_RDONLY)
+        files = {
+            name: os.open(folder / f"{name}-{number}", os.O_RDWR | (name != "values" and os.O_APPEND))
+            for name in FILES
+        }
+        give(folder / f"notes-{number}", f"{ON} {machine}")
+    except OSError as error:
+        sys.exit(UNSEEN.format(folder, machine, error.strerror))
+    pipes, keeper = [os.pipe() for _ in PIPES], os.getpid()
+    if rank := os.fork():
+        for _, writer in pipes:
+            os.close(writer)
+        kept = Keeper(rank, folder, number, [reader for reader, _ in pipes], files)
+        signal.signal(signal.SIGTERM, lambda *signal: setattr(kept, "stopped", True))
+        kept.keep()
+        os._exit(0)
+    os.setpgid(0, 0)
+    die_with_parent()
+    if os.getppid() != keeper:
+        return
+    report, output, stacks = (writer for _, writer in pipes)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    ranks.run(payload, report, stacks, values=files["values"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[-1])

@@ -1,0 +1,1 @@
+"""Ranks started by the real `deepspeed` command, each under a keeper."""

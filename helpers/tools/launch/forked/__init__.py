@@ -1,0 +1,1 @@
+"""The default back end: ranks forked from a warm server."""

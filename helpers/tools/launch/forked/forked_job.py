@@ -1,0 +1,376 @@
+"""The default back end: ranks forked from a warm server, one per kernel and device.
+
+`helpers.tools.launch.watching.Job` says what a back end gives the kernel; so does
+`helpers.tools.launch.command.command_job`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from helpers.tools.launch.environment import environment, server_environment
+from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launch.parcel import memory_file
+from helpers.tools.launch.pipes import PIPES, Piped
+from helpers.tools.launch.standstill import activity
+
+if TYPE_CHECKING:
+    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.parcel import Parcel
+    from helpers.tools.launch.progress import Progress
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}  # of the forkserver only: importing must start none
+# seconds without a launch after which a forkserver, some 300 MB, ends by itself; the next launch starts
+# another
+IDLE = 600.0
+
+
+class Forkserver:
+    """The kernel's end of `helpers/tools/launch/forked/forkserver.py`."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.ready, self.preloaded = device, False, set()
+        main_thread = threading.current_thread() is threading.main_thread()
+        script = str(Path(__file__).with_name("forkserver.py"))
+        env = {**os.environ, **server_environment(device), **ONE_THREAD}
+        with ExitStack() as kept, ExitStack() as given:  # what is kept is closed if it cannot be started
+            self.socket, control = socket.socketpair()
+            kept.callback(self.socket.close)
+            given.callback(control.close)
+            life, self.life = os.pipe()
+            kept.callback(os.close, self.life)
+            given.callback(os.close, life)
+            self.log = kept.enter_context(tempfile.TemporaryFile())
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", script, str(control.fileno()), str(life), str(int(main_thread)), str(IDLE)],
+                env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=(control.fileno(), life),
+                start_new_session=True,  # an interrupt of the kernel's process group does not reach it
+            )  # fmt: skip
+            kept.pop_all()
+
+    def send(self, descriptors: Iterable[int] = (), **message: object) -> None:
+        body = json.dumps(message).encode()
+        socket.send_fds(self.socket, [struct.pack("!Q", len(body))], list(descriptors))
+        self.socket.sendall(body)
+
+    def receive(self) -> dict:
+        header = self._read(8)
+        return json.loads(self._read(struct.unpack("!Q", header)[0]))
+
+    def _read(self, size):
+        body = bytearray()
+        while len(body) < size:
+            try:
+                part = self.socket.recv(size - len(body))
+            except ConnectionError:  # it was killed with a message unread
+                part = b""
+            if not part:
+                self.log.seek(0)
+                raise LaunchError(
+                    "the forkserver has ended; the next launch starts a new "
+                    f"one\n{self.log.read().decode(errors='replace')[-2000:]}"
+                )
+            body += part
+        return bytes(body)
+
+    def warm_up(self, progress: Progress) -> None:
+        """Wait until torch and DeepSpeed are imported.  An interrupt leaves the import going on for the next
+        launch."""
+        if self.ready:
+            return
+        progress.say("first launch of this kernel: importing torch and DeepSpeed once (about 10 s)")
+        while not self.has_written(0.1):
+            progress.tick()
+        self.become_ready()
+
+    def has_written(self, seconds: float) -> bool:
+        """Whether a message waits, or comes within so many seconds."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+
+    def become_ready(self) -> None:
+        """Read its word that torch and DeepSpeed are imported, or why they are not."""
+        message = self.receive()
+        if message["kind"] == "failed":
+            raise LaunchError(
+                "torch and DeepSpeed could not be imported; `make check` says what is "
+                f"missing\n{message['reason']}"
+            )
+        self.ready = True
+        tell_of_threads(message["threads"], "torch and DeepSpeed")
+
+    def preload(self, names: Iterable[str], progress: Progress) -> None:
+        """Import what a notebook asked for and this server has not tried yet."""
+        if not (new := [name for name in names if name not in self.preloaded]):
+            return
+        self.preloaded.update(new)  # what fails is said once; a rank that needs it says more
+        progress.say(f"importing {', '.join(new)} once for all ranks to come")
+        self.send(kind="preload", names=new, path=[str(entry) for entry in sys.path])
+        while not self.has_written(0.1):
+            progress.tick()
+        message = self.receive()
+        for name, reason in message["failed"].items():
+            print(
+                f"note: {name} could not be imported before the ranks start: "
+                f"{reason.strip().splitlines()[-1]}"
+            )
+        tell_of_threads(message["threads"], ", ".join(new))
+
+    def stop_ranks(self) -> bool:
+        """Kill what is left of a job and wait until it is gone.  Returns whether the forkserver has answered,
+        and so is well."""
+        try:
+            self.socket.settimeout(5)
+            self.send(kind="stop")
+            while self.receive()["kind"] != "stopped":
+                pass
+            self.socket.settimeout(None)
+        except (OSError, LaunchError, ValueError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the forkserver and, with it, every rank."""
+        os.close(self.life)
+        self.socket.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+
+_forkservers: dict[
+    str, Forkserver
+] = {}  # by device; beside the names below the one sanctioned piece of module state
+_preloaded: list[str] = []  # what this kernel asked for, in order
+
+
+def preload(*names: str) -> None:
+    """Import libraries once for all ranks of the launches to come, where each rank would import them again in
+    each launch.
+
+    Args:
+        names: modules, or what is looked up in them, since large libraries import their parts on demand:
+            "peft", "transformers.Trainer".
+
+    Raises:
+        ModuleNotFoundError: a library is not installed.
+    """
+    for name in names:
+        if importlib.util.find_spec(library := name.partition(".")[0]) is None:
+            raise ModuleNotFoundError(f"{library} is not installed here: there is nothing to preload")
+    _preloaded.extend(name for name in names if name not in _preloaded)
+
+
+def tell_of_threads(threads: int, libraries: str) -> None:
+    """A note where a fork would lose some."""
+    if threads > 1:
+        print(
+            f"note: {threads} threads run where {libraries} were imported, and a fork copies one: "
+            "a rank that needs another may hang"
+        )
+
+
+def begin_warming(device: str) -> Forkserver:
+    """The forkserver of a device, started if there is none; its imports go on by themselves."""
+    if device not in _forkservers:
+        _forkservers[device] = Forkserver(device)
+    return _forkservers[device]
+
+
+def warm_forkserver(device: str, progress: Progress) -> Forkserver:
+    """The forkserver of a device, its imports done.  One that was started before and has died, or dies while
+    it is waited for, is replaced."""
+    if earlier := _forkservers.get(device):
+        with suppress(LaunchError):
+            earlier.warm_up(progress)
+            if earlier.stop_ranks():
+                return earlier
+        forget_forkserver(device)
+    server = begin_warming(device)
+    try:
+        server.warm_up(progress)
+    except LaunchError:
+        forget_forkserver(device)
+        raise
+    return server
+
+
+def forget_forkserver(device: str) -> None:
+    _forkservers.pop(device).close()
+
+
+@dataclass
+class Doors:
+    """Of a job to where its ranks run.
+
+    Attributes:
+        listener: the socket on which rank 0 serves the rendezvous store.
+        of: for each rank the places in `descriptors` of the namespaces that it enters, in this order.
+        descriptors: open files that travel to the forkserver.
+        kept: {variable: the place of a descriptor that every rank keeps and finds the number of in its
+            environment}.
+    """
+
+    listener: socket.socket
+    of: list[list[int]]
+    descriptors: list[int] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
+
+
+class Place(Protocol):
+    """Where the ranks of a job run: `Here`, or a `Placement` on machines
+    (`helpers.tools.machines.namespaces`)."""
+
+    def doors(self, opened: ExitStack) -> Doors:
+        """For a new job; everything closes with `opened`."""
+
+    def variables(self) -> dict[str, str]:
+        """Of all ranks."""
+
+    def variables_of(self, rank: int) -> dict[str, str]:
+        """Of one rank."""
+
+
+class Here:
+    """All ranks on this machine, talking on loopback."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+
+    def doors(self, opened: ExitStack) -> Doors:
+        return Doors(
+            opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2 * self.ranks)),
+            [[]] * self.ranks,
+        )
+
+    def variables(self) -> dict[str, str]:
+        return {}
+
+    def variables_of(self, rank: int) -> dict[str, str]:
+        return {"LOCAL_RANK": str(rank)}
+
+
+class ForkedJob(Piped):
+    """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is
+    guessed.
+
+    `place` puts them on machines (`helpers.tools.machines.namespaces.Placement`): it gives the socket, the
+    ways in, and the variables of each rank."""
+
+    source = command = file = None
+
+    def __init__(self, payload: Parcel, ranks: int, device: str, place: Place | None = None) -> None:
+        self.payload, self.ranks, self.device, self.place = payload, ranks, device, place or Here(ranks)
+        self.pipes, self.processes = [], {}
+
+    def prepare(self, progress: Progress) -> None:
+        """What may take long and may be interrupted."""
+        self.server = warm_forkserver(self.device, progress)
+        try:
+            self.server.preload(_preloaded, progress)
+        except BaseException:  # a reply that nobody reads would be taken for the next
+            forget_forkserver(self.device)
+            raise
+        progress.say("the ranks are being started")
+
+    def start(self) -> None:
+        self.source = self.server.socket  # from here on there may be ranks
+        with ExitStack() as opened:
+            doors = self.place.doors(opened)
+            writers = self.open_pipes(opened)
+            self.send_work(doors, writers)
+
+    def open_pipes(self, opened: ExitStack) -> list[int]:
+        """Pipes for every rank: their write ends, which close with `opened`.  The read ends are closed when
+        they are drained."""
+        writers = []
+        for _ in range(self.ranks):
+            self.pipes.append(readers := [])
+            for _ in PIPES:
+                reader, writer = os.pipe()
+                opened.callback(os.close, writer)
+                os.set_blocking(reader, False)
+                readers.append(reader)
+                writers.append(writer)
+        return writers
+
+    def send_work(self, doors: Doors, writers: Sequence[int]) -> None:
+        """Ask the forkserver for the ranks."""
+        variables = (
+            environment(self.device, self.ranks, doors.listener.getsockname()[1]) | self.place.variables()
+        )
+        variables |= {
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+        }  # rank 0 serves the store itself
+        message = {
+            "ranks": self.ranks,
+            "environment": variables,
+            "own": [self.place.variables_of(rank) for rank in range(self.ranks)],
+            "doors": doors.of,
+            "kept": doors.kept,
+            "path": [str(entry) for entry in sys.path],
+            "directory": os.getcwd(),
+            "argv0": sys.argv[0],
+        }
+        self.file = memory_file()
+        self.payload.write(self.file.fileno())
+        self.server.send(
+            [self.file.fileno(), doors.listener.fileno(), *writers, *doors.descriptors],
+            kind="fork",
+            **message,
+        )
+
+    def read_source(self, outcomes: Sequence[Outcome]) -> None:
+        """A message of the forkserver: the ranks were started, or one has ended."""
+        message = self.server.receive()
+        if message["kind"] == "started":
+            self.processes = {int(rank): process for rank, process in message["processes"].items()}
+        elif message["kind"] == "ended":
+            outcome = outcomes[message["rank"]]
+            outcome.status, outcome.ended_at = message["status"], message["at"]
+
+    def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
+        if self.device != "cpu":
+            return None  # a thread that waits for a GPU sleeps, too
+        return activity(
+            [self.processes.get(one.rank) for one in outcomes if one.report is None and one.status is None]
+        )
+
+    def pipe_closed(self, outcome: Outcome) -> None:
+        """The forkserver tells how a rank ended."""
+
+    def check(self, outcomes: Sequence[Outcome]) -> None:
+        """Its end too is told by the forkserver's socket."""
+
+    def ask_stacks(self) -> None:
+        self.server.send(kind="stacks")
+
+    def stop(self) -> None:
+        """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
+        if self.source and not self.server.stop_ranks():
+            forget_forkserver(self.device)
+        if self.file:
+            self.file.close()

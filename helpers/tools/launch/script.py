@@ -1,0 +1,229 @@
+"""A function of a notebook as the text of a script: its source, and the source or value of everything that it
+uses."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import dis
+import importlib
+import inspect
+import linecache
+import pprint
+import textwrap
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+
+import helpers
+
+LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_NAME", "STORE_GLOBAL")
+
+
+def source_of(thing: FunctionType | type) -> str:
+    """The text that defines a function or a class.
+
+    Raises:
+        TypeError: it has no text that could stand in a script.
+    """
+    name = getattr(thing, "__name__", repr(thing))
+    if name == "<lambda>":
+        raise TypeError("a lambda cannot be written into a script: give it a name with `def`")
+    try:
+        return textwrap.dedent(inspect.getsource(thing))
+    except (OSError, TypeError):
+        if isinstance(thing, type) and (text := class_in_its_cell(thing)):
+            return text
+        raise TypeError(
+            f"the source of {name!r} is not known here: define it in a cell or in a module"
+        ) from None
+
+
+def class_in_its_cell(thing: type) -> str | None:
+    """The text of a class of a notebook, which Python does not find: from the cell of one of its methods;
+    None where it has none."""
+    for method in filter(inspect.isfunction, vars(thing).values()):
+        lines, place = linecache.getlines(method.__code__.co_filename), method.__code__.co_firstlineno
+        for node in ast.walk(ast.parse("".join(lines))):
+            if (
+                isinstance(node, ast.ClassDef)
+                and node.name == thing.__name__
+                and node.lineno <= place <= node.end_lineno
+            ):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
+    return None
+
+
+def names_used(code: CodeType) -> list[str]:
+    """Names that code takes from outside of itself, functions and classes within it included, in the order of
+    their use."""
+    instructions = list(dis.get_instructions(code))
+    own = {one.argval for one in instructions if one.opname in STORES}
+    used = [one.argval for one in instructions if one.opname in LOADS and one.argval not in own]
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            used += [name for name in names_used(inner) if name not in own]
+    return [name for name in dict.fromkeys(used) if not name.startswith("__") and not hasattr(builtins, name)]
+
+
+def surroundings(thing: FunctionType | type) -> dict[str, object]:
+    """What names mean where a function or a class was defined."""
+    if isinstance(thing, FunctionType):
+        inner = dict(
+            zip(thing.__code__.co_freevars, (cell.cell_contents for cell in thing.__closure__ or ()))
+        )
+        return {**thing.__globals__, **inner}
+    methods = [value for value in vars(thing).values() if isinstance(value, FunctionType)]
+    known = vars(inspect.getmodule(thing) or builtins).copy()
+    for method in methods:
+        known |= surroundings(method)
+    return known
+
+
+def is_importable(thing: object) -> bool:
+    """Whether a module that is not the notebook offers it."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
+    if module in (None, "__main__") or not name.isidentifier():
+        return False
+    try:
+        return getattr(importlib.import_module(module), name, None) is thing
+    except ImportError:
+        return False
+
+
+class Script:
+    """The parts of a script, each before what needs it.
+
+    Attributes:
+        imports: list of lines.
+        parts: list of texts, definitions and values.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        self.imports, self.parts, self.known = [], [], {}
+        self.define(function.__name__, function)
+
+    def add(self, name: str, value: object) -> None:
+        """Something that is used under a name."""
+        if name in self.known:
+            if self.known[name] is not value:
+                raise ValueError(f"two things are called {name!r} in what the function uses: rename one")
+            return
+        if isinstance(value, ModuleType):
+            self.known[name] = value
+            package, _, last = value.__name__.rpartition(".")
+            self.imports.append(
+                f"from {package} import {last}"
+                if package and last == name
+                else plain_import(value.__name__, name)
+            )
+        elif is_importable(value):
+            self.known[name] = value
+            self.imports.append(
+                f"from {value.__module__} import {value.__qualname__}"
+                + ("" if value.__qualname__ == name else f" as {name}")
+            )
+        elif isinstance(value, (FunctionType, type)):
+            self.define(name, value)
+        else:
+            self.known[name] = value
+            self.parts.append(f"{name} = {self.literal(name, value)}")
+
+    def define(self, name: str, thing: FunctionType | type) -> None:
+        """The source of a function or a class, after everything that it uses."""
+        self.known[name] = thing
+        text = source_of(thing)
+        known = surroundings(thing)
+        for used in names_used(compile(text, "script", "exec")):
+            if used in known:
+                self.add(used, known[used])
+            elif used != thing.__name__:
+                raise NameError(
+                    f"{thing.__name__} uses {used!r}, which is not defined: run the cell that "
+                    "defines it first"
+                )
+        self.parts.append(
+            text.strip() + ("" if thing.__name__ == name else f"\n\n\n{name} = {thing.__name__}")
+        )
+
+    def literal(self, name: str, value: object) -> str:
+        """A value as Python writes it: plain data, or a dataclass of it."""
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {
+                field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init
+            }
+            self.add(type(value).__name__, type(value))
+            return f"{type(value).__name__}({', '.join(f'{key}={self.literal(name, part)}' for key, part in fields.items())})"
+        text = pprint.pformat(value, width=110, sort_dicts=False)
+        try:
+            if ast.literal_eval(text) == value:
+                return text
+        except (ValueError, SyntaxError):
+            pass
+        raise TypeError(
+            f"{name!r} is a {type(value).__name__}, which cannot be written into a script: make "
+            "it inside the function"
+        )
+
+
+def plain_import(module: str, name: str) -> str:
+    return f"import {module}" if module == name else f"import {module} as {name}"
+
+
+def modules_of_helpers(text: str) -> set[str]:
+    """Modules of `helpers` that a text imports, wherever it does, but not for types alone."""
+    found = set()
+    for node in at_run_time(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.partition(".")[0] == "helpers"}
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").partition(".")[0] == "helpers"
+            and not node.level
+        ):
+            for alias in node.names:
+                lazy = (
+                    {**helpers.LAZY, **helpers.MODULES}.get(alias.name) if node.module == "helpers" else None
+                )
+                inner = f"{node.module}.{alias.name}"
+                found.add(
+                    lazy
+                    or (inner if importlib.util.find_spec(node.module) and is_module(inner) else node.module)
+                )
+    return found
+
+
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all below it, without what is there for who checks types (`if TYPE_CHECKING:`)."""
+    yield node
+    only_types = (
+        isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    )
+    for below in node.orelse if only_types else ast.iter_child_nodes(node):
+        yield from at_run_time(below)
+
+
+def is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def files_of_helpers(text: str) -> dict[str, str]:
+    """{place in the folder: file} of the course's modules that a script imports, those that they import, and
+    their packages."""
+    found, left = {}, modules_of_helpers(text)
+    while left:
+        name = left.pop()
+        spec = importlib.util.find_spec(name)
+        place = name.replace(".", "/") + (
+            "/__init__.py" if spec.submodule_search_locations is not None else ".py"
+        )
+        if place not in found:
+            found[place] = spec.origin
+            with open(spec.origin) as module:
+                left |= modules_of_helpers(module.read())
+            left |= {name.rpartition(".")[0]} - {""}
+    return found

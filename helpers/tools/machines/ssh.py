@@ -1,0 +1,122 @@
+"""`Ssh(machines)`: an sshd on every machine, so that `ssh machine1` and pdsh work from here, without root and
+without a password."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helpers.tools.machines.daemons import Daemons, found, not_installed
+from helpers.tools.machines.login import Login
+from helpers.tools.machines.services import Services
+from helpers.tools.machines.switch import name_of
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from helpers.tools.machines.namespaces import Machines
+
+NEEDED = ("sshd", "ssh", "ssh-keygen", "pdsh")
+MISSING = (
+    "{} {} not installed here: on Debian and Ubuntu `apt install openssh-server pdsh` brings what is needed"
+)
+# which root's sshd wants; where there is none, it gets a /run of its own, in a view that only it has
+ROOTS_FOLDER = "/run/sshd"
+PORT = 2222  # one that needs no root
+SERVER = """Port {port}
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/user.pub
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+PermitRootLogin yes
+PrintMotd no
+"""
+CLIENT = """Host *
+  Port {port}
+  IdentityFile {folder}/user
+  IdentitiesOnly yes
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
+
+
+def problem() -> str | None:
+    """Why there can be no ssh between machines here, in one line; None where its programs are."""
+    return not_installed(NEEDED, MISSING)
+
+
+class Ssh(Daemons):
+    """Inside the block `ssh` and `pdsh` reach the machines by name, from this process and from all that it
+    starts; they run on machine 0.
+
+        with Machines(2) as machines, Ssh(machines) as ssh:
+            launch(function, ranks=4, launcher="deepspeed", hostfile=ssh.hostfile)
+
+    With the block, or with the notebook's kernel, the servers end, and all that runs through them.
+
+    Args:
+        machines: `Machines` that are up.
+        slots: how many ranks the hostfile allows on each.
+
+    Attributes:
+        hostfile: `Path` of a file with all machines, as the deepspeed command takes it.
+
+    Raises:
+        LaunchError: when the block is entered and its programs are not installed, or the servers do not come
+            up.
+    """
+
+    patience = 20.0  # seconds in which every sshd must answer
+    problem = staticmethod(problem)
+
+    def __init__(self, machines: Machines, slots: int = 2) -> None:
+        super().__init__(machines)
+        self.slots = slots
+
+    def start(self, opened: ExitStack) -> Services:
+        self.folder = Path(tempfile.mkdtemp(prefix="ssh-"))
+        opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        for name in ("host", "user"):
+            subprocess.run(
+                [found("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name],
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+        for name, text in (("sshd_config", SERVER), ("ssh_config", CLIENT)):
+            (self.folder / name).write_text(text.format(folder=self.folder, port=PORT))
+        self.hostfile = self.folder / "hostfile"
+        self.hostfile.write_text(
+            "".join(f"{name_of(machine)} slots={self.slots}\n" for machine in range(self.machines.count))
+        )
+        command = [found("sshd"), "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        if os.geteuid() == 0 and not os.path.exists(ROOTS_FOLDER):
+            command = [
+                "unshare",
+                "--mount",
+                "sh",
+                "-c",
+                f'mount -t tmpfs tmpfs /run && mkdir {ROOTS_FOLDER}; exec "$@"',
+                "sh",
+                *command,
+            ]
+        self.logs = [self.folder / f"sshd-{machine}.out" for machine in range(self.machines.count)]
+        services = Services(
+            self.machines, self.folder, [(machine, command, log) for machine, log in enumerate(self.logs)]
+        )
+        opened.callback(services.close)
+        programs = {"ssh": [found("ssh"), "-F", str(self.folder / "ssh_config")], "pdsh": [found("pdsh")]}
+        opened.enter_context(Login(self.folder / "bin", services.ids[0], programs, {}))
+        return services
+
+    def is_up(self) -> bool:
+        return all(log.exists() and "Server listening" in log.read_text() for log in self.logs)
+
+    def complaints(self) -> str:
+        return "\n".join(log.read_text()[-500:] for log in self.logs if log.exists())

@@ -1,0 +1,250 @@
+"""The process that holds a `Machines`: makes its namespaces, its cards and the switch between them, and obeys
+orders while they stand.
+
+It runs without torch, as a module of its own, and starts in some 50 ms.  Everything lives as long as this
+process: namespaces are held by
+its descriptors and by the ranks in them, devices by their namespaces; no file is left, not even `/etc/hosts`,
+which lies in a file system of its own.  The kernel holds the only write end of the *life pipe*, and this
+process ends when that pipe does.
+
+An order is one datagram, a JSON object with a socket for the answer beside it.  The kernel and the ranks
+share the socket of orders.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable
+
+from helpers.tools.machines.netlink import BURST, Netlink
+
+NEW_USER, NEW_NETWORK, NEW_NAME, NEW_MOUNTS = 0x10000000, 0x40000000, 0x04000000, 0x00020000
+BIND, DETACH = 0x1000, 2  # of `mount` and `umount2`
+CARD, SWITCH = "eth0", "switch"
+# seconds without a frame after which a cable counts as silent: an acknowledgement may come 0.2 s late
+SILENCE = 0.25
+MOST_DESCRIPTORS = 253  # beside one message
+SEND_ONCE = {"tcp_sack": 0, "tcp_reordering": 300}  # below /proc/sys/net/ipv4, of one network namespace
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(name: str, *arguments: bytes | int | None) -> None:
+    """A function of the C library.
+
+    Raises:
+        OSError: it failed.
+    """
+    if getattr(libc, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def name_of(machine: int) -> str:
+    return f"machine{machine}"
+
+
+def address_of(machine: int) -> str:
+    return f"10.77.0.{machine + 1}"
+
+
+def doors_to(machine: int) -> list[int]:
+    """Places, in the descriptors of `Switch.doors`, of the namespaces that make one machine."""
+    return [0, 1, 2 + 2 * machine, 3 + 2 * machine]
+
+
+def open_namespace(kind: str) -> int:
+    return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def send_once() -> None:
+    """Let TCP here not send again what is only late or comes out of order: on these cables nothing is lost,
+    and cards would count it twice.
+
+    On a busy machine frames of one connection overtake each other between its processors.  Without selective
+    acknowledgements and with
+    Linux's highest bound on reordering, TCP repeats only what was not answered in time (at least 0.2 s).
+    """
+    for name, value in SEND_ONCE.items():
+        with open(f"/proc/sys/net/ipv4/{name}", "w") as setting:
+            setting.write(str(value))
+
+
+def name_hosts(count: int) -> None:
+    """Let every machine know the others by name, in a view of the file system that only the machines have."""
+    call("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None)
+    try:
+        with open("/tmp/hosts", "w") as hosts:
+            print("127.0.0.1 localhost", file=hosts)
+            for machine in range(count):
+                for form in (
+                    "",
+                    "::ffff:",
+                ):  # torch asks for the name of an address of IPv4 in the form of IPv6
+                    print(f"{form}{address_of(machine)} {name_of(machine)}", file=hosts)
+        call("mount", b"/tmp/hosts", b"/etc/hosts", None, BIND, None)
+    finally:
+        call("umount2", b"/tmp", DETACH)
+
+
+class Switch:
+    """The machines; `rate` is what each card may send, in bytes per second, or None."""
+
+    def __init__(self, count: int, rate: int | None) -> None:
+        self.rate, self.unplugged = rate, set()
+        self.waiting, self.expected = [], 0  # who asked for silent cables, and how many will
+        call("unshare", NEW_NETWORK | NEW_MOUNTS)
+        self.user, self.home = open_namespace("user"), open_namespace("net")
+        try:
+            name_hosts(count)
+        except OSError:  # a container may forbid to mount; addresses serve as well
+            pass
+        self.mounts = open_namespace("mnt")
+        self.route = Netlink()
+        self.route.add_bridge(SWITCH)
+        self.route.without_ipv6(SWITCH)
+        self.route.set_up(SWITCH)
+        self.machines = [self.add(machine) for machine in range(count)]
+
+    def add(self, machine: int) -> tuple[int, int, Netlink]:
+        """One machine: (its network namespace, that of its name, its netlink)."""
+        call("unshare", NEW_NETWORK | NEW_NAME)
+        socket.sethostname(name_of(machine))
+        network, name, inside = open_namespace("net"), open_namespace("uts"), Netlink()
+        port = f"port{machine}"
+        self.route.add_pair(port, CARD, network)
+        self.route.without_ipv6(port)
+        self.route.plug_into(port, SWITCH)
+        self.route.set_up(port)
+        inside.set_up("lo")
+        inside.without_ipv6(CARD)
+        inside.add_address(CARD, address_of(machine))
+        inside.set_up(CARD)
+        try:
+            send_once()
+        except OSError:  # a container may forbid to write there
+            pass
+        if self.rate:
+            inside.limit(CARD, self.rate)
+        call("setns", self.home, NEW_NETWORK)
+        return network, name, inside
+
+    def counters(self) -> list[list[int]]:
+        return [list(inside.counters(CARD)) for _, _, inside in self.machines]
+
+    def listen(self, machine: int) -> socket.socket:
+        """A socket on a machine's card, for the ranks of a new job to meet; who still waited in an earlier
+        one has gone."""
+        self.drop_waiting()
+        call("setns", self.machines[machine][0], NEW_NETWORK)
+        try:
+            return socket.create_server((address_of(machine), 0), backlog=128)
+        finally:
+            call("setns", self.home, NEW_NETWORK)
+
+    def doors(self) -> list[int]:
+        """Descriptors of the namespaces common to all machines, then of those of each."""
+        return [
+            self.user,
+            self.mounts,
+            *(door for network, name, _ in self.machines for door in (network, name)),
+        ]
+
+    def drop_waiting(self) -> None:
+        for answer in self.waiting:
+            answer.close()
+        self.waiting = []
+
+    def obey(self, order: dict, answer: socket.socket) -> None:
+        """Carry out one order and answer it; `count` is answered when as many have asked as it says, and the
+        cables are silent."""
+        kind, machine = order["order"], order.get("machine")
+        if kind == "count":
+            self.waiting.append(answer)
+            self.expected, self.seen = order["of"], None
+            return
+        descriptors, listener = [], None
+        if kind == "doors":
+            descriptors = self.doors()
+        elif kind == "job":
+            listener = self.listen(machine)
+            descriptors = [listener.fileno(), *self.doors()]
+        elif kind == "unplug":
+            self.route.set_down(f"port{machine}")
+            self.unplugged.add(machine)
+        elif kind == "plug":
+            self.route.set_up(f"port{machine}")
+            self.unplugged.discard(machine)
+        self.tell(answer, self.counters(), descriptors)
+        if listener:
+            listener.close()
+
+    def tell(self, answer: socket.socket, counters: list[list[int]], descriptors: Iterable[int] = ()) -> None:
+        body = json.dumps({"cable": counters, "unplugged": sorted(self.unplugged)}).encode()
+        try:
+            socket.send_fds(answer, [body], list(descriptors))
+        except OSError:  # who asked has gone
+            pass
+        answer.close()
+
+    def counting(self) -> bool:
+        return bool(self.waiting) and len(self.waiting) == self.expected
+
+    def listen_to_the_cables(self) -> None:
+        """Answer all that wait for silence, with the same numbers, once there was some; a slow cable is
+        silent while it sends one burst."""
+        now, counters = time.monotonic(), self.counters()
+        if counters != self.seen:
+            self.seen, self.since = counters, now
+        elif now - self.since > SILENCE + (2 * BURST / self.rate if self.rate else 0):
+            for answer in self.waiting:
+                self.tell(answer, counters)
+            self.waiting = []
+
+    def serve(self, orders: socket.socket, life: int) -> None:
+        """Until the kernel goes."""
+        poll = select.poll()
+        for descriptor in (orders.fileno(), life):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll(20 if self.counting() else None)}
+            if life in ready:
+                return
+            if orders.fileno() in ready:
+                body, descriptors, _, _ = socket.recv_fds(orders, 4096, 1, socket.MSG_CMSG_CLOEXEC)
+                self.obey(json.loads(body), socket.socket(fileno=descriptors[0]))
+            if self.counting():
+                self.listen_to_the_cables()
+
+
+def main() -> None:
+    """Arguments: descriptors of the socket to the kernel, of orders and of the life pipe; machines; bytes per
+    second of a card, 0 for no limit."""
+    hello, orders, life, count, rate = map(int, sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kernel, orders = socket.socket(fileno=hello), socket.socket(fileno=orders)
+    step = "user"
+    try:
+        call("unshare", NEW_USER)
+        kernel.send(b"{}")
+        if not kernel.recv(1):  # the kernel says who is who in it
+            return
+        step = "network"
+        switch = Switch(count, rate or None)
+    except OSError as error:
+        kernel.send(json.dumps({"step": step, "errno": error.errno, "words": str(error)}).encode())
+        return
+    kernel.send(b"{}")
+    kernel.close()
+    switch.serve(orders, life)
+
+
+if __name__ == "__main__":
+    main()

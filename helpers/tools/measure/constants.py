@@ -1,0 +1,287 @@
+"""What limits this machine, measured in a few seconds: the constants that `helpers.tools.theory.step_seconds`
+and `plots.roofline` take.
+
+    from helpers.tools.measure.constants import constants
+
+    machine = launch(constants, ranks=2)[0]
+
+Every rank measures while all others do, with the threads that it has in a launch: what a rank can count on,
+not what the machine could do for one process alone.  Rates are medians of several repetitions with random
+numbers (zeros cost a processor less power); they vary with what else runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from helpers.tools.theory import MachineConstants, matrix_flops
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+LAUNCHES = 300  # bare operators that are issued one after another
+PROBE_LAYERS, PROBE_OPERATORS = (
+    50,
+    6,
+)  # of the model that calls are timed with; of each layer, a linear map and a GELU: forward 2, backward 4
+REPETITIONS = 5  # of everything, at least where it is quick enough
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How large the measurements are: so that each shows its limit, and all together take a few seconds."""
+
+    tokens: int  # rows of what a linear layer is given
+    sizes: tuple[int, ...]  # its n channels; it has 4 n results
+    vector: int  # bytes of a tensor that fits in no cache
+    attention: tuple[int, int, int, int]  # batch, heads, tokens, channels of a head
+    messages: tuple[int, ...]  # bytes
+    seconds: float  # of each measurement
+
+
+EFFORTS = {
+    "cpu": Effort(
+        512, (64, 128, 256, 512), 2**27, (1, 4, 256, 64), (2**10, 2**14, 2**18, 2**22, 2**24), 0.15
+    ),
+    "cuda": Effort(
+        8192,
+        (512, 1024, 2048, 4096, 8192),
+        2**30,
+        (8, 16, 1024, 64),
+        (2**10, 2**16, 2**20, 2**24, 2**28),
+        0.3,
+    ),
+}
+
+
+def constants(dtypes: tuple[str, ...] = ("bf16", "fp32"), effort: Effort | None = None) -> MachineConstants:
+    """Measure this rank's device, and the connection to the others where there are several: a function for
+    `launch`.
+
+    Takes 3 to 5 seconds on a CPU.  Without ranks (in a process that no launcher started) it measures the
+    device alone.
+
+    Args:
+        dtypes: "bf16", "fp32" or both.
+        effort: sizes of the measurements; by default those for the device.
+
+    Raises:
+        ValueError: for a dtype that is not known here.
+    """
+    if unknown := [name for name in dtypes if name not in DTYPES]:
+        raise ValueError(f"dtypes must be among {', '.join(DTYPES)}; not {', '.join(map(str, unknown))}")
+    device = _device()
+    effort, on_gpu = effort or EFFORTS[device.type], device.type == "cuda"
+    latency, bandwidth = 0.0, None
+    if (ranks := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        latency, bandwidth = fit_latency_and_bandwidth(all_reduce_times(effort, device), ranks)
+    return MachineConstants(
+        name=torch.cuda.get_device_name(device)
+        if on_gpu
+        else f"{_processor()}, {torch.get_num_threads()} thread(s)",
+        matrix={name: matrix_rates(name, effort, device) for name in dtypes},
+        memory=memory_bandwidth(effort, device),
+        launch=launch_seconds(effort, device),
+        call=call_seconds(effort, device),
+        latency=latency,
+        bandwidth=bandwidth,
+        attention={name: attention_rate(name, effort, device) for name in dtypes},
+        misaligned={name: misaligned_rate(name, effort, device) for name in dtypes} if on_gpu else {},
+        asynchronous=on_gpu,
+    )
+
+
+def matrix_rates(dtype: str, effort: Effort, device: torch.device) -> dict[int, float]:
+    """{n: FLOPs per second of the three products of a linear layer from n to 4 n channels: result, input's
+    gradient, weight's gradient}."""
+    return {n: _linear_rate(effort.tokens, n, 4 * n, dtype, effort, device) for n in effort.sizes}
+
+
+def misaligned_rate(dtype: str, effort: Effort, device: torch.device) -> float:
+    """The same of a layer with an odd number of results, 4 n + 1 with the largest but one n: FLOPs per
+    second."""
+    return _linear_rate(effort.tokens, effort.sizes[-2], 4 * effort.sizes[-2] + 1, dtype, effort, device)
+
+
+def _linear_rate(tokens, channels, results, dtype, effort, device):
+    inputs, weight = (
+        torch.randn(rows, channels, device=device, dtype=DTYPES[dtype]) for rows in (tokens, results)
+    )
+
+    def products():
+        result = inputs @ weight.T
+        result @ weight
+        result.T @ inputs
+
+    return 3 * matrix_flops(tokens, channels, results) / _seconds(products, effort, device)
+
+
+def attention_rate(dtype: str, effort: Effort, device: torch.device) -> float:
+    """FLOPs per second of torch's fused causal attention, forward and backward, half of the scores counted.
+
+    2 products forward and 5 backward, each of b a s^2 d multiply-adds, halved (Dao et al., FlashAttention,
+    arXiv 2205.14135, appendix B).
+    """
+    batch, heads, tokens, channels = effort.attention
+    query, key, value = (
+        torch.randn(*effort.attention, device=device, dtype=DTYPES[dtype], requires_grad=True)
+        for _ in range(3)
+    )
+    gradient = torch.randn(*effort.attention, device=device, dtype=DTYPES[dtype])
+
+    def both():
+        result = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        torch.autograd.grad(result, (query, key, value), gradient)
+
+    return 7 * batch * heads * tokens**2 * channels / _seconds(both, effort, device)
+
+
+def memory_bandwidth(effort: Effort, device: torch.device) -> float:
+    """Bytes per second read and written while two large tensors are added into a third."""
+    left, right = (torch.randn(effort.vector // 4, device=device) for _ in range(2))
+    result = torch.empty_like(left)
+    return 3 * effort.vector / _seconds(lambda: torch.add(left, right, out=result), effort, device)
+
+
+def launch_seconds(effort: Effort, device: torch.device) -> float:
+    """Seconds that the host needs for one operator on a tiny tensor, without autograd.  On a GPU only the
+    host is timed: it does not wait."""
+    numbers, ones = (torch.ones(8, device=device) for _ in range(2))
+
+    def operators():
+        for _ in range(LAUNCHES):
+            numbers.add_(ones)
+
+    return _seconds(operators, effort, device, wait=False) / LAUNCHES
+
+
+def call_seconds(effort: Effort, device: torch.device) -> float:
+    """Seconds that the host needs for one operator of a model's passes: forward and backward of many tiny
+    layers, over the operators in them.
+
+    Python's calls of modules and autograd's bookkeeping are part of it.  On a GPU only the host is timed.
+    """
+    layers = [layer for _ in range(PROBE_LAYERS) for layer in (torch.nn.Linear(8, 8), torch.nn.GELU())]
+    model = torch.nn.Sequential(*layers).to(device)
+    inputs, gradient = torch.randn(1, 8, device=device, requires_grad=True), torch.ones(1, 8, device=device)
+
+    def both():
+        for parameter in (inputs, *model.parameters()):
+            parameter.grad = None
+        model(inputs).backward(gradient)
+
+    return _seconds(both, effort, device, wait=False) / (PROBE_LAYERS * PROBE_OPERATORS)
+
+
+def all_reduce_times(effort: Effort, device: torch.device) -> dict[int, float]:
+    """{bytes: seconds of an all-reduce of so many among all ranks}; every rank must call it."""
+    import deepspeed
+    import deepspeed.comm as comm
+
+    if not comm.is_initialized():
+        deepspeed.init_distributed()
+    times = {}
+    for size in effort.messages:
+        message, series = torch.zeros(size // 4, device=device), []
+        count = max(1, min(10, 2**23 // size))  # the same on every rank
+        for _ in range(REPETITIONS + 1):  # the first one is for warming up
+            comm.barrier()
+            _wait(device)
+            started = time.perf_counter()
+            for _ in range(count):
+                comm.all_reduce(message)
+            _wait(device)
+            series.append((time.perf_counter() - started) / count)
+        times[size] = statistics.median(series[1:])
+    return times
+
+
+def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[float, float]:
+    """Latency (alpha) and bandwidth (1 / beta) of the ring's 2 (N - 1) messages, by least squares on relative
+    errors.
+
+    Hockney, "The communication challenge for MPP" (1994); the ring as in `theory.collective_seconds`.
+
+    Args:
+        times: {bytes of an all-reduced tensor: seconds}, two sizes or more.
+        ranks: N, that took part.
+
+    Returns:
+        Seconds per message, bytes per second; a fit whose latency would be negative is made again without
+        one, and where larger messages took no longer the bandwidth is what the largest reached, latency and
+        all.
+
+    Raises:
+        ValueError: for fewer than two sizes or ranks.
+    """
+    if len(times) < 2 or ranks < 2:
+        raise ValueError(f"a fit needs at least two sizes and two ranks, not {len(times)} and {ranks}")
+    messages, largest = 2 * (ranks - 1), max(times)
+    rows = [
+        (messages / seconds, messages * size / largest / seconds) for size, seconds in times.items()
+    ]  # of a fit to 1
+    aa, ab, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a, b = (sum(row[i] for row in rows) for i in (0, 1))
+    determinant = aa * bb - ab * ab
+    latency, whole = (
+        (bb * a - ab * b) / determinant,
+        (aa * b - ab * a) / determinant,
+    )  # seconds; the second of the largest, without latency
+    if latency < 0:
+        latency, whole = 0.0, b / bb
+    if (
+        whole <= 0
+    ):  # larger messages took no longer: of the bandwidth no more is known than what the largest reached
+        latency, whole = 0.0, times[largest] / messages
+    return latency, largest / ranks / whole
+
+
+# --- by the clock
+
+
+def _device():
+    accelerator = os.environ.get("DS_ACCELERATOR")
+    return torch.device("cuda", torch.cuda.current_device()) if accelerator == "cuda" else torch.device("cpu")
+
+
+def _processor():
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "CPU"
+
+
+def _wait(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _seconds(work: Callable, effort: Effort, device: torch.device, wait: bool = True) -> float:
+    """Seconds of one call: the median of several series of calls, each long enough for the clock; the first
+    one warms up.
+
+    `REPETITIONS` of them at least, unless the work is so slow that they would take four times as long as they
+    may.
+    """
+    work()
+    _wait(device)
+    started = time.perf_counter()
+    work()
+    _wait(device)
+    count = max(1, min(100, round(effort.seconds / 10 / max(time.perf_counter() - started, 1e-6))))
+    series, begin = [], time.perf_counter()
+    while len(series) < 2 or time.perf_counter() - begin < (
+        effort.seconds if len(series) >= REPETITIONS else 4 * effort.seconds
+    ):
+        _wait(device)
+        started = time.perf_counter()
+        for _ in range(count):
+            work()
+        if wait:
+            _wait(device)
+        series.append((time.perf_counter() - started) / count)
+    return statistics.median(series[1:])

@@ -1,0 +1,86 @@
+"""What a forward pass keeps for the backward pass, layer by layer: each storage once, charged to the layer
+that asked autograd to keep it.
+
+The ledger says how many bytes of activations are alive; this says who wants them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.autograd.graph import saved_tensors_hooks
+from helpers.tools.measure.internals import storage_key, tensors_among
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SavedActivations:
+    """Context manager around a forward pass.
+
+    Args:
+        module: the model, or a DeepSpeed engine.
+
+    Attributes:
+        by_layer: {qualified name of a submodule: bytes}; "" is the module itself.  Parameters and the
+            module's inputs are not counted.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = getattr(module, "module", module)
+        self.by_layer: dict[str, int] = {}
+
+    def under(self, name: str) -> int:
+        """Bytes kept by a submodule and everything inside it."""
+        return sum(
+            size for layer, size in self.by_layer.items() if layer == name or layer.startswith(f"{name}.")
+        )
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_layer.values())
+
+    def __enter__(self):
+        self._seen = {storage_key(parameter.untyped_storage()) for parameter in self.module.parameters()}
+        self._alive, self._stack, self._hooks = [], [], []
+        for name, part in self.module.named_modules():
+            self._hooks.append(part.register_forward_pre_hook(self._enter(name), with_kwargs=True))
+            self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
+        self._saving = saved_tensors_hooks(self._keep, lambda tensor: tensor)
+        self._saving.__enter__()
+        return self
+
+    def _enter(self, name):
+        def hook(module, args, kwargs):
+            if not self._stack:
+                self._seen |= {
+                    storage_key(tensor.untyped_storage()) for tensor in tensors_among(args, kwargs)
+                }
+            self._stack.append(name)
+
+        return hook
+
+    def _leave(self, module, args, output):
+        self._stack.pop()
+
+    def _keep(self, tensor):
+        storage = tensor.untyped_storage()
+        if (key := storage_key(storage)) not in self._seen:
+            self._seen.add(key)
+            self._alive.append(storage)  # an address must not be given to another storage while we count
+            name = self._stack[-1] if self._stack else ""
+            self.by_layer[name] = self.by_layer.get(name, 0) + storage.nbytes()
+        return tensor
+
+    def __exit__(self, *problem):
+        self._saving.__exit__(*problem)
+        for hook in self._hooks:
+            hook.remove()
+        del (
+            self._seen,
+            self._alive,
+            self._stack,
+            self._hooks,
+            self._saving,
+            self.module,
+        )  # what is left is plain data

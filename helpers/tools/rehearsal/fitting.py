@@ -1,0 +1,161 @@
+"""What a rank of a training holds and sends, in a rehearsal: two steps of a model from a configuration."""
+
+from __future__ import annotations
+
+import bisect
+import resource
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from deepspeed import DeepSpeedEngine
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
+    from helpers.tools.rehearsal.question import Question
+
+KEPT = {
+    "inputs": "activations"
+}  # of a checkpointed block, which is called again by itself; of the whole model they are a few kB
+
+
+def two_steps(question: Question, drawn: bool = False, diary: str | None = None) -> dict:
+    """For `rehearse`: the first step makes the optimizer's states, the second goes on with them.
+
+    Args:
+        question: a `helpers.tools.rehearsal.question.Question`.
+        drawn: whether a figure is to be made, which takes a history.
+        diary: a file that always says how far it has come.
+
+    Returns:
+        A dict: "elements" of the model; "states", {category: bytes} between two micro-batches, or after the
+        backward pass of the only one; "peaks", {phase: {category: bytes at the phase's highest moment}};
+        "host", {category: bytes} of the host's highest moment where something is offloaded; "sent",
+        {operation: bytes that this rank sends during a whole step, as efficiently as can be}; "history" for a
+        figure; "seconds", and "real_bytes" of this process.
+    """
+    import deepspeed
+    from helpers.tools.measure.ledger import Ledger
+    from helpers.tools.measure.traffic import Traffic
+
+    started = time.perf_counter()
+    deepspeed.init_distributed()
+    micro_batches = question.config["gradient_accumulation_steps"]
+    traffics, states, marks = [], None, []
+
+    def begin(phase):
+        marks.append((ledger.clock, phase))
+        ledger.mark(phase)
+        if diary:
+            Path(diary).write_text(f", part {len(marks)} of {2 + 2 * micro_batches * 3}: {phase}")
+
+    with ExitStack() as stack:
+        ledger = stack.enter_context(Ledger())
+        host = stack.enter_context(Ledger("cpu")) if question.is_offloaded else None
+        begin("building")
+        model = built(question)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
+        ledger.watch(engine)
+        elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
+        for last_step in (False, True):
+            for micro in range(micro_batches):
+                with Traffic() as traffic:
+                    begin("forward")
+                    loss = loss_of(engine, question)
+                    begin("backward")
+                    engine.backward(loss)
+                    del loss
+                    if last_step and micro == 0:
+                        states = ledger.snapshot("states").categories
+                    begin("step")
+                    engine.step()
+                traffics.append(traffic)
+        begin("end")
+        if host:
+            host.watch(engine)
+        return {
+            "elements": elements,
+            "states": states,
+            "peaks": peaks(ledger, marks),
+            "host": at_peak(host, 0, host.clock) if host else None,
+            "sent": sent(traffics[-micro_batches:], question.accumulation),
+            "history": ledger.history() if drawn else None,
+            "seconds": time.perf_counter() - started,
+            "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        }
+
+
+def built(question: Question) -> torch.nn.Module:
+    """The model, on the host and whole, or partitioned under stage 3."""
+    from helpers.course import models
+
+    config = question.config if question.stage == 3 else None
+    if "model_type" not in question.model:
+        return models.build(
+            models.GPT, models.GPTSize(**question.model), checkpointing=question.checkpointing, config=config
+        )
+    from transformers import AutoConfig
+
+    model = models.build_transformers(AutoConfig.for_model(**question.model), config)
+    if question.checkpointing:
+        models.checkpointed(model)
+    return model.train()
+
+
+def loss_of(engine: DeepSpeedEngine, question: Question) -> torch.Tensor:
+    """The loss of a micro-batch."""
+    import torch
+
+    ids = torch.zeros(question.micro_batch, question.sequence, dtype=torch.int64, device=engine.device)
+    if "model_type" not in question.model:
+        return engine(ids, ids)
+    return engine(input_ids=ids, labels=ids, use_cache=False).loss
+
+
+def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[str, int]]:
+    """{phase: {category: bytes at its highest moment}}, a phase from one of the marks (clock, phase) to the
+    next; of several the highest."""
+    found = {}
+    ledger.categories()  # so that what is owned has its category
+    for (first, phase), (last, _) in zip(marks, marks[1:]):
+        held = at_peak(ledger, first, last)
+        if sum(held.values()) > sum(found.get(phase, {}).values()):
+            found[phase] = held
+    return found
+
+
+def at_peak(ledger: Ledger, first: int, last: int) -> dict[str, int]:
+    """{category: bytes} at the highest moment between two of a ledger's clock."""
+    changes = sorted(
+        [(one.born, one.bytes) for one in ledger.storages]
+        + [(one.died, -one.bytes) for one in ledger.storages if one.died]
+    )
+    begin = bisect.bisect_right(changes, (first, float("inf")))
+    total = highest = sum(change for _, change in changes[:begin])
+    moment = first
+    for clock, change in changes[begin:]:
+        if clock > last:
+            break
+        total += change
+        if total > highest:
+            highest, moment = total, clock
+    found = {}
+    for one in ledger.storages:
+        if one.born <= moment and (one.died is None or one.died > moment):
+            category = KEPT.get(one.final_category, one.final_category)
+            found[category] = found.get(category, 0) + one.bytes
+    return found
+
+
+def sent(traffics: Sequence[Traffic], accumulation: int) -> dict[str, float]:
+    """{operation: bytes sent, by `Traffic.ideal`} of a step with so many micro-batches; of those that were
+    rehearsed all but the last are alike."""
+    *others, last = traffics
+    found = dict(last.ideal)
+    for operation, size in (others[0].ideal if others else {}).items():
+        found[operation] = found.get(operation, 0) + (accumulation - 1) * size
+    return found

@@ -1,0 +1,152 @@
+"""`rehearse(function, ranks=1024, rank=517)`: what the function that `launch` runs in real ranks does in one
+of any number of them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, TypeVar
+
+from helpers.tools.launch.failures import RankError
+from helpers.tools.launch.jobs import launch
+from helpers.tools.rehearsal.asked import Place, told
+from helpers.tools.rehearsal.patches import Pose
+
+if TYPE_CHECKING:
+    from helpers.tools.rehearsal.inside import Told
+
+T = TypeVar("T")
+
+OLDEST_TORCH = (2, 13)  # with 2.11 rehearsals failed, 2.12 was not tried
+
+OWN_FRAMES = re.compile(
+    r"^  helpers/tools/rehearsal/.*\n(    .*\n)?", re.MULTILINE
+)  # in the words of an error, of no use to who wrote the function
+
+LOST = re.compile(r"was killed by SIGABRT|raised SystemError")
+
+
+class RehearsalError(RankError):
+    """The rehearsed rank failed; `rank` is its number."""
+
+
+def rehearse(
+    function: Callable[..., T],
+    ranks: int,
+    rank: int = 0,
+    arguments: Mapping[str, object] | None = None,
+    device: str = "cpu",
+    memory: float | None = None,
+    *,
+    timeout: float = 3600.0,
+    asked: list[Place] | None = None,
+) -> T:
+    """Run `function(**arguments)` as one rank of any number of ranks would, without memory and without the
+    others, and return what it returned.
+
+    Real are all of torch's and DeepSpeed's Python, every shape, type and device, every byte that a `Ledger`
+    counts and every message that a `Traffic` does.  There are no numbers in tensors: a program that asks for
+    one (`loss.item()`, `if loss > 2`) is answered 1.0, or 0 where the type is of whole numbers, goes the way
+    that follows from it, and is told so at the end.  What a GPU holds outside of tensors is not rehearsed.
+
+    Args:
+        function: any function of a cell, as for `launch`.
+        ranks: how many there would be.
+        rank: which of them is rehearsed.
+        arguments: keyword arguments.
+        device: "cpu", or "cuda" to pose as a GPU, which this machine need not have.
+        memory: bytes that tensors may take on that device, for every ledger without a limit of its own; None
+            for as many as they want.
+        timeout: seconds after which a rehearsal counts as hung.
+        asked: a list to which every `Place` is added that asked for a number; None to have them printed at
+            the end.
+
+    Returns:
+        What the function returned; its tensors with their numbers where these are known, else on torch's
+        device "meta".
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used.
+        RehearsalError: the function failed, or needs what a rehearsal has not.
+    """
+    check(ranks, rank, device, memory)
+    check_torch()
+    with tempfile.TemporaryDirectory() as mail:
+        found = deliver(function, dict(arguments or {}), Pose(rank, ranks, device, memory, mail), timeout)
+    if asked is not None:
+        asked += found.asked
+    elif found.asked:
+        print(told(found.asked))
+    return found.value
+
+
+def check_torch() -> None:
+    """Raises a `RehearsalError` where torch is too old."""
+    found, oldest = version("torch"), ".".join(map(str, OLDEST_TORCH))
+    if tuple(map(int, found.split(".")[:2])) < OLDEST_TORCH:
+        raise RehearsalError(
+            f"a rehearsal needs torch {oldest} or newer, of which it replaces parts, and here is {found}",
+            0,
+            [],
+        )
+
+
+def check(ranks: int, rank: int, device: str, memory: float | None) -> None:
+    for name, value in (("ranks", ranks), ("rank", rank)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if ranks < 1:
+        raise ValueError(f"ranks must be 1 or more, not {ranks}")
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank}")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')
+    if memory is not None and not (isinstance(memory, (int, float)) and memory > 0):
+        raise ValueError(f"memory must be a positive number of bytes, not {memory!r}")
+
+
+def deliver(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
+    """Rehearse a rank, and before it each rank from which it must be told shapes; a `Told`."""
+    while True:
+        text = io.StringIO()  # shown at the end alone: a rehearsal that waits for another one begins anew
+        try:
+            with contextlib.redirect_stdout(text):
+                found = in_a_process(function, arguments, pose, timeout)
+        except RehearsalError:
+            print(text.getvalue(), end="")
+            raise
+        if found.needs is None:
+            print(text.getvalue(), end="")
+            return found
+        with contextlib.redirect_stdout(io.StringIO()):
+            deliver(
+                function,
+                arguments,
+                Pose(found.needs, pose.ranks, pose.device, pose.memory, pose.mail),
+                timeout,
+            )
+
+
+def in_a_process(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
+    """One rehearsal in a process of its own, where torch may be changed; a `Told`."""
+    from helpers.tools.rehearsal.inside import rehearsed
+
+    given = {"function": function, "arguments": arguments, "pose": pose}
+    try:
+        return launch(rehearsed, ranks=1, arguments=given, device="cpu", timeout=timeout)[0]
+    except RankError as error:
+        words = (
+            OWN_FRAMES.sub("", str(error) + "\n")
+            .rstrip("\n")
+            .replace("rank 0 of 1", f"rank {pose.rank} of {pose.ranks:,}, rehearsed,", 1)
+        )
+        if pose.device == "cuda" and LOST.search(words):
+            words += (
+                "\n  Hint: an error in the backward pass was lost on the way; rehearse with "
+                'device="cpu", which shows it'
+            )
+        raise RehearsalError(words, pose.rank, error.outputs) from None

@@ -1,0 +1,158 @@
+"""Several kinds of parallelism in one job: the coordinates of a rank, the groups along each axis, what they
+send over a cable, what a rank holds.
+
+Axes are a dict {name: size} from the outermost to the innermost: along the last one, neighbours in the group
+have consecutive ranks.  So DeepSpeed's `ProcessTopology(axes=list(axes), dims=list(axes.values()))` and
+torch's `init_device_mesh` count ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+
+from helpers.tools.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.tools.theory.layers import (
+    FP32,
+    TOKEN_ID,
+    Size,
+    embedding_activation_bytes,
+    gpt_parameters,
+    head_activation_bytes,
+)
+from helpers.tools.theory.pipeline import micro_batches_in_flight, pipeline_held_bytes
+from helpers.tools.theory.tensor_parallel import (
+    tensor_parallel_block_activation_bytes,
+    tensor_parallel_wire_bytes,
+)
+
+
+def coordinates(rank: int, axes: dict[str, int]) -> dict[str, int]:
+    """Where a rank stands on each axis; all ranks with other coordinates along the last axis come before the
+    next of the axis before it.
+
+    Raises:
+        ValueError: for a rank that these axes do not have.
+    """
+    if not 0 <= rank < prod(axes.values()):
+        raise ValueError(f"these axes have ranks 0 to {prod(axes.values()) - 1}, not {rank!r}")
+    found = {}
+    for name in reversed(axes):
+        rank, found[name] = divmod(rank, axes[name])
+    return {name: found[name] for name in axes}
+
+
+def groups_along(name: str, axes: dict[str, int]) -> list[list[int]]:
+    """The groups of ranks that differ in one coordinate alone, each in the order of that coordinate.
+
+    Raises:
+        ValueError: for an axis that is not there.
+    """
+    if name not in axes:
+        raise ValueError(f"there is no axis {name!r}: there are {', '.join(axes)}")
+    found = {}
+    for rank, place in enumerate(product(*map(range, axes.values()))):
+        fixed = tuple(at for axis, at in zip(axes, place) if axis != name)
+        found.setdefault(fixed, []).append(rank)
+    return list(found.values())
+
+
+def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: bool = False) -> float:
+    """Bytes of a step that leave a machine because of one axis, those of all machines together.
+
+    Collectives go round a ring in the order of the group (Patarasuk and Yuan, 2009), in which every rank
+    sends to the next one and the last to the first.  A pipeline is a line, along which neighbours send in
+    both directions.
+
+    Args:
+        groups: those along the axis, as `groups_along` gives them.
+        sent: bytes that a rank sends to one neighbour.
+        each: ranks on a machine, neighbours together.
+        line: whether the groups are pipelines.
+    """
+    crossings = 0
+    for group in groups:
+        pairs = list(zip(group, group[1:]))
+        pairs += [(there, here) for here, there in pairs] if line else [(group[-1], group[0])]
+        crossings += sum(here // each != there // each for here, there in pairs)
+    return crossings * sent
+
+
+def sent_by_axis(
+    axes: dict[str, int],
+    size: Size,
+    batch: int,
+    sequence: int,
+    micro_batches: int,
+    element_bytes: int,
+    elements: float | None = None,
+    whole_buckets: bool = False,
+) -> dict[str, float]:
+    """Bytes that a rank sends to a neighbour along each axis in a step, the mean over the stages; ZeRO-1
+    along "data".
+
+    With p stages, d replicas and t tensor-parallel ranks, and m micro-batches of each replica: DeepSpeed's
+    pipeline sends m e b s h / t bytes from rank to rank in each direction, since each of t ranks sends its
+    part (`pipe_partitioned`).  Parts are gathered three times for each of p - 1 boundaries: the activation on
+    the next stage, on this one the output and its gradient.  The blocks' four all-reduces are those of
+    `tensor_parallel_wire_bytes` (arXiv 1909.08053, section 3), and ZeRO's messages those of `zero_wire_bytes`
+    (arXiv 1910.02054, section 7).
+
+    Args:
+        axes: {"pipe": p, "data": d, "model": t}, in any order.
+        batch, sequence: of a micro-batch.
+        micro_batches: of a step, those of all replicas together.
+        element_bytes: e, of activations, gradients and parameters.
+        elements: parameters on a rank; by default an equal part of the model's.
+        whole_buckets: as in `zero_wire_bytes`.
+    """
+    p, d, t = (axes[name] for name in ("pipe", "data", "model"))
+    m, activation = micro_batches / d, element_bytes * batch * sequence * size.width
+    elements = gpt_parameters(size) / (p * t) if elements is None else elements
+    sums = tensor_parallel_wire_bytes(batch, sequence, size.width, size.layers, element_bytes, t)
+    gathers = 3 * (p - 1) * wire_bytes("all_gather", activation, t)
+    zero = zero_wire_bytes(elements, d, stage=1, element_bytes=element_bytes, whole_buckets=whole_buckets)
+    return {"pipe": m * activation / t, "data": zero, "model": m * (sums + gathers) / p}
+
+
+def tensor_pipeline_held_bytes(
+    size: Size,
+    batch: int,
+    sequence: int,
+    element_bytes: int,
+    blocks: int,
+    stages: int,
+    stage: int,
+    micro_batches: int,
+    ranks: int,
+    device: str = "cpu",
+) -> int:
+    """Most bytes of activations and inputs that a rank holds at once under DeepSpeed's 1F1B where each stage
+    is shared by t tensor-parallel ranks.
+
+    Blocks as in `tensor_parallel_block_activation_bytes`.  A stage's output does not stay: the engine keeps
+    1/t of it to send (`pipe_partitioned`; that copy, what is received and a few lengths are counted as
+    "other" by the ledger) and empties the tensor itself.  The last stage gathers what it receives, and the e
+    b s h of the micro-batch before stay in its second buffer, beside scores and targets.
+
+    Args:
+        blocks: of this stage.
+        ranks: t.  With 1 it is `pipeline_held_bytes`, where outputs stay.
+    """
+    if ranks == 1:
+        where = blocks, stages, stage, micro_batches
+        return pipeline_held_bytes(size, batch, sequence, element_bytes, *where, device)
+    shape, tokens = (batch, sequence, size.width), batch * sequence
+    first, last = stage == 0, stage == stages - 1
+    block = tensor_parallel_block_activation_bytes(*shape, size.heads, element_bytes, ranks, device)
+    each = blocks * block
+    if first:
+        each += embedding_activation_bytes(sequence) + TOKEN_ID * tokens
+    again = element_bytes * tokens * size.vocabulary + TOKEN_ID * tokens  # scores and targets
+    if last:
+        each += head_activation_bytes(*shape, size.vocabulary, element_bytes, device) + again
+    held = micro_batches_in_flight(stages, stage, micro_batches) * each
+    if last and micro_batches > 1:
+        held += again + FP32 * (micro_batches - 1) + (0 if first else element_bytes * tokens * size.width)
+    return held

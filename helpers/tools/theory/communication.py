@@ -1,0 +1,145 @@
+"""Bytes that a collective must move: what a bandwidth-optimal algorithm sends per rank, the *ideal* wire
+bytes; and the seconds it takes.
+
+Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009), for all-reduce and its two halves; the
+ZeRO paper uses the same counts (arXiv 1910.02054, section 7).
+"""
+
+from __future__ import annotations
+
+import math
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send")
+
+
+def _check(collective, ranks):
+    if collective not in COLLECTIVES:
+        raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}; not {collective!r}")
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
+
+
+def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
+    """Bytes that each rank sends, on average over the N ranks, for a collective on a tensor of S bytes.
+
+    all-reduce 2 (N-1)/N S; reduce-scatter, all-gather, all-to-all (N-1)/N S; broadcast and reduce (N-1)/N S
+    (a tree or chain sends the
+    tensor N-1 times in all); send: S.
+
+    Args:
+        collective: one of `COLLECTIVES`.
+        tensor_bytes: S, of the full tensor: the one that all-gather produces, that reduce-scatter starts
+            from, that every rank holds in an all-reduce.
+        ranks: N, that take part.
+    """
+    _check(collective, ranks)
+    if collective == "send":
+        return tensor_bytes
+    return (2 if collective == "all_reduce" else 1) * tensor_bytes * (ranks - 1) / ranks
+
+
+def collective_seconds(
+    collective: str, tensor_bytes: float, ranks: int, latency: float, bandwidth: float
+) -> float:
+    """Seconds that a collective takes by the alpha-beta model: every message costs a latency, and its bytes
+    over the bandwidth.
+
+    Hockney, "The communication challenge for MPP" (1994), for the model; Thakur et al., "Optimization of
+    collective communication operations
+    in MPICH" (2005), section 4, for the messages of each algorithm; the time of the additions is left out.
+    With N ranks and S bytes:
+
+        all-gather, reduce-scatter (ring), all-to-all (pairs)   N - 1 messages of S / N, one after another
+        all-reduce (ring)                                        2 (N - 1) of them
+        broadcast, reduce (binomial tree)                        ceil(log2 N) messages of S
+        send                                                     one of S
+
+    Args:
+        collective: one of `COLLECTIVES`.
+        tensor_bytes: S, of the full tensor, as in `wire_bytes`.
+        ranks: N, that take part.
+        latency: alpha, seconds per message.
+        bandwidth: 1 / beta, bytes per second.
+    """
+    if not bandwidth > 0 or latency < 0:
+        raise ValueError(
+            f"bandwidth must be positive and latency must not be negative, not {bandwidth!r} and {latency!r}"
+        )
+    if collective in ("broadcast", "reduce"):
+        _check(collective, ranks)
+        return math.ceil(math.log2(ranks)) * (latency + tensor_bytes / bandwidth)
+    messages = {"all_reduce": 2 * (ranks - 1), "send": 1}.get(collective, ranks - 1)
+    return wire_bytes(collective, tensor_bytes, ranks) / bandwidth + messages * latency
+
+
+def all_reduce_seconds(tensor_bytes: float, ranks: int, latency: float, bandwidth: float) -> float:
+    """2 (N-1) (latency + S / (N bandwidth)): `collective_seconds` of an all-reduce (Thakur et al., 2005,
+    section 4.5)."""
+    return collective_seconds("all_reduce", tensor_bytes, ranks, latency, bandwidth)
+
+
+def hidden_fraction(work_seconds: float, message_seconds: float) -> float:
+    """The part of the messages that can go on behind the work: min(1, work / messages); 1 without messages.
+
+    What overlap gives at best: messages that may begin before the work ends, on hardware that does both at
+    once without either becoming slower.
+
+    Args:
+        work_seconds: of the computation that the messages need not wait for.
+        message_seconds: of the messages by themselves.
+    """
+    return min(1.0, work_seconds / message_seconds) if message_seconds else 1.0
+
+
+def hiding_bandwidth(flops: float, message_bytes: float, rate: float) -> float:
+    """Bytes per second at which messages take as long as the work that hides them: message bytes x rate /
+    FLOPs.
+
+    ZeRO-3 in bf16 sends 6 Psi bytes (at most, times (N - 1) / N) for 6 Psi T FLOPs of a micro-batch of T
+    tokens: F / T at F FLOPs per second (arXiv 1910.02054, section 7, for the bytes).
+
+    Args:
+        flops: of the work, on one rank.
+        message_bytes: that the rank sends meanwhile.
+        rate: F, FLOPs per second.
+    """
+    if not flops > 0:
+        raise ValueError(
+            f"flops must be positive, not {flops!r}: nothing hides messages where nothing is computed"
+        )
+    return message_bytes * rate / flops
+
+
+def zero_wire_bytes(
+    parameters: float,
+    ranks: int,
+    stage: int = 0,
+    element_bytes: int = 2,
+    accumulation: int = 1,
+    whole_buckets: bool = False,
+) -> float:
+    """Bytes that a rank ideally sends per step of data parallelism, by ZeRO stage: a number of times e Psi (N
+    - 1) / N.
+
+    The paper (arXiv 1910.02054, section 7): 2 times at stages 0, 1 and 2 (gradients, and at stages 1 and 2
+    the updated parameters); 3 at stage 3 (parameters gathered for the forward and for the backward pass, and
+    gradients).  Stages 2 and 3 send gradients, and stage 3 gathers parameters, in each of `accumulation`
+    micro-batches.
+
+    Args:
+        parameters: Psi, elements of the whole model.
+        element_bytes: e, per gradient and parameter.
+        accumulation: micro-batches of a step.
+        whole_buckets: as DeepSpeed's default `use_multi_rank_bucket_allreduce` does at stages 1 and 2: whole
+            buckets are all-reduced,
+            which sends gradients twice.
+    """
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"stage must be 0, 1, 2 or 3, not {stage!r}")
+    unit = wire_bytes("all_gather", element_bytes * parameters, ranks)
+    if stage == 0:
+        return 2 * unit
+    if stage == 3:
+        return 3 * accumulation * unit
+    gradients = (2 if whole_buckets else 1) * (accumulation if stage == 2 else 1)
+    return (gradients + 1) * unit

@@ -1,0 +1,68 @@
+"""Bytes that a rank holds while a model is being built: whole, or partitioned layer by layer under
+DeepSpeed's `zero.Init`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helpers.tools.theory.zero_config import ELEMENT_BYTES
+
+FP32 = 4  # bytes
+
+
+def construction_peak_bytes(
+    modules: Sequence[Sequence[int]], ranks: int = 1, dtype: str = "bf16", partitioned: bool = True
+) -> int:
+    """The most that a rank holds during construction, in bytes.
+
+    Whole, that is the model.  Under `zero.Init` (the ZeRO paper's stage 3, arXiv 1910.02054, section 5.3,
+    applied from the start) a module's own parameters are created whole, each in fp32 first and then cast, so
+    that for a moment it exists twice; when the module is
+    complete, each is replaced by a shard of ceil(elements / ranks).
+
+    Args:
+        modules: for every module in the order of construction, the elements of each of its own parameters (a
+        tied matrix counts where it is made). ranks: N, among which parameters are divided.
+        dtype: "bf16" or "fp32", of the finished parameters.
+        partitioned: under `zero.Init`.
+    """
+    if dtype not in ELEMENT_BYTES:
+        raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
+    element_bytes = ELEMENT_BYTES[dtype]
+    if not partitioned:
+        return element_bytes * sum(map(sum, modules))
+    being_made = FP32 + (element_bytes if dtype != "fp32" else 0)  # bytes per element: in fp32, and its cast
+    held = peak = 0
+    for module in modules:
+        for elements in module:
+            peak = max(peak, held + being_made * elements)
+            held += element_bytes * elements
+        for elements in module:
+            shard = element_bytes * -(-elements // ranks)
+            peak = max(peak, held + shard)
+            held += shard - element_bytes * elements
+    return peak
+
+
+def largest_built_in_parts(memory: float, ranks: int, largest: float) -> float:
+    """Parameters of the largest model that ranks can build in parts, under `zero.Init` in bf16.
+
+    Each holds 2 bytes of its 1/N of the model, and for a moment 6 bytes per element of the largest tensor: in
+    fp32, with its cast beside it (`construction_peak_bytes` is exact).
+
+    Args:
+        memory: bytes of one rank.
+        ranks: N.
+        largest: elements of the largest tensor.
+
+    Raises:
+        ValueError: where the largest tensor alone does not fit.
+    """
+    if memory <= 6 * largest:
+        raise ValueError(
+            f"the largest tensor alone needs 6 x {largest:,.0f} bytes for a moment, and a rank "
+            f"has {memory:,.0f}"
+        )
+    return (memory - 6 * largest) * ranks / 2

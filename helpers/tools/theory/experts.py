@@ -1,0 +1,106 @@
+"""Mixture of experts: which part of the parameters a token uses, how many tokens an expert takes, what a rank
+holds and what it sends.
+
+Symbols: E experts of a layer, k choices of a token, C capacity (tokens that an expert takes from a rank), h
+width, e bytes per element,
+N ranks, ep ranks that share a layer's experts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from helpers.tools.theory.communication import wire_bytes
+from helpers.tools.theory.model_states import deepspeed_bytes
+from helpers.tools.theory.zero_config import ZeroConfig
+
+LARGEST_GROUP = (
+    178_956_971  # elements: DeepSpeed's default, above which it begins another group of experts' parameters
+)
+
+
+def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, least: int = 0) -> int:
+    """C = ceil(tokens factor k / E): tokens that an expert takes from a rank (GShard, arXiv 2006.16668,
+    section 2.2; Switch, 2101.03961, equation 3).
+
+    Args:
+        tokens: of a rank.
+        factor: the capacity factor; 1 where there is room for every choice if experts are chosen equally
+            often.
+        least: DeepSpeed's `min_capacity`.
+    """
+    if not 1 <= k <= experts:
+        raise ValueError(f"a token chooses from 1 to {experts} of {experts} experts, not {k!r}")
+    if tokens < 1 or not factor > 0:
+        raise ValueError(f"tokens and factor must be positive, not {tokens!r} and {factor!r}")
+    return max(math.ceil(tokens * factor * k / experts), least)
+
+
+def all_to_all_bytes(experts: int, capacity: int, width: int, element_bytes: int = 2) -> int:
+    """E C h e: the tensor of one all-to-all of a layer, with empty places; a rank has four of them in a step,
+    two forward and two backward."""
+    return experts * capacity * width * element_bytes
+
+
+def expert_parallel_wire_bytes(layers: int, message_bytes: float, ep: int) -> float:
+    """Bytes that a rank sends for its experts in a forward and a backward pass: four all-to-alls in each
+    layer.
+
+    Args:
+        layers: that have experts.
+        message_bytes: of one all-to-all, as from `all_to_all_bytes`.
+        ep: ranks that share a layer's experts.
+    """
+    return 4 * layers * wire_bytes("all_to_all", message_bytes, ep)
+
+
+def expert_parallel_bytes(
+    shared: Sequence[int],
+    experts: Sequence[int],
+    config: ZeroConfig | dict,
+    *,
+    ranks: int,
+    ep: int,
+    rank: int = 0,
+    moment: str = "between micro-batches",
+    device: str = "cpu",
+) -> dict[str, int]:
+    """What a rank holds under `deepspeed.moe`, to the byte: two groups of parameters, which ZeRO divides
+    among different ranks.
+
+    All others among all N ranks; a rank's experts among the N / ep ranks that hold the same ones.  Derived
+    from DeepSpeed 0.19's source, as `deepspeed_bytes` is, which counts each group (Rajbhandari et al.,
+    DeepSpeed-MoE, arXiv 2201.05596, for experts with ZeRO).
+
+    Args:
+        shared: elements of each parameter that all ranks hold.
+        experts: elements of each parameter of this rank's own experts.
+        config: a `ZeroConfig` of stage 0, 1 or 2, or DeepSpeed's configuration.
+        ranks, ep, rank: N, ep, and which of the N.
+
+    Returns:
+        {category: bytes}, as `deepspeed_bytes`.
+    """
+    if ep < 1 or ranks % ep:
+        raise ValueError(f"ep must divide the {ranks} ranks, which {ep!r} does not")
+    config = ZeroConfig.of(config)
+    if config.stage == 3:
+        raise ValueError("deepspeed.moe refuses ZeRO-3: use stage 0, 1 or 2")
+    held = deepspeed_bytes(shared, config, ranks=ranks, rank=rank, moment=moment, device=device)
+    alone = {"config": config, "ranks": ranks // ep, "rank": rank // ep, "moment": moment, "device": device}
+    for group in [experts] if config.stage == 0 else _groups(experts):
+        for category, count in deepspeed_bytes(group, **alone).items():
+            if category not in ("buffers", "other"):  # one bucket and one norm, whatever the number of groups
+                held[category] += count
+    return held
+
+
+def _groups(elements):
+    """Elements of each parameter of each of DeepSpeed's groups of experts."""
+    groups = [[]]
+    for count in elements:
+        if groups[-1] and sum(groups[-1]) + count > LARGEST_GROUP:
+            groups.append([])
+        groups[-1].append(count)
+    return groups

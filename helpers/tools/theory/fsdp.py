@@ -1,0 +1,173 @@
+"""Bytes of model states that one rank holds under PyTorch's own data parallelism: DDP, and FSDP2 with its
+replicas (HSDP).
+
+For AdamW, per rank, to the byte, as {category: bytes} like `deepspeed_bytes`.  DDP is Li et al., arXiv
+2006.15704, sections 3.2 and 4.2; FSDP is Zhao et al., arXiv 2304.11277, section 3.2, with replicas in section
+3.2.2.  Where FSDP2 cuts, and what it pads, was read in torch 2.13 (`torch.distributed.fsdp`: `FSDPParam`,
+`foreach_reduce`) and is held against real ranks by this course's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from helpers.tools.theory.communication import wire_bytes
+from helpers.tools.theory.model_states import ADAM, COUNTER, _ceil, _check_job
+from helpers.tools.theory.zero_config import ELEMENT_BYTES
+
+FSDP_MOMENTS = ("after forward", "after backward", "after step")
+MESH = 4  # bytes per rank of the mesh's own tensor, on the CPU
+
+
+def ddp_bytes(
+    elements: Sequence[int], *, moment: str = "after backward", bucket_view: bool = False, device: str = "cpu"
+) -> dict[str, int]:
+    """What a rank holds under `DistributedDataParallel` of an fp32 model, from the second step on: 4 + 4 + 8
+    bytes per parameter, and 4 of buckets.
+
+    The buckets, in which gradients are sent, are there all the time.  With `gradient_as_bucket_view` the
+    gradients lie in them, so they are never given back: `zero_grad` fills them with zeros.
+
+    Args:
+        elements: of each parameter.
+        moment: "after forward", "after backward" or "after step" (after `zero_grad`).
+        bucket_view: DDP's `gradient_as_bucket_view`.
+        device: "cpu" or "cuda", where torch's Adam keeps its step counters on the CPU.
+
+    Returns:
+        {category: bytes}; buckets are "other".
+    """
+    _check_moment(moment)
+    _check_job(1, 0, device)
+    total = ELEMENT_BYTES["fp32"] * sum(elements)
+    return {
+        "parameters": total,
+        "gradients": total if bucket_view or moment == "after backward" else 0,
+        "optimizer states": ADAM * sum(elements) + (COUNTER * len(elements) if device == "cpu" else 0),
+        "other": 0 if bucket_view else total,
+    }
+
+
+def fsdp_bytes(
+    groups: Sequence[Sequence[Sequence[int]]],
+    *,
+    ranks: int,
+    rank: int = 0,
+    replicas: int = 1,
+    moment: str = "after backward",
+    reshard: bool | None = None,
+    dtype: str = "fp32",
+    device: str = "cpu",
+) -> dict[str, int]:
+    """What a rank holds under `fully_shard` of an fp32 model with AdamW, from the second step on, to the
+    byte.
+
+    With S = ranks / replicas, the ranks that share one copy of the model: of a parameter of shape (d, ...) a
+    rank keeps rows of dimension 0,
+    r = ceil(d / S) at most; the last ranks may have fewer, or none.  Parameters and gradients are padded to r
+    rows on every rank,
+    4 bytes per element each; Adam's two means are not, 8 bytes for each element that is really there.  A
+    group that is gathered adds all
+    its rows, S r of each parameter.
+
+    In mixed precision (`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`) nothing of this changes except for
+    what is gathered: the shard is the fp32 master copy, and its gradient is fp32 again once it was reduced.
+
+    Args:
+        groups: shapes of the parameters that each call of `fully_shard` took, the root's last.
+        ranks: of the job.
+        rank: which of them.
+        replicas: copies of the model, each sharded among ranks / replicas neighbours (HSDP); 1 for FSDP.
+        moment: "after forward", "after backward" or "after step" (after `zero_grad`).
+        reshard: `reshard_after_forward` of every call: True, False, or None, FSDP2's default, which is True,
+            except for the root.
+        dtype: in which it computes, "fp32" or "bf16".
+        device: "cpu" or "cuda", where torch's Adam and the mesh keep their small tensors on the CPU.
+
+    Returns:
+        {category: bytes}; "other" is the mesh's list of ranks.
+
+    Raises:
+        ValueError: an argument cannot be used.
+    """
+    _check_moment(moment)
+    _check_job(ranks, rank, device)
+    sharing, element = _sharing(ranks, replicas), ELEMENT_BYTES["fp32"]
+    padded = sum(_padded(shape, sharing) for group in groups for shape in group)
+    own = sum(_rows(shape, sharing, rank % sharing) * prod(shape[1:]) for group in groups for shape in group)
+    gathered = 0
+    if moment == "after forward":
+        there = groups[-1:] if reshard is None else () if reshard else groups
+        gathered = (
+            ELEMENT_BYTES[dtype]
+            * sharing
+            * sum(_padded(shape, sharing) for group in there for shape in group)
+        )
+    small = device == "cpu"
+    return {
+        "parameters": element * padded + gathered,
+        "gradients": element * padded if moment == "after backward" else 0,
+        "optimizer states": ADAM * own + COUNTER * small * sum(map(len, groups)),
+        "other": MESH * ranks * small,
+    }
+
+
+def fsdp_wire_bytes(
+    groups: Sequence[Sequence[Sequence[int]]],
+    *,
+    ranks: int,
+    replicas: int = 1,
+    reshard: bool | None = None,
+    dtype: str = "fp32",
+    reduce_dtype: str | None = None,
+) -> dict[str, float]:
+    """Bytes that a rank sends under `fully_shard` for one micro-batch, by bandwidth-optimal collectives.
+
+    Each group is all-gathered for its forward pass, and again for its backward pass where it was released in
+    between; its gradients are reduce-scattered once.  With replicas this goes on among ranks / replicas, and
+    then the shards' gradients are all-reduced among the replicas (Zhao et al., arXiv 2304.11277, section
+    3.2.2).
+
+    Args:
+        reduce_dtype: of the gradients that are sent; None for `dtype`, as in `MixedPrecisionPolicy`.
+        groups, ranks, replicas, reshard, dtype: as in `fsdp_bytes`.
+
+    Returns:
+        {"all_gather", "reduce_scatter", "all_reduce": bytes}
+    """
+    _check_job(ranks, 0)
+    sharing, reduced = _sharing(ranks, replicas), ELEMENT_BYTES[reduce_dtype or dtype]
+    sent = dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), 0.0)
+    for group in groups:
+        padded = sum(_padded(shape, sharing) for shape in group)
+        twice = group is not groups[-1] if reshard is None else reshard
+        sent["all_gather"] += (1 + twice) * wire_bytes(
+            "all_gather", ELEMENT_BYTES[dtype] * padded * sharing, sharing
+        )
+        sent["reduce_scatter"] += wire_bytes("reduce_scatter", reduced * padded * sharing, sharing)
+        sent["all_reduce"] += wire_bytes("all_reduce", reduced * padded, replicas)
+    return sent
+
+
+def _check_moment(moment):
+    if moment not in FSDP_MOMENTS:
+        raise ValueError(f"moment must be one of {', '.join(FSDP_MOMENTS)}; not {moment!r}")
+
+
+def _sharing(ranks, replicas):
+    """How many ranks share one copy of the model."""
+    if replicas < 1 or ranks % replicas:
+        raise ValueError(f"{replicas} replicas of a model cannot share {ranks} ranks equally")
+    return ranks // replicas
+
+
+def _padded(shape, sharing):
+    """Elements that each rank keeps room for."""
+    return _ceil(shape[0], sharing) * prod(shape[1:])
+
+
+def _rows(shape, sharing, place):
+    """Rows of a parameter that a rank has, as `torch.chunk` gives them."""
+    most = _ceil(shape[0], sharing)
+    return max(0, min(most, shape[0] - place * most))

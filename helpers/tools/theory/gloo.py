@@ -1,0 +1,78 @@
+"""What gloo makes of a collective, and what it costs beside its bytes: headers, of gloo's own and of the
+frames on a cable.
+
+Read in gloo's source (`gloo/allreduce.cc`, `allgather.cc`, `alltoall.cc`, `broadcast.cc`,
+`transport/tcp/pair.h` and `pair.cc`) and confirmed to the byte by what Linux counts at the sockets.  A
+collective becomes messages between two ranks, and for each of them three headers pass: the sender's offer,
+the receiver's answer that it is ready, and the one before the bytes themselves.  Each of these, and an
+acknowledgement at the end, is a frame of its own on the cable, as long as nothing else waits to be sent that
+it could travel with.
+"""
+
+from __future__ import annotations
+
+import math
+
+from helpers.tools.theory.communication import wire_bytes
+
+GLOO_HEADER = 3 * 48  # bytes for each message: three times six numbers of 8 bytes (`Op::preamble` in pair.h)
+# bytes of a frame beside what it carries: Ethernet 14, IP 20 (RFC 791), TCP 20 (RFC 9293) with time stamps 12
+# (RFC 7323)
+FRAME_HEADER = 66
+FRAME_HEADERS = 4 * FRAME_HEADER  # bytes for each message: four frames
+LARGEST_SEGMENT = 1 << 20  # bytes; a larger part of a sum is cut
+
+
+def gloo_wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
+    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out.
+
+    As `wire_bytes`, but that torch's reduce-scatter over gloo is an all-reduce of the full tensor, of which
+    each rank keeps a part: 2 (N-1)/N S.
+
+    Args:
+        collective, tensor_bytes, ranks: as in `wire_bytes`.
+
+    Raises:
+        ValueError: for a reduce, which has no formula here.
+    """
+    if collective == "reduce":
+        raise ValueError(
+            "what gloo sends in a reduce depends on which rank is the root: there is no formula for it here"
+        )
+    return wire_bytes("all_reduce" if collective == "reduce_scatter" else collective, tensor_bytes, ranks)
+
+
+def gloo_messages(collective: str, tensor_bytes: float, ranks: int, element_bytes: int = 4) -> float:
+    """Messages that each rank sends in a collective over gloo, the mean over the N ranks.
+
+    A ring passes on parts in two segments, so that one is added up while the other one travels:
+
+        all-reduce, reduce-scatter   2 (N-1) parts of 2 segments
+        all-gather                   N-1 parts of 2 segments
+        all-to-all                   N-1
+        broadcast                    (N-1)/N: a tree
+        send                         1
+
+    A sum's segments are whole elements of at most 1 MiB: a few numbers make fewer of them, a large tensor
+    makes more.
+
+    Args:
+        collective, tensor_bytes, ranks: as in `wire_bytes`.
+        element_bytes: of the numbers that are added up.
+
+    Raises:
+        ValueError: for a reduce, which has no formula here.
+    """
+    sent = gloo_wire_bytes(collective, tensor_bytes, ranks)
+    if ranks == 1 and collective != "send":
+        return 0.0
+    if collective not in ("all_reduce", "reduce_scatter"):
+        return {
+            "all_gather": 2.0 * (ranks - 1),
+            "all_to_all": ranks - 1.0,
+            "broadcast": (ranks - 1) / ranks,
+            "send": 1.0,
+        }[collective]
+    cut = max(2, math.ceil(tensor_bytes / LARGEST_SEGMENT / ranks))  # segments of each rank's part
+    segment = element_bytes * math.ceil(tensor_bytes / (cut * ranks) / element_bytes)
+    return 2 * (ranks - 1) / ranks * math.ceil(tensor_bytes / segment) if sent else 0.0

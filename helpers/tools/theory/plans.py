@@ -1,0 +1,203 @@
+"""Plans of data-parallel training on a cluster: what fits, and how long a step takes, of the few terms that
+decide at size.
+
+Deliberately coarse: activations at most, work at one rate, messages by bandwidth alone.  `model_states` and
+`step_time` have the exact formulas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from helpers.tools.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.tools.theory.layers import (
+    Size,
+    checkpointed_activation_bytes,
+    gpt_activation_bytes,
+    gpt_parameters,
+)
+from helpers.tools.theory.long_sequences import loss_peak_bytes
+from helpers.tools.theory.model_states import ideal_bytes
+
+BF16 = 2  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """GPUs that are all alike.
+
+    Attributes:
+        gpus: N, among which states are divided.
+        memory: bytes of each.
+        rate: FLOPs per second that each reaches.
+        link: bytes per second, one way, of the slowest link in the ring of all GPUs; for `theory.Plan` of one
+        GPU's card to other hosts. inside: the same between the GPUs of one host; by default `link`.
+        host: GPUs of one host.
+    """
+
+    gpus: int
+    memory: float
+    rate: float
+    link: float
+    inside: float | None = None
+    host: int = 8
+
+    @property
+    def within(self) -> float:
+        """Bytes per second between GPUs of one host."""
+        return self.inside or self.link
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroPlan:
+    """A GPT on a cluster in bf16 with ZeRO's stage 0, 1 or 2; sequences are as long as the model's context.
+
+    Attributes:
+        size: the model's shape.
+        cluster: a `Cluster`.
+        stage: 0, 1 or 2.
+        checkpointed: the share of blocks, 0 to 1, that keep their input alone and are computed again; True
+            and False are all and none.
+        buckets: bytes of gradients on their way; twice the bucket with `overlap_comm`.
+        reserve: bytes of a GPU for the CUDA context and the network.
+
+    Raises:
+        ValueError: for another stage, or a share that is none.
+    """
+
+    size: Size
+    cluster: Cluster
+    stage: int
+    checkpointed: float = 0
+    buckets: float = 0
+    reserve: float = 3e9
+
+    def __post_init__(self):
+        if self.stage not in (0, 1, 2):
+            raise ValueError(
+                f"stage must be 0, 1 or 2, not {self.stage!r}: stage 3 sends parameters in each "
+                "pass, which this plan does not count"
+            )
+        if not 0 <= self.checkpointed <= 1:
+            raise ValueError(
+                f"checkpointed is a share of the blocks, 0 to 1, not {self.checkpointed!r}: "
+                "divide a number of blocks by all blocks"
+            )
+
+    @property
+    def states(self) -> float:
+        """Bytes of the model states between micro-batches, by the paper: `ideal_bytes`."""
+        return sum(ideal_bytes(gpt_parameters(self.size), self.cluster.gpus, self.stage).values())
+
+    @property
+    def room(self) -> float:
+        """Bytes that are left for activations; negative where the states do not fit."""
+        return self.cluster.memory - self.reserve - self.buckets - self.states
+
+    @property
+    def each(self) -> float:
+        """Bytes that one sequence needs at most: kept activations and the loss at its peak, which has the
+        log-softmax a second time."""
+        every, least = (
+            formula(self.size, 1, self.size.context, BF16)
+            for formula in (gpt_activation_bytes, checkpointed_activation_bytes)
+        )
+        kept = every - self.checkpointed * (every - least)
+        return kept + loss_peak_bytes(1, self.size.context, self.size.vocabulary)
+
+    @property
+    def at_once(self) -> int:
+        """Sequences of a micro-batch that fit."""
+        return max(0, int(self.room // self.each))
+
+    def step(self, tokens: int, to_owner: bool = False) -> dict[str, float]:
+        """One optimizer step on `tokens` tokens of all GPUs together.
+
+        Args:
+            to_owner: each part of a gradient is reduced to its owner only, Psi elements
+                (`"use_multi_rank_bucket_allreduce": false`), instead of all-reduced, 2 Psi; makes no
+                difference at stage 0.
+
+        Returns:
+            {"micro-batches": a power of two, as few as fit, "work": 6 Psi FLOPs per token, 8 with all blocks
+            checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden": their sum, "hidden at
+            best": the same where each reduction goes on behind the backward pass of its own micro-batch, 2/3
+            of its work, 3/4 with all blocks checkpointed}; seconds but for the first.
+
+        Raises:
+            ValueError: where not one sequence fits, or a GPU has no whole number of sequences.
+        """
+        parameters, gpus, at_once = gpt_parameters(self.size), self.cluster.gpus, self.at_once
+        if not at_once:
+            raise ValueError(
+                f"not one sequence fits: it needs {self.each / 1e9:.1f} GB and finds {self.room / 1e9:.1f}"
+            )
+        own, rest = divmod(tokens, self.size.context * gpus)
+        if rest or not own:
+            raise ValueError(
+                f"{tokens:,} tokens are no whole number of sequences of {self.size.context:,} on "
+                f"each of {gpus} GPUs"
+            )
+        times = max(1, own // 2 ** (at_once.bit_length() - 1))
+        forwards = 1 + self.checkpointed  # passes of 2 Psi FLOPs per token; a backward pass has twice as many
+        work = (4 + 2 * forwards) * parameters * tokens / (gpus * self.cluster.rate)
+        backward = work / times * (4 + 2 * self.checkpointed) / (4 + 2 * forwards)
+        sent = (
+            zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner)
+            / self.cluster.link
+        )
+        reduced = (
+            wire_bytes("reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus)
+            / self.cluster.link
+        )
+        hidden = (times if self.stage == 2 else 1) * min(reduced, backward)
+        return {
+            "micro-batches": times,
+            "work": work,
+            "messages": sent,
+            "nothing hidden": work + sent,
+            "hidden at best": work + sent - hidden,
+        }
+
+
+def zero_3_passes(
+    parameters: float,
+    gpus: int,
+    rate: float,
+    tokens: float,
+    micro_batches: int,
+    checkpointed: bool = False,
+    regathered: bool = False,
+    hpz: bool = False,
+) -> list[tuple[float, float]]:
+    """The passes of a step of ZeRO-3 in bf16 on one GPU, in order: [(seconds of work, bytes that it sends
+    over the slowest link), ...].
+
+    A forward pass gathers Psi elements during 2 Psi FLOPs per token, a backward pass gathers Psi and reduces
+    Psi (the ZeRO paper, section 7.2.2) during 4 Psi, with checkpointing 6 Psi.  Gathering ahead goes on
+    within a micro-batch and not into the next, so a step takes at best the sum of max(work, bytes / link)
+    over its passes.
+
+    Args:
+        parameters: Psi.
+        gpus: N.
+        rate: FLOPs per second of each.
+        tokens: of a step, on each.
+        micro_batches: of a step, all alike.
+        checkpointed: whether blocks are computed again.
+        regathered: with checkpointing, whether a block is gathered once for its recomputation and once more
+            for its backward pass.
+        hpz: whether each host keeps a second copy of the parameters until the step (ZeRO++, arXiv 2306.10209,
+            section 3): then only the first forward pass gathers over the link.
+
+    Raises:
+        ValueError: where something is gathered again without checkpointing, or from a copy beside the link.
+    """
+    if regathered and (hpz or not checkpointed):
+        raise ValueError("a block is gathered a third time only with checkpointing, and without hpz's copy")
+    forward = 2 * parameters * tokens / micro_batches / rate
+    unit = wire_bytes("all_gather", BF16 * parameters, gpus)
+    found = []
+    for micro_batch in range(micro_batches):
+        found.append((forward, 0 if hpz and micro_batch else unit))
+        found.append(((3 if checkpointed else 2) * forward, (1 if hpz else 3 if regathered else 2) * unit))
+    return found

@@ -1,0 +1,179 @@
+"""How fast a machine can be at best: the few constants that describe it, and the roofline that follows from
+them.
+
+Work on b bytes of memory with f FLOPs takes at least f / rate and at least b / bandwidth seconds; the longer
+of the two is its time.  f / b is the *arithmetic intensity*.  Below rate / bandwidth, the *ridge*, memory
+decides, above it arithmetic (Williams, Waterman and Patterson, "Roofline: an insightful visual performance
+model for multicore architectures", 2009).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+# bytes: rows of a matrix that begin at multiples of these can be read in whole pieces by a GPU's matrix units
+ALIGNED = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineConstants:
+    """One device of a machine, and the connection between its ranks, in a few measured numbers
+    (`helpers.tools.measure.constants` measures them).
+
+    Attributes:
+        name: what it is, for a label.
+        matrix: {dtype: {n: FLOPs per second of matrix products whose smallest side is n, as in a transformer
+            of width n}}; dtypes are "bf16" and "fp32".
+        memory: bytes per second, read and written together, of work that computes next to nothing.
+        launch: seconds that the host needs to hand one operator to the device, in a loop that does nothing
+            else.
+        call: the same inside a model's passes, where Python calls modules and autograd keeps its books;
+        `launch` where it is not given. latency: alpha, seconds per message between ranks.
+        bandwidth: 1 / beta, bytes per second that a rank sends; None for a machine with one rank.
+        attention: {dtype: FLOPs per second of fused causal attention, half of the scores counted}; the matrix
+        rate where it is not given. misaligned: {dtype: FLOPs per second of a linear layer's products where a
+        dimension is odd}, for instance a vocabulary of 50257; like any other where it is not given.
+        asynchronous: True where the host goes on while the device works (a GPU); False where they are the
+            same processor.
+    """
+
+    name: str = ""
+    matrix: Mapping[str, Mapping[int, float]]
+    memory: float
+    launch: float
+    call: float | None = None
+    latency: float = 0.0
+    bandwidth: float | None = None
+    attention: Mapping[str, float] = field(default_factory=dict)
+    misaligned: Mapping[str, float] = field(default_factory=dict)
+    asynchronous: bool = True
+
+    def __post_init__(self):
+        if not self.matrix or not all(self.matrix.values()):
+            raise ValueError("matrix must hold at least one rate, {dtype: {size: FLOPs per second}}")
+        rates = [rate for by_size in self.matrix.values() for rate in by_size.values()]
+        rates += [
+            self.memory,
+            *self.attention.values(),
+            *self.misaligned.values(),
+            *([] if self.bandwidth is None else [self.bandwidth]),
+        ]
+        if not all(rate > 0 for rate in rates) or min(self.launch, self.call or 0, self.latency) < 0:
+            raise ValueError(f"rates and bandwidths must be positive, times must not be negative: {self}")
+
+    def matrix_rate(self, rows: int, inner: int, columns: int, dtype: str = "bf16") -> float:
+        """FLOPs per second of a (rows, inner) x (inner, columns) product, by its smallest side: between the
+        measured ones on a straight line of logarithms, beyond them that of the nearest."""
+        by_size = {int(size): rate for size, rate in self._of_dtype(dtype).items()}
+        element_bytes = 2 if dtype == "bf16" else 4
+        if dtype in self.misaligned and any(
+            side * element_bytes % ALIGNED for side in (rows, inner, columns)
+        ):
+            return self.misaligned[dtype]
+        size, sizes = min(rows, inner, columns), sorted(by_size)
+        if size <= sizes[0] or size >= sizes[-1]:
+            return by_size[sizes[0] if size <= sizes[0] else sizes[-1]]
+        above = next(index for index, known in enumerate(sizes) if known > size)
+        low, high = sizes[above - 1], sizes[above]
+        part = math.log(size / low) / math.log(high / low)
+        return by_size[low] ** (1 - part) * by_size[high] ** part
+
+    def attention_rate(self, dtype: str = "bf16") -> float:
+        """FLOPs per second of fused attention."""
+        return self.attention.get(dtype) or max(self._of_dtype(dtype).values())
+
+    def peak(self, dtype: str = "bf16") -> float:
+        """The best measured matrix rate, FLOPs per second: the roof of the roofline."""
+        return max(self._of_dtype(dtype).values())
+
+    def _of_dtype(self, dtype):
+        if dtype not in self.matrix:
+            raise ValueError(f"no matrix rate was measured for {dtype!r}, only for {', '.join(self.matrix)}")
+        return self.matrix[dtype]
+
+    def to_dict(self) -> dict:
+        """Plain data, for JSON."""
+        found = asdict(self)
+        found["matrix"] = {
+            dtype: {str(size): rate for size, rate in rates.items()} for dtype, rates in self.matrix.items()
+        }
+        return found
+
+    @classmethod
+    def from_dict(cls, values: Mapping) -> MachineConstants:
+        """Of what `to_dict` gave, also after a journey through JSON.
+
+        Raises:
+            ValueError: for a key that is not known, or one that is missing.
+        """
+        known = cls.__dataclass_fields__
+        missing = {"matrix", "memory", "launch"} - set(values)
+        if missing or set(values) - set(known):
+            raise ValueError(
+                f"keys must be among {', '.join(known)}, with matrix, memory and launch; not "
+                f"{', '.join(values)}"
+            )
+        matrix = {
+            dtype: {int(size): rate for size, rate in rates.items()}
+            for dtype, rates in values["matrix"].items()
+        }
+        return cls(**{**values, "matrix": matrix})
+
+
+# --- roofline
+
+
+def matrix_flops(rows: int, inner: int, columns: int) -> int:
+    """2 m k n FLOPs of a product (m, k) x (k, n)."""
+    return 2 * rows * inner * columns
+
+
+def matrix_bytes(rows: int, inner: int, columns: int, element_bytes: int) -> int:
+    """e (m k + k n + m n): both factors read once and the product written once, as if the device's caches
+    were large enough."""
+    return element_bytes * (rows * inner + inner * columns + rows * columns)
+
+
+def arithmetic_intensity(flops: float, moved_bytes: float) -> float:
+    """FLOPs per byte that is read from or written to memory (Williams et al., 2009)."""
+    if not moved_bytes > 0:
+        raise ValueError(f"moved_bytes must be positive, not {moved_bytes!r}")
+    return flops / moved_bytes
+
+
+def ridge(rate: float, bandwidth: float) -> float:
+    """FLOPs per byte from which on arithmetic decides and not memory: rate / bandwidth (Williams et al.,
+    2009)."""
+    return rate / bandwidth
+
+
+def roofline_rate(intensity: float, rate: float, bandwidth: float) -> float:
+    """FLOPs per second that are attainable at an arithmetic intensity: min(rate, intensity x bandwidth)
+    (Williams et al., 2009).
+
+    Args:
+        intensity: FLOPs per byte.
+        rate: of arithmetic, FLOPs per second.
+        bandwidth: of memory, bytes per second.
+    """
+    return min(rate, intensity * bandwidth)
+
+
+def roofline_seconds(flops: float, moved_bytes: float, rate: float, bandwidth: float) -> float:
+    """max(FLOPs / rate, bytes / bandwidth): the least time for some work (Williams et al., 2009)."""
+    return max(flops / rate, moved_bytes / bandwidth)
+
+
+def matrix_seconds(
+    rows: int, inner: int, columns: int, machine: MachineConstants, dtype: str = "bf16"
+) -> float:
+    """The roofline of one matrix product (m, k) x (k, n) on a machine."""
+    moved = matrix_bytes(rows, inner, columns, 2 if dtype == "bf16" else 4)
+    return roofline_seconds(
+        matrix_flops(rows, inner, columns),
+        moved,
+        machine.matrix_rate(rows, inner, columns, dtype),
+        machine.memory,
+    )

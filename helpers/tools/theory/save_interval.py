@@ -1,0 +1,91 @@
+"""Machines fail: how often among many, and how often to save.
+
+A job on many units ends with the first of them that fails.  Failures come independently, at a constant rate,
+so that the time between them is distributed exponentially; its mean is M.  Young, "A first order
+approximation to the optimum checkpoint interval", Communications of the ACM 17 (1974); Daly, "A higher order
+estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006).
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def _positive(**numbers):
+    for name, number in numbers.items():
+        if not number > 0:
+            raise ValueError(f"{name} must be positive, not {number!r}")
+
+
+def hours_between_failures(unit_hours: float, units: int) -> float:
+    """Mean hours between failures of a job on many units, any of which ends it: unit_hours / units.
+
+    Args:
+        unit_hours: between failures of one unit (a GPU, a host).
+        units: how many the job needs.
+    """
+    _positive(unit_hours=unit_hours, units=units)
+    return unit_hours / units
+
+
+def young_interval(save: float, between_failures: float) -> float:
+    """The best time of work between two saves, to first order: sqrt(2 save M) (Young 1974, equation 12).  All
+    times in one unit.
+
+    Args:
+        save: for which training stands still at each save.
+        between_failures: M, the mean time between failures of the job.
+    """
+    _positive(save=save, between_failures=between_failures)
+    return math.sqrt(2 * save * between_failures)
+
+
+def daly_interval(save: float, between_failures: float) -> float:
+    """The same to a higher order (Daly 2006, equation 37): for save < 2 M, sqrt(2 save M) (1 + x / 3 + x^2 /
+    9) - save with
+    x = sqrt(save / (2 M)); else M."""
+    _positive(save=save, between_failures=between_failures)
+    if save >= 2 * between_failures:
+        return between_failures
+    x = math.sqrt(save / (2 * between_failures))
+    return math.sqrt(2 * save * between_failures) * (1 + x / 3 + x * x / 9) - save
+
+
+def lost_share(interval: float, save: float, restart: float, between_failures: float) -> float:
+    """The part of a long job's time that is not lasting work: saving, work done twice, and restarting.
+
+    1 - interval / (M e^(restart / M) (e^((interval + save) / M) - 1)), from the time to solution of Daly
+    2006, equation 20.  About
+    save / interval + (interval / 2 + restart) / M where all of them are short beside M.
+
+    Args:
+        interval: of work between two saves.
+        save: for which training stands still at each.
+        restart: from a failure until training goes on, with loading.
+        between_failures: M.
+    """
+    _positive(interval=interval, between_failures=between_failures)
+    if save < 0 or restart < 0:
+        raise ValueError(f"save and restart must not be negative, not {save!r} and {restart!r}")
+    mean = between_failures
+    return 1 - interval / (mean * math.exp(restart / mean) * math.expm1((interval + save) / mean))
+
+
+def spares_missing_share(mean_down: float, spares: int) -> float:
+    """The part of the time in which more units are down than there are spares, if failures come independently
+    (Poisson): P(X > spares).
+
+    The number under repair is Poisson-distributed whatever the repairs' lengths are, with the mean failures
+    per day x days of a repair (Palm's theorem; Feller, An Introduction to Probability Theory, volume 1,
+    section VI.5, has the distribution).
+
+    Args:
+        mean_down: units that are under repair on average.
+        spares: whole number, 0 or more.
+    """
+    _positive(mean_down=mean_down)
+    if spares < 0:
+        raise ValueError(f"spares must not be negative, not {spares!r}")
+    return 1 - sum(
+        math.exp(-mean_down) * mean_down**down / math.factorial(down) for down in range(spares + 1)
+    )

@@ -1,0 +1,153 @@
+"""Pipeline schedules as plain lists, and what they cost.
+
+An *action* is (kind, stage, micro): "F" forward, "B" backward; or, where the backward pass is split, "I" the
+gradient of the stage's
+input and "W" those of its weights.  An *order* is what one rank does, one action after another.  A *timeline*
+is an order with times:
+(kind, stage, micro, start, end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helpers.tools.measure.clock import Clock
+
+Action = tuple[str, int, int]
+INSTRUCTIONS = {"ForwardPass": "F", "BackwardPass": "B"}  # DeepSpeed's names of what a rank computes
+
+
+def actions(instructions: Iterable[str], stage: int) -> list[Action]:
+    """The order that DeepSpeed's instructions (their class names, in order) amount to: each kind takes
+    micro-batch after micro-batch."""
+    counts = dict.fromkeys(INSTRUCTIONS.values(), 0)
+    order = []
+    for name in instructions:
+        if kind := INSTRUCTIONS.get(name):
+            order.append((kind, stage, counts[kind]))
+            counts[kind] += 1
+    return order
+
+
+def deepspeed_orders(stages: int, micro_batches: int) -> list[list[Action]]:
+    """What DeepSpeed's own `TrainSchedule` generates, for every stage."""
+    from deepspeed.runtime.pipe.schedule import TrainSchedule
+
+    schedules = [
+        TrainSchedule(micro_batches=micro_batches, stages=stages, stage_id=stage) for stage in range(stages)
+    ]
+    return [
+        actions((type(command).__name__ for step in schedule for command in step), stage)
+        for stage, schedule in enumerate(schedules)
+    ]
+
+
+def _needs(action, last):
+    """The actions of this micro-batch that must have ended before."""
+    kind, stage, micro = action
+    if kind == "F":
+        return [{("F", stage - 1, micro)}] if stage else []
+    if kind == "W":
+        return [{("I", stage, micro)}]
+    return [{("F", stage, micro)}] + (
+        [{(name, stage + 1, micro) for name in "BI"}] if stage < last else []
+    )  # either of the two
+
+
+def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], float]) -> list[list[tuple]]:
+    """Every rank's timeline if each kind of action took `seconds` and messages took none.
+
+    Args:
+        orders: of each rank.
+        seconds: {kind: seconds}; or {(kind, stage): seconds} for stages that differ, which is looked up
+            first.
+
+    Raises:
+        ValueError: where ranks wait for each other for ever, with the action that each waits before.
+    """
+    last = max(stage for order in orders for _, stage, _ in order)
+    timelines, ended = [[] for _ in orders], {}
+    waiting = [list(order) for order in orders]
+    while any(waiting):
+        moved = False
+        for order, timeline in zip(waiting, timelines):
+            while order:
+                found = [[ended[one] for one in either if one in ended] for either in _needs(order[0], last)]
+                if not all(found):
+                    break
+                action = order.pop(0)
+                start = max([timeline[-1][-1] if timeline else 0.0, *(times[0] for times in found)])
+                ended[action] = start + _duration(action, seconds)
+                timeline.append((*action, start, ended[action]))
+                moved = True
+        if not moved:
+            stuck = ", ".join(f"rank {rank} before {order[0]}" for rank, order in enumerate(waiting) if order)
+            raise ValueError(f"the orders wait for each other for ever: {stuck}")
+    return timelines
+
+
+def _duration(action, seconds):
+    kind, stage, _ = action
+    return seconds[kind, stage] if (kind, stage) in seconds else seconds[kind]
+
+
+def by_the_clock(clocks: Sequence[Clock]) -> list[list[tuple]]:
+    """Every rank's timeline as its `Clock` noted it: the forward and backward passes of one step of a
+    pipeline, in ms since the first began.
+
+    Args:
+        clocks: of the ranks of one job, stage after stage, which watched a pipeline's engine.
+    """
+    kinds, found = {"forward": "F", "backward": "B"}, []
+    begin = min(start for clock in clocks for kind, _, start, _ in clock.boxes if kind in kinds)
+    for stage, clock in enumerate(clocks):
+        passes = sorted(
+            (start, end, kinds[kind], int(label) - 1)
+            for kind, label, start, end in clock.boxes
+            if kind in kinds
+        )
+        found.append(
+            [
+                (kind, stage, micro, 1e3 * (start - begin), 1e3 * (end - begin))
+                for start, end, kind, micro in passes
+            ]
+        )
+    return found
+
+
+def idle_fraction(timelines: list[list[tuple]]) -> float:
+    """The part of all ranks' time, from the first start to the last end, in which a rank does nothing."""
+    events = [event for timeline in timelines for event in timeline]
+    span = max(end for *_, end in events) - min(start for *_, start, _ in events)
+    return 1 - sum(end - start for *_, start, end in events) / (span * len(timelines))
+
+
+def held_over_time(timeline: list[tuple]) -> list[tuple[float, float]]:
+    """[(time, micro-batches)] that a rank holds from that time on: each from the start of its "F" to the end
+    of its "B", or "W" where it is split.
+
+    A micro-batch on one of v stages that the rank has counts as 1/v.
+    """
+    release = "W" if any(kind == "W" for kind, *_ in timeline) else "B"
+    stages = len({stage for _, stage, *_ in timeline})
+    changes = [(start, 1) for kind, *_, start, _ in timeline if kind == "F"] + [
+        (end, -1) for kind, *_, end in timeline if kind == release
+    ]
+    now, found = 0, []
+    for time, change in sorted(changes):
+        now += change
+        found.append((time, now / stages))
+    return found
+
+
+def most_in_flight(order: list[Action]) -> int:
+    """Most micro-batches (of a stage) that a rank holds activations of at once: from "F" until "B", or until
+    "W" where it is split."""
+    release = "W" if any(kind == "W" for kind, _, _ in order) else "B"
+    now = most = 0
+    for kind, _, _ in order:
+        now += (kind == "F") - (kind == release)
+        most = max(most, now)
+    return most

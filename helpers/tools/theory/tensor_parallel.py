@@ -1,0 +1,246 @@
+"""One layer on several ranks: parameters, activations and bytes sent under tensor parallelism.
+
+Megatron-LM's division (Shoeybi et al., arXiv 1909.08053, section 3): query-key-value and the feed-forward's
+first map by rows (their
+outputs), attention's output and the feed-forward's second map by columns (their inputs).  Norms, and the
+biases of the second kind, are
+whole on every rank.  t is the number of tensor-parallel ranks; the other symbols are those of
+`helpers.tools.theory.layers`.
+"""
+
+from __future__ import annotations
+
+from helpers.tools.theory.communication import collective_seconds, wire_bytes
+from helpers.tools.theory.layers import (
+    RANDOM_STATE,
+    Size,
+    attention_activation_bytes,
+    embedding_activation_bytes,
+    feed_forward_activation_bytes,
+    gpt_parameters,
+    head_activation_bytes,
+    norm_activation_bytes,
+)
+from helpers.tools.theory.long_sequences import loss_peak_bytes
+from helpers.tools.theory.model_states import ideal_bytes
+from helpers.tools.theory.roofline import MachineConstants, matrix_seconds
+from helpers.tools.theory.step_time import ADD, BIASES, GELU, NORM, VIEW
+from helpers.tools.theory.zero_config import ELEMENT_BYTES
+
+RING_STEP = 3.4e-6  # seconds per further message of a ring over NVLink: NCCL's own model, src/graph/tuning.cc
+
+
+def tensor_parallel_block_parameters(width: int, ranks: int) -> int:
+    """(12 h^2 + 7 h) / t + 6 h: the matrices and the biases of divided outputs, and two norms and two biases
+    that are whole."""
+    if ranks < 1 or width % ranks:
+        raise ValueError(
+            f"a width of {width!r} cannot be divided among {ranks!r} ranks: use a divisor of the width"
+        )
+    return (12 * width**2 + 7 * width) // ranks + 6 * width
+
+
+def tensor_parallel_parameters(size: Size, ranks: int, vocabulary_parallel: bool = False) -> int:
+    """L blocks, the final norm's 2 h, s h positions, and V h for the tied token table (V h / t where the
+    vocabulary is divided)."""
+    table = size.vocabulary * size.width // (ranks if vocabulary_parallel else 1)
+    return (
+        table
+        + (size.context + 2) * size.width
+        + size.layers * tensor_parallel_block_parameters(size.width, ranks)
+    )
+
+
+def tensor_parallel_block_activation_bytes(
+    batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
+) -> int:
+    """e s b h (4 + 12 / t) + 4 e s b + 4 a s b / t: what one rank keeps of a block, with the fused kernel and
+    no dropout.
+
+    The inputs of the norms and of the divided maps are whole; q, k, v, attention's result and the
+    feed-forward's two wide tensors are
+    divided.  Korthikanti et al. (arXiv 2205.05198, equation 2) count s b h (10 + 24 / t + 5 a s / (h t)) with
+    dropout and explicit softmax.
+    """
+    whole = element_bytes * batch * sequence * width
+    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
+    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
+    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
+    return norms + 2 * whole + (attention - whole + feed_forward - whole) // ranks + random_state
+
+
+def sequence_parallel_block_activation_bytes(
+    batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
+) -> int:
+    """(16 e s b h + 4 e s b + 4 a s b) / t: what one rank keeps of a block with tensor and sequence
+    parallelism together.
+
+    Korthikanti et al. (arXiv 2205.05198, section 4.2.2): norms and residual additions work on s / t tokens,
+    and a sharded matrix keeps the rank's own tokens of its input, which it gathers again in the backward
+    pass.
+
+    Raises:
+        ValueError: for a sequence that is not a multiple of t.
+    """
+    if ranks < 1 or sequence % ranks:
+        raise ValueError(
+            f"{sequence!r} tokens cannot be divided among {ranks!r} ranks: use a multiple of the ranks"
+        )
+    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
+    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
+    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    return (
+        2 * norm_activation_bytes(batch, sequence, width, element_bytes, device) + attention + feed_forward
+    ) // ranks + random_state
+
+
+def tensor_parallel_activation_bytes(
+    size: Size, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu"
+) -> int:
+    """Everything that one rank keeps of a GPT whose embedding and head are not divided, in bytes."""
+    return (
+        embedding_activation_bytes(sequence)
+        + size.layers
+        * tensor_parallel_block_activation_bytes(
+            batch, sequence, size.width, size.heads, element_bytes, ranks, device
+        )
+        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
+    )
+
+
+def tensor_parallel_wire_bytes(
+    batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int, all_reduces: int = 4
+) -> float:
+    """Bytes that a rank sends per forward and backward pass: in each block `all_reduces` of e b s h bytes.
+
+    Megatron-LM needs two forward and two backward (arXiv 1909.08053, section 3, figure 4).
+    """
+    return layers * all_reduces * wire_bytes("all_reduce", element_bytes * batch * sequence * width, ranks)
+
+
+def tensor_parallel_block_seconds(
+    batch: int,
+    sequence: int,
+    width: int,
+    ranks: int,
+    machine: MachineConstants,
+    dtype: str = "bf16",
+    sequence_parallel: bool = False,
+) -> dict[str, float]:
+    """What the time of a block consists of on each of t ranks, forward and backward, by the constants of a
+    machine: {part: seconds}.
+
+    The products of Megatron-LM's parts (arXiv 1909.08053, section 3), each on the roofline of its own shape;
+    what else a block reads and writes, as in `helpers.tools.theory.step_time`: of 63 U, 24 are norms,
+    residual additions and the gradients of two biases, which every rank repeats, or with sequence parallelism
+    (arXiv 2205.05198, section 4.2.2) does for its own tokens; and messages, of which nothing is hidden.  The
+    host's time is left out.
+
+    A collective costs what one between two ranks was measured to cost, however small it is (two latencies),
+    once; each further message of its ring costs `RING_STEP`; and its bytes flow at the bandwidth between two
+    ranks.  For more than two ranks that is a forecast from constants of two.
+
+    Args:
+        sequence_parallel: reduce-scatters and all-gathers in the place of all-reduces, and two all-gathers
+            more.
+
+    Raises:
+        ValueError: for several ranks, where the constants hold no bandwidth between ranks.
+    """
+    if ranks > 1 and machine.bandwidth is None:
+        raise ValueError(
+            f"these constants hold no bandwidth between ranks: measure them with {ranks} ranks, "
+            "or set bandwidth and latency"
+        )
+    tokens, h, unit = batch * sequence, width, ELEMENT_BYTES[dtype] * batch * sequence * width
+    shapes = ((h, 3 * h // ranks), (h // ranks, h), (h, 4 * h // ranks), (4 * h // ranks, h))
+    products = sum(matrix_seconds(tokens, inner, columns, machine, dtype) for inner, columns in shapes)
+    scores = 2 * batch * sequence**2 * h / ranks / machine.attention_rate(dtype)
+    every, own = (
+        sum((2 * NORM[name] + 2 * ADD[name]) for name in NORM),
+        sum(GELU[name] + VIEW[name] + BIASES[name] for name in NORM),
+    )
+    replicated = every + 2  # the gradients of the biases that are added after a sum
+    parts = {
+        "matrix products": 3 * products,
+        "attention": 3.5 * scores,
+        "elementwise, sharded": (own - 2) * unit / ranks / machine.memory,
+        "elementwise, replicated": 0.0 if sequence_parallel else replicated * unit / machine.memory,
+    }
+    if sequence_parallel:
+        parts["elementwise, sharded"] += replicated * unit / ranks / machine.memory
+    collective, count = ("all_gather", 10) if sequence_parallel else ("all_reduce", 4)
+    return parts | {
+        "messages": count * _seconds_of_one(collective, unit, ranks, machine) if ranks > 1 else 0.0
+    }
+
+
+def _seconds_of_one(collective: str, tensor_bytes: float, ranks: int, machine: MachineConstants) -> float:
+    """A collective by the cost that was measured between two ranks: what is paid once, further messages of
+    the ring, and bytes."""
+    travel = collective_seconds(collective, tensor_bytes, ranks, 0.0, machine.bandwidth)
+    return 2 * machine.latency + RING_STEP * (ranks - 2) * (2 if collective == "all_reduce" else 1) + travel
+
+
+def tensor_parallel_cluster_bytes(
+    size: Size, sequence: int, ranks: int, gpus: int, stage: int
+) -> dict[str, float]:
+    """What each of several GPUs holds of a GPT in bf16, {category: bytes}: gpus / t replicas of each part,
+    which share states by ZeRO.
+
+    States by the ZeRO paper's account (arXiv 1910.02054, section 5), as if all parameters were sharded by t;
+    activations of one sequence with sequence parallelism (arXiv 2205.05198, section 4.2.2), not checkpointed;
+    and what the loss holds at its peak, with a sharded vocabulary."""
+    _check_groups(ranks, gpus)
+    kept = size.layers * sequence_parallel_block_activation_bytes(
+        1, sequence, size.width, size.heads, 2, ranks
+    )
+    kept += loss_peak_bytes(1, sequence, size.vocabulary) // ranks
+    return ideal_bytes(gpt_parameters(size) / ranks, ranks=gpus // ranks, stage=stage) | {"activations": kept}
+
+
+def tensor_parallel_cluster_seconds(
+    size: Size,
+    tokens: int,
+    micro_batches: int,
+    ranks: int,
+    gpus: int,
+    stage: int,
+    *,
+    rate: float,
+    inside: float,
+    card: float,
+    balance: float,
+    host: int = 8,
+) -> dict[str, float]:
+    """Seconds of a step in bf16, nothing hidden: {"work", "tensor parallelism", "ZeRO"}; every GPU sends
+    through a network card of its own.
+
+    Work is 6 FLOPs per parameter and token, shared by t; attention's products are left out (s / 12 h more,
+    causal).  Tensor parallelism's messages take work x balance / bandwidth.  ZeRO reduce-scatters gradients
+    and all-gathers parameters between the gpus / t replicas: once per step at stage 1; gradients for each
+    micro-batch at stage 2; at stage 3 gradients once and parameters twice for each (arXiv 1910.02054, section
+    7).
+
+    Args:
+        tokens: of a micro-batch.
+        micro_batches: of a step on each replica.
+        rate: FLOPs per second of a GPU.
+        inside, card: bytes per second inside a host, and of a GPU's card; a group that spans hosts uses all
+            cards of a host together.
+        balance: bytes per second at which tensor parallelism's messages take as long as the work.
+        host: GPUs of one.
+    """
+    _check_groups(ranks, gpus)
+    parameters, replicas = gpt_parameters(size) / ranks, gpus // ranks
+    work = micro_batches * 6 * parameters * tokens / rate
+    within = inside if ranks <= host else min(inside, host * card)
+    halves = {0: 2, 1: 2, 2: micro_batches + 1, 3: 3 * micro_batches}[stage]  # an all-reduce is two of them
+    between = halves * wire_bytes("all_gather", 2 * parameters, replicas) / min(inside, host * card / ranks)
+    return {"work": work, "tensor parallelism": work * balance / within, "ZeRO": between}
+
+
+def _check_groups(ranks, gpus):
+    if ranks < 1 or gpus % ranks:
+        raise ValueError(f"{gpus!r} GPUs cannot form groups of {ranks!r}: use a divisor")
