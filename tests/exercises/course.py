@@ -26,25 +26,33 @@ def of_kind(kind):
 
 
 @functools.cache
-def solutions():
-    """{"03-all_numbers": the function in the lesson's folded cell}."""
+def read(number):
+    """The code cells of a lesson."""
     import nbformat  # takes a second, and every rank that runs a function of these tests imports this module
 
+    path = next(path for path in lessons() if number_of(path) == number)
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def folded(number):
+    """The text of a lesson's folded solutions."""
+    cells = [cell.source for cell in read(number) if "solution" in cell.metadata.get("tags", [])]
+    return "\n\n".join(cells)
+
+
+@functools.cache
+def solutions():
+    """{"03-all_numbers": the function in the lesson's folded cell}."""
     found = {}
-    for path in lessons():
-        cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-        folded = "\n\n".join(cell.source for cell in cells if "solution" in cell.metadata.get("tags", []))
-        kept = [
-            node
-            for node in ast.parse(folded).body
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
-        ]
-        namespace = {"__name__": "__main__", "exercises": LESSONS.get(number_of(path))}
+    for number, module in LESSONS.items():
+        definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        kept = [node for node in ast.parse(folded(number)).body if isinstance(node, definitions)]
+        namespace = {"__name__": "__main__", "exercises": module}
         exec("import torch\nfrom helpers import models, theory", namespace)
-        exec(compile(ast.Module(kept, []), path.name, "exec"), namespace)
-        for cell in cells:
+        exec(compile(ast.Module(kept, []), number, "exec"), namespace)
+        for cell in read(number):
             for name, answer in re.findall(
                 r"exercises\.(\w+)\.check\((?:\w+, )?(\w+_solution)\)", cell.source
             ):
-                found[f"{number_of(path)}-{name}"] = namespace[answer]
+                found[f"{number}-{name}"] = namespace[answer]
     return found

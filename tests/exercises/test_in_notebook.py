@@ -16,7 +16,7 @@ SETUP = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from helpers import paths
-from helpers.course.exercises import lesson_00 as exercises
+from helpers.course.exercises import start_here as exercises
 from helpers.course.exercises.engine import Build
 from tests.exercises.averaging import in_place, mean_solution, trial
 build = exercises.mean_over_ranks = Build("mean_over_ranks", trial, praise="summed, then divided")

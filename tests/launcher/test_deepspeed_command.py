@@ -166,7 +166,7 @@ def test_interrupts_and_the_end_of_the_kernel(kernels):
 SLOW_KEEPER = """
 import os, shutil, sys, time
 from pathlib import Path
-from helpers.tools.launch import keeper
+from helpers.tools.launch.command import keeper
 
 def removed(folder, ignore_errors):  # slowly: what comes meanwhile stays, and keeps the folder
     names = os.listdir(folder)

@@ -270,7 +270,7 @@ def test_what_is_preloaded_is_there_in_every_rank_also_after_the_forkserver_was_
         == [[1, True]] * 2
     )
     assert not [line for line in kernel.printed if "could not be imported" in line]
-    kernel.run("from helpers.tools.launch import forked; forked.forget_forkserver('cpu')")
+    kernel.run("from helpers.tools.launch.forked import forked_job; forked_job.forget_forkserver('cpu')")
     assert kernel.run(f"value = list({loaded})") == [[1, True]] * 2
     assert kernel.run("preload('json.no_such_part'); value = list(launch(lambda: 1, 2))") == [1, 1]
     assert kernel.works()

@@ -50,7 +50,7 @@ def test_the_script_holds_all_that_a_function_uses_and_runs_in_another_process(t
         "import os as operating_system",
         "import torch",
         "from helpers.tools.measure.traffic import Traffic",
-        "from helpers import corpus",
+        "from helpers.course import corpus",
     ):
         assert line in text.splitlines()
     assert text.index("RATE = ") < text.index("def twice") < text.index("class Point") < text.index("def job")

@@ -19,10 +19,11 @@ WITH_STATES = [run for run in RUNS if run.experiment in ("zero", "tensor", "pipe
 NEEDED = {"ranks", "arguments", "on", "command", "commit", "date"}
 
 
-PLACES = (
-    "helpers/course/recording/experiments.py",
+PLACES = (  # where the experiments lay, earlier and now
     "helpers/experiments.py",
-)  # the experiments', now and before there were rooms
+    "helpers/recording/experiments.py",
+    "helpers/course/recording/experiments.py",
+)
 
 
 def named(run):

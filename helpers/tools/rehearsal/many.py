@@ -40,10 +40,10 @@ def scattering(plain: Callable[..., list[torch.Tensor]]) -> Callable[..., list[t
                 if each
                 for one in range(tensors[place].numel() // each, ranks)
             )
-            missing = [
+            missing = [  # noqa: F841
                 tensors[place].new_empty(parts[place] - own(tensors[place], parts[place], one))
                 for one, place in short
-            ]  # noqa: F841
+            ]
             flat = tensors[0].new_empty(ranks * sum(parts))
         flat.div_(ranks)
         mine = flat.narrow(0, rank * sum(parts), sum(parts))

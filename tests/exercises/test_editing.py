@@ -1,0 +1,37 @@
+"""Mistakes as edits of a solution, and solutions that stand in a lesson and in its exercises' module alike."""
+
+import ast
+import inspect
+import textwrap
+
+import pytest
+from helpers.course.exercises.editing import edit
+from tests.exercises.course import LESSONS, folded
+
+
+def doubled_solution(number):
+    return 2 * number
+
+
+def test_an_edit_changes_a_copy():
+    assert edit(doubled_solution, "2 *", "3 *")(5) == 15 and doubled_solution(5) == 10
+    assert edit(doubled_solution, "2 *", "3 *", "number\n", "number + 1\n")(5) == 16
+
+
+@pytest.mark.parametrize("old, times", [("4 *", 0), ("number", 2)])
+def test_an_edit_of_text_that_does_not_stand_there_once_is_refused(old, times):
+    with pytest.raises(ValueError, match=f"stands {times} times in doubled_solution"):
+        edit(doubled_solution, old, "")
+
+
+def test_solutions_of_lessons_are_those_of_the_exercises():
+    for number, module in LESSONS.items():
+        text = folded(number)
+        shown = {
+            node.name: ast.get_source_segment(text, node)
+            for node in ast.parse(text).body
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        }
+        for name, value in vars(module).items():
+            if name.endswith("_solution"):
+                assert textwrap.dedent(inspect.getsource(value)).strip() == shown[name], f"{number}: {name}"
