@@ -6,7 +6,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # as containers set it: every rank would compile the helpers anew
 .NOTPARALLEL:  # tests of the launcher run after all others
-.PHONY: help lab test test-main test-launcher test-quick test-cluster test-gpu test-again rehearse-all record check refresh lint bench reset clean setup
+.PHONY: help lab test test-rest test-all test-quick test-cluster test-gpu test-again rehearse-all record check refresh lint bench reset clean setup
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -15,13 +15,15 @@ lab: setup  ## set up, check this machine, and open the course in JupyterLab
 	@$(BIN)/python -m helpers.course.lesson.readiness --once
 	@$(BIN)/python -m helpers.course.lesson.copies open
 
-test: setup lint test-main test-launcher  ## set up, then run everything that CI runs
+test: setup lint  ## set up, then the tests to run before every push: formulas, every lesson, the launcher in short
+	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests notebooks $$($(BIN)/python tests/nbval_options.py)
+	@$(BIN)/python -m pytest -m smoke -n 3 $(SIDE_BY_SIDE) tests/launcher
 
-test-main: setup
-	@$(BIN)/python -m pytest -m "not launcher" -n 2 $(SIDE_BY_SIDE) tests notebooks $$($(BIN)/python tests/nbval_options.py --suite)
+test-rest: setup  ## what `make test` leaves out: tests in real ranks, all of the launcher's, rehearsals
+	@$(BIN)/python -m pytest -m ranks -n 2 $(SIDE_BY_SIDE) tests
+	@$(BIN)/python -m pytest -m "launcher and not smoke" -n 3 $(SIDE_BY_SIDE) -rs tests/launcher
 
-test-launcher: setup
-	@$(BIN)/python -m pytest -m launcher -n 3 $(SIDE_BY_SIDE) -rs tests/launcher
+test-all: test test-rest  ## everything that CI runs
 
 test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less than a minute
 	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests $(wildcard notebooks/$(or $(LESSON),00)_*.ipynb notebooks/appendix_$(LESSON).ipynb) $$($(BIN)/python tests/nbval_options.py)
@@ -45,8 +47,9 @@ check: setup  ## is this machine ready?
 refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=fsdp for the appendix, LESSON=index for the start page)
 	@$(BIN)/python tests/refresh.py $(LESSON)
 
-lint: setup  ## style of code and notebooks
+lint: setup  ## style of code and notebooks, and which half imports which
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@said=$$($(BIN)/lint-imports --no-cache) || { echo "$$said"; exit 1; }
 
 bench: setup  ## this machine's constants; times of a launch beside other launchers; time and memory of every lesson
 	@$(BIN)/python tests/benchmarks/machine.py

@@ -153,6 +153,6 @@ def test_make_help_names_every_verb():
 
 
 def test_ci_calls_the_readmes_test_command():
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test")
+    assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test\nmake test-rest\n")
     assert "make test" in (ROOT / "README.md").read_text()
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,96 @@
+"""Plant a mistake in a lesson, and see whether the lesson's own check notices it.
+
+A lesson says "the same answer" many times.  A check that also says so of a wrong answer is worth nothing, as the losses
+of Adam, which hardly change when all gradients are twice as large.  Each `Mistake` is an edit of one cell; the cells
+that depend on it run again, and what the last of them prints must change.
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+import nbformat
+from nbclient import NotebookClient
+from helpers.course.lesson.outline import number_of
+from helpers.paths import NOTEBOOKS
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An edit of a lesson that makes its answer wrong.
+
+    Attributes:
+        name: what is done wrong, in words.
+        old, new: text that stands once in the lesson's code, and what to write instead; or, where `old` is
+            empty, code that runs before the cells of `again` and is undone by `undo`.
+        again: for every cell to run again afterwards, in order, text that stands in it; the last one checks.
+        wrong: words that the last cell must print now, and that it does not print for the right answer.
+        undo: code that takes the mistake back where `old` is empty.
+    """
+
+    name: str
+    old: str
+    new: str
+    again: tuple[str, ...]
+    wrong: str
+    undo: str = ""
+
+
+class Lesson:
+    """A lesson in a kernel of its own, in which all cells up to a check have run."""
+
+    def __init__(self, number, mistakes):
+        path = next(path for path in NOTEBOOKS.glob("*.ipynb") if number_of(path) == number)
+        self.notebook = nbformat.read(path, as_version=4)
+        self.code = [
+            (index, cell) for index, cell in enumerate(self.notebook.cells) if cell.cell_type == "code"
+        ]
+        self.client = NotebookClient(
+            self.notebook, timeout=300, resources={"metadata": {"path": str(NOTEBOOKS)}}
+        )
+        last = max(self.cell(text)[0] for mistake in mistakes for text in mistake.again)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.client.setup_kernel())
+            for index, cell in self.code:
+                if index <= last:
+                    self.client.execute_cell(cell, index)
+            self.stack = stack.pop_all()
+
+    def close(self):
+        self.stack.close()
+
+    def cell(self, text):
+        """(index, cell) of the only code cell in which a text stands."""
+        found = [(index, cell) for index, cell in self.code if text in cell.source]
+        assert len(found) == 1, f"{text!r} stands in {len(found)} cells"
+        return found[0]
+
+    def run(self, index, source):
+        """What code prints in the place of a cell, as one text."""
+        cell = nbformat.v4.new_code_cell(source, metadata=self.notebook.cells[index].metadata)
+        before, self.notebook.cells[index] = self.notebook.cells[index], cell
+        try:
+            self.client.execute_cell(cell, index)
+        finally:
+            self.notebook.cells[index] = before
+        return "".join(
+            output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
+        )
+
+    def check(self, mistake):
+        """(what the check prints for the right answer, what it prints for the mistaken one)."""
+        cells = [self.cell(text) for text in mistake.again]
+        right = [self.run(index, cell.source) for index, cell in cells][-1]
+        edited = self.cell(mistake.old) if mistake.old else None
+        if edited:
+            assert edited[1].source.count(mistake.old) == 1, mistake.old
+            self.run(edited[0], edited[1].source.replace(mistake.old, mistake.new))
+        else:
+            self.run(cells[0][0], mistake.new)
+        try:
+            again = [(index, cell) for index, cell in cells if not edited or index != edited[0]]
+            wrong = [self.run(index, cell.source) for index, cell in again][-1]
+        finally:
+            self.run(*((edited[0], edited[1].source) if edited else (cells[0][0], mistake.undo)))
+            for index, cell in cells:
+                self.run(index, cell.source)
+        return right, wrong
