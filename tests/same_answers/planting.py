@@ -1,11 +1,12 @@
 """Plant a mistake in a lesson, and see whether the lesson's own check notices it.
 
-A lesson says "the same answer" many times.  A check that also says so of a wrong answer is worth nothing, as the losses
-of Adam, which hardly change when all gradients are twice as large.  Each `Mistake` is an edit of one cell; the cells
+A lesson says "the same answer" many times.  A check that says so of a wrong answer is worth nothing: the
+losses of Adam hardly change when all gradients are twice as large.  Each `Mistake` edits one cell.  The cells
 that depend on it run again, and what the last of them prints must change.
 """
 
 import contextlib
+import re
 from dataclasses import dataclass
 
 import nbformat
@@ -23,7 +24,8 @@ class Mistake:
         old, new: text that stands once in the lesson's code, and what to write instead; or, where `old` is
             empty, code that runs before the cells of `again` and is undone by `undo`.
         again: for every cell to run again afterwards, in order, text that stands in it; the last one checks.
-        wrong: words that the last cell must print now, and that it does not print for the right answer.
+        wrong: a regular expression for what the last cell must print now, and does not print for the right
+            answer.
         undo: code that takes the mistake back where `old` is empty.
     """
 
@@ -77,7 +79,8 @@ class Lesson:
         )
 
     def check(self, mistake):
-        """(what the check prints for the right answer, what it prints for the mistaken one)."""
+        """What the check prints for the right answer and for the mistaken one, and whether it tells them
+        apart."""
         cells = [self.cell(text) for text in mistake.again]
         right = [self.run(index, cell.source) for index, cell in cells][-1]
         edited = self.cell(mistake.old) if mistake.old else None
@@ -93,4 +96,5 @@ class Lesson:
             self.run(*((edited[0], edited[1].source) if edited else (cells[0][0], mistake.undo)))
             for index, cell in cells:
                 self.run(index, cell.source)
-        return right, wrong
+        seen = not re.search(mistake.wrong, right) and bool(re.search(mistake.wrong, wrong))
+        return right, wrong, seen

@@ -13,6 +13,7 @@ import ctypes
 import dis
 import faulthandler
 import gc
+import logging
 import os
 import signal
 import struct
@@ -169,6 +170,7 @@ def prepare() -> None:
     # compiled at first use, wait for ever on a stale lock, fail without a compiler, leave files in /dev/shm;
     # gloo does their work.
     deepspeed.ops.__compatible_ops__ = {}
+    logging.getLogger("DeepSpeed").addFilter(lambda record: "untested optimizer" not in record.getMessage())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if os.environ["DS_ACCELERATOR"] == "cpu":
         be_batch_work()
