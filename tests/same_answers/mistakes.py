@@ -27,6 +27,45 @@ MISTAKES = {
             "t = 2 .*: no",
         ),
     ),
+    "06": (
+        Mistake(
+            "micro-batches' losses are added, not averaged",
+            "y = models.next_token_loss(y, self.targets[micro]) / len(self.ids)",
+            "y = models.next_token_loss(y, self.targets[micro])",
+            ("def one_stage(rank, ranks)", 'ran["GPipe", ranks] = launch('),
+            "do NOT equal",
+        ),
+        Mistake(
+            "gradients are twice as large",
+            "y.backward(gradient)  # from here",
+            "(2 * y).backward(gradient)  # from here",
+            ("pass_back = exercises.pass_back.check", 'ran["1F1B", ranks] = launch('),
+            "do NOT equal",
+        ),
+        Mistake(
+            "DeepSpeed's gradients are twice as large",
+            '    engine = report.pop("engine")\n',
+            '    engine = report.pop("engine")\n'
+            "    for state in engine.optimizer.state.values():\n"
+            '        state["exp_avg"] *= 2\n',
+            ("deep = {stages: launch(train, ranks=stages",),
+            "do NOT equal",
+        ),
+        Mistake(
+            "a tied table's gradient is counted twice",
+            "    return deepspeed.initialize(model=model, config=config)[0]",
+            "    engine = deepspeed.initialize(model=model, config=config)[0]\n"
+            "    summed = engine._exec_reduce_tied_grads\n"
+            "    engine._exec_reduce_tied_grads = lambda: (summed(), summed())\n"
+            "    engine._INSTRUCTION_MAP = {\n"
+            "        **engine._INSTRUCTION_MAP,\n"
+            "        deepspeed.runtime.pipe.schedule.ReduceTiedGrads: lambda engine: (summed(), summed()),\n"
+            "    }\n"
+            "    return engine",
+            ("tied_runs[stages] = launch(train",),
+            r"2  no",
+        ),
+    ),
     "07": (
         Mistake(
             "gradients are summed over the ranks and never divided",

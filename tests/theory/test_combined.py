@@ -121,7 +121,7 @@ def hold(axes, bf16):
     report = trained_pipeline(engine, batches, steps=2)
     held = report["held"]
     exact = theory.deepspeed_bytes(report["elements"], config, ranks=axes["data"], rank=mine["data"])
-    blocks = sum(isinstance(one, TensorBlock) for one in report["module"].forward_funcs)
+    blocks = sum(isinstance(one, TensorBlock) for one in report["engine"].module.forward_funcs)
     return (
         held["activations"] + held["inputs"],
         mine,

@@ -92,7 +92,7 @@ def trained_pipeline(
         batches_of: (engine, step) -> an iterator over the step's micro-batches.
 
     Returns:
-        {"losses": of each step, "module": the stage's `PipelineModule`, "stage": its number, "executed": the
+        {"losses": of each step, "engine", "stage": its number, "executed": the
         instructions by name, "held": bytes by category after the last forward pass, "traffic": `Traffic`,
         "elements": of each parameter}.
     """
@@ -110,7 +110,7 @@ def trained_pipeline(
                 losses.append(engine.train_batch(data_iter=batches_of(engine, step)).item())
     report = {
         "losses": losses,
-        "module": engine.module,
+        "engine": engine,
         "stage": engine.stage_id,
         "executed": list(executed),
         "held": held[-1],
