@@ -7,11 +7,16 @@ from helpers.course.runs import training
 from helpers.course.runs.gathered import GatheredWeights
 from tests.support import adamw, configuration
 
-RIGHT = {"losses": [2.0, 1.0], "weights": torch.tensor([1.0, 2.0])}
+RIGHT = {"losses": [2.0, 1.0], "weights": torch.tensor([1.0, 2.0]), "gradients": torch.tensor([0.1, -0.2])}
 
 
-def report(losses, *weights):
-    return {"losses": losses, "weights": torch.tensor(weights)}
+def report(losses, *weights, gradients=(0.1, -0.2)):
+    return {"losses": losses, "weights": torch.tensor(weights), "gradients": torch.tensor(gradients)}
+
+
+def test_gradients_that_are_twice_too_large_are_noticed():
+    twice = report([2.0, 1.0], 1.0, 2.0, gradients=(0.2, -0.4))
+    assert list(training.same_answer([twice], RIGHT).values()) == ["2 1", "yes", "no"]
 
 
 def test_the_mean_of_the_ranks_losses_is_what_counts():
