@@ -3,11 +3,34 @@
 from tests.same_answers.planting import Mistake
 
 MISTAKES = {
+    "04": (
+        Mistake(
+            "gradients are never divided",
+            "parameter.grad /= comm.get_world_size()",
+            "pass",
+            ("average_gradients = exercises.average_gradients.check", "one_by_one = {"),
+            "gradients are off by",
+        ),
+        Mistake(
+            "buckets are never divided",
+            "bucket /= comm.get_world_size()",
+            "pass",
+            ("average_in_buckets = exercises.average_in_buckets.check", "in_buckets = {"),
+            "gradients are off by",
+        ),
+        Mistake(
+            "DeepSpeed's gradients are twice as large",
+            "        engine.backward(loss)\n        total",
+            "        engine.backward(2 * loss)\n        total",
+            ('runs["DeepSpeed", ranks] = launch(',),
+            "gradients are off by",
+        ),
+    ),
     "05": (
         Mistake(
             "f does not sum the gradient of its input",
-            "        comm.all_reduce(total)  # one x was used on all ranks, so its gradient is the sum of theirs\n",
-            "",
+            "comm.all_reduce(total)  # one x was used on all ranks",
+            "# one x was used on all ranks",
             ("CopyToRanks = exercises.CopyToRanks.check", "by_hand = compare("),
             "gradients NO",
         ),
@@ -73,6 +96,51 @@ MISTAKES = {
             "master.grad = mine.float()",
             ("zero_1_step = exercises.zero_1_step.check", "hand[dtype, ranks] = launch(by_hand"),
             "no",
+        ),
+    ),
+    "08": (
+        Mistake(
+            "gradients are summed over the ranks and never divided",
+            "(message / ranks).split(sizes)",
+            "message.split(sizes)",
+            ("reduce_bucket = exercises.reduce_bucket.check", "hand[dtype, ranks] = launch(training.zero_2"),
+            "no",
+        ),
+        Mistake(
+            "micro-batches' gradients are added, not averaged",
+            "job.own.float() / len(losses)  # the mean",
+            "job.own.float()  # the sum",
+            ("hand[dtype, ranks] = launch(training.zero_2",),
+            "no",
+        ),
+    ),
+    "09": (
+        Mistake(
+            "gradients are summed over the ranks and never divided",
+            "return x.grad, mine / sharded.ranks",
+            "return x.grad, mine",
+            ("sharded_backward = exercises.sharded_backward.check", "hand, rows = {ranks: launch(by_hand"),
+            "no",
+        ),
+    ),
+    "11": (
+        Mistake(
+            "each micro-batch's gradient is added, not averaged",
+            "        loss = engine(ids, targets)\n        look(",
+            "        loss = engine(ids, targets) * count\n        look(",
+            ("runs = {ranks: together(configs, ranks)", "right = launch(all_alone"),
+            "no",
+        ),
+    ),
+    "14": (
+        Mistake(
+            "gradients are twice as large",
+            "loss = engine(*corpus.batch(step, ranks * BATCH, LENGTH, rank, ranks, device))\n"
+            "            engine.backward(loss)\n        engine.step()",
+            "loss = engine(*corpus.batch(step, ranks * BATCH, LENGTH, rank, ranks, device))\n"
+            "            engine.backward(2 * loss)\n        engine.step()",
+            ('found = launch(train_each, ranks=4, arguments={"cases": CASES}',),
+            "different",
         ),
     ),
 }

@@ -21,12 +21,10 @@ class Mistake:
 
     Attributes:
         name: what is done wrong, in words.
-        old, new: text that stands once in the lesson's code, and what to write instead; or, where `old` is
-            empty, code that runs before the cells of `again` and is undone by `undo`.
+        old, new: text that stands in one cell of the lesson, once, and what to write instead.
         again: for every cell to run again afterwards, in order, text that stands in it; the last one checks.
         wrong: a regular expression for what the last cell must print now, and does not print for the right
             answer.
-        undo: code that takes the mistake back where `old` is empty.
     """
 
     name: str
@@ -34,7 +32,6 @@ class Mistake:
     new: str
     again: tuple[str, ...]
     wrong: str
-    undo: str = ""
 
 
 class Lesson:
@@ -83,18 +80,13 @@ class Lesson:
         apart."""
         cells = [self.cell(text) for text in mistake.again]
         right = [self.run(index, cell.source) for index, cell in cells][-1]
-        edited = self.cell(mistake.old) if mistake.old else None
-        if edited:
-            assert edited[1].source.count(mistake.old) == 1, mistake.old
-            self.run(edited[0], edited[1].source.replace(mistake.old, mistake.new))
-        else:
-            self.run(cells[0][0], mistake.new)
+        place, edited = self.cell(mistake.old)
+        assert edited.source.count(mistake.old) == 1, mistake.old
+        self.run(place, edited.source.replace(mistake.old, mistake.new))
         try:
-            again = [(index, cell) for index, cell in cells if not edited or index != edited[0]]
-            wrong = [self.run(index, cell.source) for index, cell in again][-1]
+            wrong = [self.run(index, cell.source) for index, cell in cells if index != place][-1]
         finally:
-            self.run(*((edited[0], edited[1].source) if edited else (cells[0][0], mistake.undo)))
-            for index, cell in cells:
+            for index, cell in [(place, edited), *cells]:
                 self.run(index, cell.source)
         seen = not re.search(mistake.wrong, right) and bool(re.search(mistake.wrong, wrong))
         return right, wrong, seen

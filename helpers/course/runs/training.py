@@ -81,8 +81,8 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
 
 def gradients_of(model: torch.nn.Module, optimizer: object) -> torch.Tensor | None:
-    """Adam's running mean of the gradients, in one fp32 tensor on the CPU, in the order of `weights_of`; None
-    for an optimizer without one.
+    """Adam's running mean of the trained parameters' gradients, in one fp32 tensor on the CPU, in the model's
+    order; None for an optimizer without one.
 
     A check of weights alone may miss a gradient that is twice too large: Adam divides by its size.  The mean
     grows with it.  Under ZeRO and FSDP2 this is a collective.
@@ -91,6 +91,8 @@ def gradients_of(model: torch.nn.Module, optimizer: object) -> torch.Tensor | No
 
     means = []
     for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
         if parameter in optimizer.state:
             mean = optimizer.state[parameter].get("exp_avg")
         else:
