@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable
 
 
 def edit(solution: Callable, *changes: str) -> Callable:
-    """A copy of a function with pieces of its text replaced: `edit(flatten_solution, ".detach()", "")`.
+    """A copy of a function or class with pieces of its text replaced: `edit(flatten_solution, ".detach()", "")`.
 
     Args:
         changes: old text, new text, old text, new text, ...; each old text must stand in the function once.
@@ -16,11 +18,16 @@ def edit(solution: Callable, *changes: str) -> Callable:
     Raises:
         ValueError: an old text stands there never, or more than once.
     """
-    source = textwrap.dedent(inspect.getsource(solution))
+    source = source_of(solution)
     for old, new in zip(changes[::2], changes[1::2], strict=True):
         if source.count(old) != 1:
             raise ValueError(f"{old!r} stands {source.count(old)} times in {solution.__name__}, not once")
         source = source.replace(old, new)
-    namespace = dict(solution.__globals__)
+    namespace = dict(vars(sys.modules[solution.__module__]))
     exec(compile(source, f"<{solution.__name__}, edited>", "exec"), namespace)
     return namespace[solution.__name__]
+
+
+@functools.cache
+def source_of(solution: Callable) -> str:
+    return textwrap.dedent(inspect.getsource(solution))
