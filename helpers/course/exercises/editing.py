@@ -6,11 +6,11 @@ import functools
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def edit(solution: Callable, *changes: str) -> Callable:
-    """A copy of a function or class with pieces of its text replaced: `edit(flatten_solution, ".detach()", "")`.
+    """A copy of a function or class with pieces of its text replaced: `edit(flat_solution, ".clone()", "")`.
 
     Args:
         changes: old text, new text, old text, new text, ...; each old text must stand in the function once.
@@ -26,6 +26,13 @@ def edit(solution: Callable, *changes: str) -> Callable:
     namespace = dict(vars(sys.modules[solution.__module__]))
     exec(compile(source, f"<{solution.__name__}, edited>", "exec"), namespace)
     return namespace[solution.__name__]
+
+
+def edits(solution: Callable, *entries: str | Sequence[str]) -> dict[str, Callable]:
+    """{words: the edited solution} of words, their changes, words, their changes, ...:
+    `edits(flat_solution, "that is a view: `.clone()` it", [".clone()", ""])`."""
+    pairs = zip(entries[::2], entries[1::2], strict=True)
+    return {words: edit(solution, *changes) for words, changes in pairs}
 
 
 @functools.cache

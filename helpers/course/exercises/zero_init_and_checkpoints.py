@@ -2,11 +2,12 @@
 make there."""
 
 import io
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from helpers.course.exercises.editing import edit
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise, RankExercise
 from helpers.course.exercises.guesses import guess
 from helpers.tools.theory.construction import largest_built_in_parts
@@ -92,64 +93,60 @@ RELEASE = "parameter.data = parameter.data.new_empty(0)"
 keep_shard = Build(
     "keep_shard",
     _sharded,
-    mistakes={
-        "every rank has drawn other numbers: broadcast rank 0's before you cut": edit(
-            keep_shard_solution, "comm.broadcast(parameter.data, 0)", "pass"
-        ),
-        "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it": edit(
-            keep_shard_solution,
+    mistakes=edits(
+        keep_shard_solution,
+        "every rank has drawn other numbers: broadcast rank 0's before you cut",
+        ["comm.broadcast(parameter.data, 0)", "pass"],
+        "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it",
+        [
             PADDED,
             "F.pad(parameter.detach().flatten(), (0, ranks * size - parameter.numel())).chunk(ranks)[rank]",
-        ),
-        "the parameter still holds all of its elements: let its `.data` be an empty tensor": edit(
-            keep_shard_solution, RELEASE, "pass"
-        ),
-        "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor": edit(
-            keep_shard_solution, ".data.new_empty(0)", ".data.flatten()[:0]"
-        ),
+        ],
+        "the parameter still holds all of its elements: let its `.data` be an empty tensor",
+        [RELEASE, "pass"],
+        "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor",
+        [".data.new_empty(0)", ".data.flatten()[:0]"],
         "a slice of no rows still keeps the whole tensor's memory alive, and its shape is not "
-        "(0,): `.data.new_empty(0)`": edit(keep_shard_solution, ".data.new_empty(0)", ".data[:0]"),
-        "`torch.empty(0)` is fp32, whatever the parameter was: `.data.new_empty(0)` keeps the dtype": edit(
-            keep_shard_solution, "parameter.data.new_empty(0)", "torch.empty(0)"
-        ),
-        "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`": edit(
-            keep_shard_solution,
+        "(0,): `.data.new_empty(0)`",
+        [".data.new_empty(0)", ".data[:0]"],
+        "`torch.empty(0)` is fp32, whatever the parameter was: `.data.new_empty(0)` keeps the dtype",
+        ["parameter.data.new_empty(0)", "torch.empty(0)"],
+        "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`",
+        [
             "for parameter in module.parameters(recurse=False):",
             "for name, parameter in list(module.named_parameters(recurse=False)):",
             RELEASE,
             "new = torch.nn.Parameter(parameter.data.new_empty(0))\n"
             "        vars(new).update(vars(parameter))\n"
             "        setattr(module, name, new)",
-        ),
+        ],
         "without padding the last rank's shard is shorter, or there is none: pad with zeros to a "
-        "multiple of N first": edit(keep_shard_solution, PADDED, "part.clone()"),
+        "multiple of N first",
+        [PADDED, "part.clone()"],
         "without padding `chunk` makes fewer parts than there are ranks: pad with zeros to a "
-        "multiple of N first": edit(keep_shard_solution, PART, ".chunk(ranks)[rank]", PADDED, "part.clone()"),
-        "rounded down, the last elements belong to nobody: round the shard's size up, and pad": edit(
-            keep_shard_solution, "-(-parameter.numel() // ranks)", "parameter.numel() // ranks"
-        ),
-        "that is rank 0's shard on every rank": edit(keep_shard_solution, PART, "[:size]"),
-        "a shard is a range of neighbouring elements, not every N-th": edit(
-            keep_shard_solution, PART, "[rank::ranks]"
-        ),
-        "a child's parameters were dealt with when the child was built: `parameters(recurse=False)`": edit(
-            keep_shard_solution, "recurse=False", ""
-        ),
-        "the shape was taken after the parameter had been emptied": edit(
-            keep_shard_solution,
+        "multiple of N first",
+        [PART, ".chunk(ranks)[rank]", PADDED, "part.clone()"],
+        "rounded down, the last elements belong to nobody: round the shard's size up, and pad",
+        ["-(-parameter.numel() // ranks)", "parameter.numel() // ranks"],
+        "that is rank 0's shard on every rank",
+        [PART, "[:size]"],
+        "a shard is a range of neighbouring elements, not every N-th",
+        [PART, "[rank::ranks]"],
+        "a child's parameters were dealt with when the child was built: `parameters(recurse=False)`",
+        ["recurse=False", ""],
+        "the shape was taken after the parameter had been emptied",
+        [
             "parameter.full_shape = parameter.shape",
             RELEASE,
             f"{RELEASE}  # the object",
             "parameter.full_shape = parameter.shape  # the object",
-        ),
-        "a shard keeps the dtype of its parameter": edit(
-            keep_shard_solution, ".detach().flatten()", ".detach().float().flatten()"
-        ),
-        "the shard must not be part of a graph of autograd: `detach()` first": edit(
-            keep_shard_solution, ".detach()", ""
-        ),
-    },
-    praise="each rank keeps its own range of rank 0's values, and no other part of the tensor stays in memory",
+        ],
+        "a shard keeps the dtype of its parameter",
+        [".detach().flatten()", ".detach().float().flatten()"],
+        "the shard must not be part of a graph of autograd: `detach()` first",
+        [".detach()", ""],
+    ),
+    praise="each rank keeps its own range of rank 0's values, and nothing else of the tensor stays in memory",
 )
 
 
@@ -185,11 +182,15 @@ class _Outer(nn.Module):
 
 
 def _look_of(module):
-    """A module's class, and the names and sums of its own parameters; the class alone of what is not built."""
+    """A module's class, and the names and sums of its own parameters if it is built."""
     ready = isinstance(module, nn.Module) and "_parameters" in vars(module)
     parameters = module.named_parameters(recurse=False) if ready else ()
     sums = [f"{name} {parameter.sum().item():g}" for name, parameter in parameters]
     return [type(module).__name__.strip("_"), *sums]
+
+
+def _note(looks, module):
+    looks.append(_look_of(module))
 
 
 def _constructed(function, seed):
@@ -215,7 +216,7 @@ def _constructed(function, seed):
         handed_on, raised = [], "none"
         try:
             for kind, build in originals.items():
-                kind.__init__ = function(kind, build, lambda module: handed_on.append(_look_of(module)))
+                kind.__init__ = function(kind, build, partial(_note, handed_on))
             make()
         except Exception as error:
             raised = type(error).__name__
@@ -233,46 +234,37 @@ BUILDING = "build(module, *arguments, **options)"
 constructor = Build(
     "constructor",
     _constructed,
-    mistakes={
-        "before its constructor has run a module has no parameters: build first": edit(
-            constructor_solution,
+    mistakes=edits(
+        constructor_solution,
+        "before its constructor has run a module has no parameters: build first",
+        [
             "if type(module) is kind:  # else a derived class is still at work\n            then(module)",
             "pass",
             BUILDING,
             f"then(module)\n        {BUILDING}",
-        ),
+        ],
         "a derived class calls the constructor of its parent, whose end is not the module's: "
-        "compare `type(module)` with `kind`": edit(constructor_solution, "type(module) is kind", "True"),
-        "constructors are given keywords too: take `*arguments, **options` and hand both on": edit(
-            constructor_solution,
-            "arguments, **options):",
-            "arguments):",
-            BUILDING,
-            "build(module, *arguments)",
-        ),
-        "`then` wants the module that was built, not its class": edit(
-            constructor_solution, "then(module)", "then(kind)"
-        ),
-        "the module was never built: call `build(module, ...)`": edit(constructor_solution, BUILDING, "pass"),
-        "a constructor takes the module itself first: `build(module, *arguments, **options)`": edit(
-            constructor_solution, BUILDING, "build(*arguments, **options)"
-        ),
-        "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`": edit(
-            constructor_solution, BUILDING, "kind.__init__(module, *arguments, **options)"
-        ),
-        "nothing is handed on: the new constructor must call `then(module)`": edit(
-            constructor_solution, "return init", "return build"
-        ),
-        "a constructor returns nothing, else Python refuses: leave out `return module`": edit(
-            constructor_solution, "then(module)", "then(module)\n        return module"
-        ),
-        "nothing is to be built yet: define a function that builds when it is called, and return that": edit(
-            constructor_solution, "return init", "return init()"
-        ),
-        "`constructor` is to return the function `init` itself, not what it returns": edit(
-            constructor_solution, "return init", "what_it_returns = None\n    return what_it_returns"
-        ),
-    },
+        "compare `type(module)` with `kind`",
+        ["type(module) is kind", "True"],
+        "constructors are given keywords too: take `*arguments, **options` and hand both on",
+        ["arguments, **options):", "arguments):", BUILDING, "build(module, *arguments)"],
+        "`then` wants the module that was built, not its class",
+        ["then(module)", "then(kind)"],
+        "the module was never built: call `build(module, ...)`",
+        [BUILDING, "pass"],
+        "a constructor takes the module itself first: `build(module, *arguments, **options)`",
+        [BUILDING, "build(*arguments, **options)"],
+        "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`",
+        [BUILDING, "kind.__init__(module, *arguments, **options)"],
+        "nothing is handed on: the new constructor must call `then(module)`",
+        ["return init", "return build"],
+        "a constructor returns nothing, else Python refuses: leave out `return module`",
+        ["then(module)", "then(module)\n        return module"],
+        "nothing is to be built yet: define a function that builds when it is called, and return that",
+        ["return init", "return init()"],
+        "`constructor` is to return the function `init` itself, not what it returns",
+        ["return init", "what_it_returns = None\n    return what_it_returns"],
+    ),
     praise="code that builds a model need not know that each module is cut up as soon as it is complete",
 )
 
@@ -388,54 +380,47 @@ NO_RANDOM = (SET_CPU, "pass", *NO_DEVICE)
 RunState = Build(
     "RunState",
     _resumed,
-    mistakes={
-        "nothing was put back": edit(RunState_solution, *NO_SCHEDULE, *NO_POSITION, *NO_RANDOM),
-        "the data begin anew: keep the position of the batches": edit(RunState_solution, *NO_POSITION),
-        "`position` counts the batches that were taken, so it is the next one already: put it "
-        "back as it was": edit(RunState_solution, '= state["position"]', '= state["position"] + 1'),
-        "the last batch before the break is trained on again: put `position` back as it was": edit(
-            RunState_solution, '= state["position"]', '= state["position"] - 1'
-        ),
-        "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`": edit(
-            RunState_solution, *NO_SCHEDULE
-        ),
-        "dropout draws other numbers than in the unbroken run: keep the state "
-        "of torch's random generator": edit(RunState_solution, *NO_RANDOM),
+    mistakes=edits(
+        RunState_solution,
+        "nothing was put back",
+        [*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM],
+        "the data begin anew: keep the position of the batches",
+        [*NO_POSITION],
+        "`position` counts the batches that were taken, so it is the next one already: put it back as it was",
+        ['= state["position"]', '= state["position"] + 1'],
+        "the last batch before the break is trained on again: put `position` back as it was",
+        ['= state["position"]', '= state["position"] - 1'],
+        "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`",
+        [*NO_SCHEDULE],
+        "dropout draws other numbers than in the unbroken run: keep the state of torch's random generator",
+        [*NO_RANDOM],
         "a seed begins a new series of numbers; the unbroken run is in the middle of one: keep "
-        "the generator's state": edit(RunState_solution, SET_CPU, "torch.manual_seed(0)", *NO_DEVICE),
-        "the first seed begins the series anew; the unbroken run is in the "
-        "middle of it: keep the state": edit(
-            RunState_solution, SET_CPU, "torch.manual_seed(torch.initial_seed())", *NO_DEVICE
-        ),
-        "every rank's generator is elsewhere: each keeps its own state, not rank 0's": edit(
-            RunState_solution,
-            GET_CPU,
-            f'{GET_CPU}\n        torch.distributed.broadcast(state["random, CPU"], 0)',
-            *NO_DEVICE,
-        ),
+        "the generator's state",
+        [SET_CPU, "torch.manual_seed(0)", *NO_DEVICE],
+        "the first seed begins the series anew; the unbroken run is in the middle of it: keep the state",
+        [SET_CPU, "torch.manual_seed(torch.initial_seed())", *NO_DEVICE],
+        "every rank's generator is elsewhere: each keeps its own state, not rank 0's",
+        [GET_CPU, f'{GET_CPU}\n        torch.distributed.broadcast(state["random, CPU"], 0)', *NO_DEVICE],
         "another process finds only what is in the dict: put the generator's state into it, not "
-        "into a variable": edit(
-            RunState_solution,
+        "into a variable",
+        [
             GET_CPU,
             "type(self).outside = torch.get_rng_state()",
             SET_CPU,
             "torch.set_rng_state(type(self).outside)",
             *NO_DEVICE,
-        ),
-        "position and schedule begin anew": edit(RunState_solution, *NO_SCHEDULE, *NO_POSITION),
-        "the schedule begins anew, and the random numbers are others": edit(
-            RunState_solution, *NO_SCHEDULE, *NO_RANDOM
-        ),
-        "the data begin anew, and the random numbers are others": edit(
-            RunState_solution, *NO_POSITION, *NO_RANDOM
-        ),
-        "keep plain values and tensors, which can be written to a file": edit(
-            RunState_solution, "self.schedule.state_dict()", "lambda: self.schedule"
-        ),
-        "the run goes on after it was saved: take no batch from it, and draw no number": edit(
-            RunState_solution, GET_CPU, f"{GET_CPU}\n        self.batches.next()"
-        ),
-    },
+        ],
+        "position and schedule begin anew",
+        [*NO_SCHEDULE, *NO_POSITION],
+        "the schedule begins anew, and the random numbers are others",
+        [*NO_SCHEDULE, *NO_RANDOM],
+        "the data begin anew, and the random numbers are others",
+        [*NO_POSITION, *NO_RANDOM],
+        "keep plain values and tensors, which can be written to a file",
+        ["self.schedule.state_dict()", "lambda: self.schedule"],
+        "the run goes on after it was saved: take no batch from it, and draw no number",
+        [GET_CPU, f"{GET_CPU}\n        self.batches.next()"],
+    ),
     praise="the steps after the break are those of the run that was never broken, on every rank"
     " (checked on the CPU: on a GPU dropout draws from the device's generator, whose state has "
     "to be kept as well)",
@@ -452,30 +437,25 @@ def largest_in_parts_solution(memory, ranks, largest):
 largest_in_parts = Exercise(
     reference=largest_built_in_parts,
     cases=({"memory": 1e11, "ranks": 64, "largest": 6e8}, {"memory": 2e11, "ranks": 1024, "largest": 12e9}),
-    mistakes={
-        "that is what one GPU holds of it; the model has its shards on all ranks": edit(
-            largest_in_parts_solution, " * ranks / 2", " / 2"
-        ),
-        "parts are of the model in bf16": edit(largest_in_parts_solution, "ranks / 2", "ranks / 4"),
-        "to build takes the parameters alone; sixteen bytes are what training holds": edit(
-            largest_in_parts_solution, "ranks / 2", "ranks / 16"
-        ),
-        "a matrix is made in fp32 and cast: six bytes for a moment": edit(
-            largest_in_parts_solution, "6 * largest", "2 * largest"
-        ),
-        "in fp32, and its cast in bf16 beside it: six bytes for a moment": edit(
-            largest_in_parts_solution, "6 * largest", "4 * largest"
-        ),
-        "for a moment the largest tensor is unsharded, beside the shards": edit(
-            largest_in_parts_solution, "(memory - 6 * largest)", "memory"
-        ),
-        "every rank makes the largest tensor, so each has so much less": edit(
-            largest_in_parts_solution, "(memory - 6 * largest) * ranks", "(memory * ranks - 6 * largest)"
-        ),
-        "that is the model built unsharded": edit(
-            largest_in_parts_solution, "(memory - 6 * largest) * ranks", "memory"
-        ),
-    },
+    mistakes=edits(
+        largest_in_parts_solution,
+        "that is what one GPU holds of it; the model has its shards on all ranks",
+        [" * ranks / 2", " / 2"],
+        "parts are of the model in bf16",
+        ["ranks / 2", "ranks / 4"],
+        "to build takes the parameters alone; sixteen bytes are what training holds",
+        ["ranks / 2", "ranks / 16"],
+        "a matrix is made in fp32 and cast: six bytes for a moment",
+        ["6 * largest", "2 * largest"],
+        "in fp32, and its cast in bf16 beside it: six bytes for a moment",
+        ["6 * largest", "4 * largest"],
+        "for a moment the largest tensor is unsharded, beside the shards",
+        ["(memory - 6 * largest)", "memory"],
+        "every rank makes the largest tensor, so each has so much less",
+        ["(memory - 6 * largest) * ranks", "(memory * ranks - 6 * largest)"],
+        "that is the model built unsharded",
+        ["(memory - 6 * largest) * ranks", "memory"],
+    ),
     praise="a rank holds its shards of the model, and for a moment what it is about to cut up",
 )
 
@@ -486,8 +466,8 @@ def _part_of(values, rank, ranks):
 
 class _WeightExercise(RankExercise):
     def verdict(self, reports, given):
-        """As for any exercise, and a word where all ranks return small numbers: those that the layer drew when
-        it was built."""
+        """As for any exercise, and a word where all ranks return small numbers, which the layer drew
+        when it was built."""
         words = super().verdict(reports, given)
         drawn = all(
             isinstance(shard, (list, tuple)) and shard and all(0 < abs(value) < 1 for value in shard)
