@@ -295,7 +295,14 @@ ring_forward = Build(
         ["k, v = turn(k, v)", "k, v = turn(k, v) if step + 1 < comm.get_world_size() else (k, v)"],
         "exp() of a large score is infinite: keep the logarithm of the sum, and scale by "
         "differences of logarithms",
-        ["torch.logaddexp(log_sum, logits.logsumexp(-1))", "(log_sum.exp() + logits.exp().sum(-1)).log()"],
+        [
+            "torch.logaddexp(log_sum, logits.logsumexp(-1))",
+            "(log_sum.exp() + logits.exp().sum(-1)).log()",
+            "total * (log_sum - new).exp()[..., None] + (logits - new[..., None]).exp()",
+            "total + logits.exp()",
+            "return total,",
+            "return total / log_sum.exp()[..., None],",
+        ],
         "attention weighs all keys by their exponentials: the largest score alone is not the softmax",
         ["(logits - new[..., None]).exp()", "(logits >= logits.amax(-1, True)).float()"],
     )
