@@ -110,7 +110,7 @@ route = Build(
         "both are of shape (tokens, k): a row for each token",
         [RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"],
     ),
-    praise="first choices are served before second ones, in the order of tokens; what finds no row is dropped",
+    praise="first choices are served before second ones, in the order of tokens; the rest is dropped",
 )
 
 
