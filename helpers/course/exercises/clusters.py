@@ -266,7 +266,7 @@ def _save_safely(function, seed):
         rename, replace = renames.noting(os.rename), renames.noting(os.replace)
         with mock.patch("os.replace", replace), mock.patch("os.rename", rename):
             try:
-                function(engine, folder if fails else str(folder), tag)
+                function(engine, str(folder) if fails else folder, tag)
             except ConnectionError:
                 if not fails:
                     raise
