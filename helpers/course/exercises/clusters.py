@@ -30,9 +30,6 @@ def _something_else(wanted, answer):
     return TypeError(f"return {wanted}, not {what}")
 
 
-# --- what crosses the cable
-
-
 def cable_bytes_solution(sent, place):
     cards = [0] * (max(place) + 1)
     for rank, machine in enumerate(place):
@@ -104,9 +101,6 @@ cable_bytes = Build(
 )
 
 
-# --- a restart on the ranks that are left
-
-
 def restart_solution(batch, largest, left):
     ranks = next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)  # the batch must stay
     part = batch // ranks
@@ -174,9 +168,6 @@ restart = Build(
     ),
     praise="the batch is the same on other ranks, so learning goes on as it was",
 )
-
-
-# --- a checkpoint that is named when it is whole
 
 
 def save_safely_solution(engine, folder, tag):
@@ -331,9 +322,6 @@ save_safely = Build(
     ),
     praise="the checkpoint gets its name when it is whole, by one rename",
 )
-
-
-# --- how often to save
 
 
 def save_interval_solution(save, unit_hours, units):

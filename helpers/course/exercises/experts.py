@@ -7,21 +7,11 @@ from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.operators import randn_of_rank
 from helpers.tools import theory
 from helpers.tools.measure.traffic import Traffic
 
 __all__ = ["Exchange", "balance_loss", "guess", "message_bytes", "equal_tokens", "route", "through_experts"]
-
-
-def _randn(seed, *shape):
-    """Random numbers that differ from rank to rank."""
-    import deepspeed.comm as comm
-
-    seed = 1000 * (seed % 10**6) + comm.get_rank()
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-# --- routing
 
 
 def route_solution(probabilities, k, capacity):
@@ -41,17 +31,14 @@ CASES = ((1, 2), (1, 40), (2, 3), (2, 40), (3, 4))  # choices of a token, rows o
 
 def _pair(answer):
     """The two tensors of an answer as int64."""
-    if (
-        not isinstance(answer, (tuple, list))
-        or len(answer) != 2
-        or not all(isinstance(tensor, torch.Tensor) for tensor in answer)
-    ):
+    pair = answer if isinstance(answer, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(tensor, torch.Tensor) for tensor in pair):
         raise TypeError(f"route must return two tensors, expert and slot, not {answer!r}")
-    if any(tensor.is_floating_point() for tensor in answer):
+    if any(tensor.is_floating_point() for tensor in pair):
         raise TypeError(
             "route must return whole numbers (int64), not floats: the numbers of experts and of rows"
         )
-    return [tensor.long() for tensor in answer]
+    return [tensor.long() for tensor in pair]
 
 
 def _routed(function, seed):
@@ -60,7 +47,7 @@ def _routed(function, seed):
     for place, (k, capacity) in enumerate(CASES):
         tokens, experts = 13 + (seed + place) % 5, 4 + (seed + place) % 3
         liked = torch.linspace(0, 3, experts)[torch.randperm(experts)]  # the router prefers some experts
-        probabilities = (_randn(seed + place, tokens, experts) + liked).softmax(-1)
+        probabilities = (randn_of_rank(seed + place, tokens, experts) + liked).softmax(-1)
         before = probabilities.clone()
         expert, slot = _pair(function(probabilities, k, capacity))
         case = f"k = {k}, capacity {capacity}"
@@ -114,9 +101,6 @@ route = Build(
 )
 
 
-# --- to the experts and back
-
-
 class Exchange_solution(torch.autograd.Function):
     @staticmethod
     def forward(context, rows):
@@ -144,7 +128,7 @@ def _exchanged(function, seed):
 
     shape, seen = (3 + seed % 2, 2 * comm.get_world_size(), 4), {}
     for dtype in (torch.float32, torch.float64):
-        x = _randn(seed, *shape).to(dtype).requires_grad_()
+        x = randn_of_rank(seed, *shape).to(dtype).requires_grad_()
         rows = (x * 1.0).transpose(0, 1)
         before = rows.detach().clone()
         with Traffic() as traffic, helped(SLIPS):
@@ -154,7 +138,7 @@ def _exchanged(function, seed):
                     f"forward must return the tensor that was received, not {result!r} (all_to_all_single "
                     "fills the first one, and returns none)"
                 )
-            (result.transpose(0, 1) * _randn(seed + 1, *shape).to(dtype)).sum().backward()
+            (result.transpose(0, 1) * randn_of_rank(seed + 1, *shape).to(dtype)).sum().backward()
         if x.grad is None:
             raise TypeError("backward must return the gradient of rows, not None")
         seen |= {
@@ -238,7 +222,7 @@ def _through(function, seed):
 
     own, capacity, width = 2 + seed % 2, 3 + seed % 3, 4 + seed % 2
     experts = _experts(seed, own, width)
-    rows = _randn(seed, own * comm.get_world_size(), capacity, width).requires_grad_()
+    rows = randn_of_rank(seed, own * comm.get_world_size(), capacity, width).requires_grad_()
     answers = function(rows, experts)
     if not isinstance(answers, torch.Tensor):
         raise TypeError(f"through_experts must return a tensor of the shape of rows, not {answers!r}")
@@ -249,7 +233,7 @@ def _through(function, seed):
             "no gradient comes back from the answers: send with `Exchange.apply`, which autograd "
             "knows, both ways"
         )
-    (answers * _randn(seed + 1, *rows.shape)).sum().backward()
+    (answers * randn_of_rank(seed + 1, *rows.shape)).sum().backward()
     return {"the answers": answers, "the gradient of rows": _gradient_of(rows)} | {
         f"the gradient of expert {number}'s {name}": _gradient_of(parameter)
         for number, expert in enumerate(experts)
@@ -292,9 +276,6 @@ through_experts = Build(
     ),
     praise="two exchanges: rows to the ranks of their experts, and the answers back",
 )
-
-
-# --- formulas
 
 
 def message_bytes_solution(tokens, experts, k, factor, width, element_bytes):
@@ -355,7 +336,9 @@ def _balanced(function, seed):
     seen = {}
     for place, k in enumerate((1, 2)):
         tokens, experts = 24 + (seed + place) % 7, 3 + (seed + place) % 4
-        scores = (_randn(seed + place, tokens, experts) + torch.linspace(0, 2, experts)).requires_grad_()
+        scores = (
+            randn_of_rank(seed + place, tokens, experts) + torch.linspace(0, 2, experts)
+        ).requires_grad_()
         probabilities = scores.softmax(-1)
         loss = function(probabilities, probabilities.topk(k).indices)
         if not isinstance(loss, torch.Tensor) or loss.dim():

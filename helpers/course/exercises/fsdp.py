@@ -59,9 +59,6 @@ def _sent(traffic, name, tensors, once):
     }
 
 
-# --- one all-gather for a group
-
-
 def gather_rows_solution(shards, shapes):
     import deepspeed.comm as comm
     import torch
@@ -76,8 +73,8 @@ def gather_rows_solution(shards, shapes):
 
 GATHER_WORDS = {
     "invalid tensor size": "`flat` needs room for what all ranks give: N times the elements of `mine`",
-    "is invalid for input of size": "what was gathered has rows of zeros at the end of "
-    "a parameter: cut them off",
+    "is invalid for input of size": "what was gathered has rows of zeros at the end of a parameter: cut "
+    "them off",
     "same number of dimensions": "flatten() each shard before they are joined",
 }
 
@@ -138,9 +135,6 @@ gather_rows = Build(
 )
 
 
-# --- one reduce-scatter for a group
-
-
 def reduce_rows_solution(gradients):
     import deepspeed.comm as comm
     import torch
@@ -158,9 +152,8 @@ def reduce_rows_solution(gradients):
 
 
 REDUCE_WORDS = {
-    "outputShape[0] * worldSize": "what is sent is flat, N times as long as `mine`: pad each "
-    "gradient to rows that N divides, "
-    "and flatten() it all",
+    "outputShape[0] * worldSize": "what is sent is flat, N times as long as `mine`: pad each gradient to "
+    "rows that N divides, and flatten() it all",
     "is invalid for input of size": "N does not divide its rows: pad each gradient with rows of zeros first",
 }
 
@@ -213,9 +206,6 @@ reduce_rows = Build(
 )
 
 
-# --- wrapping a model
-
-
 def wrap_solution(model, mesh):
     from torch.distributed.fsdp import fully_shard
 
@@ -225,13 +215,12 @@ def wrap_solution(model, mesh):
 
 
 WRAP_WORDS = {
-    "overlapping meshes": "what is sharded once cannot be sharded again: call fully_shard "
-    "for the blocks first, and "
-    "for the model last",
-    "shared with a parameter": "the token table is the head's matrix too: leave both to "
-    "the last call, for the model",
-    "containers that do not implement forward": "model.blocks is a list of modules: call "
-    "fully_shard for each block in it",
+    "overlapping meshes": "what is sharded once cannot be sharded again: call fully_shard for the blocks "
+    "first, and for the model last",
+    "shared with a parameter": "the token table is the head's matrix too: leave both to the last call, for "
+    "the model",
+    "containers that do not implement forward": "model.blocks is a list of modules: call fully_shard for "
+    "each block in it",
     "FSDP needs a non-CPU accelerator": "that is FSDP1: use fully_shard",
 }
 
@@ -331,9 +320,6 @@ wrap = Build(
     ),
     praise="one group for each block, and one for what is left",
 )
-
-
-# --- formulas
 
 
 def rows_held_solution(rows, ranks, rank):

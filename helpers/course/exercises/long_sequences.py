@@ -12,6 +12,7 @@ from torch import nn
 from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.operators import randn_of_rank
 from helpers.course.exercises.telling import tell
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
@@ -29,9 +30,6 @@ __all__ = [
     "score_plan",
     "tiled_loss",
 ]
-
-
-# --- a loss in tiles
 
 
 def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
@@ -128,9 +126,6 @@ tiled_loss = Build(
 )
 
 
-# --- tokens exchanged for heads
-
-
 def exchange_solution(x, split, collect):
     import deepspeed.comm as comm
 
@@ -140,18 +135,11 @@ def exchange_solution(x, split, collect):
     return torch.cat(received.unbind(), collect)
 
 
-def _generator(seed):
-    """Random numbers that differ from rank to rank."""
-    import deepspeed.comm as comm
-
-    return torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
-
-
 def _exchanged(function, seed):
     """There and back again, and what was sent; then other dimensions and another dtype."""
     import deepspeed.comm as comm
 
-    x = torch.randn(1 + seed % 2, 32, 2 * comm.get_world_size(), 64, generator=_generator(seed))
+    x = randn_of_rank(seed, 1 + seed % 2, 32, 2 * comm.get_world_size(), 64)
     before = x.clone()
     with Traffic() as traffic:
         by_heads = function(x, 2, 1)
@@ -198,9 +186,6 @@ exchange = Build(
 )
 
 
-# --- ring attention
-
-
 def turn(*tensors: torch.Tensor) -> list[torch.Tensor]:
     """Pass tensors on to the next rank of the ring; returns those of the rank before."""
     import deepspeed.comm as comm
@@ -236,7 +221,7 @@ def _ringed(function, seed):
     """Attention with moderate scores, where every key counts, and with scores whose exp() is beyond fp32."""
     seen = {}
     for case, scale in (("", 1), (", large scores", 200)):
-        q, k, v = torch.randn(3, 1, 2, 6, 4, generator=_generator(seed))
+        q, k, v = randn_of_rank(seed, 3, 1, 2, 6, 4)
         q, turns = scale * q, []
         before = torch.stack([q, k, v])
 
@@ -309,9 +294,6 @@ ring_forward = Build(
     | {"you hold the keys of all ranks at once; let `turn` bring those of one rank at a time": _gathered},
     praise="parts of a softmax can be added up in any order, as long as each is scaled to the common sum",
 )
-
-
-# --- formulas
 
 
 def longest_sequence_solution(memory, states, layers, width, vocabulary):

@@ -30,9 +30,6 @@ def _generator(seed):
     return torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
 
 
-# --- an adapter
-
-
 class LoRA_solution(torch.nn.Module):
     def __init__(self, frozen, rank, alpha):
         super().__init__()
@@ -176,9 +173,6 @@ LoRA = Build(
 )
 
 
-# --- a linear function of a frozen weight
-
-
 class FrozenLinear_solution(torch.autograd.Function):
     @staticmethod
     def forward(context, x_BTC, weight, bias):
@@ -227,9 +221,6 @@ FrozenLinear = Build(
     ),
     praise="the gradient flows on through the weight alone, so the input need not be kept",
 )
-
-
-# --- Adam whose states are in files
 
 
 class AdamInFiles_solution:
@@ -371,9 +362,6 @@ AdamInFiles = Build(
     ),
     praise="memory holds the parameters alone, and the operating system brings a step its states",
 )
-
-
-# --- formulas
 
 
 def adapter_parameters_solution(inputs, outputs, rank):

@@ -2,7 +2,6 @@
 make there."""
 
 import io
-from functools import partial
 
 import torch
 from torch import nn
@@ -13,9 +12,6 @@ from helpers.course.exercises.guesses import guess
 from helpers.tools.theory.construction import largest_built_in_parts
 
 __all__ = ["RunState", "change_a_weight", "constructor", "guess", "keep_shard", "largest_in_parts"]
-
-
-# --- a shard of each parameter
 
 
 def keep_shard_solution(module):
@@ -150,9 +146,6 @@ keep_shard = Build(
 )
 
 
-# --- a constructor that goes on
-
-
 def constructor_solution(kind, build, then):
     def init(module, *arguments, **options):
         build(module, *arguments, **options)
@@ -189,10 +182,6 @@ def _look_of(module):
     return [type(module).__name__.strip("_"), *sums]
 
 
-def _note(looks, module):
-    looks.append(_look_of(module))
-
-
 def _constructed(function, seed):
     """Which modules are handed on, in which order and in which state; by position, by keyword, nested and
     derived."""
@@ -216,7 +205,9 @@ def _constructed(function, seed):
         handed_on, raised = [], "none"
         try:
             for kind, build in originals.items():
-                kind.__init__ = function(kind, build, partial(_note, handed_on))
+                kind.__init__ = function(
+                    kind, build, lambda module, looks=handed_on: looks.append(_look_of(module))
+                )
             make()
         except Exception as error:
             raised = type(error).__name__
@@ -224,8 +215,7 @@ def _constructed(function, seed):
             for kind, build in originals.items():
                 kind.__init__ = build
         seen[f"the error while {case} is built"] = raised
-        seen[f"modules handed on while {case} is built"] = len(handed_on)
-        seen[f"what is handed on while {case} is built"] = sum(handed_on, [])
+        seen[f"what is handed on while {case} is built"] = handed_on
     return seen
 
 
@@ -267,9 +257,6 @@ constructor = Build(
     ),
     praise="code that builds a model need not know that each module is cut up as soon as it is complete",
 )
-
-
-# --- what a resume must not forget
 
 
 class RunState_solution:
@@ -425,9 +412,6 @@ RunState = Build(
     " (checked on the CPU: on a GPU dropout draws from the device's generator, whose state has "
     "to be kept as well)",
 )
-
-
-# --- formulas
 
 
 def largest_in_parts_solution(memory, ranks, largest):
