@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from helpers.course.plots.style import STYLE, Plot, new_figure
+from helpers.course.plots.style import STYLE, Plot, new_figure, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,9 +51,7 @@ def draw(axes: Axes, name: str, place: Sequence[int]) -> str:
             linewidth=2,
         )
         axes.add_patch(box)
-        axes.text(
-            left, most + 0.02, f"machine {machine}", ha="center", va="bottom", fontsize=9, weight="bold"
-        )
+        write(axes, left, most + 0.02, f"machine {machine}", va="bottom", fontsize=9, weight="bold")
         axes.add_patch(
             FancyBboxPatch(
                 (left - 0.4, -0.78),
@@ -64,7 +62,7 @@ def draw(axes: Axes, name: str, place: Sequence[int]) -> str:
                 edgecolor="#444444",
             )
         )
-        axes.text(left, -0.63, "card", ha="center", va="center", fontsize=8)
+        write(axes, left, -0.63, "card", fontsize=8)
         axes.plot(
             [left, left, 1.3 * (count - 1)], [-0.8, -1.25, -1.25], color="#444444", linewidth=2, zorder=0
         )
@@ -79,7 +77,7 @@ def draw(axes: Axes, name: str, place: Sequence[int]) -> str:
                     facecolor="#E8F1F8",
                 )
             )
-            axes.text(left, centre[rank][1], f"rank {rank}", ha="center", va="center", fontsize=9)
+            write(axes, left, centre[rank][1], f"rank {rank}", fontsize=9)
     hops = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
     across = [hop for hop in hops if place[hop[0]] != place[hop[1]]]
     for hop in hops if ranks > 1 else ():
@@ -103,11 +101,11 @@ def draw(axes: Axes, name: str, place: Sequence[int]) -> str:
             linestyle="--" if hop in across else "-",
         )
         axes.add_patch(arrow)
-    axes.text(
+    write(
+        axes,
         1.3 * (count - 1),
         -1.3,
         f"cable: {len(across)} of {ranks} hops cross it",
-        ha="center",
         va="top",
         fontsize=9,
         color=ACROSS,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
-from helpers.course.plots.style import PARTS, STYLE, Plot, new_figure
+from helpers.course.plots.style import PARTS, STYLE, Plot, bare, new_figure, swatch, write
 
 LIGHT = ("#88CCEE", "#DDCC77")  # of the parts' colours, those on which black is read
 
@@ -93,18 +93,8 @@ def rank_grid(grid: Sequence[Sequence[int]], names: Sequence[str], title: str) -
             axes.add_patch(frame)
             for column, rank in enumerate(ranks):
                 axes.add_patch(Circle((column, row), 0.24, facecolor="white", edgecolor="#444444", zorder=3))
-                axes.text(column, row, f"rank {rank}", ha="center", va="center", fontsize=8, zorder=4)
-        handles = [
-            Rectangle(
-                (0, 0),
-                1,
-                1,
-                facecolor="#56B4E933",
-                edgecolor="#0072B2",
-                linewidth=2,
-                label=f'a group along "{names[1]}"',
-            )
-        ]
+                write(axes, column, row, f"rank {rank}", fontsize=8, zorder=4)
+        handles = [swatch(f'a group along "{names[1]}"', "#56B4E933", edgecolor="#0072B2", linewidth=2)]
         handles.append(
             Rectangle((0, 0), 1, 1, color="#E69F00", alpha=0.75, label=f'a group along "{names[0]}"')
         )
@@ -113,8 +103,7 @@ def rank_grid(grid: Sequence[Sequence[int]], names: Sequence[str], title: str) -
         axes.set_xticks(range(columns), [f"{names[1]} {column}" for column in range(columns)])
         axes.set_yticks(range(rows), [f"{names[0]} {row}" for row in range(rows)])
         axes.tick_params(length=0)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
     across, down = (
         "; ".join(", ".join(str(rank) for rank in group) for group in groups) for groups in (grid, zip(*grid))
     )

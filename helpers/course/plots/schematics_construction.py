@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import matplotlib
 from matplotlib.patches import Rectangle
-from helpers.course.plots.style import LOOK, STYLE, Plot, new_figure
+from helpers.course.plots.style import LOOK, STYLE, Plot, bare, new_figure, write
 
 
 def construction(modules: Mapping[str, int], ranks: int, at: str, title: str) -> Plot:
@@ -54,11 +54,11 @@ def construction(modules: Mapping[str, int], ranks: int, at: str, title: str) ->
                     left += elements
             left = 0.0
             for name, elements in modules.items():
-                axes.text(
+                write(
+                    axes,
                     left + elements / 2,
                     -0.08,
                     name,
-                    ha="center",
                     va="bottom",
                     fontsize=7,
                     weight="bold" if name == at else None,
@@ -69,8 +69,7 @@ def construction(modules: Mapping[str, int], ranks: int, at: str, title: str) ->
             axes.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
             axes.set_xticks([])
             axes.tick_params(axis="y", length=0)
-            axes.grid(False)
-            axes.spines[:].set_visible(False)
+            bare(axes)
             said.append(f"{way}: {held:,.0f} elements on each rank")
     return Plot(
         figure, f"{title}. {at} has just been built, {now + 1} of {len(names)} modules. {'; '.join(said)}."

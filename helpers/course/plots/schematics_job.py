@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from helpers.course.plots.style import LOOK, STYLE, Plot, new_figure
+from helpers.course.plots.style import LOOK, STYLE, Plot, new_figure, write
 
 HEIGHT = 0.3  # of a line in a rank's memory
 
@@ -34,7 +34,7 @@ def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
                 edgecolor="#444444",
             )
         )
-        axes.text(middle, 1.22, "notebook: a cell calls launch", ha="center", va="center", fontsize=9)
+        write(axes, middle, 1.22, "notebook: a cell calls launch", fontsize=9)
         for rank, memory in enumerate(memories):
             place, left = 2.5 * rank, 2.5 * rank - width / 2
             axes.add_patch(
@@ -47,8 +47,8 @@ def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
             )
             frame.set(edgecolor="#0072B2", linewidth=2)
             axes.add_patch(frame)
-            axes.text(place, 0.08, f"rank {rank}", ha="center", va="center", fontsize=10, weight="bold")
-            axes.text(place, -0.2, "a process, with its own memory:", ha="center", va="center", fontsize=7.5)
+            write(axes, place, 0.08, f"rank {rank}", fontsize=10, weight="bold")
+            write(axes, place, -0.2, "a process, with its own memory:", fontsize=7.5)
             for line, (what, text) in enumerate(memory.items()):
                 top, colour = -0.42 - HEIGHT * line, LOOK.get(what, ("#CCCCCC", ""))[0]
                 box = FancyBboxPatch(
@@ -60,14 +60,7 @@ def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
                 )
                 box.set(edgecolor="none")
                 axes.add_patch(box)
-                axes.text(
-                    place,
-                    top - 0.13,
-                    f"{what}{': ' if text else ''}{text}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                )
+                write(axes, place, top - 0.13, f"{what}{': ' if text else ''}{text}", fontsize=8)
         for rank in range(count - 1):
             between = FancyArrowPatch(
                 (2.5 * rank + 1.08, bottom / 2),
