@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
 from helpers.course.plots.style import LOOK, STYLE, Plot, bare, new_figure, rectangle, write
 
 
@@ -88,7 +87,8 @@ def lifetimes(
                 for first, last in boxes:
                     inside = row.startswith("inside")
                     hatch = ".." if inside else ""
-                    box = Rectangle(
+                    rectangle(
+                        axes,
                         (first, place + 0.08),
                         last - first + 1,
                         0.84,
@@ -97,7 +97,6 @@ def lifetimes(
                         edgecolor="white",
                         linewidth=0,
                     )
-                    axes.add_patch(box)
                 place += 1
         for moment in range(1, len(moments)):
             axes.axvline(moment, color="black", linewidth=0.4, alpha=0.4)

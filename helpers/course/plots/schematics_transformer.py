@@ -8,7 +8,6 @@ from math import inf, isfinite, log10
 from typing import TypedDict
 
 import matplotlib
-from matplotlib.patches import FancyBboxPatch
 from helpers.course.plots.style import (
     DASHES,
     LINES,
@@ -18,6 +17,7 @@ from helpers.course.plots.style import (
     bare,
     new_figure,
     rectangle,
+    rounded,
     swatch,
     write,
 )
@@ -59,10 +59,7 @@ def transformer(shares: Mapping[str, str], blocks: int, title: str) -> Plot:
         _box(axes, "embedding", 1.3, stream, shares["embedding"], "embedding", width=1.6)
         for start, layer in ((3.0, "attention"), (7.4, "feed-forward")):
             _branch(axes, start, layer, stream, above, shares)
-        frame = FancyBboxPatch(
-            (2.6, -0.75), 8.9, 3.35, boxstyle="round,pad=0.05", fill=False, linestyle="--", edgecolor="black"
-        )
-        axes.add_patch(frame)
+        rounded(axes, (2.6, -0.75), 8.9, 3.35, pad=0.05, fill=False, linestyle="--", edgecolor="black")
         axes.text(11.4, 2.55, f"block, {blocks} times", ha="right", va="top", fontsize=9)
         write(axes, 5.2, stream - 0.25, "residual stream", va="top", fontsize=9, style="italic")
         _box(axes, "norm", 12.3, stream, "", "norm")

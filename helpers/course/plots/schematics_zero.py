@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
 from helpers.course.plots.style import LOOK, PARTS, STYLE, Plot, bare, new_figure, rectangle, write
 from helpers.course.plots.timeline import timeline
 
@@ -58,15 +57,16 @@ def zero_states(
                         edgecolor="#999999",
                         linewidth=0.5,
                     )
-                    box = Rectangle(
+                    rectangle(
+                        axes,
                         (left + (rank * piece if sharded else 0), rank + 0.12),
                         piece,
                         0.76,
                         facecolor=colour,
                         hatch=hatch,
+                        edgecolor="white",
+                        linewidth=0.5,
                     )
-                    box.set(edgecolor="white", linewidth=0.5)
-                    axes.add_patch(box)
                 write(axes, left + full / 2, -0.05, NAMES.get(category, category), va="bottom", fontsize=6.5)
                 left += full
             for rank in range(ranks):
