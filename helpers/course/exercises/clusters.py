@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from helpers.course.exercises.editing import edits
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import own_group
@@ -73,7 +73,7 @@ CROSSES, ADDS = "if neighbour != machine:", "cards[machine] += sent"
 cable_bytes = Build(
     "cable_bytes",
     _cable_bytes,
-    mistakes=edits(
+    mistakes=slips(
         cable_bytes_solution,
         "the ring closes: the last rank sends to rank 0",
         ["enumerate(place)", "enumerate(place[:-1])"],
@@ -136,7 +136,7 @@ MICRO, REST = "next(size for size in range(largest, 0, -1) if part % size == 0)"
 restart = Build(
     "restart",
     _restart,
-    mistakes=edits(
+    mistakes=slips(
         restart_solution,
         "not all ranks that are left can share the batch equally: take the largest number that divides it",
         [RANKS, "left"],
@@ -293,7 +293,7 @@ UNLINKED = 'Path(folder, "latest").unlink()\n        '
 save_safely = Build(
     "save_safely",
     _save_safely,
-    mistakes=edits(
+    mistakes=slips(
         save_safely_solution,
         "DeepSpeed's rank 0 writes `latest` after its own files, not after everybody's: "
         "save_latest=False, and name it afterwards",
@@ -336,7 +336,7 @@ save_interval = Exercise(
         {"save": 300, "unit_hours": 50_000, "units": 16_384},
         {"save": 1, "unit_hours": 10_000, "units": 1},
     ),
-    mistakes=edits(
+    mistakes=slips(
         save_interval_solution,
         "all units can fail, and the first one ends the job: divide their hours by their number",
         [" / units", ""],

@@ -3,7 +3,7 @@ and the mistakes that people make."""
 
 import torch
 from torch import nn
-from helpers.course.exercises.editing import edits
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped
@@ -68,7 +68,7 @@ route = Build(
     "route",
     _routed,
     worlds=(1, 2),
-    mistakes=edits(
+    mistakes=slips(
         route_solution,
         "the first choices of all tokens come before any second choice",
         ["expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"],
@@ -169,7 +169,7 @@ FORWARD = "if rows.requires_grad else received"
 Exchange = Build(
     "Exchange",
     _exchanged,
-    mistakes=edits(
+    mistakes=slips(
         Exchange_solution,
         "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
         [MESSAGE, "received.copy_(rows)"],
@@ -248,7 +248,7 @@ VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
 through_experts = Build(
     "through_experts",
     _through,
-    mistakes=edits(
+    mistakes=slips(
         through_experts_solution,
         "what arrives is ordered by the rank it comes from, and within that by expert",
         [
@@ -300,7 +300,7 @@ message_bytes = Exercise(
         {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
         {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
     ),
-    edits(
+    slips(
         message_bytes_solution,
         "the capacity counts choices, of which a token has k",
         ["tokens * k *", "tokens *"],
@@ -359,7 +359,7 @@ balance_loss = Build(
     "balance_loss",
     _balanced,
     worlds=(1, 2),
-    mistakes=edits(
+    mistakes=slips(
         balance_loss_solution,
         "multiply by the number of experts, so that an even load gives 1 for any E",
         ["experts * (chosen", "(chosen"],
@@ -390,7 +390,7 @@ equal_tokens = Exercise(
         {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
         {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
     ),
-    edits(
+    slips(
         equal_tokens_solution,
         "tokens go there and back, forward and backward: four messages",
         ["4 * k", "2 * k"],

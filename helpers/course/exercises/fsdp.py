@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from helpers.course import models
-from helpers.course.exercises.editing import edits
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped, own_group
@@ -106,7 +106,7 @@ ALL_REDUCED = "flat.zero_().view(ranks, -1)[comm.get_rank()] = mine\n    comm.al
 gather_rows = Build(
     "gather_rows",
     _gathered,
-    mistakes=edits(
+    mistakes=slips(
         gather_rows_solution,
         "the message holds one rank's part after the other, and each part holds a piece of every "
         "parameter: split by rank, then by parameter",
@@ -177,7 +177,7 @@ EACH_SCATTERED = """for part, piece in zip(mine.split([piece.shape[1] for piece 
 reduce_rows = Build(
     "reduce_rows",
     _reduced,
-    mistakes=edits(
+    mistakes=slips(
         reduce_rows_solution,
         "that is the sum over the ranks; a mean is divided by their number",
         [MEAN, "mine"],
@@ -290,7 +290,7 @@ EVERY = "[part for part in [*model.blocks.modules()][::-1] if [*part.parameters(
 wrap = Build(
     "wrap",
     _wrapped,
-    mistakes=edits(
+    mistakes=slips(
         wrap_solution,
         "there is one group only: all parameters are gathered at once. Give each block to "
         "`fully_shard` first",
@@ -337,7 +337,7 @@ rows_held = Exercise(
         {"rows": 9, "ranks": 8, "rank": 6},
         {"rows": 64, "ranks": 4, "rank": 2},
     ),
-    mistakes=edits(
+    mistakes=slips(
         rows_held_solution,
         "the first ranks take as many as fit, so the remainder is missing at the end, not spread",
         [HELD, "rows // ranks + (rank < rows % ranks)"],
@@ -364,7 +364,7 @@ least_sharing = Exercise(
         {"parameters": 70e9, "memory": 40e9, "per_host": 8},
         {"parameters": 13e9, "memory": 20e9, "per_host": 4},
     ),
-    mistakes=edits(
+    mistakes=slips(
         least_sharing_solution,
         "that is as few GPUs as could hold the states; whole hosts are asked for",
         ["(memory * per_host)", "memory", "int(hosts) * per_host", "int(hosts)"],

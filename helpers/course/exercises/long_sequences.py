@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from helpers.course.exercises.editing import edits
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.operators import randn_of_rank
@@ -95,7 +95,7 @@ tiled_loss = Build(
     "tiled_loss",
     _in_tiles,
     worlds=(1, 2),
-    mistakes=edits(
+    mistakes=slips(
         tiled_loss_solution,
         "the last tile may be shorter, so a mean of means is not the mean: sum, and divide once "
         "by the number of targets",
@@ -162,7 +162,7 @@ GATHERING = """everything = sent.new_empty(comm.get_world_size() * len(sent), *s
 exchange = Build(
     "exchange",
     _exchanged,
-    mistakes=edits(
+    mistakes=slips(
         exchange_solution,
         "these are this rank's own parts: nothing was sent",
         [SENDING, "received = sent"],
@@ -265,7 +265,7 @@ def _gathered(q, k, v, turn):
 ring_forward = Build(
     "ring_forward",
     _ringed,
-    mistakes=edits(
+    mistakes=slips(
         ring_forward_solution,
         "keys of later ranks are in the future: after `step` turns they are those of rank - "
         "step, and negative means later",
@@ -309,7 +309,7 @@ longest_sequence = Exercise(
         {"memory": 24e9, "states": 12.5e9, "layers": 30, "width": 4096, "vocabulary": 65024},
         {"memory": 80e9, "states": 30e9, "layers": 96, "width": 12288, "vocabulary": 32000},
     ),
-    mistakes=edits(
+    mistakes=slips(
         longest_sequence_solution,
         "take off what the states hold first",
         ["(memory - states)", "memory"],
@@ -336,7 +336,7 @@ def ring_over_ulysses_solution(ranks):
 ring_over_ulysses = Exercise(
     reference=ring_over_ulysses_solution,
     cases=({"ranks": 4}, {"ranks": 2}, {"ranks": 8}),
-    mistakes=edits(
+    mistakes=slips(
         ring_over_ulysses_solution,
         "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
         ["(8 * (ranks - 1) / ranks)", "8"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy
 import torch
 from torch import nn
-from helpers.course.exercises.editing import edits
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.tools.measure.ledger import Ledger
@@ -130,7 +130,7 @@ COPY, ZERO_UP = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weig
 LoRA = Build(
     "LoRA",
     _lora,
-    mistakes=edits(
+    mistakes=slips(
         LoRA_solution,
         "keep the layer itself as `self.frozen`: later cells look for it by that name",
         ["self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"],
@@ -208,7 +208,7 @@ def _frozen_linear(function, seed):
 FrozenLinear = Build(
     "FrozenLinear",
     _frozen_linear,
-    mistakes=edits(
+    mistakes=slips(
         FrozenLinear_solution,
         "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
         ["backward(weight)", "backward(weight, x_BTC)", "(weight,) =", "weight, _ ="],
@@ -318,7 +318,7 @@ ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.st
 AdamInFiles = Build(
     "AdamInFiles",
     _in_files,
-    mistakes=edits(
+    mistakes=slips(
         AdamInFiles_solution,
         "the running means start near zero: divide them by 1 - beta ** steps",
         [ROOT, "square.sqrt()", LAST, ""],
@@ -371,7 +371,7 @@ def adapter_parameters_solution(inputs, outputs, rank):
 adapter_parameters = Exercise(
     reference=adapter_parameters_solution,
     cases=({"inputs": 4096, "outputs": 256, "rank": 8}, {"inputs": 64, "outputs": 192, "rank": 4}),
-    mistakes=edits(
+    mistakes=slips(
         adapter_parameters_solution,
         "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
         ["(inputs + outputs)", "inputs"],
@@ -393,7 +393,7 @@ def offloaded_bytes_solution(trained, ranks):
 offloaded_bytes = Exercise(
     reference=offloaded_bytes_solution,
     cases=({"trained": 5_619_712, "ranks": 2}, {"trained": 6_243_584_000, "ranks": 8}),
-    mistakes=edits(
+    mistakes=slips(
         offloaded_bytes_solution,
         "ZeRO shards them first: a rank offloads its own part",
         [" / ranks", ""],
@@ -418,7 +418,7 @@ longest_sequence = Exercise(
         {"memory": 24e9, "fixed": 12.5e9, "per_token": 5.8e6},
         {"memory": 80e9, "fixed": 14e9, "per_token": 1.1e6},
     ),
-    mistakes=edits(
+    mistakes=slips(
         longest_sequence_solution,
         "what does not depend on the sequence is there too: take it off first",
         ["(memory - fixed)", "memory"],

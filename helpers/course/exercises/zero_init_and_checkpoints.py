@@ -6,7 +6,7 @@ import io
 import torch
 from torch import nn
 from torch.nn import functional as F
-from helpers.course.exercises.editing import edits
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise, RankExercise
 from helpers.course.exercises.guesses import guess
 from helpers.tools.theory.construction import largest_built_in_parts
@@ -89,7 +89,7 @@ RELEASE = "parameter.data = parameter.data.new_empty(0)"
 keep_shard = Build(
     "keep_shard",
     _sharded,
-    mistakes=edits(
+    mistakes=slips(
         keep_shard_solution,
         "every rank has drawn other numbers: broadcast rank 0's before you cut",
         ["comm.broadcast(parameter.data, 0)", "pass"],
@@ -224,7 +224,7 @@ BUILDING = "build(module, *arguments, **options)"
 constructor = Build(
     "constructor",
     _constructed,
-    mistakes=edits(
+    mistakes=slips(
         constructor_solution,
         "before its constructor has run a module has no parameters: build first",
         [
@@ -367,7 +367,7 @@ NO_RANDOM = (SET_CPU, "pass", *NO_DEVICE)
 RunState = Build(
     "RunState",
     _resumed,
-    mistakes=edits(
+    mistakes=slips(
         RunState_solution,
         "nothing was put back",
         [*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM],
@@ -421,7 +421,7 @@ def largest_in_parts_solution(memory, ranks, largest):
 largest_in_parts = Exercise(
     reference=largest_built_in_parts,
     cases=({"memory": 1e11, "ranks": 64, "largest": 6e8}, {"memory": 2e11, "ranks": 1024, "largest": 12e9}),
-    mistakes=edits(
+    mistakes=slips(
         largest_in_parts_solution,
         "that is what one GPU holds of it; the model has its shards on all ranks",
         [" * ranks / 2", " / 2"],
