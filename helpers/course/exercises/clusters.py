@@ -1,7 +1,6 @@
 """Answers of lesson 16: what crosses the cable, a restart on the ranks that are left, a checkpoint named when
 it is whole, how often to save."""
 
-import math
 import os
 import random
 import shutil
@@ -9,8 +8,10 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.in_ranks import own_group
 from helpers.tools import theory
 
 __all__ = ["cable_bytes", "guess", "restart", "save_interval", "save_safely"]
@@ -23,226 +24,161 @@ def _random(seed):
     return random.Random(1000 * seed + comm.get_rank())
 
 
+def _something_else(wanted, answer):
+    """The error for an answer of another type."""
+    what = "nothing" if answer is None else f"a {type(answer).__name__}"
+    return TypeError(f"return {wanted}, not {what}")
+
+
+def cable_bytes_solution(sent, place):
+    cards = [0] * (max(place) + 1)
+    for rank, machine in enumerate(place):
+        neighbour = place[(rank + 1) % len(place)]
+        if neighbour != machine:  # else the bytes stay inside of the machine
+            cards[machine] += sent
+    return cards
+
+
 def _places(numbers):
-    """Placements to try: neighbours together, dealt out, unequal, by chance, all on one machine, a machine
-    for each rank."""
+    """Placements to try, each with its name."""
     import deepspeed.comm as comm
 
     ranks = 2 * comm.get_world_size() + 2
     by_chance = [numbers.randrange(3) for _ in range(ranks - 3)] + [0, 1, 2]
     numbers.shuffle(by_chance)
-    yield "neighbours together", [rank // (ranks // 2) for rank in range(ranks)]
-    yield "dealt out", [rank % 2 for rank in range(ranks)]
-    yield "three and the others", [0] * 3 + [1] * (ranks - 3)
-    yield "three machines, by chance", by_chance
-    yield "all on machine 0", [0] * ranks
-    yield "a machine for each rank", list(range(ranks))
+    return {
+        "neighbours together": [rank // (ranks // 2) for rank in range(ranks)],
+        "dealt out": [rank % 2 for rank in range(ranks)],
+        "three and the others": [0] * 3 + [1] * (ranks - 3),
+        "three machines, by chance": by_chance,
+        "all on machine 0": [0] * ranks,
+        "a machine for each rank": list(range(ranks)),
+    }
 
 
 def _cable_bytes(function, seed):
-    numbers, found = _random(seed), {}
-    for words, place in _places(numbers):
+    numbers, seen = _random(seed), {}
+    for words, place in _places(numbers).items():
         sent = 1000 * numbers.randint(1, 9999)
-        got = function(sent, list(place))
-        if not isinstance(got, (list, tuple)):
-            raise TypeError(
-                "return a list with a number for each machine, not "
-                f"{'nothing' if got is None else f'a {type(got).__name__}'}"
-            )
-        found[f"bytes from each machine, ranks on {place} ({words}), each sends {sent:,}"] = [
-            float(bytes_sent) for bytes_sent in got
-        ]
-    return found
+        cards = function(sent, list(place))
+        if not isinstance(cards, (list, tuple)):
+            raise _something_else("a list with a number for each machine", cards)
+        case = f"ranks on {place} ({words}), each sends {sent:,}"
+        seen[f"bytes from each machine, {case}"] = [float(bytes_sent) for bytes_sent in cards]
+    return seen
 
 
-def _hops(place, around=True):
-    """Every hop of the ring: (machine of the sender, machine of the receiver)."""
-    return list(zip(place, place[1:] + place[:1] if around else place[1:]))
-
-
-def _counted(chosen, sent, place):
-    """`sent` for each hop of a list of machines that send."""
-    return [sent * chosen.count(machine) for machine in range(max(place) + 1)]
-
-
-def _no_way_back(sent, place):
-    return _counted([here for here, there in _hops(place, around=False) if here != there], sent, place)
-
-
-def _all_hops(sent, place):
-    return _counted(place, sent, place)
-
-
-def _inside(sent, place):
-    return _counted([here for here, there in _hops(place) if here == there], sent, place)
-
-
-def _one_hop(sent, place):
-    return [sent if len(set(place)) > 1 else 0] * (max(place) + 1)
-
-
-def _total(sent, place):
-    return [sent * sum(here != there for here, there in _hops(place))] * (max(place) + 1)
-
-
-def _twice(sent, place):
-    return [2 * bytes_sent for bytes_sent in _right(sent, place)]
-
-
-def _halves(sent, place):
-    return [bytes_sent / 2 for bytes_sent in _right(sent, place)]
-
-
-def _all_to_all(sent, place):
-    """As if each rank sent an equal part to every other."""
-    ranks = len(place)
-    return [
-        sent * sum(place[a] == m and place[b] != m for a in range(ranks) for b in range(ranks)) / (ranks - 1)
-        for m in range(max(place) + 1)
-    ]
-
-
-def _even_odd(sent, place):
-    return _counted([here for here, there in _hops(place) if here < there], sent, place)
-
-
-def _two_machines(sent, place):
-    return _right(sent, place)[:2]
-
-
-def _right(sent, place):
-    return _counted([here for here, there in _hops(place) if here != there], sent, place)
-
+CROSSES, ADDS = "if neighbour != machine:", "cards[machine] += sent"
 
 cable_bytes = Build(
     "cable_bytes",
     _cable_bytes,
-    mistakes={
-        "the ring closes: the last rank sends to rank 0": _no_way_back,
-        "these are all bytes that a machine's ranks send; only hops to "
-        "another machine cross the cable": _all_hops,
-        "these are the hops that stay inside; the others cross the cable": _inside,
-        "that is one hop per machine, which is right for neighbours "
-        "together alone: look at every hop": _one_hop,
-        "these are the bytes of all machines together; each card sends those of its own ranks": _total,
-        "that is twice as much: count a hop where it is sent alone, and `sent` holds an "
-        "all-reduce's factor 2 already": _twice,
-        "that is half of it: nothing is shared between the two directions of a cable": _halves,
-        "in a ring a rank sends everything to its one neighbour, not a part to every rank": _all_to_all,
-        "a hop to a machine with a smaller number crosses the cable too": _even_odd,
-        "there may be more than two machines: `max(place) + 1`": _two_machines,
-    },
+    mistakes=slips(
+        cable_bytes_solution,
+        "the ring closes: the last rank sends to rank 0",
+        ["enumerate(place)", "enumerate(place[:-1])"],
+        "these are all bytes that a machine's ranks send; only hops to another machine cross the cable",
+        [CROSSES, "if True:"],
+        "these are the hops that stay inside; the others cross the cable",
+        [CROSSES, "if neighbour == machine:"],
+        "that is one hop per machine, which is right for neighbours together alone: look at every hop",
+        [ADDS, "cards[machine] = sent"],
+        "these are the bytes of all machines together; each card sends those of its own ranks",
+        ["return cards", "return [sum(cards)] * len(cards)"],
+        "that is twice as much: count a hop only where it is sent, and `sent` holds an "
+        "all-reduce's factor 2 already",
+        [ADDS, f"{ADDS} * 2"],
+        "that is half of it: nothing is shared between the two directions of a cable",
+        [ADDS, f"{ADDS} / 2"],
+        "in a ring a rank sends everything to its one neighbour, not a part to every rank",
+        [CROSSES, "for other in place:", ADDS, f"{ADDS} * (other != machine) / (len(place) - 1)"],
+        "a hop to a machine with a smaller number crosses the cable too",
+        [CROSSES, "if neighbour > machine:"],
+        "there may be more than two machines: `max(place) + 1`",
+        ["return cards", "return cards[:2]"],
+    ),
     praise="a ring crosses the cable as often as two neighbours in it are on different machines",
 )
 
 
+def restart_solution(batch, largest, left):
+    ranks = next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)  # the batch must stay
+    part = batch // ranks
+    micro_batch = next(size for size in range(largest, 0, -1) if part % size == 0)
+    return {"ranks": ranks, "micro_batch": micro_batch, "accumulation": part // micro_batch}
+
+
+# (batch, largest, left); every batch has at least a sequence for each rank, as it had before
+RESTARTS = [(8, 4, 2), (8, 4, 3), (24, 4, 10), (30, 4, 7), (64, 3, 5), (7, 8, 4), (12, 1, 5), (96, 8, 64)]
+RESTARTS += [(16, 4, 4), (36, 6, 8)]
+
+
 def _restart(function, seed):
-    numbers, found = _random(seed), {}
+    numbers, seen, names = _random(seed), {}, ("ranks", "micro_batch", "accumulation")
     cases = [
-        (8, 4, 2),
-        (8, 4, 3),
-        (24, 4, 10),
-        (30, 4, 7),
-        (64, 3, 5),
-        (7, 8, 4),
-        (12, 1, 5),
-        (96, 8, 64),
-        (16, 4, 4),
-        (36, 6, 8),
-    ]
-    # with a sequence for each rank, at least, as every batch has that was trained on
-    cases += [
         (numbers.choice([48, 60, 72, 84, 90, 120]), numbers.randint(1, 9), numbers.randint(2, 48))
         for _ in range(6)
     ]
-    for batch, largest, left in cases:
-        got = function(batch, largest, left)
-        if not isinstance(got, dict):
-            raise TypeError(
-                "return a dict with ranks, micro_batch and accumulation, not "
-                f"{'nothing' if got is None else f'a {type(got).__name__}'}"
-            )
-        if missing := [name for name in ("ranks", "micro_batch", "accumulation") if name not in got]:
+    for batch, largest, left in RESTARTS + cases:
+        settings = function(batch, largest, left)
+        if not isinstance(settings, dict):
+            raise _something_else("a dict with ranks, micro_batch and accumulation", settings)
+        if missing := [name for name in names if name not in settings]:
             raise KeyError(f"{', '.join(missing)} is missing")
-        words = f"{batch} sequences, {left} ranks left, at most {largest} at once"
-        found |= {f"{name}: {words}": got[name] for name in ("ranks", "micro_batch", "accumulation")}
-    return found
+        case = f"{batch} sequences, {left} ranks left, at most {largest} at once"
+        seen |= {f"{name}: {case}": settings[name] for name in names}
+    return seen
 
 
-def _largest_divisor(number, most):
-    return max(divisor for divisor in range(1, most + 1) if number % divisor == 0)
-
-
-def _settings(ranks, micro_batch, accumulation):
-    return {"ranks": ranks, "micro_batch": micro_batch, "accumulation": accumulation}
-
-
-def _restarted(batch, largest, left, how=""):
-    """`restart` with the mistake that is named; without one it is right."""
-    ranks = _largest_divisor(batch, left)
-    if how == "all ranks":
-        ranks = left
-    if how == "power of two":
-        ranks = next(power for power in (64, 32, 16, 8, 4, 2, 1) if power <= left and batch % power == 0)
-    if how == "common divisor":
-        ranks = math.gcd(batch, left)
-    if how == "half":
-        ranks = next(
-            left // 2**times
-            for times in range(10)
-            if left // 2**times == 1 or batch % (left // 2**times) == 0
-        )
-    each = batch // ranks
-    if how == "rounded up":
-        return _settings(
-            left, min(largest, -(-batch // left)), -(-batch // (left * min(largest, -(-batch // left))))
-        )
-    if how == "no limit":
-        return _settings(ranks, each, 1)
-    if how == "limit":
-        return _settings(ranks, min(largest, each), -(-each // min(largest, each)))
-    if how == "rounded down":
-        return _settings(ranks, min(largest, each), each // min(largest, each))
-    if how == "one at a time":
-        return _settings(ranks, 1, each)
-    if how == "below":
-        micro = _largest_divisor(each, max(1, largest - 1))
-        return _settings(ranks, micro, each // micro)
-    if how == "of the batch":
-        micro = _largest_divisor(each, min(largest, each))
-        return _settings(ranks, micro, batch // micro)
-    micro = _largest_divisor(each, min(largest, each))
-    return _settings(ranks, micro, each // micro)
-
-
-def _mistaken(how):
-    return lambda batch, largest, left: _restarted(batch, largest, left, how)
-
+RANKS = "next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)"
+MICRO, REST = "next(size for size in range(largest, 0, -1) if part % size == 0)", "part // micro_batch"
 
 restart = Build(
     "restart",
     _restart,
-    mistakes={
-        "not all ranks that are left can share the batch equally: take the "
-        "largest number that divides it": _mistaken("all ranks"),
-        "the number of ranks need not be a power of two": _mistaken("power of two"),
+    mistakes=slips(
+        restart_solution,
+        "not all ranks that are left can share the batch equally: take the largest number that divides it",
+        [RANKS, "left"],
+        "the number of ranks need not be a power of two",
+        ["range(left, 0, -1) if", "(64, 32, 16, 8, 4, 2, 1) if ranks <= left and"],
         "the greatest common divisor is too strict: a number of ranks below those left may "
-        "divide the batch too": _mistaken("common divisor"),
-        "halving the ranks leaves some idle that could work: try every number": _mistaken("half"),
-        "a rank cannot hold more than `largest` sequences at once: accumulate": _mistaken("no limit"),
+        "divide the batch too",
+        ["if batch % ranks == 0", "if batch % ranks == left % ranks == 0"],
+        "halving the ranks leaves some idle that could work: try every number",
+        ["range(left, 0, -1)", "(left // 2**times for times in range(10))"],
+        "a rank cannot hold more than `largest` sequences at once: accumulate",
+        [MICRO, "part"],
         "micro_batch x accumulation must be a rank's part of the batch exactly, not more: the "
-        "micro-batch must divide it": _mistaken("limit"),
+        "micro-batch must divide it",
+        [MICRO, "min(largest, part)", REST, "-(-part // micro_batch)"],
         "micro_batch x accumulation must be a rank's part of the batch exactly, not less: the "
-        "micro-batch must divide it": _mistaken("rounded down"),
+        "micro-batch must divide it",
+        [MICRO, "min(largest, part)"],
         "that learns from more sequences than the batch has: ranks x micro_batch x accumulation "
-        "must be the batch": _mistaken("rounded up"),
-        "one sequence at a time is right but slow: take the largest "
-        "micro-batch that fits and divides": _mistaken("one at a time"),
-        "`largest` sequences themselves fit": _mistaken("below"),
-        "each rank accumulates its own part of the batch, not all of it": _mistaken("of the batch"),
-    },
-    praise="the same batch on other ranks, so that learning goes on as it was",
+        "must be the batch",
+        [RANKS, "left", "part = batch // ranks", "part = -(-batch // ranks)"]
+        + [MICRO, "min(largest, part)", REST, "-(-part // micro_batch)"],
+        "one sequence at a time is right but slow: take the largest micro-batch that fits and divides",
+        [MICRO, "1"],
+        "`largest` sequences themselves fit",
+        ["range(largest, 0, -1)", "range(max(largest - 1, 1), 0, -1)"],
+        "each rank accumulates its own part of the batch, not all of it",
+        [REST, "batch // micro_batch"],
+    ),
+    praise="the batch is the same on other ranks, so learning goes on as it was",
 )
+
+
+def save_safely_solution(engine, folder, tag):
+    import os
+    from pathlib import Path
+
+    engine.save_checkpoint(folder, tag=tag, save_latest=False)  # after its barrier, all files are there
+    if engine.global_rank == 0:
+        new = Path(folder, "latest.new")
+        new.write_text(tag)  # beside it, since a file that is being written is empty at first
+        os.replace(new, Path(folder, "latest"))  # at once: whoever reads finds the old name or the new one
 
 
 def _text(file):
@@ -259,12 +195,8 @@ class _Pretended:
     def __init__(self, fails):
         import deepspeed.comm as comm
 
-        self.fails, self.global_rank, self.last, self.seen = (
-            fails,
-            comm.get_rank(),
-            comm.get_world_size() - 1,
-            "",
-        )
+        self.fails, self.global_rank, self.seen = fails, comm.get_rank(), ""
+        self.last = comm.get_world_size() - 1
 
     def save_checkpoint(
         self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False
@@ -288,153 +220,112 @@ class _Pretended:
         comm.barrier()
 
 
+class _Renames:
+    """What `latest` says just before each rename to it, and the folder that the renamed file comes from."""
+
+    def __init__(self, latest):
+        self.latest, self.before, self.beside = latest, [], []
+
+    def noting(self, rename):
+        """`os.rename` or `os.replace`, which takes notes first."""
+
+        def noting(old, new, **options):
+            self.before.append(_text(self.latest))
+            self.beside.append(Path(old).parent == self.latest.parent)
+            return rename(old, new, **options)
+
+        return noting
+
+
 def _save_safely(function, seed):
     """Two saves into a folder whose `latest` names an older checkpoint, and in which a second name of that
     file shows whether it is written into."""
     import deepspeed.comm as comm
     import torch.distributed as dist
 
-    numbers, found = random.Random(seed), {}
+    numbers, seen = random.Random(seed), {}
     for fails in (False, True):
-        given = [tempfile.mkdtemp()] if comm.get_rank() == 0 else [None]
-        dist.broadcast_object_list(given)
-        folder, tag = Path(given[0]), f"after-{numbers.randint(3, 999)}"
+        shared = [tempfile.mkdtemp()] if comm.get_rank() == 0 else [None]
+        dist.broadcast_object_list(shared, group=own_group())
+        folder, tag = Path(shared[0]), f"after-{numbers.randint(3, 999)}"
+        latest, old_file = folder / "latest", folder / "the same file"
         if comm.get_rank() == 0:
-            (folder / "latest").write_text("after-2")
-            os.link(folder / "latest", folder / "the same file")
-        comm.barrier()
-        engine = _Pretended(fails)
-        before = []  # what `latest` said when a file was renamed
-        rename, replace = (
-            _noting(function_of_os, folder / "latest", before) for function_of_os in (os.rename, os.replace)
-        )
+            latest.write_text("after-2")
+            os.link(latest, old_file)
+        comm.barrier(group=own_group())
+        engine, renames = _Pretended(fails), _Renames(latest)
+        rename, replace = renames.noting(os.rename), renames.noting(os.replace)
         with mock.patch("os.replace", replace), mock.patch("os.rename", rename):
             try:
-                function(engine, str(folder), tag)
+                function(engine, str(folder) if fails else folder, tag)
             except ConnectionError:
                 if not fails:
                     raise
-        comm.barrier()
+        comm.barrier(group=own_group())
         case = "when the last rank dies in the save" if fails else "when all goes well"
         if engine.global_rank:
-            found[f"how many files this rank renames, {case}"] = len(before)
+            seen[f"how many files this rank renames, {case}"] = len(renames.before)
         elif not fails:
-            found[f"what `latest` says just before a file is renamed to it, {case}"] = (
-                before[-1] if before else "nothing was renamed"
-            )
+            said = renames.before[-1] if renames.before else "nothing was renamed"
+            seen[f"what `latest` says just before a file is renamed to it, {case}"] = said
+            seen[f"the renamed file comes from the folder of `latest`, {case}"] = all(renames.beside)
         if engine.global_rank == engine.last:
-            found[f"what `latest` says while the last rank has not written its file, {case}"] = engine.seen
-        found[f"what `latest` says in the end, {case}"] = _text(folder / "latest")
-        found[f"what the file that was `latest` before holds, {case}"] = (
-            folder / "the same file"
-        ).read_text()
-        comm.barrier()
+            seen[f"what `latest` says while the last rank has not written its file, {case}"] = engine.seen
+        seen[f"what `latest` says in the end, {case}"] = _text(latest)
+        seen[f"what the file that was `latest` before holds, {case}"] = old_file.read_text()
+        comm.barrier(group=own_group())
         if comm.get_rank() == 0:
             shutil.rmtree(folder)
-    return found
+    return seen
 
 
-def _noting(function, file, texts):
-    """A function of `os` that first appends the file's text to a list."""
-
-    def noting(*names, **options):
-        texts.append(_text(file))
-        return function(*names, **options)
-
-    return noting
-
-
-def _renamed(engine, folder, tag):
-    """Rank 0 writes `latest` beside, and renames it."""
-    if engine.global_rank == 0:
-        new = Path(folder, "latest.new")
-        new.write_text(tag)
-        os.replace(new, Path(folder, "latest"))
-
-
-def _as_deepspeed(engine, folder, tag):
-    engine.save_checkpoint(folder, tag=tag)
-
-
-def _never(engine, folder, tag):
-    engine.save_checkpoint(folder, tag=tag, save_latest=False)
-
-
-def _written_into(engine, folder, tag):
-    engine.save_checkpoint(folder, tag=tag, save_latest=False)
-    if engine.global_rank == 0:
-        Path(folder, "latest").write_text(tag)
-
-
-def _named_first(engine, folder, tag):
-    _renamed(engine, folder, tag)
-    engine.save_checkpoint(folder, tag=tag, save_latest=False)
-
-
-def _everybody(engine, folder, tag):
-    engine.save_checkpoint(folder, tag=tag, save_latest=False)
-    new = Path(folder, "latest.new")
-    try:
-        new.write_text(tag)
-        os.replace(new, Path(folder, "latest"))
-    except FileNotFoundError:  # another rank was faster
-        pass
-
-
-def _in_any_case(engine, folder, tag):
-    try:
-        engine.save_checkpoint(folder, tag=tag, save_latest=False)
-    finally:
-        _renamed(engine, folder, tag)
-
-
-def _removed(engine, folder, tag):
-    if engine.global_rank == 0:
+SAVING, ON_RANK_0 = (
+    "engine.save_checkpoint(folder, tag=tag, save_latest=False)",
+    "if engine.global_rank == 0:",
+)
+WRITING, RENAMING = "new.write_text(tag)", 'os.replace(new, Path(folder, "latest"))'
+EMPTIED = """if engine.global_rank == 0:
         Path(folder, "latest").unlink()
         Path(folder, "latest").write_text("")
-    engine.save_checkpoint(folder, tag=tag, save_latest=False)
-    _renamed(engine, folder, tag)
-
-
-def _unlinked(engine, folder, tag):
-    engine.save_checkpoint(folder, tag=tag, save_latest=False)
-    if engine.global_rank == 0:
-        new = Path(folder, "latest.new")
-        new.write_text(tag)
-        Path(folder, "latest").unlink()
-        new.rename(Path(folder, "latest"))
-
-
-def _written_anew(engine, folder, tag):
-    engine.save_checkpoint(folder, tag=tag, save_latest=False)
-    if engine.global_rank == 0:
-        Path(folder, "latest").unlink()
-        Path(folder, "latest").write_text(tag)
-
+    """
+UNLINKED = 'Path(folder, "latest").unlink()\n        '
 
 save_safely = Build(
     "save_safely",
     _save_safely,
-    mistakes={
+    mistakes=slips(
+        save_safely_solution,
         "DeepSpeed's rank 0 writes `latest` after its own files, not after everybody's: "
-        "save_latest=False, and name it afterwards": _as_deepspeed,
-        "in the end `latest` must name the new checkpoint: rename the file to it, "
-        "`os.replace(new, latest)`": _never,
-        "who dies while it writes into `latest` leaves it empty: write a file beside it, then "
-        "`os.replace`": _written_into,
+        "save_latest=False, and name it afterwards",
+        [", save_latest=False", "", ON_RANK_0, "if False:"],
+        "in the end `latest` must name the new checkpoint: rename the file to it, `os.replace(new, latest)`",
+        [ON_RANK_0, "if False:"],
+        "a job that dies while it writes into `latest` leaves it empty: write a file beside it, then "
+        "`os.replace`",
+        [RENAMING, "pass", "latest.new", "latest"],
         "the checkpoint is named before it is saved: first save_checkpoint, which returns when "
-        "all ranks have written": _named_first,
-        "all ranks write the same file at the same time: let rank 0 do it": _everybody,
-        "a save that failed must not be named: let its error pass": _in_any_case,
-        "until the new checkpoint is whole `latest` must name the old one: "
-        "do not empty or remove it": _removed,
-        "who dies between the two finds no `latest` at all: `os.replace` "
-        "needs no unlink before it": _unlinked,
+        "all ranks have written",
+        [RENAMING, f"{RENAMING}\n    engine.save", SAVING, "pass", "engine.save  #", f"{SAVING}  #"],
+        "all ranks write the same file at the same time: let rank 0 do it",
+        [ON_RANK_0, "import contextlib\n\n    with contextlib.suppress(FileNotFoundError):"],
+        "a save that failed must not be named: let its error pass",
+        [SAVING, f"import contextlib\n\n    with contextlib.suppress(ConnectionError):\n        {SAVING}"],
+        "until the new checkpoint is whole `latest` must name the old one: do not empty or remove it",
+        [SAVING, f"{EMPTIED}{SAVING}"],
+        "a job that dies between the two leaves no `latest` at all: `os.replace` needs no unlink before it",
+        [RENAMING, f'{UNLINKED}new.rename(Path(folder, "latest"))'],
         "a new `latest` is empty until it is written, and before that there is none: write a "
-        "file beside it, then `os.replace`": _written_anew,
-    },
-    praise="named when it is whole, by one rename",
+        "file beside it, then `os.replace`",
+        [RENAMING, "pass", WRITING, f'{UNLINKED}Path(folder, "latest").write_text(tag)'],
+        "a rename works inside one file system: write the file beside `latest`, not in another folder",
+        ['Path(folder, "latest.new")', 'Path(tempfile.mkdtemp(), "latest.new")'],
+    ),
+    praise="the checkpoint gets its name when it is whole, by one rename",
 )
+
+
+def save_interval_solution(save, unit_hours, units):
+    return (2 * save * 3600 * unit_hours / units) ** 0.5  # where save / interval + interval / (2 M) is least
 
 
 save_interval = Exercise(
@@ -445,21 +336,20 @@ save_interval = Exercise(
         {"save": 300, "unit_hours": 50_000, "units": 16_384},
         {"save": 1, "unit_hours": 10_000, "units": 1},
     ),
-    mistakes={
-        "all units can fail, and the first one ends the job: divide their hours by their number": (
-            lambda save, unit_hours, units: theory.young_interval(save, 3600 * unit_hours)
-        ),
-        "an hour has 3,600 seconds, and `save` is in seconds": lambda save, unit_hours, units: (
-            theory.young_interval(save, unit_hours / units)
-        ),
-        "the 2 is missing: half an interval is lost on average": lambda save, unit_hours, units: (
-            (save * 3600 * unit_hours / units) ** 0.5
-        ),
-        "the root is missing": lambda save, unit_hours, units: 2 * save * 3600 * unit_hours / units,
-        "that is the time between two failures": lambda save, unit_hours, units: 3600 * unit_hours / units,
-        "that is in hours: asked for are seconds": lambda save, unit_hours, units: (
-            theory.young_interval(save, 3600 * unit_hours / units) / 3600
-        ),
-    },
-    praise="four times the machines, and the interval is half as long",
+    mistakes=slips(
+        save_interval_solution,
+        "all units can fail, and the first one ends the job: divide their hours by their number",
+        [" / units", ""],
+        "an hour has 3,600 seconds, and `save` is in seconds",
+        [" * 3600", ""],
+        "the 2 is missing: half an interval is lost on average",
+        ["2 * save", "save"],
+        "the root is missing",
+        [" ** 0.5", ""],
+        "that is the time between two failures",
+        ["(2 * save * 3600 * unit_hours / units) ** 0.5", "3600 * unit_hours / units"],
+        "that is in hours: asked for are seconds",
+        [" ** 0.5", " ** 0.5 / 3600"],
+    ),
+    praise="with four times the machines the interval is half as long",
 )

@@ -3,314 +3,294 @@ and the mistakes that people make."""
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.operators import identity, operator, rank_count, summed
+from helpers.course.exercises.operators import randn_of_rank
 from helpers.tools import theory
+from helpers.tools.measure.traffic import Traffic
 
 __all__ = ["Exchange", "balance_loss", "guess", "message_bytes", "equal_tokens", "route", "through_experts"]
 
 
-def _rank():
-    import deepspeed.comm as comm
+def route_solution(probabilities, k, capacity):
+    from torch.nn import functional as F
 
-    return comm.get_rank()
+    tokens, experts = probabilities.shape
+    expert = probabilities.topk(k).indices  # (tokens, k)
+    served = expert.T.flatten()  # in the order in which rows are given out
+    asked = F.one_hot(served, experts)  # (k * tokens, E)
+    row = ((asked.cumsum(0) - 1) * asked).sum(1)  # how many had asked for this expert before
+    slot = row.view(k, tokens).T
+    return expert, slot.masked_fill(slot >= capacity, -1)
 
-
-def _own(seed, *shape):
-    """Random numbers that differ from rank to rank."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * (seed % 10**6) + _rank()))
-
-
-# --- routing
 
 CASES = ((1, 2), (1, 40), (2, 3), (2, 40), (3, 4))  # choices of a token, rows of an expert
 
 
-def _pair(found):
-    if (
-        not isinstance(found, (tuple, list))
-        or len(found) != 2
-        or not all(isinstance(one, torch.Tensor) for one in found)
-    ):
-        raise TypeError(f"route must return two tensors, expert and slot, not {found!r}")
-    if any(one.is_floating_point() for one in found):
+def _pair(answer):
+    """The two tensors of an answer as int64."""
+    pair = answer if isinstance(answer, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(tensor, torch.Tensor) for tensor in pair):
+        raise TypeError(f"route must return two tensors, expert and slot, not {answer!r}")
+    if any(tensor.is_floating_point() for tensor in pair):
         raise TypeError(
             "route must return whole numbers (int64), not floats: the numbers of experts and of rows"
         )
-    return [one.long() for one in found]
+    return [tensor.long() for tensor in pair]
 
 
 def _routed(function, seed):
     """The routes of random tokens, some of whose experts are asked for far more than they can take."""
-    found = {}
+    seen = {}
     for place, (k, capacity) in enumerate(CASES):
         tokens, experts = 13 + (seed + place) % 5, 4 + (seed + place) % 3
         liked = torch.linspace(0, 3, experts)[torch.randperm(experts)]  # the router prefers some experts
-        probabilities = (_own(seed + place, tokens, experts) + liked).softmax(-1)
-        given = probabilities.clone()
+        probabilities = (randn_of_rank(seed + place, tokens, experts) + liked).softmax(-1)
+        before = probabilities.clone()
         expert, slot = _pair(function(probabilities, k, capacity))
         case = f"k = {k}, capacity {capacity}"
-        found[f"expert, {case}"], found[f"slot, {case}"] = expert, slot
-        found[f"probabilities are as they were, {case}"] = bool(given.equal(probabilities))
-    return found
+        seen |= {
+            f"expert, {case}": expert,
+            f"slot, {case}": slot,
+            f"probabilities are as they were, {case}": before.equal(probabilities),
+        }
+    return seen
 
 
-def _route(
-    order="choices first", start=0, room=0, dropped=-1, each=False, largest=True, by="order", counts="all"
-):
-    """A route that may be mistaken; without a mistake it is right."""
-
-    def route(probabilities, k, capacity):
-        tokens, experts = probabilities.shape
-        chosen = probabilities.topk(k, largest=largest)
-        expert = chosen.indices
-        wanted = expert.T.flatten() if order == "choices first" else expert.flatten()
-        queue = torch.arange(len(wanted))
-        if by == "probability":
-            queue = (
-                (chosen.values.T if order == "choices first" else chosen.values)
-                .flatten()
-                .argsort(descending=True)
-            )
-        asked = F.one_hot(wanted, experts)[queue]
-        if each:  # every choice begins to count anew
-            place = torch.cat([part.cumsum(0) for part in asked.split(tokens)])
-        else:
-            place = asked.cumsum(0)
-        own = torch.empty_like(wanted)
-        own[queue] = ((place - 1) * asked).sum(1)
-        slot = (own.view(k, tokens).T if order == "choices first" else own.view(tokens, k)) + start
-        gone = slot >= capacity + room
-        if dropped == "expert too":
-            return expert.masked_fill(gone, -1), slot.masked_fill(gone, -1)
-        return expert, slot if dropped is None else slot.masked_fill(
-            gone, dropped if dropped != "last" else capacity - 1
-        )
-
-    return route
-
-
-def _read_in_rows(probabilities, k, capacity):
-    expert, slot = _route()(probabilities, k, capacity)
-    return expert, slot.T.reshape(expert.shape)
-
-
-def _transposed(probabilities, k, capacity):
-    expert, slot = _route()(probabilities, k, capacity)
-    return expert.T, slot.T
-
+ROW, RETURNED = "((asked.cumsum(0) - 1) * asked).sum(1)", "return expert, slot.masked_fill(slot"
+BY_PROBABILITY = """torch.empty_like(served)
+    queue = probabilities.topk(k).values.T.flatten().argsort(descending=True)
+    row[queue] = ((asked[queue].cumsum(0) - 1) * asked[queue]).sum(1)"""
 
 route = Build(
     "route",
     _routed,
     worlds=(1, 2),
-    mistakes={
-        "the first choices of all tokens come before any second choice": _route(order="tokens first"),
-        "rows are counted from 0": _route(start=1),
-        "an expert takes `capacity` rows, those from 0 to capacity - 1": _route(room=1),
-        "one row of every expert stays empty: the last is capacity - 1": _route(room=-1),
-        "what finds no row gets the slot -1": _route(dropped=None),
-        "a row belongs to one choice: what finds none gets the slot -1, not a row that is taken": _route(
-            dropped="last"
-        ),
-        "row 0 belongs to whoever came first: what finds no row gets the slot -1": _route(dropped=0),
-        "leave the number of the expert where a choice is dropped; only its slot is -1": _route(
-            dropped="expert too"
-        ),
-        "second choices go on counting where the first ones ended, else two tokens share a row": _route(
-            each=True
-        ),
-        "the router's favourites are the largest probabilities": _route(largest=False),
-        "within a choice the rows go to tokens in their order, not by their probability": _route(
-            by="probability"
-        ),
-        "the slots are in the order in which choices were served, all first ones first: "
-        "`.view(k, tokens).T`": _read_in_rows,
-        "both are of shape (tokens, k): a row for each token": _transposed,
-    },
-    praise="whoever comes first gets a row, first choices before second ones, and the rest is dropped",
+    mistakes=slips(
+        route_solution,
+        "the first choices of all tokens come before any second choice",
+        ["expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"],
+        "rows are counted from 0",
+        ["cumsum(0) - 1", "cumsum(0)"],
+        "an expert takes `capacity` rows, those from 0 to capacity - 1",
+        [">= capacity", "> capacity"],
+        "one row of every expert stays empty: the last is capacity - 1",
+        [">= capacity", ">= capacity - 1"],
+        "what finds no row gets the slot -1",
+        [".masked_fill(slot >= capacity, -1)", ""],
+        "a row belongs to one choice: what finds none gets the slot -1, not a row that is taken",
+        ["capacity, -1", "capacity, capacity - 1"],
+        "row 0 belongs to the token that came first: what finds no row gets the slot -1",
+        ["capacity, -1", "capacity, 0"],
+        "leave the number of the expert where a choice is dropped; only its slot is -1",
+        ["return expert,", "return expert.masked_fill(slot >= capacity, -1),"],
+        "second choices go on counting where the first ones ended, else two tokens share a row",
+        ["asked.cumsum(0)", "torch.cat([part.cumsum(0) for part in asked.split(tokens)])"],
+        "the router's favourites are the largest probabilities",
+        ["topk(k)", "topk(k, largest=False)"],
+        "within a choice the rows go to tokens in their order, not by their probability",
+        [ROW, BY_PROBABILITY],
+        "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`",
+        ["view(k, tokens).T", "view(tokens, k)"],
+        "both are of shape (tokens, k): a row for each token",
+        [RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"],
+    ),
+    praise="first choices are served before second ones, in the order of tokens; the rest is dropped",
 )
 
 
-# --- to the experts and back
+class Exchange_solution(torch.autograd.Function):
+    @staticmethod
+    def forward(context, rows):
+        import deepspeed.comm as comm
 
+        received = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        comm.all_to_all_single(received, rows.contiguous())
+        return received
 
-def _sent(rows):
-    import deepspeed.comm as comm
-
-    rows = rows.contiguous()
-    received = torch.empty_like(rows)
-    comm.all_to_all_single(received, rows)
-    return received
+    @staticmethod
+    def backward(context, gradient):
+        return Exchange_solution.forward(context, gradient)  # swapping the same parts again is the way back
 
 
 SLIPS = {
-    "must be contiguous": "rows, and a gradient, may be a transposed view: send "
-    "`rows.contiguous()`, and receive in a "
-    "contiguous tensor"
+    "must be contiguous": "rows, and a gradient, may be a transposed view: send `rows.contiguous()`, and "
+    "receive in a contiguous tensor"
 }
 
 
 def _exchanged(function, seed):
-    """The operator in the middle of other work; what comes in, forward and backward, need not be
-    contiguous."""
-    shape = (3 + seed % 2, 2 * rank_count(), 4)
-    given = _own(seed, *shape).requires_grad_()
-    inside = (given * 1.0).transpose(0, 1)
-    before = inside.detach().clone()
-    with helped(SLIPS):
-        result = function.apply(inside)
-    if not isinstance(result, torch.Tensor):
-        raise TypeError(
-            f"forward must return the tensor that was received, not {result!r} (all_to_all_single "
-            "fills the first one, and returns none)"
-        )
-    with helped(SLIPS):
-        (result.transpose(0, 1) * _own(seed + 1, *shape)).sum().backward()
-    if given.grad is None:
-        raise TypeError("backward must return the gradient of rows, not None")
-    as_it_was = bool(inside.detach().equal(before))
-    return {
-        "what was received": result,
-        "the gradient of rows": given.grad,
-        "what was given to forward is as it was": as_it_was,
-    }
+    """The operator in the middle of other work, in fp32 and float64; what comes in, forward and backward,
+    need not be contiguous."""
+    import deepspeed.comm as comm
 
+    shape, seen = (3 + seed % 2, 2 * comm.get_world_size(), 4), {}
+    for dtype in (torch.float32, torch.float64):
+        x = randn_of_rank(seed, *shape).to(dtype).requires_grad_()
+        rows = (x * 1.0).transpose(0, 1)
+        before = rows.detach().clone()
+        with Traffic() as traffic, helped(SLIPS):
+            result = function.apply(rows)
+            if not isinstance(result, torch.Tensor):
+                raise TypeError(
+                    f"forward must return the tensor that was received, not {result!r} (all_to_all_single "
+                    "fills the first one, and returns none)"
+                )
+            (result.transpose(0, 1) * randn_of_rank(seed + 1, *shape).to(dtype)).sum().backward()
+        if x.grad is None:
+            raise TypeError("backward must return the gradient of rows, not None")
+        seen |= {
+            f"what was received, {dtype}": result,
+            f"its dtype, {dtype}": str(result.dtype),
+            f"the gradient of rows, {dtype}": x.grad,
+            f"what was given to forward is as it was, {dtype}": rows.detach().equal(before),
+            f"there and back a rank sends less than twice its rows, {dtype}": sum(traffic.ideal.values())
+            < 2 * x.nbytes,
+        }
+    return seen
+
+
+MESSAGE, BACK = (
+    "comm.all_to_all_single(received, rows.contiguous())",
+    "Exchange_solution.forward(context, gradient)",
+)
+GATHERING = """everything = rows.new_empty(comm.get_world_size() * len(rows), *rows.shape[1:])
+        comm.all_gather_into_tensor(everything, rows.contiguous())
+        parts = [part.chunk(comm.get_world_size()) for part in everything.chunk(comm.get_world_size())]
+        received = torch.cat([part[comm.get_rank()] for part in parts])"""
+SUMMING = (
+    "total = gradient.contiguous().clone()\n        torch.distributed.all_reduce(total)\n        return total"
+)
+# Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
+FORWARD = "if rows.requires_grad else received"
 
 Exchange = Build(
     "Exchange",
     _exchanged,
-    mistakes={
-        "what belongs to other ranks must be sent to them: all_to_all_single in `forward`": operator(
-            identity, identity
-        ),
-        "backward, the gradient of what was sent lies on the rank that "
-        "received it: it must come back": operator(_sent, identity),
-        "forward nothing was sent": operator(identity, _sent),
-        "each gradient has one place to go back to: nothing is summed": operator(_sent, summed),
-        "a row that goes to one rank has one gradient; there is nothing to average": operator(
-            _sent, lambda rows: _sent(rows) / rank_count()
-        ),
-        "that sums the ranks' rows: each part goes to one rank": operator(summed, summed),
-        "forward a row is sent, not a part of it": operator(lambda rows: _sent(rows) / rank_count(), _sent),
-    },
+    mistakes=slips(
+        Exchange_solution,
+        "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
+        [MESSAGE, "received.copy_(rows)"],
+        "backward, the gradient of what was sent lies on the rank that received it: it must come back",
+        [BACK, "gradient"],
+        "forward nothing was sent",
+        ["return received", f"return rows.clone() {FORWARD}"],
+        "each gradient has one place to go back to: nothing is summed",
+        [f"return {BACK}", SUMMING],
+        "a row that goes to one rank has one gradient; there is nothing to average",
+        [BACK, f"{BACK} / torch.distributed.get_world_size()"],
+        "that sums the ranks' rows: each part goes to one rank",
+        [MESSAGE, "comm.all_reduce(received.copy_(rows))"],
+        "forward a row is sent, not a part of it",
+        ["return received", f"return received / comm.get_world_size() {FORWARD}"],
+        "an all-gather sends everything to everybody; each rank needs only its part of it",
+        [MESSAGE, GATHERING],
+    ),
     praise="forward and backward are the same exchange: what was sent to a rank comes back from it",
 )
 
-_exchange = operator(_sent, _sent)
+
+def through_experts_solution(rows, experts):
+    import deepspeed.comm as comm
+    import torch
+
+    arrived = Exchange_solution.apply(rows)  # from all ranks, for this rank's own experts
+    arrived = arrived.view(comm.get_world_size(), len(experts), *rows.shape[1:])
+    answers = [expert(arrived[:, own]) for own, expert in enumerate(experts)]
+    return Exchange_solution.apply(torch.stack(answers, 1).view_as(rows))
 
 
 def _experts(seed, own, width):
     """This rank's experts, each with weights of its own."""
-    made = []
+    import deepspeed.comm as comm
+
+    experts = []
     for number in range(own):
-        torch.manual_seed(7 * (seed % 10**6) + own * _rank() + number)
-        made.append(nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, width)))
-    return nn.ModuleList(made)
+        torch.manual_seed(7 * (seed % 10**6) + own * comm.get_rank() + number)
+        experts.append(nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, width)))
+    return nn.ModuleList(experts)
+
+
+def _gradient_of(tensor):
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 def _through(function, seed):
+    import deepspeed.comm as comm
+
     own, capacity, width = 2 + seed % 2, 3 + seed % 3, 4 + seed % 2
-    experts, rows = (
-        _experts(seed, own, width),
-        _own(seed, own * rank_count(), capacity, width).requires_grad_(),
-    )
+    experts = _experts(seed, own, width)
+    rows = randn_of_rank(seed, own * comm.get_world_size(), capacity, width).requires_grad_()
     answers = function(rows, experts)
     if not isinstance(answers, torch.Tensor):
         raise TypeError(f"through_experts must return a tensor of the shape of rows, not {answers!r}")
-    found = {"the answers": answers}
     if answers.shape != rows.shape:
-        return found
+        return {"the answers": answers}
     if not answers.requires_grad:
         raise TypeError(
             "no gradient comes back from the answers: send with `Exchange.apply`, which autograd "
             "knows, both ways"
         )
-    (answers * _own(seed + 1, *rows.shape)).sum().backward()
-    found["the gradient of rows"] = torch.zeros_like(rows) if rows.grad is None else rows.grad
-    for number, one in enumerate(experts):
-        for name, parameter in one.named_parameters():
-            found[f"the gradient of expert {number}'s {name}"] = (
-                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            )
-    return found
+    (answers * randn_of_rank(seed + 1, *rows.shape)).sum().backward()
+    return {"the answers": answers, "the gradient of rows": _gradient_of(rows)} | {
+        f"the gradient of expert {number}'s {name}": _gradient_of(parameter)
+        for number, expert in enumerate(experts)
+        for name, parameter in expert.named_parameters()
+    }
 
 
-def _by_rank(rows, experts):
-    """What arrived, of shape (ranks, own experts, C, h)."""
-    return rows.view(rank_count(), len(experts), *rows.shape[1:])
-
-
-def _answered(arrived, experts):
-    return torch.stack([one(arrived[:, number]) for number, one in enumerate(experts)], 1).flatten(0, 1)
-
-
-def _right(rows, experts):
-    return _exchange.apply(_answered(_by_rank(_exchange.apply(rows), experts), experts))
-
-
-def _by_expert_first(rows, experts):
-    arrived = _exchange.apply(rows)
-    parts = arrived.chunk(len(experts))
-    return _exchange.apply(torch.cat([one(part) for one, part in zip(experts, parts)]))
-
-
-def _in_another_order(rows, experts):
-    arrived = _by_rank(_exchange.apply(rows), experts)
-    return _exchange.apply(torch.cat([one(arrived[:, number]) for number, one in enumerate(experts)]))
-
-
-def _in_turn(rows, experts):
-    arrived = _exchange.apply(rows)
-    return _exchange.apply(
-        torch.stack([experts[place % len(experts)](part) for place, part in enumerate(arrived.flip(0))])
-    )
-
-
-def _without_gradient(rows, experts):
-    return _sent(_answered(_by_rank(_sent(rows.detach()), experts), experts).detach()) + 0 * rows
-
+THERE, STACKED = "Exchange_solution.apply(rows)", "torch.stack(answers, 1)"
+AND_BACK = f"Exchange_solution.apply({STACKED}.view_as(rows))"
+VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
 
 through_experts = Build(
     "through_experts",
     _through,
-    mistakes={
-        "what arrives is ordered by the rank it comes from, and within that by expert": _by_expert_first,
-        "the answers must go back in the order of the rows: by rank, "
-        "and within that by expert": _in_another_order,
-        "what arrives is in the order of the ranks, not in the opposite one": _in_turn,
-        "the answers must go back to the ranks that asked: exchange twice": lambda rows, experts: _answered(
-            _by_rank(_exchange.apply(rows), experts), experts
-        ),
-        "rows must be sent to the ranks of their experts before an expert sees them": lambda rows, experts: (
-            _exchange.apply(_answered(_by_rank(rows, experts), experts))
-        ),
-        "nothing was sent: most of these rows are for the experts of other ranks": lambda rows, experts: (
-            _answered(_by_rank(rows, experts), experts)
-        ),
-        "each expert has rows of its own: all went to the first": lambda rows, experts: _exchange.apply(
-            experts[0](_exchange.apply(rows))
-        ),
-        "no gradient comes back: send with `Exchange.apply`, which autograd knows": _without_gradient,
-        "every rank gets its answers once: divide nothing": lambda rows, experts: (
-            _right(rows, experts) / rank_count()
-        ),
-    },
+    mistakes=slips(
+        through_experts_solution,
+        "what arrives is ordered by the rank it comes from, and within that by expert",
+        [
+            VIEW,
+            "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)",
+            "answers, 1",
+            "answers",
+        ],
+        "the answers must go back in the order of the rows: by rank, and within that by expert",
+        [STACKED, "torch.stack(answers)"],
+        "what arrives is in the order of the ranks, not in the opposite one",
+        [THERE, f"{THERE}.flip(0)"],
+        "the answers must go back to the ranks that asked: exchange twice",
+        [AND_BACK, f"{STACKED}.view_as(rows)"],
+        "rows must be sent to the ranks of their experts before an expert sees them",
+        [THERE, "rows"],
+        "nothing was sent: most of these rows are for the experts of other ranks",
+        [THERE, "rows", AND_BACK, f"{STACKED}.view_as(rows)"],
+        "each expert has rows of its own: all went to the first",
+        ["expert(arrived", "experts[0](arrived"],
+        "no gradient comes back: send with `Exchange.apply`, which autograd knows",
+        [THERE, "Exchange_solution.apply(rows.detach())", AND_BACK, f"{AND_BACK}.detach() + 0 * rows"],
+        "every rank gets its answers once: divide nothing",
+        [AND_BACK, f"{AND_BACK} / comm.get_world_size()"],
+    ),
     praise="two exchanges: rows to the ranks of their experts, and the answers back",
 )
 
 
-# --- formulas
+def message_bytes_solution(tokens, experts, k, factor, width, element_bytes):
+    import math
+
+    capacity = math.ceil(tokens * k * factor / experts)
+    return experts * capacity * width * element_bytes  # empty rows are sent, too
 
 
 def _bytes(tokens, experts, k, factor, width, element_bytes):
-    return theory.all_to_all_bytes(
-        experts, theory.expert_capacity(tokens, experts, k, factor), width, element_bytes
-    )
+    capacity = theory.expert_capacity(tokens, experts, k, factor)
+    return theory.all_to_all_bytes(experts, capacity, width, element_bytes)
 
+
+CEILED = "math.ceil(tokens * k * factor / experts)"
 
 message_bytes = Exercise(
     _bytes,
@@ -320,52 +300,45 @@ message_bytes = Exercise(
         {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
         {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
     ),
-    {
-        "the capacity counts "
-        "choices, of which a token has k": lambda tokens, experts, k, factor, width, element_bytes: _bytes(
-            tokens, experts, 1, factor, width, element_bytes
-        ),
-        "an expert takes whole "
-        "tokens: round its capacity up": lambda tokens, experts, k, factor, width, element_bytes: (
-            tokens * factor * k * width * element_bytes
-        ),
-        "an expert takes whole "
-        "tokens: round up, not down": lambda tokens, experts, k, factor, width, element_bytes: (
-            experts * int(tokens * factor * k / experts) * width * element_bytes
-        ),
-        "that is one expert's part: the "
-        "message has rows for all of them": lambda tokens, experts, k, factor, width, element_bytes: (
-            theory.expert_capacity(tokens, experts, k, factor) * width * element_bytes
-        ),
-        "empty rows are sent too, and the "
-        "factor says how many there are": lambda tokens, experts, k, factor, width, element_bytes: _bytes(
-            tokens, experts, k, 1.0, width, element_bytes
-        ),
-        "round up once, the capacity: a token's k "
-        "choices go to different experts": lambda tokens, experts, k, factor, width, element_bytes: (
-            k * _bytes(tokens, experts, 1, factor, width, element_bytes)
-        ),
-        "that is all four of a layer: asked is one "
-        "all-to-all's": lambda tokens, experts, k, factor, width, element_bytes: (
-            4 * _bytes(tokens, experts, k, factor, width, element_bytes)
-        ),
-        "those are elements, not bytes": lambda tokens, experts, k, factor, width, element_bytes: _bytes(
-            tokens, experts, k, factor, width, 1
-        ),
-    },
+    slips(
+        message_bytes_solution,
+        "the capacity counts choices, of which a token has k",
+        ["tokens * k *", "tokens *"],
+        "an expert takes whole tokens: round its capacity up",
+        [CEILED, "tokens * k * factor / experts"],
+        "an expert takes whole tokens: round up, not down",
+        ["math.ceil(", "int("],
+        "that is one expert's part: the message has rows for all of them",
+        ["return experts * ", "return "],
+        "empty rows are sent too, and the factor says how many there are",
+        ["k * factor", "k"],
+        "round up once, the capacity: a token's k choices go to different experts",
+        ["tokens * k *", "tokens *", "return", "return k *"],
+        "that is all four of a layer: asked is one all-to-all's",
+        ["return", "return 4 *"],
+        "those are elements, not bytes",
+        [" * element_bytes", ""],
+    ),
     praise="full or empty, every row of every expert is sent",
 )
 
 
-# --- balance
+def balance_loss_solution(probabilities, expert):
+    from torch.nn import functional as F
+
+    experts = probabilities.shape[1]
+    chosen = F.one_hot(expert[:, 0], experts).float().mean(0)  # a count; only the mean has a gradient
+    return experts * (chosen * probabilities.mean(0)).sum()
 
 
 def _balanced(function, seed):
     """The loss and its gradient, of routers that choose evenly and unevenly."""
-    found = {}
+    seen = {}
     for place, k in enumerate((1, 2)):
         tokens, experts = 24 + (seed + place) % 7, 3 + (seed + place) % 4
-        scores = (_own(seed + place, tokens, experts) + torch.linspace(0, 2, experts)).requires_grad_()
+        scores = (
+            randn_of_rank(seed + place, tokens, experts) + torch.linspace(0, 2, experts)
+        ).requires_grad_()
         probabilities = scores.softmax(-1)
         loss = function(probabilities, probabilities.topk(k).indices)
         if not isinstance(loss, torch.Tensor) or loss.dim():
@@ -376,81 +349,59 @@ def _balanced(function, seed):
                 "choices have none"
             )
         loss.backward()
-        found |= {f"the loss, k = {k}": loss, f"the gradient of the scores, k = {k}": scores.grad}
-    return found
+        seen |= {f"the loss, k = {k}": loss, f"the gradient of the scores, k = {k}": scores.grad}
+    return seen
 
 
-def _balance(times="E", first=True, share="choices", squared=False, mean=True):
-    def balance_loss(probabilities, expert):
-        tokens, experts = probabilities.shape
-        counted = F.one_hot(expert[:, 0] if first else expert, experts).float()
-        chosen = counted.mean(0) if first else counted.sum(1).mean(0)
-        likely = probabilities.mean(0) if mean else probabilities.sum(0)
-        if share == "of all choices":
-            chosen = chosen / expert.shape[1]
-        if squared:
-            chosen = likely
-        if share == "chosen only":
-            chosen = torch.ones(experts) / experts
-        total = (chosen * likely).sum()
-        return total * experts if times == "E" else total if times == "1" else total / experts
-
-    return balance_loss
-
+FIRST, PRODUCT = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
 
 balance_loss = Build(
     "balance_loss",
     _balanced,
     worlds=(1, 2),
-    mistakes={
-        "multiply by the number of experts, so that an even load gives 1 for any E": _balance(times="1"),
-        "multiply by the number of experts; a mean over them divides by it": _balance(times="mean"),
-        "count first choices alone, as GShard and DeepSpeed's top-2 do": _balance(first=False),
-        "count first choices alone, not all k of a token": _balance(first=False, share="of all choices"),
-        "one of the two is the share of tokens that chose the expert, which has no gradient": _balance(
-            squared=True
-        ),
-        "without the counts, the sum is the same for every router": _balance(share="chosen only"),
-        "the second is the mean probability, over tokens, not the sum": _balance(mean=False),
-    },
+    mistakes=slips(
+        balance_loss_solution,
+        "multiply by the number of experts, so that an even load gives 1 for any E",
+        ["experts * (chosen", "(chosen"],
+        "multiply by the number of experts; a mean over them divides by it",
+        [f"experts * {PRODUCT}.sum()", f"{PRODUCT}.mean()"],
+        "count first choices alone, as GShard and DeepSpeed's top-2 do",
+        [FIRST, "F.one_hot(expert, experts).sum(1)"],
+        "count first choices alone, not all k of a token",
+        [FIRST, "F.one_hot(expert.flatten(), experts)"],
+        "one of the two is the share of tokens that chose the expert, which has no gradient",
+        [PRODUCT, "(probabilities.mean(0) ** 2)"],
+        "without the counts, the sum is the same for every router",
+        [PRODUCT, "(probabilities.mean(0) / experts)"],
+        "the second is the mean probability, over tokens, not the sum",
+        ["probabilities.mean(0)", "probabilities.sum(0)"],
+    ),
     praise="the counts say where the load is, and the probabilities carry the gradient",
 )
 
 
-# --- tokens or weights
-
-
-def _tokens(parameters, k, width, factor):
-    """Tokens of a rank at which four all-to-alls of tokens send as much as ZeRO-3 sends of the weights: three
-    times each."""
-    return 3 * parameters / (4 * k * factor * width)
+def equal_tokens_solution(parameters, k, width, factor):
+    return 3 * parameters / (4 * k * factor * width)  # 3 P for weights; 4 exchanges for tokens
 
 
 equal_tokens = Exercise(
-    _tokens,
+    equal_tokens_solution,
     (
         {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
         {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
     ),
-    {
-        "tokens go there and back, forward "
-        "and backward: four messages": lambda parameters, k, width, factor: (
-            3 * parameters / (2 * k * factor * width)
-        ),
-        "ZeRO-3 gathers weights forward and backward, and reduces their "
-        "gradients: three messages": lambda parameters, k, width, factor: (
-            2 * parameters / (4 * k * factor * width)
-        ),
-        "a token goes to k experts": lambda parameters, k, width, factor: (
-            3 * parameters / (4 * factor * width)
-        ),
-        "empty rows are sent as well: the factor counts": lambda parameters, k, width, factor: (
-            3 * parameters / (4 * k * width)
-        ),
-        "that is the other way round: the "
-        "tokens at which both are equal": lambda parameters, k, width, factor: (
-            4 * k * factor * width / (3 * parameters)
-        ),
-    },
+    slips(
+        equal_tokens_solution,
+        "tokens go there and back, forward and backward: four messages",
+        ["4 * k", "2 * k"],
+        "ZeRO-3 gathers weights forward and backward, and reduces their gradients: three messages",
+        ["3 * parameters", "2 * parameters"],
+        "a token goes to k experts",
+        ["4 * k *", "4 *"],
+        "empty rows are sent as well: the factor counts",
+        ["k * factor *", "k *"],
+        "that is the other way round: the tokens at which both are equal",
+        ["3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"],
+    ),
     praise="weights are sent whatever the number of tokens, and tokens whatever the number of experts",
 )

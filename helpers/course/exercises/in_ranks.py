@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from torch.distributed import ProcessGroup
     from helpers.tools.launch.jobs import Reports
 
     Trial = Callable[[Callable, int], dict[str, object]]  # (function, seed) -> what is to be compared
@@ -70,6 +72,15 @@ def crowding(seconds: float = 0.2) -> float:
         pass
     waited = (time.perf_counter() - wall) / max(time.thread_time() - own, 1e-3)
     return max(waited, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+@functools.cache
+def own_group() -> ProcessGroup:
+    """The group of all ranks in which a check sends messages of its own, so that they cannot meet one of the
+    learner's that another rank left out."""
+    import torch.distributed as dist
+
+    return dist.new_group(backend="gloo")
 
 
 def call_with_own(function: Callable, given: list[dict[str, object]]) -> object:

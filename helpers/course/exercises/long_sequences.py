@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.operators import randn_of_rank
 from helpers.course.exercises.telling import tell
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
@@ -32,7 +32,18 @@ __all__ = [
 ]
 
 
-# --- a loss in tiles
+def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
+    from torch.nn import functional as F
+    from torch.utils.checkpoint import checkpoint
+
+    def summed(x, targets):  # a sum, since tiles differ in how many of their targets count
+        return F.cross_entropy(head(x).float().flatten(0, 1), targets.flatten(), reduction="sum")
+
+    total = 0.0
+    for x, targets in zip(x_BTC.chunk(tiles, 1), targets_BT.chunk(tiles, 1)):
+        total = total + checkpoint(summed, x, targets, use_reentrant=False, preserve_rng_state=False)
+    return total / (targets_BT != -100).sum()  # once: a mean of means would favour tiles with few targets
+
 
 VOCABULARY, MASKED = 2000, -100
 
@@ -50,9 +61,8 @@ def _in_tiles(function, seed):
     prompt[:, : 15 + seed % 7] = MASKED  # a prompt that fills two tiles or three
     x = torch.randn(2, tokens, 8, requires_grad=True)
     logits = 4 * VOCABULARY * targets.numel()  # bytes, of all tokens
-    room = 12 * VOCABULARY * 2 * -(-tokens // tiles) + 4 * (
-        3 * head.weight.numel() + 3 * x.numel()
-    )  # of a tile; gradients
+    gradients = 4 * (3 * head.weight.numel() + 3 * x.numel())
+    room = 12 * VOCABULARY * 2 * -(-tokens // tiles) + gradients  # the logits of a tile, three times
     with Ledger("cpu") as ledger:
         for tensor in (x, targets, head.weight):
             ledger.label("inputs", tensor)
@@ -62,13 +72,12 @@ def _in_tiles(function, seed):
         kept = ledger.current - start
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"tiled_loss must return a tensor without dimensions, not {loss!r}")
-        loss.backward()
+        (loss / (3 + seed % 4)).backward()  # as a micro-batch's loss is divided
         peak = ledger.peak - start
+    half = copy.deepcopy(head).bfloat16()
     return {
         "the loss": loss,
-        "the loss of logits in bf16": function(
-            copy.deepcopy(head).bfloat16(), x.detach().bfloat16(), targets, tiles
-        ),
+        "the loss of logits in bf16": function(half, x.detach().bfloat16(), targets, tiles),
         "the loss after a prompt that fills whole tiles": function(head, x.detach(), prompt, tiles),
         "the gradient of x": x.grad,
         "the gradient of the head's weight": head.weight.grad,
@@ -77,121 +86,104 @@ def _in_tiles(function, seed):
     }
 
 
-def _tiled(reduction="sum", divide="masked", again=True, cast=True, fewer=1):
-    """A mistaken way to cut."""
-
-    def loss_of(head, x, targets):
-        logits = head(x).float() if cast else head(x)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
-
-    def tiled_loss(head, x_BTC, targets_BT, tiles):
-        total, tiles = 0.0, tiles // fewer
-        for x, targets in zip(x_BTC.chunk(tiles, 1), targets_BT.chunk(tiles, 1)):
-            if again:
-                total = total + checkpoint(
-                    loss_of, head, x, targets, use_reentrant=False, preserve_rng_state=False
-                )
-            else:
-                total = total + loss_of(head, x, targets)
-        counted = {
-            "masked": (targets_BT != MASKED).sum(),
-            "all": targets_BT.numel(),
-            "tiles": tiles,
-            "nothing": 1,
-        }
-        return total / counted[divide]
-
-    return tiled_loss
-
+COUNT, CHECKPOINTED = (
+    "(targets_BT != -100).sum()",
+    "checkpoint(summed, x, targets, use_reentrant=False, preserve",
+)
 
 tiled_loss = Build(
     "tiled_loss",
     _in_tiles,
     worlds=(1, 2),
-    mistakes={
+    mistakes=slips(
+        tiled_loss_solution,
         "the last tile may be shorter, so a mean of means is not the mean: sum, and divide once "
-        "by the number of targets": _tiled("mean", "tiles"),
-        "that is the sum over the tokens; the loss is their mean": _tiled(divide="nothing"),
+        "by the number of targets",
+        ['"sum"', '"mean"', COUNT, "tiles"],
+        "that is the sum over the tokens; the loss is their mean",
+        [f" / {COUNT}", ""],
         "the mean is over the targets that count: divide by the number of those that are not "
-        "-100, not by all": _tiled(divide="all"),
+        "-100, not by all",
+        [COUNT, "targets_BT.numel()"],
         "what the loss makes of the logits is kept for every tile: run head and loss of a tile "
-        "inside one `checkpoint`": _tiled(again=False),
+        "inside one `checkpoint`",
+        [
+            "checkpoint(summed, x, targets, use_reentrant=False, preserve_rng_state=False)",
+            "summed(x, targets)",
+        ],
         "in bf16 the sum of exponentials has three digits: make the logits fp32 with `.float()` "
-        "before the loss": _tiled(cast=False),
-        "cut into as many tiles as asked for: each that is larger needs more room": _tiled(fewer=2),
-    },
+        "before the loss",
+        [".float()", ""],
+        "cut into as many tiles as asked for: each that is larger needs more room",
+        [
+            "x_BTC.chunk(tiles",
+            "x_BTC.chunk(tiles // 2",
+            "targets_BT.chunk(tiles",
+            "targets_BT.chunk(tiles // 2",
+        ],
+    ),
     praise="the logits of one tile exist at a time, and are computed once more in the backward pass",
 )
 
 
-# --- tokens exchanged for heads
+def exchange_solution(x, split, collect):
+    import deepspeed.comm as comm
+
+    sent = torch.stack(x.chunk(comm.get_world_size(), split))  # part i is for rank i
+    received = torch.empty_like(sent)
+    comm.all_to_all_single(received, sent)
+    return torch.cat(received.unbind(), collect)
 
 
 def _exchanged(function, seed):
-    """There and back again, and what was sent."""
+    """There and back again, and what was sent; then other dimensions and another dtype."""
     import deepspeed.comm as comm
 
-    ranks, rank = comm.get_world_size(), comm.get_rank()
-    random = torch.Generator().manual_seed(1000 * (seed % 10**6) + rank)
-    x = torch.randn(1 + seed % 2, 32, 2 * ranks, 64, generator=random)
+    x = randn_of_rank(seed, 1 + seed % 2, 32, 2 * comm.get_world_size(), 64)
+    before = x.clone()
     with Traffic() as traffic:
         by_heads = function(x, 2, 1)
-    back = function(by_heads, 1, 2)
-    size = 4 * x.numel()
+    others = function(x.double(), 3, 0)
     return {
         "heads of this rank, all tokens": by_heads,
-        "back again: tokens of this rank, all heads": back,
-        "a rank sends less than its tensor": traffic.sent is None or traffic.sent < size,
+        "back again: tokens of this rank, all heads": function(by_heads, 1, 2),
+        "a rank sends less than its tensor": traffic.sent is None or traffic.sent < 4 * x.numel(),
+        "parts of dimension 3, joined along dimension 0": others,
+        "the dtype of what comes from float64": str(others.dtype),
+        "what was given is as it was": x.equal(before),
     }
 
 
-def _alone(x, split, collect):
-    import deepspeed.comm as comm
-
-    return torch.cat(x.chunk(comm.get_world_size(), split), collect)
-
-
-def _all_to_all(x, split):
-    import deepspeed.comm as comm
-
-    sent = torch.stack(x.chunk(comm.get_world_size(), split))
-    received = torch.empty_like(sent)
-    comm.all_to_all_single(received, sent)
-    return received
-
-
-def _same_dimension(x, split, collect):
-    return torch.cat(_all_to_all(x, split).unbind(), split)
-
-
-def _backwards(x, split, collect):
-    return torch.cat(_all_to_all(x, split).unbind()[::-1], collect)
-
-
-def _gather_all(x, split, collect):
-    import deepspeed.comm as comm
-
-    ranks = comm.get_world_size()
-    everything = x.new_empty(ranks * x.shape[0], *x.shape[1:])
-    comm.all_gather_into_tensor(everything, x.contiguous())
-    return torch.cat([part.chunk(ranks, split)[comm.get_rank()] for part in everything.chunk(ranks)], collect)
-
+SENDING = "received = torch.empty_like(sent)\n    comm.all_to_all_single(received, sent)"
+GATHERING = """everything = sent.new_empty(comm.get_world_size() * len(sent), *sent.shape[1:])
+    comm.all_gather_into_tensor(everything, sent)
+    received = everything[comm.get_rank() :: comm.get_world_size()]"""
 
 exchange = Build(
     "exchange",
     _exchanged,
-    mistakes={
-        "these are this rank's own parts: nothing was sent": _alone,
-        "what has come are other places along `collect`: join the "
-        "parts there, not along `split`": _same_dimension,
-        "the parts must be joined in the order of the ranks they came from": _backwards,
-        "an all-gather sends everything to everybody; each rank needs only its part of it": _gather_all,
-    },
+    mistakes=slips(
+        exchange_solution,
+        "these are this rank's own parts: nothing was sent",
+        [SENDING, "received = sent"],
+        "what has come are other places along `collect`: join the parts there, not along `split`",
+        ["unbind(), collect", "unbind(), split"],
+        "the parts must be joined in the order of the ranks they came from",
+        ["unbind()", "unbind()[::-1]"],
+        "an all-gather sends everything to everybody; each rank needs only its part of it",
+        [SENDING, GATHERING],
+        "dimensions 2 and 1 are one case: cut along `split`, and join along `collect`",
+        [
+            "get_world_size(), split",
+            "get_world_size(), 2 if split == 2 else 1",
+            "unbind(), collect",
+            "unbind(), 1 if split == 2 else 2",
+        ],
+        "`torch.empty` is fp32, whatever is sent: take `torch.empty_like`",
+        ["torch.empty_like(sent)", "torch.empty(sent.shape)", "(received, sent)", "(received, sent.float())"],
+    ),
     praise="each rank gave away all but its own share of heads, and got every token for those it kept",
 )
-
-
-# --- ring attention
 
 
 def turn(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -209,30 +201,49 @@ def turn(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return received
 
 
-def _ringed(function, seed):
+def ring_forward_solution(q, k, v, turn):
     import deepspeed.comm as comm
 
-    random = torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
-    q, k, v = torch.randn(3, 1, 2, 6, 4, generator=random)
-    q, kept, turns = 200 * q, (k.clone(), v.clone()), []  # exp() of such scores is beyond fp32
+    total, log_sum = torch.zeros_like(q), q.new_full(q.shape[:-1], float("-inf"))
+    for step in range(comm.get_world_size()):
+        if step <= comm.get_rank():  # else these keys are in the future
+            logits = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+            if step == 0:
+                logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), float("-inf"))
+            new = torch.logaddexp(log_sum, logits.logsumexp(-1))
+            total = total * (log_sum - new).exp()[..., None] + (logits - new[..., None]).exp() @ v
+            log_sum = new
+        k, v = turn(k, v)  # after N turns they are home again
+    return total, log_sum
 
-    def counting(*tensors):
-        turns.append(len(tensors))
-        return turn(*tensors)
 
-    answer = function(q, k, v, counting)
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise TypeError(
-            "ring_forward must return two tensors, the result and the log-sum-exp, not "
-            f"{type(answer).__name__}"
-        )
-    same = k.equal(kept[0]) and v.equal(kept[1])
-    answer = {"the result": answer[0], "the log-sum-exp": answer[1], "keys and values are as they were": same}
-    return answer | {
-        "turns of keys and values, so that they come home": len(turns)
-        if set(turns) <= {2}
-        else "of other tensors"
-    }
+def _ringed(function, seed):
+    """Attention with moderate scores, where every key counts, and with scores whose exp() is beyond fp32."""
+    seen = {}
+    for case, scale in (("", 1), (", large scores", 200)):
+        q, k, v = randn_of_rank(seed, 3, 1, 2, 6, 4)
+        q, turns = scale * q, []
+        before = torch.stack([q, k, v])
+
+        def counting(*tensors, turns=turns):
+            turns.append(len(tensors))
+            return turn(*tensors)
+
+        answer = function(q, k, v, counting)
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+            what = type(answer).__name__
+            raise TypeError(
+                f"ring_forward must return two tensors, the result and the log-sum-exp, not {what}"
+            )
+        seen |= {
+            f"the result{case}": answer[0],
+            f"the log-sum-exp{case}": answer[1],
+            f"queries, keys and values are as they were{case}": torch.stack([q, k, v]).equal(before),
+            f"turns of keys and values, so that they come home{case}": len(turns)
+            if set(turns) <= {2}
+            else "of other tensors",
+        }
+    return seen
 
 
 def _gathered(q, k, v, turn):
@@ -251,120 +262,89 @@ def _gathered(q, k, v, turn):
     return scores.softmax(-1) @ parts[1], scores.logsumexp(-1)
 
 
-def _plain_sums(q, k, v, turn):
-    """Sums of exponentials as they are, which are infinite where scores are large."""
-    import deepspeed.comm as comm
-
-    total, weight = torch.zeros_like(q), q.new_zeros(*q.shape[:-1], 1)
-    for step in range(comm.get_world_size()):
-        if step <= comm.get_rank():
-            parts = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).exp()
-            parts = parts.tril() if step == 0 else parts
-            total, weight = total + parts @ v, weight + parts.sum(-1, keepdim=True)
-        k, v = turn(k, v)
-    return total / weight, weight.log().squeeze(-1)
-
-
-def _ring(future="left out", mask=True, rescale=True, turns=True, last=True):
-    """A mistaken ring."""
-
-    def ring_forward(q, k, v, turn):
-        import deepspeed.comm as comm
-
-        total, log_sum = torch.zeros_like(q), q.new_full(q.shape[:-1], -math.inf)
-        for step in range(comm.get_world_size()):
-            if step <= comm.get_rank() or future == "seen":
-                scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-                if step == 0 and mask:
-                    scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
-                new = torch.logaddexp(log_sum, scores.logsumexp(-1))
-                total = (
-                    total * ((log_sum - new).exp()[..., None] if rescale else 1)
-                    + (scores - new[..., None]).exp() @ v
-                )
-                log_sum = new
-            if turns and (last or step + 1 < comm.get_world_size()):
-                k, v = turn(k, v)
-        return total, log_sum
-
-    return ring_forward
-
-
 ring_forward = Build(
     "ring_forward",
     _ringed,
-    mistakes={
+    mistakes=slips(
+        ring_forward_solution,
         "keys of later ranks are in the future: after `step` turns they are those of rank - "
-        "step, and negative means later": _ring(future="seen"),
-        "within its own tokens a rank must not look ahead: mask the scores of the first step": _ring(
-            mask=False
-        ),
-        "what was summed before belongs to a smaller sum of exponentials: scale it by exp(old - new)": _ring(
-            rescale=False
-        ),
-        "keys and values never moved on": _ring(turns=False),
-        "turn once more after the last step: keys and values come home then, and what follows "
-        "counts N turns": _ring(last=False),
-        "you hold the keys of all ranks at once; let `turn` bring those of one rank at a time": _gathered,
+        "step, and negative means later",
+        ["step <= comm.get_rank()", "True"],
+        "within its own tokens a rank must not look ahead: mask the scores of the first step",
+        ["step == 0", "False"],
+        "what was summed before belongs to a smaller sum of exponentials: scale it by exp(old - new)",
+        ["total * (log_sum - new).exp()[..., None]", "total"],
+        "keys and values never moved on",
+        ["k, v = turn(k, v)", "pass"],
+        "turn once more after the last step: keys and values come home then, and what follows counts N turns",
+        ["k, v = turn(k, v)", "k, v = turn(k, v) if step + 1 < comm.get_world_size() else (k, v)"],
         "exp() of a large score is infinite: keep the logarithm of the sum, and scale by "
-        "differences of logarithms": _plain_sums,
-    },
+        "differences of logarithms",
+        [
+            "torch.logaddexp(log_sum, logits.logsumexp(-1))",
+            "(log_sum.exp() + logits.exp().sum(-1)).log()",
+            "total * (log_sum - new).exp()[..., None] + (logits - new[..., None]).exp()",
+            "total + logits.exp()",
+            "return total,",
+            "return total / log_sum.exp()[..., None],",
+        ],
+        "attention weighs all keys by their exponentials: the largest score alone is not the softmax",
+        ["(logits - new[..., None]).exp()", "(logits >= logits.amax(-1, True)).float()"],
+    )
+    | {"you hold the keys of all ranks at once; let `turn` bring those of one rank at a time": _gathered},
     praise="parts of a softmax can be added up in any order, as long as each is scaled to the common sum",
 )
 
 
-# --- formulas
-
-
-def _tokens(memory, states, per_token):
+def longest_sequence_solution(memory, states, layers, width, vocabulary):
+    per_token = 2 * width * layers + max(32 * width, 12 * vocabulary)  # bytes
     return (memory - states) / per_token
 
 
+LARGER = "max(32 * width, 12 * vocabulary)"
+
 longest_sequence = Exercise(
-    reference=lambda memory, states, layers, width, vocabulary: _tokens(
-        memory, states, 2 * width * layers + max(32 * width, 12 * vocabulary)
-    ),
+    reference=longest_sequence_solution,
     cases=(
         {"memory": 24e9, "states": 12.5e9, "layers": 30, "width": 4096, "vocabulary": 65024},
         {"memory": 80e9, "states": 30e9, "layers": 96, "width": 12288, "vocabulary": 32000},
     ),
-    mistakes={
-        "take off what the states hold first": lambda memory, states, layers, width, vocabulary: _tokens(
-            memory, 0, 2 * width * layers + max(32 * width, 12 * vocabulary)
-        ),
-        "the loss is over before the first block is computed again: "
-        "the larger of the two counts": lambda memory, states, layers, width, vocabulary: _tokens(
-            memory, states, 2 * width * layers + 32 * width + 12 * vocabulary
-        ),
-        "the loss has three fp32 numbers for each token and "
-        "vocabulary entry at its peak": lambda memory, states, layers, width, vocabulary: _tokens(
-            memory, states, 2 * width * layers + max(32 * width, 4 * vocabulary)
-        ),
-        "the logits are missing": lambda memory, states, layers, width, vocabulary: _tokens(
-            memory, states, 2 * width * layers + 32 * width
-        ),
-        "here a block computed "
-        "again holds more than the loss": lambda memory, states, layers, width, vocabulary: _tokens(
-            memory, states, 2 * width * layers + 12 * vocabulary
-        ),
-        "that is without checkpointing: a checkpointed "
-        "block keeps its input alone": lambda memory, states, layers, width, vocabulary: _tokens(
-            memory, states, 32 * width * layers + 12 * vocabulary
-        ),
-    },
+    mistakes=slips(
+        longest_sequence_solution,
+        "take off what the states hold first",
+        ["(memory - states)", "memory"],
+        "the loss is over before the first block is computed again: the larger of the two counts",
+        [LARGER, "32 * width + 12 * vocabulary"],
+        "the loss has three fp32 numbers for each token and vocabulary entry at its peak",
+        ["12 *", "4 *"],
+        "the logits are missing",
+        [LARGER, "32 * width"],
+        "here a block computed again holds more than the loss",
+        [LARGER, "12 * vocabulary"],
+        "that is without checkpointing: a checkpointed block keeps its input alone",
+        [f"2 * width * layers + {LARGER}", "32 * width * layers + 12 * vocabulary"],
+    ),
     praise="everything that grows, grows with the tokens, so the length follows from bytes per token",
     whole=True,
 )
 
+
+def ring_over_ulysses_solution(ranks):
+    return 6 * ranks / (8 * (ranks - 1) / ranks)  # of an all-to-all, a rank keeps its own part
+
+
 ring_over_ulysses = Exercise(
-    reference=lambda ranks: 3 * ranks**2 / (4 * (ranks - 1)),
+    reference=ring_over_ulysses_solution,
     cases=({"ranks": 4}, {"ranks": 2}, {"ranks": 8}),
-    mistakes={
-        "that is the number of messages; Ulysses' tensor stays with (N - "
-        "1)/N of itself on the way": lambda ranks: 3 * ranks / 4,
-        "the other way round": lambda ranks: 4 * (ranks - 1) / (3 * ranks**2),
-        "a rank's tensors are s / N tokens long in both": lambda ranks: 3 * ranks / (4 * (ranks - 1)),
-    },
+    mistakes=slips(
+        ring_over_ulysses_solution,
+        "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
+        ["(8 * (ranks - 1) / ranks)", "8"],
+        "the other way round",
+        ["6 * ranks / (8 * (ranks - 1) / ranks)", "8 * (ranks - 1) / ranks / (6 * ranks)"],
+        "a rank's tensors are s / N tokens long in both",
+        ["6 * ranks", "6"],
+    ),
     praise="a ring sends every key to every rank, Ulysses sends each number to the one rank that needs it",
 )
 

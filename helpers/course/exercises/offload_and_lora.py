@@ -1,15 +1,16 @@
 """Answers of lesson 11: adapters, a linear function of a frozen weight, and Adam whose states live in
 files."""
 
-import copy
 import tempfile
 from pathlib import Path
 
 import numpy
 import torch
 from torch import nn
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
+from helpers.tools.measure.ledger import Ledger
 
 __all__ = [
     "AdamInFiles",
@@ -22,21 +23,35 @@ __all__ = [
 ]
 
 
+def _generator(seed):
+    """Random numbers that differ from rank to rank."""
+    import deepspeed.comm as comm
+
+    return torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
+
+
+class LoRA_solution(torch.nn.Module):
+    def __init__(self, frozen, rank, alpha):
+        super().__init__()
+        self.frozen, self.scale = frozen.requires_grad_(False), alpha / rank
+        self.down = torch.nn.Linear(frozen.in_features, rank, bias=False)
+        self.up = torch.nn.Linear(rank, frozen.out_features, bias=False)
+        torch.nn.init.zeros_(self.up.weight)  # training starts from the frozen layer
+
+    def forward(self, x_BTC):
+        return self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))
+
+    def merged(self):
+        import copy
+
+        layer = copy.deepcopy(self.frozen)  # the frozen layer itself stays as it is
+        layer.weight.data += self.scale * self.up.weight.data @ self.down.weight.data
+        return layer
+
+
 def _shape(seed):
     """(inputs, outputs, rank, alpha) of a layer to adapt, all different."""
     return 5 + seed % 3, 9 + seed % 2, 2, 6 + 2 * (seed % 3)
-
-
-def _adapted(function, seed):
-    """A layer, the rows it reads on this rank, and its adapter with numbers of the trial's own in it."""
-    import deepspeed.comm as comm
-
-    inputs, outputs, rank, alpha = _shape(seed)
-    frozen = nn.Linear(inputs, outputs)
-    rows = torch.randn(4, inputs, generator=torch.Generator().manual_seed(1000 * seed + comm.get_rank()))
-    with torch.no_grad():
-        before = frozen(rows)
-    return frozen, before, rows, function(frozen, rank, alpha)
 
 
 def _kept_like(weight, layer, rows):
@@ -45,10 +60,8 @@ def _kept_like(weight, layer, rows):
     kept = []
 
     def keep(tensor):
-        kept.append(
-            tensor.numel() == weight.numel()
-            and tensor.untyped_storage().data_ptr() != weight.untyped_storage().data_ptr()
-        )
+        own = tensor.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
+        kept.append(tensor.numel() == weight.numel() and not own)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -56,197 +69,183 @@ def _kept_like(weight, layer, rows):
     return sum(kept)
 
 
+@torch.no_grad()
 def _fill(layer, seed):
     """Numbers of the trial's own in both matrices of an adapter."""
-    for one in (layer.down, layer.up):
-        with torch.no_grad():
-            one.weight.copy_(torch.randn(one.weight.shape, generator=torch.Generator().manual_seed(seed)))
-
-
-def _without_bias(function, seed, rows):
-    """Outputs of an adapter of a layer that has no bias, and of the merged layer."""
-    _, outputs, rank, alpha = _shape(seed)
-    frozen = nn.Linear(rows.shape[1], outputs, bias=False)
-    with torch.no_grad():
-        frozen.weight.copy_(
-            torch.randn(frozen.weight.shape, generator=torch.Generator().manual_seed(seed + 1))
-        )
-    layer = function(frozen, rank, alpha)
-    _fill(layer, seed)
-    return torch.stack([layer(rows), layer.merged()(rows)])
+    for matrix in (layer.down.weight, layer.up.weight):
+        matrix.copy_(torch.randn(matrix.shape, generator=torch.Generator().manual_seed(seed)))
 
 
 def _lora(function, seed):
-    frozen, before, rows, layer = _adapted(function, seed)
-    weight = frozen.weight.detach().clone()
+    inputs, outputs, rank, alpha = _shape(seed)
+    frozen, bare = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs, bias=False)
+    rows = torch.randn(4, inputs, generator=_generator(seed)).requires_grad_()
+    before, weight = frozen(rows.detach()).detach(), frozen.weight.detach().clone()
+    layer = function(frozen, rank, alpha)
     after = layer(rows)
     after.square().sum().backward()
-    found = {
+    matrices = (layer.down.weight, layer.up.weight)
+    first = [matrix.grad for matrix in matrices if matrix.grad is not None]
+    seen = {
         "`frozen` is the layer that was given": getattr(layer, "frozen", None) is frozen,
         "the first output": after,
-        "the first output is the frozen layer's": bool(torch.allclose(after, before, atol=1e-6)),
+        "the first output is the frozen layer's": torch.allclose(after, before, atol=1e-6),
         "numbers with a gradient": sum(
             parameter.numel() for parameter in layer.parameters() if parameter.requires_grad
         ),
-        "the first step changes the adapter": any(
-            one.weight.grad is not None and bool(one.weight.grad.any()) for one in (layer.down, layer.up)
+        "the first step changes the adapter": any(gradient.any() for gradient in first),
+        "channels of the adapter that the first step changes in different ways": max(
+            (int(torch.linalg.matrix_rank(gradient)) for gradient in first), default=0
         ),
     }
     layer.zero_grad()
+    rows.grad = None
     _fill(layer, seed)
-    found["tensors of the weight's size that are kept for the backward pass"] = _kept_like(
-        frozen.weight, layer, rows
+    seen["tensors of the weight's size that are kept for the backward pass"] = _kept_like(
+        frozen.weight, layer, rows.detach()
     )
     after = layer(rows)
     after.square().mean().backward()
-    found |= {
+    merged, without = layer.merged(), function(bare, rank, alpha)
+    _fill(without, seed)
+    shared = {parameter.data_ptr() for parameter in frozen.parameters()}
+    return seen | {
         "the output": after,
-        "the gradient of down": layer.down.weight.grad.clone(),
-        "the gradient of up": layer.up.weight.grad.clone(),
+        "the gradient of down": layer.down.weight.grad,
+        "the gradient of up": layer.up.weight.grad,
+        "the gradient of the input": rows.grad,
+        "merged is a plain linear layer": type(merged) is nn.Linear,
+        "the output of the merged layer": merged(rows),
+        "the frozen weights after merging": frozen.weight.detach(),
+        "the frozen weights stay as they were": torch.equal(frozen.weight, weight),
+        "tensors that the merged layer shares with the frozen one": sum(
+            parameter.data_ptr() in shared for parameter in merged.parameters()
+        ),
+        "the outputs beside a layer without bias": torch.stack([without(rows), without.merged()(rows)]),
     }
-    merged = layer.merged()
-    found["merged is a plain linear layer"] = type(merged) is nn.Linear
-    found["the output of the merged layer"] = merged(rows)
-    found["the frozen weights after merging"] = frozen.weight.detach()
-    found["the frozen weights stay as they were"] = bool(torch.equal(frozen.weight, weight))
-    return found | {"the outputs beside a layer without bias": _without_bias(function, seed, rows)}
 
 
-def _adapter(
-    freeze=True, scale="alpha / rank", start="up", adds=True, merge="right", thin=True, called="frozen"
-):
-    """An adapter that makes the mistake that is named; without one it is right."""
-
-    class LoRA(nn.Module):
-        def __init__(self, frozen, rank, alpha):
-            super().__init__()
-            setattr(self, called, frozen.requires_grad_(not freeze))
-            self.scale = {
-                "alpha / rank": alpha / rank,
-                "none": 1.0,
-                "alpha": alpha,
-                "rank / alpha": rank / alpha,
-            }[scale]
-            self.down = nn.Linear(frozen.in_features, rank, bias=False)
-            self.up = nn.Linear(rank, frozen.out_features, bias=False)
-            for name, layer in (("down", self.down), ("up", self.up)):
-                if name in start:
-                    nn.init.zeros_(layer.weight)
-
-        def forward(self, x):
-            if not thin:
-                return nn.functional.linear(
-                    x, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias
-                )
-            beside = self.scale * self.up(self.down(x))
-            return getattr(self, called)(x) + beside if adds else beside
-
-        def merged(self):
-            frozen = getattr(self, called)
-            layer = frozen if merge == "in place" else copy.deepcopy(frozen)
-            if merge == "without bias":
-                layer.bias = None
-            layer.weight.data += (
-                (1.0 if merge == "without scale" else self.scale)
-                * self.up.weight.data
-                @ self.down.weight.data
-            )
-            return layer
-
-    return LoRA
-
+COPY, ZERO_UP = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
 
 LoRA = Build(
     "LoRA",
     _lora,
-    mistakes={
-        "keep the layer itself as `self.frozen`: later cells look for it by that name": _adapter(
-            called="base"
-        ),
-        "the frozen layer's own parameters still get gradients: `requires_grad_(False)`": _adapter(
-            freeze=False
-        ),
-        "the adapter is not scaled: multiply it by alpha / rank": _adapter(scale="none"),
-        "the adapter is multiplied by alpha: divide by the rank too": _adapter(scale="alpha"),
-        "the scale is alpha / rank, not rank / alpha": _adapter(scale="rank / alpha"),
-        "before training the adapter must add nothing: start one of its matrices, `up`, at zero": _adapter(
-            start=""
-        ),
+    mistakes=slips(
+        LoRA_solution,
+        "keep the layer itself as `self.frozen`: later cells look for it by that name",
+        ["self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"],
+        "the frozen layer's own parameters still get gradients: `requires_grad_(False)`",
+        ["frozen.requires_grad_(False)", "frozen"],
+        "the adapter is not scaled: multiply it by alpha / rank",
+        ["alpha / rank", "1.0"],
+        "the adapter is multiplied by alpha: divide by the rank too",
+        ["alpha / rank", "alpha"],
+        "the scale is alpha / rank, not rank / alpha",
+        ["alpha / rank", "rank / alpha"],
+        "before training the adapter must add nothing: start one of its matrices, `up`, at zero",
+        [ZERO_UP, "pass"],
         "both matrices are zero: each one's gradient is a product with the other, so neither "
-        "would ever change": _adapter(start="down, up"),
-        "the frozen layer's output is missing: the adapter's is added to it": _adapter(adds=False),
+        "would ever change",
+        [ZERO_UP, f"{ZERO_UP}, torch.nn.init.zeros_(self.down.weight)"],
+        "all channels of the adapter start alike, so they stay alike: leave `down` at random numbers",
+        [ZERO_UP, f"{ZERO_UP}, torch.nn.init.ones_(self.down.weight)"],
+        "the frozen layer's output is missing: the adapter's is added to it",
+        ["self.frozen(x_BTC) + ", ""],
+        "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off",
+        ["self.frozen(x_BTC)", "self.frozen(x_BTC).detach()"],
         "the sum of W and the product is a matrix of W's size, which every pass keeps: send the "
-        "rows through `down`, then `up`": _adapter(thin=False),
-        "the merged weights lack the scale": _adapter(merge="without scale"),
-        "the merged layer has lost the frozen layer's bias": _adapter(merge="without bias"),
-        "merging has changed the frozen layer itself, which now counts the "
-        "adapter twice: change a copy": _adapter(merge="in place"),
-    },
-    praise="it starts as the frozen layer, only thin matrices are trained, and in the end they cost nothing",
+        "rows through `down`, then `up`",
+        [
+            "self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))",
+            "torch.nn.functional.linear("
+            "x_BTC, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)",
+        ],
+        "the merged weights lack the scale",
+        ["+= self.scale * ", "+= "],
+        "the merged layer has lost the frozen layer's bias",
+        ["return layer", "layer.bias = None\n        return layer"],
+        "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy",
+        [COPY, "self.frozen"],
+        "the merged layer shares its bias with the frozen one, so that a change of one changes both",
+        ["return layer", "layer.bias = self.frozen.bias\n        return layer"],
+    ),
+    praise="it starts as the frozen layer, trains only thin matrices, and costs nothing once it is merged",
 )
+
+
+class FrozenLinear_solution(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x_BTC, weight, bias):
+        context.save_for_backward(weight)  # x would be needed for the weight's gradient only
+        return torch.nn.functional.linear(x_BTC, weight, bias)
+
+    @staticmethod
+    def backward(context, gradient):
+        (weight,) = context.saved_tensors
+        return gradient @ weight, None, None  # weight and bias are frozen: they have no gradients
 
 
 def _frozen_linear(function, seed):
     """Output and input's gradient of a linear function with a frozen weight, and what it keeps between the
     passes."""
-    import deepspeed.comm as comm
-    from helpers.tools.measure.ledger import Ledger
-
-    inputs, outputs, *_ = _shape(seed)
-    random = torch.Generator().manual_seed(1000 * seed + comm.get_rank())
-    weight, bias, rows, gradient = (
-        torch.randn(shape, generator=random)
-        for shape in ((outputs, inputs), (outputs,), (2, 3, inputs), (2, 3, outputs))
-    )
+    (inputs, outputs, *_), random = _shape(seed), _generator(seed)
+    shapes = (outputs, inputs), (outputs,), (2, 3, inputs), (2, 3, outputs)
+    weight, bias, rows, gradient = (torch.randn(shape, generator=random) for shape in shapes)
     rows.requires_grad_()
     with Ledger("cpu") as ledger:
         before = ledger.snapshot("before").total
         after = function.apply(rows.clone(), weight, bias)
         kept = ledger.snapshot("after").total - before - 4 * after.numel()
     after.backward(gradient)
-    found = {
+    return {
         "the output": after,
         "bytes kept for the backward pass besides the weight": kept,
         "the gradient of the input": rows.grad,
+        "the output without a bias": function.apply(rows, weight, None),
     }
-    return found | {"the output without a bias": function.apply(rows, weight, None)}
-
-
-def _linear(keeps="weight", adds=True, flows=True):
-    """A linear function that makes the mistake that is named; without one it is right."""
-
-    class FrozenLinear(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x, weight, bias):
-            kept = {"weight": (weight,), "weight and input": (weight, x), "a copy": (weight.clone(),)}
-            context.save_for_backward(*kept[keeps])
-            return nn.functional.linear(x, weight, bias if adds else None)
-
-        @staticmethod
-        def backward(context, gradient):
-            return gradient @ context.saved_tensors[0] if flows else None, None, None
-
-    return FrozenLinear
 
 
 FrozenLinear = Build(
     "FrozenLinear",
     _frozen_linear,
-    mistakes={
-        "the input is kept: only the gradient of the weight would need it, "
-        "and a frozen weight has none": _linear(keeps="weight and input"),
-        "a copy of the weight is kept: save the weight itself, which is there anyway": _linear(
-            keeps="a copy"
-        ),
-        "the bias is missing": _linear(adds=False),
-        "the input has no gradient: it must flow on to the layers before, whoever is frozen": _linear(
-            flows=False
-        ),
-    },
-    praise="the gradient flows on through the weight alone, so that the input can go",
+    mistakes=slips(
+        FrozenLinear_solution,
+        "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
+        ["backward(weight)", "backward(weight, x_BTC)", "(weight,) =", "weight, _ ="],
+        "a copy of the weight is kept: save the weight itself, which is there anyway",
+        ["backward(weight)", "backward(weight.clone())"],
+        "the bias is missing",
+        ["linear(x_BTC, weight, bias)", "linear(x_BTC, weight)"],
+        "the input has no gradient: it must flow on to the layers before, even through frozen weights",
+        ["gradient @ weight, None", "None, None"],
+    ),
+    praise="the gradient flows on through the weight alone, so the input need not be kept",
 )
 
-STEPS, RATE = 200, 1e-3
+
+class AdamInFiles_solution:
+    def __init__(self, parameters, folder, lr):
+        self.lr, self.steps, self.files = lr, 0, []
+        for index, parameter in enumerate(parameters):
+            paths = [folder / f"{name}-{index}" for name in ("master", "mean", "square")]
+            files = [numpy.memmap(path, "float32", "w+", shape=(parameter.numel(),)) for path in paths]
+            files[0][:] = parameter.detach().float().flatten().numpy()
+            self.files.append((parameter, files))
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for parameter, files in self.files:
+            master, mean, square = (torch.from_numpy(file) for file in files)  # no copies: they are the files
+            gradient, parameter.grad = parameter.grad.float().flatten(), None
+            mean.lerp_(gradient, 0.1)
+            square.lerp_(gradient.square_(), 0.001)
+            root = (square / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
+            master.mul_(1 - 0.01 * self.lr).addcdiv_(mean, root, value=-self.lr / (1 - 0.9**self.steps))
+            parameter.copy_(master.view_as(parameter))
+
+
+STEPS = 200
 
 
 def _contents(folder):
@@ -258,195 +257,173 @@ def _nearest(contents, values):
     """What lies nearest to some values among the equally long fp32 vectors of files, whatever the files are
     called."""
     size = 4 * len(values)
-    parts = [
-        content[at : at + size]
-        for content in contents
-        if len(content) % size == 0
-        for at in range(0, len(content), size)
-    ]
+    whole = [content for content in contents if len(content) % size == 0]
+    parts = [content[at : at + size] for content in whole for at in range(0, len(content), size)]
     vectors = [torch.from_numpy(numpy.frombuffer(part, "float32").copy()) for part in parts]
-    return min(
-        vectors,
-        key=lambda vector: float((vector - values).abs().nan_to_num(1e30).sum()),
-        default=torch.zeros(0),
-    )
+    distance = lambda vector: float((vector - values).abs().nan_to_num(1e30).sum())  # noqa: E731
+    return min(vectors, key=distance, default=torch.zeros(0))
 
 
 def _give_gradients(parameters, random):
+    """Gradients of both signs, now large, now small; one is always zero, and one is Adam's epsilon."""
     for parameter in parameters:
-        scale = 10 ** (2 * torch.rand(1, generator=random) - 1)  # of both signs, now large, now small
-        parameter.grad = (scale * torch.randn(parameter.shape, generator=random)).bfloat16()
+        scale = 10 ** (2 * torch.rand(1, generator=random) - 1)
+        gradient = scale * torch.randn(parameter.shape, generator=random)
+        gradient.view(-1)[:2] = torch.tensor([0.0, 1e-8])
+        parameter.grad = gradient.bfloat16()
 
 
 def _in_files(function, seed):
     """Small steps of bf16 parameters: each alone is lost in bf16, so that only master weights in fp32 move at
     all."""
-    import deepspeed.comm as comm
-    from helpers.tools.measure.ledger import Ledger
-
-    random = torch.Generator().manual_seed(1000 * seed + comm.get_rank())
+    random = _generator(seed)
     parameters = [
         nn.Parameter(1 + torch.rand(shape, generator=random).bfloat16()) for shape in ((3, 5), (7,))
     ]
-    elements, found = sum(parameter.numel() for parameter in parameters), {}
+    elements, seen = sum(parameter.numel() for parameter in parameters), {}
     with tempfile.TemporaryDirectory() as folder:
-        with Ledger(
-            "cpu"
-        ) as ledger:  # of the first step alone: whoever keeps states in memory does so from there on
-            adam = function(parameters, Path(folder), RATE)
+        with Ledger("cpu") as ledger:  # during the first step: states kept in memory stay from there on
+            adam = function(parameters, Path(folder), 1.2e-3 + 3e-4 * (seed % 3))
             _give_gradients(parameters, random)
             before = _contents(folder)
             adam.step()
             changed = [content for path, content in _contents(folder).items() if content != before[path]]
-            found["a step changes 12 bytes per parameter in the files"] = (
+            kept = ledger.snapshot("between steps").total
+            seen["a step changes 12 bytes per parameter in the files"] = (
                 sum(map(len, changed)) >= 12 * elements
             )
-            found["gradients are gone after a step"] = all(parameter.grad is None for parameter in parameters)
-            found["no tensors of states between steps"] = (
-                ledger.snapshot("between steps").total <= 3 * elements
-            )
+            seen["gradients are gone after a step"] = all(parameter.grad is None for parameter in parameters)
+            seen["no tensors of states between steps"] = kept <= 3 * elements
         for _ in range(STEPS - 1):
             _give_gradients(parameters, random)
             adam.step()
         contents = _contents(folder).values()
         for index, parameter in enumerate(parameters):
-            master = _nearest(contents, parameter.detach().float().flatten())
-            found[f"master weights {index} in the files after {STEPS} steps"] = master
-            found[f"parameter {index} is its master weights, rounded"] = bool(
-                torch.equal(parameter.detach().flatten(), master.bfloat16())
-            )
-    return found
+            values = parameter.detach().flatten()
+            master = _nearest(contents, values.float())
+            seen[f"master weights {index} in the files after {STEPS} steps"] = master
+            seen[f"parameter {index} is its master weights, rounded"] = values.equal(master.bfloat16())
+    return seen
 
 
-def _adam(
-    corrects=True,
-    master=True,
-    keeps="in files",
-    remembers=True,
-    forgets=True,
-    decay="weights",
-    betas=(0.9, 0.999),
-):
-    """An Adam that makes the mistake that is named; without one it is right."""
-
-    class AdamInFiles:
-        def __init__(self, parameters, folder, lr):
-            self.lr, self.steps, self.of = lr, 0, []
-            for index, parameter in enumerate(parameters):
-                states = []
-                for name in ("master", "mean", "square"):
-                    count = parameter.numel()
-                    if keeps in ("in files", "tensors on files"):
-                        states.append(
-                            numpy.memmap(folder / f"{name}-{index}", "float32", "w+", shape=(count,))
-                        )
-                    else:
-                        (folder / f"{name}-{index}").write_bytes(bytes(4 * count))
-                        states.append(
-                            torch.zeros(count) if keeps == "in memory" else numpy.zeros(count, "float32")
-                        )
-                states[0][:] = (
-                    parameter.detach().flatten().float()
-                    if keeps == "in memory"
-                    else parameter.detach().flatten().float().numpy()
-                )
-                if keeps == "tensors on files":
-                    states = [torch.from_numpy(state) for state in states]
-                self.of.append((parameter, states))
-
-        @torch.no_grad()
-        def step(self):
-            self.steps += 1
-            for parameter, states in self.of:
-                weights, mean, square = (
-                    torch.from_numpy(one) if isinstance(one, numpy.ndarray) else one for one in states
-                )
-                gradient = parameter.grad.flatten().float()
-                if not remembers:
-                    mean, square = torch.zeros_like(mean), torch.zeros_like(square)
-                if not master:
-                    weights.copy_(parameter.flatten())
-                if decay == "gradient":
-                    gradient = gradient + 0.01 * weights
-                mean.lerp_(gradient, 1 - betas[0])
-                square.lerp_(gradient**2, 1 - betas[1])
-                first, second = (
-                    (1 - betas[0] ** self.steps, 1 - betas[1] ** self.steps) if corrects else (1.0, 1.0)
-                )
-                shrink = 0.01 * weights if decay == "weights" else 0.0
-                weights -= self.lr * (shrink + mean / first / ((square / second).sqrt() + 1e-8))
-                parameter.copy_(weights.view_as(parameter))
-                if forgets:
-                    parameter.grad = None
-
-    return AdamInFiles
-
+MAPPED = 'numpy.memmap(path, "float32", "w+", shape=(parameter.numel(),)) for path in paths'
+ZERO_FILE = "for path in paths if path.write_bytes(bytes(4 * parameter.numel()))"
+VIEWS, MEAN, SHRINK = (
+    "(torch.from_numpy(file) for file in files)",
+    "mean.lerp_(gradient",
+    "mul_(1 - 0.01 * self.lr).",
+)
+ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.steps)"
 
 AdamInFiles = Build(
     "AdamInFiles",
     _in_files,
-    mistakes={
-        "the running means start near zero: divide them by 1 - beta ** steps": _adam(corrects=False),
+    mistakes=slips(
+        AdamInFiles_solution,
+        "the running means start near zero: divide them by 1 - beta ** steps",
+        [ROOT, "square.sqrt()", LAST, ""],
         "steps are added to the bf16 parameters, where each is too small to change them: add "
-        "them to fp32 master weights": _adam(master=False),
-        "the running means start anew in every step": _adam(remembers=False),
-        "the files are there, but the states are kept in memory as well": _adam(keeps="in memory"),
-        "the states are in files, but tensors on them stay between steps, and whoever counts "
-        "tensors, as the ledger does, counts those as memory: "
-        "keep the arrays, and make tensors of them in `step`": _adam(keeps="tensors on files"),
-        "the files stay as they were made: the states are arrays in memory": _adam(keeps="in arrays"),
-        "the weights do not shrink: subtract lr times 0.01 w as well": _adam(decay="none"),
-        "AdamW takes 0.01 w from the weights, it does not add it to the gradient": _adam(decay="gradient"),
-        "the square's factors are 0.999 and 0.001": _adam(betas=(0.9, 0.99)),
-        "the two means have changed places: 0.9 is for the gradient, 0.999 for its square": _adam(
-            betas=(0.999, 0.9)
-        ),
-        "the gradients are still there: set `.grad` to None when a parameter is done": _adam(forgets=False),
-    },
-    praise="memory holds the parameters alone, and the operating system brings the "
-    "states when they are needed",
+        "them to fp32 master weights",
+        [MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"],
+        "the running means start anew in every step",
+        [MEAN, f"mean, square = torch.zeros_like(mean), torch.zeros_like(square)\n            {MEAN}"],
+        "the files are there, but the states are kept in memory as well",
+        [MAPPED, f"torch.zeros(parameter.numel()) {ZERO_FILE}", ".numpy()", "", VIEWS, "files"],
+        "the states are in files, but tensors on them stay between steps, and the ledger counts those "
+        "as memory: keep the arrays, and make tensors of them in `step`",
+        ["parameter, files))", "parameter, [torch.from_numpy(file) for file in files]))", VIEWS, "files"],
+        "the files stay as they were made: the states are arrays in memory",
+        [MAPPED, f'numpy.zeros(parameter.numel(), "float32") {ZERO_FILE}'],
+        "the weights do not shrink: subtract lr times 0.01 w as well",
+        [SHRINK, ""],
+        "AdamW takes 0.01 w from the weights, it does not add it to the gradient",
+        [SHRINK, "", "grad.float().flatten(), None", "grad.float().flatten() + 0.01 * master, None"],
+        "the square's factors are 0.999 and 0.001",
+        ["square_(), 0.001", "square_(), 0.01", "0.999**", "0.99**"],
+        "the two means have changed places: 0.9 is for the gradient, 0.999 for its square",
+        [
+            "gradient, 0.1",
+            "gradient, 0.001",
+            "_(), 0.001",
+            "_(), 0.1",
+            LAST,
+            LAST.replace("9", "999"),
+            ROOT,
+            ROOT.replace("999", "9"),
+        ],
+        "the gradients are still there: set `.grad` to None when a parameter is done",
+        ["gradient, parameter.grad =", "gradient =", "flatten(), None", "flatten()"],
+        "the learning rate is an argument: use `lr`",
+        ["= lr, 0, []", "= 1e-3, 0, []"],
+        "a gradient that was always zero gives 0 / 0: add 1e-8 to the root",
+        [".add_(1e-8)", ""],
+        "1e-8 is added to the root, not under it",
+        [".sqrt_().add_(1e-8)", ".add_(1e-8).sqrt_()"],
+    ),
+    praise="memory holds the parameters alone, and the operating system brings a step its states",
 )
 
+
+def adapter_parameters_solution(inputs, outputs, rank):
+    return rank * (inputs + outputs)  # down: rank x inputs; up: outputs x rank
+
+
 adapter_parameters = Exercise(
-    reference=lambda inputs, outputs, rank: rank * (inputs + outputs),
+    reference=adapter_parameters_solution,
     cases=({"inputs": 4096, "outputs": 256, "rank": 8}, {"inputs": 64, "outputs": 192, "rank": 4}),
-    mistakes={
-        "that is one of the two matrices; the other one leads from "
-        "`rank` channels to the outputs": lambda inputs, outputs, rank: rank * inputs,
-        "that is one of the two matrices; the other one leads from the "
-        "inputs to `rank` channels": lambda inputs, outputs, rank: rank * outputs,
-        "that is the matrix that LoRA leaves frozen": lambda inputs, outputs, rank: inputs * outputs,
-        "the two matrices stand one after the other: they are not "
-        "multiplied for every pair": lambda inputs, outputs, rank: rank * inputs * outputs,
-    },
+    mistakes=slips(
+        adapter_parameters_solution,
+        "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
+        ["(inputs + outputs)", "inputs"],
+        "that is one of the two matrices; the other one leads from the inputs to `rank` channels",
+        ["(inputs + outputs)", "outputs"],
+        "that is the matrix that LoRA leaves frozen",
+        ["rank * (inputs + outputs)", "inputs * outputs"],
+        "the two matrices stand one after the other: they are not multiplied for every pair",
+        ["inputs + outputs", "inputs * outputs"],
+    ),
     praise="linear in the width where the frozen matrix is quadratic",
 )
 
+
+def offloaded_bytes_solution(trained, ranks):
+    return 12 * trained / ranks  # 4 of master weights, 8 of Adam; ZeRO has sharded them before
+
+
 offloaded_bytes = Exercise(
-    reference=lambda trained, ranks: 12 * trained / ranks,
+    reference=offloaded_bytes_solution,
     cases=({"trained": 5_619_712, "ranks": 2}, {"trained": 6_243_584_000, "ranks": 8}),
-    mistakes={
-        "ZeRO shards them first: a rank offloads its own part": lambda trained, ranks: 12 * trained,
-        "that is Adam's part; the fp32 master weights go with it": lambda trained, ranks: 8 * trained / ranks,
-        "the bf16 parameters and gradients of the model stay on the device": lambda trained, ranks: (
-            16 * trained / ranks
-        ),
-        "that is the share of gradients; master weights and Adam take 12 "
-        "bytes per trained parameter": lambda trained, ranks: 2 * trained / ranks,
-    },
+    mistakes=slips(
+        offloaded_bytes_solution,
+        "ZeRO shards them first: a rank offloads its own part",
+        [" / ranks", ""],
+        "that is Adam's part; the fp32 master weights go with it",
+        ["12 *", "8 *"],
+        "the bf16 parameters and gradients of the model stay on the device",
+        ["12 *", "16 *"],
+        "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter",
+        ["12 *", "2 *"],
+    ),
     praise="what can be offloaded is what is trained: with frozen weights next to nothing",
 )
 
+
+def longest_sequence_solution(memory, fixed, per_token):
+    return (memory - fixed) / per_token  # with fused attention, all that grows is linear in the tokens
+
+
 longest_sequence = Exercise(
-    reference=lambda memory, fixed, per_token: (memory - fixed) / per_token,
+    reference=longest_sequence_solution,
     cases=(
         {"memory": 24e9, "fixed": 12.5e9, "per_token": 5.8e6},
         {"memory": 80e9, "fixed": 14e9, "per_token": 1.1e6},
     ),
-    mistakes={
-        "what does not depend on the sequence is "
-        "there too: take it off first": lambda memory, fixed, per_token: memory / per_token,
-        "the fixed part takes room away": lambda memory, fixed, per_token: (memory + fixed) / per_token,
-    },
+    mistakes=slips(
+        longest_sequence_solution,
+        "what does not depend on the sequence is there too: take it off first",
+        ["(memory - fixed)", "memory"],
+        "the fixed part takes room away",
+        ["memory - fixed", "memory + fixed"],
+    ),
     praise="linear in what is left over, so halve the bytes of a token before you buy memory",
 )

@@ -48,3 +48,11 @@ def rank_count() -> int:
     import deepspeed.comm as comm
 
     return comm.get_world_size()
+
+
+def randn_of_rank(seed: int, *shape: int) -> Tensor:
+    """Random numbers that differ from rank to rank, and are the same for the same seed."""
+    import deepspeed.comm as comm
+
+    seed = 1000 * (seed % 10**6) + comm.get_rank()
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

@@ -6,6 +6,7 @@ import io
 import torch
 from torch import nn
 from torch.nn import functional as F
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise, RankExercise
 from helpers.course.exercises.guesses import guess
 from helpers.tools.theory.construction import largest_built_in_parts
@@ -13,18 +14,27 @@ from helpers.tools.theory.construction import largest_built_in_parts
 __all__ = ["RunState", "change_a_weight", "constructor", "guess", "keep_shard", "largest_in_parts"]
 
 
-# --- a shard of each parameter
+def keep_shard_solution(module):
+    import deepspeed.comm as comm
+    import torch
+
+    rank, ranks = comm.get_rank(), comm.get_world_size()
+    for parameter in module.parameters(recurse=False):
+        comm.broadcast(parameter.data, 0)  # rank 0's values count
+        size = -(-parameter.numel() // ranks)  # rounded up
+        part = parameter.detach().flatten()[rank * size : (rank + 1) * size]
+        parameter.shard = torch.nn.functional.pad(part, (0, size - len(part)))  # a copy
+        parameter.full_shape = parameter.shape
+        parameter.data = parameter.data.new_empty(0)  # the object stays, since others refer to it
 
 
 class _Fresh(nn.Module):
-    """A module as its constructor leaves it: own parameters of several sizes and dtypes, and a child that was
-    dealt with before."""
+    """A module as its constructor leaves it: own parameters of several sizes and dtypes, and a child whose
+    constructor has run before.  Every rank has drawn other numbers."""
 
     def __init__(self, seed, ranks, rank):
         super().__init__()
-        random = torch.Generator().manual_seed(
-            1000 * (seed % 10**6) + rank
-        )  # every rank has drawn other numbers
+        random = torch.Generator().manual_seed(1000 * (seed % 10**6) + rank)
         self.child = nn.Linear(3, 2)
         shapes = {"weight": (5, 2 * ranks + 1 + seed % 3), "bias": (3 * ranks,), "scale": (1,)}
         for name, shape in shapes.items():
@@ -32,139 +42,117 @@ class _Fresh(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.randn(shape, generator=random).to(dtype)))
 
 
+def _elements_kept(tensor):
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
 def _sharded(function, seed):
     """What is left of each parameter, and this rank's shard; and that a child's parameters stay as they
     are."""
     import deepspeed.comm as comm
 
-    module, found = _Fresh(seed, comm.get_world_size(), comm.get_rank()), {}
-    before = dict(module.named_parameters(recurse=False))
+    module = _Fresh(seed, comm.get_world_size(), comm.get_rank())
+    parameters = dict(module.named_parameters(recurse=False))
     child = module.child.weight.detach().clone()
     try:
         function(module)
     except IndexError as error:
-        if "tuple index" not in str(error):  # else there were fewer parts than ranks
+        if "tuple index" not in str(error):  # this one says that there were fewer parts than ranks
             raise
         return {"what your function raised": f"IndexError: {error}"}
-    found["what your function raised"] = "nothing"
-    for name, old in before.items():
-        parameter, shard = getattr(module, name), getattr(getattr(module, name), "shard", None)
-        found[f"the shape of {name}.data afterwards"] = str(tuple(parameter.shape))
-        found[f"{name} has a shard"] = isinstance(shard, torch.Tensor)
+    seen = {"what your function raised": "nothing"}
+    for name, before in parameters.items():
+        parameter = getattr(module, name)
+        shard = getattr(parameter, "shard", None)
+        seen[f"the shape of {name}.data afterwards"] = str(tuple(parameter.shape))
+        seen[f"{name} has a shard"] = isinstance(shard, torch.Tensor)
         if not isinstance(shard, torch.Tensor):
             continue
-        found[f"the shape of {name}.shard"] = str(tuple(shard.shape))
-        found[f"{name}.shard"] = shard.detach().clone()
-        found[f"the dtype of {name}.shard"] = str(shard.dtype)
-        found[f"elements of memory that {name}.shard keeps"] = (
-            shard.untyped_storage().nbytes() // shard.element_size()
-        )
-        found[f"elements of memory that {name} itself keeps"] = (
-            parameter.untyped_storage().nbytes() // parameter.element_size()
-        )
-        found[f"{name}.shard belongs to no graph of autograd"] = not shard.requires_grad
-        found[f"{name}.full_shape"] = str(tuple(getattr(parameter, "full_shape", ())))
-        found[f"{name} is the same parameter as before"] = parameter is old
-    found["the child's weight is as it was"] = module.child.weight.shape == child.shape and bool(
-        (module.child.weight == child).all()
-    )
-    return found
+        seen |= {
+            f"the shape of {name}.shard": str(tuple(shard.shape)),
+            f"{name}.shard": shard.detach().clone(),
+            f"the dtype of {name}.shard": str(shard.dtype),
+            f"elements of memory that {name}.shard keeps": _elements_kept(shard),
+            f"elements of memory that {name} itself keeps": _elements_kept(parameter),
+            f"the dtype of {name}.data afterwards": str(parameter.dtype),
+            f"{name}.shard belongs to no graph of autograd": not shard.requires_grad,
+            f"{name}.full_shape": str(tuple(getattr(parameter, "full_shape", ()))),
+            f"{name} is the same parameter as before": parameter is before,
+        }
+    return seen | {"the child's weight is as it was": torch.equal(module.child.weight, child)}
 
 
-def _keep(
-    broadcast=True,
-    pad="end",
-    which="own",
-    clone=True,
-    release="empty",
-    own=True,
-    shape="before",
-    dtype=None,
-    detach=True,
-    new=False,
-):
-    """A way to keep a shard that makes the mistake that is named; without one it is right."""
-
-    def keep_shard(module):
-        import deepspeed.comm as comm
-
-        rank, ranks = comm.get_rank(), comm.get_world_size()
-        for name, parameter in list(module.named_parameters(recurse=not own)):
-            full = parameter.shape
-            if broadcast:
-                comm.broadcast(parameter.data, 0)
-            flat = (parameter.detach() if detach else parameter).flatten()
-            if dtype is not None:
-                flat = flat.to(dtype)
-            if pad == "end":
-                missing = -flat.numel() % ranks
-                flat = F.pad(flat, (0, missing)) if missing else flat
-            if which == "interleaved":
-                part = flat[rank::ranks]
-            elif pad == "floor":
-                size = flat.numel() // ranks
-                part = flat[rank * size : (rank + 1) * size]
-            elif pad == "chunked":
-                part = flat.chunk(ranks)[rank]
-            elif pad == "never":
-                size = -(-flat.numel() // ranks)
-                part = flat[rank * size : (rank + 1) * size]
-            else:
-                part = flat.chunk(ranks)[0 if which == "first" else rank]
-            parameter.shard = part.clone() if clone else part
-            if release == "empty":
-                parameter.data = parameter.data.new_empty(0)
-            elif release == "slice":
-                parameter.data = parameter.data.flatten()[:0]
-            elif release == "rows":
-                parameter.data = parameter.data[:0]
-            parameter.full_shape = full if shape == "before" else parameter.shape
-            if new:
-                other = nn.Parameter(parameter.data)
-                other.shard, other.full_shape = parameter.shard, full
-                setattr(module, name, other)
-
-    return keep_shard
-
+PADDED = "torch.nn.functional.pad(part, (0, size - len(part)))"
+PART = "[rank * size : (rank + 1) * size]"
+RELEASE = "parameter.data = parameter.data.new_empty(0)"
 
 keep_shard = Build(
     "keep_shard",
     _sharded,
-    mistakes={
-        "every rank has drawn other numbers: broadcast rank 0's before you cut": _keep(broadcast=False),
-        "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it": _keep(
-            clone=False
-        ),
-        "the parameter is still there in full: let its `.data` be an empty tensor": _keep(release="never"),
-        "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor": _keep(
-            release="slice"
-        ),
+    mistakes=slips(
+        keep_shard_solution,
+        "every rank has drawn other numbers: broadcast rank 0's before you cut",
+        ["comm.broadcast(parameter.data, 0)", "pass"],
+        "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it",
+        [
+            PADDED,
+            "F.pad(parameter.detach().flatten(), (0, ranks * size - parameter.numel())).chunk(ranks)[rank]",
+        ],
+        "the parameter still holds all of its elements: let its `.data` be an empty tensor",
+        [RELEASE, "pass"],
+        "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor",
+        [".data.new_empty(0)", ".data.flatten()[:0]"],
         "a slice of no rows still keeps the whole tensor's memory alive, and its shape is not "
-        "(0,): `.data.new_empty(0)`": _keep(release="rows"),
-        "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`": _keep(
-            new=True
-        ),
+        "(0,): `.data.new_empty(0)`",
+        [".data.new_empty(0)", ".data[:0]"],
+        "`torch.empty(0)` is fp32, whatever the parameter was: `.data.new_empty(0)` keeps the dtype",
+        ["parameter.data.new_empty(0)", "torch.empty(0)"],
+        "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`",
+        [
+            "for parameter in module.parameters(recurse=False):",
+            "for name, parameter in list(module.named_parameters(recurse=False)):",
+            RELEASE,
+            "new = torch.nn.Parameter(parameter.data.new_empty(0))\n"
+            "        vars(new).update(vars(parameter))\n"
+            "        setattr(module, name, new)",
+        ],
         "without padding the last rank's shard is shorter, or there is none: pad with zeros to a "
-        "multiple of N first": _keep(pad="never"),
+        "multiple of N first",
+        [PADDED, "part.clone()"],
         "without padding `chunk` makes fewer parts than there are ranks: pad with zeros to a "
-        "multiple of N first": _keep(pad="chunked"),
-        "rounded down, the last elements belong to nobody: round the shard's size up, and pad": _keep(
-            pad="floor"
-        ),
-        "that is rank 0's shard on every rank": _keep(which="first"),
-        "a shard is a range of neighbouring elements, not every N-th": _keep(which="interleaved"),
-        "a child's parameters were dealt with when the child was built: `parameters(recurse=False)`": _keep(
-            own=False
-        ),
-        "the shape was taken after the parameter had been emptied": _keep(shape="after"),
-        "a shard keeps the dtype of its parameter": _keep(dtype=torch.float32),
-        "the shard must not be part of a graph of autograd: `detach()` first": _keep(detach=False),
-    },
-    praise="each rank keeps its own range of rank 0's values, and nothing else of the tensor stays alive",
+        "multiple of N first",
+        [PART, ".chunk(ranks)[rank]", PADDED, "part.clone()"],
+        "rounded down, the last elements belong to nobody: round the shard's size up, and pad",
+        ["-(-parameter.numel() // ranks)", "parameter.numel() // ranks"],
+        "that is rank 0's shard on every rank",
+        [PART, "[:size]"],
+        "a shard is a range of neighbouring elements, not every N-th",
+        [PART, "[rank::ranks]"],
+        "a child's parameters were dealt with when the child was built: `parameters(recurse=False)`",
+        ["recurse=False", ""],
+        "the shape was taken after the parameter had been emptied",
+        [
+            "parameter.full_shape = parameter.shape",
+            RELEASE,
+            f"{RELEASE}  # the object",
+            "parameter.full_shape = parameter.shape  # the object",
+        ],
+        "a shard keeps the dtype of its parameter",
+        [".detach().flatten()", ".detach().float().flatten()"],
+        "the shard must not be part of a graph of autograd: `detach()` first",
+        [".detach()", ""],
+    ),
+    praise="each rank keeps its own range of rank 0's values, and nothing else of the tensor stays in memory",
 )
 
 
-# --- a constructor that goes on
+def constructor_solution(kind, build, then):
+    def init(module, *arguments, **options):
+        build(module, *arguments, **options)
+        if type(module) is kind:  # else a derived class is still at work
+            then(module)
+
+    return init
 
 
 class _Base(nn.Module):
@@ -186,121 +174,111 @@ class _Outer(nn.Module):
         self.own = nn.Parameter(torch.ones(width))
 
 
+def _look_of(module):
+    """A module's class, and the names and sums of its own parameters if it is built."""
+    ready = isinstance(module, nn.Module) and "_parameters" in vars(module)
+    parameters = module.named_parameters(recurse=False) if ready else ()
+    sums = [f"{name} {parameter.sum().item():g}" for name, parameter in parameters]
+    return [type(module).__name__.strip("_"), *sums]
+
+
 def _constructed(function, seed):
     """Which modules are handed on, in which order and in which state; by position, by keyword, nested and
     derived."""
-    width, kinds = 2 + seed % 5, (_Base, _Derived, _Outer)
-    builds = {"a base class": lambda: _Base(width), "a keyword": lambda: _Base(width, value=4.0)}
-    builds |= {"a derived class": lambda: _Derived(width), "a module with children": lambda: _Outer(width)}
-    originals, found = {kind: kind.__init__ for kind in kinds}, {}
+    width = 2 + seed % 5
+    builds = {
+        "a base class": lambda: _Base(width),
+        "a keyword": lambda: _Base(width, value=4.0),
+        "a derived class": lambda: _Derived(width),
+        "a module with children": lambda: _Outer(width),
+    }
+    originals = {kind: kind.__init__ for kind in (_Base, _Derived, _Outer)}
     try:
         made = function(_Base, originals[_Base], lambda module: None)
-        found["what the call of your function itself raises"] = "nothing"
     except Exception as error:
         return {"what the call of your function itself raises": type(error).__name__}
-    found["your function returns a function"] = callable(made)
+    seen = {"what the call of your function itself raises": "nothing"}
+    seen["your function returns a function"] = callable(made)
     if not callable(made):
-        return found
+        return seen
     for case, make in builds.items():
-        seen = []
-
-        def then(module, seen=seen):
-            parameters = (
-                module.named_parameters(recurse=False)
-                if isinstance(module, nn.Module) and "_parameters" in vars(module)
-                else ()
-            )
-            seen.append(
-                [
-                    type(module).__name__.strip("_"),
-                    *(f"{name} {parameter.sum().item():g}" for name, parameter in parameters),
-                ]
-            )
-
+        handed_on, raised = [], "none"
         try:
             for kind, build in originals.items():
-                kind.__init__ = function(kind, build, then)
+                kind.__init__ = function(
+                    kind, build, lambda module, looks=handed_on: looks.append(_look_of(module))
+                )
             make()
-            failed = ""
         except Exception as error:
-            failed = type(error).__name__
+            raised = type(error).__name__
         finally:
             for kind, build in originals.items():
                 kind.__init__ = build
-        found[f"the error while {case} is built"] = failed or "none"
-        found[f"modules handed on while {case} is built"] = len(seen)
-        found[f"what is handed on while {case} is built"] = [part for one in seen for part in one]
-    return found
+        seen[f"the error while {case} is built"] = raised
+        seen[f"what is handed on while {case} is built"] = handed_on
+    return seen
 
 
-def _built(order="after", exact=True, options=True, hands="module", builds="build", returns=False):
-    """A constructor that makes the mistake that is named; without one it is right."""
-
-    def constructor(kind, build, then):
-        def init(module, *arguments, **named):
-            if not options and named:
-                raise TypeError("init() got an unexpected keyword argument")
-            if order == "before":
-                then(module)
-            if builds == "build":
-                build(module, *arguments, **named)
-            elif builds == "without the module":
-                build(*arguments, **named)
-            elif builds == "itself":
-                kind.__init__(module, *arguments, **named)
-            if order == "after" and (type(module) is kind or not exact):
-                then(kind if hands == "kind" else module)
-            return module if returns else None
-
-        return init
-
-    return constructor
-
-
-def _hands_nothing_on(kind, build, then):
-    return build
-
-
-def _builds_at_once(kind, build, then):
-    build()
-    return build
-
-
-def _calls_its_own(kind, build, then):
-    what_it_returns = None
-    return what_it_returns
-
+BUILDING = "build(module, *arguments, **options)"
 
 constructor = Build(
     "constructor",
     _constructed,
-    mistakes={
-        "before its constructor has run a module has no parameters: build first": _built(order="before"),
+    mistakes=slips(
+        constructor_solution,
+        "before its constructor has run a module has no parameters: build first",
+        [
+            "if type(module) is kind:  # else a derived class is still at work\n            then(module)",
+            "pass",
+            BUILDING,
+            f"then(module)\n        {BUILDING}",
+        ],
         "a derived class calls the constructor of its parent, whose end is not the module's: "
-        "compare `type(module)` with `kind`": _built(exact=False),
-        "constructors are given keywords too: take `*arguments, **options` and hand both on": _built(
-            options=False
-        ),
-        "`then` wants the module that was built, not its class": _built(hands="kind"),
-        "the module was never built: call `build(module, ...)`": _built(builds="never"),
-        "a constructor takes the module itself first: `build(module, *arguments, **options)`": _built(
-            builds="without the module"
-        ),
-        "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`": _built(
-            builds="itself"
-        ),
-        "nothing is handed on: the new constructor must call `then(module)`": _hands_nothing_on,
-        "a constructor returns nothing, else Python refuses: leave out `return module`": _built(returns=True),
-        "nothing is to be built yet: define a function that builds when it "
-        "is called, and return that": _builds_at_once,
-        "`constructor` is to return the function `init` itself, not what it returns": _calls_its_own,
-    },
-    praise="whoever builds a model need not know that somebody takes each module away "
-    "as soon as it is complete",
+        "compare `type(module)` with `kind`",
+        ["type(module) is kind", "True"],
+        "constructors are given keywords too: take `*arguments, **options` and hand both on",
+        ["arguments, **options):", "arguments):", BUILDING, "build(module, *arguments)"],
+        "`then` wants the module that was built, not its class",
+        ["then(module)", "then(kind)"],
+        "the module was never built: call `build(module, ...)`",
+        [BUILDING, "pass"],
+        "a constructor takes the module itself first: `build(module, *arguments, **options)`",
+        [BUILDING, "build(*arguments, **options)"],
+        "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`",
+        [BUILDING, "kind.__init__(module, *arguments, **options)"],
+        "nothing is handed on: the new constructor must call `then(module)`",
+        ["return init", "return build"],
+        "a constructor returns nothing, else Python refuses: leave out `return module`",
+        ["then(module)", "then(module)\n        return module"],
+        "nothing is to be built yet: define a function that builds when it is called, and return that",
+        ["return init", "return init()"],
+        "`constructor` is to return the function `init` itself, not what it returns",
+        ["return init", "what_it_returns = None\n    return what_it_returns"],
+    ),
+    praise="code that builds a model need not know that each module is cut up as soon as it is complete",
 )
 
 
-# --- what a resume must not forget
+class RunState_solution:
+    def __init__(self, schedule, batches):
+        self.schedule, self.batches = schedule, batches
+
+    def state_dict(self):
+        import deepspeed
+        import torch
+
+        state = {"schedule": self.schedule.state_dict(), "position": self.batches.position}
+        state["random, CPU"] = torch.get_rng_state()  # for what is drawn on the CPU
+        return state | {"random, device": deepspeed.get_accelerator().get_rng_state()}  # for a GPU's dropout
+
+    def load_state_dict(self, state):
+        import deepspeed
+        import torch
+
+        self.schedule.load_state_dict(state["schedule"])
+        self.batches.position = state["position"]  # else a new process begins with the first batch again
+        torch.set_rng_state(state["random, CPU"])
+        deepspeed.get_accelerator().set_rng_state(state["random, device"])
 
 
 class _Batches:
@@ -313,190 +291,155 @@ class _Batches:
         return torch.randn(4, 6, generator=random)
 
 
-class _Rises:
-    def __init__(self, steps):
-        self.steps = steps
+class _Run:
+    """A model with dropout, its optimizer, a schedule that warms up, and batches."""
 
-    def __call__(self, step):
-        return min(1.0, (step + 1) / self.steps)
+    def __init__(self, seed, rank):
+        random = torch.Generator().manual_seed(seed % 10**6)
+        self.model, warmup = nn.Linear(6, 3), 5 + seed % 4
+        with torch.no_grad():
+            self.model.weight.copy_(torch.randn(3, 6, generator=random))
+            self.model.bias.zero_()
+        self.adam = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.adam, lambda step: min(1.0, (step + 1) / warmup)
+        )
+        self.batches = _Batches(seed, rank)
 
-
-def _a_run(seed, rank):
-    """A model with dropout, its optimizer, a schedule and batches."""
-    random = torch.Generator().manual_seed(seed % 10**6)
-    model = nn.Linear(6, 3)
-    with torch.no_grad():
-        model.weight.copy_(torch.randn(3, 6, generator=random))
-        model.bias.zero_()
-    adam = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return model, adam, torch.optim.lr_scheduler.LambdaLR(adam, _Rises(5 + seed % 4)), _Batches(seed, rank)
-
-
-def _go_on(model, adam, schedule, batches, steps):
-    """Steps of training; the losses, the learning rates, and the positions of the batches."""
-    losses, rates, positions = [], [], []
-    for _ in range(steps):
-        positions.append(batches.position)
-        rates.append(adam.param_groups[0]["lr"])
-        loss = model(F.dropout(batches.next(), 0.3)).square().mean()
-        loss.backward()
-        adam.step()
-        adam.zero_grad()
-        schedule.step()
-        losses.append(loss.item())
-    return losses, rates, positions
+    def train(self, steps):
+        """Three lists: the positions of the batches, the learning rates, and the losses."""
+        positions, rates, losses = [], [], []
+        for _ in range(steps):
+            positions.append(self.batches.position)
+            rates.append(self.adam.param_groups[0]["lr"])
+            loss = self.model(F.dropout(self.batches.next(), 0.3)).square().mean()
+            loss.backward()
+            self.adam.step()
+            self.adam.zero_grad()
+            self.schedule.step()
+            losses.append(loss.item())
+        return positions, rates, losses
 
 
 def _resumed(kind, seed):
-    """Steps after a resume, where weights and optimizer are put back already; every rank has drawn other
-    numbers before."""
+    """Three steps after a resume, with weights and optimizer states put back by the trial, and three steps of
+    the run that was saved.  Every rank's generator is elsewhere."""
     import deepspeed.comm as comm
 
     rank = comm.get_rank()
     torch.manual_seed(seed % 10**6 + 7 * rank)
-    done = 2 + seed % 2
-    model, adam, schedule, batches = _a_run(seed, rank)
-    _go_on(model, adam, schedule, batches, done)
-    state, kept = kind(schedule, batches).state_dict(), io.BytesIO()
+    run, file = _Run(seed, rank), io.BytesIO()
+    run.train(2 + seed % 2)
+    state = kind(run.schedule, run.batches).state_dict()
     if not isinstance(state, dict):
         return {"state_dict returns a dict": False}
-    found = {"state_dict returns a dict": True}
+    seen = {"state_dict returns a dict": True}
     try:
-        torch.save({"weights": model.state_dict(), "adam": adam.state_dict(), "rest": state}, kept)
-        found["the state can be written to a file"] = True
+        torch.save({"weights": run.model.state_dict(), "adam": run.adam.state_dict(), "rest": state}, file)
     except Exception:
-        return found | {"the state can be written to a file": False}
+        return seen | {"the state can be written to a file": False}
+    seen["the state can be written to a file"] = True
+    _, _, losses_unbroken = run.train(3)
     torch.manual_seed(seed % 10**6 + 1)  # another process, whose generator is elsewhere
-    kind(*_a_run(seed, rank)[2:]).state_dict()  # what is kept outside of the dict is not what it was
-    kept.seek(0)
-    read = torch.load(kept, weights_only=False)
-    model, adam, schedule, batches = _a_run(seed, rank)
-    model.load_state_dict(read["weights"])
-    adam.load_state_dict(read["adam"])
-    kind(schedule, batches).load_state_dict(read["rest"])
-    losses, rates, positions = _go_on(model, adam, schedule, batches, 3)
-    found["positions of the three batches after the resume"] = positions
-    found["learning rates of the three steps after the resume"] = rates
-    found["losses of the three steps after the resume"] = losses
-    found["the next random numbers after the resume"] = torch.rand(3)
-    return found
+    other = _Run(seed, rank)
+    kind(other.schedule, other.batches).state_dict()  # overwrites what is kept outside of the dict
+    file.seek(0)
+    read, run = torch.load(file, weights_only=False), _Run(seed, rank)
+    run.model.load_state_dict(read["weights"])
+    run.adam.load_state_dict(read["adam"])
+    kind(run.schedule, run.batches).load_state_dict(read["rest"])
+    positions, rates, losses = run.train(3)
+    return seen | {
+        "positions of the three batches after the resume": positions,
+        "learning rates of the three steps after the resume": rates,
+        "losses of the three steps after the resume": losses,
+        "the next random numbers after the resume": torch.rand(3),
+        "losses of the run that was saved, and goes on": losses_unbroken,
+    }
 
 
-def _state(random="own", rates=True, position="kept"):
-    """A class that makes the mistake that is named; without one it is right."""
-    outside = {}
-
-    class RunState:
-        def __init__(self, schedule, batches):
-            self.schedule, self.batches = schedule, batches
-
-        def state_dict(self):
-            import torch.distributed as dist
-
-            numbers = torch.get_rng_state()
-            if random == "rank 0's":
-                dist.broadcast(numbers, 0)
-            outside["random"] = numbers
-            state = {
-                "schedule": self.schedule.state_dict(),
-                "position": self.batches.position,
-                "random": numbers,
-            }
-            return state | {"seed": torch.initial_seed()}
-
-        def load_state_dict(self, state):
-            if rates:
-                self.schedule.load_state_dict(state["schedule"])
-            if position != "forgotten":
-                self.batches.position = (
-                    state["position"] + {"kept": 0, "one too far": 1, "one too early": -1}[position]
-                )
-            if random in ("own", "rank 0's"):
-                torch.set_rng_state(state["random"])
-            elif random == "outside":
-                torch.set_rng_state(outside["random"])
-            elif random in ("seeded", "seeded as at first"):
-                torch.manual_seed(state["seed"] if random == "seeded as at first" else 0)
-
-    return RunState
-
-
-class _KeepsObjects:
-    def __init__(self, schedule, batches):
-        self.schedule, self.batches = schedule, batches
-
-    def state_dict(self):
-        return {"schedule": lambda: self.schedule}
-
-    def load_state_dict(self, state):
-        pass
-
+NO_SCHEDULE = ('self.schedule.load_state_dict(state["schedule"])', "pass")
+NO_POSITION = ('self.batches.position = state["position"]', "pass")
+NO_DEVICE = ('deepspeed.get_accelerator().set_rng_state(state["random, device"])', "pass")
+GET_CPU, SET_CPU = 'state["random, CPU"] = torch.get_rng_state()', 'torch.set_rng_state(state["random, CPU"])'
+NO_RANDOM = (SET_CPU, "pass", *NO_DEVICE)
 
 RunState = Build(
     "RunState",
     _resumed,
-    mistakes={
-        "nothing was put back": _state(random="forgotten", rates=False, position="forgotten"),
-        "the data begin anew: keep the position of the batches": _state(position="forgotten"),
-        "`position` counts the batches that were taken, so it is the next one already: put it "
-        "back as it was": _state(position="one too far"),
-        "the last batch before the break is trained on again: put `position` back as it was": _state(
-            position="one too early"
-        ),
-        "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`": _state(
-            rates=False
-        ),
-        "dropout draws other numbers than in the unbroken run: keep the state "
-        "of torch's random generator": _state(random="forgotten"),
+    mistakes=slips(
+        RunState_solution,
+        "nothing was put back",
+        [*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM],
+        "the data begin anew: keep the position of the batches",
+        [*NO_POSITION],
+        "`position` counts the batches that were taken, so it is the next one already: put it back as it was",
+        ['= state["position"]', '= state["position"] + 1'],
+        "the last batch before the break is trained on again: put `position` back as it was",
+        ['= state["position"]', '= state["position"] - 1'],
+        "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`",
+        [*NO_SCHEDULE],
+        "dropout draws other numbers than in the unbroken run: keep the state of torch's random generator",
+        [*NO_RANDOM],
         "a seed begins a new series of numbers; the unbroken run is in the middle of one: keep "
-        "the generator's state": _state(random="seeded"),
-        "the first seed begins the series anew; the unbroken run is in the "
-        "middle of it: keep the state": _state(random="seeded as at first"),
-        "every rank's generator is elsewhere: each keeps its own state, not rank 0's": _state(
-            random="rank 0's"
-        ),
+        "the generator's state",
+        [SET_CPU, "torch.manual_seed(0)", *NO_DEVICE],
+        "the first seed begins the series anew; the unbroken run is in the middle of it: keep the state",
+        [SET_CPU, "torch.manual_seed(torch.initial_seed())", *NO_DEVICE],
+        "every rank's generator is elsewhere: each keeps its own state, not rank 0's",
+        [GET_CPU, f'{GET_CPU}\n        torch.distributed.broadcast(state["random, CPU"], 0)', *NO_DEVICE],
         "another process finds only what is in the dict: put the generator's state into it, not "
-        "into a variable": _state(random="outside"),
-        "position and schedule begin anew": _state(rates=False, position="forgotten"),
-        "the schedule begins anew, and the random numbers are others": _state(
-            random="forgotten", rates=False
-        ),
-        "the data begin anew, and the random numbers are others": _state(
-            random="forgotten", position="forgotten"
-        ),
-        "keep plain values and tensors, which can be written to a file": _KeepsObjects,
-    },
+        "into a variable",
+        [
+            GET_CPU,
+            "type(self).outside = torch.get_rng_state()",
+            SET_CPU,
+            "torch.set_rng_state(type(self).outside)",
+            *NO_DEVICE,
+        ],
+        "position and schedule begin anew",
+        [*NO_SCHEDULE, *NO_POSITION],
+        "the schedule begins anew, and the random numbers are others",
+        [*NO_SCHEDULE, *NO_RANDOM],
+        "the data begin anew, and the random numbers are others",
+        [*NO_POSITION, *NO_RANDOM],
+        "keep plain values and tensors, which can be written to a file",
+        ["self.schedule.state_dict()", "lambda: self.schedule"],
+        "the run goes on after it was saved: take no batch from it, and draw no number",
+        [GET_CPU, f"{GET_CPU}\n        self.batches.next()"],
+    ),
     praise="the steps after the break are those of the run that was never broken, on every rank"
     " (checked on the CPU: on a GPU dropout draws from the device's generator, whose state has "
     "to be kept as well)",
 )
 
 
-# --- formulas
+def largest_in_parts_solution(memory, ranks, largest):
+    return (memory - 6 * largest) * ranks / 2  # the largest is there in fp32 and, beside it, in bf16: 4 + 2
+
 
 largest_in_parts = Exercise(
     reference=largest_built_in_parts,
     cases=({"memory": 1e11, "ranks": 64, "largest": 6e8}, {"memory": 2e11, "ranks": 1024, "largest": 12e9}),
-    mistakes={
-        "that is what one GPU holds of it; the model "
-        "has its shards on all ranks": lambda memory, ranks, largest: (memory - 6 * largest) / 2,
-        "parts are of the model in bf16": lambda memory, ranks, largest: (memory - 6 * largest) * ranks / 4,
-        "to build takes the parameters alone; sixteen "
-        "bytes are what training holds": lambda memory, ranks, largest: (memory - 6 * largest) * ranks / 16,
-        "a matrix is made in fp32 and cast: six bytes for a moment": lambda memory, ranks, largest: (
-            (memory - 2 * largest) * ranks / 2
-        ),
-        "in fp32, and its cast in bf16 beside it: six bytes for a moment": lambda memory, ranks, largest: (
-            (memory - 4 * largest) * ranks / 2
-        ),
-        "for a moment the largest tensor is there in full beside the shards": lambda memory, ranks, largest: (
-            memory * ranks / 2
-        ),
-        "every rank makes the largest tensor, so each has so much less": lambda memory, ranks, largest: (
-            (memory * ranks - 6 * largest) / 2
-        ),
-        "that is the model built in full": lambda memory, ranks, largest: memory / 2,
-    },
+    mistakes=slips(
+        largest_in_parts_solution,
+        "that is what one GPU holds of it; the model has its shards on all ranks",
+        [" * ranks / 2", " / 2"],
+        "parts are of the model in bf16",
+        ["ranks / 2", "ranks / 4"],
+        "to build takes the parameters alone; sixteen bytes are what training holds",
+        ["ranks / 2", "ranks / 16"],
+        "a matrix is made in fp32 and cast: six bytes for a moment",
+        ["6 * largest", "2 * largest"],
+        "in fp32, and its cast in bf16 beside it: six bytes for a moment",
+        ["6 * largest", "4 * largest"],
+        "for a moment the largest tensor is unsharded, beside the shards",
+        ["(memory - 6 * largest)", "memory"],
+        "every rank makes the largest tensor, so each has so much less",
+        ["(memory - 6 * largest) * ranks", "(memory * ranks - 6 * largest)"],
+        "that is the model built unsharded",
+        ["(memory - 6 * largest) * ranks", "memory"],
+    ),
     praise="a rank holds its shards of the model, and for a moment what it is about to cut up",
 )
 
@@ -507,12 +450,12 @@ def _part_of(values, rank, ranks):
 
 class _WeightExercise(RankExercise):
     def verdict(self, reports, given):
-        """As for any exercise, and a word where all ranks return small numbers as a layer draws them, which
-        no one was given."""
+        """As for any exercise, and a word where all ranks return small numbers, which the layer drew
+        when it was built."""
         words = super().verdict(reports, given)
         drawn = all(
-            isinstance(got, (list, tuple)) and got and all(0 < abs(value) < 1 for value in got)
-            for got in reports
+            isinstance(shard, (list, tuple)) and shard and all(0 < abs(value) < 1 for value in shard)
+            for shard in reports
         )
         built = (
             "those are the values that the layer was built with: without `modifier_rank` what you "
@@ -525,7 +468,7 @@ change_a_weight = _WeightExercise(
     inputs=lambda ranks, random: [{"values": random.sample(range(1, 100), 8)} for _ in range(ranks)],
     expected=lambda rank, given: _part_of(given[0]["values"], rank, len(given)),
     mistakes={
-        "that is the weight in full: your shard is in `ds_tensor`": lambda rank, given: given[0]["values"],
+        "that is the whole weight: your shard is in `ds_tensor`": lambda rank, given: given[0]["values"],
         "those are this rank's own values: rank 0's are asked for, and "
         "`modifier_rank` says whose count": lambda rank, given: _part_of(
             given[rank]["values"], rank, len(given)

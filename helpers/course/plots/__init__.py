@@ -1,5 +1,7 @@
 """The course's figures, drawn from plain data.  Each comes with a sentence that holds its key numbers."""
 
+# ruff: noqa: F401  these names are what the package offers
+
 from helpers.course.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
 from helpers.course.plots.memory import category_over_time, memory_bars, memory_over_time, phases
 from helpers.course.plots.planning import errors, heat_maps
@@ -27,54 +29,3 @@ from helpers.course.plots.schematics_zero_3 import gathered_layers, prefetching
 from helpers.course.plots.style import LOOK, Plot
 from helpers.course.plots.tables import Table, table
 from helpers.course.plots.timeline import timeline
-
-__all__ = [
-    "category_over_time",
-    "LOOK",
-    "Plot",
-    "Table",
-    "by_depth",
-    "byte_bars",
-    "cluster",
-    "construction",
-    "contents_over_time",
-    "contributors",
-    "checkpointed_lifetimes",
-    "curves",
-    "dispatch",
-    "errors",
-    "expert_loads",
-    "flat_buckets",
-    "flat_partition",
-    "fused_rows",
-    "gathered_layers",
-    "gathered_over_time",
-    "grouped_bars",
-    "heat_maps",
-    "job",
-    "kept_tensors",
-    "lifetimes",
-    "lost_time",
-    "memory_bars",
-    "memory_over_time",
-    "mixed_precision",
-    "phases",
-    "pipeline_schedules",
-    "placements",
-    "prefetching",
-    "rank_contents",
-    "rank_grid",
-    "ring",
-    "reductions_in_a_step",
-    "roofline",
-    "sharded_elements",
-    "sharded_products",
-    "share_bars",
-    "stages",
-    "table",
-    "time_bars",
-    "timeline",
-    "token_lanes",
-    "transformer",
-    "zero_states",
-]

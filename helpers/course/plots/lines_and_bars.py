@@ -121,30 +121,22 @@ def grouped_bars(groups: Mapping[str, Mapping[str, float]], title: str, y: str, 
     return Plot(figure, f"{title}, {y}. {said}.".replace("-\n", "-").replace("\n", ", "))
 
 
-def _stacked(rows, title, y, divisor=1.0, looks=None):
+def _stacked(rows, title, y, factor=1.0, looks=None, parts=None, **options):
     """Stacked bars without the meaning of memory categories: {bar: {part: number}}; `looks` has (colour,
-    hatch) of parts that have their own."""
-    parts = list(dict.fromkeys(part for sizes in rows.values() for part in sizes))
+    hatch) of parts that have their own, `parts` those that are drawn."""
+    parts = parts or list(dict.fromkeys(part for sizes in rows.values() for part in sizes))
     with matplotlib.style.context(STYLE):
-        figure, axes = new_figure()
+        figure, axes = new_figure(**options)
         bottoms = [0.0] * len(rows)
         for index, part in enumerate(parts):
-            heights = [sizes.get(part, 0) / divisor for sizes in rows.values()]
+            heights = [factor * sizes.get(part, 0) for sizes in rows.values()]
             colour, hatch = (looks or {}).get(part, (PARTS[index % len(PARTS)], ""))
-            axes.bar(
-                list(rows),
-                heights,
-                bottom=bottoms,
-                width=0.7,
-                color=colour,
-                hatch=hatch,
-                label=part,
-                edgecolor="white",
-            )
+            look = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.7}
+            axes.bar(list(rows), heights, bottom=bottoms, label=part, **look)
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
         axes.set(title=title, ylabel=y, ylim=(0, 1.05 * max(bottoms)))
         axes.grid(False, axis="x")
-        if len(parts) > 1:
+        if len(parts) > 1 or options:
             handles, labels = axes.get_legend_handles_labels()
             axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
@@ -158,7 +150,7 @@ def byte_bars(steps: Mapping[str, dict[str, float] | float], title: str) -> Plot
     said = ", ".join(f"{name} {amount(sum(sizes.values()))}" for name, sizes in rows.items()).replace(
         "\n", " "
     )
-    return Plot(_stacked(rows, title, f"{unit_name} per rank", divisor), f"{title}. {said}.")
+    return Plot(_stacked(rows, title, f"{unit_name} per rank", 1 / divisor), f"{title}. {said}.")
 
 
 def time_bars(steps: Mapping[str, dict[str, float] | float], title: str, whole: str = "measured") -> Plot:
@@ -176,28 +168,11 @@ def time_bars(steps: Mapping[str, dict[str, float] | float], title: str, whole: 
     ]
     longest = max(sum(parts.values()) for parts in rows.values())
     factor, unit_name = (1, "seconds") if longest >= 10 else (1e3, "milliseconds")
-    looks = zip(cycle(("", "//", "..", "xx", "\\\\")), cycle(LINES))
-    with matplotlib.style.context(STYLE):
-        figure, axes = new_figure(figsize=(max(7.2, 1.3 * len(rows)), 3.6))
-        bottoms = [0.0] * len(rows)
-        for part, (hatch, colour) in zip(drawn, looks):
-            colour, hatch = ("#999999", "") if part == whole else (colour, hatch)
-            heights = [factor * parts.get(part, 0.0) for parts in rows.values()]
-            axes.bar(
-                list(rows),
-                heights,
-                bottom=bottoms,
-                width=0.7,
-                color=colour,
-                hatch=hatch,
-                label=part,
-                edgecolor="white",
-            )
-            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
-        axes.set(title=title, ylabel=unit_name, ylim=(0, 1.05 * max(bottoms)))
-        axes.grid(False, axis="x")
-        handles, labels = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+    looks = dict(zip(drawn, zip(cycle(LINES), cycle(("", "//", "..", "xx", "\\\\"))))) | {
+        whole: ("#999999", "")
+    }
+    size = (max(7.2, 1.3 * len(rows)), 3.6)
+    figure = _stacked(rows, title, unit_name, factor, looks, drawn, figsize=size)
     said = []
     for name, parts in rows.items():
         inside = (

@@ -15,6 +15,7 @@ from helpers.course.plots.style import (
     Plot,
     amount,
     check_told_apart,
+    dashed_line,
     legend_below,
     new_figure,
     unit,
@@ -114,13 +115,7 @@ def memory_bars(
         )
         axes.grid(False, axis="x")
         if capacity:
-            axes.axhline(
-                capacity / divisor,
-                color="black",
-                linestyle="--",
-                linewidth=1,
-                label=f"capacity, {amount(capacity)}",
-            )
+            dashed_line(axes, capacity / divisor, f"capacity, {amount(capacity)}")
         legend_below(axes, 0.22 if len(clusters) > 1 else 0.1)
 
     def words(sizes):
@@ -173,6 +168,14 @@ def phases(history: History) -> tuple[list[float], list[tuple[int, int, str]]]:
     return [*places, len(starts)], [(index, index + 1, name) for index, (_, name) in enumerate(starts)]
 
 
+def _draw_phases(axes, columns, top):
+    """A column for each phase up to the height `top`, with its name there."""
+    for start, end, name in columns:
+        axes.axvline(start, color="black", linewidth=0.6, alpha=0.5)
+        axes.annotate(name, ((start + end) / 2, top), ha="center", va="top", fontsize=9)
+    axes.set(xlabel="allocations and releases, in order", xticks=[], xlim=(0, len(columns)), ylim=(0, top))
+
+
 def memory_over_time(
     history: History,
     title: str,
@@ -204,13 +207,7 @@ def memory_over_time(
             area.set(hatch=LOOK[category][1], edgecolor="white")
         top = 1.18 * max(*totals, capacity or 0) / divisor
         if capacity:
-            axes.axhline(
-                capacity / divisor,
-                color="black",
-                linestyle="--",
-                linewidth=1,
-                label=f"capacity, {amount(capacity)}",
-            )
+            dashed_line(axes, capacity / divisor, f"capacity, {amount(capacity)}")
         if peak:
             highest = max(totals) / divisor
             at = places[totals.index(max(totals))]
@@ -233,20 +230,9 @@ def memory_over_time(
                 fontsize=9,
             )
         for name, size in (predicted or {}).items():
-            axes.axhline(
-                size / divisor, color="black", linestyle="--", linewidth=1, label=f"predicted: {name}"
-            )
-        for start, end, name in columns:
-            axes.axvline(start, color="black", linewidth=0.6, alpha=0.5)
-            axes.annotate(name, ((start + end) / 2, top), ha="center", va="top", fontsize=9)
-        axes.set(
-            title=title,
-            xlabel="allocations and releases, in order",
-            ylabel=f"{unit_name} on this rank",
-            xlim=(0, len(columns)),
-            ylim=(0, top),
-        )
-        axes.set_xticks([])
+            dashed_line(axes, size / divisor, f"predicted: {name}")
+        axes.set(title=title, ylabel=f"{unit_name} on this rank")
+        _draw_phases(axes, columns, top)
         legend_below(axes, 0.08)
     lines = "".join(f", predicted {name} {amount(size)}" for name, size in (predicted or {}).items())
     lines += f", capacity {amount(capacity)}" if capacity else ""
@@ -291,18 +277,9 @@ def category_over_time(
                 drawstyle="steps-post",
             )
         top = 1.2 * most / divisor
-        for start, end, name in columns:
-            axes.axvline(start, color="black", linewidth=0.6, alpha=0.5)
-            axes.annotate(name, ((start + end) / 2, top), ha="center", va="top", fontsize=9)
         label = f"{unit_name} of {category or 'everything'} on this rank"
-        axes.set(
-            title=title,
-            xlabel="allocations and releases, in order",
-            ylabel=label,
-            xlim=(0, len(columns)),
-            ylim=(0, top),
-        )
-        axes.set_xticks([])
+        axes.set(title=title, ylabel=label)
+        _draw_phases(axes, columns, top)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = "; ".join(f"{name} at most {amount(max(values))}" for name, values in held.items())
     return Plot(figure, f"{title}. {(category or 'everything').capitalize()} over time: {said}.")

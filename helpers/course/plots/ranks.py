@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import LOOK, PARTS, STYLE, Plot, new_figure
+from helpers.course.plots.style import LOOK, PARTS, STYLE, Plot, bare, new_figure, rectangle, write
 
 
 def contributors(number: int) -> list[int]:
@@ -60,14 +59,13 @@ def contents_over_time(moments: Mapping[str, Sequence[Sequence[int] | None]], ti
                         if not sources
                         else summed
                     )
-                    axes.add_patch(Rectangle((column, rank + 0.06), 0.94, 0.88, facecolor=colour))
+                    rectangle(axes, (column, rank + 0.06), 0.94, 0.88, facecolor=colour)
                     dark = colour in ("#444444", PARTS[0], PARTS[3], PARTS[4])
-                    axes.text(
+                    write(
+                        axes,
                         column + 0.47,
                         rank + 0.5,
                         number,
-                        ha="center",
-                        va="center",
                         fontsize=9,
                         color="white" if dark else "black",
                     )
@@ -76,8 +74,7 @@ def contents_over_time(moments: Mapping[str, Sequence[Sequence[int] | None]], ti
                 [rank + 0.5 for rank in range(len(rows))], [f"rank {rank}" for rank in range(len(rows))]
             )
             axes.tick_params(length=0)
-            axes.grid(False)
-            axes.spines[:].set_visible(False)
+            bare(axes)
     said = "; ".join(
         f"rank {rank} {' -> '.join(str(row or 'nothing') for row in rows)}"
         for rank, rows in enumerate(zip(*states))
@@ -121,7 +118,7 @@ def gathered_over_time(
         start = 0
         for name, length in phases.items():
             axes.axvline(start, color="black", linewidth=0.8)
-            axes.text(start + length / 2, -0.15, name, ha="center", va="bottom")
+            write(axes, start + length / 2, -0.15, name, va="bottom")
             start += length
         axes.set(xlabel=x, xlim=(0, moments), ylim=(len(gathered), 0))
         axes.set_title(title, pad=18)

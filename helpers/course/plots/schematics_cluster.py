@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import matplotlib
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from helpers.course.plots.style import STYLE, Plot, new_figure
+from helpers.course.plots.style import STYLE, Plot, arrow, new_figure, rounded, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,73 +40,51 @@ def draw(axes: Axes, name: str, place: Sequence[int]) -> str:
     centre = {}
     for machine, there in inside.items():
         left = 2.6 * machine
-        box = FancyBboxPatch(
+        rounded(
+            axes,
             (left - 0.8, -0.55),
             1.6,
             most + 0.35,
-            boxstyle="round,pad=0.08",
+            pad=0.08,
             facecolor="white",
             edgecolor="#0072B2",
             linewidth=2,
         )
-        axes.add_patch(box)
-        axes.text(
-            left, most + 0.02, f"machine {machine}", ha="center", va="bottom", fontsize=9, weight="bold"
-        )
-        axes.add_patch(
-            FancyBboxPatch(
-                (left - 0.4, -0.78),
-                0.8,
-                0.3,
-                boxstyle="round,pad=0.03",
-                facecolor="#F0E442",
-                edgecolor="#444444",
-            )
-        )
-        axes.text(left, -0.63, "card", ha="center", va="center", fontsize=8)
+        write(axes, left, most + 0.02, f"machine {machine}", va="bottom", fontsize=9, weight="bold")
+        rounded(axes, (left - 0.4, -0.78), 0.8, 0.3, 0.03, facecolor="#F0E442", edgecolor="#444444")
+        write(axes, left, -0.63, "card", fontsize=8)
         axes.plot(
             [left, left, 1.3 * (count - 1)], [-0.8, -1.25, -1.25], color="#444444", linewidth=2, zorder=0
         )
         for line, rank in enumerate(there):
             centre[rank] = left, most - 0.75 - line
-            axes.add_patch(
-                FancyBboxPatch(
-                    (left - 0.45, centre[rank][1] - 0.2),
-                    0.9,
-                    0.4,
-                    boxstyle="round,pad=0.03",
-                    facecolor="#E8F1F8",
-                )
-            )
-            axes.text(left, centre[rank][1], f"rank {rank}", ha="center", va="center", fontsize=9)
+            rounded(axes, (left - 0.45, centre[rank][1] - 0.2), 0.9, 0.4, 0.03, facecolor="#E8F1F8")
+            write(axes, left, centre[rank][1], f"rank {rank}", fontsize=9)
     hops = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
     across = [hop for hop in hops if place[hop[0]] != place[hop[1]]]
     for hop in hops if ranks > 1 else ():
         (x, y), (to_x, to_y) = centre[hop[0]], centre[hop[1]]
         side = 0.55 if to_x > x else -0.55 if to_x < x else 0.0
         bend = 0.16 if side else (0.45 if to_y < y else -0.45)
-        arrow = FancyArrowPatch(
-            (x + side, y),
-            (to_x - side, to_y),
+        down = 0.0 if side else -0.24 if to_y < y else 0.24
+        if not side and abs(y - to_y) <= 1.5:
+            bend = 0
+        arrow(
+            axes,
+            (x + side, y + down),
+            (to_x - side, to_y - down),
             connectionstyle=f"arc3,rad={bend}",
             arrowstyle="-|>",
             mutation_scale=12,
-        )
-        if not side:
-            down = -0.24 if to_y < y else 0.24
-            arrow = FancyArrowPatch((x, y + down), (to_x, to_y - down), connectionstyle=f"arc3,rad={bend if abs(y - to_y) > 1.5 else 0}",
-                                    arrowstyle="-|>", mutation_scale=12)  # fmt: skip
-        arrow.set(
             color=ACROSS if hop in across else INSIDE,
             linewidth=2.2 if hop in across else 1.4,
             linestyle="--" if hop in across else "-",
         )
-        axes.add_patch(arrow)
-    axes.text(
+    write(
+        axes,
         1.3 * (count - 1),
         -1.3,
         f"cable: {len(across)} of {ranks} hops cross it",
-        ha="center",
         va="top",
         fontsize=9,
         color=ACROSS,

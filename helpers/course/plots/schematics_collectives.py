@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
-from helpers.course.plots.style import PARTS, STYLE, Plot, new_figure
+from matplotlib.patches import Circle, Rectangle
+from helpers.course.plots.style import PARTS, STYLE, Plot, arrow, bare, new_figure, rounded, swatch, write
 
 LIGHT = ("#88CCEE", "#DDCC77")  # of the parts' colours, those on which black is read
 
@@ -30,11 +30,18 @@ def ring(rounds: Mapping[str, Sequence[int]], title: str) -> Plot:
         for axes, (caption, sent) in zip([panels] if len(rounds) == 1 else panels, rounds.items()):
             for rank, (part, here, there) in enumerate(zip(sent, places, [*places[1:], places[0]])):
                 colour = PARTS[part % len(PARTS)]
-                arrow = FancyArrowPatch(
-                    here, there, connectionstyle="arc3,rad=0.18", shrinkA=21, shrinkB=21, lw=2.5, color=colour
+                arrow(
+                    axes,
+                    here,
+                    there,
+                    connectionstyle="arc3,rad=0.18",
+                    shrinkA=21,
+                    shrinkB=21,
+                    lw=2.5,
+                    color=colour,
+                    arrowstyle="-|>",
+                    mutation_scale=16,
                 )
-                arrow.set(arrowstyle="-|>", mutation_scale=16)
-                axes.add_patch(arrow)
                 middle = [0.62 * (one + other) for one, other in zip(here, there)]
                 box = {"boxstyle": "round,pad=0.25", "facecolor": colour, "edgecolor": "none"}
                 axes.text(
@@ -81,30 +88,21 @@ def rank_grid(grid: Sequence[Sequence[int]], names: Sequence[str], title: str) -
                 zorder=1,
             )
         for row, ranks in enumerate(grid):
-            frame = FancyBboxPatch(
+            rounded(
+                axes,
                 (-0.33, row - 0.27),
                 columns - 1 + 0.66,
                 0.54,
-                boxstyle="round,pad=0.06",
+                pad=0.06,
                 facecolor="#56B4E933",
                 zorder=0,
-            )
-            frame.set(edgecolor="#0072B2", linewidth=2)
-            axes.add_patch(frame)
-            for column, rank in enumerate(ranks):
-                axes.add_patch(Circle((column, row), 0.24, facecolor="white", edgecolor="#444444", zorder=3))
-                axes.text(column, row, f"rank {rank}", ha="center", va="center", fontsize=8, zorder=4)
-        handles = [
-            Rectangle(
-                (0, 0),
-                1,
-                1,
-                facecolor="#56B4E933",
                 edgecolor="#0072B2",
                 linewidth=2,
-                label=f'a group along "{names[1]}"',
             )
-        ]
+            for column, rank in enumerate(ranks):
+                axes.add_patch(Circle((column, row), 0.24, facecolor="white", edgecolor="#444444", zorder=3))
+                write(axes, column, row, f"rank {rank}", fontsize=8, zorder=4)
+        handles = [swatch(f'a group along "{names[1]}"', "#56B4E933", edgecolor="#0072B2", linewidth=2)]
         handles.append(
             Rectangle((0, 0), 1, 1, color="#E69F00", alpha=0.75, label=f'a group along "{names[0]}"')
         )
@@ -113,8 +111,7 @@ def rank_grid(grid: Sequence[Sequence[int]], names: Sequence[str], title: str) -
         axes.set_xticks(range(columns), [f"{names[1]} {column}" for column in range(columns)])
         axes.set_yticks(range(rows), [f"{names[0]} {row}" for row in range(rows)])
         axes.tick_params(length=0)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
     across, down = (
         "; ".join(", ".join(str(rank) for rank in group) for group in groups) for groups in (grid, zip(*grid))
     )

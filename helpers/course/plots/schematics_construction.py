@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import LOOK, STYLE, Plot, new_figure
+from helpers.course.plots.style import LOOK, STYLE, Plot, bare, new_figure, rectangle, write
 
 
 def construction(modules: Mapping[str, int], ranks: int, at: str, title: str) -> Plot:
@@ -32,33 +31,39 @@ def construction(modules: Mapping[str, int], ranks: int, at: str, title: str) ->
                 left, held = 0.0, 0.0
                 for index, elements in enumerate(modules.values()):
                     dashed = index > now
-                    empty = Rectangle(
+                    rectangle(
+                        axes,
                         (left, rank + 0.1),
                         elements,
                         0.8,
                         facecolor="white" if dashed else "#eeeeee",
                         edgecolor="#999999",
+                        linewidth=0.6,
+                        linestyle=":" if dashed else "-",
                     )
-                    empty.set(linewidth=0.6, linestyle=":" if dashed else "-")
-                    axes.add_patch(empty)
                     if index <= now:
                         kept = elements if index == now or way == ways[0] else elements / ranks
                         hatch = "//" if index == now else ""
                         start = left + (rank * kept if kept < elements else 0)
-                        box = Rectangle(
-                            (start, rank + 0.1), kept, 0.8, facecolor=LOOK["parameters"][0], hatch=hatch
+                        rectangle(
+                            axes,
+                            (start, rank + 0.1),
+                            kept,
+                            0.8,
+                            facecolor=LOOK["parameters"][0],
+                            hatch=hatch,
+                            edgecolor="white",
+                            linewidth=0.4,
                         )
-                        box.set(edgecolor="white", linewidth=0.4)
-                        axes.add_patch(box)
                         held += kept
                     left += elements
             left = 0.0
             for name, elements in modules.items():
-                axes.text(
+                write(
+                    axes,
                     left + elements / 2,
                     -0.08,
                     name,
-                    ha="center",
                     va="bottom",
                     fontsize=7,
                     weight="bold" if name == at else None,
@@ -69,8 +74,7 @@ def construction(modules: Mapping[str, int], ranks: int, at: str, title: str) ->
             axes.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
             axes.set_xticks([])
             axes.tick_params(axis="y", length=0)
-            axes.grid(False)
-            axes.spines[:].set_visible(False)
+            bare(axes)
             said.append(f"{way}: {held:,.0f} elements on each rank")
     return Plot(
         figure, f"{title}. {at} has just been built, {now + 1} of {len(names)} modules. {'; '.join(said)}."

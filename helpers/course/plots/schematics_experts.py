@@ -6,25 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import LINES, PARTS, STYLE, Plot, new_figure
+from helpers.course.plots.style import LINES, PARTS, STYLE, Plot, bare, new_figure, rectangle, swatch, write
 
 EMPTY, DROPPED = "#EEEEEE", "#BBBBBB"
 
 
 def _box(axes, x, y, text="", colour=EMPTY, **look):
-    axes.add_patch(
-        Rectangle(
-            (x + 0.05, y + 0.05),
-            0.9,
-            0.9,
-            **{"facecolor": colour, "edgecolor": "#888888", "linewidth": 0.8, **look},
-        )
+    rectangle(
+        axes,
+        (x + 0.05, y + 0.05),
+        0.9,
+        0.9,
+        **{"facecolor": colour, "edgecolor": "#888888", "linewidth": 0.8, **look},
     )
     dark = colour in (PARTS[0], PARTS[3], PARTS[4])
-    axes.text(
-        x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9, color="white" if dark else "black"
-    )
+    write(axes, x + 0.5, y + 0.5, text, fontsize=9, color="white" if dark else "black")
 
 
 def _rows(chosen, experts, capacity):
@@ -71,7 +67,7 @@ def dispatch(chosen: Sequence[Sequence[int]], experts: int, capacity: int, title
                     DROPPED if gone else PARTS[rank % len(PARTS)],
                     hatch="xx" if gone else "",
                 )
-                axes.text(token + 0.5, top + 1.35, f"→{expert}", ha="center", va="center", fontsize=8)
+                write(axes, token + 0.5, top + 1.35, f"→{expert}", fontsize=8)
             for expert in range(experts):
                 for row in range(capacity):
                     token = rows.get((expert, row))
@@ -95,16 +91,9 @@ def dispatch(chosen: Sequence[Sequence[int]], experts: int, capacity: int, title
                             EMPTY if token is None else colour,
                         )
             for place in range(experts):
-                axes.text(second + place + 0.5, top - 0.22, str(place), ha="center", va="center", fontsize=8)
+                write(axes, second + place + 0.5, top - 0.22, str(place), fontsize=8)
                 if place < own:
-                    axes.text(
-                        third + place + 0.5,
-                        top - 0.22,
-                        str(rank * own + place),
-                        ha="center",
-                        va="center",
-                        fontsize=8,
-                    )
+                    write(axes, third + place + 0.5, top - 0.22, str(rank * own + place), fontsize=8)
         middle = (second + experts + third) / 2
         axes.annotate(
             "",
@@ -112,27 +101,23 @@ def dispatch(chosen: Sequence[Sequence[int]], experts: int, capacity: int, title
             (second + experts + 0.2, ranks * high / 2 - 0.4),
             arrowprops={"arrowstyle": "<->"},
         )
-        axes.text(middle, ranks * high / 2 - 0.8, "all-to-all", ha="center", va="bottom", fontsize=9)
+        write(axes, middle, ranks * high / 2 - 0.8, "all-to-all", va="bottom", fontsize=9)
         headings = {
             "tokens, and the\nexpert of each": (0, tokens),
             "rows for\nevery expert": (second, experts),
             "rows of its\nown experts": (third, own),
         }
         for words, (x, wide) in headings.items():
-            axes.text(x + wide / 2, -0.75, words, ha="center", va="bottom", fontsize=9)
+            write(axes, x + wide / 2, -0.75, words, va="bottom", fontsize=9)
         axes.set(xlim=(-2.2, third + own + 0.8), ylim=(ranks * high - 0.3, -1.9), xticks=[], yticks=[])
         axes.set_title(title, pad=6)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
         names = [(f"token of rank {rank}", PARTS[rank % len(PARTS)], "") for rank in range(ranks)]
         names += [
             ("dropped: its expert has no row left", DROPPED, "xx"),
             ("empty row, sent all the same", EMPTY, ""),
         ]
-        handles = [
-            Rectangle((0, 0), 1, 1, facecolor=colour, hatch=hatch, edgecolor="#888888", label=name)
-            for name, colour, hatch in names
-        ]
+        handles = [swatch(name, colour, hatch=hatch, edgecolor="#888888") for name, colour, hatch in names]
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, fontsize=9)
     said = []
     for rank, (wanted, (rows, dropped)) in enumerate(zip(chosen, filled)):
@@ -180,11 +165,9 @@ def expert_loads(
                     va="top",
                     fontsize=8,
                 )
-        handles = [Rectangle((0, 0), 1, 1, facecolor=LINES[0], label="taken")]
+        handles = [swatch("taken", LINES[0])]
         if any(gone for rows in loads.values() for _, gone in rows):
-            handles.append(
-                Rectangle((0, 0), 1, 1, facecolor=DROPPED, hatch="xx", edgecolor="white", label="dropped")
-            )
+            handles.append(swatch("dropped", DROPPED, hatch="xx", edgecolor="white"))
         if capacity is not None:
             handles.append(axes.axhline(capacity, color=LINES[1], linestyle="--", label="capacity"))
         axes.set_xticks(range(len(loads)), list(loads), fontsize=9)

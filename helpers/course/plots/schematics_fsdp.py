@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import PARTS, STYLE, Plot, new_figure
+from helpers.course.plots.style import PARTS, STYLE, Plot, bare, new_figure, rectangle, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,8 +48,7 @@ def sharded_elements(
                 left += shape[1] + APART
             axes.set(xlim=(-0.1, wide), ylim=(tall, -1.6), xticks=[], yticks=[], aspect="equal")
             axes.set_title(way, fontsize=9)
-            axes.grid(False)
-            axes.spines[:].set_visible(False)
+            bare(axes)
             said.append(f"{way}: {'; '.join(words)}")
     return Plot(figure, f"{title}. Elements on ranks 0 to {ranks - 1}. {'. '.join(said)}.")
 
@@ -59,6 +57,6 @@ def draw(axes: Axes, left: float, columns: int, owners: Sequence[int]) -> None:
     """A parameter's boxes, each with the number of its rank."""
     for place, rank in enumerate(owners):
         x, y = left + place % columns, place // columns
-        axes.add_patch(Rectangle((x, y), 0.94, 0.92, facecolor=PARTS[rank], edgecolor="none"))
+        rectangle(axes, (x, y), 0.94, 0.92, facecolor=PARTS[rank], edgecolor="none")
         ink = "black" if rank in (1, 2) else "white"
-        axes.text(x + 0.47, y + 0.48, f"{rank}", color=ink, fontsize=7, ha="center", va="center")
+        write(axes, x + 0.47, y + 0.48, f"{rank}", color=ink, fontsize=7)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from helpers.course.plots.style import LOOK, STYLE, Plot, new_figure
+from helpers.course.plots.style import LOOK, STYLE, Plot, arrow, new_figure, rounded, write
 
 HEIGHT = 0.3  # of a line in a rank's memory
 
@@ -24,59 +23,45 @@ def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
     with matplotlib.style.context(STYLE):
         figure, axes = new_figure(figsize=(1.2 + 2.1 * count, 2.4 + 0.4 * lines))
         middle = (count - 1) * 1.25
-        axes.add_patch(
-            FancyBboxPatch(
-                (middle - 1.1, 1.0),
-                2.2,
-                0.45,
-                boxstyle="round,pad=0.06",
-                facecolor="#F2F2F2",
-                edgecolor="#444444",
-            )
-        )
-        axes.text(middle, 1.22, "notebook: a cell calls launch", ha="center", va="center", fontsize=9)
+        rounded(axes, (middle - 1.1, 1.0), 2.2, 0.45, 0.06, facecolor="#F2F2F2", edgecolor="#444444")
+        write(axes, middle, 1.22, "notebook: a cell calls launch", fontsize=9)
         for rank, memory in enumerate(memories):
             place, left = 2.5 * rank, 2.5 * rank - width / 2
-            axes.add_patch(
-                FancyArrowPatch(
-                    (middle, 0.95), (place, 0.35), arrowstyle="-|>", mutation_scale=12, color="#444444"
-                )
+            arrow(axes, (middle, 0.95), (place, 0.35), arrowstyle="-|>", mutation_scale=12, color="#444444")
+            rounded(
+                axes,
+                (left, bottom),
+                width,
+                0.22 - bottom,
+                pad=0.06,
+                facecolor="white",
+                edgecolor="#0072B2",
+                linewidth=2,
             )
-            frame = FancyBboxPatch(
-                (left, bottom), width, 0.22 - bottom, boxstyle="round,pad=0.06", facecolor="white"
-            )
-            frame.set(edgecolor="#0072B2", linewidth=2)
-            axes.add_patch(frame)
-            axes.text(place, 0.08, f"rank {rank}", ha="center", va="center", fontsize=10, weight="bold")
-            axes.text(place, -0.2, "a process, with its own memory:", ha="center", va="center", fontsize=7.5)
+            write(axes, place, 0.08, f"rank {rank}", fontsize=10, weight="bold")
+            write(axes, place, -0.2, "a process, with its own memory:", fontsize=7.5)
             for line, (what, text) in enumerate(memory.items()):
                 top, colour = -0.42 - HEIGHT * line, LOOK.get(what, ("#CCCCCC", ""))[0]
-                box = FancyBboxPatch(
+                rounded(
+                    axes,
                     (left + 0.08, top - 0.22),
                     width - 0.16,
                     0.18,
-                    boxstyle="round,pad=0.02",
+                    pad=0.02,
                     facecolor=colour + "55",
+                    edgecolor="none",
                 )
-                box.set(edgecolor="none")
-                axes.add_patch(box)
-                axes.text(
-                    place,
-                    top - 0.13,
-                    f"{what}{': ' if text else ''}{text}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                )
+                write(axes, place, top - 0.13, f"{what}{': ' if text else ''}{text}", fontsize=8)
         for rank in range(count - 1):
-            between = FancyArrowPatch(
+            arrow(
+                axes,
                 (2.5 * rank + 1.08, bottom / 2),
                 (2.5 * (rank + 1) - 1.08, bottom / 2),
                 arrowstyle="<|-|>",
                 mutation_scale=12,
+                color="#D55E00",
+                linewidth=2,
             )
-            between.set(color="#D55E00", linewidth=2)
-            axes.add_patch(between)
         axes.set(title=title, xlim=(-1.3, 2.5 * (count - 1) + 1.3), ylim=(bottom - 0.25, 1.6))
         axes.axis("off")
     said = "; ".join(

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import LOOK, STYLE, Plot, new_figure
+from helpers.course.plots.style import LOOK, STYLE, Plot, bare, new_figure, rectangle, write
 
 
 def mixed_precision(sizes: Mapping[str, float], title: str) -> Plot:
@@ -39,39 +38,25 @@ def mixed_precision(sizes: Mapping[str, float], title: str) -> Plot:
         figure, axes = new_figure(figsize=(7.6, 3.0))
         for category, (left, floor) in places.items():
             width, (colour, _) = sizes[category], LOOK[category]
-            axes.add_patch(Rectangle((left, floor), width, 0.6, facecolor=colour))
+            rectangle(axes, (left, floor), width, 0.6, facecolor=colour)
             said = f"{words.get(category, f'{category}, fp32')}\n{width:g} bytes"
             light = category != "optimizer states"
-            axes.text(
-                left + width / 2,
-                floor + 0.3,
-                said,
-                ha="center",
-                va="center",
-                fontsize=9,
-                color="white" if light else "black",
-            )
+            write(axes, left + width / 2, floor + 0.3, said, fontsize=9, color="white" if light else "black")
         copied = 2 * sizes["gradients"]  # alive in the step alone
-        axes.add_patch(Rectangle((10.8, 1), copied, 0.6, facecolor="none", edgecolor="black", linestyle="--"))
-        axes.text(
-            10.8 + copied / 2,
-            1.3,
-            f"gradients, fp32\n{copied:g} bytes\nin the step only",
-            ha="center",
-            va="center",
-            fontsize=9,
+        rectangle(axes, (10.8, 1), copied, 0.6, facecolor="none", edgecolor="black", linestyle="--")
+        write(
+            axes, 10.8 + copied / 2, 1.3, f"gradients, fp32\n{copied:g} bytes\nin the step only", fontsize=9
         )
         for said, start, end in arrows:
             axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "linewidth": 1.4})
             x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
             if start[1] == end[1]:
-                axes.text(x, y + 0.05, said, ha="center", va="bottom", fontsize=9)
+                write(axes, x, y + 0.05, said, va="bottom", fontsize=9)
             else:
                 axes.text(x + 0.15, y, said, ha="left", va="center", fontsize=9)
-        axes.text(4.6, 1.25, "activations are kept in between", ha="center", va="top", fontsize=9)
+        write(axes, 4.6, 1.25, "activations are kept in between", va="top", fontsize=9)
         axes.set(title=title, xlim=(-0.2, 15), ylim=(-0.1, 1.7), xticks=[], yticks=[])
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
     said = ", ".join(f"{category} {size:g}" for category, size in sizes.items())
     return Plot(
         figure,
@@ -95,16 +80,15 @@ def lifetimes(
         figure, axes = new_figure(figsize=(7.6, 1.0 + 0.27 * (rows + len(panels))))
         ticks, place, colour = {}, 0, LOOK["activations"][0]
         for name, panel in panels.items():
-            axes.text(
-                len(moments) / 2, place + 0.5, name, ha="center", va="center", fontsize=10, fontweight="bold"
-            )
+            write(axes, len(moments) / 2, place + 0.5, name, fontsize=10, fontweight="bold")
             place += 1
             for row, boxes in panel.items():
                 ticks[place + 0.5] = row
                 for first, last in boxes:
                     inside = row.startswith("inside")
                     hatch = ".." if inside else ""
-                    box = Rectangle(
+                    rectangle(
+                        axes,
                         (first, place + 0.08),
                         last - first + 1,
                         0.84,
@@ -113,7 +97,6 @@ def lifetimes(
                         edgecolor="white",
                         linewidth=0,
                     )
-                    axes.add_patch(box)
                 place += 1
         for moment in range(1, len(moments)):
             axes.axvline(moment, color="black", linewidth=0.4, alpha=0.4)

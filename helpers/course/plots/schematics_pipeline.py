@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import ACTIONS, LOOK, STYLE, Plot, new_figure
+from helpers.course.plots.style import ACTIONS, LOOK, STYLE, Plot, bare, new_figure, rectangle, swatch, write
 from helpers.tools.theory.schedules import held_over_time, idle_fraction
 
 Event = tuple[str, int, int, float, float]  # kind, stage, micro, start, end
@@ -28,11 +27,11 @@ def stages(layers: Mapping[str, Sequence[str]], title: str, message: str = "") -
         figure, axes = new_figure(figsize=(1.5 + 1.9 * len(layers), 1.3 + 0.36 * tallest))
         for column, (stage, names) in enumerate(layers.items()):
             left = 1.9 * column
-            axes.add_patch(Rectangle((left, 0), 1.2, tallest + 0.3, facecolor="none", edgecolor="black"))
-            axes.text(left + 0.6, -0.25, stage, ha="center", va="bottom", fontsize=10, weight="bold")
+            rectangle(axes, (left, 0), 1.2, tallest + 0.3, facecolor="none", edgecolor="black")
+            write(axes, left + 0.6, -0.25, stage, va="bottom", fontsize=10, weight="bold")
             for row, name in enumerate(names):
-                axes.add_patch(Rectangle((left + 0.1, row + 0.2), 1.0, 0.8, facecolor=LOOK["parameters"][0]))
-                axes.text(left + 0.6, row + 0.6, name, ha="center", va="center", fontsize=9, color="white")
+                rectangle(axes, (left + 0.1, row + 0.2), 1.0, 0.8, facecolor=LOOK["parameters"][0])
+                write(axes, left + 0.6, row + 0.6, name, fontsize=9, color="white")
             if column:
                 middle = tallest / 2 + 0.15
                 for height, colour, ends in (
@@ -50,13 +49,9 @@ def stages(layers: Mapping[str, Sequence[str]], title: str, message: str = "") -
             xticks=[],
             yticks=[],
         )
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
         words = {FORWARD: "activations", BACKWARD: "their gradients"}
-        handles = [
-            Rectangle((0, 0), 1, 1, facecolor=colour, label=f"{name}{', ' * bool(message)}{message}")
-            for colour, name in words.items()
-        ]
+        handles = [swatch(f"{name}{', ' * bool(message)}{message}", colour) for colour, name in words.items()]
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=2)
     said = "; ".join(f"{stage}: {', '.join(names)}" for stage, names in layers.items())
     each = f", {message} each" if message else ""
@@ -116,9 +111,7 @@ def pipeline_schedules(schedules: Mapping[str, list[list[Event]]], title: str, x
             for kind in ACTIONS
             if any(event[0] == kind for timelines in schedules.values() for row in timelines for event in row)
         ]
-        handles = [
-            Rectangle((0, 0), 1, 1, facecolor=ACTIONS[kind][0], label=ACTIONS[kind][1]) for kind in kinds
-        ]
+        handles = [swatch(ACTIONS[kind][1], ACTIONS[kind][0]) for kind in kinds]
         axes[0].legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
         figure.suptitle(title, fontsize=11)
     said = []
@@ -135,23 +128,21 @@ def _draw_actions(axes, timelines, begin, longest):
     for rank, timeline in enumerate(timelines):
         for kind, stage, micro, start, end in timeline:
             alpha = 1 if stage < len(timelines) else 0.55
-            axes.add_patch(
-                Rectangle(
-                    (start - begin, rank + 0.06),
-                    end - start,
-                    0.88,
-                    facecolor=ACTIONS[kind][0],
-                    alpha=alpha,
-                    edgecolor="white",
-                )
+            rectangle(
+                axes,
+                (start - begin, rank + 0.06),
+                end - start,
+                0.88,
+                facecolor=ACTIONS[kind][0],
+                alpha=alpha,
+                edgecolor="white",
             )
             if end - start > 0.011 * longest * len(str(micro)):  # else it would not be read
-                axes.text(
+                write(
+                    axes,
                     (start + end) / 2 - begin,
                     rank + 0.5,
                     micro,
-                    ha="center",
-                    va="center",
                     fontsize=7,
                     color="white" if alpha == 1 else "black",
                 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 from matplotlib.patches import Rectangle
-from helpers.course.plots.style import LINES, PARTS, STYLE, Plot, new_figure
+from helpers.course.plots.style import LINES, PARTS, STYLE, Plot, bare, new_figure, rectangle, swatch, write
 
 REPLICATED, SUMMED = "#BBBBBB", "#444444"
 
@@ -30,8 +30,8 @@ def _matrix(axes, left, width, height, name, cut, ranks):
             for rank in range(ranks)
         ]
     for x, y, wide, high, colour in boxes:
-        axes.add_patch(Rectangle((x, y), wide, high, facecolor=colour, edgecolor="white", linewidth=1.5))
-    axes.text(left + width / 2, -height / 2 - 0.12, name, ha="center", va="top", fontsize=10)
+        rectangle(axes, (x, y), wide, high, facecolor=colour, edgecolor="white", linewidth=1.5)
+    write(axes, left + width / 2, -height / 2 - 0.12, name, va="top", fontsize=10)
 
 
 def sharded_products(title: str, ranks: int = 2) -> Plot:
@@ -59,18 +59,17 @@ def sharded_products(title: str, ranks: int = 2) -> Plot:
         left = 0.0
         for name, width, height, cut, before in steps:
             if before:
-                axes.text(left + 0.22, 0, before, ha="center", va="center", fontsize=15)
+                write(axes, left + 0.22, 0, before, fontsize=15)
                 left += 0.45
             _matrix(axes, left, width, height, name, cut, ranks)
             left += width
         axes.set(
             title=title, xlim=(-0.1, left + 0.1), ylim=(-1.35, 1.05), xticks=[], yticks=[], aspect="equal"
         )
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
         names = [(f"rank {rank}", PARTS[rank % len(PARTS)]) for rank in range(ranks)]
         names += [("replicated on every rank", REPLICATED), ("a sum over the ranks", SUMMED)]
-        handles = [Rectangle((0, 0), 1, 1, facecolor=colour, label=name) for name, colour in names]
+        handles = [swatch(name, colour) for name, colour in names]
         axes.legend(
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=len(names), fontsize=9
         )
@@ -115,22 +114,13 @@ def token_lanes(rows: Mapping[str, Sequence[tuple[str, str]]], title: str, ranks
                     "edgecolor": edges.get(kind, "white"),
                     "linestyle": "--" if kind == "silent" else "-",
                 }
-                axes.add_patch(Rectangle((column + 0.04, row + 0.1), 0.92, 0.8, linewidth=1.5, **box))
+                rectangle(axes, (column + 0.04, row + 0.1), 0.92, 0.8, linewidth=1.5, **box)
                 dark = kind in ("channels", "tokens")
-                axes.text(
-                    column + 0.5,
-                    row + 0.5,
-                    place,
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color="white" if dark else "black",
-                )
+                write(axes, column + 0.5, row + 0.5, place, fontsize=8, color="white" if dark else "black")
         axes.set(title=title, xlim=(0, most), ylim=(len(rows), 0), xticks=[])
         axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
         axes.tick_params(length=0)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
         used = [kind for kind in legend if any(kind == one for places in rows.values() for _, one in places)]
         looks = [
             {
@@ -165,17 +155,16 @@ def fused_rows(cuts: Mapping[str, Sequence[int]], names: Sequence[str], rows: in
         for strip, ranks in enumerate(cuts.values()):
             wide = rows / len(ranks)
             for place, rank in enumerate(ranks):
-                axes.add_patch(
-                    Rectangle(
-                        (place * wide, strip + 0.15),
-                        wide,
-                        0.7,
-                        facecolor=PARTS[rank % len(PARTS)],
-                        edgecolor="white",
-                    )
+                rectangle(
+                    axes,
+                    (place * wide, strip + 0.15),
+                    wide,
+                    0.7,
+                    facecolor=PARTS[rank % len(PARTS)],
+                    edgecolor="white",
                 )
         for place, name in enumerate(names):
-            axes.text((place + 0.5) * rows / len(names), -0.12, name, ha="center", va="bottom", fontsize=11)
+            write(axes, (place + 0.5) * rows / len(names), -0.12, name, va="bottom", fontsize=11)
         ends = [place * rows // len(names) for place in range(len(names) + 1)]
         for end in ends:
             axes.axvline(end, color="#444444", linestyle="--", linewidth=1)
@@ -184,12 +173,9 @@ def fused_rows(cuts: Mapping[str, Sequence[int]], names: Sequence[str], rows: in
         axes.set_xticks(ends)
         axes.set_yticks([strip + 0.5 for strip in range(len(cuts))], list(cuts))
         axes.tick_params(length=0)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
         used = sorted({rank for ranks in cuts.values() for rank in ranks})
-        handles = [
-            Rectangle((0, 0), 1, 1, facecolor=PARTS[rank % len(PARTS)], label=f"rank {rank}") for rank in used
-        ]
+        handles = [swatch(f"rank {rank}", PARTS[rank % len(PARTS)]) for rank in used]
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = "; ".join(f"{way}: {_taken(ranks, rows)}" for way, ranks in cuts.items())
     return Plot(figure, f"{title}, {', '.join(names)} stacked. {said}.".replace("\n", " "))

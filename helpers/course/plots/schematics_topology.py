@@ -8,8 +8,8 @@ from math import prod
 
 import matplotlib
 from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
-from helpers.course.plots.style import LINES, STYLE, Plot, new_figure
+from matplotlib.patches import Circle
+from helpers.course.plots.style import LINES, STYLE, Plot, arrow, new_figure, rounded, write
 from helpers.tools.theory.combined import coordinates, groups_along
 
 LOOKS = {"pipe": (LINES[1], "-"), "data": (LINES[2], "--"), "model": (LINES[0], ":")}
@@ -64,46 +64,37 @@ def _crossing(axes, each):
 def _draw_order(panel, axes, each, ranks):
     places = {rank: (rank % each, -1.25 * (rank // each)) for rank in range(ranks)}
     for machine in range(ranks // each):
-        box = FancyBboxPatch(
+        rounded(
+            panel,
             (-0.45, -1.25 * machine - 0.36),
             each - 0.1,
             0.78,
-            boxstyle="round,pad=0.04",
+            pad=0.04,
             facecolor="#8888881A",
             edgecolor="#888888",
         )
-        panel.add_patch(box)
-        panel.text(
-            -0.62, -1.25 * machine, f"machine {machine}", rotation=90, ha="center", va="center", fontsize=8
-        )
+        write(panel, -0.62, -1.25 * machine, f"machine {machine}", rotation=90, fontsize=8)
     for name in axes:
         colour, dash = LOOKS[name]
         for here, there in _pairs(name, axes):
             near = here // each == there // each
             bend = 0 if not near or there - here == 1 else -0.36 if here % 2 == 0 else 0.36
-            line = FancyArrowPatch(
+            arrow(
+                panel,
                 places[here],
                 places[there],
                 arrowstyle="-",
                 connectionstyle=f"arc3,rad={bend}",
                 color=colour,
                 linestyle=dash,
+                linewidth=1.6 if near else 3.2,
+                zorder=1,
             )
-            line.set(linewidth=1.6 if near else 3.2, zorder=1)
-            panel.add_patch(line)
     for rank, (x, y) in places.items():
         panel.add_patch(Circle((x, y), 0.24, facecolor="white", edgecolor="#444444", zorder=3))
         place = coordinates(rank, axes)
-        panel.text(x, y + 0.07, str(rank), ha="center", va="center", fontsize=9, weight="bold", zorder=4)
-        panel.text(
-            x,
-            y - 0.1,
-            " ".join(str(place[name]) for name in axes),
-            ha="center",
-            va="center",
-            fontsize=7,
-            zorder=4,
-        )
+        write(panel, x, y + 0.07, str(rank), fontsize=9, weight="bold", zorder=4)
+        write(panel, x, y - 0.1, " ".join(str(place[name]) for name in axes), fontsize=7, zorder=4)
     panel.set(xlim=(-0.8, each - 0.4), ylim=(-1.25 * (ranks // each - 1) - 0.5, 0.55), aspect="equal")
     panel.set_title(", ".join(axes), fontsize=9)
     panel.axis("off")

@@ -8,8 +8,19 @@ from math import inf, isfinite, log10
 from typing import TypedDict
 
 import matplotlib
-from matplotlib.patches import FancyBboxPatch, Rectangle
-from helpers.course.plots.style import DASHES, LINES, MARKERS, STYLE, Plot, new_figure
+from helpers.course.plots.style import (
+    DASHES,
+    LINES,
+    MARKERS,
+    STYLE,
+    Plot,
+    bare,
+    new_figure,
+    rectangle,
+    rounded,
+    swatch,
+    write,
+)
 
 LAYERS = {  # colour and hatch by kind of layer; Okabe and Ito's colours
     "embedding": ("#CC79A7", ""),
@@ -48,17 +59,13 @@ def transformer(shares: Mapping[str, str], blocks: int, title: str) -> Plot:
         _box(axes, "embedding", 1.3, stream, shares["embedding"], "embedding", width=1.6)
         for start, layer in ((3.0, "attention"), (7.4, "feed-forward")):
             _branch(axes, start, layer, stream, above, shares)
-        frame = FancyBboxPatch(
-            (2.6, -0.75), 8.9, 3.35, boxstyle="round,pad=0.05", fill=False, linestyle="--", edgecolor="black"
-        )
-        axes.add_patch(frame)
+        rounded(axes, (2.6, -0.75), 8.9, 3.35, pad=0.05, fill=False, linestyle="--", edgecolor="black")
         axes.text(11.4, 2.55, f"block, {blocks} times", ha="right", va="top", fontsize=9)
-        axes.text(5.2, stream - 0.25, "residual stream", ha="center", va="top", fontsize=9, style="italic")
+        write(axes, 5.2, stream - 0.25, "residual stream", va="top", fontsize=9, style="italic")
         _box(axes, "norm", 12.3, stream, "", "norm")
         _box(axes, "head", 13.6, stream, shares["head"], "head")
         axes.set(title=title, xlim=(-0.8, 16), ylim=(-0.95, 2.75), xticks=[], yticks=[])
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
     order = "embedding; in each block norm, attention, add, norm, feed-forward, add; norm; head"
     said = ", ".join(f"{layer} {words}" for layer, words in shares.items() if words).replace("\n", " ")
     return Plot(figure, f"{title}. {order}; {blocks} blocks. {said}.")
@@ -66,14 +73,12 @@ def transformer(shares: Mapping[str, str], blocks: int, title: str) -> Plot:
 
 def _box(axes, layer, x, y, words, label, width=1.15):
     colour, hatch = LAYERS[layer]
-    axes.add_patch(
-        Rectangle(
-            (x - width / 2, y - 0.3), width, 0.6, facecolor=colour, hatch=hatch, edgecolor="white", zorder=2
-        )
+    rectangle(
+        axes, (x - width / 2, y - 0.3), width, 0.6, facecolor=colour, hatch=hatch, edgecolor="white", zorder=2
     )
     boxed = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if hatch else None
-    axes.text(x, y, label, ha="center", va="center", fontsize=8, zorder=3, bbox=boxed)
-    axes.text(x, y - 0.38, words, ha="center", va="top", fontsize=8, zorder=3)
+    write(axes, x, y, label, fontsize=8, zorder=3, bbox=boxed)
+    write(axes, x, y - 0.38, words, va="top", fontsize=8, zorder=3)
 
 
 def _branch(axes, start, layer, stream, above, shares):
@@ -84,14 +89,8 @@ def _branch(axes, start, layer, stream, above, shares):
     axes.annotate("", (start + 3.4, stream + 0.2), (start + 3.4, above), arrowprops=arrow)
     _box(axes, "norm", start + 0.85, above, shares["norm"], "norm", width=0.9)
     _box(axes, layer, start + 2.35, above, shares[layer], layer, width=1.5)
-    axes.text(
-        start + 3.4,
-        stream,
-        "+",
-        ha="center",
-        va="center",
-        zorder=4,
-        bbox={"boxstyle": "circle,pad=0.15", "facecolor": "white"},
+    write(
+        axes, start + 3.4, stream, "+", zorder=4, bbox={"boxstyle": "circle,pad=0.15", "facecolor": "white"}
     )
 
 
@@ -119,29 +118,22 @@ def kept_tensors(blocks: Mapping[str, Sequence[KeptTensor]], title: str, unit: s
             at = 0.0
             for index, box in enumerate(row):
                 colour, hatch = LAYERS[box["layer"]]
-                axes.add_patch(
-                    Rectangle(
-                        (at, place - 0.3),
-                        box["size"],
-                        0.6,
-                        facecolor=colour,
-                        hatch=hatch,
-                        edgecolor="white",
-                        linewidth=1.5,
-                    )
+                rectangle(
+                    axes,
+                    (at, place - 0.3),
+                    box["size"],
+                    0.6,
+                    facecolor=colour,
+                    hatch=hatch,
+                    edgecolor="white",
+                    linewidth=1.5,
                 )
                 wide = box["size"] / widest > LETTER * len(box["tensor"]) + 0.005
                 below = 0.0 if wide else (0.36, -0.36)[index % 2]
                 patch = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if wide and hatch else None
                 align = "center" if wide else ("top", "bottom")[index % 2]
-                axes.text(
-                    at + box["size"] / 2,
-                    place + below,
-                    box["tensor"],
-                    ha="center",
-                    va=align,
-                    fontsize=8,
-                    bbox=patch,
+                write(
+                    axes, at + box["size"] / 2, place + below, box["tensor"], va=align, fontsize=8, bbox=patch
                 )
                 at += box["size"]
             axes.text(at + 0.01 * widest, place, f"{at:,.3g}", va="center", fontsize=9)
@@ -153,18 +145,7 @@ def kept_tensors(blocks: Mapping[str, Sequence[KeptTensor]], title: str, unit: s
         used = [
             layer for layer in LAYERS if any(box["layer"] == layer for row in blocks.values() for box in row)
         ]
-        looks = [
-            Rectangle(
-                (0, 0),
-                1,
-                1,
-                facecolor=LAYERS[layer][0],
-                hatch=LAYERS[layer][1],
-                edgecolor="white",
-                label=layer,
-            )
-            for layer in used
-        ]
+        looks = [swatch(layer, LAYERS[layer][0], hatch=LAYERS[layer][1], edgecolor="white") for layer in used]
         axes.legend(handles=looks, loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = []
     for name, row in blocks.items():

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import LOOK, PARTS, STYLE, Plot, new_figure
+from helpers.course.plots.style import LOOK, PARTS, STYLE, Plot, bare, new_figure, rectangle, write
 from helpers.course.plots.timeline import timeline
 
 NAMES = {  # short enough to stand above their boxes
@@ -49,33 +48,26 @@ def zero_states(
                 sharded = own[category] < full
                 piece = full / ranks if sharded else full
                 for rank in range(ranks):
-                    axes.add_patch(
-                        Rectangle(
-                            (left, rank + 0.12),
-                            full,
-                            0.76,
-                            facecolor="#eeeeee",
-                            edgecolor="#999999",
-                            linewidth=0.5,
-                        )
+                    rectangle(
+                        axes,
+                        (left, rank + 0.12),
+                        full,
+                        0.76,
+                        facecolor="#eeeeee",
+                        edgecolor="#999999",
+                        linewidth=0.5,
                     )
-                    box = Rectangle(
+                    rectangle(
+                        axes,
                         (left + (rank * piece if sharded else 0), rank + 0.12),
                         piece,
                         0.76,
                         facecolor=colour,
                         hatch=hatch,
+                        edgecolor="white",
+                        linewidth=0.5,
                     )
-                    box.set(edgecolor="white", linewidth=0.5)
-                    axes.add_patch(box)
-                axes.text(
-                    left + full / 2,
-                    -0.05,
-                    NAMES.get(category, category),
-                    ha="center",
-                    va="bottom",
-                    fontsize=6.5,
-                )
+                write(axes, left + full / 2, -0.05, NAMES.get(category, category), va="bottom", fontsize=6.5)
                 left += full
             for rank in range(ranks):
                 axes.text(width + 0.2, rank + 0.5, f"{sum(own.values()):.3g}", va="center", fontsize=9)
@@ -88,8 +80,7 @@ def zero_states(
             axes.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
             axes.set_xticks([sum(list(replicated.values())[:count]) for count in range(len(replicated) + 1)])
             axes.tick_params(axis="y", length=0)
-            axes.grid(False)
-            axes.spines[:].set_visible(False)
+            bare(axes)
     said = []
     for name, own in held.items():
         parts = (f"{category} {own[category]:.3g} of {full:.3g}" for category, full in replicated.items())
@@ -114,34 +105,30 @@ def flat_partition(elements: Mapping[str, int], cuts: Mapping[str, Sequence[int]
             offset = 0
             for index, (parameter, count) in enumerate(elements.items()):
                 colour = PARTS[index % len(PARTS)]
-                axes.add_patch(
-                    Rectangle((offset, row + 0.25), count, 0.5, facecolor=colour, edgecolor="white")
-                )
+                rectangle(axes, (offset, row + 0.25), count, 0.5, facecolor=colour, edgecolor="white")
                 light = colour in ("#88CCEE", "#DDCC77")
-                axes.text(
+                write(
+                    axes,
                     offset + count / 2,
                     row + 0.5,
                     parameter,
-                    ha="center",
-                    va="center",
                     fontsize=8,
                     color="black" if light else "white",
                 )
                 offset += count
             if padding := sum(parts) - total:
-                axes.add_patch(
-                    Rectangle(
-                        (offset, row + 0.25),
-                        padding,
-                        0.5,
-                        facecolor="white",
-                        hatch="xxx",
-                        edgecolor="#999999",
-                    )
+                rectangle(
+                    axes,
+                    (offset, row + 0.25),
+                    padding,
+                    0.5,
+                    facecolor="white",
+                    hatch="xxx",
+                    edgecolor="#999999",
                 )
             at = 0
             for rank, part in enumerate(parts):
-                axes.text(at + part / 2, row + 0.15, f"rank {rank}", ha="center", va="center", fontsize=8)
+                write(axes, at + part / 2, row + 0.15, f"rank {rank}", fontsize=8)
                 at += part
                 axes.plot([at, at], [row + 0.08, row + 0.88], color="black", linewidth=2)
             axes.plot([0, 0], [row + 0.08, row + 0.88], color="black", linewidth=2)
@@ -153,8 +140,7 @@ def flat_partition(elements: Mapping[str, int], cuts: Mapping[str, Sequence[int]
         axes.set(title=title, xlabel="elements", xlim=(-0.01 * most, 1.01 * most), ylim=(len(cuts), 0))
         axes.set_yticks([row + 0.5 for row in range(len(cuts))], list(cuts))
         axes.tick_params(axis="y", length=0)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
     return Plot(figure, f"{title}. {total} elements in {len(elements)} parameters. {'; '.join(said)}.")
 
 
@@ -183,23 +169,18 @@ def flat_buckets(
                 for owner in range(begin // part, (end - 1) // part + 1):
                     left, right = max(begin, owner * part), min(end, (owner + 1) * part)
                     colour = PARTS[owner % len(PARTS)]
-                    axes.add_patch(
-                        Rectangle((left, row + 0.2), right - left, 0.6, facecolor=colour, linewidth=0)
-                    )
+                    rectangle(axes, (left, row + 0.2), right - left, 0.6, facecolor=colour, linewidth=0)
                     owners[owner] = owners.get(owner, 0) + right - left
-                axes.add_patch(
-                    Rectangle(
-                        (begin, row + 0.2),
-                        end - begin,
-                        0.6,
-                        facecolor="none",
-                        edgecolor="white",
-                        linewidth=1.5,
-                    )
+                rectangle(
+                    axes,
+                    (begin, row + 0.2),
+                    end - begin,
+                    0.6,
+                    facecolor="none",
+                    edgecolor="white",
+                    linewidth=1.5,
                 )
-                axes.text(
-                    (begin + end) / 2, row + 0.5, parameter, ha="center", va="center", fontsize=8, bbox=LABEL
-                )
+                write(axes, (begin + end) / 2, row + 0.5, parameter, fontsize=8, bbox=LABEL)
             said.append(
                 f"{name}: "
                 + ", ".join(f"{count} elements of rank {owner}" for owner, count in sorted(owners.items()))
@@ -207,9 +188,7 @@ def flat_buckets(
         for owner in range(1, -(-total // part)):
             axes.plot([owner * part] * 2, [0, len(rows)], color="black", linewidth=1.5, linestyle="--")
         for owner in range(-(-total // part)):
-            axes.text(
-                (owner + 0.5) * part, 0.08, f"owner: rank {owner}", ha="center", va="center", fontsize=8
-            )
+            write(axes, (owner + 0.5) * part, 0.08, f"owner: rank {owner}", fontsize=8)
         axes.set(
             title=title,
             xlabel="place in the flat tensor, elements",
@@ -218,8 +197,7 @@ def flat_buckets(
         )
         axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
         axes.tick_params(axis="y", length=0)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
+        bare(axes)
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 

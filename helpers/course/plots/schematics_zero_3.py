@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import LOOK, STYLE, Plot, new_figure
+from helpers.course.plots.style import LOOK, STYLE, Plot, bare, new_figure, rectangle, write
 from helpers.course.plots.timeline import timeline
 
 
@@ -37,20 +36,17 @@ def gathered_layers(
                         if index in there
                         else {"facecolor": "#eeeeee"}
                     )
-                    axes.add_patch(
-                        Rectangle(
-                            (index + 0.05, rank + 0.1), 0.9, 0.8, edgecolor="#999999", linewidth=0.5, **face
-                        )
+                    rectangle(
+                        axes, (index + 0.05, rank + 0.1), 0.9, 0.8, edgecolor="#999999", linewidth=0.5, **face
                     )
-                    axes.add_patch(
-                        Rectangle(
-                            (index + 0.05 + 0.9 * rank / ranks, rank + 0.1),
-                            0.9 / ranks,
-                            0.8,
-                            facecolor=colour,
-                        )
+                    rectangle(
+                        axes,
+                        (index + 0.05 + 0.9 * rank / ranks, rank + 0.1),
+                        0.9 / ranks,
+                        0.8,
+                        facecolor=colour,
                     )
-                axes.text(index + 0.5, -0.06, layer, ha="center", va="bottom", fontsize=7)
+                write(axes, index + 0.5, -0.06, layer, va="bottom", fontsize=7)
             axes.set(xlim=(0, len(layers)), ylim=(ranks, -0.35), xticks=[])
             axes.set_title(name, fontsize=9, pad=10)
             axes.set_yticks(
@@ -58,8 +54,7 @@ def gathered_layers(
                 [f"rank {rank}" for rank in range(ranks)] if axes is figure.axes[0] else [],
             )
             axes.tick_params(length=0)
-            axes.grid(False)
-            axes.spines[:].set_visible(False)
+            bare(axes)
     held = {name: (len(layers) + len(there) * (ranks - 1)) / ranks for name, there in moments.items()}
     said = "; ".join(
         f"{name}: {', '.join(layers[index] for index in there) or 'nothing'} gathered, {held[name]:g} layers"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import matplotlib
 import matplotlib.style
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,3 +127,39 @@ def amount(count: float) -> str:
 def legend_below(axes: Axes, distance: float) -> None:
     """The legend under the axes, in the order in which things are stacked from the bottom."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -distance), ncols=4)
+
+
+def dashed_line(axes: Axes, height: float, name: str) -> None:
+    """A dashed line across, named in the legend."""
+    axes.axhline(height, color="black", linestyle="--", linewidth=1, label=name)
+
+
+def rounded(axes: Axes, corner: tuple[float, float], width: float, height: float, pad: float, **look: object):
+    """A box with round corners, `pad` larger on each side."""
+    axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=f"round,pad={pad}", **look))
+
+
+def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], **look: object) -> None:
+    """An arrow or, by its `arrowstyle`, a line, which may be bent."""
+    axes.add_patch(FancyArrowPatch(start, end, **look))
+
+
+def rectangle(axes: Axes, corner: tuple[float, float], width: float, height: float, **look: object) -> None:
+    """A box; `corner` is where x and y are smallest."""
+    axes.add_patch(Rectangle(corner, width, height, **look))
+
+
+def write(axes: Axes, x: float, y: float, words: str, **look: object) -> None:
+    """Words whose middle is at (x, y), unless `va` says otherwise."""
+    axes.text(x, y, words, **{"ha": "center", "va": "center", **look})
+
+
+def swatch(name: str, colour: str, **look: object) -> Rectangle:
+    """A box for a legend."""
+    return Rectangle((0, 0), 1, 1, facecolor=colour, label=name, **look)
+
+
+def bare(axes: Axes) -> None:
+    """Neither grid nor frame."""
+    axes.grid(False)
+    axes.spines[:].set_visible(False)

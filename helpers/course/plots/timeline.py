@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib
-from matplotlib.patches import Rectangle
-from helpers.course.plots.style import STYLE, Plot, new_figure
+from helpers.course.plots.style import STYLE, Plot, new_figure, rectangle, swatch
 
 Box = tuple[str, str, float, float]  # kind, label, start, end
 KINDS = {  # of what a rank does: colour and hatch
@@ -60,10 +59,14 @@ def timeline(rows: Mapping[str, Sequence[Box]], title: str, x: str) -> Plot:
             for lane, (kind, label, start, end) in zip(lanes, boxes):
                 colour, hatch = KINDS[kind]
                 bottom = row + 0.1 + lane * height
-                axes.add_patch(
-                    Rectangle(
-                        (start, bottom), end - start, height, facecolor=colour, hatch=hatch, edgecolor="white"
-                    )
+                rectangle(
+                    axes,
+                    (start, bottom),
+                    end - start,
+                    height,
+                    facecolor=colour,
+                    hatch=hatch,
+                    edgecolor="white",
                 )
                 if end - start > 0.011 * span * len(label):  # else it would not be read
                     middle = ((start + end) / 2, bottom + height / 2)
@@ -80,12 +83,7 @@ def timeline(rows: Mapping[str, Sequence[Box]], title: str, x: str) -> Plot:
         axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
         axes.grid(False)
         shown = [kind for kind in KINDS if any(kind == box[0] for boxes in rows.values() for box in boxes)]
-        handles = [
-            Rectangle(
-                (0, 0), 1, 1, facecolor=KINDS[kind][0], hatch=KINDS[kind][1], edgecolor="white", label=kind
-            )
-            for kind in shown
-        ]
+        handles = [swatch(kind, KINDS[kind][0], hatch=KINDS[kind][1], edgecolor="white") for kind in shown]
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
     said = "; ".join(
         f"{row}: {len(boxes)} until {max(end for *_, end in boxes):.3g}" for row, boxes in rows.items()
