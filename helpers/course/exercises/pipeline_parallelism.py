@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from helpers.course.exercises.engine import Build, Exercise, before_running, in_worlds, names_of, reading_note
+from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.reading import is_unwritten
 from helpers.course.exercises.telling import tell
@@ -102,14 +102,6 @@ def differing(got: dict[str, object], right: dict[str, object]) -> str:
 class Schedule(Build):
     """A schedule to write: looked at without ranks first, by `schedules.replay`, then carried out in real
     ranks."""
-
-    def verdict(self, answer: object, solution: Callable) -> str:
-        ready = before_running(answer, names_of(solution), solution, "code", by_position=True)
-        if words := ready or self.looked_at(answer, solution):
-            return words
-        return in_worlds(
-            self.worlds, lambda ranks, seed: self.run(answer, solution, ranks, seed), self.praise
-        ) + reading_note(answer, solution)
 
     def looked_at(self, answer: Callable, solution: Callable) -> str:
         """What is wrong with the orders of all ranks, in words, and what to think about; "" where nothing
