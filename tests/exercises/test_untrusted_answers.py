@@ -11,15 +11,14 @@ import time
 import numpy
 import pytest
 import torch
-from helpers.course.exercises import comparing
+from helpers.course.exercises import calling, comparing
 from helpers.course.exercises.engine import Exercise, RankExercise
+from helpers.course.exercises.reading import is_unwritten
 from helpers.tools import theory
 
 NESTED = Exercise(
     reference=lambda groups: len(groups["of"]) + sum(map(sum, groups["of"])) + groups["tensor"].sum().item(),
-    cases=tuple(
-        {"groups": {"of": [[1, 2], [3]] * size, "tensor": torch.ones(size)}} for size in (1, 2, 3)
-    ),
+    cases=tuple({"groups": {"of": [[1, 2], [3]] * size, "tensor": torch.ones(size)}} for size in (1, 2, 3)),
     mistakes={"the groups count too": lambda groups: groups["of"].clear() or 0},
 )
 
@@ -295,17 +294,13 @@ FLOODS = {
 }
 
 
-@pytest.fixture
-def one_second(monkeypatch):
-    monkeypatch.setattr("helpers.course.exercises.calling.LIMIT", 1.0)
-
-
 @pytest.mark.parametrize("answer, words", FLOODS.values(), ids=FLOODS)
-def test_whatever_a_formula_does_is_a_short_verdict(answer, words, one_second):
+def test_whatever_a_formula_does_is_a_short_verdict(answer, words, monkeypatch):
+    monkeypatch.setattr(calling, "LIMIT", 1.0 if "1 s" in words else 30.0)
     before, start = signal.getsignal(signal.SIGALRM), time.monotonic()
     verdict = Exercise(reference=lambda: 3, cases=({},)).verdict(answer)
     assert verdict.startswith("not yet: ") and words in verdict and len(verdict) < 500
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
     assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
@@ -317,26 +312,32 @@ def test_an_interrupt_by_the_learner_ends_the_check():
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_what_a_formula_prints_is_shown_to_its_beginning(capsys, one_second):
+def test_what_a_formula_prints_is_shown_to_its_beginning(capsys):
     def prints(times):
         for number in range(times):
             print("a line", number)
         return times
 
     exercise = Exercise(reference=lambda times: times, cases=({"times": 2},))
-    assert exercise.verdict(prints).startswith("correct") and capsys.readouterr().out == "a line 0\na line 1\n"
+    assert (
+        exercise.verdict(prints).startswith("correct") and capsys.readouterr().out == "a line 0\na line 1\n"
+    )
     exercise = Exercise(reference=lambda times: times, cases=({"times": 10**5},))
     assert exercise.verdict(prints).startswith("correct")
     said = capsys.readouterr().out
-    assert said.startswith("a line 0\n") and said.endswith("[... more is not shown ...]\n") and len(said) < 3000
+    assert (
+        said.startswith("a line 0\n") and said.endswith("[... more is not shown ...]\n") and len(said) < 3000
+    )
 
 
-@pytest.mark.parametrize("value", [Shy(), Wordless(), Slow(), [0.5] * 10**6, 10**9000], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [Shy(), Wordless(), Slow(), [0.5] * 10**6, 10**9000], ids=lambda value: type(value).__name__
+)
 def test_a_value_in_the_place_of_a_function_is_named_in_short(value):
     verdict = Exercise(reference=lambda: 3, cases=({},)).verdict(value)
     assert verdict.startswith("not yet: the check needs your function itself, not ") and len(verdict) < 200
 
 
 @pytest.mark.parametrize("written", [forever, raises(KeyboardInterrupt), raises(SystemExit)])
-def test_a_loop_and_a_raise_are_written(written, one_second):
-    assert not Exercise(reference=lambda: 3, cases=({},)).verdict(written).startswith("not written yet")
+def test_a_loop_and_a_raise_are_written(written):
+    assert not is_unwritten(written)

@@ -88,7 +88,7 @@ def called(function: Callable, case: dict) -> tuple[object, str]:
 
 
 def message_of(error: BaseException) -> str:
-    """": the message", or nothing where there is none to be had."""
+    """ ": the message", or nothing where there is none to be had."""
     try:
         text = shortened(plain(str(error)))
     except Exception:

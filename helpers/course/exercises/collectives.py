@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise, RankExercise
 from helpers.course.exercises.guesses import guess
-from helpers.tools import theory
+from helpers.course.exercises.in_ranks import helped, own_group
+from helpers.tools import theory  # noqa: F401  (lesson 03's solutions use it)
 
 __all__ = [
     "all_numbers",
@@ -40,13 +42,15 @@ def _digits(seed, elements):
     )
 
 
-def _swap(outgoing, incoming, right=1):
-    """Send to the neighbour that many ranks to the right, and receive from the one to the left, at once."""
+def _swap(outgoing, incoming, to=None, source=None):
+    """Send to a rank, the right neighbour if none is named, and receive from another at once; these are the
+    check's own messages."""
     import torch.distributed as dist
 
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    send = dist.P2POp(dist.isend, outgoing, (rank + right) % ranks)
-    receive = dist.P2POp(dist.irecv, incoming, (rank - right) % ranks)
+    rank, ranks, group = dist.get_rank(), dist.get_world_size(), own_group()
+    to, source = ((rank + 1) % ranks, (rank - 1) % ranks) if to is None else (to, source)
+    send = dist.P2POp(dist.isend, outgoing, to, group)
+    receive = dist.P2POp(dist.irecv, incoming, source, group)
     for request in dist.batch_isend_irecv([send, receive]):
         request.wait()
 
@@ -88,26 +92,47 @@ def _exchanged(function, seed):
     return found
 
 
-def _into_another(outgoing, incoming):
-    _swap(outgoing, torch.empty_like(incoming))
+def exchange_solution(outgoing, incoming):
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    send = dist.P2POp(dist.isend, outgoing, (rank + 1) % ranks)
+    receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % ranks)
+    for request in dist.batch_isend_irecv([send, receive]):  # both are under way before a rank waits: no hang
+        request.wait()
 
 
 exchange = Build(
     "exchange",
     _exchanged,
     mistakes={
-        "that went to the left and came from the right: the right "
-        "neighbour has the next higher rank": lambda outgoing, incoming: _swap(outgoing, incoming, right=-1),
+        "that went to the left and came from the right: the right neighbour has the next higher rank": edit(
+            exchange_solution,
+            "outgoing, (rank + 1)",
+            "outgoing, (rank - 1)",
+            "incoming, (rank - 1)",
+            "incoming, (rank + 1)",
+        ),
         "that is this rank's own tensor: the left neighbour's must be received": lambda outgoing, incoming: (
             incoming.copy_(outgoing)
         ),
-        "nothing has arrived in `incoming`: receive into that very tensor, and wait": _into_another,
+        "nothing has arrived in `incoming`: receive into that very tensor, and wait": edit(
+            exchange_solution, "dist.irecv, incoming", "dist.irecv, torch.empty_like(incoming)"
+        ),
     },
-    praise="every rank sent and received, and nobody waited for one who was waiting too",
+    praise="every rank sent and received at once, so none waited for a rank that was waiting too",
+    together=True,
 )
 
 
 # --- the ring
+
+
+HINTS = {  # two errors that say little: what to do
+    "index out of range": "`chunk` may make fewer parts than ranks, `tensor_split` never does",
+    "does not support item assignment": "give the part a name before you add to it, or use "
+    "`parts[k].add_(incoming)`",
+}
 
 
 def _summed_in_a_ring(function, seed):
@@ -134,7 +159,7 @@ def _summed_in_a_ring(function, seed):
                 )
             _swap(outgoing, incoming)
 
-        with _advice(elements, ranks):
+        with helped(HINTS):
             function(mine, counted)
         found[f"the number of exchanges, {elements} elements"] = len(sizes)
         found[f"no exchange carries more than 1/{ranks}, rounded up, {elements} elements"] = max(
@@ -144,78 +169,24 @@ def _summed_in_a_ring(function, seed):
     return found
 
 
-@contextlib.contextmanager
-def _advice(elements, ranks):
-    """Two errors that say little get a word on what to do."""
-    try:
-        yield
-    except IndexError as error:
-        error.args = (
-            f"{error} (for {elements} elements and {ranks} ranks: `chunk` may make fewer parts "
-            "than ranks, `tensor_split` never does)",
-        )
-        raise
-    except TypeError as error:
-        if "does not support item assignment" in str(error):
-            error.args = (
-                f"{error} (give the part a name before you add to it, or use `parts[k].add_(incoming)`)",
-            )
-        raise
-
-
-def _ring(
-    halves=2,
-    second="copies",
-    divides=False,
-    in_place=True,
-    remainder="included",
-    sends="what was added to",
-    exchanges="ranks - 1",
-    begins="finished",
-):
-    """A ring that makes the mistake that is named; without one it is right."""
-
-    def ring_all_reduce(tensor, exchange):
-        import torch.distributed as dist
-
-        rank, ranks = dist.get_rank(), dist.get_world_size()
-        whole = tensor if in_place else tensor.clone()
-        parts = (
-            whole.tensor_split(ranks)
-            if remainder == "included"
-            else whole[: len(whole) // ranks * ranks].tensor_split(ranks)
-        )
-        rounds = 1 if exchanges == "one" else ranks - 1
-        for half in range(halves):
-            for step in range(rounds):
-                step = 0 if sends == "its own" and not half else step
-                ahead = half if begins == "finished" else 0
-                arriving = parts[(rank + ahead - step - 1) % ranks]
-                incoming = torch.empty_like(arriving)
-                exchange(parts[(rank + ahead - step) % ranks], incoming)
-                if half and second == "copies":
-                    arriving.copy_(incoming)
-                else:
-                    arriving += incoming
-        if divides:
-            whole /= ranks
-
-    return ring_all_reduce
-
-
-def _new_parts(tensor, exchange):
-    """Adds out of place in a list of parts, and so leaves most of the tensor as it was."""
+def ring_all_reduce_solution(tensor, exchange):
+    import torch
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    parts = list(tensor.tensor_split(ranks))
-    for step in range(ranks - 1):
-        arriving = (rank - step - 1) % ranks
-        incoming = torch.empty_like(parts[arriving])
+    parts = tensor.tensor_split(ranks)  # views: what is added to a part is added to the tensor
+    for step in range(ranks - 1):  # reduce-scatter: the sums grow while they travel
+        arriving = parts[(rank - step - 1) % ranks]
+        incoming = torch.empty_like(arriving)
         exchange(parts[(rank - step) % ranks], incoming)
-        parts[arriving] = parts[arriving] + incoming
-    for step in range(ranks - 1):
+        arriving += incoming
+    for step in range(ranks - 1):  # all-gather: finished sums are passed on
         exchange(parts[(rank + 1 - step) % ranks], parts[(rank - step) % ranks])
+
+
+_SPLITS, _ADDS = "parts = tensor.tensor_split(ranks)", "        arriving += incoming"
+_FIRST_HALF, _SECOND_HALF = "range(ranks - 1):  # reduce-", "range(ranks - 1):  # all-"
+_PASSES_ON = "        exchange(parts[(rank + 1 - step) % ranks], parts[(rank - step) % ranks])"
 
 
 def _whole_tensors(tensor, exchange):
@@ -234,29 +205,46 @@ ring_all_reduce = Build(
     _summed_in_a_ring,
     mistakes={
         "that is the first half: each rank has one finished part of the sum, and now the "
-        "finished parts must go round": _ring(halves=1),
-        "in the second half the parts that arrive are finished sums: copy them, do not add them": _ring(
-            second="adds"
+        "finished parts must go round": edit(ring_all_reduce_solution, _SECOND_HALF, "range(0):  # all-"),
+        "in the second half the parts that arrive are finished sums: copy them, do not add them": edit(
+            ring_all_reduce_solution,
+            _PASSES_ON,
+            "        incoming = torch.empty_like(parts[(rank - step) % ranks])\n"
+            "        exchange(parts[(rank + 1 - step) % ranks], incoming)\n"
+            "        parts[(rank - step) % ranks].add_(incoming)",
         ),
         "the sum is right, but whole tensors went round: send one part "
         "of the tensor per exchange": _whole_tensors,
-        "the last elements were left out: the size need not divide by the number of ranks": _ring(
-            remainder="left out"
+        "the last elements were left out: the size need not divide by the number of ranks": edit(
+            ring_all_reduce_solution,
+            _SPLITS,
+            "parts = tensor[: len(tensor) // ranks * ranks].tensor_split(ranks)",
         ),
-        "that is the mean; an all-reduce sums": _ring(divides=True),
-        "the sum must stand in `tensor` itself, not in a new one": _ring(in_place=False),
-        "that always sends the rank's own part: pass on the part that you have just added to": _ring(
-            sends="its own"
+        "that is the mean; an all-reduce sums": edit(
+            ring_all_reduce_solution, _PASSES_ON, f"{_PASSES_ON}\n    tensor /= ranks"
         ),
-        "each half needs one exchange less than there are ranks, which are not always two": _ring(
-            exchanges="one"
+        "the sum must stand in `tensor` itself, not in a new one": edit(
+            ring_all_reduce_solution, _SPLITS, "parts = tensor.clone().tensor_split(ranks)"
         ),
-        "the second half must begin with the part that a rank has finished, "
-        "r + 1, not with its own, r": _ring(begins="own"),
-        "`parts[k] = parts[k] + ...` makes a new tensor and leaves "
-        "`tensor` as it was: add in place": _new_parts,
+        "that always sends the rank's own part: pass on the part that you have just added to": edit(
+            ring_all_reduce_solution, "        arriving = parts", "        step = 0\n        arriving = parts"
+        ),
+        "each half needs one exchange less than there are ranks, which are not always two": edit(
+            ring_all_reduce_solution, _FIRST_HALF, "range(1):  # reduce-", _SECOND_HALF, "range(1):  # all-"
+        ),
+        "the second half must begin with the part that a rank has finished, r + 1, not with its own, r": edit(
+            ring_all_reduce_solution,
+            _PASSES_ON,
+            "        exchange(parts[(rank - step) % ranks], parts[(rank - step - 1) % ranks])",
+        ),
+        "`parts[k] = parts[k] + ...` makes a new tensor and leaves `tensor` as it was: add in place": edit(
+            ring_all_reduce_solution,
+            *(_SPLITS, "parts = list(tensor.tensor_split(ranks))"),
+            *(_ADDS, "        parts[(rank - step - 1) % ranks] = arriving + incoming"),
+        ),
     },
     praise="each rank sent every part but one, twice, and never waited for more than its neighbour",
+    together=True,
 )
 
 
@@ -296,7 +284,6 @@ def tree_all_reduce(tensor: torch.Tensor) -> None:
 def _summed_in_halves(function, seed):
     """A size that divides by the ranks; how many exchanges, and how many elements were sent in them."""
     import deepspeed.comm as comm
-    import torch.distributed as dist
 
     rank, ranks = comm.get_rank(), comm.get_world_size()
     sent, mine = [], _digits(seed, ranks * (2 + seed % 7))
@@ -305,27 +292,27 @@ def _summed_in_halves(function, seed):
         if not 0 <= partner < ranks or partner == rank:
             raise ValueError(f"rank {rank} of {ranks} cannot exchange with rank {partner}")
         sent.append(outgoing.numel())
-        requests = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, outgoing, partner), dist.P2POp(dist.irecv, incoming, partner)]
-        )
-        for request in requests:
-            request.wait()
+        _swap(outgoing, incoming, to=partner, source=partner)
 
     function(mine, swap)
     return {"the tensor": mine, "the elements sent": sum(sent), "the number of exchanges": len(sent)}
 
 
-def _halves_only(tensor, swap):
+def halve_and_double_solution(tensor, swap):
+    import torch
     import torch.distributed as dist
 
-    rank, mine, gap = dist.get_rank(), tensor, dist.get_world_size() // 2
-    while gap:
+    rank, gap, mine, way = dist.get_rank(), dist.get_world_size() // 2, tensor, []
+    while gap:  # reduce-scatter: keep one half, give the other
         low, high = mine.chunk(2)
-        mine, theirs = (high, low) if rank & gap else (low, high)
+        mine, given = (high, low) if rank & gap else (low, high)
         incoming = torch.empty_like(mine)
-        swap(rank ^ gap, theirs, incoming)
+        swap(rank ^ gap, given, incoming)
         mine += incoming
+        way.append((gap, mine, given))
         gap //= 2
+    for gap, mine, given in reversed(way):  # all-gather: the same way back
+        swap(rank ^ gap, mine, given)
 
 
 def _doubles_whole_tensors(tensor, swap):
@@ -344,94 +331,86 @@ halve_and_double = Build(
     _summed_in_halves,
     mistakes={
         "that is the way down: each rank has a finished part, and now the parts must come "
-        "together again": _halves_only,
+        "together again": edit(halve_and_double_solution, "in reversed(way)", "in []"),
         "the sum is right, but whole tensors were exchanged: each exchange of the first half "
         "carries half of the one before": _doubles_whole_tensors,
     },
     praise="the ring's bytes in 2 log2 N exchanges",
+    together=True,
 )
 
 
 # --- formulas
 
+
+def bus_bandwidth_solution(size, ranks, seconds):
+    return 2 * (ranks - 1) / ranks * size / seconds  # what a rank must send: comparable with a link's speed
+
+
 bus_bandwidth = Exercise(
-    reference=lambda size, ranks, seconds: theory.wire_bytes("all_reduce", size, ranks) / seconds,
+    reference=bus_bandwidth_solution,
     cases=(
         {"size": 1e9, "ranks": 8, "seconds": 0.01},
         {"size": 1e9, "ranks": 2, "seconds": 0.01},
         {"size": 4e6, "ranks": 64, "seconds": 1e-3},
     ),
     mistakes={
-        "that is the algorithm bandwidth: the tensor's bytes over the time": lambda size, ranks, seconds: (
-            size / seconds
+        "that is the algorithm bandwidth: the tensor's bytes over the time": edit(
+            bus_bandwidth_solution, "2 * (ranks - 1) / ranks * ", ""
         ),
-        "an all-reduce is a reduce-scatter and an all-gather: each sends "
-        "(N - 1) / N of the tensor": lambda size, ranks, seconds: (
-            theory.wire_bytes("all_gather", size, ranks) / seconds
+        "an all-reduce is a reduce-scatter and an all-gather: each sends (N - 1) / N of the tensor": edit(
+            bus_bandwidth_solution, "2 * ", ""
         ),
-        "2 S is the limit for very many ranks; a rank "
-        "sends each part but one, twice": lambda size, ranks, seconds: 2 * size / seconds,
-        "that is what all ranks send together": lambda size, ranks, seconds: (
-            ranks * theory.wire_bytes("all_reduce", size, ranks) / seconds
+        "2 S is the limit for very many ranks; a rank sends each part but one, twice": edit(
+            bus_bandwidth_solution, "(ranks - 1) / ranks * ", ""
         ),
+        "that is what all ranks send together": edit(bus_bandwidth_solution, " / ranks", ""),
     },
     praise="what a rank's link carries, which can be compared with the link's own speed, whatever the "
     "number of ranks",
 )
 
 
-def _two_levels(size, hosts, gpus, inside, across, divided=True, gathers=True):
-    part = size / gpus if divided else size
-    within = theory.wire_bytes("reduce_scatter", size, gpus) / inside
-    return (2 if gathers else 1) * within + theory.wire_bytes("all_reduce", part, hosts) / across
+def two_level_seconds_solution(size, hosts, gpus, inside, across):
+    from helpers import theory
+
+    within = theory.wire_bytes("reduce_scatter", size, gpus) / inside  # and the all-gather takes as long
+    return 2 * within + theory.wire_bytes("all_reduce", size / gpus, hosts) / across  # of a GPU's part
 
 
 two_level_seconds = Exercise(
-    reference=_two_levels,
+    reference=two_level_seconds_solution,
     cases=(
         {"size": 8e9, "hosts": 2, "gpus": 8, "inside": 400e9, "across": 50e9},
         {"size": 26e9, "hosts": 16, "gpus": 4, "inside": 100e9, "across": 12.5e9},
     ),
     mistakes={
-        "between the hosts a GPU sends only its part: the reduce-scatter has left "
-        "it 1 / gpus of the tensor": lambda **case: _two_levels(**case, divided=False),
-        "at the end the parts must be gathered again within each host": lambda **case: _two_levels(
-            **case, gathers=False
+        "between the hosts a GPU sends only its part: the reduce-scatter has left it 1 / gpus of the tensor": edit(
+            two_level_seconds_solution, "size / gpus", "size"
         ),
-        "within a host a reduce-scatter is enough, and later an "
-        "all-gather: half an all-reduce each": lambda size, hosts, gpus, inside, across: (
-            2 * theory.wire_bytes("all_reduce", size, gpus) / inside
-            + theory.wire_bytes("all_reduce", size / gpus, hosts) / across
+        "at the end the parts must be gathered again within each host": edit(
+            two_level_seconds_solution, "2 * within", "within"
+        ),
+        "within a host a reduce-scatter is enough, and later an all-gather: half an all-reduce each": edit(
+            two_level_seconds_solution, '"reduce_scatter"', '"all_reduce"'
         ),
         "`wire_bytes` takes the bytes of the full tensor: for an all-gather that is the result, "
-        "as large as before the reduce-scatter": (
-            lambda size, hosts, gpus, inside, across: (
-                theory.wire_bytes("reduce_scatter", size, gpus) / inside
-                + theory.wire_bytes("all_reduce", size / gpus, hosts) / across
-                + theory.wire_bytes("all_gather", size / gpus, gpus) / inside
-            )
+        "as large as before the reduce-scatter": edit(
+            two_level_seconds_solution,
+            "2 * within",
+            'within + theory.wire_bytes("all_gather", size / gpus, gpus) / inside',
         ),
-        "the reduce-scatter leaves each GPU 1 / gpus of the tensor, "
-        "whatever the number of hosts": lambda size, hosts, gpus, inside, across: (
-            2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside
-            + theory.wire_bytes("all_reduce", size / hosts, hosts) / across
+        "the reduce-scatter leaves each GPU 1 / gpus of the tensor, whatever the number of hosts": edit(
+            two_level_seconds_solution, "size / gpus", "size / hosts"
         ),
-        "the three go one after another, so their times add up": lambda size, hosts, gpus, inside, across: (
-            max(
-                2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside,
-                theory.wire_bytes("all_reduce", size / gpus, hosts) / across,
-            )
+        "the three go one after another, so their times add up": edit(
+            two_level_seconds_solution, "2 * within + ", "max(2 * within, ", "/ across", "/ across)"
         ),
         "in the all-reduce across, a GPU meets the one GPU of each other host that holds the "
-        "same part: `hosts` ranks": (
-            lambda size, hosts, gpus, inside, across: (
-                2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside
-                + theory.wire_bytes("all_reduce", size / gpus, hosts * gpus) / across
-            )
-        ),
-        "`inside` is the speed within a host, "
-        "`across` the one between hosts": lambda size, hosts, gpus, inside, across: _two_levels(
-            size, hosts, gpus, across, inside
+        "same part: `hosts` ranks": edit(two_level_seconds_solution, "gpus, hosts)", "gpus, hosts * gpus)"),
+        "`inside` is the speed within a host, `across` the one between hosts": edit(
+            two_level_seconds_solution,
+            *("/ across", "/ other", "/ inside", "/ across", "/ other", "/ inside"),
         ),
     },
     praise="the slow links carry only the part that each GPU is left with after the sum within its host",

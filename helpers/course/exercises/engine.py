@@ -124,20 +124,23 @@ class Exercise(Check):
         """The verdict on what the learner's function did in one case; "" where it is right."""
         got, failure = outcome
         arguments = ", ".join(f"{name}={shown(value)}" for name, value in case.items())
-        begin = f"not yet: for {arguments} your function" if case else "not yet: your function"
+        given = f" for {arguments}" if case else ""
         expected = plain(self.reference(**deepcopy(case)))
         if failure:
-            return f"{begin} {failure}"
+            did, colon, message = failure.partition(":")
+            return f"not yet: your function {did}{given}{colon}{message}"
         if got is None or got is ...:
-            return f"{begin} returns nothing"
+            return f"not yet: your function returns nothing{given}"
         if kind(got) != kind(expected):
-            return f"{begin} returns {described(got)}, where a {kind(expected)} is asked for"
+            asked = f"a {kind(expected)} is asked for"
+            return f"not yet: your function returns {described(got)}{given}, where {asked}"
         if self.agree(got, expected):
             return ""
         thought = first_thought(
             self.mistakes, lambda mistake: self.agree(got, plain(mistake(**deepcopy(case))))
         )
-        return f"{begin} gives {differing(got, expected, difference(got, expected))}{thought}"
+        found = differing(got, expected, difference(got, expected))
+        return f"not yet:{given} your function gives {found}{thought}"
 
     def agree(self, got: object, expected: object) -> bool:
         return same(got, expected) or (self.whole and same(got, math.floor(expected)))
