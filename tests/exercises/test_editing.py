@@ -1,4 +1,4 @@
-"""Mistakes as edits of a solution, and solutions that stand in a lesson and in its exercises' module alike."""
+"""Mistakes as edits of a solution, and solutions that stand alike in a lesson and in its exercises' module."""
 
 import ast
 import inspect

@@ -63,7 +63,9 @@ def test_other_wrong_answers_raise_nothing(answer, words):
 
 def test_a_text_that_is_asked_for_is_told_from_another_and_from_a_number():
     exercise = Exercise(reference=lambda stage: f"stage {stage}", cases=({"stage": 3},))
-    assert exercise.verdict(lambda stage: "none").endswith("your function gives none where stage 3 is right")
+    assert exercise.verdict(lambda stage: "none").endswith(
+        "your function gives 'none' where 'stage 3' is right"
+    )
     assert exercise.verdict(lambda stage: 3).endswith("returns 3 for stage=3, where a str is asked for")
 
 

@@ -1,5 +1,5 @@
-"""What an answer does to its arguments, or returns in the place of plain data, never changes what it is compared
-with; and nothing that it does ends a check or floods its cell."""
+"""What an answer does to its arguments, or returns in the place of plain data, never changes what it is
+compared with; and nothing that it does ends a check or floods its cell."""
 
 import itertools
 import os

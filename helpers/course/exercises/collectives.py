@@ -6,11 +6,10 @@ from __future__ import annotations
 import contextlib
 
 import torch
-from helpers.course.exercises.editing import edit
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise, RankExercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.tools import theory  # noqa: F401  (lesson 03's solutions use it)
 
 __all__ = [
     "all_numbers",
@@ -102,24 +101,22 @@ def exchange_solution(outgoing, incoming):
         request.wait()
 
 
+_EXCHANGE_MISTAKES = {
+    (
+        "outgoing, (rank + 1)",
+        "outgoing, (rank - 1)",
+        "incoming, (rank - 1)",
+        "incoming, (rank + 1)",
+    ): "that went to the left and came from the right: the right neighbour has the next higher rank",
+    (lambda outgoing, incoming: incoming.copy_(outgoing)): "that is this rank's own tensor: the left "
+    "neighbour's must be received",
+    ("dist.irecv, incoming", "dist.irecv, torch.empty_like(incoming)"): "nothing has arrived in `incoming`: "
+    "receive into that very tensor, and wait",
+}
 exchange = Build(
     "exchange",
     _exchanged,
-    mistakes={
-        "that went to the left and came from the right: the right neighbour has the next higher rank": edit(
-            exchange_solution,
-            "outgoing, (rank + 1)",
-            "outgoing, (rank - 1)",
-            "incoming, (rank - 1)",
-            "incoming, (rank + 1)",
-        ),
-        "that is this rank's own tensor: the left neighbour's must be received": lambda outgoing, incoming: (
-            incoming.copy_(outgoing)
-        ),
-        "nothing has arrived in `incoming`: receive into that very tensor, and wait": edit(
-            exchange_solution, "dist.irecv, incoming", "dist.irecv, torch.empty_like(incoming)"
-        ),
-    },
+    mistakes=edits(exchange_solution, _EXCHANGE_MISTAKES),
     praise="every rank sent and received at once, so none waited for a rank that was waiting too",
     together=True,
 )
@@ -200,49 +197,39 @@ def _whole_tensors(tensor, exchange):
         passed = incoming
 
 
+_RING_ALL_REDUCE_MISTAKES = {
+    (_SECOND_HALF, "range(0):  # all-"): "that is the first half: each rank has one finished part of the "
+    "sum, and now the finished parts must go round",
+    (
+        _PASSES_ON,
+        "        incoming = torch.empty_like(parts[(rank - step) % ranks])\n"
+        "        exchange(parts[(rank + 1 - step) % ranks], incoming)\n"
+        "        parts[(rank - step) % ranks].add_(incoming)",
+    ): "in the second half the parts that arrive are finished sums: copy them, do not add them",
+    _whole_tensors: "the sum is right, but whole tensors went round: send one part "
+    "of the tensor per exchange",
+    (_SPLITS, "parts = tensor[: len(tensor) // ranks * ranks].tensor_split(ranks)"): "the last elements were "
+    "left out: the size need not divide by the number of ranks",
+    (_PASSES_ON, f"{_PASSES_ON}\n    tensor /= ranks"): "that is the mean; an all-reduce sums",
+    (_SPLITS, "parts = tensor.clone().tensor_split(ranks)"): "the sum must stand in `tensor` itself, not in "
+    "a new one",
+    ("        arriving = parts", "        step = 0\n        arriving = parts"): "that always sends the "
+    "rank's own part: pass on the part that you have just added to",
+    (_FIRST_HALF, "range(1):  # reduce-", _SECOND_HALF, "range(1):  # all-"): "each half needs one exchange "
+    "less than there are ranks, which are not always two",
+    (
+        _PASSES_ON,
+        "        exchange(parts[(rank - step) % ranks], parts[(rank - step - 1) % ranks])",
+    ): "the second half must begin with the part that a rank has finished, r + 1, not with its own, r",
+    (
+        *(_SPLITS, "parts = list(tensor.tensor_split(ranks))"),
+        *(_ADDS, "        parts[(rank - step - 1) % ranks] = arriving + incoming"),
+    ): "`parts[k] = parts[k] + ...` makes a new tensor and leaves `tensor` as it was: add in place",
+}
 ring_all_reduce = Build(
     "ring_all_reduce",
     _summed_in_a_ring,
-    mistakes={
-        "that is the first half: each rank has one finished part of the sum, and now the "
-        "finished parts must go round": edit(ring_all_reduce_solution, _SECOND_HALF, "range(0):  # all-"),
-        "in the second half the parts that arrive are finished sums: copy them, do not add them": edit(
-            ring_all_reduce_solution,
-            _PASSES_ON,
-            "        incoming = torch.empty_like(parts[(rank - step) % ranks])\n"
-            "        exchange(parts[(rank + 1 - step) % ranks], incoming)\n"
-            "        parts[(rank - step) % ranks].add_(incoming)",
-        ),
-        "the sum is right, but whole tensors went round: send one part "
-        "of the tensor per exchange": _whole_tensors,
-        "the last elements were left out: the size need not divide by the number of ranks": edit(
-            ring_all_reduce_solution,
-            _SPLITS,
-            "parts = tensor[: len(tensor) // ranks * ranks].tensor_split(ranks)",
-        ),
-        "that is the mean; an all-reduce sums": edit(
-            ring_all_reduce_solution, _PASSES_ON, f"{_PASSES_ON}\n    tensor /= ranks"
-        ),
-        "the sum must stand in `tensor` itself, not in a new one": edit(
-            ring_all_reduce_solution, _SPLITS, "parts = tensor.clone().tensor_split(ranks)"
-        ),
-        "that always sends the rank's own part: pass on the part that you have just added to": edit(
-            ring_all_reduce_solution, "        arriving = parts", "        step = 0\n        arriving = parts"
-        ),
-        "each half needs one exchange less than there are ranks, which are not always two": edit(
-            ring_all_reduce_solution, _FIRST_HALF, "range(1):  # reduce-", _SECOND_HALF, "range(1):  # all-"
-        ),
-        "the second half must begin with the part that a rank has finished, r + 1, not with its own, r": edit(
-            ring_all_reduce_solution,
-            _PASSES_ON,
-            "        exchange(parts[(rank - step) % ranks], parts[(rank - step - 1) % ranks])",
-        ),
-        "`parts[k] = parts[k] + ...` makes a new tensor and leaves `tensor` as it was: add in place": edit(
-            ring_all_reduce_solution,
-            *(_SPLITS, "parts = list(tensor.tensor_split(ranks))"),
-            *(_ADDS, "        parts[(rank - step - 1) % ranks] = arriving + incoming"),
-        ),
-    },
+    mistakes=edits(ring_all_reduce_solution, _RING_ALL_REDUCE_MISTAKES),
     praise="each rank sent every part but one, twice, and never waited for more than its neighbour",
     together=True,
 )
@@ -326,15 +313,16 @@ def _doubles_whole_tensors(tensor, swap):
         gap //= 2
 
 
+_HALVE_AND_DOUBLE_MISTAKES = {
+    ("in reversed(way)", "in []"): "that is the way down: each rank has a finished part, and now the parts "
+    "must come together again",
+    _doubles_whole_tensors: "the sum is right, but whole tensors were exchanged: each exchange of the first "
+    "half carries half of the one before",
+}
 halve_and_double = Build(
     "halve_and_double",
     _summed_in_halves,
-    mistakes={
-        "that is the way down: each rank has a finished part, and now the parts must come "
-        "together again": edit(halve_and_double_solution, "in reversed(way)", "in []"),
-        "the sum is right, but whole tensors were exchanged: each exchange of the first half "
-        "carries half of the one before": _doubles_whole_tensors,
-    },
+    mistakes=edits(halve_and_double_solution, _HALVE_AND_DOUBLE_MISTAKES),
     praise="the ring's bytes in 2 log2 N exchanges",
     together=True,
 )
@@ -347,6 +335,13 @@ def bus_bandwidth_solution(size, ranks, seconds):
     return 2 * (ranks - 1) / ranks * size / seconds  # what a rank must send: comparable with a link's speed
 
 
+_BUS_BANDWIDTH_MISTAKES = {
+    ("2 * (ranks - 1) / ranks * ", ""): "that is the algorithm bandwidth: the tensor's bytes over the time",
+    ("2 * ", ""): "an all-reduce is a reduce-scatter and an all-gather: each sends (N - 1) / N of the tensor",
+    ("(ranks - 1) / ranks * ", ""): "2 S is the limit for very many ranks; a rank sends each part but one, "
+    "twice",
+    (" / ranks", ""): "that is what all ranks send together",
+}
 bus_bandwidth = Exercise(
     reference=bus_bandwidth_solution,
     cases=(
@@ -354,18 +349,7 @@ bus_bandwidth = Exercise(
         {"size": 1e9, "ranks": 2, "seconds": 0.01},
         {"size": 4e6, "ranks": 64, "seconds": 1e-3},
     ),
-    mistakes={
-        "that is the algorithm bandwidth: the tensor's bytes over the time": edit(
-            bus_bandwidth_solution, "2 * (ranks - 1) / ranks * ", ""
-        ),
-        "an all-reduce is a reduce-scatter and an all-gather: each sends (N - 1) / N of the tensor": edit(
-            bus_bandwidth_solution, "2 * ", ""
-        ),
-        "2 S is the limit for very many ranks; a rank sends each part but one, twice": edit(
-            bus_bandwidth_solution, "(ranks - 1) / ranks * ", ""
-        ),
-        "that is what all ranks send together": edit(bus_bandwidth_solution, " / ranks", ""),
-    },
+    mistakes=edits(bus_bandwidth_solution, _BUS_BANDWIDTH_MISTAKES),
     praise="what a rank's link carries, which can be compared with the link's own speed, whatever the "
     "number of ranks",
 )
@@ -378,41 +362,33 @@ def two_level_seconds_solution(size, hosts, gpus, inside, across):
     return 2 * within + theory.wire_bytes("all_reduce", size / gpus, hosts) / across  # of a GPU's part
 
 
+_TWO_LEVEL_SECONDS_MISTAKES = {
+    ("size / gpus", "size"): "between the hosts a GPU sends only its part: the reduce-scatter has left it 1 "
+    "/ gpus of the tensor",
+    ("2 * within", "within"): "at the end the parts must be gathered again within each host",
+    ('"reduce_scatter"', '"all_reduce"'): "within a host a reduce-scatter is enough, and later an "
+    "all-gather: half an all-reduce each",
+    (
+        "2 * within",
+        'within + theory.wire_bytes("all_gather", size / gpus, gpus) / inside',
+    ): "`wire_bytes` takes the bytes of the full tensor: for an all-gather that is the result, as large as "
+    "before the reduce-scatter",
+    ("size / gpus", "size / hosts"): "the reduce-scatter leaves each GPU 1 / gpus of the tensor, whatever "
+    "the number of hosts",
+    ("2 * within + ", "max(2 * within, ", "/ across", "/ across)"): "the three go one after another, so "
+    "their times add up",
+    ("gpus, hosts)", "gpus, hosts * gpus)"): "in the all-reduce across, a GPU meets the one GPU of each "
+    "other host that holds the same part: `hosts` ranks",
+    ("/ across", "/ other", "/ inside", "/ across", "/ other", "/ inside"): "`inside` is the speed within a "
+    "host, `across` the one between hosts",
+}
 two_level_seconds = Exercise(
     reference=two_level_seconds_solution,
     cases=(
         {"size": 8e9, "hosts": 2, "gpus": 8, "inside": 400e9, "across": 50e9},
         {"size": 26e9, "hosts": 16, "gpus": 4, "inside": 100e9, "across": 12.5e9},
     ),
-    mistakes={
-        "between the hosts a GPU sends only its part: the reduce-scatter has left it 1 / gpus of the tensor": edit(
-            two_level_seconds_solution, "size / gpus", "size"
-        ),
-        "at the end the parts must be gathered again within each host": edit(
-            two_level_seconds_solution, "2 * within", "within"
-        ),
-        "within a host a reduce-scatter is enough, and later an all-gather: half an all-reduce each": edit(
-            two_level_seconds_solution, '"reduce_scatter"', '"all_reduce"'
-        ),
-        "`wire_bytes` takes the bytes of the full tensor: for an all-gather that is the result, "
-        "as large as before the reduce-scatter": edit(
-            two_level_seconds_solution,
-            "2 * within",
-            'within + theory.wire_bytes("all_gather", size / gpus, gpus) / inside',
-        ),
-        "the reduce-scatter leaves each GPU 1 / gpus of the tensor, whatever the number of hosts": edit(
-            two_level_seconds_solution, "size / gpus", "size / hosts"
-        ),
-        "the three go one after another, so their times add up": edit(
-            two_level_seconds_solution, "2 * within + ", "max(2 * within, ", "/ across", "/ across)"
-        ),
-        "in the all-reduce across, a GPU meets the one GPU of each other host that holds the "
-        "same part: `hosts` ranks": edit(two_level_seconds_solution, "gpus, hosts)", "gpus, hosts * gpus)"),
-        "`inside` is the speed within a host, `across` the one between hosts": edit(
-            two_level_seconds_solution,
-            *("/ across", "/ other", "/ inside", "/ across", "/ other", "/ inside"),
-        ),
-    },
+    mistakes=edits(two_level_seconds_solution, _TWO_LEVEL_SECONDS_MISTAKES),
     praise="the slow links carry only the part that each GPU is left with after the sum within its host",
 )
 all_numbers = RankExercise(

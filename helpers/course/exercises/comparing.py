@@ -25,7 +25,7 @@ def plain(value: object, depth: int = DEEPEST) -> object:
     """A copy of a value in Python's own types, so that no class of the learner's has a say in a comparison.
 
     Returns:
-        None, dots, bool, int, float, str, dict; lists, for tuples too; tensors as numpy arrays; `Odd` for all else.
+        None, dots, bool, int, float, str, dict; lists, for tuples too; numpy arrays for tensors; else `Odd`.
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if value is None or value is ... or type(value) in (bool, int, float, str, Odd):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def edit(solution: Callable, *changes: str) -> Callable:
-    """A copy of a function or class with pieces of its text replaced: `edit(flatten_solution, ".detach()", "")`.
+    """A copy of a function with pieces of its text replaced: `edit(flatten_solution, ".detach()", "")`.
 
     Args:
         changes: old text, new text, old text, new text, ...; each old text must stand in the function once.
@@ -27,3 +27,15 @@ def edit(solution: Callable, *changes: str) -> Callable:
     namespace = dict(inspect.getmodule(solution).__dict__)
     exec(compile(source, file, "exec"), namespace)
     return namespace[solution.__name__]
+
+
+def edits(solution: Callable, mistakes: dict[Callable | tuple[str, ...], str]) -> dict[str, Callable]:
+    """{what to think about: a mistaken function}, as a check takes them.
+
+    Args:
+        mistakes: {the changes that `edit` makes, or a function: what to think about}.
+    """
+    return {
+        words: mistake if callable(mistake) else edit(solution, *mistake)
+        for mistake, words in mistakes.items()
+    }

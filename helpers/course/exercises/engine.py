@@ -140,7 +140,7 @@ class Exercise(Check):
             self.mistakes, lambda mistake: self.agree(got, plain(mistake(**deepcopy(case))))
         )
         found = differing(got, expected, difference(got, expected))
-        return f"not yet:{given} your function gives {found}{thought}"
+        return with_thought(f"not yet:{given} your function gives {found}", thought)
 
     def agree(self, got: object, expected: object) -> bool:
         return same(got, expected) or (self.whole and same(got, math.floor(expected)))
@@ -200,7 +200,7 @@ class RankExercise(Check):
                     words: plain(mistake(rank, deepcopy(given))) for words, mistake in self.mistakes.items()
                 }
                 thought = first_thought(results, lambda result, got=got: same(got, result, self.tolerance))
-                return f"{begin} {differing(got, expected, found)}{thought}"
+                return with_thought(f"{begin} {differing(got, expected, found)}", thought)
         return ""
 
 
@@ -262,7 +262,7 @@ class Build(Check):
             tried = self.tried(list(self.mistakes.values()), ranks, seed)
         except RankError:
             tried = [()] * ranks
-        return f"not yet: {wrong}{self.thought([got for _, got in found], tried)}"
+        return with_thought(f"not yet: {wrong}", self.thought([got for _, got in found], tried))
 
     def wrong(self, found: Sequence[tuple[dict[str, object], dict[str, object]]]) -> str:
         """The first place where a rank's values are not the expected ones, in words, else ""; `found` holds
@@ -285,7 +285,7 @@ class Build(Check):
     def thought(
         self, got: Sequence[dict[str, object]], tried: Sequence[Sequence[dict[str, object] | None]]
     ) -> str:
-        """Words on the first mistake whose values, `tried` by every rank, agree with what the ranks got; else
+        """The words of the first mistake whose values, `tried` by every rank, agree with what the ranks got; else
         ""."""
         values = dict(zip(self.mistakes, zip(*tried)))
         return first_thought(
@@ -301,8 +301,12 @@ def is_the_courses(answer: object, solution: Callable) -> bool:
 
 
 def first_thought(mistakes: dict[str, object], agrees: Callable[[object], bool]) -> str:
-    """ "; what to think about" for the first mistake that agrees, else ""."""
-    return next((f"; {words}" for words, mistake in mistakes.items() if agrees(mistake)), "")
+    """What to think about for the first mistake that agrees, else ""."""
+    return next((words for words, mistake in mistakes.items() if agrees(mistake)), "")
+
+
+def with_thought(verdict: str, words: str) -> str:
+    return f"{verdict}; {words}" if words else verdict
 
 
 def followed(verdict: str, used: str) -> str:

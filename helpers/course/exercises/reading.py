@@ -41,7 +41,7 @@ def parsed(source: str) -> ast.Module:
 
 
 def definition_of(function: FunctionType) -> Definition | None:
-    """The syntax tree of a function; None where its source is not known, or its line holds several lambdas."""
+    """The syntax tree of a function; None where its source is unknown, or its line holds several lambdas."""
     code = function.__code__
     try:
         tree = parsed("".join(inspect.findsource(function)[0]))

@@ -4,7 +4,7 @@ import gc
 
 import torch
 from torch import nn
-from helpers.course.exercises.editing import edit
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped
@@ -17,8 +17,8 @@ __all__ = ["checkpoint", "guess", "largest_batch", "mixed_step", "seeded_checkpo
 
 
 STEP_HINTS = {  # what torch raises for likely slips: what to do
-    "a leaf Variable that requires grad": "copy the masters under `with torch.no_grad():`, since autograd must "
-    "not see it",
+    "a leaf Variable that requires grad": "copy the masters under `with torch.no_grad():`, "
+    "since autograd must not see it",
     "attempting to assign a gradient": "the optimizer works in fp32: give each master the gradient of its "
     "weight as `weight.grad.float()`",
 }
@@ -79,57 +79,45 @@ _FREES_MASTERS = "master.grad = None"
 _ZEROS_OF_WEIGHTS = "weight.grad = torch.zeros_like(weight)"
 _ZEROS_OF_MASTERS = "master.grad = torch.zeros_like(master)"
 
+_MIXED_STEP_MISTAKES = {
+    ("weight.copy_(master)", "pass"): "the masters were updated and the weights were not: copy each master "
+    "into its weight",
+    (
+        *("    optimizer.step()\n", ""),
+        *("            master.grad = None", "    optimizer.step()\n    optimizer.zero_grad()"),
+    ): "the weights were copied from the masters before these were updated",
+    ("weight.copy_(master)", "weight.data = master.clone()"): "the model's weights are fp32 now: "
+    "`weight.copy_(master)` rounds to the weight's own dtype",
+    (
+        "master.grad, weight",
+        "master.copy_(weight.detach())\n        master.grad, weight",
+    ): "the masters were taken from the rounded weights again, and what the rounding cut off is lost at "
+    "every step",
+    _KEEPS_WEIGHTS: "the gradients of the weights are still there, and the next backward pass adds to them",
+    (_FREES_MASTERS, "pass"): "the masters keep their fp32 gradients: 4 bytes per parameter until the next "
+    "step",
+    (*_KEEPS_WEIGHTS, _FREES_MASTERS, "pass"): "nothing was freed: set the gradients of weights and of "
+    "masters to None",
+    ("optimizer.step()", "pass"): "the optimizer never made its step",
+    (
+        "            weight.copy_(master)",
+        "            weights.append(master.bfloat16())\n            del weights[0]",
+    ): "`weights[i] = ...` puts a new tensor into the list, and the model still has the old "
+    "one: copy into it",
+    ("master.grad, weight.grad = weight.grad.float(), None", "weight.grad = None"): "the masters had no "
+    "gradients when the optimizer stepped, so it left them as they were",
+    (_FREES_MASTERS, f"{_FREES_MASTERS}; {_ZEROS_OF_WEIGHTS}"): "gradients of zeros take as much memory as "
+    "any others: set those of the weights to None",
+    (_FREES_MASTERS, _ZEROS_OF_MASTERS): "gradients of zeros take as much memory as any others: set those of "
+    "the masters to None",
+    (_FREES_MASTERS, f"{_ZEROS_OF_WEIGHTS}; {_ZEROS_OF_MASTERS}"): "gradients of zeros take as much memory "
+    "as any others: set them to None",
+}
 mixed_step = Build(
     "mixed_step",
     _three_steps,
     worlds=(1, 2),
-    mistakes={
-        "the masters were updated and the weights were not: copy each master into its weight": edit(
-            mixed_step_solution, "weight.copy_(master)", "pass"
-        ),
-        "the weights were copied from the masters before these were updated": edit(
-            mixed_step_solution,
-            *("    optimizer.step()\n", ""),
-            *("            master.grad = None", "    optimizer.step()\n    optimizer.zero_grad()"),
-        ),
-        "the model's weights are fp32 now: `weight.copy_(master)` rounds to the weight's own dtype": edit(
-            mixed_step_solution, "weight.copy_(master)", "weight.data = master.clone()"
-        ),
-        "the masters were taken from the rounded weights again, and what the rounding cut off is "
-        "lost at every step": edit(
-            mixed_step_solution,
-            "master.grad, weight",
-            "master.copy_(weight.detach())\n        master.grad, weight",
-        ),
-        "the gradients of the weights are still there, and the next backward pass adds to them": edit(
-            mixed_step_solution, *_KEEPS_WEIGHTS
-        ),
-        "the masters keep their fp32 gradients: 4 bytes per parameter until the next step": edit(
-            mixed_step_solution, _FREES_MASTERS, "pass"
-        ),
-        "nothing was freed: set the gradients of weights and of masters to None": edit(
-            mixed_step_solution, *_KEEPS_WEIGHTS, _FREES_MASTERS, "pass"
-        ),
-        "the optimizer never made its step": edit(mixed_step_solution, "optimizer.step()", "pass"),
-        "`weights[i] = ...` puts a new tensor into the list, and the model still has the old "
-        "one: copy into it": edit(
-            mixed_step_solution,
-            "            weight.copy_(master)",
-            "            weights.append(master.bfloat16())\n            del weights[0]",
-        ),
-        "the masters had no gradients when the optimizer stepped, so it left them as they were": edit(
-            mixed_step_solution, "master.grad, weight.grad = weight.grad.float(), None", "weight.grad = None"
-        ),
-        "gradients of zeros take as much memory as any others: set those of the weights to None": edit(
-            mixed_step_solution, _FREES_MASTERS, f"{_FREES_MASTERS}; {_ZEROS_OF_WEIGHTS}"
-        ),
-        "gradients of zeros take as much memory as any others: set those of the masters to None": edit(
-            mixed_step_solution, _FREES_MASTERS, _ZEROS_OF_MASTERS
-        ),
-        "gradients of zeros take as much memory as any others: set them to None": edit(
-            mixed_step_solution, _FREES_MASTERS, f"{_ZEROS_OF_WEIGHTS}; {_ZEROS_OF_MASTERS}"
-        ),
-    },
+    mistakes=edits(mixed_step_solution, _MIXED_STEP_MISTAKES),
     praise="the masters keep what bf16 would round away, and the weights are their rounded image",
 )
 
@@ -230,34 +218,28 @@ _KEEPS_GRAPH = """with torch.enable_grad():
                 context.y = function(x.detach())
             return context.y.detach()"""
 
+_CHECKPOINT_MISTAKES = {
+    (lambda function, x: function(x)): "that keeps what every pass keeps: nothing was computed again",
+    ("return function(x)", _KEEPS_GRAPH): "the output of the forward pass was kept with all that belongs to "
+    "it: keep x alone, and call the function again",
+    ("save_for_backward(x)", "save_for_backward(x.clone())"): "x is there already, and a copy of it costs "
+    "its bytes once more",
+    ("torch.autograd.backward(y,", "(x.grad,) = torch.autograd.grad(y, x,"): "the parameters inside the "
+    "function got no gradient: `torch.autograd.backward` adds to every `.grad`, `grad` does not",
+    ("return x.grad", "return torch.zeros_like(x)"): "the layers before got no gradient: `backward` returns "
+    "one for each argument of `forward`",
+    ("backward(y, gradient)", "backward(y, torch.ones_like(gradient))"): "the backward pass does not start "
+    "from ones but from the gradient that it is given",
+    ("torch.enable_grad()", "torch.no_grad()"): "autograd is off in `backward` too, so the second forward "
+    "pass made no graph: run it under `with torch.enable_grad():`",
+    ("x.detach().requires_grad_()", "x"): "the second graph goes on into the model behind x: let it end "
+    "there, with `x.detach().requires_grad_()`",
+}
 checkpoint = Build(
     "checkpoint",
     _checkpointed,
     worlds=(1, 2),
-    mistakes={
-        "that keeps what every pass keeps: nothing was computed again": lambda function, x: function(x),
-        "the output of the forward pass was kept with all that belongs to it: keep x alone, and "
-        "call the function again": edit(checkpoint_solution, "return function(x)", _KEEPS_GRAPH),
-        "x is there already, and a copy of it costs its bytes once more": edit(
-            checkpoint_solution, "save_for_backward(x)", "save_for_backward(x.clone())"
-        ),
-        "the parameters inside the function got no gradient: `torch.autograd.backward` adds to "
-        "every `.grad`, `grad` does not": edit(
-            checkpoint_solution, "torch.autograd.backward(y,", "(x.grad,) = torch.autograd.grad(y, x,"
-        ),
-        "the layers before got no gradient: `backward` returns one for each argument of `forward`": edit(
-            checkpoint_solution, "return x.grad", "return torch.zeros_like(x)"
-        ),
-        "the backward pass does not start from ones but from the gradient that it is given": edit(
-            checkpoint_solution, "backward(y, gradient)", "backward(y, torch.ones_like(gradient))"
-        ),
-        "autograd is off in `backward` too, so the second forward pass made no graph: run it "
-        "under `with torch.enable_grad():`": edit(
-            checkpoint_solution, "torch.enable_grad()", "torch.no_grad()"
-        ),
-        "the second graph goes on into the model behind x: let it end there, with "
-        "`x.detach().requires_grad_()`": edit(checkpoint_solution, "x.detach().requires_grad_()", "x"),
-    },
+    mistakes=edits(checkpoint_solution, _CHECKPOINT_MISTAKES),
     praise="x alone is kept, and everything else is computed once more when its gradient is asked for",
 )
 
@@ -287,17 +269,17 @@ def seeded_checkpoint_solution(function, x):
     return Again.apply(x)
 
 
+_SEEDED_CHECKPOINT_MISTAKES = {
+    checkpoint_solution: "the second pass dropped other elements than the first: give it the random state "
+    "that the first one began with",
+    ("torch.set_rng_state(present)", "pass"): "the random state was set back and left there, so that what is "
+    "drawn next was drawn before",
+}
 seeded_checkpoint = Build(
     "seeded_checkpoint",
     _with_dropout,
     worlds=(1, 2),
-    mistakes={
-        "the second pass dropped other elements than the first: give it the random state that "
-        "the first one began with": checkpoint_solution,
-        "the random state was set back and left there, so that what is drawn next was drawn before": edit(
-            seeded_checkpoint_solution, "torch.set_rng_state(present)", "pass"
-        ),
-    },
+    mistakes=edits(seeded_checkpoint_solution, _SEEDED_CHECKPOINT_MISTAKES),
     praise="both passes draw the same random numbers, and nobody else notices",
 )
 
@@ -313,25 +295,21 @@ def largest_batch_solution(capacity, parameters, per_sequence, logits, accumulat
 _SMALL = {"capacity": 24e9, "parameters": 0.35e9, "per_sequence": 0.2e9, "logits": 103e6}
 _LARGE = {"capacity": 80e9, "parameters": 1.5e9, "per_sequence": 2.7e9, "logits": 51e6}
 
+_LARGEST_BATCH_MISTAKES = {
+    ("//", "/"): "a part of a sequence is no sequence: round down",
+    ("else 14", "else 16"): "with one micro-batch there are no gradients yet before the backward pass: 14 "
+    "bytes per parameter",
+    ("16 if", "14 if"): "with accumulation the gradients of the micro-batch before are there: 16 bytes per "
+    "parameter",
+    ("(16 if accumulates else 14)", "24"): "24 bytes per parameter is the step, another moment: at the loss "
+    "there are 14, or 16 with accumulation",
+    (" + 8 * logits", ""): "the logits' peak is missing: 8 bytes each beside the log-softmax that is kept",
+    ("8 * logits", "12 * logits"): "the log-softmax, 4 bytes, is among the kept activations already",
+    (" - states", ""): "the states are missing, 14 or 16 bytes per parameter",
+}
 largest_batch = Exercise(
     reference=largest_batch_solution,
     cases=(_LARGE | {"accumulates": False}, _SMALL | {"accumulates": True}, _SMALL | {"accumulates": False}),
-    mistakes={
-        "a part of a sequence is no sequence: round down": edit(largest_batch_solution, "//", "/"),
-        "with one micro-batch there are no gradients yet before the backward "
-        "pass: 14 bytes per parameter": edit(largest_batch_solution, "else 14", "else 16"),
-        "with accumulation the gradients of the micro-batch before are there: 16 bytes per parameter": edit(
-            largest_batch_solution, "16 if", "14 if"
-        ),
-        "24 bytes per parameter is the step, another moment: at the loss there are 14, or 16 "
-        "with accumulation": edit(largest_batch_solution, "(16 if accumulates else 14)", "24"),
-        "the logits' peak is missing: 8 bytes each beside the log-softmax that is kept": edit(
-            largest_batch_solution, " + 8 * logits", ""
-        ),
-        "the log-softmax, 4 bytes, is among the kept activations already": edit(
-            largest_batch_solution, "8 * logits", "12 * logits"
-        ),
-        "the states are missing, 14 or 16 bytes per parameter": edit(largest_batch_solution, " - states", ""),
-    },
+    mistakes=edits(largest_batch_solution, _LARGEST_BATCH_MISTAKES),
     praise="what is left beside the states, divided by what a sequence needs at the loss's peak",
 )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from helpers.course import models
-from helpers.course.exercises.editing import edit
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
@@ -94,46 +94,34 @@ def kept_bytes_solution(module, *inputs):
 _SIZE, _KEY, _OUT = "storage.nbytes()", "kept[storage.data_ptr()]", "not in parameters"
 _EACH_TIME, _EVERYTHING = (_KEY, "kept[len(kept)]"), (_OUT, "not in ()")
 
+_KEPT_BYTES_MISTAKES = {
+    ("return tensor", "return None"): "autograd stores what `pack` returns: end it with `return tensor`, and "
+    "let `unpack` return what it is given",
+    (_SIZE, "storage.nbytes() // tensor.element_size()"): "that is the number of elements: count bytes",
+    (_SIZE, "tensor.numel()"): "that is the number of a view's elements: count the bytes of its storage",
+    _EACH_TIME: "a tensor that several operations keep is in memory once: count each storage once",
+    _EVERYTHING: "the parameters are in memory anyway: leave their storages out",
+    (
+        "{one.untyped_storage().data_ptr() for",
+        "{id(one) for",
+        f"storage.data_ptr() {_OUT}",
+        f"id(tensor) {_OUT}",
+    ): "`weight.T` is a tensor of its own that looks into the weight's storage: compare "
+    "storages, not tensors",
+    (_SIZE, "tensor.nbytes"): "a view keeps its whole storage alive: count `untyped_storage().nbytes()`",
+    (_KEY, "kept[tensor.data_ptr(), tensor.shape]"): "two views of one storage are in memory once: count "
+    "storages, not tensors",
+    (_KEY, "kept[tensor.data_ptr()]"): "storages, not tensors: `tensor.untyped_storage().data_ptr()` is the "
+    "same for all views, `tensor.data_ptr()` is not",
+    (*_EACH_TIME, *_EVERYTHING, _SIZE, "tensor.nbytes"): "these are all tensors that `pack` gets: count "
+    "storages, each once and in its full size, and no parameter's",
+    ("in module.parameters()", "in (*module.parameters(), *inputs)"): "the input counts too: the weight's "
+    "gradient is computed from it",
+}
 kept_bytes = Build(
     "kept_bytes",
     _kept_bytes,
-    mistakes={
-        "autograd stores what `pack` returns: end it with `return tensor`, and let `unpack` "
-        "return what it is given": edit(kept_bytes_solution, "return tensor", "return None"),
-        "that is the number of elements: count bytes": edit(
-            kept_bytes_solution, _SIZE, "storage.nbytes() // tensor.element_size()"
-        ),
-        "that is the number of a view's elements: count the bytes of its storage": edit(
-            kept_bytes_solution, _SIZE, "tensor.numel()"
-        ),
-        "a tensor that several operations keep is in memory once: count each storage once": edit(
-            kept_bytes_solution, *_EACH_TIME
-        ),
-        "the parameters are in memory anyway: leave their storages out": edit(
-            kept_bytes_solution, *_EVERYTHING
-        ),
-        "`weight.T` is a tensor of its own that looks into the weight's storage: compare "
-        "storages, not tensors": edit(
-            kept_bytes_solution,
-            "{one.untyped_storage().data_ptr() for",
-            "{id(one) for",
-            f"storage.data_ptr() {_OUT}",
-            f"id(tensor) {_OUT}",
-        ),
-        "a view keeps its whole storage alive: count `untyped_storage().nbytes()`": edit(
-            kept_bytes_solution, _SIZE, "tensor.nbytes"
-        ),
-        "two views of one storage are in memory once: count storages, not tensors": edit(
-            kept_bytes_solution, _KEY, "kept[tensor.data_ptr(), tensor.shape]"
-        ),
-        "storages, not tensors: `tensor.untyped_storage().data_ptr()` is the same for all views, "
-        "`tensor.data_ptr()` is not": edit(kept_bytes_solution, _KEY, "kept[tensor.data_ptr()]"),
-        "these are all tensors that `pack` gets: count storages, each once and in its full size, "
-        "and no parameter's": edit(kept_bytes_solution, *_EACH_TIME, *_EVERYTHING, _SIZE, "tensor.nbytes"),
-        "the input counts too: the weight's gradient is computed from it": edit(
-            kept_bytes_solution, "in module.parameters()", "in (*module.parameters(), *inputs)"
-        ),
-    },
+    mistakes=edits(kept_bytes_solution, _KEPT_BYTES_MISTAKES),
     praise="storages are what memory holds, and tensors are views of them",
 )
 
@@ -149,8 +137,8 @@ def _shape(seed):
 
 
 HINTS = {  # what torch raises where the heads are not beside each other: what to do
-    "shapes cannot be multiplied": "a linear map reads (B, T, C): after attention, put the heads side by side "
-    "with .transpose(1, 2).flatten(2)"
+    "shapes cannot be multiplied": "a linear map reads (B, T, C): after attention, put the heads side by "
+    "side with .transpose(1, 2).flatten(2)"
 }
 
 
@@ -191,75 +179,57 @@ _ROTATES, _GROUPED = "q, k = models.rotated(q), models.rotated(k)", "k, v, is_ca
 _FIRST, _SECOND = "y_BTC = parts.attention_norm(x_BTC)", "y_BTC = parts.feed_forward_norm(x_BTC)"
 _REMEMBERS_INPUT = _FIRST, f"{_FIRST}\n    start = x_BTC"
 
+_LLAMA_BLOCK_MISTAKES = {
+    (_ROTATES, "pass"): "positions are missing: rotate queries and keys",
+    (", models.rotated(k)", ", k"): "a score compares a query with a key: rotate the keys as well",
+    (_ROTATES, "q, k, v = (models.rotated(m) for m in (q, k, v))"): "values carry contents, not positions: "
+    "rotate queries and keys only",
+    (
+        _GROUPED,
+        "*(m.repeat(1, parts.heads // parts.kv_heads, 1, 1) for m in (k, v)), is_causal=True",
+    ): "neighbouring query heads share a key-value head, 0 and 1 the first: tiling the heads pairs others",
+    ("is_causal=True, ", ""): "a token sees the tokens after it: is_causal=True",
+    ("x_BTC + parts.out", "parts.out"): "attention's result is added to its input: the residual connection "
+    "is missing",
+    (*_REMEMBERS_INPUT, _SECOND, "y_BTC = parts.feed_forward_norm(start)"): "the second sub-layer reads the "
+    "sum after attention, not the block's input",
+    ("x_BTC + parts.down", "parts.down"): "the feed-forward layer's result is added too: its residual "
+    "connection is missing",
+    (*_REMEMBERS_INPUT, "x_BTC + parts.down", "start + parts.down"): "the feed-forward layer's result is "
+    "added to the sum after attention, not to the block's input",
+    ("x_BTC + parts.down", "y_BTC + parts.down"): "the feed-forward layer's result is added to the stream, "
+    "not to the normalised copy",
+    ("parts.feed_forward_norm", "parts.attention_norm"): "each sub-layer has a norm of its own: the second "
+    "reads `parts.feed_forward_norm`",
+    (_SECOND, "y_BTC = x_BTC"): "the feed-forward layer reads a normalised copy too: "
+    "`parts.feed_forward_norm`",
+    ("y_BHTD.transpose(1, 2).flatten(2)", "y_BHTD.reshape(B, T, C)"): "the result is (B, H, T, D): transpose "
+    "to (B, T, H, D) before the heads are put side by side",
+    (
+        "F.silu(parts.gate(y_BTC)) * parts.up(y_BTC)",
+        "parts.gate(y_BTC) * F.silu(parts.up(y_BTC))",
+    ): "`silu` is for the gate; `up` is multiplied as it is",
+    ("F.silu", "F.gelu"): "the gate's function is SiLU, not GELU",
+    (
+        ".view(B, T, -1, C // parts.heads).transpose(1, 2)",
+        ".view(B, -1, T, C // parts.heads)",
+    ): "the channels of a linear map's result are (heads, head width): view as (B, T, heads, D), then "
+    "transpose",
+    (
+        *(_FIRST, "y_BTC = x_BTC", _SECOND, "y_BTC = x_BTC = parts.attention_norm(x_BTC)"),
+        *("return x_BTC + ", "return parts.feed_forward_norm(x_BTC + "),
+        *("parts.up(y_BTC))", "parts.up(y_BTC)))"),
+    ): "Llama normalises what a sub-layer reads, not the sum",
+    (
+        _GROUPED,
+        "*(m.repeat_interleave(parts.heads // parts.kv_heads, 1) for m in (k, v)), is_causal=True",
+    ): "repeated keys and values are copies, and are kept: give the kernel the few heads, with "
+    "enable_gqa=True",
+}
 llama_block = Build(
     "llama_block",
     _llama_block,
-    mistakes={
-        "positions are missing: rotate queries and keys": edit(llama_block_solution, _ROTATES, "pass"),
-        "a score compares a query with a key: rotate the keys as well": edit(
-            llama_block_solution, ", models.rotated(k)", ", k"
-        ),
-        "values carry contents, not positions: rotate queries and keys only": edit(
-            llama_block_solution, _ROTATES, "q, k, v = (models.rotated(m) for m in (q, k, v))"
-        ),
-        "neighbouring query heads share a key-value head, 0 and 1 the first: tiling the heads "
-        "pairs others": edit(
-            llama_block_solution,
-            _GROUPED,
-            "*(m.repeat(1, parts.heads // parts.kv_heads, 1, 1) for m in (k, v)), is_causal=True",
-        ),
-        "a token sees the tokens after it: is_causal=True": edit(
-            llama_block_solution, "is_causal=True, ", ""
-        ),
-        "attention's result is added to its input: the residual connection is missing": edit(
-            llama_block_solution, "x_BTC + parts.out", "parts.out"
-        ),
-        "the second sub-layer reads the sum after attention, not the block's input": edit(
-            llama_block_solution, *_REMEMBERS_INPUT, _SECOND, "y_BTC = parts.feed_forward_norm(start)"
-        ),
-        "the feed-forward layer's result is added too: its residual connection is missing": edit(
-            llama_block_solution, "x_BTC + parts.down", "parts.down"
-        ),
-        "the feed-forward layer's result is added to the sum after attention, not to the block's input": edit(
-            llama_block_solution, *_REMEMBERS_INPUT, "x_BTC + parts.down", "start + parts.down"
-        ),
-        "the feed-forward layer's result is added to the stream, not to the normalised copy": edit(
-            llama_block_solution, "x_BTC + parts.down", "y_BTC + parts.down"
-        ),
-        "each sub-layer has a norm of its own: the second reads `parts.feed_forward_norm`": edit(
-            llama_block_solution, "parts.feed_forward_norm", "parts.attention_norm"
-        ),
-        "the feed-forward layer reads a normalised copy too: `parts.feed_forward_norm`": edit(
-            llama_block_solution, _SECOND, "y_BTC = x_BTC"
-        ),
-        "the result is (B, H, T, D): transpose to (B, T, H, D) before the heads are put side by side": edit(
-            llama_block_solution, "y_BHTD.transpose(1, 2).flatten(2)", "y_BHTD.reshape(B, T, C)"
-        ),
-        "`silu` is for the gate; `up` is multiplied as it is": edit(
-            llama_block_solution,
-            "F.silu(parts.gate(y_BTC)) * parts.up(y_BTC)",
-            "parts.gate(y_BTC) * F.silu(parts.up(y_BTC))",
-        ),
-        "the gate's function is SiLU, not GELU": edit(llama_block_solution, "F.silu", "F.gelu"),
-        "the channels of a linear map's result are (heads, head width): view as (B, T, heads, "
-        "D), then transpose": edit(
-            llama_block_solution,
-            ".view(B, T, -1, C // parts.heads).transpose(1, 2)",
-            ".view(B, -1, T, C // parts.heads)",
-        ),
-        "Llama normalises what a sub-layer reads, not the sum": edit(
-            llama_block_solution,
-            *(_FIRST, "y_BTC = x_BTC", _SECOND, "y_BTC = x_BTC = parts.attention_norm(x_BTC)"),
-            *("return x_BTC + ", "return parts.feed_forward_norm(x_BTC + "),
-            *("parts.up(y_BTC))", "parts.up(y_BTC)))"),
-        ),
-        "repeated keys and values are copies, and are kept: give the kernel the few heads, with "
-        "enable_gqa=True": edit(
-            llama_block_solution,
-            _GROUPED,
-            "*(m.repeat_interleave(parts.heads // parts.kv_heads, 1) for m in (k, v)), is_causal=True",
-        ),
-    },
+    mistakes=edits(llama_block_solution, _LLAMA_BLOCK_MISTAKES),
     praise="four changes to GPT-2's block, and none of them touches the residual stream",
 )
 
@@ -271,22 +241,17 @@ def crossover_length_solution(width, heads):
     return 9 * width / heads  # a s² elements = 9 h s: the input, h, and 4 h on both sides of GELU
 
 
+_CROSSOVER_LENGTH_MISTAKES = {
+    ("9 * ", "18 * "): "both are kept in 2 bytes per element: the bytes cancel",
+    ("9 * ", "16 * "): "that is what the whole block keeps: the feed-forward layer alone is asked for",
+    (" / heads", ""): "every head keeps its own T x T matrix",
+    ("9 * ", "8 * "): "the feed-forward keeps its input as well as the two wide tensors",
+    ("9 * ", "5 * "): "the GELU's output is kept as well as its input",
+}
 crossover_length = Exercise(
     reference=crossover_length_solution,
     cases=({"width": 64, "heads": 4}, {"width": 768, "heads": 12}, {"width": 12288, "heads": 96}),
-    mistakes={
-        "both are kept in 2 bytes per element: the bytes cancel": edit(
-            crossover_length_solution, "9 * ", "18 * "
-        ),
-        "that is what the whole block keeps: the feed-forward layer alone is asked for": edit(
-            crossover_length_solution, "9 * ", "16 * "
-        ),
-        "every head keeps its own T x T matrix": edit(crossover_length_solution, " / heads", ""),
-        "the feed-forward keeps its input as well as the two wide tensors": edit(
-            crossover_length_solution, "9 * ", "8 * "
-        ),
-        "the GELU's output is kept as well as its input": edit(crossover_length_solution, "9 * ", "5 * "),
-    },
+    mistakes=edits(crossover_length_solution, _CROSSOVER_LENGTH_MISTAKES),
     praise="the attention matrices grow with the square of the length and all the rest with the length, "
     "so they meet once",
 )
@@ -296,6 +261,13 @@ def affordable_parameters_solution(flops_per_second, seconds, tokens_per_paramet
     return math.sqrt(flops_per_second * seconds / (6 * tokens_per_parameter))  # 6 N D, and D grows with N
 
 
+_AFFORDABLE_PARAMETERS_MISTAKES = {
+    ("math.sqrt", ""): "parameters and tokens both grow: 6 N D with D in proportion to N is a square",
+    ("(6 * ", "(2 * "): "2 N is the forward pass alone: a step takes 6",
+    ("(6 * tokens_per_parameter)", "6"): "the tokens are a multiple of the parameters: where are the tokens "
+    "per parameter?",
+    ("/ (6 * tokens_per_parameter)", "* tokens_per_parameter / 6"): "that is the number of tokens",
+}
 affordable_parameters = Exercise(
     reference=affordable_parameters_solution,
     cases=(
@@ -303,19 +275,6 @@ affordable_parameters = Exercise(
         # A whole number of parameters:
         {"flops_per_second": 4.5e14, "seconds": 86_400, "tokens_per_parameter": 200},
     ),
-    mistakes={
-        "parameters and tokens both grow: 6 N D with D in proportion to N is a square": edit(
-            affordable_parameters_solution, "math.sqrt", ""
-        ),
-        "2 N is the forward pass alone: a step takes 6": edit(
-            affordable_parameters_solution, "(6 * ", "(2 * "
-        ),
-        "the tokens are a multiple of the parameters: where are the tokens per parameter?": edit(
-            affordable_parameters_solution, "(6 * tokens_per_parameter)", "6"
-        ),
-        "that is the number of tokens": edit(
-            affordable_parameters_solution, "/ (6 * tokens_per_parameter)", "* tokens_per_parameter / 6"
-        ),
-    },
+    mistakes=edits(affordable_parameters_solution, _AFFORDABLE_PARAMETERS_MISTAKES),
     praise="four times the budget pays for twice the parameters on twice the tokens",
 )
