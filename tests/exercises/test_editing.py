@@ -1,4 +1,4 @@
-"""Mistakes as edits of a solution, and solutions that stand alike in a lesson and in its exercises' module."""
+"""Mistakes as edits of a solution, and solutions that a lesson and its exercises' module hold alike."""
 
 import ast
 import inspect

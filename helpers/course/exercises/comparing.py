@@ -120,6 +120,17 @@ def difference(
     return None if got == expected else (place, described(got), described(expected))
 
 
+def differing(got: object, expected: object, tolerance: float = 1e-9) -> str:
+    """What is there and what is right: short lists as they are, else the first place that differs; "" where
+    none does."""
+    place, there, right = difference(got, expected, tolerance) or ("", "", "")
+    if place and len(expected) > MOST_SHOWN:
+        return f"a list whose element {place} is {there} where {right} is right"
+    if place:
+        there, right = shown_apart(got, expected)
+    return there and f"{there} where {right} is right"
+
+
 def first(differences: Iterable[tuple[str, str, str] | None]) -> tuple[str, str, str] | None:
     return next((found for found in differences if found is not None), None)
 

@@ -16,32 +16,24 @@ from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from helpers.course.exercises import SUBJECTS
+from helpers.course.exercises import SUBJECTS, reading
 from helpers.course.exercises.calling import call_with_each
 from helpers.course.exercises.comparing import (
     counted,
     described,
     difference,
+    differing,
     kind,
     plain,
     same,
     shown,
-    shown_apart,
 )
 from helpers.course.exercises.in_ranks import PATIENCE, call_with_own, run_patiently, try_mistakes, try_out
-from helpers.course.exercises.reading import (
-    forgot_return,
-    is_unwritten,
-    misfit,
-    names_of,
-    newer_definition,
-    picked_up,
-    result_expected,
-)
 from helpers.course.exercises.telling import tell
 from helpers.course.lesson import progress
 from helpers.tools.launch.failures import LaunchError, RankError
 
+Values = dict[str, object]  # what a trial finds: {name: value}
 WORLDS = (2, 4)
 NEVER = object()  # no answer was given yet
 PLACES_OF_CHECKS = re.compile(r"^(\s+)helpers/course/exercises/")
@@ -136,11 +128,9 @@ class Exercise(Check):
             return f"not yet: your function returns {described(got)}{given}, where {asked}"
         if self.agree(got, expected):
             return ""
-        thought = first_thought(
-            self.mistakes, lambda mistake: self.agree(got, plain(mistake(**deepcopy(case))))
-        )
-        found = differing(got, expected, difference(got, expected))
-        return with_thought(f"not yet:{given} your function gives {found}", thought)
+        results = {words: plain(mistake(**deepcopy(case))) for words, mistake in self.mistakes.items()}
+        thought = first_thought(results, lambda result: self.agree(got, result))
+        return with_thought(f"not yet:{given} your function gives {differing(got, expected)}", thought)
 
     def agree(self, got: object, expected: object) -> bool:
         return same(got, expected) or (self.whole and same(got, math.floor(expected)))
@@ -185,7 +175,7 @@ class RankExercise(Check):
         given = self.inputs(ranks, random.Random(seed))
         return self.verdict(run_patiently(call_with_own, ranks, {"function": answer, "given": given}), given)
 
-    def verdict(self, reports: Sequence[object], given: list[dict[str, object]]) -> str:
+    def verdict(self, reports: Sequence[object], given: list[dict]) -> str:
         """Words on what is wrong with what the ranks returned for what they were given, else ""."""
         for rank, got in enumerate(plain(list(reports))):
             expected = plain(self.expected(rank, deepcopy(given)))
@@ -195,12 +185,12 @@ class RankExercise(Check):
             if kind(got) != kind(expected):
                 asked = f"a plain {kind(expected)} is asked for (a tensor has .item() and .tolist())"
                 return f"{begin} {described(got)}, where {asked}"
-            if found := difference(got, expected, self.tolerance):
+            if found := differing(got, expected, self.tolerance):
                 results = {
                     words: plain(mistake(rank, deepcopy(given))) for words, mistake in self.mistakes.items()
                 }
                 thought = first_thought(results, lambda result, got=got: same(got, result, self.tolerance))
-                return with_thought(f"{begin} {differing(got, expected, found)}", thought)
+                return with_thought(f"{begin} {found}", thought)
         return ""
 
 
@@ -244,7 +234,7 @@ class Build(Check):
         return self.verdict(answer, solution)
 
     def verdict(self, answer: object, solution: Callable) -> str:
-        ready = before_running(answer, names_of(solution), solution, "code", by_position=True)
+        ready = before_running(answer, reading.names_of(solution), solution, "code", by_position=True)
         return ready or self.looked_at(answer, solution) or in_worlds(self, answer, solution)
 
     def looked_at(self, answer: Callable, solution: Callable) -> str:
@@ -264,7 +254,7 @@ class Build(Check):
             tried = [()] * ranks
         return with_thought(f"not yet: {wrong}", self.thought([got for _, got in found], tried))
 
-    def wrong(self, found: Sequence[tuple[dict[str, object], dict[str, object]]]) -> str:
+    def wrong(self, found: Sequence[tuple[Values, Values]]) -> str:
         """The first place where a rank's values are not the expected ones, in words, else ""; `found` holds
         (expected, got) of every rank."""
         for rank, (expected, got) in enumerate(found):
@@ -274,22 +264,17 @@ class Build(Check):
                     return f"rank {rank} of {len(found)}: {place} is {there} where {due} is right"
         return ""
 
-    def tried(
-        self, functions: list[Callable], ranks: int, seed: int
-    ) -> Sequence[list[dict[str, object] | None]]:
-        """What every rank's trial finds with each of several functions, in one job; None for one that
-        fails."""
+    def tried(self, functions: list[Callable], ranks: int, seed: int) -> Sequence[list[Values | None]]:
+        """What every rank's trial finds with each of several functions, in one job; None where one fails."""
         arguments = {"trial": self.trial, "mistakes": functions, "seed": seed}
         return run_patiently(try_mistakes, ranks, arguments, self.patience)
 
-    def thought(
-        self, got: Sequence[dict[str, object]], tried: Sequence[Sequence[dict[str, object] | None]]
-    ) -> str:
-        """The words of the first mistake whose values, `tried` by every rank, agree with what the ranks got; else
-        ""."""
-        values = dict(zip(self.mistakes, zip(*tried)))
+    def thought(self, got: Sequence[Values], tried: Sequence[Sequence[Values | None]]) -> str:
+        """What to think about for the first mistake whose values, `tried` by every rank, are those that the
+        ranks got; else ""."""
+        results = dict(zip(self.mistakes, zip(*tried)))
         return first_thought(
-            values, lambda ranks: all(same(*pair, self.tolerance) for pair in zip(got, ranks))
+            results, lambda ranks: all(same(*pair, self.tolerance) for pair in zip(got, ranks))
         )
 
 
@@ -300,9 +285,9 @@ def is_the_courses(answer: object, solution: Callable) -> bool:
     )
 
 
-def first_thought(mistakes: dict[str, object], agrees: Callable[[object], bool]) -> str:
-    """What to think about for the first mistake that agrees, else ""."""
-    return next((words for words, mistake in mistakes.items() if agrees(mistake)), "")
+def first_thought(results: dict[str, object], agrees: Callable[[object], bool]) -> str:
+    """What to think about for the first mistake whose result agrees, else ""."""
+    return next((words for words, result in results.items() if agrees(result)), "")
 
 
 def with_thought(verdict: str, words: str) -> str:
@@ -328,14 +313,14 @@ def before_running(
     newest; else ""."""
     if not callable(answer):
         return f"not yet: the check needs your function itself, not {described(answer)}"
-    if old := newer_definition(answer):
+    if old := reading.newer_definition(answer):
         return f"not yet: {old}"
-    if is_unwritten(answer):
+    if reading.is_unwritten(answer):
         return f"not written yet: put your {what} in the place of the dots"
-    if wanted is not None and (words := misfit(answer, wanted, by_position)):
+    if wanted is not None and (words := reading.misfit(answer, wanted, by_position)):
         return f"not yet: {words}"
     nothing = "not yet: your function returns nothing: did you forget `return`?"
-    return nothing if forgot_return(answer, solution) else ""
+    return nothing if reading.forgot_return(answer, solution) else ""
 
 
 def in_worlds(exercise: RankExercise | Build, answer: Callable, solution: Callable | None) -> str:
@@ -360,7 +345,7 @@ def praised(verdict: str, praise: str) -> str:
 
 def with_advice(verdict: str, answer: object) -> str:
     """A verdict with a word on the commonest slip with collectives, where the function has it."""
-    listed = " and ".join(f"`comm.{name}`" for name in result_expected(answer))
+    listed = " and ".join(f"`comm.{name}`" for name in reading.result_expected(answer))
     advice = "writes into the tensor that it is given, and returns nothing: do not use its result"
     return f"{verdict}\n{listed} {advice}" if listed else verdict
 
@@ -383,19 +368,9 @@ def without_checks(message: str) -> str:
     return "\n".join(kept)
 
 
-def differing(got: object, expected: object, found: tuple[str, str, str]) -> str:
-    """What was returned and what is right: short lists as they are, else the first place that differs."""
-    place, there, right = found
-    if place and len(expected) > 8:
-        return f"a list whose element {place} is {there} where {right} is right"
-    if place:
-        there, right = shown_apart(got, expected)
-    return f"{there} where {right} is right"
-
-
 def reading_note(answer: object, solution: Callable | None = None) -> str:
     """A word on variables of the notebook that a function uses without having been given them."""
-    listed = ", ".join(f"`{name}`" for name in picked_up(answer, solution))
+    listed = ", ".join(f"`{name}`" for name in reading.picked_up(answer, solution))
     where = "from the notebook, not from its arguments or its own lines"
     return f"; note that your function reads {listed} {where}" if listed else ""
 

@@ -20,8 +20,8 @@ from helpers.course.exercises.comparing import plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from helpers.tools.launch.jobs import Reports
     from torch.distributed import ProcessGroup, TCPStore
+    from helpers.tools.launch.jobs import Reports
 
     Trial = Callable[[Callable, int], dict[str, object]]  # (function, seed) -> what is to be compared
 

@@ -113,14 +113,10 @@ def returns_nothing(definition: Definition) -> bool:
     if not isinstance(definition, ast.FunctionDef):
         return False
     last = definition.body[-1]
-    has_no_end = isinstance(last, ast.Raise) or (
-        isinstance(last, ast.While) and isinstance(last.test, ast.Constant) and bool(last.test.value)
-    )
-    return not has_no_end and not any(
-        isinstance(part, (ast.Yield, ast.YieldFrom))
-        or (isinstance(part, ast.Return) and not is_nothing(part.value))
-        for part in own_parts(definition)
-    )
+    has_no_end = isinstance(last, ast.Raise) or ast.unparse(last).startswith(("while True:", "while 1:"))
+    values = [part for part in own_parts(definition) if isinstance(part, (ast.Yield, ast.YieldFrom))]
+    values += [part.value for part in own_parts(definition) if isinstance(part, ast.Return)]
+    return not has_no_end and all(map(is_nothing, values))
 
 
 def forgot_return(answer: object, solution: object = None) -> bool:

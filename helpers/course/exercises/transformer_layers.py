@@ -13,7 +13,6 @@ from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
 from helpers.course.models import GPTSize
 
-
 # --- counting what is kept
 
 
