@@ -2,7 +2,8 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from helpers.course.exercises.calls import Calls
+from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 
@@ -37,7 +38,10 @@ def _gradients(model, when=""):
     }
 
 
-def _one_by_one(function, seed):
+# --- averaged after the backward pass
+
+
+def _averaged(function, seed):
     import deepspeed.comm as comm
 
     model = _model(seed)
@@ -46,94 +50,40 @@ def _one_by_one(function, seed):
     return _gradients(model)
 
 
-def _sum(model):
+def average_gradients_solution(model):
     import deepspeed.comm as comm
 
     for parameter in model.parameters():
-        comm.all_reduce(parameter.grad)
-
-
-def _twice(model):
-    import deepspeed.comm as comm
-
-    for parameter in model.parameters():
-        comm.all_reduce(parameter.grad)
-        parameter.grad /= comm.get_world_size() ** 2
-
-
-def _first_only(model):
-    import deepspeed.comm as comm
-
-    parameter = next(model.parameters())
-    comm.all_reduce(parameter.grad)
-    parameter.grad /= comm.get_world_size()
-
-
-def _new_tensor(model):
-    import deepspeed.comm as comm
-
-    for parameter in model.parameters():
-        total = parameter.grad.clone()
-        comm.all_reduce(total)
-        total /= comm.get_world_size()
+        comm.all_reduce(parameter.grad)  # in place: the sum over the ranks
+        parameter.grad /= comm.get_world_size()
 
 
 average_gradients = Build(
     "average_gradients",
-    _one_by_one,
+    _averaged,
     mistakes={
-        "that is the sum over the ranks; a mean is divided by their number": _sum,
-        "that is divided by the number of ranks twice": _twice,
-        "only the first parameter was averaged": _first_only,
-        "that is this rank's own gradient: the mean must be written into `.grad` itself": _new_tensor,
+        words: edit(average_gradients_solution, *changes)
+        for words, changes in {
+            "that is the sum over the ranks; a mean is divided by their number": (
+                "parameter.grad /= comm.get_world_size()",
+                "pass",
+            ),
+            "that is divided by the number of ranks twice": ("get_world_size()", "get_world_size() ** 2"),
+            "only the first parameter was averaged": ("model.parameters()", "[next(model.parameters())]"),
+            "that is this rank's own gradient: the mean must be written into `.grad` itself": (
+                "comm.all_reduce(parameter.grad)",
+                "total = parameter.grad.clone()\n        comm.all_reduce(total)",
+                "parameter.grad /=",
+                "total /=",
+            ),
+        }.items()
     },
-    praise="a mean of means over equal parts is the mean of all, so every rank now has the gradient of "
-    "the whole batch",
+    praise="the mean of means over equal parts is the mean of the whole, so every rank now has the gradient "
+    "of the whole batch",
 )
 
 
-class _Messages:
-    """Notes what becomes of the all-reduces that begin while it is entered, whichever name they are called
-    by."""
-
-    def __enter__(self):
-        import torch.distributed as dist
-
-        self.elements, self.open, self.blocking, self.real = [], 0, 0, dist.all_reduce
-        dist.all_reduce = self.all_reduce
-        return self
-
-    def all_reduce(self, tensor, *arguments, **options):
-        request = self.real(tensor, *arguments, **options)
-        self.elements.append(tensor.numel())
-        if request is None:
-            self.blocking += 1
-            return None
-        self.open += 1
-        return _Request(request, self)
-
-    def __exit__(self, *problem):
-        import torch.distributed as dist
-
-        dist.all_reduce = self.real
-
-
-class _Request:
-    """What an asynchronous all-reduce returned; notes that it was waited for, or that a future will be."""
-
-    def __init__(self, request, messages):
-        self.request, self.messages = request, messages
-
-    def wait(self, *given):
-        self.messages.open -= 1
-        return self.request.wait(*given)
-
-    def get_future(self):
-        self.messages.open -= 1
-        return self.request.get_future()
-
-    def __getattr__(self, name):
-        return getattr(self.request, name)
+# --- averaged in buckets, during the backward pass
 
 
 def _uneven(seed):
@@ -162,109 +112,111 @@ def _in_buckets(function, seed):
     ones overflow, and the last is not full."""
     import deepspeed.comm as comm
 
-    found, sizes, full = {}, [], 0
+    values, sizes, full = {}, [], 0
     while not _left_over(sizes, full):
         model, sizes = _uneven(seed)
         full, seed = sum(sizes[: 3 + seed % 2]), seed + 1
     finish = function(model, full)
     if not callable(finish):
         raise TypeError(
-            "average_in_buckets must return a function, to be called after the backward pass; it "
-            f"returned {finish!r}"
+            f"average_in_buckets must return a function, to be called after the backward pass, not {finish!r}"
         )
     for step, layers in ((1, model), (2, model[:-1])):
-        with _Messages() as messages:
+        with Calls() as calls:
             layers(_rows(seed + step, comm.get_rank())).square().mean().backward()
-            found[f"the elements of the buckets that are sent during the backward pass, step {step}"] = list(
-                messages.elements
-            )
-            found[f"the backward pass waits for no message, step {step}"] = (
-                messages.blocking == 0 and messages.open == len(messages.elements)
-            )
+            sent = [call.elements for call in calls.made]
+            values[f"the elements of the buckets that are sent during the backward pass, step {step}"] = sent
+            values[f"the backward pass waits for no message, step {step}"] = calls.waited == 0
             finish()
-        found[f"every message is waited for, step {step}"] = messages.open == 0
-        found[f"the elements of all messages, step {step}"] = messages.elements
-        found |= _gradients(model, f", step {step}")
+        values[f"every message is waited for, step {step}"] = calls.waited == len(calls.made)
+        values[f"all messages, step {step}"] = [str(call) for call in calls.made]
+        values |= _gradients(model, f", step {step}")
         model.zero_grad(set_to_none=False)
-    return found
+    return values
 
 
-def _buckets(
-    divide="once", when="full", left_over="sent", waits="at the end", writes="in order", forgets=True
-):
-    """A reducer that makes the mistake that is named; without one it is right."""
+def average_in_buckets_solution(model, bucket_elements):
+    import deepspeed.comm as comm
 
-    def average_in_buckets(model, bucket_elements):
-        import deepspeed.comm as comm
+    ready, under_way = [], []  # parameters to be sent; (request, bucket, parameters) that were
 
-        ready, under_way, ranks = [], [], comm.get_world_size()
+    def send():
+        bucket = torch.cat([parameter.grad.flatten() for parameter in ready])
+        under_way.append((comm.all_reduce(bucket, async_op=True), bucket, list(ready)))
+        ready.clear()
 
-        def send():
-            bucket = torch.cat([parameter.grad.flatten() for parameter in ready])
-            request = comm.all_reduce(bucket, async_op=True)
-            if waits == "at once":
-                request.wait()
-            under_way.append((request, bucket, list(ready)))
-            ready.clear()
+    def add(parameter):  # autograd calls this when the gradient is complete
+        ready.append(parameter)
+        if sum(one.numel() for one in ready) >= bucket_elements:
+            send()
 
-        def add(parameter):
-            waiting = sum(one.numel() for one in ready)
-            if when == "before it overflows" and ready and waiting + parameter.numel() > bucket_elements:
-                send()
-            ready.append(parameter)
-            full = {"full": bucket_elements, "overfull": bucket_elements + 1}.get(when, float("inf"))
-            if waiting + parameter.numel() >= full:
-                send()
+    def finish():
+        if ready:
+            send()  # the last bucket is rarely full
+        while under_way:
+            request, bucket, parameters = under_way.pop(0)  # and no longer held than it is needed
+            request.wait()
+            bucket /= comm.get_world_size()
+            sizes = [parameter.numel() for parameter in parameters]
+            for parameter, part in zip(parameters, bucket.split(sizes)):
+                parameter.grad.copy_(part.view_as(parameter))
 
-        def finish():
-            if ready and left_over == "sent":
-                send()
-            for request, bucket, parameters in under_way:
-                if waits == "at the end":
-                    request.wait()
-                mean = bucket / {"never": 1, "once": ranks, "twice": ranks**2, "by two": 2}[divide]
-                parameters = parameters[::-1] if writes == "backwards" else parameters
-                for parameter, part in zip(
-                    parameters, mean.split([parameter.numel() for parameter in parameters])
-                ):
-                    if writes != "nowhere":
-                        parameter.grad.copy_(part.view_as(parameter))
-            if forgets:
-                under_way.clear()
-
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(add)
-        return finish
-
-    return average_in_buckets
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(add)
+    return finish
 
 
+FULL, DIVIDES = "if sum(one.numel() for one in ready) >= bucket_elements:", "bucket /= comm.get_world_size()"
 average_in_buckets = Build(
     "average_in_buckets",
     _in_buckets,
     mistakes={
-        "that is the sum over the ranks; divide by their number": _buckets(divide="never"),
-        "that is divided by the number of ranks twice": _buckets(divide="twice"),
-        "divide by the number of ranks, which is not always two": _buckets(divide="by two"),
-        "all gradients waited for the end of the backward pass: send a bucket from the hook, as "
-        "soon as it is full": _buckets(when="never"),
-        "a bucket is sent when the gradient that fills it has come, not before the one that "
-        "would make it overflow": _buckets(when="before it overflows"),
-        "a bucket with exactly `bucket_elements` elements is full": _buckets(when="overfull"),
-        "the hook waits for its message, and the backward pass stands still meanwhile: wait in "
-        "the function that you return": _buckets(waits="at once"),
-        "the last bucket, which never got full, was not sent": _buckets(left_over="kept"),
-        "the buckets of one step are written back again in the next: "
-        "forget them when they are done": _buckets(forgets=False),
-        "the parts of a bucket belong to the parameters in the order in which they were put in": _buckets(
-            writes="backwards"
-        ),
-        "that is this rank's own gradient: the means must be written back into `.grad`": _buckets(
-            writes="nowhere"
-        ),
+        words: edit(average_in_buckets_solution, *changes)
+        for words, changes in {
+            "that is the sum over the ranks; divide by their number": (DIVIDES, "pass"),
+            "that is divided by the number of ranks twice": (DIVIDES, f"{DIVIDES} ** 2"),
+            "divide by the number of ranks, which is not always two": (DIVIDES, "bucket /= 2"),
+            "all gradients waited for the end of the backward pass: send a bucket from the hook, as "
+            "soon as it is full": (FULL, "if False:"),
+            "a bucket is sent when the gradient that fills it has come, not before the one that "
+            "would make it overflow": (
+                "ready.append(parameter)",
+                "full = sum(map(torch.numel, ready)) + parameter.numel() > bucket_elements",
+                f"{FULL}\n            send()",
+                "if ready and full:\n            send()\n        ready.append(parameter)",
+            ),
+            "a bucket with exactly `bucket_elements` elements is full": (">= bucket", "> bucket"),
+            "the hook waits for its message, and the backward pass stands still meanwhile: wait in "
+            "the function that you return": (
+                "request.wait()",
+                "pass",
+                "ready.clear()",
+                "ready.clear()\n        under_way[-1][0].wait()",
+            ),
+            "the last bucket, which never got full, was not sent": ("if ready:", "if False:"),
+            "the buckets of one step are written back again in the next: forget them when they are done": (
+                "while under_way:",
+                "for request, bucket, parameters in under_way:",
+                "request, bucket, parameters = under_way.pop(0)",
+                "pass",
+                DIVIDES,
+                "bucket = bucket / comm.get_world_size()",
+            ),
+            "the parts of a bucket belong to the parameters in the order in which they were put in": (
+                "sizes = [",
+                "parameters.reverse()\n            sizes = [",
+            ),
+            "that is this rank's own gradient: the means must be written back into `.grad`": (
+                "parameter.grad.copy_(part.view_as(parameter))",
+                "pass",
+            ),
+        }.items()
     },
     praise="the last layers' gradients travel while the first layers' are still being computed",
 )
+
+
+# --- micro-batches with padding
 
 
 def _micro_batches(seed, rank):
@@ -274,12 +226,12 @@ def _micro_batches(seed, rank):
     to weigh agree.
     """
     random = torch.Generator().manual_seed(1000 * seed + rank)
-    found = []
+    batches = []
     for count in (1 + seed % 3, 4 + rank % 4):
         targets = torch.randint(WIDTH, (8,), generator=random)
         targets[count:] = -100
-        found.append((torch.randn(8, WIDTH, generator=random), targets))
-    return found
+        batches.append((torch.randn(8, WIDTH, generator=random), targets))
+    return batches
 
 
 def _weighted(function, seed):
@@ -290,54 +242,43 @@ def _weighted(function, seed):
     return _gradients(model)
 
 
-def _weighted_by(loss, average=True, tokens_of="all ranks", sums="once"):
-    """A mistaken way to weigh: `loss(logits, targets, tokens, micro-batches)` is what the backward pass
-    starts from."""
+def weighted_gradients_solution(model, micro_batches):
+    import deepspeed.comm as comm
+    import torch.nn.functional as F
 
-    def weighted_gradients(model, micro_batches):
-        import deepspeed.comm as comm
-
-        tokens = sum((targets != -100).sum() for _, targets in micro_batches)
-        if tokens_of == "all ranks":
-            comm.all_reduce(tokens)
-        for rows, targets in micro_batches:
-            loss(model(rows), targets, tokens, len(micro_batches)).backward()
-        for parameter in model.parameters():
-            if sums == "once":
-                comm.all_reduce(parameter.grad)
-            if average:
-                parameter.grad /= comm.get_world_size()
-
-    return weighted_gradients
+    tokens = sum((targets != -100).sum() for _, targets in micro_batches)
+    comm.all_reduce(tokens)  # of all ranks, before the first backward pass
+    for inputs, targets in micro_batches:
+        (F.cross_entropy(model(inputs), targets, reduction="sum") / tokens).backward()
+    for parameter in model.parameters():
+        comm.all_reduce(parameter.grad)  # a sum of parts that are divided already
 
 
-def _summed(logits, targets, tokens, count):
-    return F.cross_entropy(logits, targets, reduction="sum") / tokens
-
-
+LOSS, OVER_RANKS = ', reduction="sum") / tokens', "comm.all_reduce(parameter.grad)"
+AVERAGED = (OVER_RANKS, f"{OVER_RANKS}\n        parameter.grad /= comm.get_world_size()")
 weighted_gradients = Build(
     "weighted_gradients",
     _weighted,
     mistakes={
-        "that is a mean of means: a token in a short micro-batch counts more than "
-        "one in a long micro-batch": _weighted_by(
-            lambda logits, targets, tokens, count: F.cross_entropy(logits, targets) / count
-        ),
-        "that is a sum of the micro-batches' means: a token in a short micro-batch counts more "
-        "than one in a long micro-batch": _weighted_by(
-            lambda logits, targets, tokens, count: F.cross_entropy(logits, targets)
-        ),
-        "that weighs the tokens of one rank equally, but not those of different ranks: count the "
-        "tokens of all ranks": _weighted_by(_summed, tokens_of="this rank"),
-        "that is divided by the ranks once too often: the sums of all ranks belong to the tokens "
-        "of all ranks": _weighted_by(_summed),
-        "that is this rank's part: the gradients of all ranks must be summed": _weighted_by(
-            _summed, average=False, sums="never"
-        ),
+        words: edit(weighted_gradients_solution, *changes)
+        for words, changes in {
+            "that is a mean of means: a token in a short micro-batch counts more than one in a long "
+            "micro-batch": (LOSS, ") / len(micro_batches)", *AVERAGED),
+            "that is a sum of the micro-batches' means: a token in a short micro-batch counts more "
+            "than one in a long micro-batch": (LOSS, ")", *AVERAGED),
+            "that weighs the tokens of one rank equally, but not those of different ranks: count the "
+            "tokens of all ranks": ("comm.all_reduce(tokens)", "pass", *AVERAGED),
+            "that is divided by the ranks once too often: the sums of all ranks belong to the tokens "
+            "of all ranks": AVERAGED,
+            "that is this rank's part: the gradients of all ranks must be summed": (OVER_RANKS, "pass"),
+        }.items()
     },
-    praise="sums and counts are added over micro-batches and ranks, and divided once, so every token "
-    "counts the same",
+    praise="you add sums and counts over micro-batches and ranks, and divide once, so every token counts "
+    "the same",
 )
+
+
+# --- formulas
 
 accumulation_steps = Exercise(
     reference=lambda train_batch, micro_batch, ranks: train_batch / (micro_batch * ranks),
@@ -349,10 +290,12 @@ accumulation_steps = Exercise(
         "every rank runs micro-batches of its own": lambda train_batch, micro_batch, ranks: (
             train_batch / micro_batch
         ),
-        "that is a rank's share of the batch; it is cut into "
-        "micro-batches": lambda train_batch, micro_batch, ranks: train_batch / ranks,
-        "that is what all ranks see in one pass; how "
-        "many passes make a batch?": lambda train_batch, micro_batch, ranks: micro_batch * ranks,
+        "that is a rank's share of the batch; it is cut into micro-batches": (
+            lambda train_batch, micro_batch, ranks: train_batch / ranks
+        ),
+        "that is what all ranks see in one pass; how many passes make a batch?": (
+            lambda train_batch, micro_batch, ranks: micro_batch * ranks
+        ),
         "the other way round": lambda train_batch, micro_batch, ranks: micro_batch * ranks / train_batch,
     },
     praise="with twice the ranks, half the accumulation keeps the same batch, and so the same learning",
@@ -371,24 +314,21 @@ exposed_seconds = Exercise(
         {"compute": 3.0, "accumulation": 8, "message": 0.5},
     ),
     mistakes={
-        "only the last micro-batch's backward "
-        "pass has gradients to send": lambda compute, accumulation, message: max(
-            0.0, message - 2 / 3 * compute
+        "only the last micro-batch's backward pass has gradients to send": (
+            lambda compute, accumulation, message: _exposed(compute, 1, message)
         ),
-        "nothing can be sent during a forward pass: two thirds of "
-        "a micro-batch are backward": lambda compute, accumulation, message: max(
-            0.0, message - compute / accumulation
+        "nothing can be sent during a forward pass: two thirds of a micro-batch are backward": (
+            lambda compute, accumulation, message: max(0.0, message - compute / accumulation)
         ),
-        "time cannot be gained back: where the message is "
-        "hidden, nothing is exposed": lambda compute, accumulation, message: (
-            message - 2 / 3 * compute / accumulation
+        "time cannot be gained back: where the message is hidden, nothing is exposed": (
+            lambda compute, accumulation, message: message - 2 / 3 * compute / accumulation
         ),
-        "a backward pass takes two thirds of a "
-        "micro-batch's time, not one": lambda compute, accumulation, message: max(
-            0.0, message - compute / 3 / accumulation
+        "a backward pass takes two thirds of a micro-batch's time, not one": (
+            lambda compute, accumulation, message: max(0.0, message - compute / 3 / accumulation)
         ),
-        "that is the whole message; part of it "
-        "hides behind the backward pass": lambda compute, accumulation, message: message,
+        "that is the whole message; part of it hides behind the backward pass": (
+            lambda compute, accumulation, message: message
+        ),
     },
-    praise="accumulation saves bytes and shrinks what they can hide behind",
+    praise="accumulation saves bytes, and it also shrinks the backward pass that can hide them",
 )
