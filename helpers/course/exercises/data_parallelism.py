@@ -1,20 +1,13 @@
 """Answers of lesson 04: data parallelism, and the mistakes that people make there."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
-
-__all__ = [
-    "accumulation_steps",
-    "average_gradients",
-    "average_in_buckets",
-    "exposed_seconds",
-    "guess",
-    "weighted_gradients",
-]
+from helpers.course.exercises.guesses import guess as guess
 
 LAYERS, WIDTH = 3, 6
 
@@ -58,25 +51,22 @@ def average_gradients_solution(model):
         parameter.grad /= comm.get_world_size()
 
 
+slip = partial(edit, average_gradients_solution)
 average_gradients = Build(
     "average_gradients",
     _averaged,
     mistakes={
-        words: edit(average_gradients_solution, *changes)
-        for words, changes in {
-            "that is the sum over the ranks; a mean is divided by their number": (
-                "parameter.grad /= comm.get_world_size()",
-                "pass",
-            ),
-            "that is divided by the number of ranks twice": ("get_world_size()", "get_world_size() ** 2"),
-            "only the first parameter was averaged": ("model.parameters()", "[next(model.parameters())]"),
-            "that is this rank's own gradient: the mean must be written into `.grad` itself": (
-                "comm.all_reduce(parameter.grad)",
-                "total = parameter.grad.clone()\n        comm.all_reduce(total)",
-                "parameter.grad /=",
-                "total /=",
-            ),
-        }.items()
+        "that is the sum over the ranks; a mean is divided by their number": slip(
+            "parameter.grad /= comm.get_world_size()", "pass"
+        ),
+        "that is divided by the number of ranks twice": slip("get_world_size()", "get_world_size() ** 2"),
+        "only the first parameter was averaged": slip("model.parameters()", "[next(model.parameters())]"),
+        "that is this rank's own gradient: the mean must be written into `.grad` itself": slip(
+            "comm.all_reduce(parameter.grad)",
+            "total = parameter.grad.clone()\n        comm.all_reduce(total)",
+            "parameter.grad /=",
+            "total /=",
+        ),
     },
     praise="the mean of means over equal parts is the mean of the whole, so every rank now has the gradient "
     "of the whole batch",
@@ -167,50 +157,43 @@ def average_in_buckets_solution(model, bucket_elements):
 
 
 FULL, DIVIDES = "if sum(one.numel() for one in ready) >= bucket_elements:", "bucket /= comm.get_world_size()"
+slip = partial(edit, average_in_buckets_solution)
 average_in_buckets = Build(
     "average_in_buckets",
     _in_buckets,
     mistakes={
-        words: edit(average_in_buckets_solution, *changes)
-        for words, changes in {
-            "that is the sum over the ranks; divide by their number": (DIVIDES, "pass"),
-            "that is divided by the number of ranks twice": (DIVIDES, f"{DIVIDES} ** 2"),
-            "divide by the number of ranks, which is not always two": (DIVIDES, "bucket /= 2"),
-            "all gradients waited for the end of the backward pass: send a bucket from the hook, as "
-            "soon as it is full": (FULL, "if False:"),
-            "a bucket is sent when the gradient that fills it has come, not before the one that "
-            "would make it overflow": (
-                "ready.append(parameter)",
-                "full = sum(map(torch.numel, ready)) + parameter.numel() > bucket_elements",
-                f"{FULL}\n            send()",
-                "if ready and full:\n            send()\n        ready.append(parameter)",
-            ),
-            "a bucket with exactly `bucket_elements` elements is full": (">= bucket", "> bucket"),
-            "the hook waits for its message, and the backward pass stands still meanwhile: wait in "
-            "the function that you return": (
-                "request.wait()",
-                "pass",
-                "ready.clear()",
-                "ready.clear()\n        under_way[-1][0].wait()",
-            ),
-            "the last bucket, which never got full, was not sent": ("if ready:", "if False:"),
-            "the buckets of one step are written back again in the next: forget them when they are done": (
-                "while under_way:",
-                "for request, bucket, parameters in under_way:",
-                "request, bucket, parameters = under_way.pop(0)",
-                "pass",
-                DIVIDES,
-                "bucket = bucket / comm.get_world_size()",
-            ),
-            "the parts of a bucket belong to the parameters in the order in which they were put in": (
-                "sizes = [",
-                "parameters.reverse()\n            sizes = [",
-            ),
-            "that is this rank's own gradient: the means must be written back into `.grad`": (
-                "parameter.grad.copy_(part.view_as(parameter))",
-                "pass",
-            ),
-        }.items()
+        "that is the sum over the ranks; divide by their number": slip(DIVIDES, "pass"),
+        "that is divided by the number of ranks twice": slip(DIVIDES, f"{DIVIDES} ** 2"),
+        "divide by the number of ranks, which is not always two": slip(DIVIDES, "bucket /= 2"),
+        "all gradients waited for the end of the backward pass: send a bucket from the hook, as soon as "
+        "it is full": slip(FULL, "if False:"),
+        "a bucket is sent when the gradient that fills it has come, not before the one that would make it"
+        " overflow": slip(
+            "ready.append(parameter)",
+            "full = sum(map(torch.numel, ready)) + parameter.numel() > bucket_elements",
+            f"{FULL}\n            send()",
+            "if ready and full:\n            send()\n        ready.append(parameter)",
+        ),
+        "a bucket with exactly `bucket_elements` elements is full": slip(">= bucket", "> bucket"),
+        "the hook waits for its message, and the backward pass stands still meanwhile: wait in the "
+        "function that you return": slip(
+            "request.wait()", "pass", "ready.clear()", "ready.clear()\n        under_way[-1][0].wait()"
+        ),
+        "the last bucket, which never got full, was not sent": slip("if ready:", "if False:"),
+        "the buckets of one step are written back again in the next: forget them when they are done": slip(
+            "while under_way:",
+            "for request, bucket, parameters in under_way:",
+            "request, bucket, parameters = under_way.pop(0)",
+            "pass",
+            DIVIDES,
+            "bucket = bucket / comm.get_world_size()",
+        ),
+        "the parts of a bucket belong to the parameters in the order in which they were put in": slip(
+            "sizes = [", "parameters.reverse()\n            sizes = ["
+        ),
+        "that is this rank's own gradient: the means must be written back into `.grad`": slip(
+            "parameter.grad.copy_(part.view_as(parameter))", "pass"
+        ),
     },
     praise="the last layers' gradients travel while the first layers' are still being computed",
 )
@@ -256,22 +239,20 @@ def weighted_gradients_solution(model, micro_batches):
 
 LOSS, OVER_RANKS = ', reduction="sum") / tokens', "comm.all_reduce(parameter.grad)"
 AVERAGED = (OVER_RANKS, f"{OVER_RANKS}\n        parameter.grad /= comm.get_world_size()")
+slip = partial(edit, weighted_gradients_solution)
 weighted_gradients = Build(
     "weighted_gradients",
     _weighted,
     mistakes={
-        words: edit(weighted_gradients_solution, *changes)
-        for words, changes in {
-            "that is a mean of means: a token in a short micro-batch counts more than one in a long "
-            "micro-batch": (LOSS, ") / len(micro_batches)", *AVERAGED),
-            "that is a sum of the micro-batches' means: a token in a short micro-batch counts more "
-            "than one in a long micro-batch": (LOSS, ")", *AVERAGED),
-            "that weighs the tokens of one rank equally, but not those of different ranks: count the "
-            "tokens of all ranks": ("comm.all_reduce(tokens)", "pass", *AVERAGED),
-            "that is divided by the ranks once too often: the sums of all ranks belong to the tokens "
-            "of all ranks": AVERAGED,
-            "that is this rank's part: the gradients of all ranks must be summed": (OVER_RANKS, "pass"),
-        }.items()
+        "that is a mean of means: a token in a short micro-batch counts more than one in a long micro-"
+        "batch": slip(LOSS, ") / len(micro_batches)", *AVERAGED),
+        "that is a sum of the micro-batches' means: a token in a short micro-batch counts more than one "
+        "in a long micro-batch": slip(LOSS, ")", *AVERAGED),
+        "that weighs the tokens of one rank equally, but not those of different ranks: count the tokens "
+        "of all ranks": slip("comm.all_reduce(tokens)", "pass", *AVERAGED),
+        "that is divided by the ranks once too often: the sums of all ranks belong to the tokens of all "
+        "ranks": slip(*AVERAGED),
+        "that is this rank's part: the gradients of all ranks must be summed": slip(OVER_RANKS, "pass"),
     },
     praise="you add sums and counts over micro-batches and ranks, and divide once, so every token counts "
     "the same",
@@ -280,54 +261,53 @@ weighted_gradients = Build(
 
 # --- formulas
 
+
+def accumulation_steps_solution(train_batch, micro_batch, ranks):
+    return train_batch / (micro_batch * ranks)  # every rank runs its share in micro-batches of its own
+
+
+slip = partial(edit, accumulation_steps_solution)
 accumulation_steps = Exercise(
-    reference=lambda train_batch, micro_batch, ranks: train_batch / (micro_batch * ranks),
+    reference=accumulation_steps_solution,
     cases=(
         {"train_batch": 96, "micro_batch": 2, "ranks": 4},
         {"train_batch": 1024, "micro_batch": 1, "ranks": 64},
     ),
     mistakes={
-        "every rank runs micro-batches of its own": lambda train_batch, micro_batch, ranks: (
-            train_batch / micro_batch
+        "every rank runs micro-batches of its own": slip("(micro_batch * ranks)", "micro_batch"),
+        "that is a rank's share of the batch; it is cut into micro-batches": slip(
+            "micro_batch * ranks", "ranks"
         ),
-        "that is a rank's share of the batch; it is cut into micro-batches": (
-            lambda train_batch, micro_batch, ranks: train_batch / ranks
+        "that is what all ranks see in one pass; how many passes make a batch?": slip("train_batch / ", ""),
+        "the other way round": slip(
+            "train_batch / (micro_batch * ranks)", "micro_batch * ranks / train_batch"
         ),
-        "that is what all ranks see in one pass; how many passes make a batch?": (
-            lambda train_batch, micro_batch, ranks: micro_batch * ranks
-        ),
-        "the other way round": lambda train_batch, micro_batch, ranks: micro_batch * ranks / train_batch,
     },
     praise="with twice the ranks, half the accumulation keeps the same batch, and so the same learning",
 )
 
 
-def _exposed(compute, accumulation, message):
-    return max(0.0, message - 2 / 3 * compute / accumulation)
+def exposed_seconds_solution(compute, accumulation, message):
+    return max(0.0, message - 2 / 3 * compute / accumulation)  # only the last backward pass can hide anything
 
 
+slip = partial(edit, exposed_seconds_solution)
 exposed_seconds = Exercise(
-    reference=_exposed,
+    reference=exposed_seconds_solution,
     cases=(
         {"compute": 0.6, "accumulation": 4, "message": 0.2},
         {"compute": 0.6, "accumulation": 1, "message": 0.2},
         {"compute": 3.0, "accumulation": 8, "message": 0.5},
     ),
     mistakes={
-        "only the last micro-batch's backward pass has gradients to send": (
-            lambda compute, accumulation, message: _exposed(compute, 1, message)
+        "only the last micro-batch's backward pass has gradients to send": slip(" / accumulation", ""),
+        "nothing can be sent during a forward pass: two thirds of a micro-batch are backward": slip(
+            "2 / 3 * ", ""
         ),
-        "nothing can be sent during a forward pass: two thirds of a micro-batch are backward": (
-            lambda compute, accumulation, message: max(0.0, message - compute / accumulation)
-        ),
-        "time cannot be gained back: where the message is hidden, nothing is exposed": (
-            lambda compute, accumulation, message: message - 2 / 3 * compute / accumulation
-        ),
-        "a backward pass takes two thirds of a micro-batch's time, not one": (
-            lambda compute, accumulation, message: max(0.0, message - compute / 3 / accumulation)
-        ),
-        "that is the whole message; part of it hides behind the backward pass": (
-            lambda compute, accumulation, message: message
+        "time cannot be gained back: where the message is hidden, nothing is exposed": slip("max(0.0, ", "("),
+        "a backward pass takes two thirds of a micro-batch's time, not one": slip("2 / 3", "1 / 3"),
+        "that is the whole message; part of it hides behind the backward pass": slip(
+            " - 2 / 3 * compute / accumulation", ""
         ),
     },
     praise="accumulation saves bytes, and it also shrinks the backward pass that can hide them",
