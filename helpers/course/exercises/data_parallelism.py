@@ -53,24 +53,20 @@ def average_gradients_solution(model):
 
 slip = partial(edit, average_gradients_solution)
 average_gradients = Build(
-    "average_gradients",
-    _averaged,
+    "average_gradients", _averaged,
     mistakes={
-        "that is the sum over the ranks; a mean is divided by their number": slip(
-            "parameter.grad /= comm.get_world_size()", "pass"
-        ),
+        "that is the sum over the ranks; a mean is divided by their number":
+            slip("parameter.grad /= comm.get_world_size()", "pass"),
         "that is divided by the number of ranks twice": slip("get_world_size()", "get_world_size() ** 2"),
         "only the first parameter was averaged": slip("model.parameters()", "[next(model.parameters())]"),
-        "that is this rank's own gradient: the mean must be written into `.grad` itself": slip(
-            "comm.all_reduce(parameter.grad)",
-            "total = parameter.grad.clone()\n        comm.all_reduce(total)",
-            "parameter.grad /=",
-            "total /=",
-        ),
+        "that is this rank's own gradient: the mean must be written into `.grad` itself":
+            slip("comm.all_reduce(parameter.grad)",
+                "total = parameter.grad.clone()\n        comm.all_reduce(total)", "parameter.grad /=",
+                "total /="),
     },
     praise="the mean of means over equal parts is the mean of the whole, so every rank now has the gradient "
     "of the whole batch",
-)
+)  # fmt: skip
 
 
 # --- averaged in buckets, during the backward pass
@@ -159,44 +155,35 @@ def average_in_buckets_solution(model, bucket_elements):
 FULL, DIVIDES = "if sum(one.numel() for one in ready) >= bucket_elements:", "bucket /= comm.get_world_size()"
 slip = partial(edit, average_in_buckets_solution)
 average_in_buckets = Build(
-    "average_in_buckets",
-    _in_buckets,
+    "average_in_buckets", _in_buckets,
     mistakes={
         "that is the sum over the ranks; divide by their number": slip(DIVIDES, "pass"),
         "that is divided by the number of ranks twice": slip(DIVIDES, f"{DIVIDES} ** 2"),
         "divide by the number of ranks, which is not always two": slip(DIVIDES, "bucket /= 2"),
-        "all gradients waited for the end of the backward pass: send a bucket from the hook, as soon as "
-        "it is full": slip(FULL, "if False:"),
-        "a bucket is sent when the gradient that fills it has come, not before the one that would make it"
-        " overflow": slip(
-            "ready.append(parameter)",
-            "full = sum(map(torch.numel, ready)) + parameter.numel() > bucket_elements",
-            f"{FULL}\n            send()",
-            "if ready and full:\n            send()\n        ready.append(parameter)",
-        ),
+        "all gradients waited for the end of the backward pass: send a bucket from the hook, as soon as it "
+        "is full": slip(FULL, "if False:"),
+        "a bucket is sent when the gradient that fills it has come, not before the one that would make it "
+        "overflow":
+            slip("ready.append(parameter)",
+                "full = sum(map(torch.numel, ready)) + parameter.numel() > bucket_elements",
+                f"{FULL}\n            send()",
+                "if ready and full:\n            send()\n        ready.append(parameter)"),
         "a bucket with exactly `bucket_elements` elements is full": slip(">= bucket", "> bucket"),
-        "the hook waits for its message, and the backward pass stands still meanwhile: wait in the "
-        "function that you return": slip(
-            "request.wait()", "pass", "ready.clear()", "ready.clear()\n        under_way[-1][0].wait()"
-        ),
+        "the hook waits for its message, and the backward pass stands still meanwhile: wait in the function"
+        " that you return":
+            slip("request.wait()", "pass", "ready.clear()", "ready.clear()\n        under_way[-1][0].wait()"),
         "the last bucket, which never got full, was not sent": slip("if ready:", "if False:"),
-        "the buckets of one step are written back again in the next: forget them when they are done": slip(
-            "while under_way:",
-            "for request, bucket, parameters in under_way:",
-            "request, bucket, parameters = under_way.pop(0)",
-            "pass",
-            DIVIDES,
-            "bucket = bucket / comm.get_world_size()",
-        ),
-        "the parts of a bucket belong to the parameters in the order in which they were put in": slip(
-            "sizes = [", "parameters.reverse()\n            sizes = ["
-        ),
-        "that is this rank's own gradient: the means must be written back into `.grad`": slip(
-            "parameter.grad.copy_(part.view_as(parameter))", "pass"
-        ),
+        "the buckets of one step are written back again in the next: forget them when they are done":
+            slip("while under_way:", "for request, bucket, parameters in under_way:",
+                "request, bucket, parameters = under_way.pop(0)", "pass", DIVIDES,
+                "bucket = bucket / comm.get_world_size()"),
+        "the parts of a bucket belong to the parameters in the order in which they were put in":
+            slip("sizes = [", "parameters.reverse()\n            sizes = ["),
+        "that is this rank's own gradient: the means must be written back into `.grad`":
+            slip("parameter.grad.copy_(part.view_as(parameter))", "pass"),
     },
     praise="the last layers' gradients travel while the first layers' are still being computed",
-)
+)  # fmt: skip
 
 
 # --- micro-batches with padding
@@ -241,22 +228,21 @@ LOSS, OVER_RANKS = ', reduction="sum") / tokens', "comm.all_reduce(parameter.gra
 AVERAGED = (OVER_RANKS, f"{OVER_RANKS}\n        parameter.grad /= comm.get_world_size()")
 slip = partial(edit, weighted_gradients_solution)
 weighted_gradients = Build(
-    "weighted_gradients",
-    _weighted,
+    "weighted_gradients", _weighted,
     mistakes={
-        "that is a mean of means: a token in a short micro-batch counts more than one in a long micro-"
-        "batch": slip(LOSS, ") / len(micro_batches)", *AVERAGED),
-        "that is a sum of the micro-batches' means: a token in a short micro-batch counts more than one "
-        "in a long micro-batch": slip(LOSS, ")", *AVERAGED),
-        "that weighs the tokens of one rank equally, but not those of different ranks: count the tokens "
-        "of all ranks": slip("comm.all_reduce(tokens)", "pass", *AVERAGED),
+        "that is a mean of means: a token in a short micro-batch counts more than one in a long micro-batch":
+            slip(LOSS, ") / len(micro_batches)", *AVERAGED),
+        "that is a sum of the micro-batches' means: a token in a short micro-batch counts more than one in "
+        "a long micro-batch": slip(LOSS, ")", *AVERAGED),
+        "that weighs the tokens of one rank equally, but not those of different ranks: count the tokens of "
+        "all ranks": slip("comm.all_reduce(tokens)", "pass", *AVERAGED),
         "that is divided by the ranks once too often: the sums of all ranks belong to the tokens of all "
         "ranks": slip(*AVERAGED),
         "that is this rank's part: the gradients of all ranks must be summed": slip(OVER_RANKS, "pass"),
     },
-    praise="you add sums and counts over micro-batches and ranks, and divide once, so every token counts "
-    "the same",
-)
+    praise="you add sums and counts over micro-batches and ranks, and divide once, so every token counts the"
+    " same",
+)  # fmt: skip
 
 
 # --- formulas
@@ -275,16 +261,14 @@ accumulation_steps = Exercise(
     ),
     mistakes={
         "every rank runs micro-batches of its own": slip("(micro_batch * ranks)", "micro_batch"),
-        "that is a rank's share of the batch; it is cut into micro-batches": slip(
-            "micro_batch * ranks", "ranks"
-        ),
+        "that is a rank's share of the batch; it is cut into micro-batches":
+            slip("micro_batch * ranks", "ranks"),
         "that is what all ranks see in one pass; how many passes make a batch?": slip("train_batch / ", ""),
-        "the other way round": slip(
-            "train_batch / (micro_batch * ranks)", "micro_batch * ranks / train_batch"
-        ),
+        "the other way round":
+            slip("train_batch / (micro_batch * ranks)", "micro_batch * ranks / train_batch"),
     },
     praise="with twice the ranks, half the accumulation keeps the same batch, and so the same learning",
-)
+)  # fmt: skip
 
 
 def exposed_seconds_solution(compute, accumulation, message):
@@ -301,14 +285,12 @@ exposed_seconds = Exercise(
     ),
     mistakes={
         "only the last micro-batch's backward pass has gradients to send": slip(" / accumulation", ""),
-        "nothing can be sent during a forward pass: two thirds of a micro-batch are backward": slip(
-            "2 / 3 * ", ""
-        ),
+        "nothing can be sent during a forward pass: two thirds of a micro-batch are backward":
+            slip("2 / 3 * ", ""),
         "time cannot be gained back: where the message is hidden, nothing is exposed": slip("max(0.0, ", "("),
         "a backward pass takes two thirds of a micro-batch's time, not one": slip("2 / 3", "1 / 3"),
-        "that is the whole message; part of it hides behind the backward pass": slip(
-            " - 2 / 3 * compute / accumulation", ""
-        ),
+        "that is the whole message; part of it hides behind the backward pass":
+            slip(" - 2 / 3 * compute / accumulation", ""),
     },
     praise="accumulation saves bytes, and it also shrinks the backward pass that can hide them",
-)
+)  # fmt: skip

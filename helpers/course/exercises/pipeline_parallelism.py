@@ -237,24 +237,20 @@ def gpipe_solution(rank, ranks, count):
 ALL = "forwards + backwards"
 slip = partial(edit, gpipe_solution)
 gpipe = Schedule(
-    "gpipe",
-    _carried_out,
+    "gpipe", _carried_out,
     mistakes={
-        "that is one micro-batch after another: all forward passes come first": slip(
-            ALL, "[action for pair in zip(forwards, backwards) for action in pair]"
-        ),
-        "a rank has one stage, whose number is the rank's": slip(
-            '("F", rank, micro)', '("F", micro, rank)', '("B", rank, micro)', '("B", micro, rank)'
-        ),
+        "that is one micro-batch after another: all forward passes come first":
+            slip(ALL, "[action for pair in zip(forwards, backwards) for action in pair]"),
+        "a rank has one stage, whose number is the rank's":
+            slip('("F", rank, micro)', '("F", micro, rank)', '("B", rank, micro)', '("B", micro, rank)'),
         "every forward pass needs its backward pass": slip(ALL, "forwards"),
         "a rank works on all micro-batches, not on one": slip(ALL, "[forwards[0], backwards[0]]"),
-        "stage 0 is rank 0's; a rank's own stage has its own number": slip(
-            '("F", rank', '("F", 0', '("B", rank', '("B", 0'
-        ),
+        "stage 0 is rank 0's; a rank's own stage has its own number":
+            slip('("F", rank', '("F", 0', '("B", rank', '("B", 0'),
     },
-    praise="no stage goes back before all its forward passes are done, so all micro-batches are in flight "
-    "at once",
-)
+    praise="no stage goes back before all its forward passes are done, so all micro-batches are in flight at"
+    " once",
+)  # fmt: skip
 
 
 def one_f_one_b_solution(rank, ranks, count):
@@ -270,38 +266,30 @@ def one_f_one_b_solution(rank, ranks, count):
 FIRST = "min(ranks - rank - 1, count)"
 slip = partial(edit, one_f_one_b_solution)
 one_f_one_b = Schedule(
-    "one_f_one_b",
-    _carried_out,
+    "one_f_one_b", _carried_out,
     mistakes={
-        "that is GPipe: begin with the backward passes as soon as the first gradient can be there": slip(
-            FIRST, "count"
-        ),
-        "do some forward passes before you alternate: with none, all others wait while one "
-        "micro-batch goes there and back": slip(FIRST, "0"),
-        "later stages need fewer forward passes before they alternate, since "
-        "their gradients come sooner": slip(FIRST, "min(ranks - 1, count)"),
-        "that is one forward pass too few before they alternate: the last rank does none, the "
-        "one before it one": slip(FIRST, "max(0, min(ranks - rank - 2, count))"),
-        "that is one forward pass too many before they alternate: the last rank needs none": slip(
-            FIRST, "min(ranks - rank, count)"
-        ),
-        "it is the first rank whose gradients take longest to come back, not the last": slip(
-            FIRST, "min(rank, count)"
-        ),
-        "in a pair the forward pass comes first: the last rank cannot go back "
-        "with what it has not seen": slip(
-            "zip(forwards[first:], backwards)", "zip(backwards, forwards[first:])"
-        ),
-        "at the end, the backward passes that are left over are missing": slip(
-            " + backwards[count - first :]", ""
-        ),
-        "there may be fewer micro-batches than ranks": slip(
-            "forwards[:first]", '[("F", rank, micro) for micro in range(ranks - rank - 1)]'
-        ),
+        "that is GPipe: begin with the backward passes as soon as the first gradient can be there":
+            slip(FIRST, "count"),
+        "do some forward passes before you alternate: with none, all others wait while one micro-batch goes"
+        " there and back": slip(FIRST, "0"),
+        "later stages need fewer forward passes before they alternate, since their gradients come sooner":
+            slip(FIRST, "min(ranks - 1, count)"),
+        "that is one forward pass too few before they alternate: the last rank does none, the one before it"
+        " one": slip(FIRST, "max(0, min(ranks - rank - 2, count))"),
+        "that is one forward pass too many before they alternate: the last rank needs none":
+            slip(FIRST, "min(ranks - rank, count)"),
+        "it is the first rank whose gradients take longest to come back, not the last":
+            slip(FIRST, "min(rank, count)"),
+        "in a pair the forward pass comes first: the last rank cannot go back with what it has not seen":
+            slip("zip(forwards[first:], backwards)", "zip(backwards, forwards[first:])"),
+        "at the end, the backward passes that are left over are missing":
+            slip(" + backwards[count - first :]", ""),
+        "there may be fewer micro-batches than ranks":
+            slip("forwards[:first]", '[("F", rank, micro) for micro in range(ranks - rank - 1)]'),
     },
-    praise="a stage starts a new micro-batch when it has finished one, so it never holds more than there "
-    "are stages from it to the end",
-)
+    praise="a stage starts a new micro-batch when it has finished one, so it never holds more than there are"
+    " stages from it to the end",
+)  # fmt: skip
 
 
 def zero_bubble_solution(rank, ranks, count):
@@ -323,28 +311,22 @@ def _postponed(delay):
 
 
 zero_bubble = Schedule(
-    "zero_bubble",
-    _carried_out,
+    "zero_bubble", _carried_out,
     mistakes={
         "every backward pass is to be done in two parts, I and W": one_f_one_b_solution,
-        "nothing is postponed yet: with each W right after its I, only the sending is earlier": _postponed(
-            "0"
-        ),
-        "it is the last rank that ends early and has most time left over, not the first": _postponed(
-            "ranks - 1 - rank"
-        ),
-        "all W at the end hold every micro-batch until then: postpone by the rank's number": _postponed(
-            "count"
-        ),
-        "the postponed gradients of the weights are missing at the end": edit(
-            zero_bubble_solution,
-            ' + [("W", rank, micro) for micro in range(max(count - rank, 0), count)]',
-            "",
-        ),
+        "nothing is postponed yet: with each W right after its I, only the sending is earlier":
+            _postponed("0"),
+        "it is the last rank that ends early and has most time left over, not the first":
+            _postponed("ranks - 1 - rank"),
+        "all W at the end hold every micro-batch until then: postpone by the rank's number":
+            _postponed("count"),
+        "the postponed gradients of the weights are missing at the end":
+            edit(zero_bubble_solution,
+                ' + [("W", rank, micro) for micro in range(max(count - rank, 0), count)]', ""),
     },
     praise="other stages wait for the gradient of the input only, so the gradients of the weights can fill "
     "the idle time",
-)
+)  # fmt: skip
 
 
 # --- one stage's backward pass
@@ -384,33 +366,24 @@ def pass_back_solution(x, y, gradient):
 BACKWARD, RETURN = "y.backward(gradient)", "return x.grad"
 slip = partial(edit, pass_back_solution)
 pass_back = Build(
-    "pass_back",
-    _passed_back,
+    "pass_back", _passed_back,
     mistakes={
-        "`y` is no loss except on the last stage: `backward` needs the gradient of `y`, which has arrived": (
-            slip(BACKWARD, "y.backward()")
-        ),
-        "the first stage's `x` are token ids, which have no gradient; `y.backward(gradient)` and "
-        "then `x.grad` do on every stage, and fill the weights' gradients too": slip(
-            BACKWARD, "(x_gradient,) = torch.autograd.grad(y, x, gradient)", RETURN, "return x_gradient"
-        ),
-        "that is the right gradient of what came in, but the weights have got none: `backward` fills both": (
-            slip(
-                BACKWARD,
-                "if not x.requires_grad:\n        return None",
-                RETURN,
-                "return torch.autograd.grad(y, x, gradient)[0]",
-            )
-        ),
-        "the gradient that has arrived must go in: it says how the loss changes with this stage's output": (
-            slip(BACKWARD, "y.sum().backward()")
-        ),
-        "that is the gradient of what this stage sent; the stage before needs that of what it sent": slip(
-            RETURN, "return gradient"
-        ),
+        "`y` is no loss except on the last stage: `backward` needs the gradient of `y`, which has arrived":
+            slip(BACKWARD, "y.backward()"),
+        "the first stage's `x` are token ids, which have no gradient; `y.backward(gradient)` and then "
+        "`x.grad` do on every stage, and fill the weights' gradients too":
+            slip(BACKWARD, "(x_gradient,) = torch.autograd.grad(y, x, gradient)", RETURN,
+                "return x_gradient"),
+        "that is the right gradient of what came in, but the weights have got none: `backward` fills both":
+            slip(BACKWARD, "if not x.requires_grad:\n        return None", RETURN,
+                "return torch.autograd.grad(y, x, gradient)[0]"),
+        "the gradient that has arrived must go in: it says how the loss changes with this stage's output":
+            slip(BACKWARD, "y.sum().backward()"),
+        "that is the gradient of what this stage sent; the stage before needs that of what it sent":
+            slip(RETURN, "return gradient"),
     },
     praise="autograd's graph ends at the edge of a rank; the gradient of what you sent takes it up again",
-)
+)  # fmt: skip
 
 
 # --- how many micro-batches
@@ -430,12 +403,11 @@ micro_batches_for = Exercise(
         {"stages": 3, "fraction": 0.3},
     ),
     mistakes={
-        "that is Megatron-LM's ratio of bubble to useful time; asked is the part of the whole": slip(
-            "(1 - fraction) / ", "1 / "
-        ),
+        "that is Megatron-LM's ratio of bubble to useful time; asked is the part of the whole":
+            slip("(1 - fraction) / ", "1 / "),
         "a pipeline of p stages fills in p - 1 slots": slip("stages - 1", "stages"),
         "that is the bubble in slots; divide by the fraction": slip(") / fraction", ")"),
     },
-    praise="filling and draining take the same slots for any number of micro-batches, so more of them "
-    "dilute the bubble",
-)
+    praise="filling and draining take the same slots for any number of micro-batches, so more of them dilute"
+    " the bubble",
+)  # fmt: skip

@@ -96,41 +96,34 @@ SUMS_BACKWARD, MEAN = (
 
 slip = partial(edit, CopyToRanks_solution)
 CopyToRanks = Build(
-    "CopyToRanks",
-    _copied,
+    "CopyToRanks", _copied,
     mistakes={
-        "each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`": slip(
-            *SENDS_NOTHING
-        ),
+        "each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`":
+            slip(*SENDS_NOTHING),
         "in `forward` every rank has all of x already, and nothing is summed": slip(*SUMS_FORWARD),
         "that is g; f passes x on as it is, and sums the gradient": slip(*SUMS_FORWARD, *SENDS_NOTHING),
         "the parts of a gradient add up; a mean of them is too small by the number of ranks": slip(*MEAN),
-        "the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it": slip(
-            ".contiguous().clone()", ""
-        ),
+        "the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it":
+            slip(".contiguous().clone()", ""),
     },
     praise="every rank uses x, so its gradient is the sum of all their gradients",
-)
+)  # fmt: skip
 
 slip = partial(edit, SumOverRanks_solution)
 SumOverRanks = Build(
-    "SumOverRanks",
-    _added,
+    "SumOverRanks", _added,
     mistakes={
         "the ranks' parts must be summed in `forward`": slip(*SENDS_NOTHING),
-        "every rank has the whole gradient already: summing it in `backward` counts it once for each rank": (
-            slip(*SUMS_BACKWARD)
-        ),
-        "that is f; g sums forward, and passes the gradient on as it is": slip(
-            *SENDS_NOTHING, *SUMS_BACKWARD
-        ),
+        "every rank has the whole gradient already: summing it in `backward` counts it once for each rank":
+            slip(*SUMS_BACKWARD),
+        "that is f; g sums forward, and passes the gradient on as it is":
+            slip(*SENDS_NOTHING, *SUMS_BACKWARD),
         "the parts add up to the result; it is not their mean": slip(*MEAN),
-        "what came in was changed in place, and autograd may need it: sum a copy": slip(
-            ".contiguous().clone()", ""
-        ),
+        "what came in was changed in place, and autograd may need it: sum a copy":
+            slip(".contiguous().clone()", ""),
     },
     praise="all ranks go on with the same sum, so the sum's gradient is the gradient of each part",
-)
+)  # fmt: skip
 
 
 # --- the two layers
@@ -195,52 +188,40 @@ ROW = "SumOverRanks_solution.apply(F.linear(x, weight)) + bias"
 
 slip = partial(edit, column_parallel_solution)
 column_parallel = Build(
-    "column_parallel",
-    _column,
+    "column_parallel", _column,
     mistakes={
-        "x is used by all ranks, so its gradient must be summed: send it through f before the product": slip(
-            COLUMN, "F.linear(x, weight, bias)"
-        ),
-        "the ranks' results are different channels, and are not summed": slip(
-            COLUMN, f"SumOverRanks_solution.apply({COLUMN})"
-        ),
-        "every rank has all of x: g would sum equal copies": slip(
-            COLUMN, "F.linear(SumOverRanks_solution.apply(x), weight, bias)"
-        ),
-        "f belongs to what goes in: behind the product it sums gradients of different channels": slip(
-            COLUMN, "CopyToRanks_solution.apply(F.linear(x, weight, bias))"
-        ),
+        "x is used by all ranks, so its gradient must be summed: send it through f before the product":
+            slip(COLUMN, "F.linear(x, weight, bias)"),
+        "the ranks' results are different channels, and are not summed":
+            slip(COLUMN, f"SumOverRanks_solution.apply({COLUMN})"),
+        "every rank has all of x: g would sum equal copies":
+            slip(COLUMN, "F.linear(SumOverRanks_solution.apply(x), weight, bias)"),
+        "f belongs to what goes in: behind the product it sums gradients of different channels":
+            slip(COLUMN, "CopyToRanks_solution.apply(F.linear(x, weight, bias))"),
     },
     praise="this layer sends nothing forward, and the gradient of x once backward",
-)
+)  # fmt: skip
 
 slip = partial(edit, row_parallel_solution)
 row_parallel = Build(
-    "row_parallel",
-    _row,
+    "row_parallel", _row,
     mistakes={
-        "the bias was summed too: add it once, after the sum": slip(
-            ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias))"
-        ),
-        "that is this rank's part: the products of all ranks must be summed": slip(
-            ROW, "F.linear(x, weight, bias)"
-        ),
+        "the bias was summed too: add it once, after the sum":
+            slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias))"),
+        "that is this rank's part: the products of all ranks must be summed":
+            slip(ROW, "F.linear(x, weight, bias)"),
         "the bias is missing": slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight))"),
-        "the gradient comes back t times: use g, whose backward pass sums nothing": slip(
-            ROW, "SumBothWays.apply(F.linear(x, weight)) + bias"
-        ),
-        "every rank's part of the bias came back through the sum: add the bias once, after the sum": slip(
-            ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias / rank_count()))"
-        ),
-        "g belongs behind the product: before it, different channels are added up": slip(
-            ROW, "F.linear(SumOverRanks_solution.apply(x), weight) + bias"
-        ),
-        "each rank has channels of its own: f would mix up the gradients of different channels": slip(
-            ROW, "SumOverRanks_solution.apply(F.linear(CopyToRanks_solution.apply(x), weight)) + bias"
-        ),
+        "the gradient comes back t times: use g, whose backward pass sums nothing":
+            slip(ROW, "SumBothWays.apply(F.linear(x, weight)) + bias"),
+        "every rank's part of the bias came back through the sum: add the bias once, after the sum":
+            slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias / rank_count()))"),
+        "g belongs behind the product: before it, different channels are added up":
+            slip(ROW, "F.linear(SumOverRanks_solution.apply(x), weight) + bias"),
+        "each rank has channels of its own: f would mix up the gradients of different channels":
+            slip(ROW, "SumOverRanks_solution.apply(F.linear(CopyToRanks_solution.apply(x), weight)) + bias"),
     },
     praise="the sum is sent once, forward; you add the bias after it, because all ranks hold the same one",
-)
+)  # fmt: skip
 
 
 # --- tokens in parts
@@ -313,29 +294,23 @@ class GatheredLinear_solution(torch.autograd.Function):
 X = ("x, flat = exercises.gather(own_tokens)", "x, flat = own_tokens")
 slip = partial(edit, GatheredLinear_solution)
 GatheredLinear = Build(
-    "GatheredLinear",
-    _of_own_tokens,
+    "GatheredLinear", _of_own_tokens,
     mistakes={
-        "keep this rank's own tokens, not those of all ranks: gather them again in `backward`": slip(
-            "save_for_backward(own_tokens,", "save_for_backward(gather(own_tokens),", *X
-        ),
-        "every rank contributes to a token's gradient: `scatter` sums, and leaves each rank its own tokens": (
-            slip("exercises.scatter(", "_own_tokens(")
-        ),
-        "this rank's weight multiplies all tokens: gather the input again for its gradient": slip(
-            *X, "flat.T @ x", "_own_tokens(gradient).flatten(0, 1).T @ x"
-        ),
-        "each rank has a weight of its own, and sees all tokens: its gradient is complete": slip(
-            "flat.T @ x", "summed(flat.T @ x)"
-        ),
-        "each rank has a bias of its own, and sees all tokens: its gradient is complete": slip(
-            "flat.sum(0)", "summed(flat.sum(0))"
-        ),
+        "keep this rank's own tokens, not those of all ranks: gather them again in `backward`":
+            slip("save_for_backward(own_tokens,", "save_for_backward(gather(own_tokens),", *X),
+        "every rank contributes to a token's gradient: `scatter` sums, and leaves each rank its own tokens":
+            slip("exercises.scatter(", "_own_tokens("),
+        "this rank's weight multiplies all tokens: gather the input again for its gradient":
+            slip(*X, "flat.T @ x", "_own_tokens(gradient).flatten(0, 1).T @ x"),
+        "each rank has a weight of its own, and sees all tokens: its gradient is complete":
+            slip("flat.T @ x", "summed(flat.T @ x)"),
+        "each rank has a bias of its own, and sees all tokens: its gradient is complete":
+            slip("flat.sum(0)", "summed(flat.sum(0))"),
         "the ranks' contributions are summed, not averaged": slip("@ weight)", "@ weight) / rank_count()"),
     },
     praise="one all-gather forward, another one and a reduce-scatter backward, and you keep your own tokens "
     "only",
-)
+)  # fmt: skip
 
 
 # --- a vocabulary in parts
@@ -394,35 +369,29 @@ def _gathered(logits, targets, first):
 LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
 slip = partial(edit, vocabulary_parallel_loss_solution)
 vocabulary_parallel_loss = Build(
-    "vocabulary_parallel_loss",
-    _loss,
+    "vocabulary_parallel_loss", _loss,
     mistakes={
-        "exp() of a large logit is infinite: subtract the largest logit of all ranks first": slip(
-            LARGEST, "largest.zero_()"
-        ),
-        "each rank subtracted a maximum of its own, so its exponentials do not fit the others'": slip(
-            LARGEST, "pass"
-        ),
-        "that subtracts the sum of the ranks' maxima: use `op=comm.ReduceOp.MAX`": slip(
-            ", op=comm.ReduceOp.MAX", ""
-        ),
-        "a rank that does not have the target's logit must add zero to the sum": slip(
-            "columns.where(mine, 0)", "columns.clamp(0, logits.shape[-1] - 1)", " * mine", ""
-        ),
+        "exp() of a large logit is infinite: subtract the largest logit of all ranks first":
+            slip(LARGEST, "largest.zero_()"),
+        "each rank subtracted a maximum of its own, so its exponentials do not fit the others'":
+            slip(LARGEST, "pass"),
+        "that subtracts the sum of the ranks' maxima: use `op=comm.ReduceOp.MAX`":
+            slip(", op=comm.ReduceOp.MAX", ""),
+        "a rank that does not have the target's logit must add zero to the sum":
+            slip("columns.where(mine, 0)", "columns.clamp(0, logits.shape[-1] - 1)", " * mine", ""),
         "a rank's columns are numbered from 0: take `first` off the target": slip(" - first", ""),
-        "only one rank has the target's logit: sum it over the ranks": slip(
-            "SumOverRanks_solution.apply(own_logit)", "own_logit"
-        ),
+        "only one rank has the target's logit: sum it over the ranks":
+            slip("SumOverRanks_solution.apply(own_logit)", "own_logit"),
         "that is the sum over the tokens; the loss is their mean": slip(".mean()", ".sum()"),
         "the largest logit was subtracted, and must be added back to the logarithm": slip(" + largest", ""),
         "the largest logit needs no gradient: take it from `logits.detach()`": slip(".detach()", ""),
-        "the gradients come back t times: sum with g": slip(
-            "total = SumOverRanks_solution", "total = SumBothWays", "- SumOverRanks_solution", "- SumBothWays"
-        ),
-    }
-    | {"that sends all logits; three numbers for each token are enough": _gathered},
+        "the gradients come back t times: sum with g":
+            slip("total = SumOverRanks_solution", "total = SumBothWays", "- SumOverRanks_solution",
+                "- SumBothWays"),
+        "that sends all logits; three numbers for each token are enough": _gathered,
+    },
     praise="three numbers per token cross between the ranks, however large the vocabulary is",
-)
+)  # fmt: skip
 
 
 # --- formulas
@@ -450,7 +419,7 @@ balance_bandwidth = Exercise(
         "the other way round": slip("sent / work", "work / sent"),
     },
     praise="tokens cancel: work and messages both grow with them, so only the width helps",
-)
+)  # fmt: skip
 
 
 def llama_bytes_solution(batch, sequence, width, layers, element, ranks):
@@ -468,13 +437,11 @@ llama_bytes = Exercise(
         {"batch": 1, "sequence": 4096, "width": 4096, "layers": 32, "element": 2, "ranks": 8},
     ),
     mistakes={
-        "that is Megatron-LM's four: q, k, v, gate and up each sum a gradient of their own": slip(
-            "2 + 5", "4"
-        ),
+        "that is Megatron-LM's four: q, k, v, gate and up each sum a gradient of their own":
+            slip("2 + 5", "4"),
         "that is the backward pass; two come forward": slip("2 + 5", "5"),
-        "that is what is logged; an all-reduce sends 2 (t - 1) / t of it": slip(
-            " * 2 * (ranks - 1) / ranks", ""
-        ),
+        "that is what is logged; an all-reduce sends 2 (t - 1) / t of it":
+            slip(" * 2 * (ranks - 1) / ranks", ""),
     },
     praise="each separate column-parallel matrix sends back a gradient; a fused one sends their sum, once",
-)
+)  # fmt: skip

@@ -199,66 +199,51 @@ OWN_PART = "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()"
 RELEASE, FREE = "sharded.release()", "parameter.grad = None"
 slip = partial(edit, sharded_backward_solution)
 sharded_backward = Build(
-    "sharded_backward",
-    _passed_back,
+    "sharded_backward", _passed_back,
     mistakes={
         "that is the sum over the ranks; a mean is divided by their number": slip(MEAN, "mine"),
         "that is divided by the number of ranks twice": slip(MEAN, f"{MEAN} ** 2"),
         "divide by the number of ranks, which is not always two": slip(MEAN, "mine / 2"),
-        "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks": slip(
-            REDUCE, OWN_PART
-        ),
-        "that is a part of this rank's own gradient: reduce-scatter, then divide": slip(
-            REDUCE, OWN_PART, MEAN, "mine"
-        ),
-        "the shard was cut from one flat tensor of all parameters: put all their gradients into "
-        "one, then reduce-scatter": slip(
-            FLAT,
-            "torch.cat([_reduced_alone(sharded, parameter.grad) for parameter in sharded.layer.parameters()])",
-            REDUCE,
-            "mine = flat[: len(mine)]",
-        ),
-        "the layer's backward pass starts from `y_gradient`, not from ones": slip(
-            "backward(y_gradient)", "backward(torch.ones_like(y_gradient))"
-        ),
-        "x has no gradient here, so the layers before get none: x.detach().requires_grad_(), and "
-        "return its .grad": slip(".requires_grad_(x.is_floating_point())", ""),
-        "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient": (
-            slip("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,")
-        ),
-        "x is this rank's own, and so is its gradient: nothing of it is reduced": slip(
-            "return x.grad,",
-            "if x.grad is not None:\n        comm.all_reduce(x.grad.div_(sharded.ranks))\n    return x.grad,",
-        ),
-        "the padding belongs to the end, where the shards have theirs": slip(
-            RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"
-        ),
-        "the gradients belong in the order of layer.parameters(), as the shards were cut": slip(
-            "in sharded.layer.parameters())", "in reversed([*sharded.layer.parameters()]))"
-        ),
+        "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks":
+            slip(REDUCE, OWN_PART),
+        "that is a part of this rank's own gradient: reduce-scatter, then divide":
+            slip(REDUCE, OWN_PART, MEAN, "mine"),
+        "the shard was cut from one flat tensor of all parameters: put all their gradients into one, then "
+        "reduce-scatter":
+            slip(FLAT,
+                "torch.cat([_reduced_alone(sharded, parameter.grad) for parameter in sharded.layer.parameters()])",
+                REDUCE, "mine = flat[: len(mine)]"),
+        "the layer's backward pass starts from `y_gradient`, not from ones":
+            slip("backward(y_gradient)", "backward(torch.ones_like(y_gradient))"),
+        "x has no gradient here, so the layers before get none: x.detach().requires_grad_(), and return its"
+        " .grad": slip(".requires_grad_(x.is_floating_point())", ""),
+        "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient":
+            slip("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,"),
+        "x is this rank's own, and so is its gradient: nothing of it is reduced":
+            slip("return x.grad,",
+                "if x.grad is not None:\n        comm.all_reduce(x.grad.div_(sharded.ranks))\n    return x.grad,"),
+        "the padding belongs to the end, where the shards have theirs":
+            slip(RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"),
+        "the gradients belong in the order of layer.parameters(), as the shards were cut":
+            slip("in sharded.layer.parameters())", "in reversed([*sharded.layer.parameters()]))"),
         "the parameters are still gathered: release them": slip(RELEASE, "pass"),
-        "the parameters' own gradients are still there, in full, and the next backward pass adds "
-        "to them: set them to None": slip(FREE, "pass"),
-        "gradients of zeros take as much memory as any: set them to None": slip(
-            FREE, "parameter.grad.zero_()"
-        ),
-        "nothing was released, neither the parameters nor their own full gradients": slip(
-            RELEASE, "pass", FREE, "pass"
-        ),
-        "autograd adds what you return to shard.grad; you added it there yourself too": slip(
-            "return x.grad,",
-            f"before = sharded.shard.grad\n    sharded.shard.grad = {MEAN} + (0 if before is None else before)\n"
-            "    return x.grad,",
-        ),
-        "right, but gathered twice: once is enough in a backward pass": slip(
-            "sharded.gather()", "sharded.gather()\n    sharded.gather()"
-        ),
-        "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum": slip(
-            REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"
-        ),
+        "the parameters' own gradients are still there, in full, and the next backward pass adds to them: "
+        "set them to None": slip(FREE, "pass"),
+        "gradients of zeros take as much memory as any: set them to None":
+            slip(FREE, "parameter.grad.zero_()"),
+        "nothing was released, neither the parameters nor their own full gradients":
+            slip(RELEASE, "pass", FREE, "pass"),
+        "autograd adds what you return to shard.grad; you added it there yourself too":
+            slip("return x.grad,",
+                f"before = sharded.shard.grad\n    sharded.shard.grad = {MEAN} + (0 if before is None else before)\n"
+            "    return x.grad,"),
+        "right, but gathered twice: once is enough in a backward pass":
+            slip("sharded.gather()", "sharded.gather()\n    sharded.gather()"),
+        "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum":
+            slip(REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"),
     },
     praise="a rank that keeps one shard can compute the whole layer, and keeps only a shard of its gradient",
-)
+)  # fmt: skip
 
 
 # --- formulas
@@ -278,13 +263,12 @@ zero_3_largest_model = Exercise(
     mistakes={
         "that is one GPU: stage 3 shards all sixteen bytes": slip("return ranks *", "return"),
         "gradients and the twelve bytes are there too": slip("/ 16", "/ 2"),
-        "that is ZeRO-2, which replicates the parameters": slip(
-            "ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"
-        ),
+        "that is ZeRO-2, which replicates the parameters":
+            slip("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"),
         "every rank has activations of its own": slip("ranks * (memory", "(ranks * memory"),
     },
     praise="every rank shares its states but holds its own activations, so each gives what those leave",
-)
+)  # fmt: skip
 
 
 def stage_3_units_solution(accumulation, checkpointing):
@@ -303,9 +287,8 @@ stage_3_units = Exercise(
         "every micro-batch gathers and reduces anew": slip("accumulation * (", "("),
         "that is stage 2's k + 1": slip("* (4 if checkpointing else 3)", "+ 1"),
         "computing again needs the parameters again": slip("4 if", "3 if"),
-        "gathered for the forward pass, and again for the backward pass": slip(
-            "4 if", "3 if", "else 3", "else 2"
-        ),
+        "gathered for the forward pass, and again for the backward pass":
+            slip("4 if", "3 if", "else 3", "else 2"),
     },
     praise="no rank holds a layer, so every pass of every micro-batch that uses a layer gathers it",
-)
+)  # fmt: skip
