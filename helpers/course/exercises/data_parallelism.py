@@ -3,42 +3,44 @@
 from functools import partial
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
 
-LAYERS, WIDTH = 3, 6
+WIDTH = 6
 
 
-def _model(seed):
-    """The same small model on every rank: linear layers of WIDTH x WIDTH with biases."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+# torch's own generator is alike on all ranks at the beginning of a trial, and so are models and sizes.
 
 
-def _rows(seed, rank):
+def _model(widths=(WIDTH,) * 4):
+    """Linear layers with biases."""
+    return nn.Sequential(*(nn.Linear(ins, outs) for ins, outs in zip(widths, widths[1:])))
+
+
+def _own_random(seed):
+    """A generator of numbers that differ from rank to rank."""
+    return torch.Generator().manual_seed(1000 * seed + dist.get_rank())
+
+
+def _rows(seed):
     """This rank's own part of a batch."""
-    return torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1000 * seed + rank))
+    return torch.randn(5, WIDTH, generator=_own_random(seed))
 
 
 def _gradients(model, when=""):
-    return {
-        f"the gradient of {name}{when}": parameter.grad.clone()
-        for name, parameter in model.named_parameters()
-    }
+    return {f"the gradient of {name}{when}": value.grad.clone() for name, value in model.named_parameters()}
 
 
 # --- averaged after the backward pass
 
 
 def _averaged(function, seed):
-    import deepspeed.comm as comm
-
-    model = _model(seed)
-    model(_rows(seed, comm.get_rank())).square().mean().backward()
+    model = _model()
+    model(_rows(seed)).square().mean().backward()
     function(model)
     return _gradients(model)
 
@@ -64,26 +66,15 @@ average_gradients = Build(
                 "total = parameter.grad.clone()\n        comm.all_reduce(total)", "parameter.grad /=",
                 "total /="),
     },
-    praise="the mean of means over equal parts is the mean of the whole, so every rank now has the gradient "
-    "of the whole batch",
+    praise="equal parts, so the mean of the ranks' means is the whole batch's gradient, on every rank",
 )  # fmt: skip
 
 
 # --- averaged in buckets, during the backward pass
 
 
-def _uneven(seed):
-    """The same model on every rank: linear layers of unequal widths; its parameters' elements, in the order
-    in which their gradients come."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        widths = [WIDTH, *(3 + int(torch.randint(6, ())) for _ in range(4)), WIDTH, WIDTH]
-        model = nn.Sequential(*(nn.Linear(ins, outs) for ins, outs in zip(widths, widths[1:])))
-    return model, [parameter.numel() for layer in reversed(model) for parameter in (layer.bias, layer.weight)]
-
-
 def _left_over(sizes, full):
-    """How many elements are in the last bucket, which does not get full; 0 where the last one does."""
+    """Elements of the last bucket where it does not get full; else 0."""
     waiting = 0
     for size in sizes:
         waiting = 0 if waiting + size >= full else waiting + size
@@ -92,16 +83,13 @@ def _left_over(sizes, full):
 
 def _in_buckets(function, seed):
     """Two steps, so that what the first leaves behind is seen; the second leaves out the layer whose
-    gradients come first.
-
-    The first bucket of the first step is full to the element, with three or four of twelve gradients; later
-    ones overflow, and the last is not full."""
-    import deepspeed.comm as comm
-
+    gradients come first.  Layers have unequal widths.  The first bucket of the first step is full to the
+    element, with three or four of twelve gradients; later ones overflow, and the last is not full."""
     values, sizes, full = {}, [], 0
     while not _left_over(sizes, full):
-        model, sizes = _uneven(seed)
-        full, seed = sum(sizes[: 3 + seed % 2]), seed + 1
+        model = _model([WIDTH, *torch.randint(3, 9, (4,)).tolist(), WIDTH, WIDTH])
+        sizes = [parameter.numel() for layer in reversed(model) for parameter in (layer.bias, layer.weight)]
+        full = sum(sizes[: 3 + seed % 2])
     finish = function(model, full)
     if not callable(finish):
         raise TypeError(
@@ -109,7 +97,7 @@ def _in_buckets(function, seed):
         )
     for step, layers in ((1, model), (2, model[:-1])):
         with Calls() as calls:
-            layers(_rows(seed + step, comm.get_rank())).square().mean().backward()
+            layers(_rows(seed + step)).square().mean().backward()
             sent = [call.elements for call in calls.made]
             values[f"the elements of the buckets that are sent during the backward pass, step {step}"] = sent
             values[f"the backward pass waits for no message, step {step}"] = calls.waited == 0
@@ -189,15 +177,14 @@ average_in_buckets = Build(
 # --- micro-batches with padding
 
 
-def _micro_batches(seed, rank):
+def _micro_batches(seed):
     """Two micro-batches of rows and targets; a target of -100 is padding and counts for nothing.
 
     The numbers of targets differ from micro-batch to micro-batch and from rank to rank, so that no two ways
     to weigh agree.
     """
-    random = torch.Generator().manual_seed(1000 * seed + rank)
-    batches = []
-    for count in (1 + seed % 3, 4 + rank % 4):
+    random, batches = _own_random(seed), []
+    for count in (1 + seed % 3, 4 + dist.get_rank() % 4):
         targets = torch.randint(WIDTH, (8,), generator=random)
         targets[count:] = -100
         batches.append((torch.randn(8, WIDTH, generator=random), targets))
@@ -205,10 +192,8 @@ def _micro_batches(seed, rank):
 
 
 def _weighted(function, seed):
-    import deepspeed.comm as comm
-
-    model = _model(seed)
-    function(model, _micro_batches(seed, comm.get_rank()))
+    model = _model()
+    function(model, _micro_batches(seed))
     return _gradients(model)
 
 
@@ -240,8 +225,7 @@ weighted_gradients = Build(
         "ranks": slip(*AVERAGED),
         "that is this rank's part: the gradients of all ranks must be summed": slip(OVER_RANKS, "pass"),
     },
-    praise="you add sums and counts over micro-batches and ranks, and divide once, so every token counts the"
-    " same",
+    praise="you add up sums and counts first, and divide once, so every token counts the same",
 )  # fmt: skip
 
 

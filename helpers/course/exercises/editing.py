@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import sys
+import linecache
 import textwrap
 from collections.abc import Callable
 
 
 def edit(solution: Callable, *changes: str) -> Callable:
-    """A copy of a function or class with pieces of its text replaced, as `edit(flatten_solution, "+", "-")`.
+    """A copy of a function or class with pieces of its text replaced: `edit(flatten_solution, ".detach()", "")`.
 
     Args:
         changes: old text, new text, old text, new text, ...; each old text must stand in the function once.
@@ -22,8 +22,10 @@ def edit(solution: Callable, *changes: str) -> Callable:
         if source.count(old) != 1:
             raise ValueError(f"{old!r} stands {source.count(old)} times in {solution.__name__}, not once")
         source = source.replace(old, new)
-    namespace = dict(vars(sys.modules[solution.__module__]))
-    exec(compile(source, f"<{solution.__name__}, edited>", "exec"), namespace)
+    file = f"<{solution.__name__}, edited: {changes}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace = dict(inspect.getmodule(solution).__dict__)
+    exec(compile(source, file, "exec"), namespace)
     return namespace[solution.__name__]
 
 

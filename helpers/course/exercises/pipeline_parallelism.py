@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise, before_running, in_worlds, names_of, reading_note
+from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.reading import is_unwritten
 from helpers.course.exercises.telling import tell
@@ -41,23 +42,19 @@ def orders_of(function: Callable, ranks: int, count: int) -> list[list[schedules
     for rank in range(ranks):
         said = f"rank={rank}, ranks={ranks}, count={count}"
         try:
-            order = function(rank, ranks, count)
-            order = [tuple(action) for action in order]
+            orders.append([tuple(action) for action in function(rank, ranks, count)])
         except Exception as error:
             raise NotASchedule(
-                f"your function raised {type(error).__name__} for {said}: {error}, or gives no "
-                "list of actions"
+                f"your function raised {type(error).__name__} for {said}: {error}, or gives no list of "
+                "actions"
             ) from error
-        for action in order:
-            if (
-                len(action) != 3
-                or action[0] not in SLOTS
-                or not all(isinstance(number, int) for number in action[1:])
-            ):
-                raise NotASchedule(
-                    f'for {said} your list holds {action!r}, which is no action such as ("F", stage, micro)'
-                )
-        orders.append(order)
+        for action in orders[-1]:
+            match action:
+                case (str(kind), int(), int()) if kind in SLOTS:
+                    continue
+            raise NotASchedule(
+                f'for {said} your list holds {action!r}, which is no action such as ("F", stage, micro)'
+            )
     return orders
 
 
@@ -100,6 +97,9 @@ class Schedule(Build):
     """A schedule to write: looked at without ranks first, by `schedules.replay`, then carried out in real
     ranks."""
 
+    def run(self, answer: Callable, solution: Callable, ranks: int, seed: int) -> str:
+        return self.looked_at(answer, solution) or super().run(answer, solution, ranks, seed)
+
     def looked_at(self, answer: Callable, solution: Callable) -> str:
         """What is wrong with the orders of all ranks, in words, and what to think about; "" where nothing
         is."""
@@ -110,13 +110,12 @@ class Schedule(Build):
                 return f"not yet: {error}"
             if wrong := differing(got, properties(solution, ranks, count)):
                 thoughts = [
-                    f"; {words}"
+                    words
                     for words, mistake in self.mistakes.items()
                     if properties(mistake, ranks, count) == got
                 ]
-                return (
-                    f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}{''.join(thoughts[:1])}"
-                )
+                said = "; ".join([wrong, *thoughts[:1]])
+                return f"not yet: with {ranks} ranks and {count} micro-batches: {said}"
         return ""
 
 
@@ -145,58 +144,51 @@ class _Line:
     """A line of ranks with a small layer each, which carries out actions on micro-batches and counts
     nothing."""
 
-    def __init__(self, seed, count):
-        import deepspeed.comm as comm
+    def __init__(self, count):
+        self.rank, ranks, self.count = dist.get_rank(), dist.get_world_size(), count
+        self.inputs = torch.randn(count, 2, WIDTH)
+        self.layer = [nn.Linear(WIDTH, WIDTH) for _ in range(ranks)][self.rank]
+        self.last = self.rank == ranks - 1
+        self.kept, self.gradients, self.losses, self.under_way = {}, {}, {}, []
 
-        self.rank, self.last, self.count = comm.get_rank(), comm.get_world_size() - 1, count
-        random = torch.Generator().manual_seed(seed)
-        self.inputs = torch.randn(count, 2, WIDTH, generator=random)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed + self.rank)
-            self.layer = nn.Linear(WIDTH, WIDTH)
-        self.kept, self.gradients, self.losses, self.under_way = {}, {}, [], []
+    def send(self, to, micro, tensor):
+        self.under_way.append((dist.isend(tensor.contiguous(), to, tag=micro), tensor))
 
-    def send(self, kind, to, micro, tensor):
-        import deepspeed.comm as comm
-
-        self.under_way.append((comm.isend(tensor.contiguous(), to, tag=2 * micro + kind), tensor))
-
-    def receive(self, kind, source, micro):
-        import deepspeed.comm as comm
-
+    def receive(self, source, micro):
         tensor = torch.empty(2, WIDTH)
-        comm.recv(tensor, source, tag=2 * micro + kind)
+        dist.recv(tensor, source, tag=micro)
         return tensor
 
     def arrived(self, micro):
         """The gradient of what this rank sent; None on the last rank."""
-        return None if self.rank == self.last else self.receive(1, self.rank + 1, micro)
+        return None if self.last else self.receive(self.rank + 1, micro)
 
     def act(self, kind, micro):
-        {"F": self.forward, "B": self.backward, "I": self.input_only, "W": self.weights_only}[kind](micro)
+        if kind == "F":
+            self.forward(micro)
+        if kind in "BI":
+            self.pass_back(micro)
+        if kind in "BW":
+            self.add_gradients(micro)
 
     def forward(self, micro):
-        x = self.receive(0, self.rank - 1, micro).requires_grad_() if self.rank else self.inputs[micro]
+        x = self.receive(self.rank - 1, micro).requires_grad_() if self.rank else self.inputs[micro]
         y = self.layer(x).tanh()
-        if self.rank == self.last:
+        if self.last:
             y = y.square().mean() / self.count
-            self.losses.append((micro, y.item()))
+            self.losses[micro] = y.item()
         else:
-            self.send(0, self.rank + 1, micro, y.detach())
+            self.send(self.rank + 1, micro, y.detach())
         self.kept[micro] = x, y
 
-    def backward(self, micro):
-        self.input_only(micro)
-        self.weights_only(micro)
-
-    def input_only(self, micro):
+    def pass_back(self, micro):
         x, y = self.kept[micro]
         self.gradients[micro] = self.arrived(micro)
         if self.rank:
             (gradient,) = torch.autograd.grad(y, x, self.gradients[micro], retain_graph=True)
-            self.send(1, self.rank - 1, micro, gradient)
+            self.send(self.rank - 1, micro, gradient)
 
-    def weights_only(self, micro):
+    def add_gradients(self, micro):
         parameters, (_, y) = list(self.layer.parameters()), self.kept[micro]
         for parameter, gradient in zip(parameters, torch.autograd.grad(y, parameters, self.gradients[micro])):
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
@@ -211,20 +203,18 @@ class _Line:
 def _carried_out(function, seed):
     """Losses and gradients of a line of layers, with more micro-batches than ranks and with fewer; only what
     can be carried out is."""
-    import deepspeed.comm as comm
-
-    rank, ranks, values = comm.get_rank(), comm.get_world_size(), {}
+    rank, ranks, values = dist.get_rank(), dist.get_world_size(), {}
     for count in (ranks + 1 + seed % 4, max(1, ranks - 1 - seed % 2)):
-        when = f", with {count} micro-batches"
-        seen = properties(function, ranks, count)
-        values[f"actions{when}"], values[f"deadlock{when}"] = str(seen["actions"][rank]), seen["deadlock"]
-        if seen["deadlock"]:
+        when, schedule = f", with {count} micro-batches", properties(function, ranks, count)
+        values[f"actions{when}"] = str(schedule["actions"][rank])
+        values[f"deadlock{when}"] = schedule["deadlock"]
+        if schedule["deadlock"]:
             return values
-        line = _Line(seed, count)
+        line = _Line(count)
         for kind, _, micro in function(rank, ranks, count):
             line.act(kind, micro)
         values |= {f"{name}{when}": gradient for name, gradient in line.finish().items()}
-        values[f"the losses{when}"] = [loss for _, loss in sorted(line.losses)]
+        values[f"the losses{when}"] = [line.losses[micro] for micro in sorted(line.losses)]
     return values
 
 
@@ -248,8 +238,7 @@ gpipe = Schedule(
         "stage 0 is rank 0's; a rank's own stage has its own number":
             slip('("F", rank', '("F", 0', '("B", rank', '("B", 0'),
     },
-    praise="no stage goes back before all its forward passes are done, so all micro-batches are in flight at"
-    " once",
+    praise="every stage does all its forward passes first, so all micro-batches are in flight at once",
 )  # fmt: skip
 
 
@@ -287,8 +276,7 @@ one_f_one_b = Schedule(
         "there may be fewer micro-batches than ranks":
             slip("forwards[:first]", '[("F", rank, micro) for micro in range(ranks - rank - 1)]'),
     },
-    praise="a stage starts a new micro-batch when it has finished one, so it never holds more than there are"
-    " stages from it to the end",
+    praise="once it holds one micro-batch per later stage, a stage finishes one before it starts another",
 )  # fmt: skip
 
 
@@ -303,11 +291,9 @@ def zero_bubble_solution(rank, ranks, count):
 
 def _postponed(delay):
     """Each W as many micro-batches after its I as `delay`, an expression, says."""
-    changes = ("micro >= rank", "micro - rank", "count - rank")
-    return edit(
-        zero_bubble_solution,
-        *(text for change in changes for text in (change, change.replace("rank", f"({delay})"))),
-    )
+    delay = f"({delay})"
+    counts = ("micro - rank", f"micro - {delay}", "count - rank", f"count - {delay}")
+    return edit(zero_bubble_solution, "micro >= rank", f"micro >= {delay}", *counts)
 
 
 zero_bubble = Schedule(
@@ -324,8 +310,7 @@ zero_bubble = Schedule(
             edit(zero_bubble_solution,
                 ' + [("W", rank, micro) for micro in range(max(count - rank, 0), count)]', ""),
     },
-    praise="other stages wait for the gradient of the input only, so the gradients of the weights can fill "
-    "the idle time",
+    praise="others wait for the input's gradient only, so the weights' gradients can fill the idle time",
 )  # fmt: skip
 
 
@@ -338,9 +323,7 @@ def _passed_back(function, seed):
 
     What torch says of a wrong call is compared too, so that the verdict can answer it in words; the
     neighbours get zeros then, and go on."""
-    import deepspeed.comm as comm
-
-    rank, values, line = comm.get_rank(), {}, _Line(seed, 2)
+    values, line = {}, _Line(2)
     for micro in (0, 1):
         line.forward(micro)
     for micro in (0, 1):
@@ -350,9 +333,9 @@ def _passed_back(function, seed):
             gradient = function(x, y, arrived)
         except RuntimeError as error:
             gradient, said = None, str(error).partition("\n")[0]
-        if rank:
+        if line.rank:
             fits = isinstance(gradient, torch.Tensor) and gradient.shape == (2, WIDTH)
-            line.send(1, rank - 1, micro, gradient.detach().float() if fits else torch.zeros(2, WIDTH))
+            line.send(line.rank - 1, micro, gradient.detach().float() if fits else torch.zeros(2, WIDTH))
         values[f"what torch says of micro-batch {micro}"] = said
         values[f"what is returned for micro-batch {micro}"] = gradient
     return values | line.finish()
@@ -408,6 +391,5 @@ micro_batches_for = Exercise(
         "a pipeline of p stages fills in p - 1 slots": slip("stages - 1", "stages"),
         "that is the bubble in slots; divide by the fraction": slip(") / fraction", ")"),
     },
-    praise="filling and draining take the same slots for any number of micro-batches, so more of them dilute"
-    " the bubble",
+    praise="filling and draining take a fixed number of slots, so more micro-batches dilute the bubble",
 )  # fmt: skip

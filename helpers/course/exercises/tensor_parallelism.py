@@ -7,7 +7,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import torch
-from torch.nn import functional as F
+from torch import distributed as dist
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
@@ -18,9 +18,7 @@ from helpers.tools import theory
 
 def _own(seed, *shape):
     """Random numbers that differ from rank to rank."""
-    import deepspeed.comm as comm
-
-    seed = 1000 * (seed % 10**6) + comm.get_rank()
+    seed = 1000 * (seed % 10**6) + dist.get_rank()
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -50,14 +48,12 @@ def _applied(function, tensor, weights):
 
 def _copied(function, seed):
     """x is the same on all ranks, and each goes on with a part of its own."""
-    shape = (2 + seed % 2, 3)
-    return _applied(function, torch.randn(shape), _own(seed, *shape))
+    return _applied(function, torch.randn(2 + seed % 2, 3), _own(seed, 2 + seed % 2, 3))
 
 
 def _added(function, seed):
     """Each rank has a part of its own, and all go on with the same."""
-    shape = (2 + seed % 2, 3)
-    return _applied(function, _own(seed, *shape), torch.randn(shape))
+    return _applied(function, _own(seed, 2 + seed % 2, 3), torch.randn(2 + seed % 2, 3))
 
 
 class CopyToRanks_solution(torch.autograd.Function):
@@ -88,11 +84,8 @@ class SumOverRanks_solution(torch.autograd.Function):
         return gradient  # each part enters the sum once, and every rank has the sum's gradient already
 
 
-SENDS_NOTHING, SUMS_FORWARD = ("comm.all_reduce(total)", "pass"), ("x.view_as(x)", "summed(x)")
-SUMS_BACKWARD, MEAN = (
-    ("return gradient", "return summed(gradient)"),
-    ("return total", "return total / rank_count()"),
-)
+SENDS_NOTHING, MEAN = ("comm.all_reduce(total)", "pass"), ("return total", "return total / rank_count()")
+SUMS_FORWARD, SUMS_BACKWARD = ("x.view_as(x)", "summed(x)"), ("return gradient", "return summed(gradient)")
 
 slip = partial(edit, CopyToRanks_solution)
 CopyToRanks = Build(
@@ -153,12 +146,10 @@ def _sizes(seed):
 
 def _column(function, seed):
     tokens, inputs, outputs = _sizes(seed)
-    weight, bias = _own(seed, outputs, inputs), _own(seed + 1, outputs)
-    values = _layer(
-        function, torch.randn(2, tokens, inputs), weight, bias, _own(seed + 2, 2, tokens, outputs)
-    )
+    x, weight, bias = torch.randn(2, tokens, inputs), _own(seed, outputs, inputs), _own(seed + 1, outputs)
+    values = _layer(function, x, weight, bias, _own(seed + 2, 2, tokens, outputs))
     try:
-        without_bias = function(torch.randn(2, tokens, inputs), _own(seed + 3, outputs, inputs), None)
+        without_bias = function(x, weight, None)
     except TypeError as error:
         raise TypeError(f"{error}: bias may be None, which F.linear takes") from error
     return values | {"the result without a bias": without_bias}
@@ -232,26 +223,23 @@ def gather(own_tokens: torch.Tensor) -> torch.Tensor:
     import deepspeed.comm as comm
 
     batch, tokens, channels = own_tokens.shape
-    received = own_tokens.new_empty(comm.get_world_size() * batch, tokens, channels)
+    received = own_tokens.new_empty(rank_count() * batch, tokens, channels)
     comm.all_gather_into_tensor(received, own_tokens.contiguous())
     return torch.cat(received.split(batch), 1)
 
 
 def scatter(part: torch.Tensor) -> torch.Tensor:
-    """A part of a sum on each rank, of shape (B, T, C), to this rank's tokens of the sum, of shape
-    (B, T / t, C)."""
+    """Each rank's part of a sum, of shape (B, T, C), to this rank's tokens of the sum, (B, T / t, C)."""
     import deepspeed.comm as comm
 
-    by_rank = torch.cat(part.chunk(comm.get_world_size(), 1))
-    own_tokens = part.new_empty(by_rank.shape[0] // comm.get_world_size(), *by_rank.shape[1:])
+    by_rank = torch.cat(part.chunk(rank_count(), 1))
+    own_tokens = part.new_empty(part.shape[0], part.shape[1] // rank_count(), part.shape[2])
     comm.reduce_scatter_tensor(own_tokens, by_rank)
     return own_tokens
 
 
 def _own_tokens(x):
-    import deepspeed.comm as comm
-
-    return x.chunk(comm.get_world_size(), 1)[comm.get_rank()].contiguous()
+    return x.chunk(rank_count(), 1)[dist.get_rank()].contiguous()
 
 
 def _kept(operator):
@@ -263,10 +251,7 @@ def _kept(operator):
 def _of_own_tokens(function, seed):
     tokens, inputs, outputs = _sizes(seed)
     shapes = {"own_tokens": (2, tokens, inputs), "weight": (outputs, inputs), "bias": (outputs,)}
-    tensors = {
-        name: _own(seed + place, *shape).requires_grad_()
-        for place, (name, shape) in enumerate(shapes.items())
-    }
+    tensors = {name: _own(seed + len(shape), *shape).requires_grad_() for name, shape in shapes.items()}
     result = function.apply(*tensors.values())
     values = {"elements kept for the backward pass": _kept(result.grad_fn)}
     (result * _own(seed + 3, 2, tokens * rank_count(), outputs)).sum().backward()
@@ -308,8 +293,7 @@ GatheredLinear = Build(
             slip("flat.sum(0)", "summed(flat.sum(0))"),
         "the ranks' contributions are summed, not averaged": slip("@ weight)", "@ weight) / rank_count()"),
     },
-    praise="one all-gather forward, another one and a reduce-scatter backward, and you keep your own tokens "
-    "only",
+    praise="you gather twice, and reduce-scatter once, to keep no more than your own tokens in between",
 )  # fmt: skip
 
 
@@ -319,10 +303,8 @@ GatheredLinear = Build(
 def _loss(function, seed):
     """Logits of ordinary size and large ones.  The ranks' parts of the vocabulary are of different sizes, and
     the first and the last id of each are among the targets."""
-    import deepspeed.comm as comm
-
     ends = torch.tensor([3 + (rank + seed) % 3 for rank in range(rank_count())]).cumsum(0)
-    first, end = [0, *ends.tolist()][comm.get_rank()], int(ends[comm.get_rank()])
+    first, end = [0, *ends.tolist()][dist.get_rank() :][:2]
     targets = torch.randint(int(ends[-1]), (2, 4 + seed % 3))
     targets.view(-1)[: 2 * len(ends)] = torch.cat([ends - 1, ends % ends[-1]])
     values = {}
@@ -353,19 +335,6 @@ def vocabulary_parallel_loss_solution(logits, targets, first):
     return (total.log() + largest - SumOverRanks_solution.apply(own_logit)).mean()
 
 
-def _gathered(logits, targets, first):
-    """The logits of all ranks on every rank."""
-    import deepspeed.comm as comm
-
-    vocabulary = torch.tensor(first + logits.shape[-1])
-    comm.all_reduce(vocabulary, op=comm.ReduceOp.MAX)
-    all_logits = logits.new_zeros(*logits.shape[:-1], int(vocabulary))
-    before, after = all_logits[..., :first], all_logits[..., first + logits.shape[-1] :]
-    all_logits[..., first : first + logits.shape[-1]] = logits.detach()
-    comm.all_reduce(all_logits)
-    return F.cross_entropy(torch.cat([before, logits, after], -1).flatten(0, 1), targets.flatten())
-
-
 LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
 slip = partial(edit, vocabulary_parallel_loss_solution)
 vocabulary_parallel_loss = Build(
@@ -388,7 +357,8 @@ vocabulary_parallel_loss = Build(
         "the gradients come back t times: sum with g":
             slip("total = SumOverRanks_solution", "total = SumBothWays", "- SumOverRanks_solution",
                 "- SumBothWays"),
-        "that sends all logits; three numbers for each token are enough": _gathered,
+        "that sends all logits; three numbers for each token are enough":
+            slip(LARGEST, f"{LARGEST}\n    dist.all_gather_object([None] * rank_count(), logits.detach())"),
     },
     praise="three numbers per token cross between the ranks, however large the vocabulary is",
 )  # fmt: skip

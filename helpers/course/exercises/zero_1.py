@@ -17,8 +17,8 @@ from helpers.tools.measure.traffic import Traffic
 
 
 def _shapes(seed, ranks, even=False):
-    """Shapes of five parameters; no rank count divides the elements of one.  It divides those of all if
-    `even`; else `ranks - 1` elements are missing, so that -len % ranks is not len % ranks."""
+    """Shapes of five parameters.  The ranks divide the elements of none of the first four.  They divide all
+    elements if `even`; else `ranks - 1` elements are missing, so that -len % ranks is not len % ranks."""
     shapes = [(5, 1 + ranks * (1 + seed % 3)), (1 + ranks,), (3, 1 + ranks), (1 + ranks * (1 + seed % 2),)]
     elements = sum(torch.Size(shape).numel() for shape in shapes)
     return [*shapes, ((0 if even else 1) + ranks + -elements % ranks,)]
@@ -105,48 +105,42 @@ ADVICE = {  # {what torch says of a slip: what to do}
     "`mine.float()`",
     "unsupported operand type(s) for /: 'NoneType'": "a collective writes into the tensor that it is given "
     "and returns nothing of use",
-    "'NoneType' object has no attribute": "the master has no gradient until you assign one: `master.grad = ...`",
-}
-ORDERS = {  # {a collective: how it is called, and what to do where the two tensors do not fit together}
-    "reduce_scatter_tensor": (
-        "reduce_scatter_tensor(mine, everything)",
-        "mind the order of the two, and pad the gradients to the length of `flat`",
-    ),
-    "all_gather_into_tensor": (
-        "all_gather_into_tensor(everything, mine)",
-        "mind the order of the two: what is written comes first",
-    ),
+    "'NoneType' object has no attribute": "the master has no gradient until you assign one: "
+    "`master.grad = ...`",
 }
 
 
 def _fit(call):
-    """Says in plain words what gloo would refuse in its own."""
-    if call.name not in ORDERS:
+    """Says in plain words what gloo would refuse in its own, before the call begins."""
+    first, second, *_ = call.arguments.values()
+    if call.name == "reduce_scatter_tensor":
+        mine, everything, advice = first, second, "pad the gradients to the length of `flat`"
+    elif call.name == "all_gather_into_tensor":
+        mine, everything, advice = second, first, "what is written comes first"
+    else:
         return
-    (usage, advice), ranks = ORDERS[call.name], dist.get_world_size()
-    mine, everything, *_ = call.arguments.values()
-    if call.name == "all_gather_into_tensor":
-        mine, everything = everything, mine
+    ranks = dist.get_world_size()
     if mine.requires_grad or everything.requires_grad:
-        raise ValueError(
-            f"{usage}: a message is no part of autograd's graph: hand in `.detach()` of what requires a gradient"
+        problem = "a message is no part of autograd's graph: hand in `.detach()` of what requires a gradient"
+    elif mine.dtype != everything.dtype:
+        problem = (
+            f"`mine` is {mine.dtype}, `everything` {everything.dtype}; a message has one dtype: cast one of "
+            "them with `.to()`"
         )
-    if mine.dtype != everything.dtype:
-        raise ValueError(
-            f"{usage}: `mine` is {mine.dtype}, `everything` {everything.dtype}; a message has one dtype: "
-            "cast one of them with `.to()`"
+    elif mine.numel() * ranks != everything.numel():
+        problem = (
+            f"`mine` has {mine.numel()} elements and `everything` {everything.numel()}, not {ranks} times as "
+            f"many; mind the order of the two, and {advice}"
         )
-    if mine.numel() * ranks != everything.numel():
-        raise ValueError(
-            f"{usage}: `mine` has {mine.numel()} elements and `everything` {everything.numel()}, which is not "
-            f"{ranks} times as many; {advice}"
-        )
+    else:
+        return
+    raise ValueError(f"{call.name}: {problem}")
 
 
-def _eighths(shape, dtype):
-    """Small multiples of 1/8.  Their sums over a few ranks are exact in bf16, and those of steps with a learning
-    rate of 1/8 in fp32, so that the order of a sum does not matter."""
-    return (torch.randint(-8, 9, shape) / 8).to(dtype)
+def _multiples(shape, parts):
+    """Random multiples of 1 / `parts` up to 1.  Sums of eighths over a few ranks are exact in bf16.  Steps
+    with a learning rate of 1/8 are exact in fp32, so that the order of a sum does not matter."""
+    return torch.randint(-parts, parts + 1, shape) / parts
 
 
 def _stepped(function, seed):
@@ -154,38 +148,38 @@ def _stepped(function, seed):
     masters and all gradients.  With SGD, since Adam hides a gradient of the wrong size."""
     rank, ranks, values = dist.get_rank(), dist.get_world_size(), {}
     for dtype in (torch.float32, torch.bfloat16):
-        parameters = [nn.Parameter(_eighths(shape, dtype)) for shape in _shapes(seed, ranks)]
+        shapes = _shapes(seed, ranks)
+        parameters = [nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
         flat = flatten_solution(parameters, ranks)
         places = [parameter.data_ptr() for parameter in parameters]
-        full = nn.Parameter(flat.float().clone())
-        master = nn.Parameter(flat.chunk(ranks)[rank].float().clone())
-        optimizer, alone = (
-            torch.optim.SGD([weights], lr=1 / 8, momentum=1 / 2) for weights in (master, full)
-        )
+        full = nn.Parameter(_multiples(flat.shape, 4096))  # finer than bf16, which rounds them
+        flat.copy_(full.detach())
+        master = nn.Parameter(full.detach().chunk(ranks)[rank].clone())
+        optimizer, alone = (torch.optim.SGD([tensor], 1 / 8, momentum=1 / 2) for tensor in (master, full))
+        most = 2 * (ranks - 1) * len(master) * flat.element_size()
         for step in (1, 2):
-            by_rank = [[_eighths(one.shape, dtype) for one in parameters] for _ in range(ranks)]
+            by_rank = [[_multiples(shape, 8).to(dtype) for shape in shapes] for _ in range(ranks)]
             for parameter, gradient in zip(parameters, by_rank[rank]):
                 parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
             with Traffic() as traffic, Calls(_fit), helped(ADVICE):
                 function(list(parameters), flat, master, optimizer)
-            mean = sum(torch.cat([gradient.flatten().float() for gradient in own]) for own in by_rank) / ranks
+            mean = sum(torch.cat([part.flatten().float() for part in parts]) for parts in by_rank) / ranks
             full.grad = F.pad(mean, (0, len(flat) - len(mean)))
             alone.step()
-            right, left = full.detach(), [one.grad for one in parameters if one.grad is not None]
-            found = {
+            left = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            report = {
                 "this rank's masters": master.detach().clone(),
-                "they are those of one process": master.detach().equal(right.chunk(ranks)[rank]),
+                "they are those of one process": master.equal(full.chunk(ranks)[rank]),
                 "the flat tensor": flat.detach().clone(),
-                "it is all masters of one process, rounded": flat.equal(right.to(dtype)),
-                "the parameters are the same views of it": [one.data_ptr() for one in parameters] == places,
+                "it is all masters of one process, rounded": flat.equal(full.to(dtype)),
+                "the parameters are where they were in it": places == [p.data_ptr() for p in parameters],
                 "the parameters' gradients that are left": len(left),
                 "those of them that are not zero": sum(bool(gradient.any()) for gradient in left),
                 "the master has no gradient left": master.grad is None,
-                "at most the gradients and the parameters are sent once": sum(traffic.ideal.values())
-                <= 2 * (ranks - 1) * len(master) * flat.element_size(),
+                "at most the gradients and the parameters are sent once": sum(traffic.ideal.values()) <= most,
             }
             when = f", {str(dtype).removeprefix('torch.')}, step {step}"
-            values |= {f"{name}{when}": value for name, value in found.items()}
+            values |= {f"{name}{when}": value for name, value in report.items()}
     return values
 
 
@@ -301,8 +295,7 @@ clip_shard = Build(
         "the norm of the whole gradient decides whether to clip, not that of this rank's shard":
             slip("if norm > max_norm", "if gradient.norm() > max_norm"),
     },
-    praise="squares add up across ranks, norms don't, so one number per rank travels: the message of 4 bytes"
-    " that you saw above",
+    praise="squares add up across ranks; norms don't. That is the 4-byte message that you saw above",
 )  # fmt: skip
 
 
@@ -324,6 +317,5 @@ zero_1_ranks_needed = Exercise(
             slip("12 * parameters / (memory - 4 * parameters)",
                 "(memory - 4 * parameters) / (12 * parameters)"),
     },
-    praise="subtract what every rank replicates from its memory first; if nothing is left, no number of "
-    "ranks is enough",
+    praise="each rank keeps 4 bytes per parameter; if nothing is left beside them, no N is enough",
 )  # fmt: skip

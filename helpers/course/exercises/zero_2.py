@@ -22,7 +22,8 @@ from helpers.tools.measure.traffic import Traffic
 REDUCER_HINTS = {
     "expected a non-empty list of Tensors": "a bucket may hold nothing of an owner's: "
     "then there is nothing to send",
-    "doesn't match the broadcast shape": "a gradient across a partition boundary has two owners: cut it there",
+    "doesn't match the broadcast shape": "a gradient across a partition boundary has two owners: cut it "
+    "there",
     "The size of tensor a (": "place p of the flat tensor is `own[p - rank * S]`, and of a "
     "gradient `gradient[p - start]`",
 }
@@ -151,8 +152,8 @@ reduce_bucket = Build(
             slip("pieces = {}", "pieces = pieces if owner else {}"),
         "right, but in a message for each piece: join an owner's pieces with `torch.cat`, and send them at "
         "once":
-            slip(REDUCE,
-                "for part in message.split([*map(len, pieces.values())]):\n                comm.reduce(part, dst=owner)"),
+            slip(REDUCE, "for part in message.split([*map(len, pieces.values())]):\n"
+                "                comm.reduce(part, dst=owner)"),
         "right, but an all-reduce gives everybody what only the owner needs, and costs twice the bytes":
             slip(REDUCE, "comm.all_reduce(message)"),
         "right, but each owner gets the whole bucket: send it its own pieces only":
@@ -171,7 +172,8 @@ reduce_bucket = Build(
 
 RELEASE_HINTS = {
     "'NoneType' object has no attribute": "`.grad` was still None in your hook: register it with "
-    "`register_post_accumulate_grad_hook`, and use the parameter that it is called with, not a loop's variable",
+    "`register_post_accumulate_grad_hook`, and use the parameter that it is called with, not a loop's "
+    "variable",
     "cannot access local variable": "an assignment in an inner function makes a new, local name: "
     "empty a bucket by `.clear()`, or declare `nonlocal`",
     "Boolean value of Tensor with more than one value": "look a parameter up in a dict, which compares by "
@@ -200,16 +202,11 @@ class _Reducer:
 
     def reduce(self, bucket):
         if not isinstance(bucket, dict):
-            raise TypeError(
-                "`reduce` takes a bucket, a dict {where a gradient begins: the gradient}, and "
-                f"was given a {type(bucket).__name__}"
-            )
-        for start in bucket:
-            if type(start) is not int:
-                raise TypeError(
-                    "a bucket's keys are places in the flat tensor, whole numbers, and one is a "
-                    f"{type(start).__name__}"
-                )
+            due = "a bucket, a dict {where a gradient begins: the gradient}"
+            raise TypeError(f"`reduce` takes {due}, and was given a {type(bucket).__name__}")
+        if strangers := [type(start).__name__ for start in bucket if type(start) is not int]:
+            due = "places in the flat tensor, whole numbers"
+            raise TypeError(f"a bucket's keys are {due}, and one is a {strangers[0]}")
         self.alive.append(self.living())
         pieces = sorted(bucket.items())
         said = [f"at {start} of shape {tuple(gradient.shape)}" for start, gradient in pieces]
@@ -222,8 +219,7 @@ class _Reducer:
 
 @contextmanager
 def _new_objects_only():
-    """Garbage is looked for among objects made from now on, of which there are few: all others would take
-    nearly all the time."""
+    """Look for garbage among the few objects made from now on: the others would take nearly all the time."""
     gc.freeze()
     try:
         yield
@@ -255,9 +251,8 @@ def _with_buckets_of(size, function, width):
     reducer, before = _Reducer(parameters), _tensors()
     flush = function(parameters, size, reducer.reduce)
     if not callable(flush):
-        raise TypeError(
-            f"release_by_bucket must return a function, which reduces what is left in the bucket, not {flush!r}"
-        )
+        due = "a function, which reduces what is left in the bucket"
+        raise TypeError(f"release_by_bucket must return {due}, not {flush!r}")
     for _ in range(2):
         model(torch.randn(7, 5)).square().mean().backward()
         left.append(sum(parameter.grad is not None for parameter in parameters))
@@ -321,13 +316,13 @@ release_by_bucket = Build(
             slip(FULL, "True"),
         "after the first full bucket each gradient was reduced alone: count from zero again when a bucket "
         "is emptied":
-            slip("def ready(parameter):",
-                "def ready(parameter, counted=[]):\n        counted.append(parameter.numel())", FULL,
-                "sum(counted) >= bucket_size"),
+            slip(FULL, "sum(counted) >= bucket_size", "def ready(parameter):",
+                "def ready(parameter, counted=[]):\n        counted.append(parameter.numel())"),
         "a bucket is full as soon as it holds `bucket_size` elements, not only with more": slip(">=", ">"),
         "put the gradient in first, and look afterwards whether the bucket is full":
-            slip(FULL, "False", "bucket[starts",
-                "if bucket and sum(map(len, bucket.values())) + parameter.numel() > bucket_size:\n            flush()\n        bucket[starts"),
+            slip(FULL, "False", "def ready(parameter):", "def ready(parameter):\n"
+                "        if bucket and sum(map(len, bucket.values())) + parameter.numel() > bucket_size:\n"
+                "            flush()"),
         "`bucket_size` counts elements, not gradients": slip(FULL, "len(bucket) >= bucket_size"),
         "gradients in a bucket have one dimension: `.flatten()`":
             slip(".flatten()", "", "len(gradient)", "gradient.numel()"),
@@ -343,8 +338,7 @@ release_by_bucket = Build(
         "a matrix has more elements than `len`, which counts its rows: use `.numel()`":
             slip("offset += parameter.numel()", "offset += len(parameter)"),
     },
-    praise="beside the shard that each rank keeps, no more than one bucket of gradients is in memory at a "
-    "time",
+    praise="each rank keeps its shard, and at most one bucket of gradients beside it at a time",
 )  # fmt: skip
 
 
@@ -366,6 +360,5 @@ micro_batch_size = Exercise(
         "the ranks share the batch": slip("(accumulation * ranks)", "accumulation"),
         "that is a rank's share of a step, which comes in several micro-batches": slip("accumulation * ", ""),
     },
-    praise="a step's batch counts all ranks and micro-batches; one call of the engine gets one micro-batch "
-    "of one rank",
+    praise="a step's batch counts all ranks and micro-batches; one call gets one micro-batch of one rank",
 )  # fmt: skip

@@ -30,15 +30,12 @@ class _Sharded:
 
     def refuse_when_released(self, *call):
         if self.elements() == 0:
-            raise RuntimeError(
-                "the layer's parameters are released: call sharded.gather() before you compute the layer"
-            )
+            problem = "the layer's parameters are released"
+            raise RuntimeError(f"{problem}: call sharded.gather() before you compute the layer")
 
     def __call__(self, *call):
-        raise TypeError(
-            "compute sharded.layer(x): sharded(x) would be its whole forward pass, which gathers "
-            "and comes back to your function"
-        )
+        problem = "sharded(x) would be its whole forward pass, which gathers and comes back to your function"
+        raise TypeError(f"compute sharded.layer(x): {problem}")
 
     def elements(self):
         return sum(parameter.numel() for parameter in self.layer.parameters())
@@ -47,10 +44,8 @@ class _Sharded:
         self.gathers += 1
         flat = torch.empty(len(self.shard) * self.ranks)
         dist.all_gather_into_tensor(flat, self.shard.detach())
-        sizes = [shape.numel() for shape in self.shapes]
-        pieces = flat[: sum(sizes)].split(sizes)
-        for parameter, shape, piece in zip(self.layer.parameters(), self.shapes, pieces):
-            parameter.data = piece.view(shape)
+        for parameter, shape in zip(self.layer.parameters(), self.shapes):
+            parameter.data, flat = flat[: shape.numel()].view(shape), flat[shape.numel() :]
 
     def flatten(self, tensors):
         flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -87,26 +82,20 @@ def _two(result, x_shape, shard_shape):
     """The two gradients that a function returned; raises an error in words for anything else."""
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         what = f"{len(result)} values" if isinstance(result, (tuple, list)) else type(result).__name__
-        raise TypeError(
-            f"sharded_backward must return two gradients, that of x and that of the shard, not {what}"
-        )
-    gradient = result[1]
+        due = "two gradients, that of x and that of the shard"
+        raise TypeError(f"sharded_backward must return {due}, not {what}")
+    gradient, due = result[1], f"the shard's is {tuple(shard_shape)}"
     if not isinstance(gradient, torch.Tensor):
-        raise TypeError(
-            "the second that sharded_backward returns is the gradient of the shard, a tensor, not "
-            f"{type(gradient).__name__}"
-        )
+        what = f"the gradient of the shard, a tensor, not {type(gradient).__name__}"
+        raise TypeError(f"the second that sharded_backward returns is {what}")
     if gradient.shape == shard_shape:
         return result
+    problem = f"the second that you return has shape {tuple(gradient.shape)}"
     if gradient.shape == x_shape:
-        raise ValueError(
-            f"the second that you return has shape {tuple(gradient.shape)}, that of x; the shard's is "
-            f"{tuple(shard_shape)}: is it the other way round?"
-        )
+        raise ValueError(f"{problem}, that of x; {due}: is it the other way round?")
     raise ValueError(
-        f"the gradient of the shard has shape {tuple(gradient.shape)}, the shard {tuple(shard_shape)}: the shard "
-        "was cut from one flat tensor of all parameters: put all their gradients into one, by "
-        "sharded.flatten(...); then reduce-scatter leaves each rank its own part"
+        f"{problem}; {due}, since the shard was cut from one flat tensor of all parameters: put all their "
+        "gradients into one, by sharded.flatten(...); then reduce-scatter leaves each rank its own part"
     )
 
 
@@ -125,9 +114,8 @@ HINTS = {
 def _layers(seed, ranks):
     """A table of 4 rows, whose elements divide by the ranks, then two layers of two matrices each, of which
     the first's do not."""
-    random = torch.Generator().manual_seed(seed)
     width = ranks * (2 + seed % 2) + 1
-    inside = [width + 1 + int(torch.randint(4, (), generator=random)) for _ in range(2)]
+    inside = (width + 1 + torch.randint(4, (2,))).tolist()
     if (inside[0] * (2 * width + 1) + width) % ranks == 0:
         inside[0] += 1
     linear = [nn.Sequential(nn.Linear(width, size), nn.Tanh(), nn.Linear(size, width)) for size in inside]
@@ -147,9 +135,7 @@ def _passed_back(function, seed):
             sharded.gathers = 0
         with Traffic() as traffic, helped(HINTS):
             (x * torch.randn(x.shape, generator=random)).sum().backward()
-        for index, gradients in zip(
-            (2, 1, 0), noted
-        ):  # as the pass goes: what went wrong first is said first
+        for index, gradients in zip((2, 1, 0), noted):  # in the order of the pass: the first error is said
             sharded, name = layers[index], f", layer {index}, micro-batch {micro_batch}"
             left = [parameter for parameter in sharded.layer.parameters() if parameter.grad is not None]
             values |= {
@@ -161,9 +147,9 @@ def _passed_back(function, seed):
                 f"gradients of whole parameters that are left{name}": len(left),
                 f"how often it was gathered{name}": sharded.gathers,
             }
-        due = sum(2 * 4 * (ranks - 1) * len(sharded.shard) for sharded in layers)
         name = f"the parameters and the gradients are sent once each, micro-batch {micro_batch}"
-        values[name] = sum(traffic.ideal.values()) <= due
+        most = sum(2 * 4 * (ranks - 1) * len(sharded.shard) for sharded in layers)
+        values[name] = sum(traffic.ideal.values()) <= most
     return values
 
 
@@ -185,12 +171,13 @@ def sharded_backward_solution(sharded, x, y_gradient):
     return x.grad, mine / sharded.ranks
 
 
-def _reduced_alone(sharded, gradient):
-    """This rank's part of the sum of one parameter's gradient, padded by itself."""
-    flat = sharded.flatten([gradient])
-    part = flat.new_empty(len(flat) // sharded.ranks)
-    dist.reduce_scatter_tensor(part, flat)
-    return part
+def _reduced_alone(sharded):
+    """This rank's parts of the sums of all parameters' gradients, each padded by itself."""
+    gradients = [sharded.flatten([parameter.grad]) for parameter in sharded.layer.parameters()]
+    parts = [gradient.new_empty(len(gradient) // sharded.ranks) for gradient in gradients]
+    for part, gradient in zip(parts, gradients):
+        dist.reduce_scatter_tensor(part, gradient)
+    return torch.cat(parts)
 
 
 FLAT = "sharded.flatten(parameter.grad for parameter in sharded.layer.parameters())"
@@ -210,9 +197,7 @@ sharded_backward = Build(
             slip(REDUCE, OWN_PART, MEAN, "mine"),
         "the shard was cut from one flat tensor of all parameters: put all their gradients into one, then "
         "reduce-scatter":
-            slip(FLAT,
-                "torch.cat([_reduced_alone(sharded, parameter.grad) for parameter in sharded.layer.parameters()])",
-                REDUCE, "mine = flat[: len(mine)]"),
+            slip(FLAT, "_reduced_alone(sharded)", REDUCE, "mine = flat[: len(mine)]"),
         "the layer's backward pass starts from `y_gradient`, not from ones":
             slip("backward(y_gradient)", "backward(torch.ones_like(y_gradient))"),
         "x has no gradient here, so the layers before get none: x.detach().requires_grad_(), and return its"
@@ -220,8 +205,8 @@ sharded_backward = Build(
         "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient":
             slip("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,"),
         "x is this rank's own, and so is its gradient: nothing of it is reduced":
-            slip("return x.grad,",
-                "if x.grad is not None:\n        comm.all_reduce(x.grad.div_(sharded.ranks))\n    return x.grad,"),
+            slip("return", "if x.grad is not None:\n"
+                "        comm.all_reduce(x.grad.div_(sharded.ranks))\n    return"),
         "the padding belongs to the end, where the shards have theirs":
             slip(RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"),
         "the gradients belong in the order of layer.parameters(), as the shards were cut":
@@ -234,9 +219,8 @@ sharded_backward = Build(
         "nothing was released, neither the parameters nor their own full gradients":
             slip(RELEASE, "pass", FREE, "pass"),
         "autograd adds what you return to shard.grad; you added it there yourself too":
-            slip("return x.grad,",
-                f"before = sharded.shard.grad\n    sharded.shard.grad = {MEAN} + (0 if before is None else before)\n"
-            "    return x.grad,"),
+            slip("return", "before = 0 if sharded.shard.grad is None else sharded.shard.grad\n"
+                f"    sharded.shard.grad = before + {MEAN}\n    return"),
         "right, but gathered twice: once is enough in a backward pass":
             slip("sharded.gather()", "sharded.gather()\n    sharded.gather()"),
         "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum":
