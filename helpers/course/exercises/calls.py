@@ -61,16 +61,21 @@ class Calls(TorchDispatchMode):
 
     Attributes:
         made: list of `Call`, in order.
+        waited: {id: request} of those that somebody waited for; a blocking call waits itself.
     """
 
     def __init__(self, look: Callable[[Call], None] | None = None, carry_out: bool = True):
         super().__init__()
-        self.look, self.carry_out, self.made, self.requests, self.real = look, carry_out, [], {}, []
+        self.look, self.carry_out, self.made, self.waited, self.real = look, carry_out, [], {}, []
+        self.followed, self.futures = (
+            {},
+            {},
+        )  # {id: request} of those with a callback; {id: (future, request)}
 
     @property
-    def waited(self) -> int:
-        """How many calls have been waited for, or have handed out a future.  A blocking call waits itself."""
-        return len(self.requests)
+    def all_waited_for(self) -> bool:
+        """Whether every call was waited for, or has a callback that waits."""
+        return len(self.waited | self.followed) == len(self.made)
 
     def __torch_dispatch__(self, operator, types, arguments=(), options=None):
         name = operator._schema.name.removeprefix("c10d::")
@@ -89,17 +94,33 @@ class Calls(TorchDispatchMode):
         return request if len(operator._schema.returns) == 1 else (arguments[0], request)
 
     def __enter__(self):
+        from torch._C import Future
         from torch._C._distributed_c10d import FakeWork, Work
 
-        for kind, name in ((Work, "wait"), (Work, "get_future"), (FakeWork, "wait")):
-            self.real.append((kind, name, getattr(kind, name)))
-            setattr(kind, name, self.noting(getattr(kind, name)))
+        methods = (
+            (Work, "wait"),
+            (FakeWork, "wait"),
+            (Work, "get_future"),
+            (Future, "wait"),
+            (Future, "then"),
+        )
+        for owner, name in methods:
+            self.real.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, self.noting(name, getattr(owner, name)))
         return super().__enter__()
 
-    def noting(self, real):
-        def noted(request, *arguments, **options):
-            self.requests[id(request)] = request  # kept, so that no other request gets its number
-            return real(request, *arguments, **options)
+    def noting(self, name, real):
+        """A method of a request or of its future that notes who is waited for.  Requests and futures are kept, so
+        that no other gets their id."""
+
+        def noted(answer, *arguments, **options):
+            result = real(answer, *arguments, **options)
+            _, request = self.futures.get(id(answer), (None, answer))
+            if name == "get_future":
+                self.futures[id(result)] = result, request
+            else:
+                (self.waited if name == "wait" else self.followed)[id(request)] = request
+            return result
 
         return noted
 

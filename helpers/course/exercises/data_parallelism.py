@@ -100,9 +100,9 @@ def _in_buckets(function, seed):
             layers(_rows(seed + step)).square().mean().backward()
             sent = [call.elements for call in calls.made]
             values[f"the elements of the buckets that are sent during the backward pass, step {step}"] = sent
-            values[f"the backward pass waits for no message, step {step}"] = calls.waited == 0
+            values[f"the backward pass waits for no message, step {step}"] = not calls.waited
             finish()
-        values[f"every message is waited for, step {step}"] = calls.waited == len(calls.made)
+        values[f"every message is waited for, step {step}"] = calls.all_waited_for
         values[f"all messages, step {step}"] = [str(call) for call in calls.made]
         values |= _gradients(model, f", step {step}")
         model.zero_grad(set_to_none=False)
