@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def edit(solution: Callable, *changes: str) -> Callable:
-    """A copy of a function or class with pieces of its text replaced: `edit(flatten_solution, ".detach()", "")`.
+    """A copy of a function with pieces of its text replaced: `edit(flatten_solution, ".detach()", "")`.
 
     Args:
         changes: old text, new text, old text, new text, ...; each old text must stand in the function once.
