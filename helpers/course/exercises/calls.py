@@ -110,16 +110,18 @@ class Calls(TorchDispatchMode):
         return super().__enter__()
 
     def noting(self, name, real):
-        """A method of a request or of its future that notes who is waited for.  Requests and futures are kept, so
-        that no other gets their id."""
+        """A method of a request or its future that notes who is waited for.  Both are kept, so that no other
+        gets their id."""
 
         def noted(answer, *arguments, **options):
             result = real(answer, *arguments, **options)
             _, request = self.futures.get(id(answer), (None, answer))
-            if name == "get_future":
-                self.futures[id(result)] = result, request
+            if name == "wait":
+                self.waited[id(request)] = request
             else:
-                (self.waited if name == "wait" else self.followed)[id(request)] = request
+                self.futures[id(result)] = result, request
+            if name == "then":
+                self.followed[id(request)] = request
             return result
 
         return noted

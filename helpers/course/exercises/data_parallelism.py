@@ -9,6 +9,7 @@ from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.in_ranks import all_returned
 
 WIDTH = 6
 
@@ -55,7 +56,7 @@ def average_gradients_solution(model):
 
 slip = partial(edit, average_gradients_solution)
 average_gradients = Build(
-    "average_gradients", _averaged,
+    "average_gradients", _averaged, together=True,
     mistakes={
         "that is the sum over the ranks; a mean is divided by their number":
             slip("parameter.grad /= comm.get_world_size()", "pass"),
@@ -102,6 +103,7 @@ def _in_buckets(function, seed):
             values[f"the elements of the buckets that are sent during the backward pass, step {step}"] = sent
             values[f"the backward pass waits for no message, step {step}"] = not calls.waited
             finish()
+            all_returned()
         values[f"every message is waited for, step {step}"] = calls.all_waited_for
         values[f"all messages, step {step}"] = [str(call) for call in calls.made]
         values |= _gradients(model, f", step {step}")
@@ -213,7 +215,7 @@ LOSS, OVER_RANKS = ', reduction="sum") / tokens', "comm.all_reduce(parameter.gra
 AVERAGED = (OVER_RANKS, f"{OVER_RANKS}\n        parameter.grad /= comm.get_world_size()")
 slip = partial(edit, weighted_gradients_solution)
 weighted_gradients = Build(
-    "weighted_gradients", _weighted,
+    "weighted_gradients", _weighted, together=True,
     mistakes={
         "that is a mean of means: a token in a short micro-batch counts more than one in a long micro-batch":
             slip(LOSS, ") / len(micro_batches)", *AVERAGED),

@@ -13,6 +13,7 @@ from torch import nn
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.in_ranks import own_group
 from helpers.course.exercises.reading import is_unwritten
 from helpers.course.exercises.telling import tell
 from helpers.tools.theory import schedules
@@ -97,9 +98,6 @@ class Schedule(Build):
     """A schedule to write: looked at without ranks first, by `schedules.replay`, then carried out in real
     ranks."""
 
-    def run(self, answer: Callable, solution: Callable, ranks: int, seed: int) -> str:
-        return self.looked_at(answer, solution) or super().run(answer, solution, ranks, seed)
-
     def looked_at(self, answer: Callable, solution: Callable) -> str:
         """What is wrong with the orders of all ranks, in words, and what to think about; "" where nothing
         is."""
@@ -152,11 +150,12 @@ class _Line:
         self.kept, self.gradients, self.losses, self.under_way = {}, {}, {}, []
 
     def send(self, to, micro, tensor):
-        self.under_way.append((dist.isend(tensor.contiguous(), to, tag=micro), tensor))
+        request = dist.isend(tensor.contiguous(), to, group=own_group(), tag=micro)
+        self.under_way.append((request, tensor))
 
     def receive(self, source, micro):
         tensor = torch.empty(2, WIDTH)
-        dist.recv(tensor, source, tag=micro)
+        dist.recv(tensor, source, group=own_group(), tag=micro)
         return tensor
 
     def arrived(self, micro):

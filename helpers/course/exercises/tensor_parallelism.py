@@ -179,7 +179,7 @@ ROW = "SumOverRanks_solution.apply(F.linear(x, weight)) + bias"
 
 slip = partial(edit, column_parallel_solution)
 column_parallel = Build(
-    "column_parallel", _column,
+    "column_parallel", _column, together=True,
     mistakes={
         "x is used by all ranks, so its gradient must be summed: send it through f before the product":
             slip(COLUMN, "F.linear(x, weight, bias)"),
@@ -195,7 +195,7 @@ column_parallel = Build(
 
 slip = partial(edit, row_parallel_solution)
 row_parallel = Build(
-    "row_parallel", _row,
+    "row_parallel", _row, together=True,
     mistakes={
         "the bias was summed too: add it once, after the sum":
             slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias))"),
@@ -338,7 +338,7 @@ def vocabulary_parallel_loss_solution(logits, targets, first):
 LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
 slip = partial(edit, vocabulary_parallel_loss_solution)
 vocabulary_parallel_loss = Build(
-    "vocabulary_parallel_loss", _loss,
+    "vocabulary_parallel_loss", _loss, together=True,
     mistakes={
         "exp() of a large logit is infinite: subtract the largest logit of all ranks first":
             slip(LARGEST, "largest.zero_()"),

@@ -69,7 +69,7 @@ PIECE = "parameter.detach().flatten()"
 PADDED = (PIECE, f"F.pad({PIECE}, (0, -parameter.numel() % ranks))")
 slip = partial(edit, flatten_solution)
 flatten = Build(
-    "flatten", _flattened,
+    "flatten", _flattened, together=True,
     mistakes={
         "without padding the flat tensor cannot be cut in equal shards": slip(MISSING, "0"),
         "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks":
@@ -209,7 +209,7 @@ REDUCE = "comm.reduce_scatter_tensor(mine, gradients)"
 GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
 slip = partial(edit, zero_1_step_solution)
 zero_1_step = Build(
-    "zero_1_step", _stepped,
+    "zero_1_step", _stepped, together=True,
     mistakes={
         "that is the sum over the ranks; a mean is divided by their number": slip(MEAN, "mine.float()"),
         "divide by the number of ranks, which is not always two": slip(MEAN, "mine.float() / 2"),
@@ -280,7 +280,7 @@ def clip_shard_solution(gradient, max_norm):
 
 slip = partial(edit, clip_shard_solution)
 clip_shard = Build(
-    "clip_shard", _clipped,
+    "clip_shard", _clipped, together=True,
     mistakes={
         "that is the norm of this rank's shard: the others' belong to the gradient too":
             slip("comm.all_reduce(total)", "pass"),

@@ -14,7 +14,7 @@ from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.in_ranks import helped, own_group
 from helpers.tools.measure.traffic import Traffic
 
 # --- a bucket, to its owners
@@ -35,7 +35,7 @@ def _rehearsed(function, bucket, own):
     with Calls(carry_out=False) as calls:
         function({start: gradient.clone() for start, gradient in bucket.items()}, own.clone())
     by_rank = [None] * dist.get_world_size()
-    dist.all_gather_object(by_rank, [str(call) for call in calls.made])
+    dist.all_gather_object(by_rank, [str(call) for call in calls.made], group=own_group())
     for rank, theirs in enumerate(by_rank):
         for call, other in zip_longest(by_rank[0], theirs, fillvalue="nothing"):
             if call != other:
@@ -126,7 +126,7 @@ def _all_at_once(bucket, own):
 REDUCE, MEAN = "comm.reduce(message, dst=owner)", "message / ranks"
 slip = partial(edit, reduce_bucket_solution)
 reduce_bucket = Build(
-    "reduce_bucket", _reduced,
+    "reduce_bucket", _reduced, together=True,
     mistakes={
         "`dst` is the owner of the pieces, the same on every rank, and not the rank that calls":
             slip("dst=owner", "dst=rank"),

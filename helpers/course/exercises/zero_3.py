@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.in_ranks import helped, own_group
 from helpers.tools.measure.traffic import Traffic
 
 # --- the backward pass of a sharded layer
@@ -40,10 +40,10 @@ class _Sharded:
     def elements(self):
         return sum(parameter.numel() for parameter in self.layer.parameters())
 
-    def gather(self):
+    def gather(self, group=None):
         self.gathers += 1
         flat = torch.empty(len(self.shard) * self.ranks)
-        dist.all_gather_into_tensor(flat, self.shard.detach())
+        dist.all_gather_into_tensor(flat, self.shard.detach(), group=group)
         for parameter, shape in zip(self.layer.parameters(), self.shapes):
             parameter.data, flat = flat[: shape.numel()].view(shape), flat[shape.numel() :]
 
@@ -63,7 +63,7 @@ class _Operator(torch.autograd.Function):
     def forward(context, x, shard, sharded, function, noted):
         context.save_for_backward(x)
         context.sharded, context.function, context.noted = sharded, function, noted
-        sharded.gather()
+        sharded.gather(own_group())
         y = sharded.layer(x)
         sharded.release()
         return y
@@ -186,7 +186,7 @@ OWN_PART = "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()"
 RELEASE, FREE = "sharded.release()", "parameter.grad = None"
 slip = partial(edit, sharded_backward_solution)
 sharded_backward = Build(
-    "sharded_backward", _passed_back,
+    "sharded_backward", _passed_back, together=True,
     mistakes={
         "that is the sum over the ranks; a mean is divided by their number": slip(MEAN, "mine"),
         "that is divided by the number of ranks twice": slip(MEAN, f"{MEAN} ** 2"),
