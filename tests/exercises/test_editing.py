@@ -1,4 +1,4 @@
-"""Mistakes as edits of a solution, and solutions that stand in a lesson and in its exercises' module alike."""
+"""Mistakes as edits of a solution, and solutions that a lesson and its exercises' module hold alike."""
 
 import ast
 import inspect
@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 from helpers.course.exercises.editing import edit
+from helpers.course.exercises.reading import is_unwritten
 from tests.exercises.course import LESSONS, folded
 
 
@@ -16,6 +17,12 @@ def doubled_solution(number):
 def test_an_edit_changes_a_copy():
     assert edit(doubled_solution, "2 *", "3 *")(5) == 15 and doubled_solution(5) == 10
     assert edit(doubled_solution, "2 *", "3 *", "number\n", "number + 1\n")(5) == 16
+
+
+def test_an_edit_can_be_read_and_edited_as_its_original():
+    halved = edit(edit(doubled_solution, "2 *", "0.25 *"), "0.25", "0.5")
+    assert halved(8) == 4 and "0.5 * number" in inspect.getsource(halved)
+    assert is_unwritten(edit(doubled_solution, "2 * number", "..."))
 
 
 @pytest.mark.parametrize("old, times", [("4 *", 0), ("number", 2)])

@@ -1,6 +1,7 @@
 """A guess is answered, and never graded."""
 
 import pytest
+import torch
 from helpers.course.exercises import data_parallelism as lesson_04
 from helpers.course.exercises.guesses import guess
 
@@ -24,12 +25,26 @@ def test_what_became_of_a_guess(value, measured, words, capsys):
     assert capsys.readouterr().out == f"· {words} (bytes per parameter)\n"
 
 
-@pytest.mark.parametrize("value", ["seven", True, [7], float("nan"), len])
+@pytest.mark.parametrize(
+    "value",
+    ["seven", True, [7], float("nan"), len, 10**5000, [7] * 10**6, 7j],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_is_no_number_gets_a_clear_word_and_stops_nothing(value, capsys):
     made = guess("bytes per parameter", value)
     made.compare(7)
     said, compared = capsys.readouterr().out.splitlines()
-    assert "a guess is a plain number" in said and compared.startswith("· no guess")
+    assert "a guess is a plain number" in said and compared.startswith("· no guess") and len(said) < 400
+
+
+def test_a_comma_in_the_place_of_the_point_gets_a_clear_word_too(capsys):
+    guess("bytes per parameter", 2, 5).compare(7)
+    assert "a guess is a plain number, such as 7 or 2.5e9, and [2, 5] is none" in capsys.readouterr().out
+
+
+def test_a_tensor_of_one_element_is_a_number(capsys):
+    guess("bytes", torch.tensor([7.0])).compare(torch.tensor(7))
+    assert capsys.readouterr().out == "· you said 7, it is 7: exactly so (bytes)\n"
 
 
 def test_every_lesson_module_offers_it():

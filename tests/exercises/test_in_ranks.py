@@ -163,8 +163,10 @@ def test_every_known_mistake_of_a_schedule_is_answered_with_its_own_words(name):
 @pytest.mark.parametrize("name", [name for name in BUILDS if name not in SCHEDULES])
 def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answered_with_its_own_words(name):
     """All in one job for each number of ranks: a check of one after the other would take ten times as long.
-    (A whole check of
-    each solution comes after its lesson's last cell.)"""
+
+    No two mistakes are twins: the words of the first would answer both.  A whole check of each solution comes
+    after its lesson's last cell.
+    """
     build, solution = BUILDS[name], SOLUTIONS[name]
     unanswered = dict(build.mistakes)
     for answer in (solution, *unanswered.values()):

@@ -1,6 +1,8 @@
 """Lesson 03's builds: slips that would end a process, wait for ever or raise an error without meaning get
 words that help."""
 
+import dataclasses
+
 import pytest
 from helpers.course.exercises import collectives as lesson_03
 from tests.exercises.course import solutions
@@ -62,3 +64,53 @@ def test_a_right_ring_is_accepted(capsys):
     mine = ring("none")
     assert lesson_03.ring_all_reduce.check(mine, solutions()["03-ring_all_reduce"]) is mine
     assert capsys.readouterr().out.startswith("✓ correct in 2 and 4 ranks")
+
+
+def enters_a_collective_alone(outgoing, incoming):
+    import deepspeed.comm as comm
+
+    if comm.get_rank() == 0:
+        comm.all_reduce(outgoing)
+
+
+def leaves_a_collective_under_way(outgoing, incoming):
+    import deepspeed.comm as comm
+
+    if comm.get_rank() == 0:
+        comm.all_reduce(outgoing, async_op=True)
+
+
+def in_the_ring(enters):
+    def ring_all_reduce(tensor, exchange):
+        import deepspeed.comm as comm
+        import torch
+
+        if comm.get_rank() == 0:
+            comm.all_reduce(tensor, async_op=enters == "async")
+        exchange(tensor[:1], torch.empty(1))
+
+    return ring_all_reduce
+
+
+def test_a_rank_that_enters_a_collective_alone_is_named_with_its_own_line(capsys):
+    build = dataclasses.replace(lesson_03.exchange, patience=6)
+    build.check(enters_a_collective_alone, solutions()["03-exchange"])
+    said = capsys.readouterr().out
+    assert "rank 0 of 2 hung in all_reduce, which rank 1 never entered" in said
+    assert "comm.all_reduce(outgoing)" in said and "rank 1: had returned" in said and "helpers/" not in said
+
+
+def test_a_collective_that_nobody_waits_for_meets_no_message_of_the_check(capsys):
+    lesson_03.exchange.check(leaves_a_collective_under_way, solutions()["03-exchange"])
+    said = capsys.readouterr().out
+    assert "rank 0 of 2: `incoming" in said and "hung" not in said
+    lesson_03.ring_all_reduce.check(in_the_ring("async"), solutions()["03-ring_all_reduce"])
+    said = capsys.readouterr().out
+    assert "hung" not in said and "the number of exchanges" in said
+
+
+def test_a_collective_beside_the_check_s_messages_is_named_too(capsys):
+    build = dataclasses.replace(lesson_03.ring_all_reduce, patience=6)
+    build.check(in_the_ring("waits"), solutions()["03-ring_all_reduce"])
+    said = capsys.readouterr().out
+    assert "hung" in said and "comm.all_reduce(tensor, async_op" in said and "helpers/" not in said

@@ -5,11 +5,15 @@ import pytest
 from helpers import launch
 from helpers.course.exercises import zero_2
 from helpers.course.exercises.comparing import same
+from helpers.course.exercises.editing import edit
 from helpers.course.exercises.in_ranks import tried_mistake
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
-BUILDS = {"reduce_bucket": zero_2._reducing, "release_by_bucket": zero_2._release}
+BUILDS = {
+    "reduce_bucket": zero_2.reduce_bucket_solution,
+    "release_by_bucket": zero_2.release_by_bucket_solution,
+}
 
 
 def try_each(build, functions):
@@ -22,7 +26,7 @@ def try_each(build, functions):
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_mistake_is_seen_in_four_ranks_and_told_from_the_others(build):
-    functions = [BUILDS[build](), *getattr(zero_2, build).mistakes.values()]
+    functions = [BUILDS[build], *getattr(zero_2, build).mistakes.values()]
     by_rank = launch(try_each, ranks=4, arguments={"build": build, "functions": functions}, device="cpu")
     found = list(zip(*by_rank))
     assert all(one is not None for values in found for one in values)
@@ -93,9 +97,9 @@ def test_a_place_in_the_flat_tensor_is_none_in_the_shard(capsys):
     assert "`own[p - rank * S]`" in capsys.readouterr().out
 
 
-def test_ranks_that_call_different_reductions_are_told_so_before_they_hang(capsys):
-    zero_2.reduce_bucket.check(zero_2._reducing(to="rank"), solutions()["08-reduce_bucket"])
-    said = capsys.readouterr().out
+def test_ranks_that_call_different_reductions_are_told_so_before_they_hang():
+    to_itself = edit(zero_2.reduce_bucket_solution, "dst=owner", "dst=rank")
+    said = zero_2.reduce_bucket.verdict(to_itself, zero_2.reduce_bucket_solution)
     assert "rank 0 calls reduce of" in said and "`dst` is the owner of the pieces" in said
 
 
@@ -149,8 +153,9 @@ def test_errors_in_the_release_get_words(slip, words):
     assert words in zero_2.release_by_bucket.verdict(releaser(slip), solutions()["08-release_by_bucket"])
 
 
-def test_a_bucket_of_copies_is_right_but_not_where_the_gradients_are_kept(capsys):
-    right, kept = zero_2._release(copies=True), zero_2._release(copies=True, keeps="gradients")
-    assert zero_2.release_by_bucket.check(right, solutions()["08-release_by_bucket"]) is right
-    zero_2.release_by_bucket.check(kept, solutions()["08-release_by_bucket"])
-    assert "something still refers to the gradients themselves" in capsys.readouterr().out
+def test_a_bucket_of_copies_is_right_but_not_where_the_gradients_are_kept():
+    solution = zero_2.release_by_bucket_solution
+    copies, kept = edit(solution, *zero_2.COPIES), edit(solution, *zero_2.COPIES, *zero_2.KEEPS)
+    assert zero_2.release_by_bucket.verdict(copies, solution).startswith("correct in 2 and 4 ranks")
+    words = "something still refers to the gradients themselves"
+    assert words in zero_2.release_by_bucket.verdict(kept, solution)

@@ -1,6 +1,10 @@
 """What is read from a learner's function without running it."""
 
+import functools
+import linecache
+
 import pytest
+import torch
 from helpers.course.exercises.reading import forgot_return, is_unwritten, misfit, picked_up, result_expected
 
 
@@ -54,6 +58,29 @@ class Function:
     def forward(context, x): ...  # your code
 
 
+@torch.no_grad()
+def decorated_dots(x): ...
+
+
+@functools.lru_cache(maxsize=1)
+@torch.no_grad()
+def decorated_code(x):
+    return x
+
+
+def loops_forever():
+    while True:
+        pass
+
+
+def only_raises(x):
+    raise KeyboardInterrupt
+
+
+async def awaits(x):
+    await x
+
+
 class WrittenReducer:
     def __init__(self, module):
         self.module = module
@@ -61,13 +88,37 @@ class WrittenReducer:
 
 @pytest.mark.parametrize(
     "stub",
-    [dots, dots_after_given_lines, dots_in_the_middle, only_a_docstring, passes, to_do, Reducer, Function],
+    [
+        dots,
+        dots_after_given_lines,
+        dots_in_the_middle,
+        only_a_docstring,
+        passes,
+        to_do,
+        Reducer,
+        Function,
+        decorated_dots,
+        lambda x: ...,
+    ],
 )
 def test_a_stub_is_known_without_running_it(stub):
     assert is_unwritten(stub)
 
 
-@pytest.mark.parametrize("answer", [uses_dots_to_index, in_place, WrittenReducer, len, lambda x: 3])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        uses_dots_to_index,
+        in_place,
+        WrittenReducer,
+        len,
+        lambda x: 3,
+        decorated_code,
+        loops_forever,
+        only_raises,
+        awaits,
+    ],
+)
 def test_code_is_no_stub(answer):
     assert not is_unwritten(answer)
 
@@ -82,6 +133,13 @@ def returns_after_a_loop(x):
             return part
 
 
+def has_a_function_that_returns(x):
+    def inner():
+        return x
+
+    inner()
+
+
 def loops(x):
     for part in x:
         part.add_(1)
@@ -93,7 +151,9 @@ def test_what_returns_on_one_of_its_paths_has_forgotten_nothing():
         and not forgot_return(returns_after_a_loop)
         and not forgot_return(lambda x: x or None)
     )
-    assert forgot_return(loops)
+    assert forgot_return(loops) and forgot_return(has_a_function_that_returns)
+    for answer in (loops_forever, only_raises, awaits):
+        assert not forgot_return(answer)
 
 
 def test_a_forgotten_return_is_known_where_the_course_returns_something():
@@ -119,10 +179,19 @@ def test_a_changed_signature_is_said_in_words(answer, wanted, words):
     assert misfit(answer, wanted, by_position=True) == words
 
 
-def of_a_notebook(source, **variables):
-    namespace = {"__name__": "__main__", **variables}
-    exec(source, namespace)
+def of_a_notebook(source, is_known=True, **variables):
+    """A function of a cell, whose text a notebook keeps."""
+    namespace, file = {"__name__": "__main__", **variables}, f"<a cell: {source}>"
+    if is_known:
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), namespace)
     return namespace["answer"]
+
+
+def test_where_there_is_no_source_nothing_is_said():
+    answer = of_a_notebook("def answer(x):\n    y = rank\n    ...", is_known=False, rank=3)
+    assert not is_unwritten(answer) and not forgot_return(answer) and picked_up(answer) == []
+    assert result_expected(answer) == [] and misfit(answer, ["x"]) == ""
 
 
 def test_a_loop_variable_of_the_notebook_that_a_function_uses_is_named():

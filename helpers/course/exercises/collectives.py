@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise, RankExercise
 from helpers.course.exercises.guesses import guess
-from helpers.tools import theory
+from helpers.course.exercises.in_ranks import helped, own_group
 
 __all__ = [
     "all_numbers",
@@ -40,13 +41,15 @@ def _digits(seed, elements):
     )
 
 
-def _swap(outgoing, incoming, right=1):
-    """Send to the neighbour that many ranks to the right, and receive from the one to the left, at once."""
+def _swap(outgoing, incoming, to=None, source=None):
+    """Send to a rank, the right neighbour if none is named, and receive from another at once; these are the
+    check's own messages."""
     import torch.distributed as dist
 
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    send = dist.P2POp(dist.isend, outgoing, (rank + right) % ranks)
-    receive = dist.P2POp(dist.irecv, incoming, (rank - right) % ranks)
+    rank, ranks, group = dist.get_rank(), dist.get_world_size(), own_group()
+    to, source = ((rank + 1) % ranks, (rank - 1) % ranks) if to is None else (to, source)
+    send = dist.P2POp(dist.isend, outgoing, to, group)
+    receive = dist.P2POp(dist.irecv, incoming, source, group)
     for request in dist.batch_isend_irecv([send, receive]):
         request.wait()
 
@@ -88,26 +91,45 @@ def _exchanged(function, seed):
     return found
 
 
-def _into_another(outgoing, incoming):
-    _swap(outgoing, torch.empty_like(incoming))
+def exchange_solution(outgoing, incoming):
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    send = dist.P2POp(dist.isend, outgoing, (rank + 1) % ranks)
+    receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % ranks)
+    for request in dist.batch_isend_irecv([send, receive]):  # both are under way before a rank waits: no hang
+        request.wait()
 
 
+_EXCHANGE_MISTAKES = {
+    (
+        "outgoing, (rank + 1)",
+        "outgoing, (rank - 1)",
+        "incoming, (rank - 1)",
+        "incoming, (rank + 1)",
+    ): "that went to the left and came from the right: the right neighbour has the next higher rank",
+    (lambda outgoing, incoming: incoming.copy_(outgoing)): "that is this rank's own tensor: the left "
+    "neighbour's must be received",
+    ("dist.irecv, incoming", "dist.irecv, torch.empty_like(incoming)"): "nothing has arrived in `incoming`: "
+    "receive into that very tensor, and wait",
+}
 exchange = Build(
     "exchange",
     _exchanged,
-    mistakes={
-        "that went to the left and came from the right: the right "
-        "neighbour has the next higher rank": lambda outgoing, incoming: _swap(outgoing, incoming, right=-1),
-        "that is this rank's own tensor: the left neighbour's must be received": lambda outgoing, incoming: (
-            incoming.copy_(outgoing)
-        ),
-        "nothing has arrived in `incoming`: receive into that very tensor, and wait": _into_another,
-    },
-    praise="every rank sent and received, and nobody waited for one who was waiting too",
+    mistakes=edits(exchange_solution, _EXCHANGE_MISTAKES),
+    praise="every rank sent and received at once, so none waited for a rank that was waiting too",
+    together=True,
 )
 
 
 # --- the ring
+
+
+HINTS = {  # two errors that say little: what to do
+    "index out of range": "`chunk` may make fewer parts than ranks, `tensor_split` never does",
+    "does not support item assignment": "give the part a name before you add to it, or use "
+    "`parts[k].add_(incoming)`",
+}
 
 
 def _summed_in_a_ring(function, seed):
@@ -134,7 +156,7 @@ def _summed_in_a_ring(function, seed):
                 )
             _swap(outgoing, incoming)
 
-        with _advice(elements, ranks):
+        with helped(HINTS):
             function(mine, counted)
         found[f"the number of exchanges, {elements} elements"] = len(sizes)
         found[f"no exchange carries more than 1/{ranks}, rounded up, {elements} elements"] = max(
@@ -144,78 +166,24 @@ def _summed_in_a_ring(function, seed):
     return found
 
 
-@contextlib.contextmanager
-def _advice(elements, ranks):
-    """Two errors that say little get a word on what to do."""
-    try:
-        yield
-    except IndexError as error:
-        error.args = (
-            f"{error} (for {elements} elements and {ranks} ranks: `chunk` may make fewer parts "
-            "than ranks, `tensor_split` never does)",
-        )
-        raise
-    except TypeError as error:
-        if "does not support item assignment" in str(error):
-            error.args = (
-                f"{error} (give the part a name before you add to it, or use `parts[k].add_(incoming)`)",
-            )
-        raise
-
-
-def _ring(
-    halves=2,
-    second="copies",
-    divides=False,
-    in_place=True,
-    remainder="included",
-    sends="what was added to",
-    exchanges="ranks - 1",
-    begins="finished",
-):
-    """A ring that makes the mistake that is named; without one it is right."""
-
-    def ring_all_reduce(tensor, exchange):
-        import torch.distributed as dist
-
-        rank, ranks = dist.get_rank(), dist.get_world_size()
-        whole = tensor if in_place else tensor.clone()
-        parts = (
-            whole.tensor_split(ranks)
-            if remainder == "included"
-            else whole[: len(whole) // ranks * ranks].tensor_split(ranks)
-        )
-        rounds = 1 if exchanges == "one" else ranks - 1
-        for half in range(halves):
-            for step in range(rounds):
-                step = 0 if sends == "its own" and not half else step
-                ahead = half if begins == "finished" else 0
-                arriving = parts[(rank + ahead - step - 1) % ranks]
-                incoming = torch.empty_like(arriving)
-                exchange(parts[(rank + ahead - step) % ranks], incoming)
-                if half and second == "copies":
-                    arriving.copy_(incoming)
-                else:
-                    arriving += incoming
-        if divides:
-            whole /= ranks
-
-    return ring_all_reduce
-
-
-def _new_parts(tensor, exchange):
-    """Adds out of place in a list of parts, and so leaves most of the tensor as it was."""
+def ring_all_reduce_solution(tensor, exchange):
+    import torch
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    parts = list(tensor.tensor_split(ranks))
-    for step in range(ranks - 1):
-        arriving = (rank - step - 1) % ranks
-        incoming = torch.empty_like(parts[arriving])
+    parts = tensor.tensor_split(ranks)  # views: what is added to a part is added to the tensor
+    for step in range(ranks - 1):  # reduce-scatter: the sums grow while they travel
+        arriving = parts[(rank - step - 1) % ranks]
+        incoming = torch.empty_like(arriving)
         exchange(parts[(rank - step) % ranks], incoming)
-        parts[arriving] = parts[arriving] + incoming
-    for step in range(ranks - 1):
+        arriving += incoming
+    for step in range(ranks - 1):  # all-gather: finished sums are passed on
         exchange(parts[(rank + 1 - step) % ranks], parts[(rank - step) % ranks])
+
+
+_SPLITS, _ADDS = "parts = tensor.tensor_split(ranks)", "        arriving += incoming"
+_FIRST_HALF, _SECOND_HALF = "range(ranks - 1):  # reduce-", "range(ranks - 1):  # all-"
+_PASSES_ON = "        exchange(parts[(rank + 1 - step) % ranks], parts[(rank - step) % ranks])"
 
 
 def _whole_tensors(tensor, exchange):
@@ -229,34 +197,41 @@ def _whole_tensors(tensor, exchange):
         passed = incoming
 
 
+_RING_ALL_REDUCE_MISTAKES = {
+    (_SECOND_HALF, "range(0):  # all-"): "that is the first half: each rank has one finished part of the "
+    "sum, and now the finished parts must go round",
+    (
+        _PASSES_ON,
+        "        incoming = torch.empty_like(parts[(rank - step) % ranks])\n"
+        "        exchange(parts[(rank + 1 - step) % ranks], incoming)\n"
+        "        parts[(rank - step) % ranks].add_(incoming)",
+    ): "in the second half the parts that arrive are finished sums: copy them, do not add them",
+    _whole_tensors: "the sum is right, but whole tensors went round: send one part "
+    "of the tensor per exchange",
+    (_SPLITS, "parts = tensor[: len(tensor) // ranks * ranks].tensor_split(ranks)"): "the last elements were "
+    "left out: the size need not divide by the number of ranks",
+    (_PASSES_ON, f"{_PASSES_ON}\n    tensor /= ranks"): "that is the mean; an all-reduce sums",
+    (_SPLITS, "parts = tensor.clone().tensor_split(ranks)"): "the sum must stand in `tensor` itself, not in "
+    "a new one",
+    ("        arriving = parts", "        step = 0\n        arriving = parts"): "that always sends the "
+    "rank's own part: pass on the part that you have just added to",
+    (_FIRST_HALF, "range(1):  # reduce-", _SECOND_HALF, "range(1):  # all-"): "each half needs one exchange "
+    "less than there are ranks, which are not always two",
+    (
+        _PASSES_ON,
+        "        exchange(parts[(rank - step) % ranks], parts[(rank - step - 1) % ranks])",
+    ): "the second half must begin with the part that a rank has finished, r + 1, not with its own, r",
+    (
+        *(_SPLITS, "parts = list(tensor.tensor_split(ranks))"),
+        *(_ADDS, "        parts[(rank - step - 1) % ranks] = arriving + incoming"),
+    ): "`parts[k] = parts[k] + ...` makes a new tensor and leaves `tensor` as it was: add in place",
+}
 ring_all_reduce = Build(
     "ring_all_reduce",
     _summed_in_a_ring,
-    mistakes={
-        "that is the first half: each rank has one finished part of the sum, and now the "
-        "finished parts must go round": _ring(halves=1),
-        "in the second half the parts that arrive are finished sums: copy them, do not add them": _ring(
-            second="adds"
-        ),
-        "the sum is right, but whole tensors went round: send one part "
-        "of the tensor per exchange": _whole_tensors,
-        "the last elements were left out: the size need not divide by the number of ranks": _ring(
-            remainder="left out"
-        ),
-        "that is the mean; an all-reduce sums": _ring(divides=True),
-        "the sum must stand in `tensor` itself, not in a new one": _ring(in_place=False),
-        "that always sends the rank's own part: pass on the part that you have just added to": _ring(
-            sends="its own"
-        ),
-        "each half needs one exchange less than there are ranks, which are not always two": _ring(
-            exchanges="one"
-        ),
-        "the second half must begin with the part that a rank has finished, "
-        "r + 1, not with its own, r": _ring(begins="own"),
-        "`parts[k] = parts[k] + ...` makes a new tensor and leaves "
-        "`tensor` as it was: add in place": _new_parts,
-    },
+    mistakes=edits(ring_all_reduce_solution, _RING_ALL_REDUCE_MISTAKES),
     praise="each rank sent every part but one, twice, and never waited for more than its neighbour",
+    together=True,
 )
 
 
@@ -296,7 +271,6 @@ def tree_all_reduce(tensor: torch.Tensor) -> None:
 def _summed_in_halves(function, seed):
     """A size that divides by the ranks; how many exchanges, and how many elements were sent in them."""
     import deepspeed.comm as comm
-    import torch.distributed as dist
 
     rank, ranks = comm.get_rank(), comm.get_world_size()
     sent, mine = [], _digits(seed, ranks * (2 + seed % 7))
@@ -305,27 +279,27 @@ def _summed_in_halves(function, seed):
         if not 0 <= partner < ranks or partner == rank:
             raise ValueError(f"rank {rank} of {ranks} cannot exchange with rank {partner}")
         sent.append(outgoing.numel())
-        requests = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, outgoing, partner), dist.P2POp(dist.irecv, incoming, partner)]
-        )
-        for request in requests:
-            request.wait()
+        _swap(outgoing, incoming, to=partner, source=partner)
 
     function(mine, swap)
     return {"the tensor": mine, "the elements sent": sum(sent), "the number of exchanges": len(sent)}
 
 
-def _halves_only(tensor, swap):
+def halve_and_double_solution(tensor, swap):
+    import torch
     import torch.distributed as dist
 
-    rank, mine, gap = dist.get_rank(), tensor, dist.get_world_size() // 2
-    while gap:
+    rank, gap, mine, way = dist.get_rank(), dist.get_world_size() // 2, tensor, []
+    while gap:  # reduce-scatter: keep one half, give the other
         low, high = mine.chunk(2)
-        mine, theirs = (high, low) if rank & gap else (low, high)
+        mine, given = (high, low) if rank & gap else (low, high)
         incoming = torch.empty_like(mine)
-        swap(rank ^ gap, theirs, incoming)
+        swap(rank ^ gap, given, incoming)
         mine += incoming
+        way.append((gap, mine, given))
         gap //= 2
+    for gap, mine, given in reversed(way):  # all-gather: the same way back
+        swap(rank ^ gap, mine, given)
 
 
 def _doubles_whole_tensors(tensor, swap):
@@ -339,101 +313,82 @@ def _doubles_whole_tensors(tensor, swap):
         gap //= 2
 
 
+_HALVE_AND_DOUBLE_MISTAKES = {
+    ("in reversed(way)", "in []"): "that is the way down: each rank has a finished part, and now the parts "
+    "must come together again",
+    _doubles_whole_tensors: "the sum is right, but whole tensors were exchanged: each exchange of the first "
+    "half carries half of the one before",
+}
 halve_and_double = Build(
     "halve_and_double",
     _summed_in_halves,
-    mistakes={
-        "that is the way down: each rank has a finished part, and now the parts must come "
-        "together again": _halves_only,
-        "the sum is right, but whole tensors were exchanged: each exchange of the first half "
-        "carries half of the one before": _doubles_whole_tensors,
-    },
+    mistakes=edits(halve_and_double_solution, _HALVE_AND_DOUBLE_MISTAKES),
     praise="the ring's bytes in 2 log2 N exchanges",
+    together=True,
 )
 
 
 # --- formulas
 
+
+def bus_bandwidth_solution(size, ranks, seconds):
+    return 2 * (ranks - 1) / ranks * size / seconds  # what a rank must send: comparable with a link's speed
+
+
+_BUS_BANDWIDTH_MISTAKES = {
+    ("2 * (ranks - 1) / ranks * ", ""): "that is the algorithm bandwidth: the tensor's bytes over the time",
+    ("2 * ", ""): "an all-reduce is a reduce-scatter and an all-gather: each sends (N - 1) / N of the tensor",
+    ("(ranks - 1) / ranks * ", ""): "2 S is the limit for very many ranks; a rank sends each part but one, "
+    "twice",
+    (" / ranks", ""): "that is what all ranks send together",
+}
 bus_bandwidth = Exercise(
-    reference=lambda size, ranks, seconds: theory.wire_bytes("all_reduce", size, ranks) / seconds,
+    reference=bus_bandwidth_solution,
     cases=(
         {"size": 1e9, "ranks": 8, "seconds": 0.01},
         {"size": 1e9, "ranks": 2, "seconds": 0.01},
         {"size": 4e6, "ranks": 64, "seconds": 1e-3},
     ),
-    mistakes={
-        "that is the algorithm bandwidth: the tensor's bytes over the time": lambda size, ranks, seconds: (
-            size / seconds
-        ),
-        "an all-reduce is a reduce-scatter and an all-gather: each sends "
-        "(N - 1) / N of the tensor": lambda size, ranks, seconds: (
-            theory.wire_bytes("all_gather", size, ranks) / seconds
-        ),
-        "2 S is the limit for very many ranks; a rank "
-        "sends each part but one, twice": lambda size, ranks, seconds: 2 * size / seconds,
-        "that is what all ranks send together": lambda size, ranks, seconds: (
-            ranks * theory.wire_bytes("all_reduce", size, ranks) / seconds
-        ),
-    },
+    mistakes=edits(bus_bandwidth_solution, _BUS_BANDWIDTH_MISTAKES),
     praise="what a rank's link carries, which can be compared with the link's own speed, whatever the "
     "number of ranks",
 )
 
 
-def _two_levels(size, hosts, gpus, inside, across, divided=True, gathers=True):
-    part = size / gpus if divided else size
-    within = theory.wire_bytes("reduce_scatter", size, gpus) / inside
-    return (2 if gathers else 1) * within + theory.wire_bytes("all_reduce", part, hosts) / across
+def two_level_seconds_solution(size, hosts, gpus, inside, across):
+    from helpers import theory
+
+    within = theory.wire_bytes("reduce_scatter", size, gpus) / inside  # and the all-gather takes as long
+    return 2 * within + theory.wire_bytes("all_reduce", size / gpus, hosts) / across  # of a GPU's part
 
 
+_TWO_LEVEL_SECONDS_MISTAKES = {
+    ("size / gpus", "size"): "between the hosts a GPU sends only its part: the reduce-scatter has left it 1 "
+    "/ gpus of the tensor",
+    ("2 * within", "within"): "at the end the parts must be gathered again within each host",
+    ('"reduce_scatter"', '"all_reduce"'): "within a host a reduce-scatter is enough, and later an "
+    "all-gather: half an all-reduce each",
+    (
+        "2 * within",
+        'within + theory.wire_bytes("all_gather", size / gpus, gpus) / inside',
+    ): "`wire_bytes` takes the bytes of the full tensor: for an all-gather that is the result, as large as "
+    "before the reduce-scatter",
+    ("size / gpus", "size / hosts"): "the reduce-scatter leaves each GPU 1 / gpus of the tensor, whatever "
+    "the number of hosts",
+    ("2 * within + ", "max(2 * within, ", "/ across", "/ across)"): "the three go one after another, so "
+    "their times add up",
+    ("gpus, hosts)", "gpus, hosts * gpus)"): "in the all-reduce across, a GPU meets the one GPU of each "
+    "other host that holds the same part: `hosts` ranks",
+    ("/ across", "/ other", "/ inside", "/ across", "/ other", "/ inside"): "`inside` is the speed within a "
+    "host, `across` the one between hosts",
+}
 two_level_seconds = Exercise(
-    reference=_two_levels,
+    reference=two_level_seconds_solution,
     cases=(
         {"size": 8e9, "hosts": 2, "gpus": 8, "inside": 400e9, "across": 50e9},
         {"size": 26e9, "hosts": 16, "gpus": 4, "inside": 100e9, "across": 12.5e9},
     ),
-    mistakes={
-        "between the hosts a GPU sends only its part: the reduce-scatter has left "
-        "it 1 / gpus of the tensor": lambda **case: _two_levels(**case, divided=False),
-        "at the end the parts must be gathered again within each host": lambda **case: _two_levels(
-            **case, gathers=False
-        ),
-        "within a host a reduce-scatter is enough, and later an "
-        "all-gather: half an all-reduce each": lambda size, hosts, gpus, inside, across: (
-            2 * theory.wire_bytes("all_reduce", size, gpus) / inside
-            + theory.wire_bytes("all_reduce", size / gpus, hosts) / across
-        ),
-        "`wire_bytes` takes the bytes of the full tensor: for an all-gather that is the result, "
-        "as large as before the reduce-scatter": (
-            lambda size, hosts, gpus, inside, across: (
-                theory.wire_bytes("reduce_scatter", size, gpus) / inside
-                + theory.wire_bytes("all_reduce", size / gpus, hosts) / across
-                + theory.wire_bytes("all_gather", size / gpus, gpus) / inside
-            )
-        ),
-        "the reduce-scatter leaves each GPU 1 / gpus of the tensor, "
-        "whatever the number of hosts": lambda size, hosts, gpus, inside, across: (
-            2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside
-            + theory.wire_bytes("all_reduce", size / hosts, hosts) / across
-        ),
-        "the three go one after another, so their times add up": lambda size, hosts, gpus, inside, across: (
-            max(
-                2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside,
-                theory.wire_bytes("all_reduce", size / gpus, hosts) / across,
-            )
-        ),
-        "in the all-reduce across, a GPU meets the one GPU of each other host that holds the "
-        "same part: `hosts` ranks": (
-            lambda size, hosts, gpus, inside, across: (
-                2 * theory.wire_bytes("reduce_scatter", size, gpus) / inside
-                + theory.wire_bytes("all_reduce", size / gpus, hosts * gpus) / across
-            )
-        ),
-        "`inside` is the speed within a host, "
-        "`across` the one between hosts": lambda size, hosts, gpus, inside, across: _two_levels(
-            size, hosts, gpus, across, inside
-        ),
-    },
+    mistakes=edits(two_level_seconds_solution, _TWO_LEVEL_SECONDS_MISTAKES),
     praise="the slow links carry only the part that each GPU is left with after the sum within its host",
 )
 all_numbers = RankExercise(

@@ -1,153 +1,81 @@
 """Answers of lesson 04: data parallelism, and the mistakes that people make there."""
 
+from functools import partial
+
 import torch
+from torch import distributed as dist
 from torch import nn
-from torch.nn import functional as F
+from helpers.course.exercises.calls import Calls
+from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.in_ranks import all_returned
 
-__all__ = [
-    "accumulation_steps",
-    "average_gradients",
-    "average_in_buckets",
-    "exposed_seconds",
-    "guess",
-    "weighted_gradients",
-]
-
-LAYERS, WIDTH = 3, 6
+WIDTH = 6
 
 
-def _model(seed):
-    """The same small model on every rank: linear layers of WIDTH x WIDTH with biases."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+# torch's own generator is alike on all ranks at the beginning of a trial, and so are models and sizes.
 
 
-def _rows(seed, rank):
+def _model(widths=(WIDTH,) * 4):
+    """Linear layers with biases."""
+    return nn.Sequential(*(nn.Linear(ins, outs) for ins, outs in zip(widths, widths[1:])))
+
+
+def _own_random(seed):
+    """A generator of numbers that differ from rank to rank."""
+    return torch.Generator().manual_seed(1000 * seed + dist.get_rank())
+
+
+def _rows(seed):
     """This rank's own part of a batch."""
-    return torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1000 * seed + rank))
+    return torch.randn(5, WIDTH, generator=_own_random(seed))
 
 
 def _gradients(model, when=""):
-    return {
-        f"the gradient of {name}{when}": parameter.grad.clone()
-        for name, parameter in model.named_parameters()
-    }
+    return {f"the gradient of {name}{when}": value.grad.clone() for name, value in model.named_parameters()}
 
 
-def _one_by_one(function, seed):
-    import deepspeed.comm as comm
+# --- averaged after the backward pass
 
-    model = _model(seed)
-    model(_rows(seed, comm.get_rank())).square().mean().backward()
+
+def _averaged(function, seed):
+    model = _model()
+    model(_rows(seed)).square().mean().backward()
     function(model)
     return _gradients(model)
 
 
-def _sum(model):
+def average_gradients_solution(model):
     import deepspeed.comm as comm
 
     for parameter in model.parameters():
-        comm.all_reduce(parameter.grad)
+        comm.all_reduce(parameter.grad)  # in place: the sum over the ranks
+        parameter.grad /= comm.get_world_size()
 
 
-def _twice(model):
-    import deepspeed.comm as comm
-
-    for parameter in model.parameters():
-        comm.all_reduce(parameter.grad)
-        parameter.grad /= comm.get_world_size() ** 2
-
-
-def _first_only(model):
-    import deepspeed.comm as comm
-
-    parameter = next(model.parameters())
-    comm.all_reduce(parameter.grad)
-    parameter.grad /= comm.get_world_size()
-
-
-def _new_tensor(model):
-    import deepspeed.comm as comm
-
-    for parameter in model.parameters():
-        total = parameter.grad.clone()
-        comm.all_reduce(total)
-        total /= comm.get_world_size()
-
-
+slip = partial(edit, average_gradients_solution)
 average_gradients = Build(
-    "average_gradients",
-    _one_by_one,
+    "average_gradients", _averaged, together=True,
     mistakes={
-        "that is the sum over the ranks; a mean is divided by their number": _sum,
-        "that is divided by the number of ranks twice": _twice,
-        "only the first parameter was averaged": _first_only,
-        "that is this rank's own gradient: the mean must be written into `.grad` itself": _new_tensor,
+        "that is the sum over the ranks; a mean is divided by their number":
+            slip("parameter.grad /= comm.get_world_size()", "pass"),
+        "that is divided by the number of ranks twice": slip("get_world_size()", "get_world_size() ** 2"),
+        "only the first parameter was averaged": slip("model.parameters()", "[next(model.parameters())]"),
+        "that is this rank's own gradient: the mean must be written into `.grad` itself":
+            slip("comm.all_reduce(parameter.grad)",
+                "total = parameter.grad.clone()\n        comm.all_reduce(total)", "parameter.grad /=",
+                "total /="),
     },
-    praise="a mean of means over equal parts is the mean of all, so every rank now has the gradient of "
-    "the whole batch",
-)
+    praise="equal parts, so the mean of the ranks' means is the whole batch's gradient, on every rank",
+)  # fmt: skip
 
 
-class _Messages:
-    """Notes what becomes of the all-reduces that begin while it is entered, whichever name they are called
-    by."""
-
-    def __enter__(self):
-        import torch.distributed as dist
-
-        self.elements, self.open, self.blocking, self.real = [], 0, 0, dist.all_reduce
-        dist.all_reduce = self.all_reduce
-        return self
-
-    def all_reduce(self, tensor, *arguments, **options):
-        request = self.real(tensor, *arguments, **options)
-        self.elements.append(tensor.numel())
-        if request is None:
-            self.blocking += 1
-            return None
-        self.open += 1
-        return _Request(request, self)
-
-    def __exit__(self, *problem):
-        import torch.distributed as dist
-
-        dist.all_reduce = self.real
-
-
-class _Request:
-    """What an asynchronous all-reduce returned; notes that it was waited for, or that a future will be."""
-
-    def __init__(self, request, messages):
-        self.request, self.messages = request, messages
-
-    def wait(self, *given):
-        self.messages.open -= 1
-        return self.request.wait(*given)
-
-    def get_future(self):
-        self.messages.open -= 1
-        return self.request.get_future()
-
-    def __getattr__(self, name):
-        return getattr(self.request, name)
-
-
-def _uneven(seed):
-    """The same model on every rank: linear layers of unequal widths; its parameters' elements, in the order
-    in which their gradients come."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        widths = [WIDTH, *(3 + int(torch.randint(6, ())) for _ in range(4)), WIDTH, WIDTH]
-        model = nn.Sequential(*(nn.Linear(ins, outs) for ins, outs in zip(widths, widths[1:])))
-    return model, [parameter.numel() for layer in reversed(model) for parameter in (layer.bias, layer.weight)]
+# --- averaged in buckets, during the backward pass
 
 
 def _left_over(sizes, full):
-    """How many elements are in the last bucket, which does not get full; 0 where the last one does."""
+    """Elements of the last bucket where it does not get full; else 0."""
     waiting = 0
     for size in sizes:
         waiting = 0 if waiting + size >= full else waiting + size
@@ -156,239 +84,199 @@ def _left_over(sizes, full):
 
 def _in_buckets(function, seed):
     """Two steps, so that what the first leaves behind is seen; the second leaves out the layer whose
-    gradients come first.
-
-    The first bucket of the first step is full to the element, with three or four of twelve gradients; later
-    ones overflow, and the last is not full."""
-    import deepspeed.comm as comm
-
-    found, sizes, full = {}, [], 0
+    gradients come first.  Layers have unequal widths.  The first bucket of the first step is full to the
+    element, with three or four of twelve gradients; later ones overflow, and the last is not full."""
+    values, sizes, full = {}, [], 0
     while not _left_over(sizes, full):
-        model, sizes = _uneven(seed)
-        full, seed = sum(sizes[: 3 + seed % 2]), seed + 1
+        model = _model([WIDTH, *torch.randint(3, 9, (4,)).tolist(), WIDTH, WIDTH])
+        sizes = [parameter.numel() for layer in reversed(model) for parameter in (layer.bias, layer.weight)]
+        full = sum(sizes[: 3 + seed % 2])
     finish = function(model, full)
     if not callable(finish):
         raise TypeError(
-            "average_in_buckets must return a function, to be called after the backward pass; it "
-            f"returned {finish!r}"
+            f"average_in_buckets must return a function, to be called after the backward pass, not {finish!r}"
         )
     for step, layers in ((1, model), (2, model[:-1])):
-        with _Messages() as messages:
-            layers(_rows(seed + step, comm.get_rank())).square().mean().backward()
-            found[f"the elements of the buckets that are sent during the backward pass, step {step}"] = list(
-                messages.elements
-            )
-            found[f"the backward pass waits for no message, step {step}"] = (
-                messages.blocking == 0 and messages.open == len(messages.elements)
-            )
+        with Calls() as calls:
+            layers(_rows(seed + step)).square().mean().backward()
+            sent = [call.elements for call in calls.made]
+            values[f"the elements of the buckets that are sent during the backward pass, step {step}"] = sent
+            values[f"the backward pass waits for no message, step {step}"] = not calls.waited
             finish()
-        found[f"every message is waited for, step {step}"] = messages.open == 0
-        found[f"the elements of all messages, step {step}"] = messages.elements
-        found |= _gradients(model, f", step {step}")
+            all_returned()
+        values[f"every message is waited for, step {step}"] = calls.all_waited_for
+        values[f"all messages, step {step}"] = [str(call) for call in calls.made]
+        values |= _gradients(model, f", step {step}")
         model.zero_grad(set_to_none=False)
-    return found
+    return values
 
 
-def _buckets(
-    divide="once", when="full", left_over="sent", waits="at the end", writes="in order", forgets=True
-):
-    """A reducer that makes the mistake that is named; without one it is right."""
+def average_in_buckets_solution(model, bucket_elements):
+    import deepspeed.comm as comm
 
-    def average_in_buckets(model, bucket_elements):
-        import deepspeed.comm as comm
+    ready, under_way = [], []  # parameters to be sent; (request, bucket, parameters) that were
 
-        ready, under_way, ranks = [], [], comm.get_world_size()
+    def send():
+        bucket = torch.cat([parameter.grad.flatten() for parameter in ready])
+        under_way.append((comm.all_reduce(bucket, async_op=True), bucket, list(ready)))
+        ready.clear()
 
-        def send():
-            bucket = torch.cat([parameter.grad.flatten() for parameter in ready])
-            request = comm.all_reduce(bucket, async_op=True)
-            if waits == "at once":
-                request.wait()
-            under_way.append((request, bucket, list(ready)))
-            ready.clear()
+    def add(parameter):  # autograd calls this when the gradient is complete
+        ready.append(parameter)
+        if sum(one.numel() for one in ready) >= bucket_elements:
+            send()
 
-        def add(parameter):
-            waiting = sum(one.numel() for one in ready)
-            if when == "before it overflows" and ready and waiting + parameter.numel() > bucket_elements:
-                send()
-            ready.append(parameter)
-            full = {"full": bucket_elements, "overfull": bucket_elements + 1}.get(when, float("inf"))
-            if waiting + parameter.numel() >= full:
-                send()
+    def finish():
+        if ready:
+            send()  # the last bucket is rarely full
+        while under_way:
+            request, bucket, parameters = under_way.pop(0)  # and no longer held than it is needed
+            request.wait()
+            bucket /= comm.get_world_size()
+            sizes = [parameter.numel() for parameter in parameters]
+            for parameter, part in zip(parameters, bucket.split(sizes)):
+                parameter.grad.copy_(part.view_as(parameter))
 
-        def finish():
-            if ready and left_over == "sent":
-                send()
-            for request, bucket, parameters in under_way:
-                if waits == "at the end":
-                    request.wait()
-                mean = bucket / {"never": 1, "once": ranks, "twice": ranks**2, "by two": 2}[divide]
-                parameters = parameters[::-1] if writes == "backwards" else parameters
-                for parameter, part in zip(
-                    parameters, mean.split([parameter.numel() for parameter in parameters])
-                ):
-                    if writes != "nowhere":
-                        parameter.grad.copy_(part.view_as(parameter))
-            if forgets:
-                under_way.clear()
-
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(add)
-        return finish
-
-    return average_in_buckets
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(add)
+    return finish
 
 
+FULL, DIVIDES = "if sum(one.numel() for one in ready) >= bucket_elements:", "bucket /= comm.get_world_size()"
+slip = partial(edit, average_in_buckets_solution)
 average_in_buckets = Build(
-    "average_in_buckets",
-    _in_buckets,
+    "average_in_buckets", _in_buckets,
     mistakes={
-        "that is the sum over the ranks; divide by their number": _buckets(divide="never"),
-        "that is divided by the number of ranks twice": _buckets(divide="twice"),
-        "divide by the number of ranks, which is not always two": _buckets(divide="by two"),
-        "all gradients waited for the end of the backward pass: send a bucket from the hook, as "
-        "soon as it is full": _buckets(when="never"),
-        "a bucket is sent when the gradient that fills it has come, not before the one that "
-        "would make it overflow": _buckets(when="before it overflows"),
-        "a bucket with exactly `bucket_elements` elements is full": _buckets(when="overfull"),
-        "the hook waits for its message, and the backward pass stands still meanwhile: wait in "
-        "the function that you return": _buckets(waits="at once"),
-        "the last bucket, which never got full, was not sent": _buckets(left_over="kept"),
-        "the buckets of one step are written back again in the next: "
-        "forget them when they are done": _buckets(forgets=False),
-        "the parts of a bucket belong to the parameters in the order in which they were put in": _buckets(
-            writes="backwards"
-        ),
-        "that is this rank's own gradient: the means must be written back into `.grad`": _buckets(
-            writes="nowhere"
-        ),
+        "that is the sum over the ranks; divide by their number": slip(DIVIDES, "pass"),
+        "that is divided by the number of ranks twice": slip(DIVIDES, f"{DIVIDES} ** 2"),
+        "divide by the number of ranks, which is not always two": slip(DIVIDES, "bucket /= 2"),
+        "all gradients waited for the end of the backward pass: send a bucket from the hook, as soon as it "
+        "is full": slip(FULL, "if False:"),
+        "a bucket is sent when the gradient that fills it has come, not before the one that would make it "
+        "overflow":
+            slip("ready.append(parameter)",
+                "full = sum(map(torch.numel, ready)) + parameter.numel() > bucket_elements",
+                f"{FULL}\n            send()",
+                "if ready and full:\n            send()\n        ready.append(parameter)"),
+        "a bucket with exactly `bucket_elements` elements is full": slip(">= bucket", "> bucket"),
+        "the hook waits for its message, and the backward pass stands still meanwhile: wait in the function"
+        " that you return":
+            slip("request.wait()", "pass", "ready.clear()", "ready.clear()\n        under_way[-1][0].wait()"),
+        "the last bucket, which never got full, was not sent": slip("if ready:", "if False:"),
+        "the buckets of one step are written back again in the next: forget them when they are done":
+            slip("while under_way:", "for request, bucket, parameters in under_way:",
+                "request, bucket, parameters = under_way.pop(0)", "pass", DIVIDES,
+                "bucket = bucket / comm.get_world_size()"),
+        "the parts of a bucket belong to the parameters in the order in which they were put in":
+            slip("sizes = [", "parameters.reverse()\n            sizes = ["),
+        "that is this rank's own gradient: the means must be written back into `.grad`":
+            slip("parameter.grad.copy_(part.view_as(parameter))", "pass"),
     },
     praise="the last layers' gradients travel while the first layers' are still being computed",
-)
+)  # fmt: skip
 
 
-def _micro_batches(seed, rank):
+# --- micro-batches with padding
+
+
+def _micro_batches(seed):
     """Two micro-batches of rows and targets; a target of -100 is padding and counts for nothing.
 
     The numbers of targets differ from micro-batch to micro-batch and from rank to rank, so that no two ways
     to weigh agree.
     """
-    random = torch.Generator().manual_seed(1000 * seed + rank)
-    found = []
-    for count in (1 + seed % 3, 4 + rank % 4):
+    random, batches = _own_random(seed), []
+    for count in (1 + seed % 3, 4 + dist.get_rank() % 4):
         targets = torch.randint(WIDTH, (8,), generator=random)
         targets[count:] = -100
-        found.append((torch.randn(8, WIDTH, generator=random), targets))
-    return found
+        batches.append((torch.randn(8, WIDTH, generator=random), targets))
+    return batches
 
 
 def _weighted(function, seed):
-    import deepspeed.comm as comm
-
-    model = _model(seed)
-    function(model, _micro_batches(seed, comm.get_rank()))
+    model = _model()
+    function(model, _micro_batches(seed))
     return _gradients(model)
 
 
-def _weighted_by(loss, average=True, tokens_of="all ranks", sums="once"):
-    """A mistaken way to weigh: `loss(logits, targets, tokens, micro-batches)` is what the backward pass
-    starts from."""
+def weighted_gradients_solution(model, micro_batches):
+    import deepspeed.comm as comm
+    import torch.nn.functional as F
 
-    def weighted_gradients(model, micro_batches):
-        import deepspeed.comm as comm
-
-        tokens = sum((targets != -100).sum() for _, targets in micro_batches)
-        if tokens_of == "all ranks":
-            comm.all_reduce(tokens)
-        for rows, targets in micro_batches:
-            loss(model(rows), targets, tokens, len(micro_batches)).backward()
-        for parameter in model.parameters():
-            if sums == "once":
-                comm.all_reduce(parameter.grad)
-            if average:
-                parameter.grad /= comm.get_world_size()
-
-    return weighted_gradients
+    tokens = sum((targets != -100).sum() for _, targets in micro_batches)
+    comm.all_reduce(tokens)  # of all ranks, before the first backward pass
+    for inputs, targets in micro_batches:
+        (F.cross_entropy(model(inputs), targets, reduction="sum") / tokens).backward()
+    for parameter in model.parameters():
+        comm.all_reduce(parameter.grad)  # a sum of parts that are divided already
 
 
-def _summed(logits, targets, tokens, count):
-    return F.cross_entropy(logits, targets, reduction="sum") / tokens
-
-
+LOSS, OVER_RANKS = ', reduction="sum") / tokens', "comm.all_reduce(parameter.grad)"
+AVERAGED = (OVER_RANKS, f"{OVER_RANKS}\n        parameter.grad /= comm.get_world_size()")
+slip = partial(edit, weighted_gradients_solution)
 weighted_gradients = Build(
-    "weighted_gradients",
-    _weighted,
+    "weighted_gradients", _weighted, together=True,
     mistakes={
-        "that is a mean of means: a token in a short micro-batch counts more than "
-        "one in a long micro-batch": _weighted_by(
-            lambda logits, targets, tokens, count: F.cross_entropy(logits, targets) / count
-        ),
-        "that is a sum of the micro-batches' means: a token in a short micro-batch counts more "
-        "than one in a long micro-batch": _weighted_by(
-            lambda logits, targets, tokens, count: F.cross_entropy(logits, targets)
-        ),
-        "that weighs the tokens of one rank equally, but not those of different ranks: count the "
-        "tokens of all ranks": _weighted_by(_summed, tokens_of="this rank"),
-        "that is divided by the ranks once too often: the sums of all ranks belong to the tokens "
-        "of all ranks": _weighted_by(_summed),
-        "that is this rank's part: the gradients of all ranks must be summed": _weighted_by(
-            _summed, average=False, sums="never"
-        ),
+        "that is a mean of means: a token in a short micro-batch counts more than one in a long micro-batch":
+            slip(LOSS, ") / len(micro_batches)", *AVERAGED),
+        "that is a sum of the micro-batches' means: a token in a short micro-batch counts more than one in "
+        "a long micro-batch": slip(LOSS, ")", *AVERAGED),
+        "that weighs the tokens of one rank equally, but not those of different ranks: count the tokens of "
+        "all ranks": slip("comm.all_reduce(tokens)", "pass", *AVERAGED),
+        "that is divided by the ranks once too often: the sums of all ranks belong to the tokens of all "
+        "ranks": slip(*AVERAGED),
+        "that is this rank's part: the gradients of all ranks must be summed": slip(OVER_RANKS, "pass"),
     },
-    praise="sums and counts are added over micro-batches and ranks, and divided once, so every token "
-    "counts the same",
-)
+    praise="you add up sums and counts first, and divide once, so every token counts the same",
+)  # fmt: skip
 
+
+# --- formulas
+
+
+def accumulation_steps_solution(train_batch, micro_batch, ranks):
+    return train_batch / (micro_batch * ranks)  # every rank runs its share in micro-batches of its own
+
+
+slip = partial(edit, accumulation_steps_solution)
 accumulation_steps = Exercise(
-    reference=lambda train_batch, micro_batch, ranks: train_batch / (micro_batch * ranks),
+    reference=accumulation_steps_solution,
     cases=(
         {"train_batch": 96, "micro_batch": 2, "ranks": 4},
         {"train_batch": 1024, "micro_batch": 1, "ranks": 64},
     ),
     mistakes={
-        "every rank runs micro-batches of its own": lambda train_batch, micro_batch, ranks: (
-            train_batch / micro_batch
-        ),
-        "that is a rank's share of the batch; it is cut into "
-        "micro-batches": lambda train_batch, micro_batch, ranks: train_batch / ranks,
-        "that is what all ranks see in one pass; how "
-        "many passes make a batch?": lambda train_batch, micro_batch, ranks: micro_batch * ranks,
-        "the other way round": lambda train_batch, micro_batch, ranks: micro_batch * ranks / train_batch,
+        "every rank runs micro-batches of its own": slip("(micro_batch * ranks)", "micro_batch"),
+        "that is a rank's share of the batch; it is cut into micro-batches":
+            slip("micro_batch * ranks", "ranks"),
+        "that is what all ranks see in one pass; how many passes make a batch?": slip("train_batch / ", ""),
+        "the other way round":
+            slip("train_batch / (micro_batch * ranks)", "micro_batch * ranks / train_batch"),
     },
     praise="with twice the ranks, half the accumulation keeps the same batch, and so the same learning",
-)
+)  # fmt: skip
 
 
-def _exposed(compute, accumulation, message):
-    return max(0.0, message - 2 / 3 * compute / accumulation)
+def exposed_seconds_solution(compute, accumulation, message):
+    return max(0.0, message - 2 / 3 * compute / accumulation)  # only the last backward pass can hide anything
 
 
+slip = partial(edit, exposed_seconds_solution)
 exposed_seconds = Exercise(
-    reference=_exposed,
+    reference=exposed_seconds_solution,
     cases=(
         {"compute": 0.6, "accumulation": 4, "message": 0.2},
         {"compute": 0.6, "accumulation": 1, "message": 0.2},
         {"compute": 3.0, "accumulation": 8, "message": 0.5},
     ),
     mistakes={
-        "only the last micro-batch's backward "
-        "pass has gradients to send": lambda compute, accumulation, message: max(
-            0.0, message - 2 / 3 * compute
-        ),
-        "nothing can be sent during a forward pass: two thirds of "
-        "a micro-batch are backward": lambda compute, accumulation, message: max(
-            0.0, message - compute / accumulation
-        ),
-        "time cannot be gained back: where the message is "
-        "hidden, nothing is exposed": lambda compute, accumulation, message: (
-            message - 2 / 3 * compute / accumulation
-        ),
-        "a backward pass takes two thirds of a "
-        "micro-batch's time, not one": lambda compute, accumulation, message: max(
-            0.0, message - compute / 3 / accumulation
-        ),
-        "that is the whole message; part of it "
-        "hides behind the backward pass": lambda compute, accumulation, message: message,
+        "only the last micro-batch's backward pass has gradients to send": slip(" / accumulation", ""),
+        "nothing can be sent during a forward pass: two thirds of a micro-batch are backward":
+            slip("2 / 3 * ", ""),
+        "time cannot be gained back: where the message is hidden, nothing is exposed": slip("max(0.0, ", "("),
+        "a backward pass takes two thirds of a micro-batch's time, not one": slip("2 / 3", "1 / 3"),
+        "that is the whole message; part of it hides behind the backward pass":
+            slip(" - 2 / 3 * compute / accumulation", ""),
     },
-    praise="accumulation saves bytes and shrinks what they can hide behind",
-)
+    praise="accumulation saves bytes, and it also shrinks the backward pass that can hide them",
+)  # fmt: skip

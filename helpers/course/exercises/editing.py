@@ -7,7 +7,7 @@ import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 
 def edit(solution: Callable, *changes: str) -> Callable:
@@ -31,11 +31,16 @@ def edit(solution: Callable, *changes: str) -> Callable:
     return namespace[solution.__name__]
 
 
-def slips(solution: Callable, *entries: str | Sequence[str]) -> dict[str, Callable]:
-    """{words: the edited solution} of words, their changes, words, their changes, ...:
-    `slips(flat_solution, "that is a view: `.clone()` it", [".clone()", ""])`."""
-    pairs = zip(entries[::2], entries[1::2], strict=True)
-    return {words: edit(solution, *changes) for words, changes in pairs}
+def edits(solution: Callable, mistakes: dict[Callable | tuple[str, ...], str]) -> dict[str, Callable]:
+    """{what to think about: a mistaken function}, as a check takes them.
+
+    Args:
+        mistakes: {the changes that `edit` makes, or a function: what to think about}.
+    """
+    return {
+        words: mistake if callable(mistake) else edit(solution, *mistake)
+        for mistake, words in mistakes.items()
+    }
 
 
 @functools.cache

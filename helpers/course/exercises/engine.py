@@ -12,72 +12,81 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 
-from helpers.course.exercises import SUBJECTS
-from helpers.course.exercises.comparing import counted, difference, kind, same, shown, shown_apart
-from helpers.course.exercises.in_ranks import PATIENCE, call_with_own, run_patiently, try_mistakes, try_out
-from helpers.course.exercises.reading import (
-    forgot_return,
-    is_unwritten,
-    misfit,
-    names_of,
-    newer_definition,
-    picked_up,
-    result_expected,
+from helpers.course.exercises import SUBJECTS, reading
+from helpers.course.exercises.calling import call_with_each
+from helpers.course.exercises.comparing import (
+    counted,
+    described,
+    difference,
+    differing,
+    kind,
+    plain,
+    same,
+    shown,
 )
+from helpers.course.exercises.in_ranks import PATIENCE, call_with_own, run_patiently, try_mistakes, try_out
 from helpers.course.exercises.telling import tell
 from helpers.course.lesson import progress
 from helpers.tools.launch.failures import LaunchError, RankError
 
+Values = dict[str, object]  # what a trial finds: {name: value}
 WORLDS = (2, 4)
-COURSES = "the course's"
-NO_RETURN = "not yet: your function returns nothing: did you forget `return`?"
 NEVER = object()  # no answer was given yet
 PLACES_OF_CHECKS = re.compile(r"^(\s+)helpers/course/exercises/")
 
 
 @dataclass
-class Handing:
-    """What a lesson goes on with: the learner's function where it is right, else the course's, under the
-    learner's name."""
+class Check:
+    """A check, and what a lesson goes on with: the learner's function where it is right, else the course's,
+    under the learner's name.
 
-    last: object = field(
-        default=NEVER, init=False, repr=False, compare=False
-    )  # the learner's own, for when the name stands for the course's
+    Attributes:
+        last: the learner's last answer, for a check that runs again when the name stands for the course's.
+    """
 
-    def own(self, answer: object, solution: Callable) -> object:
-        """The learner's function: the one before, where its name stands for the course's since an earlier
-        check; the course's if there was none."""
+    last: object = field(default=NEVER, init=False, repr=False, compare=False)
+
+    def check(self, answer: object, solution: Callable | None = None) -> Callable | None:
+        """Show a verdict in words.  Given a `solution`, returns the learner's function where it is right,
+        else the course's."""
+        if solution is None:
+            verdict = self.judged(answer, None)
+            self.note(answer, verdict)
+            return tell(verdict)
         if not is_the_courses(answer, solution):
             self.last = answer
-        return answer if self.last is NEVER else self.last
-
-    def hand_on(self, answer: object, solution: Callable, verdict: str, name: str) -> Callable:
-        """Say the verdict and whose function the lesson goes on with, and return that; keep that the learner
-        has passed."""
+        elif self.last is not NEVER:
+            answer = self.last
+        verdict = self.judged(answer, solution)
         passed = verdict.startswith("correct") and not is_the_courses(answer, solution)
-        tell(followed(verdict, f"{'your' if passed else COURSES} `{name}`"))
+        name = getattr(self, "name", solution.__name__.removesuffix("_solution"))
+        tell(followed(verdict, f"your `{name}`" if passed else f"the course's `{name}`"))
         if passed:
-            note(self, answer, verdict)
+            self.note(answer, verdict)
         return answer if passed else solution
 
+    def judged(self, answer: object, solution: Callable | None) -> str:
+        """The verdict on an answer, in words that begin with "correct", "not yet" or "not written yet"."""
+        raise NotImplementedError
 
-def is_the_courses(answer: object, solution: Callable) -> bool:
-    """Whether an answer is the course's solution, or was before that was defined anew."""
-    return answer is solution or (
-        callable(answer) and getattr(answer, "__name__", answer) == getattr(solution, "__name__", solution)
-    )
+    def note(self, answer: object, verdict: str) -> None:
+        """Keep that the learner has passed; solutions of the course are named `*_solution`."""
+        if verdict.startswith("correct") and not getattr(answer, "__name__", "").endswith("_solution"):
+            for lesson, name in named(self):
+                progress.record(name, lesson)
 
 
 @dataclass
-class Exercise(Handing):
+class Exercise(Check):
     """A formula to write.
 
     Attributes:
         reference: the solution; its keyword arguments are those that the learner's function gets.
-        cases: keyword arguments to try.
+        cases: keyword arguments to try; every call gets a copy of its own.
         mistakes: {what to think about: a wrong solution that this answers}.
         praise: why a correct answer is right.
         whole: whether an answer may be rounded down, as where it counts things.
@@ -89,54 +98,54 @@ class Exercise(Handing):
     praise: str = ""
     whole: bool = False
 
-    def check(self, answer: object, solution: Callable | None = None) -> Callable | None:
-        """Show a verdict in words.  Given a `solution`, returns the learner's function where it is right,
-        else the course's."""
-        if solution is not None:
-            answer = self.own(answer, solution)
-            return self.hand_on(
-                answer, solution, self.verdict(answer), solution.__name__.removesuffix("_solution")
-            )
-        verdict = self.verdict(answer)
-        note(self, answer, verdict)
-        return tell(verdict)
+    def __post_init__(self):
+        self.cases = tuple(copied(case, number) for number, case in enumerate(self.cases, 1))
+
+    def judged(self, answer: object, solution: Callable | None) -> str:
+        return self.verdict(answer)
 
     def verdict(self, answer: object) -> str:
-        return before_running(answer, list(self.cases[0]), self.reference, "formula") or self.tried(
-            answer
-        ) + reading_note(answer, self.reference)
+        if ready := before_running(answer, list(self.cases[0]), None, "formula"):
+            return ready
+        with closing(call_with_each(answer, [deepcopy(case) for case in self.cases])) as outcomes:
+            wrong = filter(None, map(self.wrong, self.cases, outcomes))
+            verdict = next(wrong, praised(f"correct for {counted(len(self.cases), 'case')}", self.praise))
+        return verdict + reading_note(answer, self.reference)
 
-    def tried(self, answer: Callable) -> str:
-        for case in self.cases:
-            said = ", ".join(f"{name}={shown(value)}" for name, value in case.items())
-            try:
-                got = answer(**case)
-            except Exception as error:
-                return f"not yet: your function raised {type(error).__name__} for {said}: {error}"
-            if got is None or got is ...:
-                return f"not yet: your function returns nothing for {said}"
-            expected = self.reference(**case)
-            if kind(got) != kind(expected):
-                return (
-                    f"not yet: your function returns {got!r} for {said}, where a "
-                    f"{kind(expected)} is asked for"
-                )
-            if not self.agree(got, expected):
-                given, right = shown_apart(got, expected)
-                thought = next(
-                    (words for words, wrong in self.mistakes.items() if self.agree(got, wrong(**case))), ""
-                )
-                return f"not yet: for {said} your function gives {given} where {right} is right" + (
-                    f"; {thought}" if thought else ""
-                )
-        return f"correct for {counted(len(self.cases), 'case')}" + (f": {self.praise}" if self.praise else "")
+    def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
+        """The verdict on what the learner's function did in one case; "" where it is right."""
+        got, failure = outcome
+        arguments = ", ".join(f"{name}={shown(value)}" for name, value in case.items())
+        given = f" for {arguments}" if case else ""
+        expected = plain(self.reference(**deepcopy(case)))
+        if failure:
+            did, colon, message = failure.partition(":")
+            return f"not yet: your function {did}{given}{colon}{message}"
+        if got is None or got is ...:
+            return f"not yet: your function returns nothing{given}"
+        if kind(got) != kind(expected):
+            asked = f"a {kind(expected)} is asked for"
+            return f"not yet: your function returns {described(got)}{given}, where {asked}"
+        if self.agree(got, expected):
+            return ""
+        results = {words: plain(mistake(**deepcopy(case))) for words, mistake in self.mistakes.items()}
+        thought = first_thought(results, lambda result: self.agree(got, result))
+        return with_thought(f"not yet:{given} your function gives {differing(got, expected)}", thought)
 
     def agree(self, got: object, expected: object) -> bool:
         return same(got, expected) or (self.whole and same(got, math.floor(expected)))
 
 
-@dataclass(frozen=True)
-class RankExercise:
+def copied(case: dict, number: int) -> dict:
+    try:
+        return deepcopy(case)
+    except Exception as error:
+        words = "give each of its arguments as data, such as a list for a generator"
+        raise ValueError(f"case {number} of an exercise cannot be copied ({error}): {words}") from None
+
+
+@dataclass
+class RankExercise(Check):
     """A function to write that runs in ranks; each rank gets arguments of its own, random at every check, and
     returns its part of the answer.
 
@@ -158,50 +167,35 @@ class RankExercise:
     worlds: Sequence[int] = WORLDS
     tolerance: float = 1e-5
 
-    def check(self, answer: object) -> None:
-        """Run the function in ranks, on the CPU, and show a verdict in words."""
+    def judged(self, answer: object, solution: Callable | None) -> str:
         wanted = list(self.inputs(2, random.Random(0))[0])
-        verdict = before_running(answer, wanted, None, "code")
-        if not verdict:
-            verdict = with_advice(
-                in_worlds(self.worlds, partial(self.run, answer), self.praise), answer
-            ) + reading_note(answer)
-        tell(verdict)
-        note(self, answer, verdict)
+        return before_running(answer, wanted, None, "code") or in_worlds(self, answer, solution)
 
-    def run(self, answer: Callable, ranks: int, seed: int) -> str:
+    def run(self, answer: Callable, solution: Callable | None, ranks: int, seed: int) -> str:
         given = self.inputs(ranks, random.Random(seed))
         return self.verdict(run_patiently(call_with_own, ranks, {"function": answer, "given": given}), given)
 
-    def verdict(self, reports: Sequence[object], given: list[dict[str, object]]) -> str:
+    def verdict(self, reports: Sequence[object], given: list[dict]) -> str:
         """Words on what is wrong with what the ranks returned for what they were given, else ""."""
-        for rank, got in enumerate(reports):
-            expected = self.expected(rank, given)
-            who = f"rank {rank} of {len(reports)}"
+        for rank, got in enumerate(plain(list(reports))):
+            expected = plain(self.expected(rank, deepcopy(given)))
+            begin = f"not yet: rank {rank} of {len(reports)} returned"
             if got is None or got is ...:
-                return f"not yet: {who} returned nothing: did you forget `return`?"
+                return f"{begin} nothing: did you forget `return`?"
             if kind(got) != kind(expected):
-                return (
-                    f"not yet: {who} returned {got!r}, where a plain {kind(expected)} is asked for (a "
-                    "tensor has .item() and .tolist())"
-                )
-            if found := difference(got, expected, self.tolerance):
-                thought = next(
-                    (
-                        words
-                        for words, wrong in self.mistakes.items()
-                        if same(got, wrong(rank, given), self.tolerance)
-                    ),
-                    "",
-                )
-                return f"not yet: {who} returned {differing(got, expected, found)}" + (
-                    f"; {thought}" if thought else ""
-                )
+                asked = f"a plain {kind(expected)} is asked for (a tensor has .item() and .tolist())"
+                return f"{begin} {described(got)}, where {asked}"
+            if found := differing(got, expected, self.tolerance):
+                results = {
+                    words: plain(mistake(rank, deepcopy(given))) for words, mistake in self.mistakes.items()
+                }
+                thought = first_thought(results, lambda result, got=got: same(got, result, self.tolerance))
+                return with_thought(f"{begin} {found}", thought)
         return ""
 
 
 @dataclass
-class Build(Handing):
+class Build(Check):
     """The core of a technique, written by the learner and run in real ranks; the lesson goes on with the
     learner's if it is right.
 
@@ -210,12 +204,14 @@ class Build(Handing):
         trial: (function, seed) -> {name: value}; runs in every rank, after `deepspeed.init_distributed()`, on
             the CPU.  Makes random inputs from the seed (torch's generator is seeded with it already, alike on
             all ranks), calls the function and returns what is to be compared: tensors, numbers, lists,
-            strings, bools.
+            strings, bools.  Messages of its own go through `in_ranks.own_group()`.
         worlds: how many ranks to run, one job after the other; at least two sizes.
         mistakes: {what to think about: a complete wrong implementation}; it must end, in every rank.
         praise: why a correct answer is right.
         tolerance: how far a float may be off, relative to the largest of its tensor or list.
         patience: seconds after which ranks count as hung on a machine with nothing else to do.
+        together: whether all ranks call the function equally often, so that each waits after a call until
+            all have left it: then a rank that alone enters a collective is the one that is named.
     """
 
     name: str
@@ -225,6 +221,7 @@ class Build(Handing):
     praise: str = ""
     tolerance: float = 1e-5
     patience: float = PATIENCE
+    together: bool = False
 
     def __post_init__(self):
         if len(set(self.worlds)) < 2:
@@ -233,28 +230,21 @@ class Build(Handing):
                 "function that knows it by heart is right"
             )
 
-    def check(self, answer: object, solution: Callable) -> Callable:
-        """Show a verdict in words; returns the learner's function where it is right, else the course's
-        `solution`."""
-        answer = self.own(answer, solution)
-        return self.hand_on(answer, solution, self.verdict(answer, solution), self.name)
+    def judged(self, answer: object, solution: Callable) -> str:
+        return self.verdict(answer, solution)
 
     def verdict(self, answer: object, solution: Callable) -> str:
-        ready = before_running(answer, names_of(solution), solution, "code", by_position=True)
-        if ready:
-            return ready
-        return with_advice(
-            in_worlds(self.worlds, partial(self.run, answer, solution), self.praise), answer
-        ) + reading_note(answer, solution)
+        ready = before_running(answer, reading.names_of(solution), solution, "code", by_position=True)
+        return ready or self.looked_at(answer, solution) or in_worlds(self, answer, solution)
+
+    def looked_at(self, answer: Callable, solution: Callable) -> str:
+        """The verdict on what can be seen without ranks; "" where they must tell."""
+        return ""
 
     def run(self, answer: Callable, solution: Callable, ranks: int, seed: int) -> str:
-        """Words on what is wrong with the answer in a job of so many ranks, else ""."""
-        found = run_patiently(
-            try_out,
-            ranks,
-            {"trial": self.trial, "function": answer, "solution": solution, "seed": seed},
-            self.patience,
-        )
+        """The verdict on an answer in a job of so many ranks; "" where it is right."""
+        arguments = {"trial": self.trial, "function": answer, "solution": solution, "seed": seed}
+        found = run_patiently(try_out, ranks, arguments | {"together": self.together}, self.patience)
         wrong = self.wrong(found)
         if not wrong:
             return ""
@@ -262,10 +252,9 @@ class Build(Handing):
             tried = self.tried(list(self.mistakes.values()), ranks, seed)
         except RankError:
             tried = [()] * ranks
-        thought = self.thought([got for _, got in found], tried)
-        return f"not yet: {wrong}" + (f"; {thought}" if thought else "")
+        return with_thought(f"not yet: {wrong}", self.thought([got for _, got in found], tried))
 
-    def wrong(self, found: Sequence[tuple[dict[str, object], dict[str, object]]]) -> str:
+    def wrong(self, found: Sequence[tuple[Values, Values]]) -> str:
         """The first place where a rank's values are not the expected ones, in words, else ""; `found` holds
         (expected, got) of every rank."""
         for rank, (expected, got) in enumerate(found):
@@ -275,24 +264,34 @@ class Build(Handing):
                     return f"rank {rank} of {len(found)}: {place} is {there} where {due} is right"
         return ""
 
-    def tried(
-        self, functions: list[Callable], ranks: int, seed: int
-    ) -> Sequence[list[dict[str, object] | None]]:
-        """What every rank's trial finds with each of several functions, in one job; None for one that
-        fails."""
-        return run_patiently(
-            try_mistakes, ranks, {"trial": self.trial, "mistakes": functions, "seed": seed}, self.patience
+    def tried(self, functions: list[Callable], ranks: int, seed: int) -> Sequence[list[Values | None]]:
+        """What every rank's trial finds with each of several functions, in one job; None where one fails."""
+        arguments = {"trial": self.trial, "mistakes": functions, "seed": seed}
+        return run_patiently(try_mistakes, ranks, arguments, self.patience)
+
+    def thought(self, got: Sequence[Values], tried: Sequence[Sequence[Values | None]]) -> str:
+        """What to think about for the first mistake whose values, `tried` by every rank, are those that the
+        ranks got; else ""."""
+        results = dict(zip(self.mistakes, zip(*tried)))
+        return first_thought(
+            results, lambda ranks: all(same(*pair, self.tolerance) for pair in zip(got, ranks))
         )
 
-    def thought(
-        self, got: Sequence[dict[str, object]], tried: Sequence[Sequence[dict[str, object] | None]]
-    ) -> str:
-        """The words of the first mistake whose values, `tried` by every rank, agree with what the ranks got;
-        else ""."""
-        for words, values in zip(self.mistakes, zip(*tried)):
-            if all(same(one, other, self.tolerance) for one, other in zip(got, values)):
-                return words
-        return ""
+
+def is_the_courses(answer: object, solution: Callable) -> bool:
+    """Whether an answer is the course's solution, or was before that was defined anew."""
+    return answer is solution or (
+        callable(answer) and getattr(answer, "__name__", answer) == getattr(solution, "__name__", solution)
+    )
+
+
+def first_thought(results: dict[str, object], agrees: Callable[[object], bool]) -> str:
+    """What to think about for the first mistake whose result agrees, else ""."""
+    return next((words for words, result in results.items() if agrees(result)), "")
+
+
+def with_thought(verdict: str, words: str) -> str:
+    return f"{verdict}; {words}" if words else verdict
 
 
 def followed(verdict: str, used: str) -> str:
@@ -313,42 +312,42 @@ def before_running(
     """The verdict on an answer that need not be run: no function, not written, of another shape, or not the
     newest; else ""."""
     if not callable(answer):
-        return f"not yet: the check needs your function itself, not {answer!r}"
-    if old := newer_definition(answer):
+        return f"not yet: the check needs your function itself, not {described(answer)}"
+    if old := reading.newer_definition(answer):
         return f"not yet: {old}"
-    if is_unwritten(answer):
+    if reading.is_unwritten(answer):
         return f"not written yet: put your {what} in the place of the dots"
-    if wanted is not None and (words := misfit(answer, wanted, by_position)):
+    if wanted is not None and (words := reading.misfit(answer, wanted, by_position)):
         return f"not yet: {words}"
-    return NO_RETURN if forgot_return(answer, solution) else ""
+    nothing = "not yet: your function returns nothing: did you forget `return`?"
+    return nothing if reading.forgot_return(answer, solution) else ""
 
 
-def in_worlds(worlds: Sequence[int], run: Callable[[int, int], str], praise: str) -> str:
-    """The verdict of `run(ranks, seed)` in jobs of several sizes: what is wrong in the first that is not
-    right; else praise."""
-    for ranks in worlds:
+def in_worlds(exercise: RankExercise | Build, answer: Callable, solution: Callable | None) -> str:
+    """The verdict of an exercise's jobs of several sizes: what is wrong in the first that is not right; else
+    praise."""
+    for ranks in exercise.worlds:
         try:
-            if wrong := run(ranks, random.SystemRandom().randrange(2**31)):
-                return wrong
+            wrong = exercise.run(answer, solution, ranks, random.SystemRandom().randrange(2**31))
         except (LaunchError, MemoryError, TypeError) as error:
             if is_a_fault_of_the_check(error):
                 raise
-            return f"not yet: {without_checks(str(error))}"
-    sizes = " and ".join(str(ranks) for ranks in worlds)
-    return f"correct in {sizes} ranks" + (f": {praise}" if praise else "")
+            wrong = f"not yet: {without_checks(str(error))}"
+        if wrong:
+            return with_advice(wrong, answer) + reading_note(answer, solution)
+    sizes = " and ".join(str(ranks) for ranks in exercise.worlds)
+    return praised(f"correct in {sizes} ranks", exercise.praise) + reading_note(answer, solution)
+
+
+def praised(verdict: str, praise: str) -> str:
+    return f"{verdict}: {praise}" if praise else verdict
 
 
 def with_advice(verdict: str, answer: object) -> str:
-    """A verdict that is not "correct" with a word on the commonest slip with collectives, where the function
-    has it."""
-    names = [] if verdict.startswith("correct") else result_expected(answer)
-    listed = " and ".join(f"`comm.{name}`" for name in names)
-    return (
-        f"{verdict}\n{listed} writes into the tensor that it is given, and returns nothing: do "
-        "not use its result"
-        if names
-        else verdict
-    )
+    """A verdict with a word on the commonest slip with collectives, where the function has it."""
+    listed = " and ".join(f"`comm.{name}`" for name in reading.result_expected(answer))
+    advice = "writes into the tensor that it is given, and returns nothing: do not use its result"
+    return f"{verdict}\n{listed} {advice}" if listed else verdict
 
 
 def is_a_fault_of_the_check(error: Exception) -> bool:
@@ -369,35 +368,14 @@ def without_checks(message: str) -> str:
     return "\n".join(kept)
 
 
-def differing(got: object, expected: object, found: tuple[str, str, str]) -> str:
-    """What was returned and what is right: short lists as they are, else the first place that differs."""
-    place, there, right = found
-    if place and len(expected) > 8:
-        return f"a list whose element {place} is {there} where {right} is right"
-    if place:
-        there, right = shown_apart(got, expected)
-    return f"{there} where {right} is right"
-
-
 def reading_note(answer: object, solution: Callable | None = None) -> str:
     """A word on variables of the notebook that a function uses without having been given them."""
-    names = picked_up(answer, solution)
-    listed = ", ".join(f"`{name}`" for name in names)
-    return (
-        f"; note that your function reads {listed} from the notebook, not from its arguments or its own lines"
-        if names
-        else ""
-    )
+    listed = ", ".join(f"`{name}`" for name in reading.picked_up(answer, solution))
+    where = "from the notebook, not from its arguments or its own lines"
+    return f"; note that your function reads {listed} {where}" if listed else ""
 
 
-def note(exercise: Handing | RankExercise, answer: object, verdict: str) -> None:
-    """Keep that the learner has passed; solutions of the course are named `*_solution`."""
-    if verdict.startswith("correct") and not getattr(answer, "__name__", "").endswith("_solution"):
-        for lesson, name in named(exercise):
-            progress.record(name, lesson)
-
-
-def named(exercise: Handing | RankExercise) -> Iterator[tuple[str, str]]:
+def named(exercise: Check) -> Iterator[tuple[str, str]]:
     """Where an exercise stands: its lesson's number, and its name there."""
     for number, subject in SUBJECTS.items():
         for name, value in list(getattr(sys.modules.get(f"{__package__}.{subject}"), "__dict__", {}).items()):

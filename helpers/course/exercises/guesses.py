@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from typing import TYPE_CHECKING
 
-from helpers.course.exercises.comparing import shown
+from helpers.course.exercises.comparing import described, is_finite, kind, plain, shown
 from helpers.course.exercises.telling import tell
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ class Guess:
 
     def compare(self, measured: float | Tensor) -> None:
         """Say how far the guess was from what was measured: a number, or a tensor of one element."""
-        measured = measured.item() if hasattr(measured, "item") else measured
+        measured = number_in(measured)
         if self.value is None:
             tell(f"no guess; it is {shown(measured, 3)} ({self.label})")
         else:
@@ -33,21 +31,28 @@ class Guess:
             )
 
 
-def guess(label: str, value: float | Tensor | EllipsisType | None = ...) -> Guess:
+def guess(label: str, value: float | Tensor | EllipsisType | None = ..., *more: object) -> Guess:
     """A guess to fill in before the run: `guess("bytes per parameter, four ranks", ...)`, with a number in
     the place of the dots.
 
     Args:
         label: what is guessed, with its unit.
         value: the number; dots, None or nothing where there is no guess.
+        more: what follows a comma in a number, which is written with a point.
     """
     if value is ... or value is None:
         return Guess(label, None)
-    value = value.item() if hasattr(value, "item") else value
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
-        tell(f"a guess is a plain number, such as 7 or 2.5e9, and {value!r} is none ({label})")
+    value = number_in((value, *more) if more else value)
+    if kind(value) != "number" or not is_finite(value):
+        tell(f"a guess is a plain number, such as 7 or 2.5e9, and {described(value)} is none ({label})")
         return Guess(label, None)
     return Guess(label, value)
+
+
+def number_in(value: object) -> object:
+    """A value as plain data; a tensor of one element as its number."""
+    value = plain(value)
+    return value.item() if getattr(value, "size", 0) == 1 else value
 
 
 def how_far(value: float, measured: float) -> str:

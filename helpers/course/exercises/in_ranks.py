@@ -1,32 +1,43 @@
-"""A learner's function in real ranks: what runs there, and how long the kernel waits for it."""
+"""A learner's function in real ranks: what runs there, and how long the kernel waits for it.
+
+A check's own messages never meet the learner's: they run in a group of their own, `own_group()`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import io
+import itertools
 import os
 import re
 import time
 from typing import TYPE_CHECKING
 
+from helpers.course.exercises.comparing import plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, TCPStore
     from helpers.tools.launch.jobs import Reports
 
     Trial = Callable[[Callable, int], dict[str, object]]  # (function, seed) -> what is to be compared
 
 HUNG = re.compile(r"\Aranks? [\d, ]+ of \d+ hung\b")
-PATIENCE = (
-    10.0  # seconds until ranks count as hung, on a machine with nothing else to do; a check takes about one
-)
+# Seconds until ranks count as hung, on a machine with nothing else to do; a check takes about one.
+PATIENCE = 10.0
 MOST_PATIENCE = 60.0
+ROUNDS = itertools.count()
 
 
 class CourseFault(Exception):
     """The course's own function failed in a check: no fault of the learner's."""
+
+
+class Alone(BaseException):
+    """Another rank did not come out of the learner's function."""
 
 
 @contextlib.contextmanager
@@ -47,31 +58,55 @@ def run_patiently(
     """`launch` on the CPU.  Ranks that look hung on a busy machine get a second run with more time before
     that is believed."""
     from helpers.tools.launch.failures import RankError
-    from helpers.tools.launch.jobs import launch
 
     try:
-        return launch(function, ranks, arguments, device="cpu", timeout=patience)
+        return run_once(function, ranks, arguments, patience)
     except RankError as error:
         crowd = crowding()
         if not HUNG.match(str(error)) or crowd < 1.5:
             raise
-    return launch(
-        function,
-        ranks,
-        arguments,
-        device="cpu",
-        timeout=round(max(patience, min(2 * crowd * patience, MOST_PATIENCE))),
-    )
+    longer = round(max(patience, min(2 * crowd * patience, MOST_PATIENCE)))
+    return run_once(function, ranks, arguments, longer)
+
+
+def run_once(function: Callable, ranks: int, arguments: dict[str, object], patience: float) -> Reports:
+    from helpers.tools.launch.failures import RankError
+    from helpers.tools.launch.jobs import launch
+
+    arguments = {"function": function, "arguments": arguments, "patience": patience}
+    reports = launch(within, ranks, arguments, device="cpu", timeout=patience)
+    if alone := [rank for rank, report in enumerate(reports) if report is Alone]:
+        words = f"hung: others left your function more than {patience / 2:g} s later, or less often"
+        who = f"rank{'s' if len(alone) > 1 else ''} {', '.join(map(str, alone))} of {ranks}"
+        raise RankError(f"{who} {words}", alone[0], reports.outputs)
+    return reports
 
 
 def crowding(seconds: float = 0.2) -> float:
     """How many times longer than alone work takes here now: wall-clock time over processor time, and the load
     over the processors."""
-    wall, own = time.perf_counter(), time.thread_time()
+    wall, processor = time.perf_counter(), time.thread_time()
     while time.perf_counter() - wall < seconds:
         pass
-    waited = (time.perf_counter() - wall) / max(time.thread_time() - own, 1e-3)
+    waited = (time.perf_counter() - wall) / max(time.thread_time() - processor, 1e-3)
     return max(waited, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+# --- in a rank
+
+
+def within(function: Callable, arguments: dict[str, object], patience: float) -> object:
+    """The function's result; `Alone` where this rank has waited for another in vain."""
+    all_returned.patience = patience / 2  # the rest is for the start, and for what comes before
+    try:
+        return function(**arguments)
+    except Alone:
+        return Alone
+
+
+def call_with_own(function: Callable, given: list[dict[str, object]]) -> object:
+    """The function's value with this rank's arguments, as plain data."""
+    return plain(function(**given[int(os.environ["RANK"])]))
 
 
 @functools.cache
@@ -83,34 +118,79 @@ def own_group() -> ProcessGroup:
     return dist.new_group(backend="gloo")
 
 
-def call_with_own(function: Callable, given: list[dict[str, object]]) -> object:
-    """In a rank: the function with this rank's arguments."""
-    return function(**given[int(os.environ["RANK"])])
+@functools.cache
+def own_store() -> TCPStore:
+    from torch.distributed import TCPStore
+
+    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+
+
+def all_returned() -> None:
+    """Wait until all ranks have come here as often as this one.  It sends nothing that is counted.
+
+    Raises:
+        Alone: a rank does not come; then no rank goes on from here.
+    """
+    store, deadline = own_store(), time.monotonic() + all_returned.patience
+    decided = f"check/{arrive()}/decided"
+    while not store.check([decided]) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if store.compare_set(decided, "", "alone") != b"together":
+        raise Alone
+
+
+all_returned.patience = PATIENCE / 2
+
+
+def arrive() -> int:
+    """Say that this rank has come to the next meeting, and return the meeting's number."""
+    number = next(ROUNDS)
+    if own_store().add(f"check/{number}/ranks", 1) == int(os.environ["WORLD_SIZE"]):
+        own_store().compare_set(f"check/{number}/decided", "", "together")
+    return number
+
+
+def leaving_together(function: Callable) -> Callable:
+    """The function, which returns when all ranks have left it."""
+
+    @functools.wraps(function)
+    def waits(*arguments: object, **named: object) -> object:
+        try:
+            value = function(*arguments, **named)
+        except BaseException:
+            arrive()
+            raise
+        all_returned()
+        return value
+
+    return function if inspect.isclass(function) else waits
 
 
 def try_out(
-    trial: Trial, function: Callable, solution: Callable, seed: int
+    trial: Trial, function: Callable, solution: Callable, seed: int, together: bool
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """In a rank: what a trial finds with the course's function, then with the learner's, of the same seed.
+    """What a trial finds with the course's function, then with the learner's, of the same seed.
 
     The course's comes first and its values are copied, so that nothing the learner's function does can change
     them.
 
     Returns:
-        (expected, got): the trials' dicts with tensors as numpy arrays.
+        (expected, got): the trials' dicts as plain data.
     """
     import deepspeed
 
     deepspeed.init_distributed()
+    own_group()
     expected = quiet_trial(trial, solution, seed)
-    return expected, plain(seeded(trial, function, seed))
+    return expected, plain(seeded(trial, leaving_together(function) if together else function, seed))
 
 
 def try_mistakes(trial: Trial, mistakes: list[Callable], seed: int) -> list[dict[str, object] | None]:
-    """In a rank: what a trial finds with each of several mistaken functions; None for one that fails."""
+    """What a trial finds with each of several mistaken functions; None for one that fails."""
     import deepspeed
 
     deepspeed.init_distributed()
+    own_group()
     return [tried_mistake(trial, mistake, seed) for mistake in mistakes]
 
 
@@ -135,27 +215,3 @@ def seeded(trial: Trial, function: Callable, seed: int) -> dict[str, object]:
 
     torch.manual_seed(seed)
     return trial(function, seed)
-
-
-def plain(value: object) -> object:
-    """A value that can be sent and compared without torch: tensors as numpy arrays, detached and copied;
-    tuples as lists."""
-    import numpy
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        return numpy.array(
-            (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
-        )
-    if isinstance(value, numpy.generic):
-        return value.item()
-    if isinstance(value, numpy.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    if value is None or value is ... or isinstance(value, (bool, int, float, str)):
-        return value
-    return f"<{type(value).__name__}>"

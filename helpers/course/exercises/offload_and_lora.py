@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy
 import torch
 from torch import nn
-from helpers.course.exercises.editing import slips
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.tools.measure.ledger import Ledger
@@ -130,44 +130,66 @@ COPY, ZERO_UP = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weig
 LoRA = Build(
     "LoRA",
     _lora,
-    mistakes=slips(
+    mistakes=edits(
         LoRA_solution,
-        "keep the layer itself as `self.frozen`: later cells look for it by that name",
-        ["self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"],
-        "the frozen layer's own parameters still get gradients: `requires_grad_(False)`",
-        ["frozen.requires_grad_(False)", "frozen"],
-        "the adapter is not scaled: multiply it by alpha / rank",
-        ["alpha / rank", "1.0"],
-        "the adapter is multiplied by alpha: divide by the rank too",
-        ["alpha / rank", "alpha"],
-        "the scale is alpha / rank, not rank / alpha",
-        ["alpha / rank", "rank / alpha"],
-        "before training the adapter must add nothing: start one of its matrices, `up`, at zero",
-        [ZERO_UP, "pass"],
-        "both matrices are zero: each one's gradient is a product with the other, so neither "
-        "would ever change",
-        [ZERO_UP, f"{ZERO_UP}, torch.nn.init.zeros_(self.down.weight)"],
-        "all channels of the adapter start alike, so they stay alike: leave `down` at random numbers",
-        [ZERO_UP, f"{ZERO_UP}, torch.nn.init.ones_(self.down.weight)"],
-        "the frozen layer's output is missing: the adapter's is added to it",
-        ["self.frozen(x_BTC) + ", ""],
-        "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off",
-        ["self.frozen(x_BTC)", "self.frozen(x_BTC).detach()"],
-        "the sum of W and the product is a matrix of W's size, which every pass keeps: send the "
-        "rows through `down`, then `up`",
-        [
-            "self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))",
-            "torch.nn.functional.linear("
-            "x_BTC, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)",
-        ],
-        "the merged weights lack the scale",
-        ["+= self.scale * ", "+= "],
-        "the merged layer has lost the frozen layer's bias",
-        ["return layer", "layer.bias = None\n        return layer"],
-        "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy",
-        [COPY, "self.frozen"],
-        "the merged layer shares its bias with the frozen one, so that a change of one changes both",
-        ["return layer", "layer.bias = self.frozen.bias\n        return layer"],
+        {
+            (
+                "self.frozen, ",
+                "self.base, ",
+                "self.frozen(x",
+                "self.base(x",
+                COPY,
+                "copy.deepcopy(self.base)",
+            ): "keep the layer itself as `self.frozen`: later cells look for it by that name",
+            (
+                "frozen.requires_grad_(False)",
+                "frozen",
+            ): "the frozen layer's own parameters still get gradients: `requires_grad_(False)`",
+            ("alpha / rank", "1.0"): "the adapter is not scaled: multiply it by alpha / rank",
+            ("alpha / rank", "alpha"): "the adapter is multiplied by alpha: divide by the rank too",
+            ("alpha / rank", "rank / alpha"): "the scale is alpha / rank, not rank / alpha",
+            (
+                ZERO_UP,
+                "pass",
+            ): "before training the adapter must add nothing: start one of its matrices, `up`, at zero",
+            (ZERO_UP, f"{ZERO_UP}, torch.nn.init.zeros_(self.down.weight)"): (
+                "both matrices are zero: each one's gradient is a product with the other, so neither "
+                "would ever change"
+            ),
+            (
+                ZERO_UP,
+                f"{ZERO_UP}, torch.nn.init.ones_(self.down.weight)",
+            ): "all channels of the adapter start alike, so they stay alike: leave `down` at random numbers",
+            (
+                "self.frozen(x_BTC) + ",
+                "",
+            ): "the frozen layer's output is missing: the adapter's is added to it",
+            (
+                "self.frozen(x_BTC)",
+                "self.frozen(x_BTC).detach()",
+            ): "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off",
+            (
+                "self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))",
+                "torch.nn.functional.linear("
+                "x_BTC, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)",
+            ): (
+                "the sum of W and the product is a matrix of W's size, which every pass keeps: send the "
+                "rows through `down`, then `up`"
+            ),
+            ("+= self.scale * ", "+= "): "the merged weights lack the scale",
+            (
+                "return layer",
+                "layer.bias = None\n        return layer",
+            ): "the merged layer has lost the frozen layer's bias",
+            (
+                COPY,
+                "self.frozen",
+            ): "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy",
+            (
+                "return layer",
+                "layer.bias = self.frozen.bias\n        return layer",
+            ): "the merged layer shares its bias with the frozen one, so that a change of one changes both",
+        },
     ),
     praise="it starts as the frozen layer, trains only thin matrices, and costs nothing once it is merged",
 )
@@ -208,16 +230,25 @@ def _frozen_linear(function, seed):
 FrozenLinear = Build(
     "FrozenLinear",
     _frozen_linear,
-    mistakes=slips(
+    mistakes=edits(
         FrozenLinear_solution,
-        "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
-        ["backward(weight)", "backward(weight, x_BTC)", "(weight,) =", "weight, _ ="],
-        "a copy of the weight is kept: save the weight itself, which is there anyway",
-        ["backward(weight)", "backward(weight.clone())"],
-        "the bias is missing",
-        ["linear(x_BTC, weight, bias)", "linear(x_BTC, weight)"],
-        "the input has no gradient: it must flow on to the layers before, even through frozen weights",
-        ["gradient @ weight, None", "None, None"],
+        {
+            (
+                "backward(weight)",
+                "backward(weight, x_BTC)",
+                "(weight,) =",
+                "weight, _ =",
+            ): "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
+            (
+                "backward(weight)",
+                "backward(weight.clone())",
+            ): "a copy of the weight is kept: save the weight itself, which is there anyway",
+            ("linear(x_BTC, weight, bias)", "linear(x_BTC, weight)"): "the bias is missing",
+            (
+                "gradient @ weight, None",
+                "None, None",
+            ): "the input has no gradient: it must flow on to the layers before, even through frozen weights",
+        },
     ),
     praise="the gradient flows on through the weight alone, so the input need not be kept",
 )
@@ -318,47 +349,77 @@ ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.st
 AdamInFiles = Build(
     "AdamInFiles",
     _in_files,
-    mistakes=slips(
+    mistakes=edits(
         AdamInFiles_solution,
-        "the running means start near zero: divide them by 1 - beta ** steps",
-        [ROOT, "square.sqrt()", LAST, ""],
-        "steps are added to the bf16 parameters, where each is too small to change them: add "
-        "them to fp32 master weights",
-        [MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"],
-        "the running means start anew in every step",
-        [MEAN, f"mean, square = torch.zeros_like(mean), torch.zeros_like(square)\n            {MEAN}"],
-        "the files are there, but the states are kept in memory as well",
-        [MAPPED, f"torch.zeros(parameter.numel()) {ZERO_FILE}", ".numpy()", "", VIEWS, "files"],
-        "the states are in files, but tensors on them stay between steps, and the ledger counts those "
-        "as memory: keep the arrays, and make tensors of them in `step`",
-        ["parameter, files))", "parameter, [torch.from_numpy(file) for file in files]))", VIEWS, "files"],
-        "the files stay as they were made: the states are arrays in memory",
-        [MAPPED, f'numpy.zeros(parameter.numel(), "float32") {ZERO_FILE}'],
-        "the weights do not shrink: subtract lr times 0.01 w as well",
-        [SHRINK, ""],
-        "AdamW takes 0.01 w from the weights, it does not add it to the gradient",
-        [SHRINK, "", "grad.float().flatten(), None", "grad.float().flatten() + 0.01 * master, None"],
-        "the square's factors are 0.999 and 0.001",
-        ["square_(), 0.001", "square_(), 0.01", "0.999**", "0.99**"],
-        "the two means have changed places: 0.9 is for the gradient, 0.999 for its square",
-        [
-            "gradient, 0.1",
-            "gradient, 0.001",
-            "_(), 0.001",
-            "_(), 0.1",
-            LAST,
-            LAST.replace("9", "999"),
-            ROOT,
-            ROOT.replace("999", "9"),
-        ],
-        "the gradients are still there: set `.grad` to None when a parameter is done",
-        ["gradient, parameter.grad =", "gradient =", "flatten(), None", "flatten()"],
-        "the learning rate is an argument: use `lr`",
-        ["= lr, 0, []", "= 1e-3, 0, []"],
-        "a gradient that was always zero gives 0 / 0: add 1e-8 to the root",
-        [".add_(1e-8)", ""],
-        "1e-8 is added to the root, not under it",
-        [".sqrt_().add_(1e-8)", ".add_(1e-8).sqrt_()"],
+        {
+            (
+                ROOT,
+                "square.sqrt()",
+                LAST,
+                "",
+            ): "the running means start near zero: divide them by 1 - beta ** steps",
+            (MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"): (
+                "steps are added to the bf16 parameters, where each is too small to change them: add "
+                "them to fp32 master weights"
+            ),
+            (
+                MEAN,
+                f"mean, square = torch.zeros_like(mean), torch.zeros_like(square)\n            {MEAN}",
+            ): "the running means start anew in every step",
+            (
+                MAPPED,
+                f"torch.zeros(parameter.numel()) {ZERO_FILE}",
+                ".numpy()",
+                "",
+                VIEWS,
+                "files",
+            ): "the files are there, but the states are kept in memory as well",
+            (
+                "parameter, files))",
+                "parameter, [torch.from_numpy(file) for file in files]))",
+                VIEWS,
+                "files",
+            ): (
+                "the states are in files, but tensors on them stay between steps, and the ledger counts those "
+                "as memory: keep the arrays, and make tensors of them in `step`"
+            ),
+            (
+                MAPPED,
+                f'numpy.zeros(parameter.numel(), "float32") {ZERO_FILE}',
+            ): "the files stay as they were made: the states are arrays in memory",
+            (SHRINK, ""): "the weights do not shrink: subtract lr times 0.01 w as well",
+            (
+                SHRINK,
+                "",
+                "grad.float().flatten(), None",
+                "grad.float().flatten() + 0.01 * master, None",
+            ): "AdamW takes 0.01 w from the weights, it does not add it to the gradient",
+            (
+                "square_(), 0.001",
+                "square_(), 0.01",
+                "0.999**",
+                "0.99**",
+            ): "the square's factors are 0.999 and 0.001",
+            (
+                "gradient, 0.1",
+                "gradient, 0.001",
+                "_(), 0.001",
+                "_(), 0.1",
+                LAST,
+                LAST.replace("9", "999"),
+                ROOT,
+                ROOT.replace("999", "9"),
+            ): "the two means have changed places: 0.9 is for the gradient, 0.999 for its square",
+            (
+                "gradient, parameter.grad =",
+                "gradient =",
+                "flatten(), None",
+                "flatten()",
+            ): "the gradients are still there: set `.grad` to None when a parameter is done",
+            ("= lr, 0, []", "= 1e-3, 0, []"): "the learning rate is an argument: use `lr`",
+            (".add_(1e-8)", ""): "a gradient that was always zero gives 0 / 0: add 1e-8 to the root",
+            (".sqrt_().add_(1e-8)", ".add_(1e-8).sqrt_()"): "1e-8 is added to the root, not under it",
+        },
     ),
     praise="memory holds the parameters alone, and the operating system brings a step its states",
 )
@@ -371,16 +432,23 @@ def adapter_parameters_solution(inputs, outputs, rank):
 adapter_parameters = Exercise(
     reference=adapter_parameters_solution,
     cases=({"inputs": 4096, "outputs": 256, "rank": 8}, {"inputs": 64, "outputs": 192, "rank": 4}),
-    mistakes=slips(
+    mistakes=edits(
         adapter_parameters_solution,
-        "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
-        ["(inputs + outputs)", "inputs"],
-        "that is one of the two matrices; the other one leads from the inputs to `rank` channels",
-        ["(inputs + outputs)", "outputs"],
-        "that is the matrix that LoRA leaves frozen",
-        ["rank * (inputs + outputs)", "inputs * outputs"],
-        "the two matrices stand one after the other: they are not multiplied for every pair",
-        ["inputs + outputs", "inputs * outputs"],
+        {
+            (
+                "(inputs + outputs)",
+                "inputs",
+            ): "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
+            (
+                "(inputs + outputs)",
+                "outputs",
+            ): "that is one of the two matrices; the other one leads from the inputs to `rank` channels",
+            ("rank * (inputs + outputs)", "inputs * outputs"): "that is the matrix that LoRA leaves frozen",
+            (
+                "inputs + outputs",
+                "inputs * outputs",
+            ): "the two matrices stand one after the other: they are not multiplied for every pair",
+        },
     ),
     praise="linear in the width where the frozen matrix is quadratic",
 )
@@ -393,16 +461,17 @@ def offloaded_bytes_solution(trained, ranks):
 offloaded_bytes = Exercise(
     reference=offloaded_bytes_solution,
     cases=({"trained": 5_619_712, "ranks": 2}, {"trained": 6_243_584_000, "ranks": 8}),
-    mistakes=slips(
+    mistakes=edits(
         offloaded_bytes_solution,
-        "ZeRO shards them first: a rank offloads its own part",
-        [" / ranks", ""],
-        "that is Adam's part; the fp32 master weights go with it",
-        ["12 *", "8 *"],
-        "the bf16 parameters and gradients of the model stay on the device",
-        ["12 *", "16 *"],
-        "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter",
-        ["12 *", "2 *"],
+        {
+            (" / ranks", ""): "ZeRO shards them first: a rank offloads its own part",
+            ("12 *", "8 *"): "that is Adam's part; the fp32 master weights go with it",
+            ("12 *", "16 *"): "the bf16 parameters and gradients of the model stay on the device",
+            (
+                "12 *",
+                "2 *",
+            ): "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter",
+        },
     ),
     praise="what can be offloaded is what is trained: with frozen weights next to nothing",
 )
@@ -418,12 +487,15 @@ longest_sequence = Exercise(
         {"memory": 24e9, "fixed": 12.5e9, "per_token": 5.8e6},
         {"memory": 80e9, "fixed": 14e9, "per_token": 1.1e6},
     ),
-    mistakes=slips(
+    mistakes=edits(
         longest_sequence_solution,
-        "what does not depend on the sequence is there too: take it off first",
-        ["(memory - fixed)", "memory"],
-        "the fixed part takes room away",
-        ["memory - fixed", "memory + fixed"],
+        {
+            (
+                "(memory - fixed)",
+                "memory",
+            ): "what does not depend on the sequence is there too: take it off first",
+            ("memory - fixed", "memory + fixed"): "the fixed part takes room away",
+        },
     ),
     praise="linear in what is left over, so halve the bytes of a token before you buy memory",
 )

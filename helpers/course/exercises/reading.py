@@ -1,136 +1,140 @@
 """What can be read from a learner's function without running it: is it written, does it return, does it take
-what it is given, is it the newest?"""
+what the check hands in, is it the newest?
+
+All is read from the source, which a notebook keeps for its cells.  Where there is none, nothing is said.
+"""
 
 from __future__ import annotations
 
 import ast
 import builtins
-import dis
+import functools
 import inspect
 import linecache
 import re
 import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import CodeType, FunctionType
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FunctionType
 
-IN_PLACE = {
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "all_gather_into_tensor",
-    "reduce_scatter_tensor",
-    "all_to_all_single",
-}  # return nothing
-STARS = {inspect.Parameter.VAR_POSITIONAL: 1, inspect.Parameter.VAR_KEYWORD: 2}
+    Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+# Collectives that write into a tensor and return nothing.
+IN_PLACE = {"all_reduce", "reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor"}
+IN_PLACE |= {"all_to_all_single"}
+STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def functions_of(answer: object) -> list[FunctionType]:
-    """The plain functions of an answer: itself, or the methods of a class, static ones too."""
-    if inspect.isclass(answer):
-        members = [
-            member.__func__ if isinstance(member, staticmethod) else member
-            for member in vars(answer).values()
-        ]
-        return [member for member in members if inspect.isfunction(member)]
-    return [answer] if inspect.isfunction(answer) else []
+    """The plain functions of an answer: itself, without its decorators, or the methods of a class."""
+    members = list(vars(answer).values()) if inspect.isclass(answer) else [answer]
+    unwrapped = [inspect.unwrap(getattr(member, "__func__", member)) for member in members]
+    return [member for member in unwrapped if inspect.isfunction(member)]
 
 
-def tree_of(function: FunctionType) -> ast.Module | None:
-    """The syntax tree of a function's definition, or None where its source is not known (or is a
-    lambda's)."""
+@functools.lru_cache(maxsize=16)
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def definition_of(function: FunctionType) -> Definition | None:
+    """The syntax tree of a function; None where its source is unknown, or its line holds several lambdas."""
+    code = function.__code__
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError, IndentationError):
+        tree = parsed("".join(inspect.findsource(function)[0]))
+    except (OSError, TypeError, IndexError, SyntaxError):
         return None
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    named = [node for node in functions if getattr(node, "name", "<lambda>") == code.co_name]
+    here = [node for node in named if first_line(node) == code.co_firstlineno]
+    return here[0] if len(here) == 1 else None
+
+
+def first_line(definition: Definition) -> int:
+    decorators = getattr(definition, "decorator_list", [])
+    return (decorators or [definition])[0].lineno
+
+
+def definitions_of(answer: object) -> list[Definition]:
+    found = [definition_of(function) for function in functions_of(answer)]
+    return [definition for definition in found if definition is not None]
+
+
+def own_parts(definition: Definition) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those of functions and classes within it."""
+    parts = list(definition.body) if isinstance(definition.body, list) else [definition.body]
+    while parts:
+        part = parts.pop()
+        yield part
+        if not isinstance(part, (*FUNCTIONS, ast.ClassDef)):
+            parts += ast.iter_child_nodes(part)
 
 
 def is_unwritten(answer: object) -> bool:
     """Whether dots or a `NotImplementedError` still stand for code (`x[..., 0]` is code), or nothing at all
     is done."""
-    functions = functions_of(answer)
-    trees = [tree for tree in map(tree_of, functions) if tree is not None]
-    return (
-        any(has_dots(tree) for tree in trees)
-        or bool(functions)
-        and all(does_nothing(function.__code__) for function in functions)
-    )
+    definitions = definitions_of(answer)
+    return any(map(has_dots, definitions)) or bool(definitions) and all(map(does_nothing, definitions))
 
 
 def has_dots(tree: ast.AST) -> bool:
     parts = list(ast.walk(tree))
-    places = [
-        node.slice if isinstance(node, ast.Subscript) else node
-        for node in parts
-        if isinstance(node, (ast.Subscript, ast.arguments))
-    ]
-    code = {id(part) for place in places for part in ast.walk(place)}
+    indices = [part.slice for part in parts if isinstance(part, ast.Subscript)]
+    defaults = [part for part in parts if isinstance(part, ast.arguments)]
+    code = {id(part) for place in indices + defaults for part in ast.walk(place)}
     return any(
-        (isinstance(node, ast.Constant) and node.value is ... and id(node) not in code)
-        or (isinstance(node, ast.Raise) and "NotImplementedError" in ast.dump(node))
-        for node in parts
+        (isinstance(part, ast.Constant) and part.value is ... and id(part) not in code)
+        or (isinstance(part, ast.Raise) and "NotImplementedError" in ast.dump(part))
+        for part in parts
     )
 
 
-def instructions(code: CodeType) -> list[dis.Instruction]:
-    return [
-        one
-        for one in dis.get_instructions(code)
-        if one.opname not in ("RESUME", "NOP", "CACHE", "COPY_FREE_VARS", "MAKE_CELL")
-    ]
+def is_nothing(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value in (None, ...))
 
 
-def does_nothing(code: CodeType) -> bool:
-    return len(instructions(code)) <= 2 and returned(code) <= {"None", "Ellipsis"}
+def does_nothing(definition: Definition) -> bool:
+    """Whether a body holds a docstring, `pass` or `return` alone."""
+    if isinstance(definition, ast.Lambda):
+        return is_nothing(definition.body)
+    return all(
+        isinstance(part, ast.Pass)
+        or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+        or (isinstance(part, ast.Return) and is_nothing(part.value))
+        for part in definition.body
+    )
 
 
-def returned(code: CodeType) -> set[str]:
-    """What the `return` lines of a function give: the names of constants, and "a value"."""
-    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
-        return {"a value"}
-    found, before = set(), None
-    for one in instructions(code):
-        constant = one if one.opname == "RETURN_CONST" else before
-        if one.opname in ("RETURN_CONST", "RETURN_VALUE"):
-            one_way = (
-                one.opname == "RETURN_CONST" or not one.is_jump_target
-            )  # to `return x if c else None` there are two
-            known = (
-                one_way
-                and constant is not None
-                and constant.opname in ("RETURN_CONST", "LOAD_CONST")
-                and constant.argval in (None, ...)
-            )
-            found.add(str(constant.argval) if known else "a value")
-        before = one
-    return found
+def returns_nothing(definition: Definition) -> bool:
+    """Whether a function comes to its end, and returns nothing on every path."""
+    if not isinstance(definition, ast.FunctionDef):
+        return False
+    last = definition.body[-1]
+    has_no_end = isinstance(last, ast.Raise) or ast.unparse(last).startswith(("while True:", "while 1:"))
+    values = [part for part in own_parts(definition) if isinstance(part, (ast.Yield, ast.YieldFrom))]
+    values += [part.value for part in own_parts(definition) if isinstance(part, ast.Return)]
+    return not has_no_end and all(map(is_nothing, values))
 
 
 def forgot_return(answer: object, solution: object = None) -> bool:
     """Whether a function returns nothing on every path, where the course's returns something."""
-    if not inspect.isfunction(answer) or returned(answer.__code__) != {"None"}:
+    if not inspect.isfunction(answer) or not all(map(returns_nothing, definitions_of(answer) or [None])):
         return False
-    return not inspect.isfunction(solution) or returned(solution.__code__) != {"None"}
+    return not inspect.isfunction(solution) or not all(map(returns_nothing, definitions_of(solution)))
 
 
 def result_expected(answer: object) -> list[str]:
     """The collectives, by their names, whose result a function uses although it is written into a tensor: `t
     = comm.all_reduce(t)`."""
-    trees = [tree for tree in map(tree_of, functions_of(answer)) if tree is not None]
-    parts = [part for tree in trees for part in ast.walk(tree)]
+    parts = [part for definition in definitions_of(answer) for part in ast.walk(definition)]
     used = [part.value for part in parts if isinstance(part, (ast.Assign, ast.Attribute, ast.Return))]
     used += [side for part in parts if isinstance(part, ast.BinOp) for side in (part.left, part.right)]
     calls = [part for part in used if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
-    return sorted(
-        {
-            call.func.attr
-            for call in calls
-            if call.func.attr in IN_PLACE and not any(word.arg == "async_op" for word in call.keywords)
-        }
-    )
+    waited_for = [call for call in calls if any(word.arg == "async_op" for word in call.keywords)]
+    return sorted({call.func.attr for call in calls if call not in waited_for} & IN_PLACE)
 
 
 def names_of(function: Callable) -> list[str] | None:
@@ -140,11 +144,8 @@ def names_of(function: Callable) -> list[str] | None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    return (
-        [one.name for one in parameters]
-        if all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
-        else None
-    )
+    by_either = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+    return [parameter.name for parameter in parameters] if by_either else None
 
 
 def misfit(answer: Callable, wanted: Sequence[str], by_position: bool = False) -> str:
@@ -161,29 +162,30 @@ def misfit(answer: Callable, wanted: Sequence[str], by_position: bool = False) -
         fits = not by_position or bool(bound.kwargs) or list(bound.arguments) == list(wanted)
     except TypeError:
         fits = False
-    takes = ", ".join(f"{'*' * STARS.get(one.kind, 0)}{one.name}" for one in signature.parameters.values())
+    takes = ", ".join(STARS.get(part.kind, "") + part.name for part in signature.parameters.values())
     return "" if fits else f"your function takes ({takes}), the check calls it with ({', '.join(wanted)})"
 
 
-def globals_read(code: CodeType) -> set[str]:
-    """Names that a function's code, and the functions within it, look up outside."""
-    found = {one.argval for one in instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return found.union(*(globals_read(part) for part in code.co_consts if inspect.iscode(part)))
+def names_read(answer: object) -> set[str]:
+    """Names that an answer's functions, and the functions within them, look up outside."""
+    parts = [part for definition in definitions_of(answer) for part in ast.walk(definition)]
+    names = [part for part in parts if isinstance(part, ast.Name)]
+    bound = {part.id for part in names if not isinstance(part.ctx, ast.Load)}
+    bound |= {part.arg for part in parts if isinstance(part, ast.arg)}
+    bound |= {part.name for part in parts if isinstance(part, (*FUNCTIONS[:2], ast.ClassDef))}
+    bound |= {part.asname or part.name.split(".")[0] for part in parts if isinstance(part, ast.alias)}
+    return {part.id for part in names} - bound
 
 
 def picked_up(answer: object, solution: object = None) -> list[str]:
     """Lower-case names of plain numbers, lists and tensors of the notebook that a function uses without
     having been given them."""
-    allowed = {name for function in functions_of(solution) for name in globals_read(function.__code__)}
-    found = set()
+    values = {}
     for function in functions_of(answer):
         if function.__module__ == "__main__":
-            values = function.__globals__
-            names = globals_read(function.__code__) - allowed - set(vars(builtins))
-            found |= {
-                name for name in names if name in values and not name.isupper() and is_plain(values[name])
-            }
-    return sorted(found)
+            values |= function.__globals__
+    names = (names_read(answer) - names_read(solution) - set(vars(builtins))) & set(values)
+    return sorted(name for name in names if not name.isupper() and is_plain(values[name]))
 
 
 def is_plain(value: object) -> bool:
@@ -202,37 +204,25 @@ def newer_definition(answer: object) -> str:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     name, functions = getattr(answer, "__name__", ""), functions_of(answer)
-    if (
-        shell is None
-        or not functions
-        or answer.__module__ != "__main__"
-        or is_another(shell.user_ns.get(name), answer)
-    ):
+    if shell is None or not functions or answer.__module__ != "__main__":
         return ""
-    own = "".join(linecache.getlines(functions[0].__code__.co_filename)).rstrip("\n")
+    current = shell.user_ns.get(name)
+    if current is not answer and getattr(current, "__name__", None) == name:
+        return ""  # the name stands for a newer function: the old one is checked on purpose
+    source = "".join(linecache.getlines(functions[0].__code__.co_filename)).rstrip("\n")
     for cell in reversed(shell.user_ns.get("In", [])):
         cell = cell.rstrip("\n")
-        if not own or cell == own:
+        if not source or cell == source:
             return ""
         try:
-            defined = {
-                node.name
-                for node in ast.parse(cell).body
-                if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-            }
+            names = {getattr(node, "name", None) for node in ast.parse(cell).body}
             wrong = "raised an error before it came to the definition"
         except SyntaxError as error:
-            defined = set(re.findall(r"^\s*(?:def|class)\s+(\w+)", cell, flags=re.M))
+            names = set(re.findall(r"^\s*(?:def|class)\s+(\w+)", cell, flags=re.M))
             wrong = f"has a {type(error).__name__} in line {error.lineno}"
-        if name in defined:
+        if name in names:
             return (
                 f"the newest cell that defines `{name}` {wrong}, so this is still the `{name}` from "
                 "before: mend that cell and run it again"
             )
     return ""
-
-
-def is_another(current: object, answer: object) -> bool:
-    """Whether a name stands for a newer function than the one that is checked: then an old one is checked on
-    purpose."""
-    return current is not answer and getattr(current, "__name__", None) == getattr(answer, "__name__", "")

@@ -1,6 +1,6 @@
 """Answers of lesson 00, and the mistakes that people make there."""
 
-import torch
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise, RankExercise
 from helpers.course.exercises.guesses import guess as guess
 
@@ -17,65 +17,69 @@ def _averaged(function, seed):
     return {f"the mean, {name}": function(value) for name, value in values.items()}
 
 
-def _summed(value):
+def mean_over_ranks_solution(value):
     import deepspeed.comm as comm
+    import torch
+    from deepspeed.accelerator import get_accelerator
 
-    total = torch.tensor([float(value)])
-    comm.all_reduce(total)
-    return total.item()
-
-
-def _on_rank_0_alone(value):
-    """A reduce to rank 0, and the division on every rank."""
-    import deepspeed.comm as comm
-
-    mine, total = float(value), torch.tensor([float(value)])
-    comm.reduce(total, 0)
-    return (total.item() if comm.get_rank() == 0 else mine) / comm.get_world_size()
+    device = get_accelerator().current_device_name()
+    total = torch.tensor([float(value)], device=device)
+    comm.all_reduce(total)  # every rank gets the sum, so each can divide for itself
+    return total.item() / comm.get_world_size()
 
 
+_MEAN_OVER_RANKS_MISTAKES = {
+    (lambda value: value): "that is the rank's own value: nothing was communicated",
+    (" / comm.get_world_size()", ""): "that is the sum; a mean is divided by the number of ranks",
+    ("comm.get_world_size()", "2"): "that is right with two ranks alone: divide by the world size, whatever "
+    "it is",
+    (
+        "comm.all_reduce(total)",
+        "comm.reduce(total, 0); total = total if comm.get_rank() == 0 else torch.tensor([float(value)])",
+    ): "only rank 0 has the mean; an all-reduce gives it to all",
+}
 mean_over_ranks = Build(
     "mean_over_ranks",
     _averaged,
-    mistakes={
-        "that is the rank's own value: nothing was communicated": lambda value: value,
-        "that is the sum; a mean is divided by the number of ranks": _summed,
-        "that is right with two ranks alone: divide by the world size, whatever it is": lambda value: (
-            _summed(value) / 2
-        ),
-        "only rank 0 has the mean; an all-reduce gives it to all": _on_rank_0_alone,
-    },
-    praise="every rank has the sum, so that each can divide it, and nobody need be told",
+    mistakes=edits(mean_over_ranks_solution, _MEAN_OVER_RANKS_MISTAKES),
+    praise="an all-reduce leaves the sum on every rank, so each divides it for itself",
+    together=True,
 )
 
+
+def sum_of_ranks_solution(ranks):
+    return ranks * (ranks - 1) // 2  # 0 + 1 + ... + (ranks - 1), since ranks count from 0
+
+
+_SUM_OF_RANKS_MISTAKES = {
+    ("ranks * (ranks - 1)", "ranks * (ranks + 1)"): "ranks are counted from 0, so the last one is ranks - 1",
+    (lambda ranks: ranks): "that is the number of ranks, and each of them brings its own number",
+    (lambda ranks: ranks - 1): "that is the last rank's number, and all of them are added",
+}
 sum_of_ranks = Exercise(
-    reference=lambda ranks: ranks * (ranks - 1) // 2,
+    reference=sum_of_ranks_solution,
     cases=({"ranks": 4}, {"ranks": 1}, {"ranks": 2}, {"ranks": 8}),
-    mistakes={
-        "ranks are counted from 0, so the last one is ranks - 1": lambda ranks: ranks * (ranks + 1) // 2,
-        "that is the number of ranks, and each of them brings its own number": lambda ranks: ranks,
-        "that is the last rank's number, and all of them are added": lambda ranks: ranks - 1,
-    },
+    mistakes=edits(sum_of_ranks_solution, _SUM_OF_RANKS_MISTAKES),
     praise="rank 0 brings nothing, and the last rank one less than there are ranks",
 )
+
+
+def tokens_per_step_solution(micro_batch, length, accumulation, ranks):
+    return micro_batch * length * accumulation * ranks  # every rank reads micro-batches of its own
+
+
+_TOKENS_PER_STEP_MISTAKES = {
+    (" * accumulation", ""): "how many micro-batches does a rank run before it steps?",
+    (" * ranks", ""): "every rank reads its own sequences",
+    (" * length", ""): "a sequence holds `length` tokens",
+}
 tokens_per_step = Exercise(
-    reference=lambda micro_batch, length, accumulation, ranks: micro_batch * length * accumulation * ranks,
+    reference=tokens_per_step_solution,
     cases=(
         {"micro_batch": 8, "length": 64, "accumulation": 1, "ranks": 2},
         {"micro_batch": 2, "length": 32, "accumulation": 4, "ranks": 4},
     ),
-    mistakes={
-        "how many micro-batches does a "
-        "rank run before it steps?": lambda micro_batch, length, accumulation, ranks: (
-            micro_batch * length * ranks
-        ),
-        "every rank reads its own sequences": lambda micro_batch, length, accumulation, ranks: (
-            micro_batch * length * accumulation
-        ),
-        "a sequence holds `length` tokens": lambda micro_batch, length, accumulation, ranks: (
-            micro_batch * accumulation * ranks
-        ),
-    },
+    mistakes=edits(tokens_per_step_solution, _TOKENS_PER_STEP_MISTAKES),
     praise="an optimizer step waits for every micro-batch of every rank, so all of them count",
 )
 

@@ -3,60 +3,34 @@ mistakes that people make there."""
 
 from __future__ import annotations
 
-import torch
-from torch.nn import functional as F
-from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
-from helpers.course.exercises.operators import identity, operator, rank_count, summed
-from helpers.tools import theory
+from functools import partial
+from types import SimpleNamespace
 
-__all__ = [
-    "CopyToRanks",
-    "GatheredLinear",
-    "SumOverRanks",
-    "balance_bandwidth",
-    "column_parallel",
-    "gather",
-    "guess",
-    "llama_bytes",
-    "row_parallel",
-    "scatter",
-    "vocabulary_parallel_loss",
-]
+import torch
+from torch import distributed as dist
+from helpers.course.exercises.calls import Calls
+from helpers.course.exercises.editing import edit
+from helpers.course.exercises.engine import Build, Exercise
+from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.operators import rank_count, summed  # noqa: F401 (edits call it)
+from helpers.tools import theory
 
 
 def _own(seed, *shape):
     """Random numbers that differ from rank to rank."""
-    import deepspeed.comm as comm
-
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
-    )
-
-
-def _in_place(tensor):
-    import deepspeed.comm as comm
-
-    comm.all_reduce(tensor)
-    return tensor
-
-
-def _mean(tensor):
-    import deepspeed.comm as comm
-
-    return summed(tensor) / comm.get_world_size()
+    seed = 1000 * (seed % 10**6) + dist.get_rank()
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 # --- f and g
 
-
 IN_PLACE = " (comm.all_reduce works in place and returns nothing: return the tensor that you gave it)"
 
 
-def _applied(function, given, weights):
+def _applied(function, tensor, weights):
     """The operator in the middle of other work, with a second use of the gradient that comes back to it."""
-    beside = torch.ones_like(given, requires_grad=True)
-    x = given.clone().requires_grad_()
+    beside = torch.ones_like(tensor, requires_grad=True)
+    x = tensor.clone().requires_grad_()
     inside, shared = x * 1.0, beside * 1.0
     result = function.apply(inside)
     if not isinstance(result, torch.Tensor):
@@ -66,58 +40,83 @@ def _applied(function, given, weights):
         raise TypeError(f"backward must return the gradient of x, not None{IN_PLACE}")
     return {
         "the result": result,
-        "what was given to forward is as it was": bool(inside.detach().equal(given)),
+        "what was given to forward is as it was": bool(inside.detach().equal(tensor)),
         "the gradient of what was given": x.grad,
         "the gradient that came to backward is as it was": bool(beside.grad.equal(weights)),
     }
 
 
 def _copied(function, seed):
-    shape = (2 + seed % 2, 3)
-    return _applied(
-        function, torch.randn(shape), _own(seed, *shape)
-    )  # the same on all ranks; each goes on with a part of its own
+    """x is the same on all ranks, and each goes on with a part of its own."""
+    return _applied(function, torch.randn(2 + seed % 2, 3), _own(seed, 2 + seed % 2, 3))
 
 
 def _added(function, seed):
-    shape = (2 + seed % 2, 3)
-    return _applied(
-        function, _own(seed, *shape), torch.randn(shape)
-    )  # each has a part of its own; all go on with the same
+    """Each rank has a part of its own, and all go on with the same."""
+    return _applied(function, _own(seed, 2 + seed % 2, 3), torch.randn(2 + seed % 2, 3))
 
 
+class CopyToRanks_solution(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)  # every rank has x already: nothing is sent or copied
+
+    @staticmethod
+    def backward(context, gradient):
+        import deepspeed.comm as comm
+
+        total = gradient.contiguous().clone()  # a copy, since autograd may use the gradient elsewhere, too
+        comm.all_reduce(total)  # one x was used on all ranks, so its gradient is the sum of theirs
+        return total
+
+
+class SumOverRanks_solution(torch.autograd.Function):
+    @staticmethod
+    def forward(context, part):
+        import deepspeed.comm as comm
+
+        total = part.contiguous().clone()  # a copy, since an all-reduce would overwrite the part
+        comm.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient  # each part enters the sum once, and every rank has the sum's gradient already
+
+
+SENDS_NOTHING, MEAN = ("comm.all_reduce(total)", "pass"), ("return total", "return total / rank_count()")
+SUMS_FORWARD, SUMS_BACKWARD = ("x.view_as(x)", "summed(x)"), ("return gradient", "return summed(gradient)")
+
+slip = partial(edit, CopyToRanks_solution)
 CopyToRanks = Build(
-    "CopyToRanks",
-    _copied,
+    "CopyToRanks", _copied,
     mistakes={
-        "each rank's layer contributes a part of this gradient: sum it "
-        "over the ranks in `backward`": operator(identity, identity),
-        "in `forward` every rank has all of x already, and nothing is summed": operator(summed, summed),
-        "that is g; f passes x on as it is, and sums the gradient": operator(summed, identity),
-        "the parts of a gradient add up; a mean of them is too small by the number of ranks": operator(
-            identity, _mean
-        ),
-        "the gradient that comes in may be used elsewhere too, so it must "
-        "not change: sum a copy of it": operator(identity, _in_place),
+        "each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`":
+            slip(*SENDS_NOTHING),
+        "in `forward` every rank has all of x already, and nothing is summed": slip(*SUMS_FORWARD),
+        "that is g; f passes x on as it is, and sums the gradient": slip(*SUMS_FORWARD, *SENDS_NOTHING),
+        "the parts of a gradient add up; a mean of them is too small by the number of ranks": slip(*MEAN),
+        "the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it":
+            slip(".contiguous().clone()", ""),
     },
-    praise="what is used by all ranks gets the sum of all their gradients",
-)
+    praise="every rank uses x, so its gradient is the sum of all their gradients",
+)  # fmt: skip
 
+slip = partial(edit, SumOverRanks_solution)
 SumOverRanks = Build(
-    "SumOverRanks",
-    _added,
+    "SumOverRanks", _added,
     mistakes={
-        "the ranks' parts must be summed in `forward`": operator(identity, identity),
-        "every rank has the whole gradient already: summing it in `backward` "
-        "counts it once for each rank": operator(summed, summed),
-        "that is f; g sums forward, and passes the gradient on as it is": operator(identity, summed),
-        "the parts add up to the result; it is not their mean": operator(_mean, identity),
-        "what came in was changed in place, and autograd may need it: sum a copy": operator(
-            _in_place, identity
-        ),
+        "the ranks' parts must be summed in `forward`": slip(*SENDS_NOTHING),
+        "every rank has the whole gradient already: summing it in `backward` counts it once for each rank":
+            slip(*SUMS_BACKWARD),
+        "that is f; g sums forward, and passes the gradient on as it is":
+            slip(*SENDS_NOTHING, *SUMS_BACKWARD),
+        "the parts add up to the result; it is not their mean": slip(*MEAN),
+        "what came in was changed in place, and autograd may need it: sum a copy":
+            slip(".contiguous().clone()", ""),
     },
-    praise="all ranks go on with the same sum, so the gradient of the sum is each part's gradient",
-)
+    praise="all ranks go on with the same sum, so the sum's gradient is the gradient of each part",
+)  # fmt: skip
 
 
 # --- the two layers
@@ -129,11 +128,11 @@ def _layer(function, x, weight, bias, weights):
     result = function(x, weight, bias)
     if not isinstance(result, torch.Tensor):
         raise TypeError(f"a layer must return a tensor, not {result!r}")
-    found = {"the result": result}
     if result.shape != weights.shape:
-        return found
+        return {"the result": result}
     (result * weights).sum().backward()
-    return found | {
+    return {
+        "the result": result,
         "the gradient of x": x.grad,
         "the gradient of weight": weight.grad,
         "the gradient of bias": bias.grad,
@@ -147,77 +146,73 @@ def _sizes(seed):
 
 def _column(function, seed):
     tokens, inputs, outputs = _sizes(seed)
-    found = _layer(
-        function,
-        torch.randn(2, tokens, inputs),
-        _own(seed, outputs, inputs),
-        _own(seed + 1, outputs),
-        _own(seed + 2, 2, tokens, outputs),
-    )
+    x, weight, bias = torch.randn(2, tokens, inputs), _own(seed, outputs, inputs), _own(seed + 1, outputs)
+    values = _layer(function, x, weight, bias, _own(seed + 2, 2, tokens, outputs))
     try:
-        alone = function(torch.randn(2, tokens, inputs), _own(seed + 3, outputs, inputs), None)
+        without_bias = function(x, weight, None)
     except TypeError as error:
         raise TypeError(f"{error}: bias may be None, which F.linear takes") from error
-    return found | {"the result without a bias": alone}
+    return values | {"the result without a bias": without_bias}
 
 
 def _row(function, seed):
     tokens, inputs, outputs = _sizes(seed)
-    return _layer(
-        function,
-        _own(seed, 2, tokens, inputs),
-        _own(seed + 1, outputs, inputs),
-        torch.randn(outputs),
-        torch.randn(2, tokens, outputs),
-    )
+    x, weight, bias = _own(seed, 2, tokens, inputs), _own(seed + 1, outputs, inputs), torch.randn(outputs)
+    return _layer(function, x, weight, bias, torch.randn(2, tokens, outputs))
 
 
-_f, _g, _both = operator(identity, summed), operator(summed, identity), operator(summed, summed)
+def column_parallel_solution(x, weight, bias):
+    from torch.nn import functional as F
 
+    return F.linear(CopyToRanks_solution.apply(x), weight, bias)  # outputs are sharded: no sum
+
+
+def row_parallel_solution(x, weight, bias):
+    from torch.nn import functional as F
+
+    return SumOverRanks_solution.apply(F.linear(x, weight)) + bias  # after the sum: else t times too much
+
+
+SumBothWays = edit(SumOverRanks_solution, *SUMS_BACKWARD)
+COLUMN = "F.linear(CopyToRanks_solution.apply(x), weight, bias)"
+ROW = "SumOverRanks_solution.apply(F.linear(x, weight)) + bias"
+
+slip = partial(edit, column_parallel_solution)
 column_parallel = Build(
-    "column_parallel",
-    _column,
+    "column_parallel", _column, together=True,
     mistakes={
-        "x is used by all ranks, so its gradient must be summed: send it "
-        "through f before the product": F.linear,
-        "the ranks' results are different channels, and are not summed": lambda x, weight, bias: _g.apply(
-            F.linear(_f.apply(x), weight, bias)
-        ),
-        "every rank has all of x: g would sum equal copies": lambda x, weight, bias: F.linear(
-            _g.apply(x), weight, bias
-        ),
-        "f belongs to what goes in: behind the product it sums "
-        "gradients of different channels": lambda x, weight, bias: _f.apply(F.linear(x, weight, bias)),
+        "x is used by all ranks, so its gradient must be summed: send it through f before the product":
+            slip(COLUMN, "F.linear(x, weight, bias)"),
+        "the ranks' results are different channels, and are not summed":
+            slip(COLUMN, f"SumOverRanks_solution.apply({COLUMN})"),
+        "every rank has all of x: g would sum equal copies":
+            slip(COLUMN, "F.linear(SumOverRanks_solution.apply(x), weight, bias)"),
+        "f belongs to what goes in: behind the product it sums gradients of different channels":
+            slip(COLUMN, "CopyToRanks_solution.apply(F.linear(x, weight, bias))"),
     },
-    praise="nothing is sent forward; backward the gradient of x, once",
-)
+    praise="this layer sends nothing forward, and the gradient of x once backward",
+)  # fmt: skip
 
+slip = partial(edit, row_parallel_solution)
 row_parallel = Build(
-    "row_parallel",
-    _row,
+    "row_parallel", _row, together=True,
     mistakes={
-        "the bias was summed too: add it once, after the sum": lambda x, weight, bias: _g.apply(
-            F.linear(x, weight, bias)
-        ),
-        "that is this rank's part: the products of all ranks must be summed": F.linear,
-        "the bias is missing": lambda x, weight, bias: _g.apply(F.linear(x, weight)),
-        "the gradient comes back t times: use g, whose backward pass sums nothing": lambda x, weight, bias: (
-            _both.apply(F.linear(x, weight)) + bias
-        ),
-        "every rank's part of the bias came back through the sum: add "
-        "the bias once, after the sum": lambda x, weight, bias: _g.apply(
-            F.linear(x, weight, bias / rank_count())
-        ),
-        "g belongs behind the product: before it, different channels are added up": lambda x, weight, bias: (
-            F.linear(_g.apply(x), weight) + bias
-        ),
-        "each rank has channels of its own: f would mix up the "
-        "gradients of different channels": lambda x, weight, bias: (
-            _g.apply(F.linear(_f.apply(x), weight)) + bias
-        ),
+        "the bias was summed too: add it once, after the sum":
+            slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias))"),
+        "that is this rank's part: the products of all ranks must be summed":
+            slip(ROW, "F.linear(x, weight, bias)"),
+        "the bias is missing": slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight))"),
+        "the gradient comes back t times: use g, whose backward pass sums nothing":
+            slip(ROW, "SumBothWays.apply(F.linear(x, weight)) + bias"),
+        "every rank's part of the bias came back through the sum: add the bias once, after the sum":
+            slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias / rank_count()))"),
+        "g belongs behind the product: before it, different channels are added up":
+            slip(ROW, "F.linear(SumOverRanks_solution.apply(x), weight) + bias"),
+        "each rank has channels of its own: f would mix up the gradients of different channels":
+            slip(ROW, "SumOverRanks_solution.apply(F.linear(CopyToRanks_solution.apply(x), weight)) + bias"),
     },
-    praise="the sum is sent once, forward, and the bias, which all ranks hold, is added after it",
-)
+    praise="the sum is sent once, forward; you add the bias after it, because all ranks hold the same one",
+)  # fmt: skip
 
 
 # --- tokens in parts
@@ -228,242 +223,181 @@ def gather(own_tokens: torch.Tensor) -> torch.Tensor:
     import deepspeed.comm as comm
 
     batch, tokens, channels = own_tokens.shape
-    received = own_tokens.new_empty(comm.get_world_size() * batch, tokens, channels)
+    received = own_tokens.new_empty(rank_count() * batch, tokens, channels)
     comm.all_gather_into_tensor(received, own_tokens.contiguous())
     return torch.cat(received.split(batch), 1)
 
 
 def scatter(part: torch.Tensor) -> torch.Tensor:
-    """A part of a sum on each rank, of shape (B, T, C), to this rank's tokens of the sum, of shape (B, T / t,
-    C)."""
+    """Each rank's part of a sum, of shape (B, T, C), to this rank's tokens of the sum, (B, T / t, C)."""
     import deepspeed.comm as comm
 
-    by_rank = torch.cat(part.chunk(comm.get_world_size(), 1))
-    own_tokens = part.new_empty(by_rank.shape[0] // comm.get_world_size(), *by_rank.shape[1:])
+    by_rank = torch.cat(part.chunk(rank_count(), 1))
+    own_tokens = part.new_empty(part.shape[0], part.shape[1] // rank_count(), part.shape[2])
     comm.reduce_scatter_tensor(own_tokens, by_rank)
     return own_tokens
 
 
 def _own_tokens(x):
-    import deepspeed.comm as comm
+    return x.chunk(rank_count(), 1)[dist.get_rank()].contiguous()
 
-    return x.chunk(comm.get_world_size(), 1)[comm.get_rank()].contiguous()
+
+def _kept(operator):
+    """Elements that an operator keeps for its backward pass, saved for it or as attributes of its context."""
+    tensors = [*operator.saved_tensors, *vars(operator).values()]
+    return sum(tensor.numel() for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def _of_own_tokens(function, seed):
     tokens, inputs, outputs = _sizes(seed)
-    shapes = ((2, tokens, inputs), (outputs, inputs), (outputs,))
-    given = [_own(seed + place, *shape).requires_grad_() for place, shape in enumerate(shapes)]
-    result = function.apply(*given)
-    kept = sum(tensor.numel() for tensor in result.grad_fn.saved_tensors)
+    shapes = {"own_tokens": (2, tokens, inputs), "weight": (outputs, inputs), "bias": (outputs,)}
+    tensors = {name: _own(seed + len(shape), *shape).requires_grad_() for name, shape in shapes.items()}
+    result = function.apply(*tensors.values())
+    values = {"elements kept for the backward pass": _kept(result.grad_fn)}
     (result * _own(seed + 3, 2, tokens * rank_count(), outputs)).sum().backward()
-    names = ("the gradient of own_tokens", "the gradient of weight", "the gradient of bias")
-    return (
-        {"elements kept for the backward pass": kept}
-        | {name: one.grad for name, one in zip(names, given)}
-        | {"the result": result}
-    )
+    values |= {f"the gradient of {name}": tensor.grad for name, tensor in tensors.items()}
+    return values | {"the result": result}
 
 
-def _gathered_linear(of_tokens=scatter, own_only=False, of_weight=identity, keep_all=False, of_bias=identity):
-    """A layer that may be mistaken in one of the gradients, or in what it keeps."""
-
-    class Layer(torch.autograd.Function):
-        @staticmethod
-        def forward(context, own_tokens, weight, bias):
-            x = gather(own_tokens)
-            context.save_for_backward(x if keep_all else own_tokens, weight)
-            return F.linear(x, weight, bias)
-
-        @staticmethod
-        def backward(context, gradient):
-            kept, weight = context.saved_tensors
-            x = kept if keep_all or own_only else gather(kept)
-            flat = (_own_tokens(gradient) if own_only else gradient).flatten(0, 1)
-            return (
-                of_tokens(gradient @ weight),
-                of_weight(flat.T @ x.flatten(0, 1)),
-                of_bias(gradient.flatten(0, 1).sum(0)),
-            )
-
-    return Layer
+exercises = SimpleNamespace(gather=gather, scatter=scatter)  # the lesson's name of this module
 
 
+class GatheredLinear_solution(torch.autograd.Function):
+    @staticmethod
+    def forward(context, own_tokens, weight, bias):
+        context.save_for_backward(own_tokens, weight)  # not the gathered tokens, which are t times as large
+        return torch.nn.functional.linear(exercises.gather(own_tokens), weight, bias)
+
+    @staticmethod
+    def backward(context, gradient):
+        own_tokens, weight = context.saved_tensors  # its gradient needs all tokens, so gather again
+        x, flat = exercises.gather(own_tokens).flatten(0, 1), gradient.flatten(0, 1)
+        own_gradient = exercises.scatter(gradient @ weight)  # a sum over the ranks for x alone
+        return own_gradient, flat.T @ x, flat.sum(0)
+
+
+X = ("x, flat = exercises.gather(own_tokens)", "x, flat = own_tokens")
+slip = partial(edit, GatheredLinear_solution)
 GatheredLinear = Build(
-    "GatheredLinear",
-    _of_own_tokens,
+    "GatheredLinear", _of_own_tokens,
     mistakes={
-        "keep this rank's own tokens, not those of all ranks: "
-        "gather them again in `backward`": _gathered_linear(keep_all=True),
-        "every rank contributes to a token's gradient: `scatter` sums, and "
-        "leaves each rank its own tokens": _gathered_linear(of_tokens=_own_tokens),
-        "this rank's weight multiplies all tokens: gather the input again for its gradient": _gathered_linear(
-            own_only=True
-        ),
-        "each rank has a weight of its own, and sees all tokens: its gradient is complete": _gathered_linear(
-            of_weight=summed
-        ),
-        "each rank has a bias of its own, and sees all tokens: its gradient is complete": _gathered_linear(
-            of_bias=summed
-        ),
-        "the ranks' contributions are summed, not averaged": _gathered_linear(
-            of_tokens=lambda part: scatter(part) / rank_count()
-        ),
+        "keep this rank's own tokens, not those of all ranks: gather them again in `backward`":
+            slip("save_for_backward(own_tokens,", "save_for_backward(gather(own_tokens),", *X),
+        "every rank contributes to a token's gradient: `scatter` sums, and leaves each rank its own tokens":
+            slip("exercises.scatter(", "_own_tokens("),
+        "this rank's weight multiplies all tokens: gather the input again for its gradient":
+            slip(*X, "flat.T @ x", "_own_tokens(gradient).flatten(0, 1).T @ x"),
+        "each rank has a weight of its own, and sees all tokens: its gradient is complete":
+            slip("flat.T @ x", "summed(flat.T @ x)"),
+        "each rank has a bias of its own, and sees all tokens: its gradient is complete":
+            slip("flat.sum(0)", "summed(flat.sum(0))"),
+        "the ranks' contributions are summed, not averaged": slip("@ weight)", "@ weight) / rank_count()"),
     },
-    praise="forward one all-gather; backward one more, and a reduce-scatter; kept are own tokens only",
-)
+    praise="you gather twice, and reduce-scatter once, to keep no more than your own tokens in between",
+)  # fmt: skip
 
 
 # --- a vocabulary in parts
 
 
-class _LargestMessage:
-    """Elements of the largest tensor that this rank reduces or gathers while it is entered."""
-
-    NAMES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")
-
-    def __enter__(self):
-        import torch.distributed as dist
-
-        self.elements, self.real = 0, {name: getattr(dist, name) for name in self.NAMES}
-        for name, real in self.real.items():
-            setattr(dist, name, self._noting(real))
-        return self
-
-    def _noting(self, real):
-        def noting(*arguments, **options):
-            tensors = [one for one in (*arguments, *options.values()) if isinstance(one, torch.Tensor)]
-            self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
-            return real(*arguments, **options)
-
-        return noting
-
-    def __exit__(self, *problem):
-        import torch.distributed as dist
-
-        for name, real in self.real.items():
-            setattr(dist, name, real)
-
-
-def _parts(seed):
-    """This rank's part of the vocabulary, as (first, entries); the ranks' parts are of different sizes."""
-    import deepspeed.comm as comm
-
-    entries = [3 + (rank + seed) % 3 for rank in range(comm.get_world_size())]
-    return sum(entries[: comm.get_rank()]), entries[comm.get_rank()], sum(entries)
-
-
 def _loss(function, seed):
-    first, entries, vocabulary = _parts(seed)
-    targets = torch.randint(vocabulary, (2, 4 + seed % 3))
-    found = {}
+    """Logits of ordinary size and large ones.  The ranks' parts of the vocabulary are of different sizes, and
+    the first and the last id of each are among the targets."""
+    ends = torch.tensor([3 + (rank + seed) % 3 for rank in range(rank_count())]).cumsum(0)
+    first, end = [0, *ends.tolist()][dist.get_rank() :][:2]
+    targets = torch.randint(int(ends[-1]), (2, 4 + seed % 3))
+    targets.view(-1)[: 2 * len(ends)] = torch.cat([ends - 1, ends % ends[-1]])
+    values = {}
     for size, scale in (("", 1.0), (", where logits are large", 300.0)):
-        logits = (scale * _own(seed, *targets.shape, entries)).requires_grad_()
-        with _LargestMessage() as sent:
+        logits = (scale * _own(seed, *targets.shape, end - first)).requires_grad_()
+        with Calls() as calls:
             loss = function(logits, targets, first)
             if not isinstance(loss, torch.Tensor) or loss.dim():
                 raise TypeError(
                     f"vocabulary_parallel_loss must return a tensor without dimensions, not {loss!r}"
                 )
             loss.backward()
-        found[f"the loss{size}"], found[f"the gradient of logits{size}"] = loss, logits.grad
-        found["no message has more elements than there are tokens"] = sent.elements <= targets.numel()
-    return found
+        values[f"the loss{size}"], values[f"the gradient of logits{size}"] = loss, logits.grad
+        largest = max((call.elements for call in calls.made), default=0)
+        values[f"no message has more elements than there are tokens{size}"] = largest <= targets.numel()
+    return values
 
 
-def _vocabulary(largest="of all", right="masked", reduce="mean", add=_g, detached=True, back=True):
-    """A mistaken loss; without a mistake it is right."""
-
-    def vocabulary_parallel_loss(logits, targets, first):
-        import deepspeed.comm as comm
-
-        top = (logits.detach() if detached else logits).amax(-1)
-        if largest in ("of all", "summed"):
-            comm.all_reduce(top, op=comm.ReduceOp.MAX if largest == "of all" else comm.ReduceOp.SUM)
-        top = torch.zeros_like(top) if largest == "none" else top
-        total = add.apply((logits - top.unsqueeze(-1)).exp().sum(-1))
-        columns = targets - (first if right != "global ids" else 0)
-        mine = (columns >= 0) & (columns < logits.shape[-1])
-        own = logits.gather(-1, columns.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
-        own = own if right == "unmasked" else own * mine
-        losses = total.log() + (top if back else 0) - (own if right == "own" else add.apply(own))
-        return losses.mean() if reduce == "mean" else losses.sum()
-
-    return vocabulary_parallel_loss
-
-
-def _gathered(logits, targets, first):
-    """The logits of all ranks on every rank."""
+def vocabulary_parallel_loss_solution(logits, targets, first):
     import deepspeed.comm as comm
 
-    vocabulary = torch.tensor(first + logits.shape[-1])
-    comm.all_reduce(vocabulary, op=comm.ReduceOp.MAX)
-    every = logits.new_zeros(*logits.shape[:-1], int(vocabulary))
-    every[..., first : first + logits.shape[-1]] = logits.detach()
-    comm.all_reduce(every)
-    every = torch.cat([every[..., :first], logits, every[..., first + logits.shape[-1] :]], -1)
-    return F.cross_entropy(every.flatten(0, 1), targets.flatten())
+    largest = logits.detach().amax(-1)  # keeps exp() from overflowing, and cancels: it needs no gradient
+    comm.all_reduce(largest, op=comm.ReduceOp.MAX)
+    total = SumOverRanks_solution.apply((logits - largest.unsqueeze(-1)).exp().sum(-1))
+    columns = targets - first
+    mine = (columns >= 0) & (columns < logits.shape[-1])  # targets of other ranks will add 0 to the sum
+    own_logit = logits.gather(-1, columns.where(mine, 0).unsqueeze(-1)).squeeze(-1) * mine
+    return (total.log() + largest - SumOverRanks_solution.apply(own_logit)).mean()
 
 
+LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
+slip = partial(edit, vocabulary_parallel_loss_solution)
 vocabulary_parallel_loss = Build(
-    "vocabulary_parallel_loss",
-    _loss,
+    "vocabulary_parallel_loss", _loss, together=True,
     mistakes={
-        "exp() of a large logit is infinite: subtract the largest logit of all ranks first": _vocabulary(
-            largest="none"
-        ),
-        "each rank subtracted a maximum of its own, so its exponentials do not fit the others'": _vocabulary(
-            largest="own"
-        ),
-        "that subtracts the sum of the ranks' maxima: use `op=comm.ReduceOp.MAX`": _vocabulary(
-            largest="summed"
-        ),
-        "a rank that does not have the target's logit must add zero to the sum": _vocabulary(
-            right="unmasked"
-        ),
-        "a rank's columns are numbered from 0: take `first` off the target": _vocabulary(right="global ids"),
-        "only one rank has the target's logit: sum it over the ranks": _vocabulary(right="own"),
-        "that is the sum over the tokens; the loss is their mean": _vocabulary(reduce="sum"),
-        "the largest logit was subtracted, and must be added back to the logarithm": _vocabulary(back=False),
-        "the largest logit needs no gradient: take it from `logits.detach()`": _vocabulary(detached=False),
-        "the gradients come back t times: sum with g": _vocabulary(add=_both),
-        "that sends all logits; three numbers for each token are enough": _gathered,
+        "exp() of a large logit is infinite: subtract the largest logit of all ranks first":
+            slip(LARGEST, "largest.zero_()"),
+        "each rank subtracted a maximum of its own, so its exponentials do not fit the others'":
+            slip(LARGEST, "pass"),
+        "that subtracts the sum of the ranks' maxima: use `op=comm.ReduceOp.MAX`":
+            slip(", op=comm.ReduceOp.MAX", ""),
+        "a rank that does not have the target's logit must add zero to the sum":
+            slip("columns.where(mine, 0)", "columns.clamp(0, logits.shape[-1] - 1)", " * mine", ""),
+        "a rank's columns are numbered from 0: take `first` off the target": slip(" - first", ""),
+        "only one rank has the target's logit: sum it over the ranks":
+            slip("SumOverRanks_solution.apply(own_logit)", "own_logit"),
+        "that is the sum over the tokens; the loss is their mean": slip(".mean()", ".sum()"),
+        "the largest logit was subtracted, and must be added back to the logarithm": slip(" + largest", ""),
+        "the largest logit needs no gradient: take it from `logits.detach()`": slip(".detach()", ""),
+        "the gradients come back t times: sum with g":
+            slip("total = SumOverRanks_solution", "total = SumBothWays", "- SumOverRanks_solution",
+                "- SumBothWays"),
+        "that sends all logits; three numbers for each token are enough":
+            slip(LARGEST, f"{LARGEST}\n    dist.all_gather_object([None] * rank_count(), logits.detach())"),
     },
-    praise="three numbers for each token cross between the ranks, whatever the vocabulary",
-)
+    praise="three numbers per token cross between the ranks, however large the vocabulary is",
+)  # fmt: skip
 
 
 # --- formulas
 
 
-def _balance(width, rate, ranks):
-    return 2 * (ranks - 1) * rate / (9 * width)
+def balance_bandwidth_solution(width, rate, ranks):
+    work = 6 * 12 * width**2 / ranks / rate  # seconds per token
+    sent = 4 * 2 * (ranks - 1) / ranks * 2 * width  # bytes per token
+    return sent / work
 
 
+slip = partial(edit, balance_bandwidth_solution)
 balance_bandwidth = Exercise(
-    reference=_balance,
+    reference=lambda width, rate, ranks: 2 * (ranks - 1) * rate / (9 * width),
     cases=(
         {"width": 4096, "rate": 400e12, "ranks": 4},
         {"width": 12288, "rate": 989e12, "ranks": 2},
         {"width": 8192, "rate": 500e12, "ranks": 8},
     ),
     mistakes={
-        "an all-reduce sends 2 (t - 1) / t of its bytes": lambda width, rate, ranks: (
-            ranks * rate / (9 * width)
-        ),
-        "the ranks share a block's work, so it takes less time": lambda width, rate, ranks: (
-            _balance(width, rate, ranks) / ranks
-        ),
-        "there are two all-reduces forward and two "
-        "backward, of 2 bytes per element": lambda width, rate, ranks: _balance(width, rate, ranks) / 2,
-        "that counts the forward pass of the work; backward it is twice as much": lambda width, rate, ranks: (
-            3 * _balance(width, rate, ranks)
-        ),
-        "the other way round": lambda width, rate, ranks: 1 / _balance(width, rate, ranks),
+        "an all-reduce sends 2 (t - 1) / t of its bytes": slip("2 * (ranks - 1) / ranks * 2", "2"),
+        "the ranks share a block's work, so it takes less time": slip("/ ranks / rate", "/ rate"),
+        "there are two all-reduces forward and two backward, of 2 bytes per element": slip("4 * 2", "2 * 2"),
+        "that counts the forward pass of the work; backward it is twice as much": slip("6 * 12", "2 * 12"),
+        "the other way round": slip("sent / work", "work / sent"),
     },
     praise="tokens cancel: work and messages both grow with them, so only the width helps",
-)
+)  # fmt: skip
 
+
+def llama_bytes_solution(batch, sequence, width, layers, element, ranks):
+    # Forward, out and down have a g each; backward, q, k, v, gate and up have an f each.
+    return layers * (2 + 5) * 2 * (ranks - 1) / ranks * element * batch * sequence * width
+
+
+slip = partial(edit, llama_bytes_solution)
 llama_bytes = Exercise(
     reference=lambda batch, sequence, width, layers, element, ranks: theory.tensor_parallel_wire_bytes(
         batch, sequence, width, layers, element, ranks, all_reduces=7
@@ -473,19 +407,11 @@ llama_bytes = Exercise(
         {"batch": 1, "sequence": 4096, "width": 4096, "layers": 32, "element": 2, "ranks": 8},
     ),
     mistakes={
-        "that is Megatron-LM's four: q, k, v, gate and up each "
-        "sum a gradient of their own": lambda batch, sequence, width, layers, element, ranks: (
-            theory.tensor_parallel_wire_bytes(batch, sequence, width, layers, element, ranks)
-        ),
-        "that is the "
-        "backward pass; two come forward": lambda batch, sequence, width, layers, element, ranks: (
-            theory.tensor_parallel_wire_bytes(batch, sequence, width, layers, element, ranks, all_reduces=5)
-        ),
-        "that is what is logged; an all-reduce "
-        "sends 2 (t - 1) / t of it": lambda batch, sequence, width, layers, element, ranks: (
-            7 * layers * element * batch * sequence * width
-        ),
+        "that is Megatron-LM's four: q, k, v, gate and up each sum a gradient of their own":
+            slip("2 + 5", "4"),
+        "that is the backward pass; two come forward": slip("2 + 5", "5"),
+        "that is what is logged; an all-reduce sends 2 (t - 1) / t of it":
+            slip(" * 2 * (ranks - 1) / ranks", ""),
     },
-    praise="every column-parallel matrix of its own sends back a gradient of its own; a fused one sends "
-    "the sum, once",
-)
+    praise="each separate column-parallel matrix sends back a gradient; a fused one sends their sum, once",
+)  # fmt: skip

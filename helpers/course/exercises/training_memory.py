@@ -1,10 +1,10 @@
 """Answers of lesson 02: training memory, and the mistakes that people make there."""
 
 import gc
-from functools import partial
 
 import torch
 from torch import nn
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped
@@ -19,9 +19,8 @@ __all__ = ["checkpoint", "guess", "largest_batch", "mixed_step", "seeded_checkpo
 STEP_HINTS = {  # what torch raises for likely slips: what to do
     "a leaf Variable that requires grad": "copy the masters under `with torch.no_grad():`, "
     "since autograd must not see it",
-    "attempting to assign a gradient": "the optimizer works in fp32: give each master the "
-    "gradient of its weight as "
-    "`weight.grad.float()`",
+    "attempting to assign a gradient": "the optimizer works in fp32: give each master the gradient of its "
+    "weight as `weight.grad.float()`",
 }
 
 
@@ -37,105 +36,88 @@ def _three_steps(function, seed):
     adam.register_step_post_hook(lambda *_: stepped.append(1))
     for step in (1, 2, 3):
         for weight in weights:
-            own = torch.randn(weight.shape).bfloat16().to(weight.dtype)
-            weight.grad = own if weight.grad is None else weight.grad + own  # as a backward pass does
-        given, kept = (
-            list(weights),
-            list(masters),
-        )  # a function that puts new tensors into a list changes no model
+            gradient = torch.randn(weight.shape).bfloat16().to(weight.dtype)
+            # The backward pass adds to a gradient that is left:
+            weight.grad = gradient if weight.grad is None else weight.grad + gradient
+        given = list(weights), list(masters)  # new tensors in these lists change no model
         with helped(STEP_HINTS):
-            function(given, kept, adam)
+            function(*given, adam)
+        tensors = [*weights, *masters]
         found[f"new tensors in the lists after step {step}"] = sum(
-            a is not b for a, b in zip((*weights, *masters), (*given, *kept))
+            old is not new for old, new in zip(tensors, [*given[0], *given[1]])
         )
         found[f"calls of optimizer.step() until step {step}"] = len(stepped)
         found[f"the dtypes of weights and masters after step {step}"] = [
-            str(one.dtype) for one in (*weights, *masters)
+            str(tensor.dtype) for tensor in tensors
         ]
         for index, (weight, master) in enumerate(zip(weights, masters)):
-            found |= {
-                f"master {index} after step {step}": master.clone(),
-                f"weight {index} after step {step}": weight.detach().clone(),
-            }
-        for name, ones in {"weights": weights, "masters": masters}.items():
-            found[f"gradients of {name} that are left after step {step}"] = sum(
-                one.grad is not None for one in ones
-            )
+            found[f"master {index} after step {step}"] = master.clone()
+            found[f"weight {index} after step {step}"] = weight.detach().clone()
+        for name, group in {"weights": weights, "masters": masters}.items():
+            left = [tensor.grad for tensor in group if tensor.grad is not None]
+            found[f"gradients of {name} that are left after step {step}"] = len(left)
             found[f"gradients of zeros of {name} after step {step}"] = sum(
-                one.grad is not None and not one.grad.any().item() for one in ones
+                not gradient.any().item() for gradient in left
             )
     return found
 
 
-def _mixed(copies_back="rounded", frees="both", steps=True, masters_from="themselves", gives=True, zeroes=()):
-    """A step that makes the mistake that is named; without one it is right."""
+def mixed_step_solution(weights, masters, optimizer):
+    import torch
 
-    def mixed_step(weights, masters, optimizer):
+    for weight, master in zip(weights, masters):
+        master.grad, weight.grad = weight.grad.float(), None  # the optimizer needs fp32; bf16 is freed
+    optimizer.step()
+    with torch.no_grad():
         for weight, master in zip(weights, masters):
-            master.grad = weight.grad.float() if gives else None
-            if masters_from == "weights":
-                master.copy_(weight.detach())
-        if copies_back == "before the step":
-            with torch.no_grad():
-                for weight, master in zip(weights, masters):
-                    weight.copy_(master)
-        if steps:
-            optimizer.step()
-        with torch.no_grad():
-            for index, (weight, master) in enumerate(zip(weights, masters)):
-                if copies_back == "rounded":
-                    weight.copy_(master)
-                elif copies_back == "into the list":
-                    weights[index] = master.bfloat16()
-                elif copies_back == "as it is":
-                    weight.grad, weight.data = None, master.clone()
-                master.grad = None if frees in ("both", "masters") else master.grad
-                weight.grad = None if frees in ("both", "weights") else weight.grad
-                for one in (weight,) * ("weights" in zeroes) + (master,) * ("masters" in zeroes):
-                    one.grad = torch.zeros_like(one)
-
-    return mixed_step
+            weight.copy_(master)  # rounds to bf16
+            master.grad = None
 
 
+_KEEPS_WEIGHTS = "weight.grad.float(), None", "weight.grad.float(), weight.grad"
+_FREES_MASTERS = "master.grad = None"
+_ZEROS_OF_WEIGHTS = "weight.grad = torch.zeros_like(weight)"
+_ZEROS_OF_MASTERS = "master.grad = torch.zeros_like(master)"
+
+_MIXED_STEP_MISTAKES = {
+    ("weight.copy_(master)", "pass"): "the masters were updated and the weights were not: copy each master "
+    "into its weight",
+    (
+        *("    optimizer.step()\n", ""),
+        *("            master.grad = None", "    optimizer.step()\n    optimizer.zero_grad()"),
+    ): "the weights were copied from the masters before these were updated",
+    ("weight.copy_(master)", "weight.data = master.clone()"): "the model's weights are fp32 now: "
+    "`weight.copy_(master)` rounds to the weight's own dtype",
+    (
+        "master.grad, weight",
+        "master.copy_(weight.detach())\n        master.grad, weight",
+    ): "the masters were taken from the rounded weights again, and what the rounding cut off is lost at "
+    "every step",
+    _KEEPS_WEIGHTS: "the gradients of the weights are still there, and the next backward pass adds to them",
+    (_FREES_MASTERS, "pass"): "the masters keep their fp32 gradients: 4 bytes per parameter until the next "
+    "step",
+    (*_KEEPS_WEIGHTS, _FREES_MASTERS, "pass"): "nothing was freed: set the gradients of weights and of "
+    "masters to None",
+    ("optimizer.step()", "pass"): "the optimizer never made its step",
+    (
+        "            weight.copy_(master)",
+        "            weights.append(master.bfloat16())\n            del weights[0]",
+    ): "`weights[i] = ...` puts a new tensor into the list, and the model still has the old "
+    "one: copy into it",
+    ("master.grad, weight.grad = weight.grad.float(), None", "weight.grad = None"): "the masters had no "
+    "gradients when the optimizer stepped, so it left them as they were",
+    (_FREES_MASTERS, f"{_FREES_MASTERS}; {_ZEROS_OF_WEIGHTS}"): "gradients of zeros take as much memory as "
+    "any others: set those of the weights to None",
+    (_FREES_MASTERS, _ZEROS_OF_MASTERS): "gradients of zeros take as much memory as any others: set those of "
+    "the masters to None",
+    (_FREES_MASTERS, f"{_ZEROS_OF_WEIGHTS}; {_ZEROS_OF_MASTERS}"): "gradients of zeros take as much memory "
+    "as any others: set them to None",
+}
 mixed_step = Build(
     "mixed_step",
     _three_steps,
     worlds=(1, 2),
-    mistakes={
-        "the masters were updated and the weights were not: copy each master into its weight": _mixed(
-            copies_back="never"
-        ),
-        "the weights were copied from the masters before these were updated": _mixed(
-            copies_back="before the step"
-        ),
-        "the model's weights are fp32 now: `weight.copy_(master)` rounds to the weight's own dtype": _mixed(
-            copies_back="as it is"
-        ),
-        "the masters were taken from the rounded weights again, and what the rounding cut off is "
-        "lost at every step": _mixed(masters_from="weights"),
-        "the gradients of the weights are still there, and the next backward pass adds to them": _mixed(
-            frees="masters"
-        ),
-        "the masters keep their fp32 gradients: 4 bytes per parameter until the next step": _mixed(
-            frees="weights"
-        ),
-        "nothing was freed: set the gradients of weights and of masters to None": _mixed(frees="neither"),
-        "the optimizer never made its step": _mixed(steps=False),
-        "`weights[i] = ...` puts a new tensor into the list, and the model still has the old "
-        "one: copy into it": _mixed(copies_back="into the list"),
-        "the masters had no gradients when the optimizer stepped, so it left them as they were": _mixed(
-            gives=False
-        ),
-        "gradients of zeros take as much memory as any others: set those of the weights to None": _mixed(
-            zeroes=("weights",)
-        ),
-        "gradients of zeros take as much memory as any others: set those of the masters to None": _mixed(
-            zeroes=("masters",)
-        ),
-        "gradients of zeros take as much memory as any others: set them to None": _mixed(
-            zeroes=("weights", "masters")
-        ),
-    },
+    mistakes=edits(mixed_step_solution, _MIXED_STEP_MISTAKES),
     praise="the masters keep what bf16 would round away, and the weights are their rounded image",
 )
 
@@ -143,10 +125,8 @@ mixed_step = Build(
 # --- activation checkpointing
 
 
-RAISED = (
-    "does not require grad",
-    "backward through the graph a second time",
-)  # what torch says of the two mistakes with the second graph
+# What torch says of the two mistakes with the second graph:
+RAISED = ("does not require grad", "backward through the graph a second time")
 
 
 class _Counted(nn.Module):
@@ -189,12 +169,10 @@ def _checkpointed(function, seed, dropout=0.0):
             return found | {f"what the backward pass raises, pass {turn}": raised}
         found[f"what the backward pass raises, pass {turn}"] = "nothing"
         found[f"the layer's forward passes, pass {turn}"] = layer.calls
-        found[f"the gradient of x, pass {turn}"] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        for name, parameter in layer.layers.named_parameters():
-            gradient = parameter.grad
-            found[f"the gradient of parameter {name}, pass {turn}"] = (
-                torch.zeros_like(parameter) if gradient is None else gradient.clone()
-            )
+        parameters = [(f"parameter {name}", tensor) for name, tensor in layer.layers.named_parameters()]
+        for name, tensor in [("x", leaf), *parameters]:
+            gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.clone()
+            found[f"the gradient of {name}, pass {turn}"] = gradient
     return found
 
 
@@ -215,74 +193,93 @@ def _with_dropout(function, seed):
     return _checkpointed(function, seed, dropout=0.5)
 
 
-def _function(keeps="x", gradients="all", start="gradient", random=None, graph="its own"):
-    """A checkpoint that makes the mistake that is named."""
+def checkpoint_solution(function, x):
+    import torch
 
-    class Mistaken(torch.autograd.Function):
+    class Again(torch.autograd.Function):
         @staticmethod
-        def forward(context, function, x):
-            context.function, context.random = function, torch.get_rng_state()
-            context.save_for_backward(x.clone() if keeps == "a copy" else x)
-            if keeps != "everything":
-                return function(x)
-            with torch.enable_grad():
-                context.y = function(x.detach())
-            return context.y.detach()
+        def forward(context, x):
+            context.save_for_backward(x)
+            return function(x)  # autograd is off: nothing inside is kept
 
         @staticmethod
         def backward(context, gradient):
             (x,) = context.saved_tensors
-            x = x if graph == "the old one" else x.detach().requires_grad_()
-            now = torch.get_rng_state()
-            if random:
-                torch.set_rng_state(context.random)
-            with torch.set_grad_enabled(graph != "none"):
-                y = context.function(x)
-            if random == "restored":
-                torch.set_rng_state(now)
-            gradient = gradient if start == "gradient" else torch.ones_like(gradient)
-            if gradients == "of x":
-                return None, *torch.autograd.grad(y, x, gradient)
+            x = x.detach().requires_grad_()  # the new graph ends here
+            with torch.enable_grad():
+                y = function(x)
             torch.autograd.backward(y, gradient)
-            return None, x.grad if gradients == "all" and x.is_leaf else torch.zeros_like(x)
+            return x.grad
 
-    return lambda function, x: Mistaken.apply(function, x)
+    return Again.apply(x)
 
 
+_KEEPS_GRAPH = """with torch.enable_grad():
+                context.y = function(x.detach())
+            return context.y.detach()"""
+
+_CHECKPOINT_MISTAKES = {
+    (lambda function, x: function(x)): "that keeps what every pass keeps: nothing was computed again",
+    ("return function(x)", _KEEPS_GRAPH): "the output of the forward pass was kept with all that belongs to "
+    "it: keep x alone, and call the function again",
+    ("save_for_backward(x)", "save_for_backward(x.clone())"): "x is there already, and a copy of it costs "
+    "its bytes once more",
+    ("torch.autograd.backward(y,", "(x.grad,) = torch.autograd.grad(y, x,"): "the parameters inside the "
+    "function got no gradient: `torch.autograd.backward` adds to every `.grad`, `grad` does not",
+    ("return x.grad", "return torch.zeros_like(x)"): "the layers before got no gradient: `backward` returns "
+    "one for each argument of `forward`",
+    ("backward(y, gradient)", "backward(y, torch.ones_like(gradient))"): "the backward pass does not start "
+    "from ones but from the gradient that it is given",
+    ("torch.enable_grad()", "torch.no_grad()"): "autograd is off in `backward` too, so the second forward "
+    "pass made no graph: run it under `with torch.enable_grad():`",
+    ("x.detach().requires_grad_()", "x"): "the second graph goes on into the model behind x: let it end "
+    "there, with `x.detach().requires_grad_()`",
+}
 checkpoint = Build(
     "checkpoint",
     _checkpointed,
     worlds=(1, 2),
-    mistakes={
-        "that keeps what every pass keeps: nothing was computed again": lambda function, x: function(x),
-        "the output of the forward pass was kept with all that belongs to it: keep x alone, and "
-        "call the function again": _function(keeps="everything"),
-        "x is there already, and a copy of it costs its bytes once more": _function(keeps="a copy"),
-        "the parameters inside the function got no gradient: `torch.autograd.backward` adds to "
-        "every `.grad`, `grad` does not": _function(gradients="of x"),
-        "the layers before got no gradient: `backward` returns one for each argument of `forward`": _function(
-            gradients="of parameters"
-        ),
-        "the backward pass does not start from ones but from the gradient that it is given": _function(
-            start="ones"
-        ),
-        "autograd is off in `backward` too, so the second forward pass made no graph: run it "
-        "under `with torch.enable_grad():`": _function(graph="none"),
-        "the second graph goes on into the model behind x: let it end there, with "
-        "`x.detach().requires_grad_()`": _function(graph="the old one"),
-    },
+    mistakes=edits(checkpoint_solution, _CHECKPOINT_MISTAKES),
     praise="x alone is kept, and everything else is computed once more when its gradient is asked for",
 )
+
+
+def seeded_checkpoint_solution(function, x):
+    import torch
+
+    class Again(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            context.save_for_backward(x)
+            context.random = torch.get_rng_state()  # before anything is drawn
+            return function(x)
+
+        @staticmethod
+        def backward(context, gradient):
+            (x,) = context.saved_tensors
+            x = x.detach().requires_grad_()  # a leaf, where the new graph ends: x.grad is its gradient
+            present = torch.get_rng_state()  # what would have been drawn next, without checkpointing
+            torch.set_rng_state(context.random)  # so that dropout drops the same elements again
+            with torch.enable_grad():
+                y = function(x)
+            torch.set_rng_state(present)  # so that nobody notices that numbers were drawn twice
+            torch.autograd.backward(y, gradient)
+            return x.grad
+
+    return Again.apply(x)
+
+
+_SEEDED_CHECKPOINT_MISTAKES = {
+    checkpoint_solution: "the second pass dropped other elements than the first: give it the random state "
+    "that the first one began with",
+    ("torch.set_rng_state(present)", "pass"): "the random state was set back and left there, so that what is "
+    "drawn next was drawn before",
+}
 seeded_checkpoint = Build(
     "seeded_checkpoint",
     _with_dropout,
     worlds=(1, 2),
-    mistakes={
-        "the second pass dropped other elements than the first: give it the random state that "
-        "the first one began with": _function(),
-        "the random state was set back and left there, so that what is "
-        "drawn next was drawn before": _function(random="left"),
-    },
+    mistakes=edits(seeded_checkpoint_solution, _SEEDED_CHECKPOINT_MISTAKES),
     praise="both passes draw the same random numbers, and nobody else notices",
 )
 
@@ -290,41 +287,29 @@ seeded_checkpoint = Build(
 # --- the largest micro-batch
 
 
-def _largest(capacity, parameters, per_sequence, logits, accumulates, first=14, following=16, each=8):
-    states = (following if accumulates else first) * parameters
-    return (capacity - states) // (per_sequence + each * logits)
+def largest_batch_solution(capacity, parameters, per_sequence, logits, accumulates):
+    states = (16 if accumulates else 14) * parameters  # 2 more: gradients of earlier micro-batches
+    return (capacity - states) // (per_sequence + 8 * logits)  # fp32 gradients of log-softmax, logits
 
 
-def _unrounded(capacity, parameters, per_sequence, logits, accumulates):
-    return (capacity - (16 if accumulates else 14) * parameters) / (per_sequence + 8 * logits)
+_SMALL = {"capacity": 24e9, "parameters": 0.35e9, "per_sequence": 0.2e9, "logits": 103e6}
+_LARGE = {"capacity": 80e9, "parameters": 1.5e9, "per_sequence": 2.7e9, "logits": 51e6}
 
-
+_LARGEST_BATCH_MISTAKES = {
+    ("//", "/"): "a part of a sequence is no sequence: round down",
+    ("else 14", "else 16"): "with one micro-batch there are no gradients yet before the backward pass: 14 "
+    "bytes per parameter",
+    ("16 if", "14 if"): "with accumulation the gradients of the micro-batch before are there: 16 bytes per "
+    "parameter",
+    ("(16 if accumulates else 14)", "24"): "24 bytes per parameter is the step, another moment: at the loss "
+    "there are 14, or 16 with accumulation",
+    (" + 8 * logits", ""): "the logits' peak is missing: 8 bytes each beside the log-softmax that is kept",
+    ("8 * logits", "12 * logits"): "the log-softmax, 4 bytes, is among the kept activations already",
+    (" - states", ""): "the states are missing, 14 or 16 bytes per parameter",
+}
 largest_batch = Exercise(
-    reference=_largest,
-    cases=(
-        {"capacity": 80e9, "parameters": 1.5e9, "per_sequence": 2.7e9, "logits": 51e6, "accumulates": False},
-        {"capacity": 24e9, "parameters": 0.35e9, "per_sequence": 0.2e9, "logits": 103e6, "accumulates": True},
-        {
-            "capacity": 24e9,
-            "parameters": 0.35e9,
-            "per_sequence": 0.2e9,
-            "logits": 103e6,
-            "accumulates": False,
-        },
-    ),
-    mistakes={
-        "a part of a sequence is no sequence: round down": _unrounded,
-        "with one micro-batch there are no gradients yet before the backward "
-        "pass: 14 bytes per parameter": partial(_largest, first=16),
-        "with accumulation the gradients of the micro-batch before are "
-        "there: 16 bytes per parameter": partial(_largest, following=14),
-        "24 bytes per parameter is the step, another moment: at the loss there are 14, or 16 "
-        "with accumulation": partial(_largest, first=24, following=24),
-        "the logits' peak is missing: 8 bytes each beside the log-softmax that is kept": partial(
-            _largest, each=0
-        ),
-        "the log-softmax, 4 bytes, is among the kept activations already": partial(_largest, each=12),
-        "the states are missing, 14 or 16 bytes per parameter": partial(_largest, first=0, following=0),
-    },
+    reference=largest_batch_solution,
+    cases=(_LARGE | {"accumulates": False}, _SMALL | {"accumulates": True}, _SMALL | {"accumulates": False}),
+    mistakes=edits(largest_batch_solution, _LARGEST_BATCH_MISTAKES),
     praise="what is left beside the states, divided by what a sequence needs at the loss's peak",
 )

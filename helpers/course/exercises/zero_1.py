@@ -1,144 +1,103 @@
 """Answers of lesson 07: ZeRO-1, and the mistakes that people make there."""
 
-import contextlib
+from functools import partial
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from helpers.course.exercises.calls import Calls
+from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.in_ranks import helped
 from helpers.tools.measure.traffic import Traffic
-
-__all__ = ["clip_shard", "flatten", "guess", "zero_1_ranks_needed", "zero_1_step"]
-
 
 # --- parameters in one flat tensor
 
 
 def _shapes(seed, ranks, even=False):
-    """Shapes of four parameters whose elements are, or are not, a multiple of the ranks; none of them is by
-    itself."""
-    ranks = max(ranks, 2)
+    """Shapes of five parameters.  The ranks divide the elements of none of the first four.  They divide all
+    elements if `even`; else `ranks - 1` elements are missing, so that -len % ranks is not len % ranks."""
     shapes = [(5, 1 + ranks * (1 + seed % 3)), (1 + ranks,), (3, 1 + ranks), (1 + ranks * (1 + seed % 2),)]
     elements = sum(torch.Size(shape).numel() for shape in shapes)
-    rest = (
-        -elements if even else 1 - elements
-    ) % ranks  # one element too many, so that `ranks - 1` are missing: -len % ranks is not len % ranks
-    return [*shapes, (rest + ranks,)]
-
-
-def _parameters(shapes, dtype):
-    return [nn.Parameter(torch.randn(shape).to(dtype)) for shape in shapes]
+    return [*shapes, ((0 if even else 1) + ranks + -elements % ranks,)]
 
 
 def _flattened(function, seed):
     """A total that is no multiple of the ranks, in fp32, and one that is, in bf16; the flat tensor, and
     whether the parameters live in it."""
-    import deepspeed.comm as comm
-
-    ranks, found = comm.get_world_size(), {}
+    ranks, values = dist.get_world_size(), {}
     for case, even, dtype in (
         ("", False, torch.float32),
         (", where nothing is to pad, in bf16", True, torch.bfloat16),
     ):
-        parameters = _parameters(
-            _shapes(seed, ranks, even), dtype
-        )  # as a model has them: what a function does with its list changes no model
+        parameters = [nn.Parameter(torch.randn(shape).to(dtype)) for shape in _shapes(seed, ranks, even)]
         shapes = [list(parameter.shape) for parameter in parameters]
-        flat = function(list(parameters), ranks)
+        flat = function(list(parameters), ranks)  # a list of its own: to change the list changes no model
         if not isinstance(flat, torch.Tensor):
             raise TypeError(f"flatten must return one tensor, not a {type(flat).__name__}")
-        found[f"the shape of the flat tensor{case}"] = list(flat.shape)
-        found[f"the flat tensor{case}"] = flat.detach().clone()
-        found[f"the dtype of the flat tensor{case}"] = str(flat.dtype)
-        found[f"the flat tensor belongs to no graph of autograd{case}"] = not flat.requires_grad
-        found[f"the shapes of the parameters{case}"] = [
-            list(parameter.shape) for parameter in parameters
-        ] == shapes
+        values |= {
+            f"the shape of the flat tensor{case}": list(flat.shape),
+            f"the flat tensor{case}": flat.detach().clone(),
+            f"the dtype of the flat tensor{case}": str(flat.dtype),
+            f"the flat tensor belongs to no graph of autograd{case}": not flat.requires_grad,
+            f"the shapes of the parameters{case}": [list(parameter.shape) for parameter in parameters]
+            == shapes,
+        }
         flat.detach().add_(1)
         for index, parameter in enumerate(parameters):
-            found[f"the model's parameter {index} after 1 was added to the flat tensor{case}"] = (
-                parameter.detach().clone()
-            )
-    return found
+            name = f"the model's parameter {index} after 1 was added to the flat tensor{case}"
+            values[name] = parameter.detach().clone()
+    return values
 
 
-def _flat(pad="end", views=True, offset="elements", detach=True):
-    """A way to flatten that makes the mistake that is named; without one it is right."""
+def flatten_solution(parameters, ranks):
+    import torch
 
-    def flatten(parameters, ranks):
-        pieces = [(parameter.detach() if detach else parameter).flatten() for parameter in parameters]
-        if pad.startswith("each"):
-            pieces = [F.pad(piece, (0, -len(piece) % ranks)) for piece in pieces]
-        flat = torch.cat(pieces)
-        extra = {"always": ranks - len(flat) % ranks, "never": 0, "the rest": len(flat) % ranks}.get(
-            pad, -len(flat) % ranks
-        )
-        flat = F.pad(flat, (extra, 0) if pad == "start" else (0, extra))
-        at = extra if pad == "start" else 0
-        for parameter, piece in zip(parameters, pieces):
-            part = flat[at : at + parameter.numel()]
-            part = part if views == "flat" else part.view_as(parameter)
-            if views:
-                parameter.data = part.detach()
-            else:
-                parameter.data.copy_(part.detach())
-            at += {"rows": len(parameter), "never": 0}.get(
-                offset, parameter.numel() if pad == "each, not counted" else len(piece)
-            )
-        return flat
-
-    return flatten
+    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    flat = torch.nn.functional.pad(flat, (0, -len(flat) % ranks))  # collectives need shards of one size
+    offset = 0
+    for parameter in parameters:  # as views: an all-gather into flat then updates the model, with no copy
+        parameter.data = flat[offset : offset + parameter.numel()].view_as(parameter)
+        offset += parameter.numel()
+    return flat
 
 
+MISSING, STEP = "-len(flat) % ranks", "offset += parameter.numel()"
+PIECE = "parameter.detach().flatten()"
+PADDED = (PIECE, f"F.pad({PIECE}, (0, -parameter.numel() % ranks))")
+slip = partial(edit, flatten_solution)
 flatten = Build(
-    "flatten",
-    _flattened,
+    "flatten", _flattened, together=True,
     mistakes={
-        "without padding the flat tensor cannot be cut in equal shards": _flat(pad="never"),
-        "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks": _flat(
-            pad="always"
-        ),
-        "`len % ranks` elements are too many; what is missing to the next multiple is `-len % ranks`": _flat(
-            pad="the rest"
-        ),
-        "only the joined tensor is padded, at its end, not each parameter": _flat(pad="each"),
-        "each parameter was padded, and all that follow lie further back than you count: pad the "
-        "joined tensor only": _flat(pad="each, not counted"),
-        "the padding belongs to the end": _flat(pad="start"),
-        "the parameters of the model have memory of their own: assign to each one's `.data` a "
-        "view of the flat tensor (a new Parameter in the list, "
-        "or another value of the loop's variable, changes no model)": _flat(views=False),
-        "a view has the shape of its parameter: `.view_as(parameter)`": _flat(views="flat"),
-        "every parameter is a view of the beginning: count where each one starts": _flat(offset="never"),
-        "the next parameter starts `numel()` elements further, not `shape[0]`": _flat(offset="rows"),
-        "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first": _flat(
-            detach=False
-        ),
+        "without padding the flat tensor cannot be cut in equal shards": slip(MISSING, "0"),
+        "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks":
+            slip(MISSING, "ranks - len(flat) % ranks"),
+        "`len % ranks` elements are too many; what is missing to the next multiple is `-len % ranks`":
+            slip(MISSING, "len(flat) % ranks"),
+        "only the joined tensor is padded, at its end, not each parameter":
+            slip(*PADDED, STEP, f"{STEP} + -parameter.numel() % ranks"),
+        "each parameter was padded, and all that follow lie further back than you count: pad the joined "
+        "tensor only": slip(*PADDED),
+        "the padding belongs to the end":
+            slip(f"(0, {MISSING})", f"({MISSING}, 0)", "offset = 0",
+                "offset = len(flat) - sum(map(torch.numel, parameters))"),
+        "the parameters of the model have memory of their own: assign to each one's `.data` a view of the "
+        "flat tensor (a new Parameter in the list, or another value of the loop's variable, changes no "
+        "model)": slip("parameter.data =", "_ ="),
+        "a view has the shape of its parameter: `.view_as(parameter)`": slip(".view_as(parameter)", ""),
+        "every parameter is a view of the beginning: count where each one starts": slip(STEP, "pass"),
+        "the next parameter starts `numel()` elements further, not `shape[0]`":
+            slip(STEP, "offset += len(parameter)"),
+        "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first":
+            slip(".detach()", ""),
     },
-    praise="who writes into the flat tensor writes into the model, so one all-gather brings all new "
-    "weights home",
-)
+    praise="write into the flat tensor and you write into the model, so one all-gather updates all weights",
+)  # fmt: skip
 
 
 # --- a step of ZeRO-1
-
-
-def _right_flat(parameters, ranks):
-    return _flat()(parameters, ranks)
-
-
-def _random_gradients(parameters):
-    """For each parameter eighths, whose sums over a few ranks bf16 holds exactly, so that the order of a sum
-    does not matter."""
-    return [(torch.randint(-8, 9, parameter.shape) / 8).to(parameter.dtype) for parameter in parameters]
-
-
-def _optimizer(parameters, dtype):
-    """SGD in fp32, which sees the size of a gradient; Adam in bf16, which divides by it."""
-    if dtype == torch.float32:
-        return torch.optim.SGD(parameters, lr=0.1, momentum=0.5)
-    return torch.optim.AdamW(parameters, lr=1e-3)
 
 
 ADVICE = {  # {what torch says of a slip: what to do}
@@ -146,273 +105,217 @@ ADVICE = {  # {what torch says of a slip: what to do}
     "`mine.float()`",
     "unsupported operand type(s) for /: 'NoneType'": "a collective writes into the tensor that it is given "
     "and returns nothing of use",
-    "'NoneType' object has no attribute": "the master has no gradient until you "
-    "assign one: `master.grad = ...`",
+    "'NoneType' object has no attribute": "the master has no gradient until you assign one: "
+    "`master.grad = ...`",
 }
 
 
-@contextlib.contextmanager
-def _with_words():
-    """The step's two collectives with words for what gloo would refuse in its own; other slips of `ADVICE`
-    get words too."""
-    import deepspeed.comm as comm
-
-    ranks, scatter, gather = comm.get_world_size(), comm.reduce_scatter_tensor, comm.all_gather_into_tensor
-
-    def fit(call, mine, everything, advice):
-        if mine.requires_grad or everything.requires_grad:
-            raise ValueError(
-                f"{call}: a message is no part of autograd's graph: hand in `.detach()` of what "
-                "requires a gradient"
-            )
-        if mine.dtype != everything.dtype:
-            raise ValueError(
-                f"{call}: `mine` is {mine.dtype}, `everything` {everything.dtype}; a message has "
-                "one dtype: cast one of them with `.to()`"
-            )
-        if mine.numel() * ranks != everything.numel():
-            lengths = f"`mine` has {mine.numel()} elements and `everything` {everything.numel()}"
-            raise ValueError(f"{call}: {lengths}, which is not {ranks} times as many; {advice}")
-
-    def reduce_scatter_tensor(output, tensor, *more, **options):
-        fit(
-            "reduce_scatter_tensor(mine, everything)",
-            output,
-            tensor,
-            "mind the order of the two, and pad the gradients to the length of `flat`",
+def _fit(call):
+    """Says in plain words what gloo would refuse in its own, before the call begins."""
+    first, second, *_ = call.arguments.values()
+    if call.name == "reduce_scatter_tensor":
+        mine, everything, advice = first, second, "pad the gradients to the length of `flat`"
+    elif call.name == "all_gather_into_tensor":
+        mine, everything, advice = second, first, "what is written comes first"
+    else:
+        return
+    ranks = dist.get_world_size()
+    if mine.requires_grad or everything.requires_grad:
+        problem = "a message is no part of autograd's graph: hand in `.detach()` of what requires a gradient"
+    elif mine.dtype != everything.dtype:
+        problem = (
+            f"`mine` is {mine.dtype}, `everything` {everything.dtype}; a message has one dtype: cast one of "
+            "them with `.to()`"
         )
-        return scatter(output, tensor, *more, **options)
-
-    def all_gather_into_tensor(output, tensor, *more, **options):
-        fit(
-            "all_gather_into_tensor(everything, mine)",
-            tensor,
-            output,
-            "mind the order of the two: what is written comes first",
+    elif mine.numel() * ranks != everything.numel():
+        problem = (
+            f"`mine` has {mine.numel()} elements and `everything` {everything.numel()}, not {ranks} times as "
+            f"many; mind the order of the two, and {advice}"
         )
-        return gather(output, tensor, *more, **options)
+    else:
+        return
+    raise ValueError(f"{call.name}: {problem}")
 
-    comm.reduce_scatter_tensor, comm.all_gather_into_tensor = reduce_scatter_tensor, all_gather_into_tensor
-    try:
-        yield
-    except (RuntimeError, TypeError, AttributeError) as error:
-        advice = next((words for said, words in ADVICE.items() if said in str(error)), "")
-        if not advice:
-            raise
-        raise type(error)(f"{advice} ({str(error).splitlines()[0].split('. ')[0]})").with_traceback(
-            error.__traceback__
-        ) from None
-    finally:
-        comm.reduce_scatter_tensor, comm.all_gather_into_tensor = scatter, gather
+
+def _multiples(shape, parts):
+    """Random multiples of 1 / `parts` up to 1.  Sums of eighths over a few ranks are exact in bf16.  Steps
+    with a learning rate of 1/8 are exact in fp32, so that the order of a sum does not matter."""
+    return torch.randint(-parts, parts + 1, shape) / parts
 
 
 def _stepped(function, seed):
-    """Two steps on random gradients, in fp32 and in bf16; the masters, the flat tensor, what one process has,
-    what is left and what was sent."""
-    import deepspeed.comm as comm
-
-    rank, ranks, found = comm.get_rank(), comm.get_world_size(), {}
+    """Two steps on random gradients, in fp32 and in bf16, beside the same steps in one process that has all
+    masters and all gradients.  With SGD, since Adam hides a gradient of the wrong size."""
+    rank, ranks, values = dist.get_rank(), dist.get_world_size(), {}
     for dtype in (torch.float32, torch.bfloat16):
-        torch.manual_seed(seed)
-        parameters = _parameters(_shapes(seed, ranks), dtype)
-        flat = _right_flat(parameters, ranks)
-        full = nn.Parameter(flat.float().clone())  # the same in one process: all masters, all gradients
-        master = nn.Parameter(flat.chunk(ranks)[rank].float().clone())
-        optimizer, alone = _optimizer([master], dtype), _optimizer([full], dtype)
-        shard_bytes = flat.element_size() * len(master)
+        shapes = _shapes(seed, ranks)
+        parameters = [nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
+        flat = flatten_solution(parameters, ranks)
+        places = [parameter.data_ptr() for parameter in parameters]
+        full = nn.Parameter(_multiples(flat.shape, 4096))  # finer than bf16, which rounds them
+        flat.copy_(full.detach())
+        master = nn.Parameter(full.detach().chunk(ranks)[rank].clone())
+        optimizer, alone = (torch.optim.SGD([tensor], 1 / 8, momentum=1 / 2) for tensor in (master, full))
+        most = 2 * (ranks - 1) * len(master) * flat.element_size()
         for step in (1, 2):
-            every = [_random_gradients(parameters) for _ in range(ranks)]  # the same numbers on every rank
-            for parameter, gradient in zip(parameters, every[rank]):
+            by_rank = [[_multiples(shape, 8).to(dtype) for shape in shapes] for _ in range(ranks)]
+            for parameter, gradient in zip(parameters, by_rank[rank]):
                 parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
-            with Traffic() as traffic, _with_words():
+            with Traffic() as traffic, Calls(_fit), helped(ADVICE):
                 function(list(parameters), flat, master, optimizer)
-            sums = [sum(gradients) for gradients in zip(*every)]
-            full.grad = F.pad(
-                torch.cat([one.flatten().float() for one in sums]) / ranks,
-                (0, len(flat) - sum(one.numel() for one in sums)),
-            )
+            mean = sum(torch.cat([part.flatten().float() for part in parts]) for parts in by_rank) / ranks
+            full.grad = F.pad(mean, (0, len(flat) - len(mean)))
             alone.step()
+            left = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            report = {
+                "this rank's masters": master.detach().clone(),
+                "they are those of one process": master.equal(full.chunk(ranks)[rank]),
+                "the flat tensor": flat.detach().clone(),
+                "it is all masters of one process, rounded": flat.equal(full.to(dtype)),
+                "the parameters are where they were in it": places == [p.data_ptr() for p in parameters],
+                "the parameters' gradients that are left": len(left),
+                "those of them that are not zero": sum(bool(gradient.any()) for gradient in left),
+                "the master has no gradient left": master.grad is None,
+                "at most the gradients and the parameters are sent once": sum(traffic.ideal.values()) <= most,
+            }
             when = f", {str(dtype).removeprefix('torch.')}, step {step}"
-            found |= _after_step(when, parameters, flat, master, full)
-            found[f"at most the gradients and the parameters are sent once{when}"] = (
-                sum(traffic.ideal.values()) <= 2 * (ranks - 1) * shard_bytes
-            )
-    return found
+            values |= {f"{name}{when}": value for name, value in report.items()}
+    return values
 
 
-def _after_step(when, parameters, flat, master, full):
+def zero_1_step_solution(parameters, flat, master, optimizer):
     import deepspeed.comm as comm
+    import torch
 
-    ranks = comm.get_world_size()
-    masters = [torch.empty_like(master) for _ in range(ranks)]
-    torch.distributed.all_gather(masters, master.detach().contiguous())
-    rounded = torch.cat(masters).detach().to(flat.dtype)
-    right = full.detach().chunk(ranks)[comm.get_rank()]
-    begin, end = flat.data_ptr(), flat.data_ptr() + flat.numel() * flat.element_size()
-    left = [one.grad is not None and bool(one.grad.any()) for one in parameters if one.grad is not None]
-    found = {f"this rank's masters{when}": master.detach().clone()}
-    found[f"they are those of one process{when}"] = bool(
-        (master.detach() - right).abs().max() <= 1e-5 * right.abs().max()
-    )
-    if flat.dtype == torch.float32:
-        found[f"the flat tensor{when}"] = flat.detach().clone()
-    for owner, piece in enumerate(flat.detach().chunk(ranks)):
-        found[f"the shard of rank {owner} in the flat tensor is its masters, rounded{when}"] = bool(
-            (piece == rounded.chunk(ranks)[owner]).all()
-        )
-    found[f"the parameters are views of the flat tensor{when}"] = all(
-        begin <= one.data_ptr() < end for one in parameters
-    )
-    found[f"the parameters' gradients that are left{when}"] = len(left)
-    found[f"of these, gradients that are not zero{when}"] = sum(left)
-    found[f"the master has no gradient left{when}"] = master.grad is None
-    return found
+    gradients = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    gradients = torch.nn.functional.pad(gradients, (0, len(flat) - len(gradients)))
+    mine = torch.empty_like(gradients.chunk(comm.get_world_size())[0])
+    comm.reduce_scatter_tensor(mine, gradients)  # the sum of this rank's shard
+    master.grad = mine.float() / comm.get_world_size()
+    optimizer.step()  # on this rank's shard only
+    comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))  # all shards, on every rank
+    master.grad = None
+    for parameter in parameters:
+        parameter.grad = None
 
 
-def _zero_1(reduces="scatter", divides="once", steps=True, gathers="after", frees="both", masters="kept"):
-    """A step that makes the mistake that is named; without one it is right."""
-
-    def zero_1_step(parameters, flat, master, optimizer):
-        import deepspeed.comm as comm
-
-        rank, ranks = comm.get_rank(), comm.get_world_size()
-        gradients = torch.cat([parameter.grad.flatten() for parameter in parameters])
-        gradients = F.pad(gradients, (0, len(flat) - len(gradients)))
-        mine = gradients.chunk(ranks)[rank].clone()
-        whole = torch.empty_like(flat) if gathers == "into a new tensor" else flat
-        if reduces == "in fp32":
-            gradients, mine = gradients.float(), mine.float()
-        if reduces in ("scatter", "in fp32"):
-            comm.reduce_scatter_tensor(mine, gradients)
-        elif reduces == "all":
-            comm.all_reduce(gradients)
-            mine = gradients.chunk(ranks)[rank].clone()
-        if masters == "from the parameters":
-            master.data.copy_(flat.chunk(ranks)[rank])
-        master.grad = mine.float() / {"never": 1, "once": ranks, "twice": ranks**2, "by two": 2}[divides]
-        if gathers == "before":
-            comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))
-        if steps:
-            optimizer.step()
-        if masters == "rounded":
-            master.data.copy_(master.detach().to(flat.dtype))
-        if gathers in ("after", "into a new tensor"):
-            comm.all_gather_into_tensor(whole, master.detach().to(flat.dtype))
-        elif gathers == "own only":
-            flat.chunk(ranks)[rank].copy_(master.detach())
-        master.grad = None if frees in ("both", "master", "zeros") else master.grad
-        at = 0
-        for parameter in parameters:
-            if gathers == "into a new tensor":
-                parameter.data = whole[at : at + parameter.numel()].view_as(parameter)
-                at += parameter.numel()
-            zeros = torch.zeros_like(parameter) if frees == "zeros" else parameter.grad
-            parameter.grad = None if frees in ("both", "parameters") else zeros
-
-    return zero_1_step
+def _own_part(tensor):
+    """A copy of this rank's part of a tensor."""
+    return tensor.chunk(dist.get_world_size())[dist.get_rank()].clone()
 
 
+MEAN, FREE = "mine.float() / comm.get_world_size()", "parameter.grad = None"
+REDUCE = "comm.reduce_scatter_tensor(mine, gradients)"
+GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
+slip = partial(edit, zero_1_step_solution)
 zero_1_step = Build(
-    "zero_1_step",
-    _stepped,
+    "zero_1_step", _stepped, together=True,
     mistakes={
-        "that is the sum over the ranks; a mean is divided by their number": _zero_1(divides="never"),
-        "divide by the number of ranks, which is not always two": _zero_1(divides="by two"),
-        "that is the mean of nothing but this rank's own gradient: reduce it over the ranks": _zero_1(
-            reduces="nothing"
-        ),
-        "the masters are as before: the optimizer made no step, or the master had no gradient "
-        "then (`zero_grad` comes after it)": _zero_1(steps=False),
-        "the masters moved and no parameter did: all-gather the shards into the flat tensor": _zero_1(
-            gathers="never"
-        ),
-        "this rank's shard is new, the others' are old: all-gather them": _zero_1(gathers="own only"),
-        "the shards were gathered before the optimizer's step": _zero_1(gathers="before"),
-        "the new parameters are in a tensor of their own, and `flat` is as "
-        "before: gather into `flat`": _zero_1(gathers="into a new tensor"),
+        "that is the sum over the ranks; a mean is divided by their number": slip(MEAN, "mine.float()"),
+        "divide by the number of ranks, which is not always two": slip(MEAN, "mine.float() / 2"),
+        "that is the mean of nothing but this rank's own gradient: reduce it over the ranks":
+            slip(REDUCE, "mine = _own_part(gradients)"),
+        "the masters are as before: the optimizer made no step, or the master had no gradient then "
+        "(`zero_grad` comes after it)": slip("optimizer.step()", "pass"),
+        "the masters moved and no parameter did: all-gather the shards into the flat tensor":
+            slip(GATHER, "pass"),
+        "this rank's shard is new, the others' are old: all-gather them":
+            slip(GATHER, "flat.chunk(comm.get_world_size())[comm.get_rank()].copy_(master.detach())"),
+        "the shards were gathered before the optimizer's step":
+            slip(GATHER, "pass", "optimizer.step()", f"{GATHER}\n    optimizer.step()"),
+        "the new parameters are in a tensor of their own, and `flat` is as before: gather into `flat`":
+            slip(GATHER, f"flat = torch.empty_like(flat)\n    {GATHER}\n    flatten_solution(parameters, 1)"),
         "the master was rounded; it stays fp32, and only a copy of it is rounded: "
-        "`master.detach().to(flat.dtype)`": _zero_1(masters="rounded"),
-        "divided by the number of ranks twice": _zero_1(divides="twice"),
-        "zeros take as much memory as gradients: set each `.grad` to None": _zero_1(frees="zeros"),
-        "the masters were taken from the rounded parameters again, and "
-        "what rounding cut off is lost": _zero_1(masters="from the parameters"),
-        "the parameters' gradients are still there, and the next backward pass adds to them": _zero_1(
-            frees="master"
-        ),
-        "the master keeps its fp32 gradient until the next step: set it to None": _zero_1(frees="parameters"),
-        "nothing was freed: set the gradients of the parameters and of the master to None": _zero_1(
-            frees="neither"
-        ),
-        "right, but in four bytes per gradient: send them in their own dtype, and cast this "
-        "rank's shard": _zero_1(reduces="in fp32"),
-        "right, but an all-reduce gives each rank all gradients, and costs twice the bytes: it "
-        "needs its own shard only": _zero_1(reduces="all"),
+        "`master.detach().to(flat.dtype)`":
+            slip(GATHER, f"master.data = master.to(flat.dtype).float()\n    {GATHER}"),
+        "divided by the number of ranks twice": slip(MEAN, f"{MEAN} ** 2"),
+        "zeros take as much memory as gradients: set each `.grad` to None":
+            slip(FREE, "parameter.grad.zero_()"),
+        "the masters were taken from the rounded parameters again, and what rounding cut off is lost":
+            slip(REDUCE, f"{REDUCE}\n    master.data.copy_(_own_part(flat))"),
+        "the parameters' gradients are still there, and the next backward pass adds to them":
+            slip(FREE, "pass"),
+        "the master keeps its fp32 gradient until the next step: set it to None":
+            slip("master.grad = None", "pass"),
+        "nothing was freed: set the gradients of the parameters and of the master to None":
+            slip("master.grad = None", "pass", FREE, "pass"),
+        "right, but in four bytes per gradient: send them in their own dtype, and cast this rank's shard":
+            slip(REDUCE, f"mine, gradients = mine.float(), gradients.float()\n    {REDUCE}"),
+        "right, but an all-reduce gives each rank all gradients, and costs twice the bytes: it needs its "
+        "own shard only": slip(REDUCE, "comm.all_reduce(gradients)\n    mine = _own_part(gradients)"),
     },
-    praise="what an all-reduce does at once is done in two halves, with the update between them, on one "
-    "shard per rank",
-)
+    praise="you split the all-reduce into its two halves and updated one shard per rank between them",
+)  # fmt: skip
 
 
 # --- clipping, of sharded gradients
 
 
 def _clipped(function, seed):
-    """A gradient that is too long and one that is not; each rank has a shard of another length."""
+    """A gradient that is too long, one of which this holds though rank 0's shard is short, and one that is
+    not."""
+    random, values = torch.Generator().manual_seed(1000 * (seed % 10**6) + dist.get_rank()), {}
+    for case, lengths in {
+        "a long gradient": lambda rank: 1 + rank,
+        "a gradient that is long on other ranks only": lambda rank: rank + 1e-2,
+        "a short gradient": lambda rank: 1e-3 * (1 + rank),
+    }.items():
+        shard = lengths(dist.get_rank()) * torch.randn(40, generator=random)
+        norm = function(shard, 1.0)
+        values[f"the norm of {case}"] = float("nan") if norm is None else float(norm)
+        values[f"the shard of {case}"] = shard
+    return values
+
+
+def clip_shard_solution(gradient, max_norm):
     import deepspeed.comm as comm
 
-    random, found = torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank()), {}
-    for case, times in (("of a long gradient", 1.0), ("of a short gradient", 1e-3)):
-        shard = times * (1 + comm.get_rank()) * torch.randn(40, generator=random)
-        norm = function(shard, 1.0)
-        found[f"the norm {case}"] = float("nan") if norm is None else float(norm)
-        found[f"the shard {case}"] = shard
-    return found
+    total = gradient.square().sum()  # squares can be added over shards, norms cannot
+    comm.all_reduce(total)  # 4 bytes: the sum over all shards
+    norm = total.sqrt()
+    if norm > max_norm:
+        gradient *= max_norm / norm
+    return norm
 
 
-def _clip(norm="all", root=True, only_long=True, scales=True):
-    """A way to clip that makes the mistake that is named."""
-
-    def clip_shard(gradient, max_norm):
-        import deepspeed.comm as comm
-
-        total = gradient.norm() if norm == "sum of norms" else gradient.square().sum()
-        if norm != "own":
-            comm.all_reduce(total)
-        if norm == "mean":
-            total /= comm.get_world_size()
-        total = total.sqrt() if root and norm != "sum of norms" else total
-        if scales and (total > max_norm or not only_long):
-            gradient *= max_norm / total
-        return total
-
-    return clip_shard
-
-
+slip = partial(edit, clip_shard_solution)
 clip_shard = Build(
-    "clip_shard",
-    _clipped,
+    "clip_shard", _clipped, together=True,
     mistakes={
-        "that is the norm of this rank's shard: the others' belong to the gradient too": _clip(norm="own"),
-        "norms do not add up, their squares do": _clip(norm="sum of norms"),
-        "the squares are summed, not averaged: every rank has other elements": _clip(norm="mean"),
-        "that is the square of the norm": _clip(root=False),
-        "a gradient that is short enough stays as it is": _clip(only_long=False),
-        "the norm is right, and the shard must be scaled, in place": _clip(scales=False),
+        "that is the norm of this rank's shard: the others' belong to the gradient too":
+            slip("comm.all_reduce(total)", "pass"),
+        "norms do not add up, their squares do":
+            slip("gradient.square().sum()", "gradient.norm()", ".sqrt()", ""),
+        "the squares are summed, not averaged: every rank has other elements":
+            slip("total.sqrt()", "(total / comm.get_world_size()).sqrt()"),
+        "that is the square of the norm": slip(".sqrt()", ""),
+        "a gradient that is short enough stays as it is": slip("if norm > max_norm", "if True"),
+        "the norm is right, and the shard must be scaled, in place":
+            slip("gradient *= max_norm / norm", "pass"),
+        "the norm of the whole gradient decides whether to clip, not that of this rank's shard":
+            slip("if norm > max_norm", "if gradient.norm() > max_norm"),
     },
-    praise="one number per rank travels, which is the message of 4 bytes that you saw above",
-)
+    praise="squares add up across ranks; norms don't. That is the 4-byte message that you saw above",
+)  # fmt: skip
 
 
 # --- a formula
 
+
+def ranks_needed_solution(parameters, memory):
+    return 12 * parameters / (memory - 4 * parameters)  # 4 bytes are replicated, 12 are sharded
+
+
+slip = partial(edit, ranks_needed_solution)
 zero_1_ranks_needed = Exercise(
-    reference=lambda parameters, memory: 12 * parameters / (memory - 4 * parameters),
+    reference=ranks_needed_solution,
     cases=({"parameters": 7.5e9, "memory": 40e9}, {"parameters": 1e9, "memory": 16e9}),
     mistakes={
-        "four bytes per parameter stay on every rank": lambda parameters, memory: 12 * parameters / memory,
-        "not all sixteen are sharded": lambda parameters, memory: 16 * parameters / memory,
-        "the other way round": lambda parameters, memory: (memory - 4 * parameters) / (12 * parameters),
+        "four bytes per parameter stay on every rank": slip(" - 4 * parameters", ""),
+        "not all sixteen are sharded": slip("12 *", "16 *", " - 4 * parameters", ""),
+        "the other way round":
+            slip("12 * parameters / (memory - 4 * parameters)",
+                "(memory - 4 * parameters) / (12 * parameters)"),
     },
-    praise="what is replicated comes off each rank's memory first, and if nothing is left no number of "
-    "ranks is enough",
-)
+    praise="each rank keeps 4 bytes per parameter; if nothing is left beside them, no N is enough",
+)  # fmt: skip
