@@ -1,9 +1,12 @@
 """Exercises and builds in real ranks: the lessons' own solutions are right, and what goes wrong there is a
 verdict."""
 
+import os
 import random
+import sys
 
 import pytest
+import torch
 from helpers.course.exercises import in_ranks
 from helpers.course.exercises import start_here as lesson_00
 from helpers.course.exercises.engine import Build, RankExercise, before_running, reading_note, with_advice
@@ -87,10 +90,24 @@ def test_an_exception_a_wrong_type_and_a_closed_process_group_are_verdicts(capsy
         dist.destroy_process_group()
         return tensor
 
+    class Anything(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, arguments=(), named=None):
+            return True
+
     for answer, words in (
         (raises, "rank 0 of 2 raised ValueError: oops"),
         (a_list, "where a tensor is right"),
         (closes, "of 2 raised"),
+        (
+            lambda tensor, ranks: tensor.as_subclass(Anything),
+            "a tensor of the class Anything where",
+        ),
+        (lambda tensor, ranks: torch.empty(2, 3, device="meta"), "`mean` is a tensor on the meta device"),
+        (lambda tensor, ranks: tensor * float("nan"), "`mean`[0, 0] is nan where"),
+        (lambda tensor, ranks: (part for part in tensor), "`mean` is a generator where a tensor is right"),
+        (lambda tensor, ranks: sys.exit("gone"), "rank 0 of 2 raised SystemExit: gone"),
+        (lambda tensor, ranks: os._exit(3), "rank 0 of 2 left with exit status 3"),
     ):
         assert make().check(answer, mean_solution) is mean_solution
         said = capsys.readouterr().out

@@ -280,9 +280,8 @@ class Build(Check):
 
 def is_the_courses(answer: object, solution: Callable) -> bool:
     """Whether an answer is the course's solution, or was before that was defined anew."""
-    return answer is solution or (
-        callable(answer) and getattr(answer, "__name__", answer) == getattr(solution, "__name__", solution)
-    )
+    name = getattr(answer, "__name__", None)
+    return answer is solution or (type(name) is str and name == getattr(solution, "__name__", None))
 
 
 def first_thought(results: dict[str, object], agrees: Callable[[object], bool]) -> str:

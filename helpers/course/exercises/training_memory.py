@@ -6,12 +6,9 @@ import torch
 from torch import nn
 from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
 from helpers.tools.measure.ledger import Ledger
-
-__all__ = ["checkpoint", "guess", "largest_batch", "mixed_step", "seeded_checkpoint"]
-
 
 # --- a step in mixed precision
 
