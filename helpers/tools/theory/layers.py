@@ -28,7 +28,7 @@ from typing import Protocol
 
 RANDOM_STATE = 16  # bytes: seed and offset, two int64
 TOKEN_ID = 8  # bytes: int64
-FP32 = 4  # bytes
+BF16, FP32 = 2, 4  # bytes
 
 
 class Size(Protocol):

@@ -84,6 +84,14 @@ class MachineConstants:
         """FLOPs per second of fused attention."""
         return self.attention.get(dtype) or max(self._of_dtype(dtype).values())
 
+    def check_bandwidth(self, ranks: int) -> None:
+        """Raise a ValueError where several ranks are to send and no bandwidth was measured."""
+        if ranks > 1 and self.bandwidth is None:
+            raise ValueError(
+                f"these constants hold no bandwidth between ranks: measure them with {ranks} ranks, "
+                "or set bandwidth and latency"
+            )
+
     def peak(self, dtype: str = "bf16") -> float:
         """The best measured matrix rate, FLOPs per second: the roof of the roofline."""
         return max(self._of_dtype(dtype).values())

@@ -26,7 +26,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from helpers.tools.theory.communication import collective_seconds, hidden_fraction
+from helpers.tools.theory.checks import whole
+from helpers.tools.theory.communication import Pass, collective_seconds
 from helpers.tools.theory.layers import Size, gpt_parameters
 from helpers.tools.theory.roofline import MachineConstants, matrix_seconds
 from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
@@ -279,25 +280,27 @@ def step_messages(
 
     Source: Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and DeepSpeed 0.19's source.
     """
+    whole(ranks=ranks, accumulation=accumulation)
     if ranks == 1:
         return []
     config = ZeroConfig.of(config) if config is not None else None
-    whole = (config.element_bytes if config else ELEMENT_BYTES["bf16"]) * parameters
+    tensors = (config.element_bytes if config else ELEMENT_BYTES["bf16"]) * parameters
     if config is None:
-        return [("backward", "all_reduce", whole, math.ceil(whole / DDP_BUCKET))]
+        return [("backward", "all_reduce", tensors, math.ceil(tensors / DDP_BUCKET))]
     if config.stage == 0:
-        return [("backward", "all_reduce", whole, math.ceil(parameters / STAGE_0_BUCKET))]
-    times, buckets = (
-        accumulation if config.stage > 1 else 1,
-        math.ceil(parameters / max(config.reduce_bucket_size, 1)),
-    )
+        return [("backward", "all_reduce", tensors, math.ceil(parameters / STAGE_0_BUCKET))]
+    times = accumulation if config.stage > 1 else 1
+    buckets = math.ceil(parameters / max(config.reduce_bucket_size, 1))
     if config.stage < 3:
-        return [("backward", "all_reduce", times * whole, times * buckets), ("step", "all_gather", whole, 1)]
+        return [
+            ("backward", "all_reduce", times * tensors, times * buckets),
+            ("step", "all_gather", tensors, 1),
+        ]
     gathers = times * (6 * layers + 4)  # of a block: two norms, four linear layers
     return [
-        ("forward", "all_gather", times * whole, gathers),
-        ("backward", "all_gather", times * whole, gathers),
-        ("backward", "reduce_scatter", times * whole, times * buckets),
+        ("forward", "all_gather", times * tensors, gathers),
+        ("backward", "all_gather", times * tensors, gathers),
+        ("backward", "reduce_scatter", times * tensors, times * buckets),
     ]
 
 
@@ -357,11 +360,7 @@ def step_seconds(
         raise ValueError(
             f"batch, ranks and accumulation must be at least 1, not {batch!r}, {ranks!r} and {accumulation!r}"
         )
-    if ranks > 1 and machine.bandwidth is None:
-        raise ValueError(
-            f"these constants hold no bandwidth between ranks: measure them with {ranks} ranks, "
-            "or set bandwidth and latency"
-        )
+    machine.check_bandwidth(ranks)
     config, sequence = ZeroConfig.of(config) if config is not None else None, sequence or size.context
     dtype = config.dtype if config else dtype
     parameters = gpt_parameters(size)
@@ -384,22 +383,16 @@ def step_seconds(
     for name, moved in copies.items():
         work[name]["gradients"] = moved / machine.memory
     work["step"]["optimizer"] = adam / machine.memory
-    hidden = _send(
-        work,
-        step_messages(parameters, size.layers, config, ranks, accumulation),
-        machine,
-        ranks,
-        _overlaps(config),
-    )
+    sent = step_messages(parameters, size.layers, config, ranks, accumulation)
     issued = operators(size, config, ranks, accumulation, checkpointing, fused, check_overflow)
-    each = {
-        "forward": machine.call or machine.launch,
-        "backward": machine.call or machine.launch,
-        "step": machine.launch,
-    }
-    waiting, host = 0.0, {name: issued[name] * each[name] for name in PASSES}
+    each = dict.fromkeys(("forward", "backward"), machine.call or machine.launch) | {"step": machine.launch}
+    waiting, hidden, host = 0.0, 0.0, {name: issued[name] * each[name] for name in PASSES}
     for name in PASSES:
-        waiting += max(0.0, host[name] - sum(work[name].values())) if machine.asynchronous else host[name]
+        messages = _message_seconds([of_pass for of_pass in sent if of_pass[0] == name], machine, ranks)
+        done = Pass(sum(work[name].values()), messages, hides=name in _overlaps(config))
+        work[name]["messages"] = done.exposed
+        hidden += done.hidden
+        waiting += max(0.0, host[name] - done.total) if machine.asynchronous else host[name]
     parts = {part: sum(work[name].get(part, 0.0) for name in PASSES) for part in PARTS[:-1]}
     return StepTime({**parts, "launches": waiting}, hidden, sum(issued.values()), sum(host.values()))
 
@@ -450,18 +443,9 @@ def _overlaps(config):
     return ("backward",) if config.stage and config.overlap_comm else ()
 
 
-def _send(work, sent, machine, ranks, overlapping):
-    """Add the exposed messages to each pass; the seconds of those that are hidden."""
-    hidden = 0.0
-    for name in PASSES:
-        under_way = sum(
-            number * collective_seconds(collective, size / number, ranks, machine.latency, machine.bandwidth)
-            for when, collective, size, number in sent
-            if when == name
-        )
-        behind = (
-            hidden_fraction(sum(work[name].values()), under_way) * under_way if name in overlapping else 0.0
-        )
-        work[name]["messages"] = under_way - behind
-        hidden += behind
-    return hidden
+def _message_seconds(sent, machine, ranks):
+    """Seconds of messages, as `step_messages` gives them, one after another."""
+    return sum(
+        number * collective_seconds(collective, size / number, ranks, machine.latency, machine.bandwidth)
+        for _, collective, size, number in sent
+    )

@@ -1,15 +1,20 @@
-"""Plans of data-parallel training on a cluster: what fits, and how long a step takes, of the few terms that
-decide at size.
+"""Plans of data-parallel training with ZeRO on a cluster: what fits, and how long a step takes, of the few
+terms that decide at size.
 
 Deliberately coarse: activations at most, work at one rate, messages by bandwidth alone.  `model_states` and
-`step_time` have the exact formulas."""
+`step_time` have the exact formulas.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
-from helpers.tools.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.tools.theory.checks import not_negative, positive, whole
+from helpers.tools.theory.communication import Pass, wire_bytes, zero_wire_bytes
+from helpers.tools.theory.hardware import Cluster
 from helpers.tools.theory.layers import (
+    BF16,
     Size,
     checkpointed_activation_bytes,
     gpt_activation_bytes,
@@ -18,33 +23,12 @@ from helpers.tools.theory.layers import (
 from helpers.tools.theory.long_sequences import loss_peak_bytes
 from helpers.tools.theory.model_states import ideal_bytes
 
-BF16 = 2  # bytes
 
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """GPUs that are all alike.
-
-    Attributes:
-        gpus: N, among which states are divided.
-        memory: bytes of each.
-        rate: FLOPs per second that each reaches.
-        link: bytes per second, one way, of the slowest link in the ring of all GPUs; for `theory.Plan` of one
-        GPU's card to other hosts. inside: the same between the GPUs of one host; by default `link`.
-        host: GPUs of one host.
-    """
-
-    gpus: int
-    memory: float
-    rate: float
-    link: float
-    inside: float | None = None
-    host: int = 8
-
-    @property
-    def within(self) -> float:
-        """Bytes per second between GPUs of one host."""
-        return self.inside or self.link
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most `most`: a micro-batch that fits and divides."""
+    whole(number=number, most=most)
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return max(divisor for one in small for divisor in (one, number // one) if divisor <= most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +66,7 @@ class ZeroPlan:
                 f"checkpointed is a share of the blocks, 0 to 1, not {self.checkpointed!r}: "
                 "divide a number of blocks by all blocks"
             )
+        not_negative(buckets=self.buckets, reserve=self.reserve)
 
     @property
     def states(self) -> float:
@@ -118,10 +103,10 @@ class ZeroPlan:
                 difference at stage 0.
 
         Returns:
-            {"micro-batches": a power of two, as few as fit, "work": 6 Psi FLOPs per token, 8 with all blocks
-            checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden": their sum, "hidden at
-            best": the same where each reduction goes on behind the backward pass of its own micro-batch, 2/3
-            of its work, 3/4 with all blocks checkpointed}; seconds but for the first.
+            {"micro-batches": as few as fit and divide a GPU's sequences, "work": 6 Psi FLOPs per token, 8 with
+            all blocks checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden": their sum,
+            "hidden at best": the same where each reduction goes on behind the backward pass of its own
+            micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}; seconds but for the first.
 
         Raises:
             ValueError: where not one sequence fits, or a GPU has no whole number of sequences.
@@ -132,30 +117,32 @@ class ZeroPlan:
                 f"not one sequence fits: it needs {self.each / 1e9:.1f} GB and finds {self.room / 1e9:.1f}"
             )
         own, rest = divmod(tokens, self.size.context * gpus)
-        if rest or not own:
+        if rest or own < 1:
             raise ValueError(
                 f"{tokens:,} tokens are no whole number of sequences of {self.size.context:,} on "
                 f"each of {gpus} GPUs"
             )
-        times = max(1, own // 2 ** (at_once.bit_length() - 1))
-        forwards = 1 + self.checkpointed  # passes of 2 Psi FLOPs per token; a backward pass has twice as many
-        work = (4 + 2 * forwards) * parameters * tokens / (gpus * self.cluster.rate)
-        backward = work / times * (4 + 2 * self.checkpointed) / (4 + 2 * forwards)
-        sent = (
-            zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner)
-            / self.cluster.link
+        times = own // largest_divisor(own, at_once)
+        # passes of 2 Psi FLOPs per token: forward, again where checkpointed, and backward, which is two
+        passes = 3 + self.checkpointed
+        work = 2 * passes * parameters * tokens / (gpus * self.cluster.rate)
+        backward = Pass(
+            work=work / times * (passes - 1) / passes,
+            messages=wire_bytes(
+                "reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus
+            )
+            / self.cluster.link,
+            hides=True,
         )
-        reduced = (
-            wire_bytes("reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus)
-            / self.cluster.link
-        )
-        hidden = (times if self.stage == 2 else 1) * min(reduced, backward)
+        sent = zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner)
+        messages = sent / self.cluster.link
+        reductions = times if self.stage == 2 else 1
         return {
             "micro-batches": times,
             "work": work,
-            "messages": sent,
-            "nothing hidden": work + sent,
-            "hidden at best": work + sent - hidden,
+            "messages": messages,
+            "nothing hidden": work + messages,
+            "hidden at best": work + messages - reductions * backward.hidden,
         }
 
 
@@ -194,6 +181,8 @@ def zero_3_passes(
     """
     if regathered and (hpz or not checkpointed):
         raise ValueError("a block is gathered a third time only with checkpointing, and without hpz's copy")
+    whole(gpus=gpus, micro_batches=micro_batches)
+    positive(parameters=parameters, rate=rate, tokens=tokens)
     forward = 2 * parameters * tokens / micro_batches / rate
     unit = wire_bytes("all_gather", BF16 * parameters, gpus)
     found = []
