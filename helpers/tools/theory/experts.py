@@ -2,8 +2,7 @@
 holds and what it sends.
 
 Symbols: E experts of a layer, k choices of a token, C capacity (tokens that an expert takes from a rank), h
-width, e bytes per element,
-N ranks, ep ranks that share a layer's experts.
+width, e bytes per element, N ranks, ep ranks that share a layer's experts.
 """
 
 from __future__ import annotations
@@ -44,14 +43,8 @@ def all_to_all_bytes(experts: int, capacity: int, width: int, element_bytes: int
 
 
 def expert_parallel_wire_bytes(layers: int, message_bytes: float, ep: int) -> float:
-    """Bytes that a rank sends for its experts in a forward and a backward pass: four all-to-alls in each
-    layer.
-
-    Args:
-        layers: that have experts.
-        message_bytes: of one all-to-all, as from `all_to_all_bytes`.
-        ep: ranks that share a layer's experts.
-    """
+    """Bytes that a rank sends for its experts in a forward and a backward pass: four all-to-alls of
+    `message_bytes` (`all_to_all_bytes`) in each of `layers` that have experts, among ep ranks."""
     return 4 * layers * wire_bytes("all_to_all", message_bytes, ep)
 
 

@@ -24,16 +24,11 @@ LARGEST_SEGMENT = 1 << 20  # bytes; a larger part of a sum is cut
 
 
 def gloo_wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
-    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out.
+    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out; there is no formula
+    for a reduce.
 
     As `wire_bytes`, but that torch's reduce-scatter over gloo is an all-reduce of the full tensor, of which
-    each rank keeps a part: 2 (N-1)/N S.
-
-    Args:
-        collective, tensor_bytes, ranks: as in `wire_bytes`.
-
-    Raises:
-        ValueError: for a reduce, which has no formula here.
+    each rank keeps a part: 2 (N-1)/N S.  NCCL's sends half of that.
     """
     if collective == "reduce":
         raise ValueError(

@@ -36,19 +36,16 @@ def _check_job(ranks, rank, device="cpu"):
 
 
 def ideal_bytes(parameters: float, ranks: int = 1, stage: int = 0, dtype: str = "bf16") -> dict[str, float]:
-    """The paper's account, in bytes per rank, with everything in its place between forward and step.
+    """The paper's account, in bytes per rank, with everything in its place between forward and step:
+    {"parameters", "gradients", "master weights", "optimizer states": bytes}.
 
     bf16 (mixed precision, K = 12): 2 + 2 + 12 bytes per parameter: parameters and gradients, and fp32 master
     weights, momentum and variance. fp32: 4 + 4 + 8, with no second copy of the weights.  Stage 1 divides the
-    optimizer's part by the ranks, stage 2 the gradients too,
-    stage 3 the parameters too (arXiv 1910.02054, sections 5.1 to 5.3).
+    optimizer's part by the ranks, stage 2 the gradients too, stage 3 the parameters too (arXiv 1910.02054,
+    sections 5.1 to 5.3).
 
     Args:
         parameters: of the whole model, elements.
-
-    Returns:
-        {"parameters", "gradients", "master weights", "optimizer states": bytes}, float where a division
-        leaves a fraction.
     """
     ZeroConfig(stage=stage, dtype=dtype)  # refuses others
     _check_job(ranks, 0)
@@ -70,32 +67,24 @@ def deepspeed_bytes(
     moment: str = "between micro-batches",
     device: str = "cpu",
 ) -> dict[str, int]:
-    """What a rank holds under DeepSpeed 0.19, to the byte, from its second step on.
+    """What a rank holds under DeepSpeed 0.19, to the byte, from its second step on: {category: bytes};
+    "other" is the norm of the gradients and the overflow flag.
 
     Derived from DeepSpeed's source and held against measurements by this course's tests: one parameter group,
-    torch's AdamW, no offload.
-    With A = parameters padded to a multiple of 2 x ranks and P = A / ranks: stage 1 holds e A + 12 P and
-    between micro-batches full
-    gradients and a bucket; stage 2 keeps whole every gradient that touches its partition; stage 3 rounds each
-    parameter up to a
-    multiple of the ranks, and its gradient partition and bucket are permanent.  In fp32 stages 1 to 3 keep a
-    separate fp32 master copy
-    all the same.  Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage 1 keeps 4 A for
-    ever beside the
-    bf16 ones, stage 2 has 4 P, stage 3 its part.
+    torch's AdamW, no offload.  With A = parameters padded to a multiple of 2 x ranks and P = A / ranks: stage
+    1 holds e A + 12 P and between micro-batches full gradients and a bucket; stage 2 keeps whole every
+    gradient that touches its partition; stage 3 rounds each parameter up to a multiple of the ranks, and its
+    gradient partition and bucket are permanent.  In fp32 stages 1 to 3 keep a separate fp32 master copy all
+    the same.  Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage 1 keeps 4 A for ever
+    beside the bf16 ones, stage 2 has 4 P, stage 3 its part.
 
     Args:
         elements: of each parameter, in the model's order.
         config: a `ZeroConfig`, or DeepSpeed's configuration, a dict.
-        ranks: among which states are divided: the data-parallel ones.
-        rank: which of them.
+        ranks, rank: among which states are divided, the data-parallel ones; and which of them.
         moment: "after step", "between micro-batches" (after a backward pass that is not the last before a
-            step) or "after backward"
-            (the last one before a step).
+            step) or "after backward" (the last one before a step).
         device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
-
-    Returns:
-        {category: bytes}; "other" is the norm of the gradients and the overflow flag.
     """
     config = ZeroConfig.of(config)
     _check_job(ranks, rank, device)
@@ -203,20 +192,16 @@ def _gathered(elements, config, ranks):
 def step_peak_bytes(
     elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1, rank: int = 0, device: str = "cpu"
 ) -> int:
-    """The most that a rank holds while the optimizer steps, in bf16 with torch's AdamW and nothing of the
-    forward pass alive, to the byte.
+    """The most bytes that a rank holds while the optimizer steps, in bf16 with torch's AdamW and nothing of
+    the forward pass alive, to the byte.
 
     Derived from DeepSpeed 0.19's source like `deepspeed_bytes`.  What is stepped at once (all parameters at
-    stage 0, the partition at
-    stages 1 and 2, a sub-group of it at stage 3) has its gradients copied to fp32, 4 bytes, and Adam needs 4
-    more for the square root of
-    the variance; on a CPU, where it takes one tensor after another, 8 for that tensor beside 4 for the one
-    before.  At stages 1 and 2 the
-    most may come before Adam, with the bf16 gradients still there: one flat copy in bf16 and one in fp32, or,
-    for the norm of the
+    stage 0, the partition at stages 1 and 2, a sub-group of it at stage 3) has its gradients copied to fp32,
+    4 bytes, and Adam needs 4 more for the square root of the variance; on a CPU, where it takes one tensor
+    after another, 8 for that tensor beside 4 for the one before.  At stages 1 and 2 the most may come before
+    Adam, with the bf16 gradients still there: one flat copy in bf16 and one in fp32, or, for the norm of the
     gradients, the partition's part of one parameter in fp64.  Above stage 0 the step also has the norm of the
-    gradients twice, with and
-    without the loss scale, and stage 3 one for each sub-group.
+    gradients twice, with and without the loss scale, and stage 3 one for each sub-group.
 
     Args:
         device: "cpu" or "cuda", where Adam takes all tensors at once.

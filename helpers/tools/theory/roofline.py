@@ -30,11 +30,13 @@ class MachineConstants:
         launch: seconds that the host needs to hand one operator to the device, in a loop that does nothing
             else.
         call: the same inside a model's passes, where Python calls modules and autograd keeps its books;
-        `launch` where it is not given. latency: alpha, seconds per message between ranks.
+            `launch` where it is not given.
+        latency: alpha, seconds per message between ranks.
         bandwidth: 1 / beta, bytes per second that a rank sends; None for a machine with one rank.
         attention: {dtype: FLOPs per second of fused causal attention, half of the scores counted}; the matrix
-        rate where it is not given. misaligned: {dtype: FLOPs per second of a linear layer's products where a
-        dimension is odd}, for instance a vocabulary of 50257; like any other where it is not given.
+            rate where it is not given.
+        misaligned: {dtype: FLOPs per second of a linear layer's products where a dimension is odd}, for
+            instance a vocabulary of 50257; like any other where it is not given.
         asynchronous: True where the host goes on while the device works (a GPU); False where they are the
             same processor.
     """
@@ -111,11 +113,7 @@ class MachineConstants:
 
     @classmethod
     def from_dict(cls, values: Mapping) -> MachineConstants:
-        """Of what `to_dict` gave, also after a journey through JSON.
-
-        Raises:
-            ValueError: for a key that is not known, or one that is missing.
-        """
+        """Of what `to_dict` gave, also after a journey through JSON."""
         known = cls.__dataclass_fields__
         missing = {"matrix", "memory", "launch"} - set(values)
         if missing or set(values) - set(known):
@@ -158,14 +156,8 @@ def ridge(rate: float, bandwidth: float) -> float:
 
 
 def roofline_rate(intensity: float, rate: float, bandwidth: float) -> float:
-    """FLOPs per second that are attainable at an arithmetic intensity: min(rate, intensity x bandwidth)
-    (Williams et al., 2009).
-
-    Args:
-        intensity: FLOPs per byte.
-        rate: of arithmetic, FLOPs per second.
-        bandwidth: of memory, bytes per second.
-    """
+    """FLOPs per second that are attainable at an arithmetic intensity (FLOPs per byte), a rate of arithmetic
+    and a bandwidth of memory: min(rate, intensity x bandwidth) (Williams et al., 2009)."""
     return min(rate, intensity * bandwidth)
 
 

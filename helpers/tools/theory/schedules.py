@@ -1,10 +1,8 @@
 """Pipeline schedules as plain lists, and what they cost.
 
 An *action* is (kind, stage, micro): "F" forward, "B" backward; or, where the backward pass is split, "I" the
-gradient of the stage's
-input and "W" those of its weights.  An *order* is what one rank does, one action after another.  A *timeline*
-is an order with times:
-(kind, stage, micro, start, end).
+gradient of the stage's input and "W" those of its weights.  An *order* is what one rank does, one action
+after another.  A *timeline* is an order with times: (kind, stage, micro, start, end).
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """The time of one optimizer step, predicted from the model's structure and a machine's few measured
 constants.
 
-Work is counted, and each kind of it divided by the one constant that limits it:
-
-    matrix products     of blocks: the roofline of each, at the matrix rate of its size
-    attention           the products of scores, at the rate of fused attention
-    elementwise         norms, residuals, GELU, and the gradients of biases and of the view of q, k, v: bytes over memory bandwidth
-    embedding and loss  the head's products, and the bytes of logits, softmax and tables
-    gradients           what DeepSpeed copies from buckets to partitions and back, and gathers: bytes over memory bandwidth
-    optimizer           Adam's bytes, and DeepSpeed's around it, over memory bandwidth
-    messages            the alpha-beta time of each collective, as far as it is not hidden behind a backward pass
-    launches            what the device waits for while the host issues operators; on a CPU, the time that issuing takes
+Work is counted, and each kind of it divided by the one constant that limits it: the products of blocks by the
+matrix rate of their size (a roofline each); attention's scores by the rate of fused attention; all else by
+memory bandwidth, as bytes: "elementwise" (norms, residuals, GELU, and the gradients of biases and of the view
+of q, k, v), "embedding and loss" (with the head's products), "gradients" (what DeepSpeed copies from buckets
+to partitions and back, and gathers) and "optimizer" (Adam's bytes, and DeepSpeed's around it).  "messages"
+are the alpha-beta time of each collective, as far as no work hides it; "launches" what the device waits for
+while the host issues operators, on a CPU the time that issuing takes.
 
 The bytes are those of an *eager* model: each operator reads its arguments from memory and writes its result
 there.  They were read from the operators that torch dispatches for the course's GPT under DeepSpeed 0.19, and
@@ -92,7 +89,7 @@ class StepTime:
 
     Attributes:
         parts: {part: seconds}, the names in `PARTS`; they sum to `total`.
-        hidden: seconds of messages that go on behind the backward pass, beside those in `parts`.
+        hidden: seconds of messages that go on behind the work, beside those in `parts`.
         operators: that the host issues, hooks counted as operators.
         host: seconds that issuing them takes.
     """
@@ -127,11 +124,8 @@ def block_elementwise_bytes(
 
     Forward: two norms (2 U each), two residual additions (3 U), GELU on four widths (8 U).  Backward: norms
     (3 U), the sum of gradients at each of the two forks (3 U), GELU (12 U), the gradients of biases (9 U),
-    and of the view of q, k and v (12 U).
-
-    Args:
-        zero_3: DeepSpeed's stage 3, whose linear layers add their biases separately: 18 U more in the forward
-            pass.
+    and of the view of q, k and v (12 U).  At DeepSpeed's stage 3 (`zero_3`), whose linear layers add their
+    biases separately, 18 U more in the forward pass.
     """
     unit = element_bytes * batch * sequence * width
     return {
@@ -191,14 +185,13 @@ def optimizer_bytes(
     """Bytes that `engine.step()` of DeepSpeed 0.19 reads and writes on a rank, with torch's AdamW and without
     clipping.
 
-    Adam moves 28 bytes per fp32 element of what the rank updates if it is fused, 84 in separate operators.
-    Around it, per element of e bytes (bf16): gradients cast to fp32, parameters cast back, gradients
-    unscaled, their norm, and a look for infinities at stages 0 to 2.  Stage 0: 34 bytes for each element in
-    bf16, none in fp32; stages 1 and 2: 46 for each of the partition's; stage 3: 42.
+    Adam moves 28 bytes per fp32 element of what the rank updates if it is `fused`, one kernel for all of it,
+    84 in separate operators.  Around it, per element of e bytes (bf16): gradients cast to fp32, parameters
+    cast back, gradients unscaled, their norm, and a look for infinities at stages 0 to 2.  Stage 0: 34 bytes
+    for each element in bf16, none in fp32; stages 1 and 2: 46 for each of the partition's; stage 3: 42.
 
     Args:
         parameters: of the whole model.
-        fused: one kernel for all of Adam (`"fused": true` in the optimizer's parameters).
         check_overflow: `bf16.check_grad_overflow`, DeepSpeed's default; matters at stages 1 and 2.
     """
     config = ZeroConfig.of(config)
@@ -220,18 +213,15 @@ def operators(
     fused: bool = False,
     check_overflow: bool = True,
 ) -> dict[str, int]:
-    """Operators that the host issues in a step: {"forward", "backward", "step"}; each is about one kernel on
-    a GPU, views left out.
+    """Operators that the host issues in a step, {pass: number}; each is about one kernel on a GPU, views left
+    out.
 
     A block issues 10 forward and 20 backward (8 more where it is computed again, 13 at stage 3).  DeepSpeed
     copies each parameter's gradient at stage 0, and visits it by a hook in each micro-batch at stages 1 to 3,
     which counts as `GRADIENT_HOOK`; at stage 3 hooks visit every module in each pass too, and each visit
     counts as `MODULE_HOOK`.  Its step issues 21 operators for each parameter at stage 0, 16 for each in the
     partition at stages 1 and 2 (2 without `check_overflow`), and 2 for each at stage 3, Adam's own left out.
-
-    Args:
-        config: None for plain torch.
-        Others as in `step_seconds`.
+    Arguments as in `step_seconds`; `config` None is plain torch.
     """
     config = ZeroConfig.of(config) if config is not None else None
     stage = config.stage if config else None
@@ -276,9 +266,7 @@ def step_messages(
     default), at stage 2 in each micro-batch, and updated parameters gathered.  Stage 3, in each micro-batch:
     parameters gathered twice, a message per module that has some, and gradients reduce-scattered.  (DeepSpeed
     gathers once what it needs again within `stage3_max_reuse_distance`, by default 1e9 elements: all of a
-    small model.)
-
-    Source: Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and DeepSpeed 0.19's source.
+    small model.)  Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and DeepSpeed 0.19's source.
     """
     whole(ranks=ranks, accumulation=accumulation)
     if ranks == 1:
@@ -322,22 +310,21 @@ def step_seconds(
 
     Device and host work at the same time on a GPU: of the forward passes, the backward passes and the step
     each takes as long as the slower of the two, and what the device waits is the part "launches".  On a CPU
-    the two add up.  Messages are hidden behind the pass that they belong to, as far as it lasts: with DDP
-    behind the backward pass, and with `overlap_comm` at stages 1 and 2; at stage 3, where parameters are
-    gathered ahead, behind both passes.
+    the two add up.  Messages are hidden behind the pass that they belong to (`Pass`): with DDP behind the
+    backward pass, and with `overlap_comm` at stages 1 and 2; at stage 3, where parameters are gathered ahead,
+    behind both passes.
 
     Args:
         machine: its `MachineConstants`.
-        batch: b, sequences of a micro-batch on each rank; by default `train_micro_batch_size_per_gpu` of
-            DeepSpeed's configuration.
+        batch: b, sequences of a micro-batch on each rank; by default the configuration's.
         sequence: s, tokens of each; by default the model's context.
         config: a `ZeroConfig` or DeepSpeed's configuration, a dict; None is plain torch, with DDP where there
-        are several ranks, all in `dtype`. accumulation: micro-batches of a step; by default those of
-        DeepSpeed's configuration, or 1.
+            are several ranks, all in `dtype`.
+        accumulation: micro-batches of a step; by default the configuration's, or 1.
         checkpointing: every block is computed again in the backward pass, but for its last product (not so at
             stage 3); the head is not.
-        fused, check_overflow: as in `optimizer_bytes`; by default what DeepSpeed's configuration says, or
-            False and True.
+        fused, check_overflow: as in `optimizer_bytes`; by default what the configuration says, or False and
+            True.
         dtype: "bf16" or "fp32", without a `config`.
 
     Raises:

@@ -70,14 +70,11 @@ def sequence_parallel_block_activation_bytes(
     batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
 ) -> int:
     """(16 e s b h + 4 e s b + 4 a s b) / t: what one rank keeps of a block with tensor and sequence
-    parallelism together.
+    parallelism together, for a sequence that is a multiple of t.
 
     Korthikanti et al. (arXiv 2205.05198, section 4.2.2): norms and residual additions work on s / t tokens,
     and a sharded matrix keeps the rank's own tokens of its input, which it gathers again in the backward
     pass.
-
-    Raises:
-        ValueError: for a sequence that is not a multiple of t.
     """
     shared(ranks, tokens=sequence)
     attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
@@ -105,10 +102,8 @@ def tensor_parallel_activation_bytes(
 def tensor_parallel_wire_bytes(
     batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int, all_reduces: int = 4
 ) -> float:
-    """Bytes that a rank sends per forward and backward pass: in each block `all_reduces` of e b s h bytes.
-
-    Megatron-LM needs two forward and two backward (arXiv 1909.08053, section 3, figure 4).
-    """
+    """Bytes that a rank sends per forward and backward pass: in each block `all_reduces` of e b s h bytes,
+    Megatron-LM's two forward and two backward (arXiv 1909.08053, section 3, figure 4)."""
     return layers * all_reduces * wire_bytes("all_reduce", element_bytes * batch * sequence * width, ranks)
 
 
@@ -145,18 +140,12 @@ def tensor_parallel_block_seconds(
     The products of Megatron-LM's parts (arXiv 1909.08053, section 3), each on the roofline of its own shape;
     what else a block reads and writes, as in `helpers.tools.theory.step_time`: of 63 U, 24 are norms,
     residual additions and the gradients of two biases, which every rank repeats, or with sequence parallelism
-    (arXiv 2205.05198, section 4.2.2) does for its own tokens; and messages, of which nothing is hidden.  The
-    host's time is left out.
+    does for its own tokens; and messages, those of `block_messages`, of which nothing is hidden.  The host's
+    time is left out.
 
     A collective costs what one between two ranks was measured to cost, however small it is (two latencies),
     once; each further message of its ring costs `RING_STEP`; and its bytes flow at the bandwidth between two
     ranks.  For more than two ranks that is a forecast from constants of two.
-
-    Args:
-        sequence_parallel: its messages are those of `block_messages`.
-
-    Raises:
-        ValueError: for several ranks, where the constants hold no bandwidth between ranks.
     """
     whole(batch=batch, sequence=sequence, width=width, ranks=ranks)
     machine.check_bandwidth(ranks)
@@ -195,9 +184,10 @@ def tensor_parallel_cluster_bytes(
     """What each of several GPUs holds of a GPT in bf16, {category: bytes}: gpus / t replicas of each part,
     which share states by ZeRO.
 
-    States by the ZeRO paper's account (arXiv 1910.02054, section 5), as if all parameters were sharded by t;
-    activations of one sequence with sequence parallelism (arXiv 2205.05198, section 4.2.2), not checkpointed;
-    and what the loss holds at its peak, with a sharded vocabulary."""
+    States by the paper, `ideal_bytes`, as if all parameters were sharded by t; activations of one sequence
+    with sequence parallelism, not checkpointed; and what the loss holds at its peak, with a sharded
+    vocabulary.
+    """
     shared(ranks, GPUs=gpus)
     kept = size.layers * sequence_parallel_block_activation_bytes(
         1, sequence, size.width, size.heads, 2, ranks

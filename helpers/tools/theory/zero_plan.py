@@ -95,7 +95,7 @@ class ZeroPlan:
         return max(0, int(self.room // self.each))
 
     def step(self, tokens: int, to_owner: bool = False) -> dict[str, float]:
-        """One optimizer step on `tokens` tokens of all GPUs together.
+        """One optimizer step on `tokens` tokens of all GPUs together, whole sequences on each.
 
         Args:
             to_owner: each part of a gradient is reduced to its owner only, Psi elements
@@ -103,13 +103,11 @@ class ZeroPlan:
                 difference at stage 0.
 
         Returns:
-            {"micro-batches": as few as fit and divide a GPU's sequences, "work": 6 Psi FLOPs per token, 8 with
-            all blocks checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden": their sum,
-            "hidden at best": the same where each reduction goes on behind the backward pass of its own
-            micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}; seconds but for the first.
-
-        Raises:
-            ValueError: where not one sequence fits, or a GPU has no whole number of sequences.
+            {"micro-batches": as few as fit and divide a GPU's sequences, "work": 6 Psi FLOPs per token, 8
+                with all blocks checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden":
+                their sum, "hidden at best": the same where each reduction goes on behind the backward pass of
+                its own micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}; seconds but for the
+                first.
         """
         parameters, gpus, at_once = gpt_parameters(self.size), self.cluster.gpus, self.at_once
         if not at_once:
@@ -175,9 +173,6 @@ def zero_3_passes(
             for its backward pass.
         hpz: whether each host keeps a second copy of the parameters until the step (ZeRO++, arXiv 2306.10209,
             section 3): then only the first forward pass gathers over the link.
-
-    Raises:
-        ValueError: where something is gathered again without checkpointing, or from a copy beside the link.
     """
     if regathered and (hpz or not checkpointed):
         raise ValueError("a block is gathered a third time only with checkpointing, and without hpz's copy")
