@@ -29,53 +29,28 @@ from helpers.tools.theory.layers import Size, gpt_parameters
 from helpers.tools.theory.roofline import MachineConstants, matrix_seconds
 from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
 
-PARTS = (
-    "matrix products",
-    "attention",
-    "elementwise",
-    "embedding and loss",
-    "gradients",
-    "optimizer",
-    "messages",
-    "launches",
-)
+PARTS = ("matrix products", "attention", "elementwise", "embedding and loss")
+PARTS += ("gradients", "optimizer", "messages", "launches")
 BUSY = 0.8  # the part of a step in which the device must work for its time to say something about the device
 PASSES = ("forward", "backward", "step")
 
 # Bytes of a block's operators in units of U, matrix products and attention left out.
 NORM, ADD, GELU = {"forward": 2, "backward": 3}, {"forward": 3, "backward": 3}, {"forward": 8, "backward": 12}
-BIASES = {
-    "forward": 0,
-    "backward": 9,
-}  # added by the product itself; their gradients read 3 + 1 + 4 + 1 widths
-VIEW = {
-    "forward": 0,
-    "backward": 12,
-}  # gradients of q, k and v: stacked, then copied into the order of their product
-BLOCK = {
-    name: 2 * NORM[name] + 2 * ADD[name] + GELU[name] + BIASES[name] + VIEW[name]
-    for name in ("forward", "backward")
-}  # 18 and 45
-# DeepSpeed's linear layer at stage 3 adds the bias by an operator of its own: reads and writes 3 + 1 + 4 + 1
-# widths
-ZERO_3_BIASES = 18
+BIASES = {"forward": 0, "backward": 9}  # the product adds them; their gradients read 3 + 1 + 4 + 1 widths
+VIEW = {"forward": 0, "backward": 12}  # gradients of q, k, v: stacked, then copied into their product's order
+BLOCK = {name: 2 * NORM[name] + 2 * ADD[name] + GELU[name] + BIASES[name] + VIEW[name] for name in NORM}
+ZERO_3_BIASES = 18  # DeepSpeed's linear layer adds the bias by itself: reads and writes 3 + 1 + 4 + 1 widths
 
-# Operators that a pass issues: of a block, and of embedding, head and loss together.  Adam's with one tensor,
-# where it is not fused.
-BLOCK_OPERATORS, END_OPERATORS, ADAM_OPERATORS = (
-    {"forward": 10, "backward": 20},
-    {"forward": 9, "backward": 12},
-    9,
-)
+# Operators that a pass issues: of a block, and of embedding, head and loss together.
+BLOCK_OPERATORS, END_OPERATORS = {"forward": 10, "backward": 20}, {"forward": 9, "backward": 12}
+ADAM_OPERATORS = 9  # of one tensor, where Adam is not fused
 # Of a block that is computed again: all but its last product and its last addition; at stage 3 that product
 # too, and four biases.
 REPEATED_OPERATORS, ZERO_3_REPEATED_OPERATORS = 8, 13
 BLOCK_TENSORS, END_TENSORS = 12, 4  # parameters of a block; the two tables, and the final norm's
 BLOCK_MODULES, END_MODULES = 9, 7  # modules whose forward pass DeepSpeed hooks at stage 3
-ADAM_BYTES = {
-    "fused": 28,
-    "unfused": 84,
-}  # per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
+# per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
+ADAM_BYTES = {"fused": 28, "unfused": 84}
 STAGE_0_BUCKET, DDP_BUCKET = 500_000_000, 25 * 2**20  # elements, DeepSpeed's own; bytes, torch's
 # Hooks of DeepSpeed are Python alone; in units of an operator inside a model's passes they take the host
 # about: for each parameter's gradient at stages 1 to 3 (1.5 to 2.5 where it was looked at), and for each
@@ -224,39 +199,35 @@ def operators(
     Arguments as in `step_seconds`; `config` None is plain torch.
     """
     config = ZeroConfig.of(config) if config is not None else None
-    stage = config.stage if config else None
-    tensors = BLOCK_TENSORS * size.layers + END_TENSORS
-    forward = BLOCK_OPERATORS["forward"] * size.layers
-    each = ZERO_3_REPEATED_OPERATORS if stage == 3 else REPEATED_OPERATORS
-    repeated = each * size.layers if checkpointing else 0
-    backward = BLOCK_OPERATORS["backward"] * size.layers + END_OPERATORS["backward"] + repeated
-    forward += END_OPERATORS["forward"]
+    stage, layers = config.stage if config else None, size.layers
+    tensors = BLOCK_TENSORS * layers + END_TENSORS
+    forward, backward = (layers * BLOCK_OPERATORS[name] + END_OPERATORS[name] for name in BLOCK_OPERATORS)
+    if checkpointing:
+        backward += layers * (ZERO_3_REPEATED_OPERATORS if stage == 3 else REPEATED_OPERATORS)
     if stage == 3:
-        visits = MODULE_HOOK * (BLOCK_MODULES * size.layers + END_MODULES)
-        gathered = tensors if ranks > 1 else 0
-        forward += visits + 4 * size.layers + gathered
-        backward += visits + gathered + (MODULE_HOOK * BLOCK_MODULES * size.layers if checkpointing else 0)
+        visits = MODULE_HOOK * (BLOCK_MODULES * layers + END_MODULES) + (tensors if ranks > 1 else 0)
+        forward += visits + 4 * layers
+        backward += visits + (MODULE_HOOK * BLOCK_MODULES * layers if checkpointing else 0)
+    issued = {"forward": accumulation * forward, "backward": accumulation * backward}
     adam = 1 if fused else ADAM_OPERATORS
     if stage is None or (stage == 0 and config.dtype == "fp32"):
-        return {
-            "forward": accumulation * forward,
-            "backward": accumulation * backward,
-            "step": 1 if fused else adam * tensors,
-        }
-    hooks = tensors if stage == 0 else GRADIENT_HOOK * tensors * accumulation
-    added = tensors * (accumulation - 1) if stage < 2 else 0
-    backward = accumulation * backward + hooks + added
+        return issued | {"step": 1 if fused else adam * tensors}
+    issued["backward"] += tensors if stage == 0 else GRADIENT_HOOK * tensors * accumulation
+    if stage < 2:
+        issued["backward"] += tensors * (accumulation - 1)  # gradients are added up
     if stage == 0:
-        step = (21 + (0 if fused else adam)) * tensors
-    elif stage == 3:
-        step = 2 * tensors + 50 + adam
-    else:
-        step = (16 if check_overflow else 2) * tensors / ranks + 50 + adam
-    return {"forward": accumulation * forward, "backward": backward, "step": round(step)}
+        return issued | {"step": (21 + (0 if fused else adam)) * tensors}
+    visited = 2 * tensors if stage == 3 else (16 if check_overflow else 2) * tensors / ranks
+    return issued | {"step": round(visited + 50 + adam)}
 
 
 def step_messages(
-    parameters: int, layers: int, config: ZeroConfig | dict | None, ranks: int, accumulation: int = 1
+    parameters: float,
+    layers: int,
+    config: ZeroConfig | dict | None,
+    ranks: int,
+    accumulation: int = 1,
+    dtype: str = "bf16",
 ) -> list[tuple[str, str, float, int]]:
     """What a rank sends in a step: [(pass in which it is sent, collective, bytes of all its tensors, number
     of them)]; empty with one rank.
@@ -267,12 +238,15 @@ def step_messages(
     parameters gathered twice, a message per module that has some, and gradients reduce-scattered.  (DeepSpeed
     gathers once what it needs again within `stage3_max_reuse_distance`, by default 1e9 elements: all of a
     small model.)  Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and DeepSpeed 0.19's source.
+
+    Args:
+        config: None is plain torch, in `dtype`.
     """
     whole(ranks=ranks, accumulation=accumulation)
     if ranks == 1:
         return []
     config = ZeroConfig.of(config) if config is not None else None
-    tensors = (config.element_bytes if config else ELEMENT_BYTES["bf16"]) * parameters
+    tensors = (config.element_bytes if config else ELEMENT_BYTES[dtype]) * parameters
     if config is None:
         return [("backward", "all_reduce", tensors, math.ceil(tensors / DDP_BUCKET))]
     if config.stage == 0:
@@ -351,16 +325,8 @@ def step_seconds(
     config, sequence = ZeroConfig.of(config) if config is not None else None, sequence or size.context
     dtype = config.dtype if config else dtype
     parameters = gpt_parameters(size)
-    work = _passes(
-        size,
-        machine,
-        batch,
-        sequence,
-        dtype,
-        accumulation,
-        checkpointing,
-        config is not None and config.stage == 3,
-    )
+    zero_3 = config is not None and config.stage == 3
+    work = _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, zero_3)
     if config is None:
         copies = {"backward": 3 * ELEMENT_BYTES[dtype] * parameters * (accumulation - 1)}
         adam = ADAM_BYTES["fused" if fused else "unfused"] * ELEMENT_BYTES[dtype] / 4 * parameters
@@ -370,7 +336,7 @@ def step_seconds(
     for name, moved in copies.items():
         work[name]["gradients"] = moved / machine.memory
     work["step"]["optimizer"] = adam / machine.memory
-    sent = step_messages(parameters, size.layers, config, ranks, accumulation)
+    sent = step_messages(parameters, size.layers, config, ranks, accumulation, dtype)
     issued = operators(size, config, ranks, accumulation, checkpointing, fused, check_overflow)
     each = dict.fromkeys(("forward", "backward"), machine.call or machine.launch) | {"step": machine.launch}
     waiting, hidden, host = 0.0, 0.0, {name: issued[name] * each[name] for name in PASSES}
@@ -393,29 +359,22 @@ def _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, 
     that product.
     """
     tokens, h, element = batch * sequence, size.width, ELEMENT_BYTES[dtype]
-    layers = [
-        matrix_seconds(tokens, inner, columns, machine, dtype)
-        for inner, columns in ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
-    ]
+    shapes = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
+    layers = [matrix_seconds(tokens, inner, columns, machine, dtype) for inner, columns in shapes]
     products, repeated = sum(layers), sum(layers if zero_3 else layers[:-1])
     head = matrix_seconds(tokens, h, size.vocabulary, machine, dtype)
-    scores = (
-        2 * batch * sequence**2 * h / machine.attention_rate(dtype)
-    )  # half of them; backward five products instead of two (arXiv 2205.14135)
-    moved, ends = (
-        block_elementwise_bytes(batch, sequence, h, element, zero_3),
-        ends_elementwise_bytes(size, batch, sequence, element),
-    )
-    again, blocks, unit = 1 if checkpointing else 0, accumulation * size.layers, element * tokens * h
-    work = {name: {} for name in PASSES}
+    # half of the scores; backward five products instead of two (arXiv 2205.14135)
+    scores = 2 * batch * sequence**2 * h / machine.attention_rate(dtype)
+    moved = block_elementwise_bytes(batch, sequence, h, element, zero_3)
+    ends = ends_elementwise_bytes(size, batch, sequence, element)
+    moved_again = moved["forward"] - ADD["forward"] * element * tokens * h
+    blocks, work = accumulation * size.layers, {"step": {}}
     for name, times, attentions in (("forward", 1, 1), ("backward", 2, 2.5)):
-        more = again if name == "backward" else 0
+        again = checkpointing and name == "backward"
         work[name] = {
-            "matrix products": blocks * (times * products + more * repeated),
-            "attention": blocks * (attentions + more) * scores,
-            "elementwise": blocks
-            * (moved[name] + more * (moved["forward"] - ADD["forward"] * unit))
-            / machine.memory,
+            "matrix products": blocks * (times * products + again * repeated),
+            "attention": blocks * (attentions + again) * scores,
+            "elementwise": blocks * (moved[name] + again * moved_again) / machine.memory,
             "embedding and loss": accumulation * (times * head + ends[name] / machine.memory),
         }
     return work
