@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from helpers.tools.theory.checks import whole
+from helpers.tools.theory.layers import FP32
 from helpers.tools.theory.zero_config import ELEMENT_BYTES
-
-FP32 = 4  # bytes
 
 
 def construction_peak_bytes(
@@ -29,8 +29,7 @@ def construction_peak_bytes(
     """
     if dtype not in ELEMENT_BYTES:
         raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
+    whole(ranks=ranks)
     element_bytes = ELEMENT_BYTES[dtype]
     if not partitioned:
         return element_bytes * sum(map(sum, modules))

@@ -14,9 +14,8 @@ from helpers.tools.theory.communication import wire_bytes
 from helpers.tools.theory.model_states import deepspeed_bytes
 from helpers.tools.theory.zero_config import ZeroConfig
 
-LARGEST_GROUP = (
-    178_956_971  # elements: DeepSpeed's default, above which it begins another group of experts' parameters
-)
+# elements: DeepSpeed's default, above which it begins another group of experts' parameters
+LARGEST_GROUP = 178_956_971
 
 
 def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, least: int = 0) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from helpers.tools.theory.checks import whole
 from helpers.tools.theory.layers import (
     Size,
     attention_activation_bytes,
@@ -31,17 +32,14 @@ from helpers.tools.theory.model_states import (
 from helpers.tools.theory.zero_config import OFFLOAD, ZeroConfig
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
-SWAPPED, FILE_BLOCK = (
-    2**20,
-    1024,
-)  # bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks
+# bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks
+SWAPPED, FILE_BLOCK = 2**20, 1024
 NF4_BLOCK, NF4_CODE = 64, 64  # elements that share a scale; bytes of a matrix's 16 values in fp32
 
 
 def lora_parameters(inputs: int, outputs: int, adapter_rank: int) -> int:
     """r (inputs + outputs) elements: A and B beside one matrix (arXiv 2106.09685, section 4.1)."""
-    if adapter_rank < 1:
-        raise ValueError(f"adapter_rank must be at least 1, not {adapter_rank!r}")
+    whole(adapter_rank=adapter_rank)
     return adapter_rank * (inputs + outputs)
 
 
@@ -99,11 +97,11 @@ def quantised_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks
     config = ZeroConfig.of(config)
     _check_job(ranks, 0)
     packed = [_ceil(count, 2) for count in elements]
-    sharded = config.stage == 3
+    held = sum(packed)
+    if config.stage == 3:
+        held = sum(_ceil(count, ranks) for count in packed) + _gathered(packed, config, ranks)
     return {
-        "parameters": sum(_ceil(count, ranks) for count in packed) + _gathered(packed, config, ranks)
-        if sharded
-        else sum(packed),
+        "parameters": held,
         "absmax": 4 * sum(_ceil(count, NF4_BLOCK) for count in elements),
         "code": NF4_CODE * len(elements),
     }
@@ -141,27 +139,21 @@ def offload_bytes(
     if moment not in ("after step", "between micro-batches"):
         raise ValueError(f'moment must be "after step" or "between micro-batches", not {moment!r}')
     held = fine_tuning_bytes(frozen, trained, config, ranks=ranks, rank=rank, moment=moment)
-    largest = config.element_bytes * max(trained)
+    element = config.element_bytes
     if config.stage == 3:
         groups = _sub_groups(trained, config, ranks)
-        part, stepped, sides, kept = sum(groups), len(groups), 0, config.element_bytes * sum(groups)
-        buffer, on_device = 0, 0
+        part, stepped, sides, buffer, kept = sum(groups), len(groups), 0, 0, element * sum(groups)
     else:
         part, pieces = _partition(trained, ranks, rank)
-        stepped, sides, buffer = 1, largest, config.element_bytes * part
-        kept = (
-            config.element_bytes * sum(trained[index] for index in pieces)
-            if config.stage == 2 and accumulates
-            else 0
-        )
-        on_device = held["gradients"] if config.stage == 1 else 0
-    flag = held["other"] - (8 if config.stage == 3 else 4)
+        stepped, sides, buffer, kept = 1, element * max(trained), element * part, 0
+        if config.stage == 2 and accumulates:
+            kept = element * sum(trained[index] for index in pieces)
     return {
         "device": {
             "parameters": held["parameters"],
-            "gradients": on_device,
+            "gradients": held["gradients"] if config.stage == 1 else 0,
             "buffers": held["buffers"] + sides,
-            "other": OFFLOADED_NORM + flag,
+            "other": OFFLOADED_NORM + held["other"] - NORM[config.stage],
         },
         "host": {
             "gradients": 4 * part + kept,

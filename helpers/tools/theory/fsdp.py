@@ -86,12 +86,9 @@ def fsdp_bytes(
     own = sum(_rows(shape, sharing, rank % sharing) * prod(shape[1:]) for group in groups for shape in group)
     gathered = 0
     if moment == "after forward":
-        there = groups[-1:] if reshard is None else () if reshard else groups
-        gathered = (
-            ELEMENT_BYTES[dtype]
-            * sharing
-            * sum(_padded(shape, sharing) for group in there for shape in group)
-        )
+        there = {None: groups[-1:], True: [], False: groups}[reshard]
+        rows = sum(_padded(shape, sharing) for group in there for shape in group)
+        gathered = ELEMENT_BYTES[dtype] * sharing * rows
     small = device == "cpu"
     return {
         "parameters": element * padded + gathered,
@@ -124,12 +121,11 @@ def fsdp_wire_bytes(
     _check_job(ranks, 0)
     sharing, reduced = _sharing(ranks, replicas), ELEMENT_BYTES[reduce_dtype or dtype]
     sent = dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), 0.0)
-    for group in groups:
+    for index, group in enumerate(groups):
         padded = sum(_padded(shape, sharing) for shape in group)
-        twice = group is not groups[-1] if reshard is None else reshard
-        sent["all_gather"] += (1 + twice) * wire_bytes(
-            "all_gather", ELEMENT_BYTES[dtype] * padded * sharing, sharing
-        )
+        twice = index < len(groups) - 1 if reshard is None else reshard  # the root is the last
+        gathered = ELEMENT_BYTES[dtype] * padded * sharing
+        sent["all_gather"] += (1 + twice) * wire_bytes("all_gather", gathered, sharing)
         sent["reduce_scatter"] += wire_bytes("reduce_scatter", reduced * padded * sharing, sharing)
         sent["all_reduce"] += wire_bytes("all_reduce", reduced * padded, replicas)
     return sent

@@ -11,7 +11,7 @@ Arguments that have the same meaning everywhere, with the symbol that formulas g
     size                a `helpers.course.models.GPTSize`: V, context, h, L layers (blocks), a
     element_bytes   e   bytes per element of activations: 2 in bf16, 4 in fp32
     kernel              of attention: "sdpa" (fused) or "explicit" (the s x s scores are a tensor)
-    device              "cpu" or "cuda", which matters in two small places: CUDA keeps a norm's statistics in fp32, and 16 bytes of random
+    device              "cpu" or "cuda", which keeps a norm's statistics in fp32, and 16 bytes of random
                         state per fused 16-bit attention
 
 Parameters are counted in elements.  One multiply-add counts as two FLOPs; only matrix products are counted,

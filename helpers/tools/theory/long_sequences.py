@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from helpers.tools.theory.checks import shared, whole
 from helpers.tools.theory.communication import wire_bytes
 from helpers.tools.theory.layers import (
     FP32,
@@ -25,20 +26,12 @@ from helpers.tools.theory.layers import (
 # fp32 tensors of (tokens, V) at the peak of the loss: the log-softmax that was kept, its gradient, and the
 # gradient of the logits
 LOSS_TENSORS = 3
-ALL_TO_ALLS = (
-    4  # of a layer's forward pass: q, k, v there and the result back; its backward pass does the same four
-)
-RING_FORWARD, RING_BACKWARD = (
-    2,
-    4,
-)  # tensors that a rank passes on in each turn: keys and values; these and their gradients
+ALL_TO_ALLS = 4  # of a layer's forward pass: q, k, v there and the result back; backward the same four
+RING_FORWARD, RING_BACKWARD = 2, 4  # tensors that a rank passes on: keys and values; with their gradients
 
 
 def _own_tokens(sequence, ranks):
-    if ranks < 1 or sequence % ranks:
-        raise ValueError(
-            f"{sequence!r} tokens cannot be divided among {ranks!r} ranks: use a divisor of the length"
-        )
+    shared(ranks, tokens=sequence)
     return sequence // ranks
 
 
@@ -53,8 +46,7 @@ def loss_peak_bytes(batch: int, sequence: int, vocabulary: int, tiles: int = 1) 
     Args:
         tiles: into which the tokens are cut, one computed after the other and again in the backward pass.
     """
-    if tiles < 1:
-        raise ValueError(f"tiles must be at least 1, not {tiles!r}")
+    whole(tiles=tiles)
     return LOSS_TENSORS * FP32 * vocabulary * batch * -(-sequence // tiles)
 
 
@@ -76,8 +68,7 @@ def ulysses_activation_bytes(
     course's own model).
     """
     own = _own_tokens(sequence, ranks)
-    if ranks > 1 and size.heads % ranks:
-        raise ValueError(f"{size.heads} heads cannot be divided among {ranks} ranks")
+    shared(ranks, heads=size.heads)
     kept = gpt_activation_bytes(size, batch, own, element_bytes, kernel, device)
     if kernel == "explicit":
         here = element_bytes * size.heads * own**2 * batch + own**2
@@ -111,22 +102,16 @@ def worst_moment_bytes(
         )
     own, h, V = _own_tokens(sequence, ranks), size.width, size.vocabulary
     states, vectors = gpt_parameters(size), FP32 * own * h
-    kept = (
-        checkpointed_activation_bytes(size, 1, own, FP32)
-        if again
-        else ulysses_activation_bytes(size, 1, sequence, FP32, ranks)
-    )
-    kept -= (
-        FP32 * V * own + FP32 if tiles > 1 else 0
-    )  # a tiled loss keeps neither logits nor the weight of their mean
+    kept = ulysses_activation_bytes(size, 1, sequence, FP32, ranks)
+    if again:
+        kept = checkpointed_activation_bytes(size, 1, own, FP32)
+    if tiles > 1:  # a tiled loss keeps neither logits nor the weight of their mean
+        kept -= FP32 * V * own + FP32
     worst = kept + loss_peak_bytes(1, own, V, tiles) - (FP32 * V * own if tiles == 1 else 0)
     if again:
-        block = block_activation_bytes(1, own, h, size.heads, FP32) + vectors * (
-            ranks > 1
-        )  # attention's result, a second time
-        gradients = FP32 * (
-            V * h + 4 * h * h + 3 * h
-        )  # of the head, the last norm, the matrix behind the GELU
+        block = block_activation_bytes(1, own, h, size.heads, FP32)
+        block += vectors if ranks > 1 else 0  # attention's result, a second time
+        gradients = FP32 * (V * h + 4 * h * h + 3 * h)  # of head, last norm, and the matrix behind the GELU
         done = FP32 * block_parameters(h)  # gradients of the last block, when the first is at its worst
         inputs = 8 * own + max(2 * vectors, vectors + done)  # positions; kept inputs of both blocks or one
         worst = max(worst, block + 4 * vectors + gradients + inputs)
@@ -219,9 +204,9 @@ def llama_activation_bytes(
     own, width, heads = _own_tokens(sequence, ranks), config["hidden_size"], config["num_attention_heads"]
     norm = 3 * width + 1
     attention = (3 if ranks > 1 else 2) * width + 2 * _key_width(config, ranks) + heads
-    layer = (
-        width if checkpointed else 2 * norm + attention + (0 if tiled else 4 * config["intermediate_size"])
-    )
+    layer = 2 * norm + attention + (0 if tiled else 4 * config["intermediate_size"])
+    if checkpointed:
+        layer = width
     token = config["num_hidden_layers"] * layer + norm + (0 if tiled else config["vocab_size"])
     return FP32 * own * (batch * token + 2 * width // heads) + (1 if tiled else 2) * FP32
 

@@ -118,25 +118,19 @@ def _stages_1_and_2(elements, config, ranks, rank, moment):
     part, pieces = _partition(elements, ranks, rank)
     touching = sum(elements[index] for index in pieces)
     padding = part - sum(pieces.values())
-    gradients = {
-        "after step": 0,
-        "between micro-batches": element * (total if config.stage == 1 else touching),
-        "after backward": element * (touching + padding),
-    }
+    between = element * (total if config.stage == 1 else touching)
+    gradients = {"between micro-batches": between, "after backward": element * (touching + padding)}
     bucket = element * config.bucket if config.stage == 1 and moment == "between micro-batches" else 0
-    if (
-        config.sums_in_fp32 and config.stage == 1
-    ):  # another optimizer, with fp32 sums of all gradients for ever, and no bucket
-        gradients = {
-            when: config.gradient_bytes * part * ranks + (0 if when == "after step" else element * total)
-            for when in MOMENTS
-        }
+    held = gradients.get(moment, 0)
+    if config.sums_in_fp32 and config.stage == 1:
+        # another optimizer, with fp32 sums of all gradients for ever, and no bucket
+        held = config.gradient_bytes * part * ranks + (0 if moment == "after step" else element * total)
         bucket = 0
     elif config.sums_in_fp32:
-        gradients = {when: 0 if when == "after step" else config.gradient_bytes * part for when in MOMENTS}
+        held = 0 if moment == "after step" else config.gradient_bytes * part
     return {
         "parameters": element * part * ranks,
-        "gradients": gradients[moment],
+        "gradients": held,
         "master weights": MASTER * part,
         "optimizer states": ADAM * part,
         "buffers": bucket,
@@ -182,11 +176,9 @@ def _sub_groups(elements, config, ranks):
 def _gathered(elements, config, ranks):
     """Stage 3: elements of the parameters that stay gathered; none with one rank, whose shard is the whole
     parameter."""
-    return (
-        0
-        if ranks == 1
-        else sum(_ceil(count, ranks) * ranks for count in elements if count <= config.persistence_threshold)
-    )
+    if ranks == 1:
+        return 0
+    return sum(_ceil(count, ranks) * ranks for count in elements if count <= config.persistence_threshold)
 
 
 def step_peak_bytes(
@@ -215,22 +207,18 @@ def step_peak_bytes(
         sum(deepspeed_bytes(elements, config, moment=moment, **keys).values())
         for moment in ("after step", "after backward")
     )
-    roots = (
-        ROOT if device == "cuda" else 2 * ROOT
-    )  # on a CPU a second temporary, for the tensor that is being stepped
+    roots = ROOT if device == "cuda" else 2 * ROOT  # on a CPU a second one, for the tensor that is stepped
     if config.stage == 0:
-        one_by_one = max(ROOT * before + roots * count for before, count in zip((0, *elements), elements))
-        return (
-            full + FP32_GRADIENT * sum(elements) + (ROOT * sum(elements) if device == "cuda" else one_by_one)
-        )
+        temporary = ROOT * sum(elements)
+        if device == "cpu":
+            temporary = max(ROOT * before + roots * count for before, count in zip((0, *elements), elements))
+        return full + FP32_GRADIENT * sum(elements) + temporary
     norms = 2 * NORM[config.stage]
     if config.stage == 3:
         groups = _sub_groups(elements, config, ranks)
         held -= config.element_bytes * _gathered(elements, config, ranks)  # given back before the step
         return held + (FP32_GRADIENT + roots) * max(groups) + norms + NORM[3] * len(groups)
     part, pieces = _partition(elements, ranks, rank)
-    copies = (
-        config.element_bytes * part if len(pieces) > 1 else 0
-    ) + FP32_GRADIENT * part  # one parameter's gradient is flat already
-    in_fp64 = 8 * max(pieces.values(), default=0)
-    return norms + max(held + (FP32_GRADIENT + roots) * part, full + copies, full + in_fp64)
+    flat = config.element_bytes * part if len(pieces) > 1 else 0  # one parameter's gradient is flat already
+    copied = max(flat + FP32_GRADIENT * part, 8 * max(pieces.values(), default=0))
+    return norms + max(held + (FP32_GRADIENT + roots) * part, full + copied)

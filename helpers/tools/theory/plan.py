@@ -261,11 +261,11 @@ class Plan:
 
     @property
     def gathered(self) -> float:
-        """Bytes of parameters that stage 3 has gathered at once.
+        """Bytes of parameters that stage 3 has gathered at once: DeepSpeed's limit of 10^9 elements, or what
+        is in use, if that is more.
 
-        DeepSpeed's own limit is 10^9 elements; it cannot go below what is in use: the token table of the
-        head, and the block that comes first in the backward pass where it is computed again, else that
-        block's largest matrix.
+        In use are the token table of the head, and the block that comes first in the backward pass where it
+        is computed again, else that block's largest matrix.
         """
         return self._gathered(self._table + (self._block if self.checkpointed else self._matrix))
 
@@ -277,21 +277,17 @@ class Plan:
     @property
     def copies(self) -> int:
         """Bytes for each element that the optimizer steps at once: its gradient in fp32, 4; above stage 0
-        once more flat in bf16, 2.
-
-        Without the fused AdamW a square root too, 4, which comes when the flat copy is gone, and at stages 1
-        and 2 the bf16 gradients with it."""
+        once more flat in bf16, 2; without the fused AdamW `UNFUSED_COPIES`."""
         if self.fused:
             return 6 if self.stage else 4
         return UNFUSED_COPIES[self.stage]
 
     @property
     def host(self) -> float:
-        """Bytes of the host's memory that offload takes for one GPU.
+        """Bytes of the host's memory that offload takes for one GPU, as in `offload_bytes`.
 
         For each element of its partition 18: master weights, Adam, gradients in fp32, new parameters; 2 more
-        at stage 2 with several micro-batches. At stages 1 and 2 also a buffer of the largest parameter.  As
-        in `offload_bytes`.
+        at stage 2 with several micro-batches. At stages 1 and 2 also a buffer of the largest parameter.
         """
         if not self.offload:
             return 0.0

@@ -49,9 +49,10 @@ def _needs(action, last):
         return [{("F", stage - 1, micro)}] if stage else []
     if kind == "W":
         return [{("I", stage, micro)}]
-    return [{("F", stage, micro)}] + (
-        [{(name, stage + 1, micro) for name in "BI"}] if stage < last else []
-    )  # either of the two
+    before = [{("F", stage, micro)}]
+    if stage < last:
+        before.append({(name, stage + 1, micro) for name in "BI"})  # either of the two
+    return before
 
 
 def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], float]) -> list[list[tuple]]:

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from helpers.tools.theory.layers import Size, gpt_parameters
 
-PASSES = {
-    "forward": 1,
-    "step": 3,
-    "checkpointed step": 4,
-}  # what is computed, in units of a forward pass; a backward pass is two
+# what is computed, in units of a forward pass; a backward pass is two
+PASSES = {"forward": 1, "step": 3, "checkpointed step": 4}
 
 
 def flops_per_token(size: Size, sequence: int, passes: str = "step", causal: bool = False) -> float:
