@@ -10,8 +10,8 @@ import importlib
 
 MODULES = {
     "combined": "cable_bytes coordinates groups_along sent_by_axis tensor_pipeline_held_bytes",
-    "communication": "COLLECTIVES Pass all_reduce_seconds collective_seconds hidden_fraction hiding_bandwidth"
-    " wire_bytes zero_wire_bytes",
+    "communication": "COLLECTIVES Pass all_reduce_seconds collective_seconds hidden_fraction"
+    " hiding_bandwidth wire_bytes zero_wire_bytes",
     "construction": "construction_peak_bytes largest_built_in_parts",
     "experts": "all_to_all_bytes expert_capacity expert_parallel_bytes expert_parallel_wire_bytes",
     "fine_tuning": "disk_bytes fine_tuning_bytes frozen_bytes lora_activation_bytes"
@@ -20,16 +20,18 @@ MODULES = {
     "gloo": "FRAME_HEADER FRAME_HEADERS GLOO_HEADER gloo_messages gloo_wire_bytes",
     "hardware": "HARDWARE PEAKS Cluster reference_cluster",
     "layers": "attention_activation_bytes attention_flops attention_parameters block_activation_bytes"
-    " block_flops block_parameters bytes_at_the_loss checkpointed_activation_bytes embedding_activation_bytes"
-    " embedding_parameters feed_forward_activation_bytes feed_forward_flops feed_forward_parameters"
-    " gpt_activation_bytes gpt_flops gpt_parameters head_activation_bytes korthikanti_block_bytes"
-    " norm_activation_bytes norm_parameters pass_peak_bytes repeated_block_bytes training_flops",
+    " block_flops block_parameters bytes_at_the_loss checkpointed_activation_bytes"
+    " embedding_activation_bytes embedding_parameters feed_forward_activation_bytes feed_forward_flops"
+    " feed_forward_parameters gpt_activation_bytes gpt_flops gpt_parameters head_activation_bytes"
+    " korthikanti_block_bytes norm_activation_bytes norm_parameters pass_peak_bytes repeated_block_bytes"
+    " training_flops",
     "long_sequences": "llama_activation_bytes llama_wire_bytes loss_peak_bytes ring_activation_bytes"
     " ring_wire_bytes ulysses_activation_bytes ulysses_wire_bytes worst_moment_bytes",
     "model_states": "MOMENTS deepspeed_bytes ideal_bytes step_peak_bytes",
     "peak": "OUTSIDE moment_parts moments needed_bytes peak_moments",
     "pipeline": "bubble_fraction bubble_seconds micro_batches_in_flight pipeline_activation_bytes"
-    " pipeline_held_bytes pipeline_seconds pipeline_stage_parameters pipeline_wire_bytes zero_bubble_fraction",
+    " pipeline_held_bytes pipeline_seconds pipeline_stage_parameters pipeline_wire_bytes"
+    " zero_bubble_fraction",
     "plan": "Plan",
     "planner": "all_plans cheapest plan_latency plan_messages plan_seconds",
     "roofline": "MachineConstants arithmetic_intensity matrix_bytes matrix_flops matrix_seconds ridge"
@@ -39,15 +41,15 @@ MODULES = {
     "step_time": "StepTime block_elementwise_bytes ends_elementwise_bytes gradient_copy_bytes operators"
     " optimizer_bytes step_messages step_seconds",
     "tensor_parallel": "block_messages sequence_parallel_block_activation_bytes"
-    " tensor_parallel_activation_bytes tensor_parallel_block_activation_bytes tensor_parallel_block_parameters tensor_parallel_block_seconds"
-    " tensor_parallel_cluster_bytes tensor_parallel_cluster_seconds tensor_parallel_parameters"
-    " tensor_parallel_wire_bytes",
+    " tensor_parallel_activation_bytes tensor_parallel_block_activation_bytes"
+    " tensor_parallel_block_parameters tensor_parallel_block_seconds tensor_parallel_cluster_bytes"
+    " tensor_parallel_cluster_seconds tensor_parallel_parameters tensor_parallel_wire_bytes",
     "throughput": "flops_per_token hfu mfu",
     "zero_config": "ZeroConfig",
     "zero_plan": "ZeroPlan zero_3_passes",
 }
 HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
-__all__ = sorted(HOMES)  # noqa: PLE0605
+__all__ = sorted(HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -43,12 +43,9 @@ def collective_seconds(
 
     Hockney, "The communication challenge for MPP" (1994), for the model; Thakur et al., "Optimization of
     collective communication operations in MPICH" (2005), section 4, for the messages of each algorithm; the
-    time of the additions is left out.  With N ranks and S bytes:
-
-        all-gather, reduce-scatter (ring), all-to-all (pairs)   N - 1 messages of S / N, one after another
-        all-reduce (ring)                                        2 (N - 1) of them
-        broadcast, reduce (binomial tree)                        ceil(log2 N) messages of S
-        send                                                     one of S
+    time of the additions is left out.  With N ranks and S bytes: all-gather, reduce-scatter (ring) and
+    all-to-all (pairs) are N - 1 messages of S / N, one after another; an all-reduce (ring) 2 (N - 1) of them;
+    broadcast and reduce (binomial tree) ceil(log2 N) messages of S; a send one of S.
 
     Args:
         collective, tensor_bytes, ranks: as in `wire_bytes`.
@@ -114,15 +111,10 @@ def hidden_fraction(work_seconds: float, message_seconds: float) -> float:
 
 def hiding_bandwidth(flops: float, message_bytes: float, rate: float) -> float:
     """Bytes per second at which messages take as long as the work that hides them: message bytes x rate /
-    FLOPs.
+    FLOPs, those of one rank.
 
     ZeRO-3 in bf16 sends 6 Psi bytes (at most, times (N - 1) / N) for 6 Psi T FLOPs of a micro-batch of T
     tokens: F / T at F FLOPs per second (arXiv 1910.02054, section 7, for the bytes).
-
-    Args:
-        flops: of the work, on one rank.
-        message_bytes: that the rank sends meanwhile.
-        rate: F, FLOPs per second.
     """
     positive(flops=flops)
     return message_bytes * rate / flops

@@ -98,13 +98,11 @@ class Cluster:
         return gpus <= self.host or (neighbours <= self.host and self.host % neighbours == 0)
 
     def bandwidth(self, ranks: int, stride: int = 1, gpus: int | None = None) -> float:
-        """Bytes per second at which a rank sends round a ring of `ranks` that lie `stride` apart.
+        """Bytes per second at which a rank sends round a ring of `ranks` that lie `stride` apart, in a job of
+        `gpus`, by default all of the cluster.
 
         Inside a host `within`.  A group that spans hosts has host / stride GPUs in each: its rings enter and
         leave a host by all of their cards, until NVLink is the limit.
-
-        Args:
-            gpus: of the job; by default all of the cluster.
         """
         if self.in_one_host(ranks * stride, gpus):
             return self.within
@@ -112,11 +110,8 @@ class Cluster:
 
 
 def reference_cluster(hosts: int = 1, **changes: float) -> Cluster:
-    """The course's reference: hosts of 8 "H100 80GB", NVLink inside, a card for each GPU between hosts.
-
-    Args:
-        changes: other attributes of `Cluster`, such as `rate` where one was recorded.
-    """
+    """The course's reference: hosts of 8 "H100 80GB", NVLink inside, a card for each GPU between hosts;
+    `changes` are other attributes of `Cluster`, such as a `rate` that was recorded."""
     whole(hosts=hosts)
     card = HARDWARE["H100 80GB"]
     known = {"memory": card["memory"], "rate": card["rate"], "link": card["card"], "inside": card["NVLink"]}

@@ -179,7 +179,7 @@ def block_activation_bytes(
     kernel: str = "sdpa",
     device: str = "cpu",
 ) -> int:
-    """Bytes of one pre-norm block, its input counted and its output not: two norms, attention, feed-forward."""
+    """Bytes of a pre-norm block, its input counted and its output not: two norms, attention, feed-forward."""
     return (
         2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
         + attention_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device)
@@ -200,7 +200,7 @@ def head_activation_bytes(
 def gpt_activation_bytes(
     size: Size, batch: int, sequence: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu"
 ) -> int:
-    """Bytes kept between the forward and the backward pass of a GPT with its loss: embedding, L blocks, head."""
+    """Bytes kept between forward and backward pass of a GPT with its loss: embedding, L blocks, head."""
     return (
         embedding_activation_bytes(sequence)
         + size.layers

@@ -28,8 +28,8 @@ from helpers.tools.theory.tensor_parallel import (
 )
 
 AT_ONCE = 1_000_000_000  # elements: DeepSpeed's `stage3_max_live_parameters` and `sub_group_size`
-# By stage, bytes for each element that is stepped without the fused AdamW: the fp32 gradient and a square
-# root, less what is gone by then.
+# By stage, bytes for each element that is stepped: the fp32 gradient, 4, and a square root, 4, which comes
+# when the flat bf16 copy is gone, and at stages 1 and 2 the bf16 gradients, 2, with it.
 UNFUSED_COPIES = {0: 8, 1: 6, 2: 6, 3: 8}
 
 
@@ -190,19 +190,10 @@ class Plan:
         return max(stage + head / self._tokens_shared_by, min(self.pipeline, self.micro_batches) * stage)
 
     @property
-    def _table(self) -> int:
-        """Bytes of the token table, in bf16."""
-        return BF16 * self.size.vocabulary * self.size.width
-
-    @property
-    def _matrix(self) -> int:
-        """Bytes of a block's largest matrix, in bf16."""
-        return BF16 * 4 * self.size.width**2
-
-    @property
-    def _block(self) -> int:
-        """Bytes of a block's parameters, in bf16."""
-        return BF16 * block_parameters(self.size.width)
+    def _tensors(self) -> tuple[int, int, int]:
+        """Bytes in bf16 of the token table, of a block's largest matrix, and of a block's parameters."""
+        width = self.size.width
+        return BF16 * self.size.vocabulary * width, BF16 * 4 * width**2, BF16 * block_parameters(width)
 
     @property
     def again(self) -> float:
@@ -218,9 +209,8 @@ class Plan:
         """
         complete = self.unit + repeated_block_bytes(*self.shape, self.size.heads, BF16, device="cuda")
         others = (self.layers - 1) * self.kept
-        in_use = (
-            self._block if self.checkpointed else 7 / 4 * self._matrix
-        )  # of stage 3, in the backward pass
+        _, matrix, parameters = self._tensors
+        in_use = parameters if self.checkpointed else 7 / 4 * matrix  # of stage 3, in the backward pass
         others -= self.gathered - self._gathered(in_use)
         if self.stage == 0:
             return complete / self.tensor
@@ -233,18 +223,17 @@ class Plan:
     def _again_of_stage_1(self, complete: float) -> float:
         """The partition's gradients are not yet copied at that moment."""
         copied = 0 if self.offload else BF16 * self.parameters / self.replicas
-        tables = 2 * self._table / self.tensor
-        first = (complete - self._block + self._matrix) / self.tensor
+        table, matrix, parameters = self._tensors
+        tables = 2 * table / self.tensor
+        first = (complete - parameters + matrix) / self.tensor
         if self.micro_batches > 1 and self.checkpointed:
             tables = max(tables, (self.layers - 1) * self.kept + complete / self.tensor + tables)
         return max(first, tables - copied, 0)
 
     def _again_of_shards(self, complete: float, others: float) -> float:
         """`others`: what the other blocks keep, less what is not gathered any more."""
-        table, matrix, bucket = self._table, self._matrix, BF16 * self.bucket
-        waiting = bucket  # until the bucket is full
-        if self._block > bucket:
-            waiting = min(bucket, 3 / 4 * matrix)
+        (table, matrix, parameters), bucket = self._tensors, BF16 * self.bucket
+        waiting = bucket if parameters <= bucket else min(bucket, 3 / 4 * matrix)  # until it is full
         if self.stage == 3:
             waiting += matrix
         else:
@@ -267,7 +256,8 @@ class Plan:
         In use are the token table of the head, and the block that comes first in the backward pass where it
         is computed again, else that block's largest matrix.
         """
-        return self._gathered(self._table + (self._block if self.checkpointed else self._matrix))
+        table, matrix, parameters = self._tensors
+        return self._gathered(table + (parameters if self.checkpointed else matrix))
 
     def _gathered(self, in_use: float) -> float:
         if self.stage < 3 or self.replicas == 1:
@@ -300,7 +290,7 @@ class Plan:
         2 offload."""
         if not self.offload or self.stage == 3:
             return 0.0
-        return max(self._table, self._matrix) / self.tensor
+        return max(self._tensors[:2]) / self.tensor
 
     @property
     def name(self) -> str:
