@@ -33,21 +33,21 @@ def coordinates(rank: int, axes: dict[str, int]) -> dict[str, int]:
     next of the axis before it."""
     if not 0 <= rank < prod(axes.values()):
         raise ValueError(f"these axes have ranks 0 to {prod(axes.values()) - 1}, not {rank!r}")
-    found = {}
+    place = {}
     for name in reversed(axes):
-        rank, found[name] = divmod(rank, axes[name])
-    return {name: found[name] for name in axes}
+        rank, place[name] = divmod(rank, axes[name])
+    return {name: place[name] for name in axes}
 
 
 def groups_along(name: str, axes: dict[str, int]) -> list[list[int]]:
     """The groups of ranks that differ in one coordinate alone, each in the order of that coordinate."""
     if name not in axes:
         raise ValueError(f"there is no axis {name!r}: there are {', '.join(axes)}")
-    found = {}
+    groups = {}
     for rank, place in enumerate(product(*map(range, axes.values()))):
-        fixed = tuple(at for axis, at in zip(axes, place) if axis != name)
-        found.setdefault(fixed, []).append(rank)
-    return list(found.values())
+        others = tuple(at for axis, at in zip(axes, place) if axis != name)
+        groups.setdefault(others, []).append(rank)
+    return list(groups.values())
 
 
 def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: bool = False) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from helpers.tools.theory.checks import positive
 from helpers.tools.theory.communication import wire_bytes
 from helpers.tools.theory.model_states import deepspeed_bytes
 from helpers.tools.theory.zero_config import ZeroConfig
@@ -30,8 +31,7 @@ def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, 
     """
     if not 1 <= k <= experts:
         raise ValueError(f"a token chooses from 1 to {experts} of {experts} experts, not {k!r}")
-    if tokens < 1 or not factor > 0:
-        raise ValueError(f"tokens and factor must be positive, not {tokens!r} and {factor!r}")
+    positive(tokens=tokens, factor=factor)
     return max(math.ceil(tokens * factor * k / experts), least)
 
 

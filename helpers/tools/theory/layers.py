@@ -236,12 +236,8 @@ def repeated_block_bytes(
     Its inside, its result and the result's gradient (e s b h each), and the gradient of the last product's
     argument (4 e s b h). The gradients of its parameters are not among them.
     """
-    one = element_bytes * batch * sequence * width
-    return (
-        block_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device)
-        - one
-        + (1 + 1 + 4) * one
-    )
+    block = block_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device)
+    return block + (-1 + 1 + 1 + 4) * element_bytes * batch * sequence * width  # without its input
 
 
 def pass_peak_bytes(
@@ -270,11 +266,8 @@ def pass_peak_bytes(
     tokens, width, vocabulary = batch * sequence, size.width, size.vocabulary
     always = element_bytes * gpt_parameters(size) + 2 * 8 * tokens
     formula = checkpointed_activation_bytes if checkpointing else partial(gpt_activation_bytes, kernel=kernel)
-    moments = {
-        "at the loss": always
-        + formula(size, batch, sequence, element_bytes, device=device)
-        + 2 * FP32 * tokens * vocabulary
-    }
+    kept = formula(size, batch, sequence, element_bytes, device=device)
+    moments = {"at the loss": always + kept + 2 * FP32 * tokens * vocabulary}
     if checkpointing:
         one, weights = element_bytes * tokens * width, element_bytes * block_parameters(width)
         gradients = element_bytes * (vocabulary * width + 2 * width + 4 * width**2 + width)
@@ -302,10 +295,8 @@ def bytes_at_the_loss(
     Args:
         accumulates: whether the gradients of a micro-batch before are there.
     """
-    parameters, kept_by = (
-        gpt_parameters(size),
-        checkpointed_activation_bytes if checkpointing else gpt_activation_bytes,
-    )
+    parameters = gpt_parameters(size)
+    kept_by = checkpointed_activation_bytes if checkpointing else gpt_activation_bytes
     return {
         "parameters": 2 * parameters,
         "gradients": 2 * parameters if accumulates else 0,

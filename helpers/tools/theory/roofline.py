@@ -56,12 +56,8 @@ class MachineConstants:
         if not self.matrix or not all(self.matrix.values()):
             raise ValueError("matrix must hold at least one rate, {dtype: {size: FLOPs per second}}")
         rates = [rate for by_size in self.matrix.values() for rate in by_size.values()]
-        rates += [
-            self.memory,
-            *self.attention.values(),
-            *self.misaligned.values(),
-            *([] if self.bandwidth is None else [self.bandwidth]),
-        ]
+        rates += [self.memory, *self.attention.values(), *self.misaligned.values()]
+        rates += [] if self.bandwidth is None else [self.bandwidth]
         if not all(rate > 0 for rate in rates) or min(self.launch, self.call or 0, self.latency) < 0:
             raise ValueError(f"rates and bandwidths must be positive, times must not be negative: {self}")
 
@@ -69,16 +65,14 @@ class MachineConstants:
         """FLOPs per second of a (rows, inner) x (inner, columns) product, by its smallest side: between the
         measured ones on a straight line of logarithms, beyond them that of the nearest."""
         by_size = {int(size): rate for size, rate in self._of_dtype(dtype).items()}
-        element_bytes = 2 if dtype == "bf16" else 4
-        if dtype in self.misaligned and any(
-            side * element_bytes % ALIGNED for side in (rows, inner, columns)
-        ):
+        sides, element_bytes = (rows, inner, columns), 2 if dtype == "bf16" else 4
+        if dtype in self.misaligned and any(side * element_bytes % ALIGNED for side in sides):
             return self.misaligned[dtype]
-        size, sizes = min(rows, inner, columns), sorted(by_size)
-        if size <= sizes[0] or size >= sizes[-1]:
-            return by_size[sizes[0] if size <= sizes[0] else sizes[-1]]
-        above = next(index for index, known in enumerate(sizes) if known > size)
-        low, high = sizes[above - 1], sizes[above]
+        size = min(max(min(sides), min(by_size)), max(by_size))
+        if size in by_size:
+            return by_size[size]
+        low = max(known for known in by_size if known < size)
+        high = min(known for known in by_size if known > size)
         part = math.log(size / low) / math.log(high / low)
         return by_size[low] ** (1 - part) * by_size[high] ** part
 
@@ -105,11 +99,9 @@ class MachineConstants:
 
     def to_dict(self) -> dict:
         """Plain data, for JSON."""
-        found = asdict(self)
-        found["matrix"] = {
-            dtype: {str(size): rate for size, rate in rates.items()} for dtype, rates in self.matrix.items()
-        }
-        return found
+        matrix = self.matrix.items()
+        named = {dtype: {str(size): rate for size, rate in rates.items()} for dtype, rates in matrix}
+        return asdict(self) | {"matrix": named}
 
     @classmethod
     def from_dict(cls, values: Mapping) -> MachineConstants:
@@ -117,15 +109,11 @@ class MachineConstants:
         known = cls.__dataclass_fields__
         missing = {"matrix", "memory", "launch"} - set(values)
         if missing or set(values) - set(known):
-            raise ValueError(
-                f"keys must be among {', '.join(known)}, with matrix, memory and launch; not "
-                f"{', '.join(values)}"
-            )
-        matrix = {
-            dtype: {int(size): rate for size, rate in rates.items()}
-            for dtype, rates in values["matrix"].items()
-        }
-        return cls(**{**values, "matrix": matrix})
+            keys = f"among {', '.join(known)}, with matrix, memory and launch"
+            raise ValueError(f"keys must be {keys}; not {', '.join(values)}")
+        matrix = values["matrix"].items()
+        sized = {dtype: {int(size): rate for size, rate in rates.items()} for dtype, rates in matrix}
+        return cls(**{**values, "matrix": sized})
 
 
 # --- roofline
@@ -170,10 +158,6 @@ def matrix_seconds(
     rows: int, inner: int, columns: int, machine: MachineConstants, dtype: str = "bf16"
 ) -> float:
     """The roofline of one matrix product (m, k) x (k, n) on a machine."""
-    moved = matrix_bytes(rows, inner, columns, 2 if dtype == "bf16" else 4)
-    return roofline_seconds(
-        matrix_flops(rows, inner, columns),
-        moved,
-        machine.matrix_rate(rows, inner, columns, dtype),
-        machine.memory,
-    )
+    shape = rows, inner, columns
+    moved = matrix_bytes(*shape, 2 if dtype == "bf16" else 4)
+    return roofline_seconds(matrix_flops(*shape), moved, machine.matrix_rate(*shape, dtype), machine.memory)
