@@ -49,7 +49,7 @@ MODULES = {
     "zero_plan": "ZeroPlan zero_3_passes",
 }
 HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
-__all__ = [*sorted(HOMES)]
+__all__ = sorted(HOMES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> object:

@@ -21,7 +21,8 @@ from helpers.tools.theory.layers import (
     gpt_parameters,
 )
 from helpers.tools.theory.long_sequences import loss_peak_bytes
-from helpers.tools.theory.model_states import ideal_bytes
+from helpers.tools.theory.model_states import MOMENTS, ideal_bytes
+from helpers.tools.theory.peak import peak_moments
 
 
 def largest_divisor(number: int, most: int) -> int:
@@ -75,17 +76,17 @@ class ZeroPlan:
 
     @property
     def room(self) -> float:
-        """Bytes that are left for activations; negative where the states do not fit."""
-        return self.cluster.memory - self.reserve - self.buckets - self.states
+        """Bytes that are left for activations at the loss; negative where the states do not fit."""
+        held = dict.fromkeys(MOMENTS, {"states": self.states, "buffers": self.buckets})
+        loss = peak_moments(held, activations=0, again=None, step={}, accumulates=True)["loss"]
+        return self.cluster.memory - self.reserve - sum(loss.values())
 
     @property
     def each(self) -> float:
         """Bytes that one sequence needs at most: kept activations and the loss at its peak, which has the
         log-softmax a second time."""
-        every, least = (
-            formula(self.size, 1, self.size.context, BF16)
-            for formula in (gpt_activation_bytes, checkpointed_activation_bytes)
-        )
+        shape = self.size, 1, self.size.context, BF16
+        every, least = gpt_activation_bytes(*shape), checkpointed_activation_bytes(*shape)
         kept = every - self.checkpointed * (every - least)
         return kept + loss_peak_bytes(1, self.size.context, self.size.vocabulary)
 
