@@ -69,9 +69,6 @@ class Cluster:
             link in the ring of all GPUs.
         inside: bytes per second between the GPUs of one host; by default `link`.
         host: GPUs of one host.
-
-    Raises:
-        ValueError: for a number that is not positive.
     """
 
     gpus: int

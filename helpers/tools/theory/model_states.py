@@ -1,8 +1,8 @@
-"""Bytes of model states that one data-parallel rank holds under ZeRO stages 0 to 3.
+"""Bytes of model states that one data-parallel rank holds under ZeRO stages 0 to 3, for Adam, as {category:
+bytes}.
 
 `ideal_bytes` is the ZeRO paper (Rajbhandari et al., arXiv 1910.02054, section 5); `deepspeed_bytes` is
 DeepSpeed 0.19 to the byte, with its padding, its buckets and the parameters that straddle two partitions.
-Both for Adam, as {category: bytes}.
 """
 
 from __future__ import annotations

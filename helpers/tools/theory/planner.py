@@ -2,7 +2,6 @@
 
 Coarse on purpose: work runs at one rate, messages cost bytes over a bandwidth (latency stands apart, in
 `plan_latency`), and the optimizer's step takes no time.  `step_time` has the detailed formula, for one plan.
-
 Ranks are laid out as lesson 13 advises: the pipeline's stages outermost, then replicas, and the GPUs of a
 tensor-parallel group are neighbours.
 """
@@ -47,13 +46,10 @@ def _messages(plan: Plan) -> list[tuple[str, str, float, int, int]]:
 
 def plan_messages(plan: Plan) -> list[tuple[str, str, int, int]]:
     """Messages of one GPU in a step: [(part as in `plan_seconds`, collective, their number, GPUs that take
-    part in each)].
+    part in each)]; for a plan without Ulysses.
 
     Tensor parallelism's are `block_messages` for each of its layers and micro-batches, ZeRO's
     `step_messages`.  A pipeline stage sends each micro-batch on and its gradient back.
-
-    Raises:
-        ValueError: for a plan with Ulysses, whose all-to-alls are not counted.
     """
     if plan.ulysses > 1:
         raise ValueError("plan_messages does not count the all-to-alls of Ulysses: use ulysses=1")
@@ -70,11 +66,10 @@ def plan_seconds(plan: Plan, cluster: Cluster, hidden: bool = False) -> dict[str
     where the last stage is the longest, and else too much by less than one micro-batch on that stage.
 
     Messages are those of `plan_messages`, over the `Cluster.bandwidth` of their group: gradients all-reduced
-    in whole buckets at stages 1 and 2, as DeepSpeed does.  Between pipeline stages 2 b s h bytes go forward
-    and as many back, through a GPU's own card where the stages are not all in one host.  Ulysses
-    `ulysses_wire_bytes`, each GPU through its own card where a group is larger than a host.  Offload counts
-    as free: how long it takes is recorded in lesson 11.  Adapters save no work here, and ZeRO's messages are
-    those of all parameters.
+    in whole buckets at stages 1 and 2, as DeepSpeed does.  Pipeline stages that are not all in one host, and
+    a Ulysses group that is larger than one (`ulysses_wire_bytes`), send through each GPU's own card.  Offload
+    counts as free: how long it takes is recorded in lesson 11.  Adapters save no work here, and ZeRO's
+    messages are those of all parameters.
 
     Args:
         hidden: of "ZeRO" only what is exposed where all of it may go on behind the work: behind that of the
@@ -108,9 +103,8 @@ def plan_latency(plan: Plan, latency: float) -> dict[str, float]:
     seconds}, parts without messages left out.
 
     `collective_seconds` without bytes: in a ring of n GPUs a reduce-scatter or an all-gather takes n - 1
-    turns, an all-reduce 2 (n - 1), a send 1. All plans by the same account: each turn waits `latency`
-    seconds, inside a host as between hosts.  A switch or a tree takes fewer turns, so on many GPUs it is an
-    upper limit.
+    turns, an all-reduce 2 (n - 1), a send 1. Each turn waits `latency` seconds, inside a host as between
+    hosts.  A switch or a tree takes fewer turns, so on many GPUs it is an upper limit.
     """
     not_negative(latency=latency)
     waits: dict[str, float] = {}
@@ -158,8 +152,8 @@ def cheapest(plans: Iterable[Plan], cluster: Cluster, margin: float = 0.05) -> P
     """Of the plans that fit a GPU of the cluster the first that takes at most `margin` longer than the
     fastest; None where none fits.
 
-    A margin, since two plans whose predicted times are closer than the prediction is good are equally fast as
-    far as one knows.
+    A margin, since plans whose predicted times are closer than the prediction is good are equally fast as far
+    as one knows.
     """
     not_negative(margin=margin)
     fitting = [plan for plan in plans if needed_bytes(plan) <= cluster.memory]

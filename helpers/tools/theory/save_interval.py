@@ -16,22 +16,17 @@ NEGLIGIBLE = 1e-18  # of a sum: further terms change nothing
 
 
 def hours_between_failures(unit_hours: float, units: int) -> float:
-    """Mean hours between failures of a job on many units, any of which ends it: unit_hours / units.
-
-    Args:
-        unit_hours: between failures of one unit (a GPU, a host).
-        units: how many the job needs.
-    """
+    """Mean hours between failures of a job on many units (GPUs, hosts), any of which ends it: unit_hours /
+    units."""
     positive(unit_hours=unit_hours, units=units)
     return unit_hours / units
 
 
 def young_interval(save: float, between_failures: float) -> float:
-    """The best time of work between two saves, to first order: sqrt(2 save M) (Young 1974, equation 12).  All
-    times in one unit.
+    """The best time of work between two saves, to first order: sqrt(2 save M) (Young 1974, equation 12).
 
     Args:
-        save: for which training stands still at each save.
+        save: for which training stands still at each save, in the unit of M.
         between_failures: M, the mean time between failures of the job.
     """
     positive(save=save, between_failures=between_failures)

@@ -1,9 +1,6 @@
 """Plans of data-parallel training with ZeRO on a cluster: what fits, and how long a step takes, of the few
-terms that decide at size.
-
-Deliberately coarse: activations at most, work at one rate, messages by bandwidth alone.  `model_states` and
-`step_time` have the exact formulas.
-"""
+terms that decide at size.  Deliberately coarse: activations at most, work at one rate, messages by bandwidth
+alone."""
 
 from __future__ import annotations
 
@@ -37,16 +34,12 @@ class ZeroPlan:
     """A GPT on a cluster in bf16 with ZeRO's stage 0, 1 or 2; sequences are as long as the model's context.
 
     Attributes:
-        size: the model's shape.
-        cluster: a `Cluster`.
+        size, cluster: the model's shape, and a `Cluster`.
         stage: 0, 1 or 2.
         checkpointed: the share of blocks, 0 to 1, that keep their input alone and are computed again; True
             and False are all and none.
         buckets: bytes of gradients on their way; twice the bucket with `overlap_comm`.
         reserve: bytes of a GPU for the CUDA context and the network.
-
-    Raises:
-        ValueError: for another stage, or a share that is none.
     """
 
     size: Size
