@@ -231,13 +231,10 @@ def lora_block_activation_bytes(
     """
     tokens = batch * sequence
     own = element_bytes * tokens * width
-    return (
-        2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
-        + attention_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
-        + 4 * own
-        + (5 * own if keeps_frozen_inputs else 0)
-        + adapter_rank * element_bytes * tokens
-    )
+    norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
+    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
+    feed_forward = (9 if keeps_frozen_inputs else 4) * own
+    return norms + attention + feed_forward + adapter_rank * element_bytes * tokens
 
 
 def lora_activation_bytes(

@@ -77,11 +77,8 @@ def gpt_parameters(size: Size) -> int:
 
     Megatron-LM's equation 2 (arXiv 2104.04473, section 5.1) omits the final norm's 2 h.
     """
-    return (
-        embedding_parameters(size.vocabulary, size.context, size.width)
-        + size.layers * block_parameters(size.width)
-        + norm_parameters(size.width)
-    )
+    tables = embedding_parameters(size.vocabulary, size.context, size.width)
+    return tables + size.layers * block_parameters(size.width) + norm_parameters(size.width)
 
 
 # --- FLOPs
@@ -106,10 +103,8 @@ def block_flops(batch: int, sequence: int, width: int) -> int:
 def gpt_flops(size: Size, batch: int, sequence: int) -> int:
     """L (24 b s h^2 + 4 b s^2 h) + 2 b s h V FLOPs, forward: L blocks and the head; the embedding is a
     look-up and counts as none (arXiv 2104.04473, appendix)."""
-    return (
-        size.layers * block_flops(batch, sequence, size.width)
-        + 2 * batch * sequence * size.width * size.vocabulary
-    )
+    head = 2 * batch * sequence * size.width * size.vocabulary
+    return size.layers * block_flops(batch, sequence, size.width) + head
 
 
 def training_flops(forward: int, recomputed: int = 0) -> int:
@@ -180,11 +175,9 @@ def block_activation_bytes(
     device: str = "cpu",
 ) -> int:
     """Bytes of a pre-norm block, its input counted and its output not: two norms, attention, feed-forward."""
-    return (
-        2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
-        + attention_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device)
-        + feed_forward_activation_bytes(batch, sequence, width, element_bytes)
-    )
+    norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
+    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device)
+    return norms + attention + feed_forward_activation_bytes(batch, sequence, width, element_bytes)
 
 
 def head_activation_bytes(
@@ -201,12 +194,10 @@ def gpt_activation_bytes(
     size: Size, batch: int, sequence: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu"
 ) -> int:
     """Bytes kept between forward and backward pass of a GPT with its loss: embedding, L blocks, head."""
-    return (
-        embedding_activation_bytes(sequence)
-        + size.layers
-        * block_activation_bytes(batch, sequence, size.width, size.heads, element_bytes, kernel, device)
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
-    )
+    shape = batch, sequence, size.width
+    blocks = size.layers * block_activation_bytes(*shape, size.heads, element_bytes, kernel, device)
+    head = head_activation_bytes(*shape, size.vocabulary, element_bytes, device)
+    return embedding_activation_bytes(sequence) + blocks + head
 
 
 def checkpointed_activation_bytes(
@@ -214,11 +205,9 @@ def checkpointed_activation_bytes(
 ) -> int:
     """The same when every block is checkpointed and keeps its input alone, L e s b h (Chen et al., arXiv
     1604.06174, section 4)."""
-    return (
-        embedding_activation_bytes(sequence)
-        + size.layers * element_bytes * batch * sequence * size.width
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
-    )
+    inputs = size.layers * element_bytes * batch * sequence * size.width
+    head = head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
+    return embedding_activation_bytes(sequence) + inputs + head
 
 
 def repeated_block_bytes(

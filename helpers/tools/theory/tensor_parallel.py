@@ -41,11 +41,8 @@ def tensor_parallel_parameters(size: Size, ranks: int, vocabulary_parallel: bool
     """L blocks, the final norm's 2 h, s h positions, and V h for the tied token table (V h / t where the
     vocabulary is divided)."""
     table = size.vocabulary * size.width // (ranks if vocabulary_parallel else 1)
-    return (
-        table
-        + (size.context + 2) * size.width
-        + size.layers * tensor_parallel_block_parameters(size.width, ranks)
-    )
+    blocks = size.layers * tensor_parallel_block_parameters(size.width, ranks)
+    return table + (size.context + 2) * size.width + blocks
 
 
 def tensor_parallel_block_activation_bytes(
@@ -58,12 +55,18 @@ def tensor_parallel_block_activation_bytes(
     feed-forward's two wide tensors are divided.  Korthikanti et al. (arXiv 2205.05198, equation 2) count s b
     h (10 + 24 / t + 5 a s / (h t)) with dropout and explicit softmax.
     """
-    whole = element_bytes * batch * sequence * width
+    whole_input = element_bytes * batch * sequence * width
+    norms, maps, random_state = _block_parts(batch, sequence, width, heads, element_bytes, device)
+    return norms + 2 * whole_input + (maps - 2 * whole_input) // ranks + random_state
+
+
+def _block_parts(batch, sequence, width, heads, element_bytes, device):
+    """Bytes that one rank by itself keeps of a block: of its norms, of its maps, and of attention's random
+    state."""
     attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
-    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
-    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    maps = attention + feed_forward_activation_bytes(batch, sequence, width, element_bytes)
     norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
-    return norms + 2 * whole + (attention - whole + feed_forward - whole) // ranks + random_state
+    return norms, maps, RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
 
 
 def sequence_parallel_block_activation_bytes(
@@ -77,26 +80,18 @@ def sequence_parallel_block_activation_bytes(
     pass.
     """
     shared(ranks, tokens=sequence)
-    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
-    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
-    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
-    return (
-        2 * norm_activation_bytes(batch, sequence, width, element_bytes, device) + attention + feed_forward
-    ) // ranks + random_state
+    norms, maps, random_state = _block_parts(batch, sequence, width, heads, element_bytes, device)
+    return (norms + maps) // ranks + random_state
 
 
 def tensor_parallel_activation_bytes(
     size: Size, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu"
 ) -> int:
-    """Everything that one rank keeps of a GPT whose embedding and head are not divided, in bytes."""
-    return (
-        embedding_activation_bytes(sequence)
-        + size.layers
-        * tensor_parallel_block_activation_bytes(
-            batch, sequence, size.width, size.heads, element_bytes, ranks, device
-        )
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
-    )
+    """Bytes that one rank keeps of a GPT whose embedding and head are not divided."""
+    shape = batch, sequence, size.width
+    block = tensor_parallel_block_activation_bytes(*shape, size.heads, element_bytes, ranks, device)
+    head = head_activation_bytes(*shape, size.vocabulary, element_bytes, device)
+    return embedding_activation_bytes(sequence) + size.layers * block + head
 
 
 def tensor_parallel_wire_bytes(
