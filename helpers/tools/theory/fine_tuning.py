@@ -230,10 +230,10 @@ def lora_block_activation_bytes(
             too.
     """
     tokens = batch * sequence
-    own = element_bytes * tokens * width
+    unit = element_bytes * tokens * width
     norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
     attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
-    feed_forward = (9 if keeps_frozen_inputs else 4) * own
+    feed_forward = (9 if keeps_frozen_inputs else 4) * unit
     return norms + attention + feed_forward + adapter_rank * element_bytes * tokens
 
 

@@ -153,10 +153,11 @@ def attention_activation_bytes(
     mask and output too.
     """
     tokens = batch * sequence
-    own = 5 * element_bytes * tokens * width
+    vectors = 5 * element_bytes * tokens * width
     if kernel == "sdpa":
-        return own + FP32 * heads * tokens + (RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0)
-    return own + element_bytes * heads * sequence * tokens + sequence**2
+        random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+        return vectors + FP32 * heads * tokens + random_state
+    return vectors + element_bytes * heads * sequence * tokens + sequence**2
 
 
 def feed_forward_activation_bytes(batch: int, sequence: int, width: int, element_bytes: int) -> int:
@@ -258,12 +259,12 @@ def pass_peak_bytes(
     kept = formula(size, batch, sequence, element_bytes, device=device)
     moments = {"at the loss": always + kept + 2 * FP32 * tokens * vocabulary}
     if checkpointing:
-        one, weights = element_bytes * tokens * width, element_bytes * block_parameters(width)
+        unit, weights = element_bytes * tokens * width, element_bytes * block_parameters(width)
         gradients = element_bytes * (vocabulary * width + 2 * width + 4 * width**2 + width)
         block = always + embedding_activation_bytes(sequence) + 2 * FP32 + gradients
         block += repeated_block_bytes(batch, sequence, width, size.heads, element_bytes, kernel, device)
-        moments["in the last block"] = block + size.layers * one
-        moments["in the first block"] = block + one + (size.layers - 1) * weights
+        moments["in the last block"] = block + size.layers * unit
+        moments["in the first block"] = block + unit + (size.layers - 1) * weights
     return moments
 
 

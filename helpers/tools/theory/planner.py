@@ -32,16 +32,16 @@ def replica_bandwidth(plan: Plan, cluster: Cluster) -> float:
 
 def _messages(plan: Plan) -> list[tuple[str, str, float, int, int]]:
     """Of one GPU in a step, but for Ulysses: [(part, collective, bytes of each, their number, ranks)]."""
-    found = []
+    messages = []
     if plan.tensor > 1:
         blocks = plan.micro_batches * plan.layers
         for collective, number in block_messages(plan.sequence_parallel, plan.checkpointed).items():
-            found.append(("tensor parallelism", collective, plan.unit, number * blocks, plan.tensor))
+            messages.append(("tensor parallelism", collective, plan.unit, number * blocks, plan.tensor))
     if plan.pipeline > 1:
-        found.append(("pipeline", "send", plan.unit / plan.tensor, 2 * plan.micro_batches, 2))
+        messages.append(("pipeline", "send", plan.unit / plan.tensor, 2 * plan.micro_batches, 2))
     zero = ZeroConfig(stage=plan.stage, reduce_bucket_size=plan.bucket)
     sent = step_messages(plan.parameters, plan.layers, zero, plan.replicas, plan.micro_batches)
-    return found + [("ZeRO", name, size / number, number, plan.replicas) for _, name, size, number in sent]
+    return messages + [("ZeRO", name, size / number, number, plan.replicas) for _, name, size, number in sent]
 
 
 def plan_messages(plan: Plan) -> list[tuple[str, str, int, int]]:
@@ -134,14 +134,14 @@ def all_plans(
         for value in values:
             zero_stage(value) if name == "stage" else whole(**{name: value})
     grid["checkpointed"] = list(checkpointing)
-    found = []
+    plans = []
     for values in itertools.product(*grid.values()):
         ways = dict(zip(grid, values)) | others
         try:
-            found.append(Plan(size=size, gpus=gpus, batch=batch, sequence=sequence, **ways))
+            plans.append(Plan(size=size, gpus=gpus, batch=batch, sequence=sequence, **ways))
         except ValueError:
             continue  # it does not divide, or DeepSpeed refuses it
-    return sorted(found, key=_complexity)
+    return sorted(plans, key=_complexity)
 
 
 def _complexity(plan: Plan) -> tuple[int, ...]:

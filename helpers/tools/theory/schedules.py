@@ -75,7 +75,9 @@ def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], floa
         moved = False
         for order, timeline in zip(waiting, timelines):
             while order:
-                before = [[ended[one] for one in either if one in ended] for either in _needs(order[0], last)]
+                before = [
+                    [ended[need] for need in either if need in ended] for either in _needs(order[0], last)
+                ]
                 if not all(before):
                     break
                 action, moved = order.pop(0), True

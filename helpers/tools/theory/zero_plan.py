@@ -25,8 +25,9 @@ from helpers.tools.theory.peak import peak_moments
 def largest_divisor(number: int, most: int) -> int:
     """The largest divisor of a number that is at most `most`: a micro-batch that fits and divides."""
     whole(number=number, most=most)
-    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    return max(divisor for one in small for divisor in (one, number // one) if divisor <= most)
+    divisors = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    divisors += [number // divisor for divisor in divisors]
+    return max(divisor for divisor in divisors if divisor <= most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +109,13 @@ class ZeroPlan:
             raise ValueError(
                 f"not one sequence fits: it needs {self.each / 1e9:.1f} GB and finds {self.room / 1e9:.1f}"
             )
-        own, rest = divmod(tokens, self.size.context * gpus)
-        if rest or own < 1:
+        sequences, rest = divmod(tokens, self.size.context * gpus)
+        if rest or sequences < 1:
             raise ValueError(
                 f"{tokens:,} tokens are no whole number of sequences of {self.size.context:,} on "
                 f"each of {gpus} GPUs"
             )
-        times = own // largest_divisor(own, at_once)
+        times = sequences // largest_divisor(sequences, at_once)
         # passes of 2 Psi FLOPs per token: forward, again where checkpointed, and backward, which is two
         passes = 3 + self.checkpointed
         work = 2 * passes * parameters * tokens / (gpus * self.cluster.rate)
@@ -174,8 +175,8 @@ def zero_3_passes(
     positive(parameters=parameters, rate=rate, tokens=tokens)
     forward = 2 * parameters * tokens / micro_batches / rate
     unit = wire_bytes("all_gather", BF16 * parameters, gpus)
-    found = []
+    passes = []
     for micro_batch in range(micro_batches):
-        found.append((forward, 0 if hpz and micro_batch else unit))
-        found.append(((3 if checkpointed else 2) * forward, (1 if hpz else 3 if regathered else 2) * unit))
-    return found
+        passes.append((forward, 0 if hpz and micro_batch else unit))
+        passes.append(((3 if checkpointed else 2) * forward, (1 if hpz else 3 if regathered else 2) * unit))
+    return passes
