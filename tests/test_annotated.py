@@ -76,7 +76,7 @@ def test_public_functions_say_their_types(path):
     found = [
         one
         for one in without_types(path.read_text(encoding="utf-8"))
-        if f"{place.parent}/{one[1]}" not in SHOWN
+        if f"{place.parent}/{one[1]}" not in SHOWN and not one[1].endswith("_solution")  # a lesson's own text
     ]
     assert not found, "\n" + "\n".join(
         f"{place}:{line} {name}: {', '.join(names)}" for line, name, names in found

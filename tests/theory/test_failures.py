@@ -70,3 +70,48 @@ def test_numbers_that_mean_nothing_are_refused():
             theory.hours_between_failures(1, wrong)
     with pytest.raises(ValueError, match="must not be negative"):
         theory.lost_share(1, -1, 0, 1)
+
+
+@pytest.mark.parametrize("spares", [0, 1, 170, 171, 1000, 100_000])
+def test_spares_are_missing_beyond_what_factorials_can_say(spares):
+    """As many failures as spares on average: about half of the time; twice as many: never; half: always."""
+    mean = max(spares, 1)
+    assert theory.spares_missing_share(mean, spares) == pytest.approx(
+        1 - math.exp(-1) if spares == 0 else 0.5, abs=0.24 if spares == 1 else 0.04
+    )
+    if spares >= 170:
+        assert 0 <= theory.spares_missing_share(spares / 2, spares) < 1e-15
+        assert theory.spares_missing_share(spares * 2, spares) == pytest.approx(1)
+
+
+def test_the_share_is_that_of_whole_numbers():
+    """Beside exact fractions, at either end: nearly never, and nearly always."""
+    from fractions import Fraction
+
+    for mean, spares in ((1, 12), (2, 30), (50, 171), (300, 171), (Fraction(1, 1000), 3)):
+        below = sum(Fraction(mean) ** down / math.factorial(down) for down in range(spares + 1))
+        terms, down, rest = (
+            Fraction(mean) ** (spares + 1) / math.factorial(spares + 1),
+            spares + 1,
+            Fraction(0),
+        )
+        while down < spares + 2000 and terms > Fraction(1, 10**400):
+            rest, down = rest + terms, down + 1
+            terms *= Fraction(mean) / down
+        assert theory.spares_missing_share(float(mean), spares) == pytest.approx(
+            float(rest / (rest + below)), rel=1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    "mean, spares, share", [(1e-300, 0, 0), (1e9, 0, 1), (1e-9, 10**6, 0), (1e6, 10**5, 1), (2000, 0, 1)]
+)
+def test_shares_stay_between_0_and_1(mean, spares, share):
+    assert theory.spares_missing_share(mean, spares) == pytest.approx(share)
+    assert 0 <= theory.spares_missing_share(mean, spares) <= 1
+
+
+@pytest.mark.parametrize("spares", [-1, 1.5, None])
+def test_spares_are_whole(spares):
+    with pytest.raises(ValueError, match="spares must"):
+        theory.spares_missing_share(1, spares)

@@ -139,3 +139,11 @@ def test_what_divides_by_the_ranks_has_no_padding():
 def test_what_cannot_be_is_refused(given, words):
     with pytest.raises(ValueError, match=words):
         theory.fsdp_bytes(GROUPS, **given)
+
+
+def test_equal_groups_are_each_gathered_twice():
+    """Five groups that are one list, as `5 * [shapes]` has them: only the last, the root, stays gathered."""
+    shapes, sent = [[8, 4]], []
+    for groups in (5 * [shapes], [list(shapes) for _ in range(5)]):
+        sent.append(theory.fsdp_wire_bytes(groups, ranks=4)["all_gather"])
+    assert sent[0] == sent[1] == (2 * 4 + 1) * theory.wire_bytes("all_gather", 4 * 8 * 4, 4)

@@ -197,7 +197,7 @@ def test_messages_inside_a_host_go_over_its_own_links():
 def test_latency_is_that_of_the_turns_of_every_message():
     """By hand: t = 4 on 2 replicas, 16 micro-batches of 4 layers with 4 all-reduces, and gradients in one
     bucket."""
-    plan = small(tensor=4, stage=1)
+    plan = small(tensor=4, stage=1, sequence_parallel=False)
     assert theory.plan_messages(plan) == [
         ("tensor parallelism", "all_reduce", 16 * 4 * 4, 4),
         ("ZeRO", "all_reduce", 1, 2),
@@ -220,7 +220,7 @@ def test_latency_of_stage_3_is_that_of_its_gathers_and_its_buckets_round_all_ran
 def test_a_pipeline_waits_for_a_send_each_way_and_its_groups_send_their_own_layers():
     staged = theory.plan_latency(small(pipeline=4), 1e-3)
     assert staged == pytest.approx({"pipeline": 2 * 16 * 1e-3, "ZeRO": 2e-3})
-    both = theory.plan_messages(small(pipeline=2, tensor=4))
+    both = theory.plan_messages(small(pipeline=2, tensor=4, sequence_parallel=False))
     assert both == [("tensor parallelism", "all_reduce", 32 * 2 * 4, 4), ("pipeline", "send", 64, 2)]
 
 

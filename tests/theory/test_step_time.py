@@ -412,3 +412,14 @@ def test_messages_alone_do_not_make_a_step_launch_bound():
 def test_bad_input_is_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_ddp_sends_elements_of_its_dtype():
+    sent = {dtype: theory.step_messages(1000, 1, None, 2, dtype=dtype)[0][2] for dtype in ("bf16", "fp32")}
+    assert sent == {"bf16": 2000, "fp32": 4000}
+    seconds = {
+        dtype: theory.step_seconds(GPT2_XL, replace(MACHINE, latency=0.0), batch=1, ranks=2, dtype=dtype)
+        for dtype in sent
+    }
+    seconds = {dtype: step.parts["messages"] + step.hidden for dtype, step in seconds.items()}
+    assert seconds["fp32"] == pytest.approx(2 * seconds["bf16"])

@@ -4,10 +4,11 @@ and the mistakes that people make."""
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
+import torch
+from helpers.course.exercises.editing import slips
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.telling import tell
@@ -43,60 +44,45 @@ def _axes(seed):
 def _coordinated(function, seed):
     found, (here, *others) = {}, _axes(seed)
     for axes in (*others, here):
-        given = dict(axes)
+        handed = dict(axes)
         for rank in range(prod(axes.values())):
-            found[f"coordinates({rank}, {axes})"] = function(rank, given)
-        found[f"the axes after all calls, {axes}"] = list(given.items())
+            found[f"coordinates({rank}, {axes})"] = function(rank, handed)
+        found[f"the axes after all calls, {axes}"] = list(handed.items())
     return found
 
 
-def _wrong_place(kind):
-    """`coordinates` with the mistake that is named; without one it is right."""
-
-    def coordinates(rank, axes):
-        names, found = list(axes), {}
-        for name in names if kind == "first axis innermost" else reversed(names):
-            later = prod(axes[other] for other in names[names.index(name) + 1 :])
-            if kind == "own size":
-                found[name] = rank // axes[name] % axes[name]
-            elif kind == "no remainder":
-                found[name] = rank // later
-            elif kind == "no quotient":
-                found[name] = rank % axes[name]
-            elif kind == "swapped":
-                found[name], rank = divmod(rank, axes[name])
-            elif kind == "later remainder":
-                found[name] = rank % later if later > 1 else rank % axes[name]
-            else:
-                rank, found[name] = divmod(rank, axes[name])
-        found = {name: found[name] for name in names}
-        return {"tuple": tuple(found.values()), "list": list(found.values())}.get(kind, found)
-
-    return coordinates
+def coordinates_solution(rank, axes):
+    found = {}
+    for name in reversed(axes):  # the innermost changes from each rank to the next
+        rank, found[name] = divmod(rank, axes[name])
+    return found
 
 
+STEP = "rank, found[name] = divmod(rank, axes[name])"
+LATER = "prod([*axes.values()][[*axes].index(name) + 1 :])"
 coordinates = Build(
     "coordinates",
     _coordinated,
-    mistakes={
-        "the *last* axis is innermost: its coordinate changes from each rank to the next": _wrong_place(
-            "first axis innermost"
+    mistakes=slips(
+        coordinates_solution,
+        "the *last* axis is innermost: its coordinate changes from each rank to the next",
+        ("reversed(axes)", "axes"),
+        "a coordinate is smaller than its axis' size: take the remainder, `% axes[name]`",
+        (STEP, f"found[name] = rank // {LATER}"),
+        "one step along an axis is as many ranks as all later axes have together",
+        (STEP, "found[name] = rank % axes[name]"),
+        "divide by the product of the *later* axes' sizes, not by the axis' own",
+        (STEP, "found[name] = rank // axes[name] % axes[name]"),
+        "divide by the product of the later axes' sizes, `//`; what remains, `%`, belongs to those",
+        (STEP, f"found[name] = rank % ({LATER} if {LATER} > 1 else axes[name])"),
+        "`divmod` gives the quotient first: the remainder is the coordinate, and the quotient goes on",
+        (STEP, "found[name], rank = divmod(rank, axes[name])"),
+        "return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes",
+        (
+            "return found",
+            "return tuple(found[name] for name in axes)",
         ),
-        "a coordinate is smaller than its axis' size: take the remainder, `% axes[name]`": _wrong_place(
-            "no remainder"
-        ),
-        "one step along an axis is as many ranks as all later axes have together": _wrong_place(
-            "no quotient"
-        ),
-        "divide by the product of the *later* axes' sizes, not by the axis' own": _wrong_place("own size"),
-        "divide by the product of the later axes' sizes, `//`; what "
-        "remains, `%`, belongs to those": _wrong_place("later remainder"),
-        "`divmod` gives the quotient first: the remainder is the "
-        "coordinate, and the quotient goes on": _wrong_place("swapped"),
-        "return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes": _wrong_place(
-            "tuple"
-        ),
-    },
+    ),
     praise="a rank is a number whose digits are its coordinates, and each axis is the base of one",
 )
 
@@ -105,7 +91,6 @@ def _grouped(function, seed):
     """Groups of some shapes; where those of the shape that has these ranks are right, the ranks add up
     numbers in real groups made of them."""
     import deepspeed.comm as comm
-    import torch
 
     found, shapes = {}, _axes(seed)
     for axes in shapes:
@@ -125,47 +110,37 @@ def _grouped(function, seed):
     return found
 
 
-def _wrong_groups(kind):
-    """`groups_along` with the mistake that is named; without one it is right."""
+def groups_along_solution(name, axes):
+    from math import prod
 
-    def groups_along(name, axes):
-        ranks = list(range(prod(axes.values())))
-        if kind == "blocks":
-            return [ranks[start : start + axes[name]] for start in range(0, len(ranks), axes[name])]
-        if kind == "strided":
-            count = len(ranks) // axes[name]
-            return [ranks[start::count] for start in range(count)]
-        if kind == "all in one":
-            return [ranks]
-        found = {}
-        for rank in ranks:
-            place = combined.coordinates(rank, axes)
-            fixed = tuple(at for axis, at in place.items() if (axis == name) == (kind == "same coordinate"))
-            found.setdefault(fixed, []).append(rank)
-        lists = list(found.values())
-        if kind == "first":
-            return lists[:1]
-        return [group[::-1] for group in lists] if kind == "backwards" else lists
-
-    return groups_along
+    found = {}
+    for rank in range(prod(axes.values())):
+        place = coordinates_solution(rank, axes)
+        others = tuple(place[axis] for axis in axes if axis != name)  # who shares these is in one group
+        found.setdefault(others, []).append(rank)
+    return list(found.values())
 
 
+OTHERS = "tuple(place[axis] for axis in axes if axis != name)"
 groups_along = Build(
     "groups_along",
     _grouped,
-    mistakes={
+    mistakes=slips(
+        groups_along_solution,
         "those ranks *share* the coordinate along this axis; a group along it has every one of "
-        "its coordinates, and shares all others": _wrong_groups("same coordinate"),
-        "neighbours in the group are consecutive ranks along the last axis only": _wrong_groups("blocks"),
-        "along an inner axis a group's ranks lie closer together: compare their coordinates": _wrong_groups(
-            "strided"
-        ),
-        "that is one group; return all of them, so that every rank is in one": _wrong_groups("first"),
-        "all ranks are no group along one axis: the other coordinates must be the same": _wrong_groups(
-            "all in one"
-        ),
-        "in a group, ranks stand in the order of their coordinate": _wrong_groups("backwards"),
-    },
+        "its coordinates, and shares all others",
+        ("axis != name", "axis == name"),
+        "neighbours in the group are consecutive ranks along the last axis only",
+        (OTHERS, "rank // axes[name]"),
+        "along an inner axis a group's ranks lie closer together: compare their coordinates",
+        (OTHERS, "rank % (prod(axes.values()) // axes[name])"),
+        "that is one group; return all of them, so that every rank is in one",
+        ("found.values())", "found.values())[:1]"),
+        "all ranks are no group along one axis: the other coordinates must be the same",
+        (OTHERS, "()"),
+        "in a group, ranks stand in the order of their coordinate",
+        (".append(rank)", ".insert(0, rank)"),
+    ),
     praise="each rank is in one group along every axis, and these groups are all that a combined job needs",
 )
 
@@ -173,29 +148,17 @@ groups_along = Build(
 # --- what crosses the cable
 
 
-def _cable(kind):
-    """`cable_bytes` with the mistake that is named; without one it is right."""
+def cable_bytes_solution(groups, sent, each, line):
+    crossings = 0
+    for group in groups:
+        pairs = list(zip(group, group[1:]))  # of a line; a ring has one pair more, a pipeline sends both ways
+        pairs += [(there, here) for here, there in pairs] if line else [(group[-1], group[0])]
+        crossings += sum(here // each != there // each for here, there in pairs)
+    return crossings * sent
 
-    def cable_bytes(groups, sent, each, line):
-        crossings, machines = 0, max(rank for group in groups for rank in group) // each + 1
-        for group in groups[:1] if kind == "one group" else groups:
-            forward, closing = list(pairwise(group)), [(group[-1], group[0])]
-            pairs = (
-                forward + [pair[::-1] for pair in forward]
-                if line and kind != "line is a ring"
-                else forward + closing
-            )
-            if kind == ("one way" if line else "no closing"):
-                pairs = forward
-            if kind == "both ways" and not line:
-                pairs = pairs + [pair[::-1] for pair in pairs]
-            across = sum(here // each != there // each for here, there in pairs)
-            crossings += {"inside": len(pairs) - across, "every": len(pairs)}.get(kind, across)
-        return {"crossings": crossings, "of one machine": crossings * sent / machines}.get(
-            kind, crossings * sent
-        )
 
-    return cable_bytes
+CROSSES, CLOSING = "here // each != there // each", "[(group[-1], group[0])]"
+BACKWARDS = "[(there, here) for here, there in pairs]"
 
 
 def _case(name, sent, each, **axes):
@@ -211,21 +174,30 @@ cable_bytes = Exercise(
         _case("pipe", 1000, 2, data=2, pipe=5),
         _case("pipe", 500, 4, pipe=2, data=2, model=2),
     ),
-    mistakes={
-        "count the pairs whose ranks are on *different* machines; rank r is on machine `r // each`": _cable(
-            "inside"
+    mistakes=slips(
+        cable_bytes_solution,
+        "count the pairs whose ranks are on *different* machines; rank r is on machine `r // each`",
+        (CROSSES, CROSSES.replace("!=", "==")),
+        "not every pair crosses: rank r is on machine `r // each`",
+        (CROSSES, "True"),
+        "a pipeline is a line: its last stage sends nothing to its first",
+        (f"{BACKWARDS} if line else ", ""),
+        "a pipeline's neighbours send in both directions, activations forward and gradients back",
+        (BACKWARDS, "[]"),
+        "a ring is closed: the last rank of a group sends to the first",
+        (CLOSING, "[]"),
+        "in a ring a rank sends to the next one only",
+        (CLOSING, f"{CLOSING} + [(group[0], group[-1])] + {BACKWARDS}"),
+        "add up all groups along the axis",
+        ("in groups:", "in groups[:1]:"),
+        "asked are the bytes of all machines together",
+        ("crossings * sent", "crossings * sent / (max(map(max, groups)) // each + 1)"),
+        "these are the crossings: multiply by what a rank sends along this axis",
+        (
+            "crossings * sent",
+            "crossings",
         ),
-        "not every pair crosses: rank r is on machine `r // each`": _cable("every"),
-        "a pipeline is a line: its last stage sends nothing to its first": _cable("line is a ring"),
-        "a pipeline's neighbours send in both directions, activations forward and gradients back": _cable(
-            "one way"
-        ),
-        "a ring is closed: the last rank of a group sends to the first": _cable("no closing"),
-        "in a ring a rank sends to the next one only": _cable("both ways"),
-        "add up all groups along the axis": _cable("one group"),
-        "asked are the bytes of all machines together": _cable("of one machine"),
-        "these are the crossings: multiply by what a rank sends along this axis": _cable("crossings"),
-    },
+    ),
     praise="only pairs on different machines cross, and the order of the axes says which pairs those are",
 )
 
@@ -274,17 +246,15 @@ class Order:
             return
         mine = counted[", ".join(self.chosen)]
         if mine < 1.02 * least:
-            verdict = (
+            tell(
                 f"correct: {mine:,} bytes, and no order sends less; only the outermost axis crosses "
                 "between two machines"
             )
         else:
-            verdict = (
+            tell(
                 f"not yet: {mine:,} bytes, {mine / least:.3g} times as many as the best order; along "
-                f"{self.chosen[0]} ranks send more"
+                f"{self.chosen[0]} ranks send more, and with that axis outermost all of it crosses"
             )
-            verdict += ", and with that axis outermost all of it crosses"
-        tell(verdict)
 
 
 order = Order()
@@ -303,7 +273,6 @@ def _normed(function, seed):
     """Random gradients as combined parallelism leaves them: each sharded one is a rank's own, replicated ones
     are alike on tensor-parallel ranks."""
     import deepspeed.comm as comm
-    import torch
 
     rank, found = comm.get_rank(), {}
 
@@ -326,56 +295,43 @@ def _normed(function, seed):
     return found
 
 
-def _norm(kind):
-    """`global_norm` with the mistake that is named; without one it is right."""
+def global_norm_solution(sharded, replicated, place, groups):
+    import deepspeed.comm as comm
 
-    def global_norm(sharded, replicated, place, groups):
-        import deepspeed.comm as comm
-        import torch
-
-        once = place["model"] == 0 or kind in ("replicated on all", "all of all")
-        total = sum(tensor.square().sum() for tensor in sharded) + once * sum(
-            tensor.square().sum() for tensor in replicated
-        )
-        if kind == "sharded once":
-            total = total if place["model"] == 0 else 0 * total
-        if kind == "no replicated":
-            total = sum(tensor.square().sum() for tensor in sharded)
-        total = total.sqrt() if kind == "sum of norms" else total.clone()
-        names = {
-            "model only": ["model"],
-            "pipe only": ["pipe"],
-            "own": [],
-            "data too": ["pipe", "model", "data"],
-            "all of all": ["pipe", "model", "data"],
-        }.get(kind, ["pipe", "model"])
-        for name in names:
-            comm.all_reduce(total, group=groups[name])
-        if kind == "maximum":
-            comm.all_reduce(total, op=torch.distributed.ReduceOp.MAX)
-        return total if kind in ("sum of norms", "no root") else total.sqrt()
-
-    return global_norm
+    counted = sharded + (replicated if place["model"] == 0 else [])  # all model ranks have these: once
+    total = sum((gradient.square().sum() for gradient in counted), torch.zeros(()))
+    for name in ("model", "pipe"):  # not over data: replicas have the same gradients
+        comm.all_reduce(total, group=groups[name])
+    return total.sqrt()
 
 
+ONCE, AXES = '(replicated if place["model"] == 0 else [])', '("model", "pipe")'
 global_norm = Build(
     "global_norm",
     _normed,
-    mistakes={
-        "what is replicated on tensor-parallel ranks counts once: on the rank whose place along "
-        '"model" is 0': _norm("replicated on all"),
-        "each rank's sharded gradients are its own: all of them count": _norm("sharded once"),
-        "replicated gradients belong to the norm too, once": _norm("no replicated"),
-        'other stages have other parameters: sum over "pipe" too': _norm("model only"),
-        'tensor-parallel ranks have other shards: sum over "model" too': _norm("pipe only"),
-        'that is the norm of this rank\'s part: add up the *squares* over "model" and "pipe"': _norm("own"),
-        'replicas hold the same gradients (they are reduced already): do not sum over "data"': _norm(
-            "data too"
-        ),
+    mistakes=slips(
+        global_norm_solution,
+        'what is replicated on tensor-parallel ranks counts once: on the rank whose place along "model" is 0',
+        (ONCE, "replicated"),
+        "each rank's sharded gradients are its own: all of them count",
+        (ONCE, ONCE[1:-1]),
+        "replicated gradients belong to the norm too, once",
+        (f" + {ONCE}", ""),
+        'other stages have other parameters: sum over "pipe" too',
+        (AXES, '("model",)'),
+        'tensor-parallel ranks have other shards: sum over "model" too',
+        (AXES, '("pipe",)'),
+        'that is the norm of this rank\'s part: add up the *squares* over "model" and "pipe"',
+        (AXES, "()"),
+        'replicas hold the same gradients (they are reduced already): do not sum over "data"',
+        (AXES, '("model", "pipe", "data")'),
         "replicas, and what is replicated on tensor-parallel ranks, count once: that sum over "
-        "all ranks counts them several times": _norm("all of all"),
-        "squares add up, norms do not: take the root at the end": _norm("sum of norms"),
-        "that is the square of the norm": _norm("no root"),
-    },
+        "all ranks counts them several times",
+        (ONCE, "replicated", AXES, '("model", "pipe", "data")'),
+        "squares add up, norms do not: take the root at the end",
+        ("torch.zeros(()))", "torch.zeros(())).sqrt()", "return total.sqrt()", "return total"),
+        "that is the square of the norm",
+        ("total.sqrt()", "total"),
+    ),
     praise="that is what the attribute `model_parallel` is for",
 )

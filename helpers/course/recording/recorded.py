@@ -18,9 +18,7 @@ from helpers.tools.theory.step_time import BUSY
 
 STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 TRAININGS = ("zero", "speed", "pipeline")  # experiments whose runs are whole trainings
-# FLOPs per second in bf16, without sparsity, by the manufacturer's data sheets; names as the driver gives
-# them
-PEAKS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
+PEAKS = theory.PEAKS  # FLOPs per second in bf16 by the makers' data sheets
 
 
 @dataclass(frozen=True)
@@ -444,25 +442,27 @@ def predicted_peaks(run: Run) -> dict[str, int]:
         raise ValueError(
             f"these moments are those of the experiment 'speed'; this run is of {run.experiment!r}"
         )
-    again, sequences, size = run.arguments["checkpointing"], run.arguments["sequences"], run.size
-    job = {"ranks": run.ranks, "device": run.device}
-    with_gradients = sum(theory.deepspeed_bytes(run.elements, run.configuration, **job).values())
-    without = sum(
-        theory.deepspeed_bytes(run.elements, run.configuration, moment="after step", **job).values()
-    )
-    formula = theory.checkpointed_activation_bytes if again else theory.gpt_activation_bytes
-    kept = formula(size, sequences, size.context, 2, device=run.device)
-    states = without if run.arguments["micro_batches"] == 1 else with_gradients
-    found = {"at the loss": states + kept + 8 * sequences * size.context * size.vocabulary}
-    if again:
-        block = theory.repeated_block_bytes(
-            sequences, size.context, size.width, size.heads, 2, device=run.device
-        )
-        found["in a block"] = with_gradients + 2 * sequences * size.context * size.width + block
-    found["in the step"] = theory.step_peak_bytes(run.elements, run.configuration, **job)
+    checkpointing, sequences, size = run.arguments["checkpointing"], run.arguments["sequences"], run.size
+    shape, job = (sequences, size.context, size.width), {"ranks": run.ranks, "device": run.device}
+    states = {
+        moment: theory.deepspeed_bytes(run.elements, run.configuration, moment=moment, **job)
+        for moment in ("after step", "between micro-batches")
+    }
+    formula = theory.checkpointed_activation_bytes if checkpointing else theory.gpt_activation_bytes
+    logits = 8 * sequences * size.context * size.vocabulary
+    block = theory.repeated_block_bytes(*shape, size.heads, 2, device=run.device)
+    step = theory.step_peak_bytes(run.elements, run.configuration, **job)
     if run.arguments["stage"] == 0:
-        found["in the step"] -= 4 * run.parameters  # the fused Adam makes no square roots
-    return found
+        step -= 4 * run.parameters  # the fused Adam makes no square roots
+    moments = theory.peak_moments(
+        states | {"after backward": states["between micro-batches"]},
+        activations=formula(size, sequences, size.context, 2, device=run.device) + logits,
+        again=2 * math.prod(shape) + block if checkpointing else None,
+        step={"other": step},
+        accumulates=run.arguments["micro_batches"] > 1,
+    )
+    names = {"loss": "at the loss", "backward": "in a block", "step": "in the step"}
+    return {names[moment]: sum(sizes.values()) for moment, sizes in moments.items()}
 
 
 def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:

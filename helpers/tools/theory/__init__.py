@@ -1,280 +1,66 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
-`layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO
-stages 0 to 3, by the paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with
-frozen weights and adapters.  `fsdp`: what DDP, FSDP2 and HSDP hold. `construction`: what it holds while the
-model is built.  `communication`: bytes that a collective must move, and the seconds it takes.
-`gloo`: the messages that it becomes on CPUs, and their headers.  `tensor_parallel`: one layer on several
-ranks.  `pipeline`: consecutive layers on consecutive ranks.  `long_sequences`: one sequence on several ranks,
-and the loss in tiles.  `experts`: layers of which a token uses a part. `throughput`: FLOPs per token, and the
-part of a machine's peak.  `roofline`: a machine's few constants, and the least time for some work.
-`step_time`: the time of a training step, predicted from these constants.  `plans`: what fits a cluster, and
-about how long its step takes. `planner`: of many plans, tensor and pipeline parallelism among them, the
-cheapest that fits.  `combined`: the ranks of several axes, and what they send over a cable.  `failures`: how
-often a job on many machines fails, and how often it should save.
+`theory.gpt_parameters` and all other names of the table below are found in their modules when they are asked
+for; so are the modules themselves, as `theory.schedules`.
 """
 
-from helpers.tools.theory.combined import (
-    cable_bytes,
-    coordinates,
-    groups_along,
-    sent_by_axis,
-    tensor_pipeline_held_bytes,
-)
-from helpers.tools.theory.communication import (
-    COLLECTIVES,
-    all_reduce_seconds,
-    collective_seconds,
-    hidden_fraction,
-    hiding_bandwidth,
-    wire_bytes,
-    zero_wire_bytes,
-)
-from helpers.tools.theory.construction import construction_peak_bytes, largest_built_in_parts
-from helpers.tools.theory.experts import (
-    all_to_all_bytes,
-    expert_capacity,
-    expert_parallel_bytes,
-    expert_parallel_wire_bytes,
-)
-from helpers.tools.theory.fine_tuning import (
-    disk_bytes,
-    fine_tuning_bytes,
-    frozen_bytes,
-    lora_activation_bytes,
-    lora_block_activation_bytes,
-    lora_parameters,
-    offload_bytes,
-    quantised_bytes,
-)
-from helpers.tools.theory.fsdp import FSDP_MOMENTS, ddp_bytes, fsdp_bytes, fsdp_wire_bytes
-from helpers.tools.theory.gloo import FRAME_HEADER, FRAME_HEADERS, GLOO_HEADER, gloo_messages, gloo_wire_bytes
-from helpers.tools.theory.layers import (
-    attention_activation_bytes,
-    attention_flops,
-    attention_parameters,
-    block_activation_bytes,
-    block_flops,
-    block_parameters,
-    bytes_at_the_loss,
-    checkpointed_activation_bytes,
-    embedding_activation_bytes,
-    embedding_parameters,
-    feed_forward_activation_bytes,
-    feed_forward_flops,
-    feed_forward_parameters,
-    gpt_activation_bytes,
-    gpt_flops,
-    gpt_parameters,
-    head_activation_bytes,
-    korthikanti_block_bytes,
-    norm_activation_bytes,
-    norm_parameters,
-    pass_peak_bytes,
-    repeated_block_bytes,
-    training_flops,
-)
-from helpers.tools.theory.long_sequences import (
-    llama_activation_bytes,
-    llama_wire_bytes,
-    loss_peak_bytes,
-    ring_activation_bytes,
-    ring_wire_bytes,
-    ulysses_activation_bytes,
-    ulysses_wire_bytes,
-    worst_moment_bytes,
-)
-from helpers.tools.theory.model_states import MOMENTS, deepspeed_bytes, ideal_bytes, step_peak_bytes
-from helpers.tools.theory.pipeline import (
-    bubble_fraction,
-    bubble_seconds,
-    micro_batches_in_flight,
-    pipeline_activation_bytes,
-    pipeline_held_bytes,
-    pipeline_seconds,
-    pipeline_stage_parameters,
-    pipeline_wire_bytes,
-    zero_bubble_fraction,
-)
-from helpers.tools.theory.planner import (
-    OUTSIDE,
-    Plan,
-    all_plans,
-    cheapest,
-    moment_parts,
-    moments,
-    needed_bytes,
-    plan_latency,
-    plan_messages,
-    plan_seconds,
-)
-from helpers.tools.theory.plans import Cluster, ZeroPlan, zero_3_passes
-from helpers.tools.theory.roofline import (
-    MachineConstants,
-    arithmetic_intensity,
-    matrix_bytes,
-    matrix_flops,
-    matrix_seconds,
-    ridge,
-    roofline_rate,
-    roofline_seconds,
-)
-from helpers.tools.theory.save_interval import (
-    daly_interval,
-    hours_between_failures,
-    lost_share,
-    spares_missing_share,
-    young_interval,
-)
-from helpers.tools.theory.step_time import (
-    StepTime,
-    block_elementwise_bytes,
-    ends_elementwise_bytes,
-    gradient_copy_bytes,
-    operators,
-    optimizer_bytes,
-    step_messages,
-    step_seconds,
-)
-from helpers.tools.theory.tensor_parallel import (
-    sequence_parallel_block_activation_bytes,
-    tensor_parallel_activation_bytes,
-    tensor_parallel_block_activation_bytes,
-    tensor_parallel_block_parameters,
-    tensor_parallel_block_seconds,
-    tensor_parallel_cluster_bytes,
-    tensor_parallel_cluster_seconds,
-    tensor_parallel_parameters,
-    tensor_parallel_wire_bytes,
-)
-from helpers.tools.theory.throughput import flops_per_token, hfu, mfu
-from helpers.tools.theory.zero_config import ZeroConfig
+from __future__ import annotations
 
-__all__ = [
-    "COLLECTIVES",
-    "MOMENTS",
-    "Cluster",
-    "FRAME_HEADER",
-    "FRAME_HEADERS",
-    "FSDP_MOMENTS",
-    "GLOO_HEADER",
-    "MachineConstants",
-    "OUTSIDE",
-    "Plan",
-    "StepTime",
-    "ZeroConfig",
-    "ZeroPlan",
-    "all_plans",
-    "all_reduce_seconds",
-    "all_to_all_bytes",
-    "arithmetic_intensity",
-    "attention_activation_bytes",
-    "attention_flops",
-    "attention_parameters",
-    "block_activation_bytes",
-    "block_elementwise_bytes",
-    "block_flops",
-    "block_parameters",
-    "bubble_fraction",
-    "bytes_at_the_loss",
-    "bubble_seconds",
-    "cable_bytes",
-    "cheapest",
-    "checkpointed_activation_bytes",
-    "collective_seconds",
-    "construction_peak_bytes",
-    "coordinates",
-    "daly_interval",
-    "ddp_bytes",
-    "deepspeed_bytes",
-    "disk_bytes",
-    "embedding_activation_bytes",
-    "embedding_parameters",
-    "ends_elementwise_bytes",
-    "feed_forward_activation_bytes",
-    "feed_forward_flops",
-    "feed_forward_parameters",
-    "expert_capacity",
-    "expert_parallel_bytes",
-    "expert_parallel_wire_bytes",
-    "fine_tuning_bytes",
-    "flops_per_token",
-    "frozen_bytes",
-    "fsdp_bytes",
-    "fsdp_wire_bytes",
-    "gloo_messages",
-    "gloo_wire_bytes",
-    "gpt_activation_bytes",
-    "gpt_flops",
-    "gpt_parameters",
-    "gradient_copy_bytes",
-    "groups_along",
-    "head_activation_bytes",
-    "hfu",
-    "hidden_fraction",
-    "hiding_bandwidth",
-    "hours_between_failures",
-    "ideal_bytes",
-    "korthikanti_block_bytes",
-    "largest_built_in_parts",
-    "llama_activation_bytes",
-    "llama_wire_bytes",
-    "lora_activation_bytes",
-    "lora_block_activation_bytes",
-    "lora_parameters",
-    "loss_peak_bytes",
-    "lost_share",
-    "matrix_bytes",
-    "matrix_flops",
-    "matrix_seconds",
-    "mfu",
-    "micro_batches_in_flight",
-    "moment_parts",
-    "moments",
-    "needed_bytes",
-    "norm_activation_bytes",
-    "norm_parameters",
-    "offload_bytes",
-    "operators",
-    "optimizer_bytes",
-    "pass_peak_bytes",
-    "pipeline_activation_bytes",
-    "pipeline_held_bytes",
-    "pipeline_seconds",
-    "pipeline_stage_parameters",
-    "pipeline_wire_bytes",
-    "plan_latency",
-    "plan_messages",
-    "plan_seconds",
-    "quantised_bytes",
-    "repeated_block_bytes",
-    "ridge",
-    "ring_activation_bytes",
-    "ring_wire_bytes",
-    "roofline_rate",
-    "roofline_seconds",
-    "sequence_parallel_block_activation_bytes",
-    "sent_by_axis",
-    "step_messages",
-    "step_peak_bytes",
-    "step_seconds",
-    "tensor_parallel_activation_bytes",
-    "tensor_parallel_block_activation_bytes",
-    "tensor_parallel_block_parameters",
-    "tensor_parallel_block_seconds",
-    "tensor_parallel_cluster_bytes",
-    "tensor_parallel_cluster_seconds",
-    "tensor_parallel_parameters",
-    "tensor_parallel_wire_bytes",
-    "spares_missing_share",
-    "tensor_pipeline_held_bytes",
-    "training_flops",
-    "ulysses_activation_bytes",
-    "ulysses_wire_bytes",
-    "worst_moment_bytes",
-    "young_interval",
-    "wire_bytes",
-    "zero_3_passes",
-    "zero_bubble_fraction",
-    "zero_wire_bytes",
-]
+import importlib
+
+MODULES = {
+    "combined": "cable_bytes coordinates groups_along sent_by_axis tensor_pipeline_held_bytes",
+    "communication": "COLLECTIVES Pass all_reduce_seconds collective_seconds hidden_fraction"
+    " hiding_bandwidth wire_bytes zero_wire_bytes",
+    "construction": "construction_peak_bytes largest_built_in_parts",
+    "experts": "all_to_all_bytes expert_capacity expert_parallel_bytes expert_parallel_wire_bytes",
+    "fine_tuning": "disk_bytes fine_tuning_bytes frozen_bytes lora_activation_bytes"
+    " lora_block_activation_bytes lora_parameters offload_bytes quantised_bytes",
+    "fsdp": "FSDP_MOMENTS ddp_bytes fsdp_bytes fsdp_wire_bytes",
+    "gloo": "FRAME_HEADER FRAME_HEADERS GLOO_HEADER gloo_messages gloo_wire_bytes",
+    "hardware": "HARDWARE PEAKS Cluster reference_cluster",
+    "layers": "attention_activation_bytes attention_flops attention_parameters block_activation_bytes"
+    " block_flops block_parameters bytes_at_the_loss checkpointed_activation_bytes"
+    " embedding_activation_bytes embedding_parameters feed_forward_activation_bytes feed_forward_flops"
+    " feed_forward_parameters gpt_activation_bytes gpt_flops gpt_parameters head_activation_bytes"
+    " korthikanti_block_bytes norm_activation_bytes norm_parameters pass_peak_bytes repeated_block_bytes"
+    " training_flops",
+    "long_sequences": "llama_activation_bytes llama_wire_bytes loss_peak_bytes ring_activation_bytes"
+    " ring_wire_bytes ulysses_activation_bytes ulysses_wire_bytes worst_moment_bytes",
+    "model_states": "MOMENTS deepspeed_bytes ideal_bytes step_peak_bytes",
+    "peak": "OUTSIDE moment_parts moments needed_bytes peak_moments",
+    "pipeline": "bubble_fraction bubble_seconds micro_batches_in_flight pipeline_activation_bytes"
+    " pipeline_held_bytes pipeline_seconds pipeline_stage_parameters pipeline_wire_bytes"
+    " zero_bubble_fraction",
+    "plan": "Plan",
+    "planner": "all_plans cheapest plan_latency plan_messages plan_seconds",
+    "roofline": "MachineConstants arithmetic_intensity matrix_bytes matrix_flops matrix_seconds ridge"
+    " roofline_rate roofline_seconds",
+    "save_interval": "daly_interval hours_between_failures lost_share spares_missing_share young_interval",
+    "schedules": "",
+    "step_time": "StepTime block_elementwise_bytes ends_elementwise_bytes gradient_copy_bytes operators"
+    " optimizer_bytes step_messages step_seconds",
+    "tensor_parallel": "block_messages sequence_parallel_block_activation_bytes"
+    " tensor_parallel_activation_bytes tensor_parallel_block_activation_bytes"
+    " tensor_parallel_block_parameters tensor_parallel_block_seconds tensor_parallel_cluster_bytes"
+    " tensor_parallel_cluster_seconds tensor_parallel_parameters tensor_parallel_wire_bytes",
+    "throughput": "flops_per_token hfu mfu",
+    "zero_config": "ZeroConfig",
+    "zero_plan": "ZeroPlan zero_3_passes",
+}
+HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
+__all__ = sorted(HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> object:
+    if name in MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in HOMES:
+        known = ", ".join(__all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {known}")
+    globals()[name] = getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *MODULES])

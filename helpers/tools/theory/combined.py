@@ -30,32 +30,24 @@ from helpers.tools.theory.tensor_parallel import (
 
 def coordinates(rank: int, axes: dict[str, int]) -> dict[str, int]:
     """Where a rank stands on each axis; all ranks with other coordinates along the last axis come before the
-    next of the axis before it.
-
-    Raises:
-        ValueError: for a rank that these axes do not have.
-    """
+    next of the axis before it."""
     if not 0 <= rank < prod(axes.values()):
         raise ValueError(f"these axes have ranks 0 to {prod(axes.values()) - 1}, not {rank!r}")
-    found = {}
+    place = {}
     for name in reversed(axes):
-        rank, found[name] = divmod(rank, axes[name])
-    return {name: found[name] for name in axes}
+        rank, place[name] = divmod(rank, axes[name])
+    return {name: place[name] for name in axes}
 
 
 def groups_along(name: str, axes: dict[str, int]) -> list[list[int]]:
-    """The groups of ranks that differ in one coordinate alone, each in the order of that coordinate.
-
-    Raises:
-        ValueError: for an axis that is not there.
-    """
+    """The groups of ranks that differ in one coordinate alone, each in the order of that coordinate."""
     if name not in axes:
         raise ValueError(f"there is no axis {name!r}: there are {', '.join(axes)}")
-    found = {}
+    groups = {}
     for rank, place in enumerate(product(*map(range, axes.values()))):
-        fixed = tuple(at for axis, at in zip(axes, place) if axis != name)
-        found.setdefault(fixed, []).append(rank)
-    return list(found.values())
+        others = tuple(at for axis, at in zip(axes, place) if axis != name)
+        groups.setdefault(others, []).append(rank)
+    return list(groups.values())
 
 
 def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: bool = False) -> float:
@@ -96,8 +88,7 @@ def sent_by_axis(
     pipeline sends m e b s h / t bytes from rank to rank in each direction, since each of t ranks sends its
     part (`pipe_partitioned`).  Parts are gathered three times for each of p - 1 boundaries: the activation on
     the next stage, on this one the output and its gradient.  The blocks' four all-reduces are those of
-    `tensor_parallel_wire_bytes` (arXiv 1909.08053, section 3), and ZeRO's messages those of `zero_wire_bytes`
-    (arXiv 1910.02054, section 7).
+    `tensor_parallel_wire_bytes`, and ZeRO's messages those of `zero_wire_bytes`.
 
     Args:
         axes: {"pipe": p, "data": d, "model": t}, in any order.
@@ -129,7 +120,7 @@ def tensor_pipeline_held_bytes(
     device: str = "cpu",
 ) -> int:
     """Most bytes of activations and inputs that a rank holds at once under DeepSpeed's 1F1B where each stage
-    is shared by t tensor-parallel ranks.
+    is shared by t tensor-parallel ranks; with t = 1 it is `pipeline_held_bytes`, where outputs stay.
 
     Blocks as in `tensor_parallel_block_activation_bytes`.  A stage's output does not stay: the engine keeps
     1/t of it to send (`pipe_partitioned`; that copy, what is received and a few lengths are counted as
@@ -138,7 +129,7 @@ def tensor_pipeline_held_bytes(
 
     Args:
         blocks: of this stage.
-        ranks: t.  With 1 it is `pipeline_held_bytes`, where outputs stay.
+        ranks: t.
     """
     if ranks == 1:
         where = blocks, stages, stage, micro_batches

@@ -1,5 +1,5 @@
 """Bytes that a collective must move: what a bandwidth-optimal algorithm sends per rank, the *ideal* wire
-bytes; and the seconds it takes.
+bytes; the seconds it takes; and what of them work can hide.
 
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009), for all-reduce and its two halves; the
 ZeRO paper uses the same counts (arXiv 1910.02054, section 7).
@@ -8,23 +8,18 @@ ZeRO paper uses the same counts (arXiv 1910.02054, section 7).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+
+from helpers.tools.theory.checks import positive, whole, zero_stage
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send")
-
-
-def _check(collective, ranks):
-    if collective not in COLLECTIVES:
-        raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}; not {collective!r}")
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
 
 
 def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
     """Bytes that each rank sends, on average over the N ranks, for a collective on a tensor of S bytes.
 
     all-reduce 2 (N-1)/N S; reduce-scatter, all-gather, all-to-all (N-1)/N S; broadcast and reduce (N-1)/N S
-    (a tree or chain sends the
-    tensor N-1 times in all); send: S.
+    (a tree or chain sends the tensor N-1 times in all); send: S.
 
     Args:
         collective: one of `COLLECTIVES`.
@@ -32,7 +27,9 @@ def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
             from, that every rank holds in an all-reduce.
         ranks: N, that take part.
     """
-    _check(collective, ranks)
+    if collective not in COLLECTIVES:
+        raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}; not {collective!r}")
+    whole(ranks=ranks)
     if collective == "send":
         return tensor_bytes
     return (2 if collective == "all_reduce" else 1) * tensor_bytes * (ranks - 1) / ranks
@@ -45,31 +42,25 @@ def collective_seconds(
     over the bandwidth.
 
     Hockney, "The communication challenge for MPP" (1994), for the model; Thakur et al., "Optimization of
-    collective communication operations
-    in MPICH" (2005), section 4, for the messages of each algorithm; the time of the additions is left out.
-    With N ranks and S bytes:
-
-        all-gather, reduce-scatter (ring), all-to-all (pairs)   N - 1 messages of S / N, one after another
-        all-reduce (ring)                                        2 (N - 1) of them
-        broadcast, reduce (binomial tree)                        ceil(log2 N) messages of S
-        send                                                     one of S
+    collective communication operations in MPICH" (2005), section 4, for the messages of each algorithm; the
+    time of the additions is left out.  With N ranks and S bytes: all-gather, reduce-scatter (ring) and
+    all-to-all (pairs) are N - 1 messages of S / N, one after another; an all-reduce (ring) 2 (N - 1) of them;
+    broadcast and reduce (binomial tree) ceil(log2 N) messages of S; a send one of S.
 
     Args:
-        collective: one of `COLLECTIVES`.
-        tensor_bytes: S, of the full tensor, as in `wire_bytes`.
-        ranks: N, that take part.
+        collective, tensor_bytes, ranks: as in `wire_bytes`.
         latency: alpha, seconds per message.
         bandwidth: 1 / beta, bytes per second.
     """
-    if not bandwidth > 0 or latency < 0:
+    if not bandwidth > 0 or not latency >= 0:
         raise ValueError(
             f"bandwidth must be positive and latency must not be negative, not {bandwidth!r} and {latency!r}"
         )
+    sent = wire_bytes(collective, tensor_bytes, ranks)
     if collective in ("broadcast", "reduce"):
-        _check(collective, ranks)
         return math.ceil(math.log2(ranks)) * (latency + tensor_bytes / bandwidth)
     messages = {"all_reduce": 2 * (ranks - 1), "send": 1}.get(collective, ranks - 1)
-    return wire_bytes(collective, tensor_bytes, ranks) / bandwidth + messages * latency
+    return sent / bandwidth + messages * latency
 
 
 def all_reduce_seconds(tensor_bytes: float, ranks: int, latency: float, bandwidth: float) -> float:
@@ -78,35 +69,54 @@ def all_reduce_seconds(tensor_bytes: float, ranks: int, latency: float, bandwidt
     return collective_seconds("all_reduce", tensor_bytes, ranks, latency, bandwidth)
 
 
-def hidden_fraction(work_seconds: float, message_seconds: float) -> float:
-    """The part of the messages that can go on behind the work: min(1, work / messages); 1 without messages.
+@dataclass(frozen=True)
+class Pass:
+    """A part of a step, in seconds: a rank's work, and messages that belong to it.  Every account of time in
+    this package is made of these.
 
-    What overlap gives at best: messages that may begin before the work ends, on hardware that does both at
-    once without either becoming slower.
-
-    Args:
-        work_seconds: of the computation that the messages need not wait for.
-        message_seconds: of the messages by themselves.
+    Attributes:
+        work: of the computation that the messages need not wait for.
+        messages: by themselves.
+        hides: whether messages go on behind the work: at best as long as it lasts, on hardware that does both
+            at once without either becoming slower.
     """
-    return min(1.0, work_seconds / message_seconds) if message_seconds else 1.0
+
+    work: float
+    messages: float = 0.0
+    hides: bool = False
+
+    @property
+    def hidden(self) -> float:
+        """Of the messages, what goes on behind the work."""
+        return min(self.work, self.messages) if self.hides else 0.0
+
+    @property
+    def exposed(self) -> float:
+        """Of the messages, what has no work beside it."""
+        return self.messages - self.hidden
+
+    @property
+    def total(self) -> float:
+        """How long the pass takes."""
+        return self.work + self.exposed
+
+
+def hidden_fraction(work_seconds: float, message_seconds: float) -> float:
+    """The part of the messages that can go on behind the work (`Pass`): min(1, work / messages); 1 without
+    messages."""
+    return (
+        Pass(work_seconds, message_seconds, hides=True).hidden / message_seconds if message_seconds else 1.0
+    )
 
 
 def hiding_bandwidth(flops: float, message_bytes: float, rate: float) -> float:
     """Bytes per second at which messages take as long as the work that hides them: message bytes x rate /
-    FLOPs.
+    FLOPs, those of one rank.
 
     ZeRO-3 in bf16 sends 6 Psi bytes (at most, times (N - 1) / N) for 6 Psi T FLOPs of a micro-batch of T
     tokens: F / T at F FLOPs per second (arXiv 1910.02054, section 7, for the bytes).
-
-    Args:
-        flops: of the work, on one rank.
-        message_bytes: that the rank sends meanwhile.
-        rate: F, FLOPs per second.
     """
-    if not flops > 0:
-        raise ValueError(
-            f"flops must be positive, not {flops!r}: nothing hides messages where nothing is computed"
-        )
+    positive(flops=flops)
     return message_bytes * rate / flops
 
 
@@ -131,11 +141,10 @@ def zero_wire_bytes(
         element_bytes: e, per gradient and parameter.
         accumulation: micro-batches of a step.
         whole_buckets: as DeepSpeed's default `use_multi_rank_bucket_allreduce` does at stages 1 and 2: whole
-            buckets are all-reduced,
-            which sends gradients twice.
+            buckets are all-reduced, which sends gradients twice.
     """
-    if stage not in (0, 1, 2, 3):
-        raise ValueError(f"stage must be 0, 1, 2 or 3, not {stage!r}")
+    zero_stage(stage)
+    whole(accumulation=accumulation)
     unit = wire_bytes("all_gather", element_bytes * parameters, ranks)
     if stage == 0:
         return 2 * unit

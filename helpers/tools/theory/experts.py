@@ -2,8 +2,7 @@
 holds and what it sends.
 
 Symbols: E experts of a layer, k choices of a token, C capacity (tokens that an expert takes from a rank), h
-width, e bytes per element,
-N ranks, ep ranks that share a layer's experts.
+width, e bytes per element, N ranks, ep ranks that share a layer's experts.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from helpers.tools.theory.checks import positive
 from helpers.tools.theory.communication import wire_bytes
 from helpers.tools.theory.model_states import deepspeed_bytes
 from helpers.tools.theory.zero_config import ZeroConfig
 
-LARGEST_GROUP = (
-    178_956_971  # elements: DeepSpeed's default, above which it begins another group of experts' parameters
-)
+# elements: DeepSpeed's default, above which it begins another group of experts' parameters
+LARGEST_GROUP = 178_956_971
 
 
 def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, least: int = 0) -> int:
@@ -32,8 +31,7 @@ def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, 
     """
     if not 1 <= k <= experts:
         raise ValueError(f"a token chooses from 1 to {experts} of {experts} experts, not {k!r}")
-    if tokens < 1 or not factor > 0:
-        raise ValueError(f"tokens and factor must be positive, not {tokens!r} and {factor!r}")
+    positive(tokens=tokens, factor=factor)
     return max(math.ceil(tokens * factor * k / experts), least)
 
 
@@ -44,14 +42,8 @@ def all_to_all_bytes(experts: int, capacity: int, width: int, element_bytes: int
 
 
 def expert_parallel_wire_bytes(layers: int, message_bytes: float, ep: int) -> float:
-    """Bytes that a rank sends for its experts in a forward and a backward pass: four all-to-alls in each
-    layer.
-
-    Args:
-        layers: that have experts.
-        message_bytes: of one all-to-all, as from `all_to_all_bytes`.
-        ep: ranks that share a layer's experts.
-    """
+    """Bytes that a rank sends for its experts in a forward and a backward pass: four all-to-alls of
+    `message_bytes` (`all_to_all_bytes`) in each of `layers` that have experts, among ep ranks."""
     return 4 * layers * wire_bytes("all_to_all", message_bytes, ep)
 
 

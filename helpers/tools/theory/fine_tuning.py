@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from helpers.tools.theory.checks import whole
 from helpers.tools.theory.layers import (
     Size,
     attention_activation_bytes,
@@ -31,26 +32,20 @@ from helpers.tools.theory.model_states import (
 from helpers.tools.theory.zero_config import OFFLOAD, ZeroConfig
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
-SWAPPED, FILE_BLOCK = (
-    2**20,
-    1024,
-)  # bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks
+# bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks
+SWAPPED, FILE_BLOCK = 2**20, 1024
 NF4_BLOCK, NF4_CODE = 64, 64  # elements that share a scale; bytes of a matrix's 16 values in fp32
 
 
 def lora_parameters(inputs: int, outputs: int, adapter_rank: int) -> int:
-    """A and B beside one matrix.
-
-    Returns: r (inputs + outputs) elements.
-    Source: arXiv 2106.09685, section 4.1.
-    """
-    if adapter_rank < 1:
-        raise ValueError(f"adapter_rank must be at least 1, not {adapter_rank!r}")
+    """r (inputs + outputs) elements: A and B beside one matrix (arXiv 2106.09685, section 4.1)."""
+    whole(adapter_rank=adapter_rank)
     return adapter_rank * (inputs + outputs)
 
 
 def frozen_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1) -> int:
-    """Frozen parameters on a rank: no gradient, no master copy, no optimizer state, at any moment.
+    """Bytes of frozen parameters on a rank, to the byte for DeepSpeed 0.19: no gradient, no master copy, no
+    optimizer state, at any moment.
 
     Stages 0 to 2 replicate them, since those divide only what the optimizer handles: e bytes for each.  Stage
     3 divides every parameter, rounded up to a multiple of the ranks, and keeps small ones gathered as it does
@@ -58,8 +53,6 @@ def frozen_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: i
 
     Args:
         elements: of each frozen parameter.
-
-    Returns: bytes, to the byte for DeepSpeed 0.19.
     """
     config = ZeroConfig.of(config)
     _check_job(ranks, 0)
@@ -79,43 +72,36 @@ def fine_tuning_bytes(
     moment: str = "between micro-batches",
     device: str = "cpu",
 ) -> dict[str, int]:
-    """What a rank holds when some parameters are frozen: `deepspeed_bytes` of the trained ones, and the
-    frozen ones' weights.
+    """What a rank holds when some parameters are frozen, {category: bytes}: `deepspeed_bytes` of the trained
+    ones, and the frozen ones' weights.
 
     Args:
         frozen, trained: elements of each parameter, in the model's order.  The configuration's dtype is that
             of both.
-
-    Returns:
-        {category: bytes}, as `deepspeed_bytes`.
     """
     held = deepspeed_bytes(trained, config, ranks=ranks, rank=rank, moment=moment, device=device)
     return held | {"parameters": held["parameters"] + frozen_bytes(frozen, config, ranks=ranks)}
 
 
 def quantised_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1) -> dict[str, int]:
-    """Frozen matrices in four bits (NF4) on a rank, without double quantisation.
+    """Frozen matrices in four bits (NF4) on a rank, without double quantisation: {"parameters", "absmax",
+    "code": bytes}, 1/2 + 4/64 bytes per element and 64 per matrix, less what stage 3 shards.
 
     Two weights share a byte; each block of 64 has its largest absolute value (`absmax`), and each matrix the
     16 numbers that the codes stand for, both in fp32.  Stage 3 shards the codes, which are a parameter to it,
-    and not the rest.
+    and not the rest (Dettmers et al., QLoRA, arXiv 2305.14314, section 3; bitsandbytes 0.50).
 
     Args:
         elements: of each matrix.
-
-    Returns:
-        {"parameters", "absmax", "code": bytes}: 1/2 + 4/64 bytes per element and 64 per matrix, less what
-        stage 3 shards.
-    Source: Dettmers et al. (QLoRA, arXiv 2305.14314, section 3); bitsandbytes 0.50.
     """
     config = ZeroConfig.of(config)
     _check_job(ranks, 0)
     packed = [_ceil(count, 2) for count in elements]
-    sharded = config.stage == 3
+    held = sum(packed)
+    if config.stage == 3:
+        held = sum(_ceil(count, ranks) for count in packed) + _gathered(packed, config, ranks)
     return {
-        "parameters": sum(_ceil(count, ranks) for count in packed) + _gathered(packed, config, ranks)
-        if sharded
-        else sum(packed),
+        "parameters": held,
         "absmax": 4 * sum(_ceil(count, NF4_BLOCK) for count in elements),
         "code": NF4_CODE * len(elements),
     }
@@ -132,25 +118,20 @@ def offload_bytes(
     accumulates: bool = True,
 ) -> dict[str, dict[str, int]]:
     """What a rank holds on its device and in the host's memory when the optimizer is offloaded, from its
-    second step on.
+    second step on: {"device": {category: bytes}, "host": {category: bytes}}.
 
     Ren et al. (ZeRO-Offload, arXiv 2101.06840, section 4.1) leave the bf16 parameters on the device and move
     the rest.  Derived from DeepSpeed 0.19's source, in bf16 with torch's AdamW.  With P the elements of a
-    rank's partition and L the
-    largest trained parameter, the host has 12 P of master weights and Adam, 4 P of fp32 gradients that are
-    never given back, and 2 P more:
-    at stages 1 and 2 a buffer for the new parameters, at stage 3 the gradients as they come.  Stages 1 and 2
-    have a buffer of 2 L bytes on either side, and stage 2 keeps on the host, in bf16, every gradient that
-    touches its partition.  At stage 1 gradients and the bucket
-    stay on the device between micro-batches.
+    rank's partition and L the largest trained parameter, the host has 12 P of master weights and Adam, 4 P of
+    fp32 gradients that are never given back, and 2 P more: at stages 1 and 2 a buffer for the new parameters,
+    at stage 3 the gradients as they come.  Stages 1 and 2 have a buffer of 2 L bytes on either side, and
+    stage 2 keeps on the host, in bf16, every gradient that touches its partition.  At stage 1 gradients and
+    the bucket stay on the device between micro-batches.
 
     Args:
         config: its key `offload_optimizer` is taken for granted.
         moment: "after step" or "between micro-batches".
         accumulates: a step has several micro-batches.
-
-    Returns:
-        {"device": {category: bytes}, "host": {category: bytes}}.
     """
     config = _without_offload(config)
     if config.stage == 0 or config.dtype != "bf16" or config.sums_in_fp32:
@@ -158,27 +139,21 @@ def offload_bytes(
     if moment not in ("after step", "between micro-batches"):
         raise ValueError(f'moment must be "after step" or "between micro-batches", not {moment!r}')
     held = fine_tuning_bytes(frozen, trained, config, ranks=ranks, rank=rank, moment=moment)
-    largest = config.element_bytes * max(trained)
+    element = config.element_bytes
     if config.stage == 3:
         groups = _sub_groups(trained, config, ranks)
-        part, stepped, sides, kept = sum(groups), len(groups), 0, config.element_bytes * sum(groups)
-        buffer, on_device = 0, 0
+        part, stepped, sides, buffer, kept = sum(groups), len(groups), 0, 0, element * sum(groups)
     else:
         part, pieces = _partition(trained, ranks, rank)
-        stepped, sides, buffer = 1, largest, config.element_bytes * part
-        kept = (
-            config.element_bytes * sum(trained[index] for index in pieces)
-            if config.stage == 2 and accumulates
-            else 0
-        )
-        on_device = held["gradients"] if config.stage == 1 else 0
-    flag = held["other"] - (8 if config.stage == 3 else 4)
+        stepped, sides, buffer, kept = 1, element * max(trained), element * part, 0
+        if config.stage == 2 and accumulates:
+            kept = element * sum(trained[index] for index in pieces)
     return {
         "device": {
             "parameters": held["parameters"],
-            "gradients": on_device,
+            "gradients": held["gradients"] if config.stage == 1 else 0,
             "buffers": held["buffers"] + sides,
-            "other": OFFLOADED_NORM + flag,
+            "other": OFFLOADED_NORM + held["other"] - NORM[config.stage],
         },
         "host": {
             "gradients": 4 * part + kept,
@@ -192,8 +167,8 @@ def offload_bytes(
 def disk_bytes(
     trained: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1, rank: int = 0, buffer_count: int = 5
 ) -> tuple[dict[str, int], list[int]]:
-    """What a rank holds in memory and in files after a step of stage 3 whose optimizer is offloaded to a disk
-    (`"device": "nvme"`).
+    """What a rank holds after a step of stage 3 whose optimizer is offloaded to a disk (`"device": "nvme"`):
+    ({category: bytes in memory}, [bytes of each file, the smallest first]).
 
     Rajbhandari et al. (ZeRO-Infinity, arXiv 2104.07857, section 5.1) keep the optimizer's states on the disk
     and bring them in parts.  Derived from DeepSpeed 0.19's `swap_tensor`, in bf16 on a CPU with torch's
@@ -204,9 +179,6 @@ def disk_bytes(
 
     Args:
         config: its key `offload_optimizer` is taken for granted.
-
-    Returns:
-        ({category: bytes in memory}, [bytes of each file, the smallest first]).
     """
     config = _without_offload(config)
     if config.stage != 3:
@@ -244,8 +216,9 @@ def lora_block_activation_bytes(
     keeps_frozen_inputs: bool = False,
     device: str = "cpu",
 ) -> int:
-    """A frozen pre-norm block with an adapter beside its joint query, key and value matrix, its input counted
-    and its output not.
+    """11 e s b h + 4 e s b + 4 a s b + r e s b bytes of a frozen pre-norm block with an adapter beside its
+    joint query, key and value matrix, its input counted and its output not; 5 e s b h more with frozen
+    inputs.
 
     The input of a linear layer is kept for the gradient of its weights.  Without that gradient the
     feed-forward keeps only the four widths before the GELU: 4 instead of 9 e s b h.  Attention keeps all of
@@ -253,20 +226,15 @@ def lora_block_activation_bytes(
 
     Args:
         keeps_frozen_inputs: as DeepSpeed's replacement of linear layers does at stage 3
-            (`memory_efficient_linear`, its default): the inputs
-            of both matrices of the feed-forward are kept too.
-
-    Returns: 11 e s b h + 4 e s b + 4 a s b + r e s b bytes; 5 e s b h more with frozen inputs.
+            (`memory_efficient_linear`, its default): the inputs of both matrices of the feed-forward are kept
+            too.
     """
     tokens = batch * sequence
-    own = element_bytes * tokens * width
-    return (
-        2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
-        + attention_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
-        + 4 * own
-        + (5 * own if keeps_frozen_inputs else 0)
-        + adapter_rank * element_bytes * tokens
-    )
+    unit = element_bytes * tokens * width
+    norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
+    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
+    feed_forward = (9 if keeps_frozen_inputs else 4) * unit
+    return norms + attention + feed_forward + adapter_rank * element_bytes * tokens
 
 
 def lora_activation_bytes(
@@ -278,15 +246,12 @@ def lora_activation_bytes(
     keeps_frozen_inputs: bool = False,
     device: str = "cpu",
 ) -> int:
-    """Everything kept between the forward and the backward pass of a GPT whose only trained parameters are
+    """Bytes kept between the forward and the backward pass of a GPT whose only trained parameters are
     adapters beside query, key and value.
 
     Nothing before the first adapter needs a gradient, so that the first norm keeps nothing, nor does the
-    embedding; the head's frozen
-    matrix needs no input.
-
-    Returns: bytes: L blocks less the first norm, and a head less e s b h (which comes back with frozen
-    inputs).
+    embedding; the head's frozen matrix needs no input: L blocks less the first norm, and a head less e s b h
+    (which comes back with frozen inputs).
     """
     shape = (batch, sequence, size.width)
     block = lora_block_activation_bytes(

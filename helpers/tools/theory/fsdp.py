@@ -23,8 +23,8 @@ MESH = 4  # bytes per rank of the mesh's own tensor, on the CPU
 def ddp_bytes(
     elements: Sequence[int], *, moment: str = "after backward", bucket_view: bool = False, device: str = "cpu"
 ) -> dict[str, int]:
-    """What a rank holds under `DistributedDataParallel` of an fp32 model, from the second step on: 4 + 4 + 8
-    bytes per parameter, and 4 of buckets.
+    """What a rank holds under `DistributedDataParallel` of an fp32 model, from the second step on, {category:
+    bytes}: 4 + 4 + 8 bytes per parameter, and 4 of buckets, "other".
 
     The buckets, in which gradients are sent, are there all the time.  With `gradient_as_bucket_view` the
     gradients lie in them, so they are never given back: `zero_grad` fills them with zeros.
@@ -34,9 +34,6 @@ def ddp_bytes(
         moment: "after forward", "after backward" or "after step" (after `zero_grad`).
         bucket_view: DDP's `gradient_as_bucket_view`.
         device: "cpu" or "cuda", where torch's Adam keeps its step counters on the CPU.
-
-    Returns:
-        {category: bytes}; buckets are "other".
     """
     _check_moment(moment)
     _check_job(1, 0, device)
@@ -61,35 +58,26 @@ def fsdp_bytes(
     device: str = "cpu",
 ) -> dict[str, int]:
     """What a rank holds under `fully_shard` of an fp32 model with AdamW, from the second step on, to the
-    byte.
+    byte: {category: bytes}; "other" is the mesh's list of ranks.
 
     With S = ranks / replicas, the ranks that share one copy of the model: of a parameter of shape (d, ...) a
-    rank keeps rows of dimension 0,
-    r = ceil(d / S) at most; the last ranks may have fewer, or none.  Parameters and gradients are padded to r
-    rows on every rank,
-    4 bytes per element each; Adam's two means are not, 8 bytes for each element that is really there.  A
-    group that is gathered adds all
-    its rows, S r of each parameter.
+    rank keeps rows of dimension 0, r = ceil(d / S) at most; the last ranks may have fewer, or none.
+    Parameters and gradients are padded to r rows on every rank, 4 bytes per element each; Adam's two means
+    are not, 8 bytes for each element that is really there.  A group that is gathered adds all its rows, S r
+    of each parameter.
 
     In mixed precision (`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`) nothing of this changes except for
     what is gathered: the shard is the fp32 master copy, and its gradient is fp32 again once it was reduced.
 
     Args:
         groups: shapes of the parameters that each call of `fully_shard` took, the root's last.
-        ranks: of the job.
-        rank: which of them.
+        ranks, rank: of the job, and which of them.
         replicas: copies of the model, each sharded among ranks / replicas neighbours (HSDP); 1 for FSDP.
         moment: "after forward", "after backward" or "after step" (after `zero_grad`).
         reshard: `reshard_after_forward` of every call: True, False, or None, FSDP2's default, which is True,
             except for the root.
         dtype: in which it computes, "fp32" or "bf16".
         device: "cpu" or "cuda", where torch's Adam and the mesh keep their small tensors on the CPU.
-
-    Returns:
-        {category: bytes}; "other" is the mesh's list of ranks.
-
-    Raises:
-        ValueError: an argument cannot be used.
     """
     _check_moment(moment)
     _check_job(ranks, rank, device)
@@ -98,12 +86,9 @@ def fsdp_bytes(
     own = sum(_rows(shape, sharing, rank % sharing) * prod(shape[1:]) for group in groups for shape in group)
     gathered = 0
     if moment == "after forward":
-        there = groups[-1:] if reshard is None else () if reshard else groups
-        gathered = (
-            ELEMENT_BYTES[dtype]
-            * sharing
-            * sum(_padded(shape, sharing) for group in there for shape in group)
-        )
+        there = {None: groups[-1:], True: [], False: groups}[reshard]
+        rows = sum(_padded(shape, sharing) for group in there for shape in group)
+        gathered = ELEMENT_BYTES[dtype] * sharing * rows
     small = device == "cpu"
     return {
         "parameters": element * padded + gathered,
@@ -122,29 +107,25 @@ def fsdp_wire_bytes(
     dtype: str = "fp32",
     reduce_dtype: str | None = None,
 ) -> dict[str, float]:
-    """Bytes that a rank sends under `fully_shard` for one micro-batch, by bandwidth-optimal collectives.
+    """Bytes that a rank sends under `fully_shard` for one micro-batch, by bandwidth-optimal collectives:
+    {"all_gather", "reduce_scatter", "all_reduce": bytes}.
 
     Each group is all-gathered for its forward pass, and again for its backward pass where it was released in
     between; its gradients are reduce-scattered once.  With replicas this goes on among ranks / replicas, and
-    then the shards' gradients are all-reduced among the replicas (Zhao et al., arXiv 2304.11277, section
-    3.2.2).
+    then the shards' gradients are all-reduced among the replicas (arXiv 2304.11277, section 3.2.2).
 
     Args:
         reduce_dtype: of the gradients that are sent; None for `dtype`, as in `MixedPrecisionPolicy`.
         groups, ranks, replicas, reshard, dtype: as in `fsdp_bytes`.
-
-    Returns:
-        {"all_gather", "reduce_scatter", "all_reduce": bytes}
     """
     _check_job(ranks, 0)
     sharing, reduced = _sharing(ranks, replicas), ELEMENT_BYTES[reduce_dtype or dtype]
     sent = dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), 0.0)
-    for group in groups:
+    for index, group in enumerate(groups):
         padded = sum(_padded(shape, sharing) for shape in group)
-        twice = group is not groups[-1] if reshard is None else reshard
-        sent["all_gather"] += (1 + twice) * wire_bytes(
-            "all_gather", ELEMENT_BYTES[dtype] * padded * sharing, sharing
-        )
+        twice = index < len(groups) - 1 if reshard is None else reshard  # the root is the last
+        gathered = ELEMENT_BYTES[dtype] * padded * sharing
+        sent["all_gather"] += (1 + twice) * wire_bytes("all_gather", gathered, sharing)
         sent["reduce_scatter"] += wire_bytes("reduce_scatter", reduced * padded * sharing, sharing)
         sent["all_reduce"] += wire_bytes("all_reduce", reduced * padded, replicas)
     return sent

@@ -24,16 +24,11 @@ LARGEST_SEGMENT = 1 << 20  # bytes; a larger part of a sum is cut
 
 
 def gloo_wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
-    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out.
+    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out; there is no formula
+    for a reduce.
 
     As `wire_bytes`, but that torch's reduce-scatter over gloo is an all-reduce of the full tensor, of which
-    each rank keeps a part: 2 (N-1)/N S.
-
-    Args:
-        collective, tensor_bytes, ranks: as in `wire_bytes`.
-
-    Raises:
-        ValueError: for a reduce, which has no formula here.
+    each rank keeps a part: 2 (N-1)/N S.  NCCL's sends half of that.
     """
     if collective == "reduce":
         raise ValueError(
@@ -43,36 +38,20 @@ def gloo_wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
 
 
 def gloo_messages(collective: str, tensor_bytes: float, ranks: int, element_bytes: int = 4) -> float:
-    """Messages that each rank sends in a collective over gloo, the mean over the N ranks.
+    """Messages that each rank sends in a collective over gloo, the mean over the N ranks; there is no formula
+    for a reduce.
 
-    A ring passes on parts in two segments, so that one is added up while the other one travels:
-
-        all-reduce, reduce-scatter   2 (N-1) parts of 2 segments
-        all-gather                   N-1 parts of 2 segments
-        all-to-all                   N-1
-        broadcast                    (N-1)/N: a tree
-        send                         1
-
-    A sum's segments are whole elements of at most 1 MiB: a few numbers make fewer of them, a large tensor
-    makes more.
-
-    Args:
-        collective, tensor_bytes, ranks: as in `wire_bytes`.
-        element_bytes: of the numbers that are added up.
-
-    Raises:
-        ValueError: for a reduce, which has no formula here.
+    A ring passes on parts in two segments, so that one is added up while the other one travels: an all-reduce
+    and a reduce-scatter are 2 (N-1) parts of 2 segments, an all-gather N-1 parts of 2; an all-to-all is N-1
+    messages, a broadcast (N-1)/N (a tree), a send 1.  A sum's segments are whole elements, of `element_bytes`
+    each, of at most 1 MiB: a few numbers make fewer of them, a large tensor makes more.
     """
     sent = gloo_wire_bytes(collective, tensor_bytes, ranks)
     if ranks == 1 and collective != "send":
         return 0.0
     if collective not in ("all_reduce", "reduce_scatter"):
-        return {
-            "all_gather": 2.0 * (ranks - 1),
-            "all_to_all": ranks - 1.0,
-            "broadcast": (ranks - 1) / ranks,
-            "send": 1.0,
-        }[collective]
+        number = {"all_gather": 2 * (ranks - 1), "all_to_all": ranks - 1, "broadcast": (ranks - 1) / ranks}
+        return float(number.get(collective, 1))  # a send
     cut = max(2, math.ceil(tensor_bytes / LARGEST_SEGMENT / ranks))  # segments of each rank's part
     segment = element_bytes * math.ceil(tensor_bytes / (cut * ranks) / element_bytes)
     return 2 * (ranks - 1) / ranks * math.ceil(tensor_bytes / segment) if sent else 0.0

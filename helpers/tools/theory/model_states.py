@@ -1,8 +1,8 @@
-"""Bytes of model states that one data-parallel rank holds under ZeRO stages 0 to 3.
+"""Bytes of model states that one data-parallel rank holds under ZeRO stages 0 to 3, for Adam, as {category:
+bytes}.
 
 `ideal_bytes` is the ZeRO paper (Rajbhandari et al., arXiv 1910.02054, section 5); `deepspeed_bytes` is
 DeepSpeed 0.19 to the byte, with its padding, its buckets and the parameters that straddle two partitions.
-Both for Adam, as {category: bytes}.
 """
 
 from __future__ import annotations
@@ -36,19 +36,16 @@ def _check_job(ranks, rank, device="cpu"):
 
 
 def ideal_bytes(parameters: float, ranks: int = 1, stage: int = 0, dtype: str = "bf16") -> dict[str, float]:
-    """The paper's account, in bytes per rank, with everything in its place between forward and step.
+    """The paper's account, in bytes per rank, with everything in its place between forward and step:
+    {"parameters", "gradients", "master weights", "optimizer states": bytes}.
 
     bf16 (mixed precision, K = 12): 2 + 2 + 12 bytes per parameter: parameters and gradients, and fp32 master
     weights, momentum and variance. fp32: 4 + 4 + 8, with no second copy of the weights.  Stage 1 divides the
-    optimizer's part by the ranks, stage 2 the gradients too,
-    stage 3 the parameters too (arXiv 1910.02054, sections 5.1 to 5.3).
+    optimizer's part by the ranks, stage 2 the gradients too, stage 3 the parameters too (arXiv 1910.02054,
+    sections 5.1 to 5.3).
 
     Args:
         parameters: of the whole model, elements.
-
-    Returns:
-        {"parameters", "gradients", "master weights", "optimizer states": bytes}, float where a division
-        leaves a fraction.
     """
     ZeroConfig(stage=stage, dtype=dtype)  # refuses others
     _check_job(ranks, 0)
@@ -70,32 +67,24 @@ def deepspeed_bytes(
     moment: str = "between micro-batches",
     device: str = "cpu",
 ) -> dict[str, int]:
-    """What a rank holds under DeepSpeed 0.19, to the byte, from its second step on.
+    """What a rank holds under DeepSpeed 0.19, to the byte, from its second step on: {category: bytes};
+    "other" is the norm of the gradients and the overflow flag.
 
     Derived from DeepSpeed's source and held against measurements by this course's tests: one parameter group,
-    torch's AdamW, no offload.
-    With A = parameters padded to a multiple of 2 x ranks and P = A / ranks: stage 1 holds e A + 12 P and
-    between micro-batches full
-    gradients and a bucket; stage 2 keeps whole every gradient that touches its partition; stage 3 rounds each
-    parameter up to a
-    multiple of the ranks, and its gradient partition and bucket are permanent.  In fp32 stages 1 to 3 keep a
-    separate fp32 master copy
-    all the same.  Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage 1 keeps 4 A for
-    ever beside the
-    bf16 ones, stage 2 has 4 P, stage 3 its part.
+    torch's AdamW, no offload.  With A = parameters padded to a multiple of 2 x ranks and P = A / ranks: stage
+    1 holds e A + 12 P and between micro-batches full gradients and a bucket; stage 2 keeps whole every
+    gradient that touches its partition; stage 3 rounds each parameter up to a multiple of the ranks, and its
+    gradient partition and bucket are permanent.  In fp32 stages 1 to 3 keep a separate fp32 master copy all
+    the same.  Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage 1 keeps 4 A for ever
+    beside the bf16 ones, stage 2 has 4 P, stage 3 its part.
 
     Args:
         elements: of each parameter, in the model's order.
         config: a `ZeroConfig`, or DeepSpeed's configuration, a dict.
-        ranks: among which states are divided: the data-parallel ones.
-        rank: which of them.
+        ranks, rank: among which states are divided, the data-parallel ones; and which of them.
         moment: "after step", "between micro-batches" (after a backward pass that is not the last before a
-            step) or "after backward"
-            (the last one before a step).
+            step) or "after backward" (the last one before a step).
         device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
-
-    Returns:
-        {category: bytes}; "other" is the norm of the gradients and the overflow flag.
     """
     config = ZeroConfig.of(config)
     _check_job(ranks, rank, device)
@@ -129,25 +118,19 @@ def _stages_1_and_2(elements, config, ranks, rank, moment):
     part, pieces = _partition(elements, ranks, rank)
     touching = sum(elements[index] for index in pieces)
     padding = part - sum(pieces.values())
-    gradients = {
-        "after step": 0,
-        "between micro-batches": element * (total if config.stage == 1 else touching),
-        "after backward": element * (touching + padding),
-    }
+    between = element * (total if config.stage == 1 else touching)
+    gradients = {"between micro-batches": between, "after backward": element * (touching + padding)}
     bucket = element * config.bucket if config.stage == 1 and moment == "between micro-batches" else 0
-    if (
-        config.sums_in_fp32 and config.stage == 1
-    ):  # another optimizer, with fp32 sums of all gradients for ever, and no bucket
-        gradients = {
-            when: config.gradient_bytes * part * ranks + (0 if when == "after step" else element * total)
-            for when in MOMENTS
-        }
+    held = gradients.get(moment, 0)
+    if config.sums_in_fp32 and config.stage == 1:
+        # another optimizer, with fp32 sums of all gradients for ever, and no bucket
+        held = config.gradient_bytes * part * ranks + (0 if moment == "after step" else element * total)
         bucket = 0
     elif config.sums_in_fp32:
-        gradients = {when: 0 if when == "after step" else config.gradient_bytes * part for when in MOMENTS}
+        held = 0 if moment == "after step" else config.gradient_bytes * part
     return {
         "parameters": element * part * ranks,
-        "gradients": gradients[moment],
+        "gradients": held,
         "master weights": MASTER * part,
         "optimizer states": ADAM * part,
         "buffers": bucket,
@@ -193,30 +176,24 @@ def _sub_groups(elements, config, ranks):
 def _gathered(elements, config, ranks):
     """Stage 3: elements of the parameters that stay gathered; none with one rank, whose shard is the whole
     parameter."""
-    return (
-        0
-        if ranks == 1
-        else sum(_ceil(count, ranks) * ranks for count in elements if count <= config.persistence_threshold)
-    )
+    if ranks == 1:
+        return 0
+    return sum(_ceil(count, ranks) * ranks for count in elements if count <= config.persistence_threshold)
 
 
 def step_peak_bytes(
     elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1, rank: int = 0, device: str = "cpu"
 ) -> int:
-    """The most that a rank holds while the optimizer steps, in bf16 with torch's AdamW and nothing of the
-    forward pass alive, to the byte.
+    """The most bytes that a rank holds while the optimizer steps, in bf16 with torch's AdamW and nothing of
+    the forward pass alive, to the byte.
 
     Derived from DeepSpeed 0.19's source like `deepspeed_bytes`.  What is stepped at once (all parameters at
-    stage 0, the partition at
-    stages 1 and 2, a sub-group of it at stage 3) has its gradients copied to fp32, 4 bytes, and Adam needs 4
-    more for the square root of
-    the variance; on a CPU, where it takes one tensor after another, 8 for that tensor beside 4 for the one
-    before.  At stages 1 and 2 the
-    most may come before Adam, with the bf16 gradients still there: one flat copy in bf16 and one in fp32, or,
-    for the norm of the
+    stage 0, the partition at stages 1 and 2, a sub-group of it at stage 3) has its gradients copied to fp32,
+    4 bytes, and Adam needs 4 more for the square root of the variance; on a CPU, where it takes one tensor
+    after another, 8 for that tensor beside 4 for the one before.  At stages 1 and 2 the most may come before
+    Adam, with the bf16 gradients still there: one flat copy in bf16 and one in fp32, or, for the norm of the
     gradients, the partition's part of one parameter in fp64.  Above stage 0 the step also has the norm of the
-    gradients twice, with and
-    without the loss scale, and stage 3 one for each sub-group.
+    gradients twice, with and without the loss scale, and stage 3 one for each sub-group.
 
     Args:
         device: "cpu" or "cuda", where Adam takes all tensors at once.
@@ -230,22 +207,18 @@ def step_peak_bytes(
         sum(deepspeed_bytes(elements, config, moment=moment, **keys).values())
         for moment in ("after step", "after backward")
     )
-    roots = (
-        ROOT if device == "cuda" else 2 * ROOT
-    )  # on a CPU a second temporary, for the tensor that is being stepped
+    roots = ROOT if device == "cuda" else 2 * ROOT  # on a CPU a second one, for the tensor that is stepped
     if config.stage == 0:
-        one_by_one = max(ROOT * before + roots * count for before, count in zip((0, *elements), elements))
-        return (
-            full + FP32_GRADIENT * sum(elements) + (ROOT * sum(elements) if device == "cuda" else one_by_one)
-        )
+        temporary = ROOT * sum(elements)
+        if device == "cpu":
+            temporary = max(ROOT * before + roots * count for before, count in zip((0, *elements), elements))
+        return full + FP32_GRADIENT * sum(elements) + temporary
     norms = 2 * NORM[config.stage]
     if config.stage == 3:
         groups = _sub_groups(elements, config, ranks)
         held -= config.element_bytes * _gathered(elements, config, ranks)  # given back before the step
         return held + (FP32_GRADIENT + roots) * max(groups) + norms + NORM[3] * len(groups)
     part, pieces = _partition(elements, ranks, rank)
-    copies = (
-        config.element_bytes * part if len(pieces) > 1 else 0
-    ) + FP32_GRADIENT * part  # one parameter's gradient is flat already
-    in_fp64 = 8 * max(pieces.values(), default=0)
-    return norms + max(held + (FP32_GRADIENT + roots) * part, full + copies, full + in_fp64)
+    flat = config.element_bytes * part if len(pieces) > 1 else 0  # one parameter's gradient is flat already
+    copied = max(flat + FP32_GRADIENT * part, 8 * max(pieces.values(), default=0))
+    return norms + max(held + (FP32_GRADIENT + roots) * part, full + copied)

@@ -31,9 +31,8 @@ def bubble_fraction(stages: int, micro_batches: int, chunks: int = 1) -> float:
     """(p - 1) / (v m + p - 1): the part of all slots in which a rank has nothing to do.
 
     GPipe and 1F1B alike (Huang et al., arXiv 1811.06965, section 2.3); v > 1 chunks of layers per rank is the
-    interleaved schedule.
-    Megatron-LM gives the same bubble as (p - 1) / (v m), in units of the useful time (Narayanan et al., arXiv
-    2104.04473, section 2.2).
+    interleaved schedule.  Megatron-LM gives the same bubble as (p - 1) / (v m), in units of the useful time
+    (Narayanan et al., arXiv 2104.04473, section 2.2).
     """
     _check(stages, micro_batches)
     return (stages - 1) / (chunks * micro_batches + stages - 1)
@@ -43,9 +42,7 @@ def pipeline_seconds(
     stages: int, micro_batches: int, forward: float, backward: float, chunks: int = 1
 ) -> float:
     """Seconds of a step whose stages all take as long: m (f + b) of work and the bubble, `bubble_seconds`;
-    messages take none.
-
-    Narayanan et al., arXiv 2104.04473, section 2.2.
+    messages take none (arXiv 2104.04473, section 2.2).
 
     Args:
         forward, backward: seconds of one micro-batch on one rank, over all its chunks.
@@ -60,10 +57,7 @@ def bubble_seconds(
     stages: int, micro_batches: int, forward: float, backward: float, chunks: int = 1
 ) -> float:
     """(p - 1) (f + b) / v: seconds in which a rank has nothing to do in a step, however many micro-batches
-    there are.
-
-    Narayanan et al., arXiv 2104.04473, section 2.2.  Arguments as in `pipeline_seconds`.
-    """
+    there are (arXiv 2104.04473, section 2.2).  Arguments as in `pipeline_seconds`."""
     _check(stages, micro_batches)
     return (stages - 1) * (forward + backward) / chunks
 
@@ -79,10 +73,8 @@ def zero_bubble_fraction(
 
 
 def micro_batches_in_flight(stages: int, stage: int, micro_batches: int, schedule: str = "1f1b") -> int:
-    """Most micro-batches whose activations a stage holds at once: m in GPipe, min(p - stage, m) in 1F1B.
-
-    Narayanan et al., arXiv 2104.04473, section 2.2.1; stages are counted from 0.
-    """
+    """Most micro-batches whose activations a stage, counted from 0, holds at once: m in GPipe, min(p - stage,
+    m) in 1F1B (arXiv 2104.04473, section 2.2.1)."""
     _check(stages, micro_batches)
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}; not {schedule!r}")
@@ -113,9 +105,8 @@ def pipeline_activation_bytes(
     """Bytes that DeepSpeed's pipeline keeps on a stage for each micro-batch in flight, its input counted.
 
     The blocks' activations, and the stage's output until its gradient arrives: e s b h, or e s b V scores on
-    the last stage.  The first
-    stage's input is 8 s b of token ids, and the last has 8 s b of targets; what any other has received is its
-    first block's input.
+    the last stage.  The first stage's input is 8 s b of token ids, and the last has 8 s b of targets; what
+    any other has received is its first block's input.
     """
     tokens = batch * sequence
     held = blocks * block_activation_bytes(
@@ -143,8 +134,8 @@ def pipeline_held_bytes(
     """Most bytes of activations and inputs that a stage holds at once under DeepSpeed's 1F1B.
 
     Micro-batches in flight, times what each needs.  The last stage has one in flight but two buffers: the
-    scores and targets of the
-    micro-batch before stay in the other one, and so do the step's losses, 4 bytes each.
+    scores and targets of the micro-batch before stay in the other one, and so do the step's losses, 4 bytes
+    each.
     """
     first, last = stage == 0, stage == stages - 1
     each = pipeline_activation_bytes(size, batch, sequence, element_bytes, blocks, first, last, device)

@@ -30,11 +30,13 @@ class MachineConstants:
         launch: seconds that the host needs to hand one operator to the device, in a loop that does nothing
             else.
         call: the same inside a model's passes, where Python calls modules and autograd keeps its books;
-        `launch` where it is not given. latency: alpha, seconds per message between ranks.
+            `launch` where it is not given.
+        latency: alpha, seconds per message between ranks.
         bandwidth: 1 / beta, bytes per second that a rank sends; None for a machine with one rank.
         attention: {dtype: FLOPs per second of fused causal attention, half of the scores counted}; the matrix
-        rate where it is not given. misaligned: {dtype: FLOPs per second of a linear layer's products where a
-        dimension is odd}, for instance a vocabulary of 50257; like any other where it is not given.
+            rate where it is not given.
+        misaligned: {dtype: FLOPs per second of a linear layer's products where a dimension is odd}, for
+            instance a vocabulary of 50257; like any other where it is not given.
         asynchronous: True where the host goes on while the device works (a GPU); False where they are the
             same processor.
     """
@@ -54,12 +56,8 @@ class MachineConstants:
         if not self.matrix or not all(self.matrix.values()):
             raise ValueError("matrix must hold at least one rate, {dtype: {size: FLOPs per second}}")
         rates = [rate for by_size in self.matrix.values() for rate in by_size.values()]
-        rates += [
-            self.memory,
-            *self.attention.values(),
-            *self.misaligned.values(),
-            *([] if self.bandwidth is None else [self.bandwidth]),
-        ]
+        rates += [self.memory, *self.attention.values(), *self.misaligned.values()]
+        rates += [] if self.bandwidth is None else [self.bandwidth]
         if not all(rate > 0 for rate in rates) or min(self.launch, self.call or 0, self.latency) < 0:
             raise ValueError(f"rates and bandwidths must be positive, times must not be negative: {self}")
 
@@ -67,22 +65,28 @@ class MachineConstants:
         """FLOPs per second of a (rows, inner) x (inner, columns) product, by its smallest side: between the
         measured ones on a straight line of logarithms, beyond them that of the nearest."""
         by_size = {int(size): rate for size, rate in self._of_dtype(dtype).items()}
-        element_bytes = 2 if dtype == "bf16" else 4
-        if dtype in self.misaligned and any(
-            side * element_bytes % ALIGNED for side in (rows, inner, columns)
-        ):
+        sides, element_bytes = (rows, inner, columns), 2 if dtype == "bf16" else 4
+        if dtype in self.misaligned and any(side * element_bytes % ALIGNED for side in sides):
             return self.misaligned[dtype]
-        size, sizes = min(rows, inner, columns), sorted(by_size)
-        if size <= sizes[0] or size >= sizes[-1]:
-            return by_size[sizes[0] if size <= sizes[0] else sizes[-1]]
-        above = next(index for index, known in enumerate(sizes) if known > size)
-        low, high = sizes[above - 1], sizes[above]
+        size = min(max(min(sides), min(by_size)), max(by_size))
+        if size in by_size:
+            return by_size[size]
+        low = max(known for known in by_size if known < size)
+        high = min(known for known in by_size if known > size)
         part = math.log(size / low) / math.log(high / low)
         return by_size[low] ** (1 - part) * by_size[high] ** part
 
     def attention_rate(self, dtype: str = "bf16") -> float:
         """FLOPs per second of fused attention."""
         return self.attention.get(dtype) or max(self._of_dtype(dtype).values())
+
+    def check_bandwidth(self, ranks: int) -> None:
+        """Raise a ValueError where several ranks are to send and no bandwidth was measured."""
+        if ranks > 1 and self.bandwidth is None:
+            raise ValueError(
+                f"these constants hold no bandwidth between ranks: measure them with {ranks} ranks, "
+                "or set bandwidth and latency"
+            )
 
     def peak(self, dtype: str = "bf16") -> float:
         """The best measured matrix rate, FLOPs per second: the roof of the roofline."""
@@ -95,31 +99,21 @@ class MachineConstants:
 
     def to_dict(self) -> dict:
         """Plain data, for JSON."""
-        found = asdict(self)
-        found["matrix"] = {
-            dtype: {str(size): rate for size, rate in rates.items()} for dtype, rates in self.matrix.items()
-        }
-        return found
+        matrix = self.matrix.items()
+        named = {dtype: {str(size): rate for size, rate in rates.items()} for dtype, rates in matrix}
+        return asdict(self) | {"matrix": named}
 
     @classmethod
     def from_dict(cls, values: Mapping) -> MachineConstants:
-        """Of what `to_dict` gave, also after a journey through JSON.
-
-        Raises:
-            ValueError: for a key that is not known, or one that is missing.
-        """
+        """Of what `to_dict` gave, also after a journey through JSON."""
         known = cls.__dataclass_fields__
         missing = {"matrix", "memory", "launch"} - set(values)
         if missing or set(values) - set(known):
-            raise ValueError(
-                f"keys must be among {', '.join(known)}, with matrix, memory and launch; not "
-                f"{', '.join(values)}"
-            )
-        matrix = {
-            dtype: {int(size): rate for size, rate in rates.items()}
-            for dtype, rates in values["matrix"].items()
-        }
-        return cls(**{**values, "matrix": matrix})
+            keys = f"among {', '.join(known)}, with matrix, memory and launch"
+            raise ValueError(f"keys must be {keys}; not {', '.join(values)}")
+        matrix = values["matrix"].items()
+        sized = {dtype: {int(size): rate for size, rate in rates.items()} for dtype, rates in matrix}
+        return cls(**{**values, "matrix": sized})
 
 
 # --- roofline
@@ -150,14 +144,8 @@ def ridge(rate: float, bandwidth: float) -> float:
 
 
 def roofline_rate(intensity: float, rate: float, bandwidth: float) -> float:
-    """FLOPs per second that are attainable at an arithmetic intensity: min(rate, intensity x bandwidth)
-    (Williams et al., 2009).
-
-    Args:
-        intensity: FLOPs per byte.
-        rate: of arithmetic, FLOPs per second.
-        bandwidth: of memory, bytes per second.
-    """
+    """FLOPs per second that are attainable at an arithmetic intensity (FLOPs per byte), a rate of arithmetic
+    and a bandwidth of memory: min(rate, intensity x bandwidth) (Williams et al., 2009)."""
     return min(rate, intensity * bandwidth)
 
 
@@ -170,10 +158,6 @@ def matrix_seconds(
     rows: int, inner: int, columns: int, machine: MachineConstants, dtype: str = "bf16"
 ) -> float:
     """The roofline of one matrix product (m, k) x (k, n) on a machine."""
-    moved = matrix_bytes(rows, inner, columns, 2 if dtype == "bf16" else 4)
-    return roofline_seconds(
-        matrix_flops(rows, inner, columns),
-        moved,
-        machine.matrix_rate(rows, inner, columns, dtype),
-        machine.memory,
-    )
+    shape = rows, inner, columns
+    moved = matrix_bytes(*shape, 2 if dtype == "bf16" else 4)
+    return roofline_seconds(matrix_flops(*shape), moved, machine.matrix_rate(*shape, dtype), machine.memory)

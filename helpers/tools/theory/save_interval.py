@@ -10,41 +10,33 @@ from __future__ import annotations
 
 import math
 
+from helpers.tools.theory.checks import not_negative, positive, whole
 
-def _positive(**numbers):
-    for name, number in numbers.items():
-        if not number > 0:
-            raise ValueError(f"{name} must be positive, not {number!r}")
+NEGLIGIBLE = 1e-18  # of a sum: further terms change nothing
 
 
 def hours_between_failures(unit_hours: float, units: int) -> float:
-    """Mean hours between failures of a job on many units, any of which ends it: unit_hours / units.
-
-    Args:
-        unit_hours: between failures of one unit (a GPU, a host).
-        units: how many the job needs.
-    """
-    _positive(unit_hours=unit_hours, units=units)
+    """Mean hours between failures of a job on many units (GPUs, hosts), any of which ends it: unit_hours /
+    units."""
+    positive(unit_hours=unit_hours, units=units)
     return unit_hours / units
 
 
 def young_interval(save: float, between_failures: float) -> float:
-    """The best time of work between two saves, to first order: sqrt(2 save M) (Young 1974, equation 12).  All
-    times in one unit.
+    """The best time of work between two saves, to first order: sqrt(2 save M) (Young 1974, equation 12).
 
     Args:
-        save: for which training stands still at each save.
+        save: for which training stands still at each save, in the unit of M.
         between_failures: M, the mean time between failures of the job.
     """
-    _positive(save=save, between_failures=between_failures)
+    positive(save=save, between_failures=between_failures)
     return math.sqrt(2 * save * between_failures)
 
 
 def daly_interval(save: float, between_failures: float) -> float:
     """The same to a higher order (Daly 2006, equation 37): for save < 2 M, sqrt(2 save M) (1 + x / 3 + x^2 /
-    9) - save with
-    x = sqrt(save / (2 M)); else M."""
-    _positive(save=save, between_failures=between_failures)
+    9) - save with x = sqrt(save / (2 M)); else M."""
+    positive(save=save, between_failures=between_failures)
     if save >= 2 * between_failures:
         return between_failures
     x = math.sqrt(save / (2 * between_failures))
@@ -55,8 +47,8 @@ def lost_share(interval: float, save: float, restart: float, between_failures: f
     """The part of a long job's time that is not lasting work: saving, work done twice, and restarting.
 
     1 - interval / (M e^(restart / M) (e^((interval + save) / M) - 1)), from the time to solution of Daly
-    2006, equation 20.  About
-    save / interval + (interval / 2 + restart) / M where all of them are short beside M.
+    2006, equation 20.  About save / interval + (interval / 2 + restart) / M where all of them are short
+    beside M; 1 where next to no interval ever ends.
 
     Args:
         interval: of work between two saves.
@@ -64,11 +56,13 @@ def lost_share(interval: float, save: float, restart: float, between_failures: f
         restart: from a failure until training goes on, with loading.
         between_failures: M.
     """
-    _positive(interval=interval, between_failures=between_failures)
-    if save < 0 or restart < 0:
-        raise ValueError(f"save and restart must not be negative, not {save!r} and {restart!r}")
+    positive(interval=interval, between_failures=between_failures)
+    not_negative(save=save, restart=restart)
     mean = between_failures
-    return 1 - interval / (mean * math.exp(restart / mean) * math.expm1((interval + save) / mean))
+    try:
+        return 1 - interval / (mean * math.exp(restart / mean) * math.expm1((interval + save) / mean))
+    except OverflowError:
+        return 1.0
 
 
 def spares_missing_share(mean_down: float, spares: int) -> float:
@@ -77,15 +71,32 @@ def spares_missing_share(mean_down: float, spares: int) -> float:
 
     The number under repair is Poisson-distributed whatever the repairs' lengths are, with the mean failures
     per day x days of a repair (Palm's theorem; Feller, An Introduction to Probability Theory, volume 1,
-    section VI.5, has the distribution).
+    section VI.5, has the distribution).  Summed from the spares on, in the direction in which terms fall.
 
     Args:
         mean_down: units that are under repair on average.
         spares: whole number, 0 or more.
     """
-    _positive(mean_down=mean_down)
-    if spares < 0:
-        raise ValueError(f"spares must not be negative, not {spares!r}")
-    return 1 - sum(
-        math.exp(-mean_down) * mean_down**down / math.factorial(down) for down in range(spares + 1)
-    )
+    positive(mean_down=mean_down)
+    not_negative(spares=spares)
+    whole(0, spares=spares)
+    if math.isinf(mean_down):
+        return 1.0
+
+    def term(down):
+        return math.exp(down * math.log(mean_down) - mean_down - math.lgamma(down + 1))
+
+    total = 0.0
+    if mean_down < spares + 1:  # terms above the spares fall: add those up
+        down, each = spares + 1, term(spares + 1)
+        while each > NEGLIGIBLE * total:
+            total += each
+            down += 1
+            each *= mean_down / down
+        return min(total, 1.0)
+    down, each = spares, term(spares)
+    while each > NEGLIGIBLE * total:  # those up to the spares fall towards 0
+        total += each
+        each *= down / mean_down
+        down -= 1
+    return max(1 - total, 0.0)

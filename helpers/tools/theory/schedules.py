@@ -1,10 +1,8 @@
 """Pipeline schedules as plain lists, and what they cost.
 
 An *action* is (kind, stage, micro): "F" forward, "B" backward; or, where the backward pass is split, "I" the
-gradient of the stage's
-input and "W" those of its weights.  An *order* is what one rank does, one action after another.  A *timeline*
-is an order with times:
-(kind, stage, micro, start, end).
+gradient of the stage's input and "W" those of its weights.  An *order* is what one rank does, one action
+after another.  A *timeline* is an order with times: (kind, stage, micro, start, end).
 """
 
 from __future__ import annotations
@@ -35,13 +33,11 @@ def deepspeed_orders(stages: int, micro_batches: int) -> list[list[Action]]:
     """What DeepSpeed's own `TrainSchedule` generates, for every stage."""
     from deepspeed.runtime.pipe.schedule import TrainSchedule
 
-    schedules = [
-        TrainSchedule(micro_batches=micro_batches, stages=stages, stage_id=stage) for stage in range(stages)
-    ]
-    return [
-        actions((type(command).__name__ for step in schedule for command in step), stage)
-        for stage, schedule in enumerate(schedules)
-    ]
+    orders = []
+    for stage in range(stages):
+        schedule = TrainSchedule(micro_batches=micro_batches, stages=stages, stage_id=stage)
+        orders.append(actions((type(command).__name__ for step in schedule for command in step), stage))
+    return orders
 
 
 def _needs(action, last):
@@ -51,9 +47,10 @@ def _needs(action, last):
         return [{("F", stage - 1, micro)}] if stage else []
     if kind == "W":
         return [{("I", stage, micro)}]
-    return [{("F", stage, micro)}] + (
-        [{(name, stage + 1, micro) for name in "BI"}] if stage < last else []
-    )  # either of the two
+    before = [{("F", stage, micro)}]
+    if stage < last:
+        before.append({(name, stage + 1, micro) for name in "BI"})  # either of the two
+    return before
 
 
 def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], float]) -> list[list[tuple]]:
@@ -70,21 +67,23 @@ def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], floa
     last = max(stage for order in orders for _, stage, _ in order)
     timelines, ended = [[] for _ in orders], {}
     waiting = [list(order) for order in orders]
+    moved = True
     while any(waiting):
-        moved = False
-        for order, timeline in zip(waiting, timelines):
-            while order:
-                found = [[ended[one] for one in either if one in ended] for either in _needs(order[0], last)]
-                if not all(found):
-                    break
-                action = order.pop(0)
-                start = max([timeline[-1][-1] if timeline else 0.0, *(times[0] for times in found)])
-                ended[action] = start + _duration(action, seconds)
-                timeline.append((*action, start, ended[action]))
-                moved = True
         if not moved:
             stuck = ", ".join(f"rank {rank} before {order[0]}" for rank, order in enumerate(waiting) if order)
             raise ValueError(f"the orders wait for each other for ever: {stuck}")
+        moved = False
+        for order, timeline in zip(waiting, timelines):
+            while order:
+                before = [
+                    [ended[need] for need in either if need in ended] for either in _needs(order[0], last)
+                ]
+                if not all(before):
+                    break
+                action, moved = order.pop(0), True
+                start = max([timeline[-1][-1] if timeline else 0.0, *(times[0] for times in before)])
+                ended[action] = start + _duration(action, seconds)
+                timeline.append((*action, start, ended[action]))
     return timelines
 
 
@@ -100,21 +99,17 @@ def by_the_clock(clocks: Sequence[Clock]) -> list[list[tuple]]:
     Args:
         clocks: of the ranks of one job, stage after stage, which watched a pipeline's engine.
     """
-    kinds, found = {"forward": "F", "backward": "B"}, []
+    kinds, timelines = {"forward": "F", "backward": "B"}, []
     begin = min(start for clock in clocks for kind, _, start, _ in clock.boxes if kind in kinds)
     for stage, clock in enumerate(clocks):
-        passes = sorted(
-            (start, end, kinds[kind], int(label) - 1)
-            for kind, label, start, end in clock.boxes
-            if kind in kinds
-        )
-        found.append(
+        boxes = sorted((start, end, kind, label) for kind, label, start, end in clock.boxes if kind in kinds)
+        timelines.append(
             [
-                (kind, stage, micro, 1e3 * (start - begin), 1e3 * (end - begin))
-                for start, end, kind, micro in passes
+                (kinds[kind], stage, int(label) - 1, 1e3 * (start - begin), 1e3 * (end - begin))
+                for start, end, kind, label in boxes
             ]
         )
-    return found
+    return timelines
 
 
 def idle_fraction(timelines: list[list[tuple]]) -> float:
@@ -132,14 +127,13 @@ def held_over_time(timeline: list[tuple]) -> list[tuple[float, float]]:
     """
     release = "W" if any(kind == "W" for kind, *_ in timeline) else "B"
     stages = len({stage for _, stage, *_ in timeline})
-    changes = [(start, 1) for kind, *_, start, _ in timeline if kind == "F"] + [
-        (end, -1) for kind, *_, end in timeline if kind == release
-    ]
-    now, found = 0, []
+    changes = [(start, 1) for kind, *_, start, _ in timeline if kind == "F"]
+    changes += [(end, -1) for kind, *_, end in timeline if kind == release]
+    now, held = 0, []
     for time, change in sorted(changes):
         now += change
-        found.append((time, now / stages))
-    return found
+        held.append((time, now / stages))
+    return held
 
 
 def most_in_flight(order: list[Action]) -> int:

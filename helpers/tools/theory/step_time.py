@@ -1,16 +1,13 @@
 """The time of one optimizer step, predicted from the model's structure and a machine's few measured
 constants.
 
-Work is counted, and each kind of it divided by the one constant that limits it:
-
-    matrix products     of blocks: the roofline of each, at the matrix rate of its size
-    attention           the products of scores, at the rate of fused attention
-    elementwise         norms, residuals, GELU, and the gradients of biases and of the view of q, k, v: bytes over memory bandwidth
-    embedding and loss  the head's products, and the bytes of logits, softmax and tables
-    gradients           what DeepSpeed copies from buckets to partitions and back, and gathers: bytes over memory bandwidth
-    optimizer           Adam's bytes, and DeepSpeed's around it, over memory bandwidth
-    messages            the alpha-beta time of each collective, as far as it is not hidden behind a backward pass
-    launches            what the device waits for while the host issues operators; on a CPU, the time that issuing takes
+Work is counted, and each kind of it divided by the one constant that limits it: the products of blocks by the
+matrix rate of their size (a roofline each); attention's scores by the rate of fused attention; all else by
+memory bandwidth, as bytes: "elementwise" (norms, residuals, GELU, and the gradients of biases and of the view
+of q, k, v), "embedding and loss" (with the head's products), "gradients" (what DeepSpeed copies from buckets
+to partitions and back, and gathers) and "optimizer" (Adam's bytes, and DeepSpeed's around it).  "messages"
+are the alpha-beta time of each collective, as far as no work hides it; "launches" what the device waits for
+while the host issues operators, on a CPU the time that issuing takes.
 
 The bytes are those of an *eager* model: each operator reads its arguments from memory and writes its result
 there.  They were read from the operators that torch dispatches for the course's GPT under DeepSpeed 0.19, and
@@ -26,58 +23,34 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from helpers.tools.theory.communication import collective_seconds, hidden_fraction
+from helpers.tools.theory.checks import whole
+from helpers.tools.theory.communication import Pass, collective_seconds
 from helpers.tools.theory.layers import Size, gpt_parameters
 from helpers.tools.theory.roofline import MachineConstants, matrix_seconds
 from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
 
-PARTS = (
-    "matrix products",
-    "attention",
-    "elementwise",
-    "embedding and loss",
-    "gradients",
-    "optimizer",
-    "messages",
-    "launches",
-)
+PARTS = ("matrix products", "attention", "elementwise", "embedding and loss")
+PARTS += ("gradients", "optimizer", "messages", "launches")
 BUSY = 0.8  # the part of a step in which the device must work for its time to say something about the device
 PASSES = ("forward", "backward", "step")
 
 # Bytes of a block's operators in units of U, matrix products and attention left out.
 NORM, ADD, GELU = {"forward": 2, "backward": 3}, {"forward": 3, "backward": 3}, {"forward": 8, "backward": 12}
-BIASES = {
-    "forward": 0,
-    "backward": 9,
-}  # added by the product itself; their gradients read 3 + 1 + 4 + 1 widths
-VIEW = {
-    "forward": 0,
-    "backward": 12,
-}  # gradients of q, k and v: stacked, then copied into the order of their product
-BLOCK = {
-    name: 2 * NORM[name] + 2 * ADD[name] + GELU[name] + BIASES[name] + VIEW[name]
-    for name in ("forward", "backward")
-}  # 18 and 45
-# DeepSpeed's linear layer at stage 3 adds the bias by an operator of its own: reads and writes 3 + 1 + 4 + 1
-# widths
-ZERO_3_BIASES = 18
+BIASES = {"forward": 0, "backward": 9}  # the product adds them; their gradients read 3 + 1 + 4 + 1 widths
+VIEW = {"forward": 0, "backward": 12}  # gradients of q, k, v: stacked, then copied into their product's order
+BLOCK = {name: 2 * NORM[name] + 2 * ADD[name] + GELU[name] + BIASES[name] + VIEW[name] for name in NORM}
+ZERO_3_BIASES = 18  # DeepSpeed's linear layer adds the bias by itself: reads and writes 3 + 1 + 4 + 1 widths
 
-# Operators that a pass issues: of a block, and of embedding, head and loss together.  Adam's with one tensor,
-# where it is not fused.
-BLOCK_OPERATORS, END_OPERATORS, ADAM_OPERATORS = (
-    {"forward": 10, "backward": 20},
-    {"forward": 9, "backward": 12},
-    9,
-)
+# Operators that a pass issues: of a block, and of embedding, head and loss together.
+BLOCK_OPERATORS, END_OPERATORS = {"forward": 10, "backward": 20}, {"forward": 9, "backward": 12}
+ADAM_OPERATORS = 9  # of one tensor, where Adam is not fused
 # Of a block that is computed again: all but its last product and its last addition; at stage 3 that product
 # too, and four biases.
 REPEATED_OPERATORS, ZERO_3_REPEATED_OPERATORS = 8, 13
 BLOCK_TENSORS, END_TENSORS = 12, 4  # parameters of a block; the two tables, and the final norm's
 BLOCK_MODULES, END_MODULES = 9, 7  # modules whose forward pass DeepSpeed hooks at stage 3
-ADAM_BYTES = {
-    "fused": 28,
-    "unfused": 84,
-}  # per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
+# per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
+ADAM_BYTES = {"fused": 28, "unfused": 84}
 STAGE_0_BUCKET, DDP_BUCKET = 500_000_000, 25 * 2**20  # elements, DeepSpeed's own; bytes, torch's
 # Hooks of DeepSpeed are Python alone; in units of an operator inside a model's passes they take the host
 # about: for each parameter's gradient at stages 1 to 3 (1.5 to 2.5 where it was looked at), and for each
@@ -91,7 +64,7 @@ class StepTime:
 
     Attributes:
         parts: {part: seconds}, the names in `PARTS`; they sum to `total`.
-        hidden: seconds of messages that go on behind the backward pass, beside those in `parts`.
+        hidden: seconds of messages that go on behind the work, beside those in `parts`.
         operators: that the host issues, hooks counted as operators.
         host: seconds that issuing them takes.
     """
@@ -126,11 +99,8 @@ def block_elementwise_bytes(
 
     Forward: two norms (2 U each), two residual additions (3 U), GELU on four widths (8 U).  Backward: norms
     (3 U), the sum of gradients at each of the two forks (3 U), GELU (12 U), the gradients of biases (9 U),
-    and of the view of q, k and v (12 U).
-
-    Args:
-        zero_3: DeepSpeed's stage 3, whose linear layers add their biases separately: 18 U more in the forward
-            pass.
+    and of the view of q, k and v (12 U).  At DeepSpeed's stage 3 (`zero_3`), whose linear layers add their
+    biases separately, 18 U more in the forward pass.
     """
     unit = element_bytes * batch * sequence * width
     return {
@@ -190,14 +160,13 @@ def optimizer_bytes(
     """Bytes that `engine.step()` of DeepSpeed 0.19 reads and writes on a rank, with torch's AdamW and without
     clipping.
 
-    Adam moves 28 bytes per fp32 element of what the rank updates if it is fused, 84 in separate operators.
-    Around it, per element of e bytes (bf16): gradients cast to fp32, parameters cast back, gradients
-    unscaled, their norm, and a look for infinities at stages 0 to 2.  Stage 0: 34 bytes for each element in
-    bf16, none in fp32; stages 1 and 2: 46 for each of the partition's; stage 3: 42.
+    Adam moves 28 bytes per fp32 element of what the rank updates if it is `fused`, one kernel for all of it,
+    84 in separate operators.  Around it, per element of e bytes (bf16): gradients cast to fp32, parameters
+    cast back, gradients unscaled, their norm, and a look for infinities at stages 0 to 2.  Stage 0: 34 bytes
+    for each element in bf16, none in fp32; stages 1 and 2: 46 for each of the partition's; stage 3: 42.
 
     Args:
         parameters: of the whole model.
-        fused: one kernel for all of Adam (`"fused": true` in the optimizer's parameters).
         check_overflow: `bf16.check_grad_overflow`, DeepSpeed's default; matters at stages 1 and 2.
     """
     config = ZeroConfig.of(config)
@@ -219,53 +188,46 @@ def operators(
     fused: bool = False,
     check_overflow: bool = True,
 ) -> dict[str, int]:
-    """Operators that the host issues in a step: {"forward", "backward", "step"}; each is about one kernel on
-    a GPU, views left out.
+    """Operators that the host issues in a step, {pass: number}; each is about one kernel on a GPU, views left
+    out.
 
     A block issues 10 forward and 20 backward (8 more where it is computed again, 13 at stage 3).  DeepSpeed
     copies each parameter's gradient at stage 0, and visits it by a hook in each micro-batch at stages 1 to 3,
     which counts as `GRADIENT_HOOK`; at stage 3 hooks visit every module in each pass too, and each visit
     counts as `MODULE_HOOK`.  Its step issues 21 operators for each parameter at stage 0, 16 for each in the
     partition at stages 1 and 2 (2 without `check_overflow`), and 2 for each at stage 3, Adam's own left out.
-
-    Args:
-        config: None for plain torch.
-        Others as in `step_seconds`.
+    Arguments as in `step_seconds`; `config` None is plain torch.
     """
     config = ZeroConfig.of(config) if config is not None else None
-    stage = config.stage if config else None
-    tensors = BLOCK_TENSORS * size.layers + END_TENSORS
-    forward = BLOCK_OPERATORS["forward"] * size.layers
-    each = ZERO_3_REPEATED_OPERATORS if stage == 3 else REPEATED_OPERATORS
-    repeated = each * size.layers if checkpointing else 0
-    backward = BLOCK_OPERATORS["backward"] * size.layers + END_OPERATORS["backward"] + repeated
-    forward += END_OPERATORS["forward"]
+    stage, layers = config.stage if config else None, size.layers
+    tensors = BLOCK_TENSORS * layers + END_TENSORS
+    forward, backward = (layers * BLOCK_OPERATORS[name] + END_OPERATORS[name] for name in BLOCK_OPERATORS)
+    if checkpointing:
+        backward += layers * (ZERO_3_REPEATED_OPERATORS if stage == 3 else REPEATED_OPERATORS)
     if stage == 3:
-        visits = MODULE_HOOK * (BLOCK_MODULES * size.layers + END_MODULES)
-        gathered = tensors if ranks > 1 else 0
-        forward += visits + 4 * size.layers + gathered
-        backward += visits + gathered + (MODULE_HOOK * BLOCK_MODULES * size.layers if checkpointing else 0)
+        visits = MODULE_HOOK * (BLOCK_MODULES * layers + END_MODULES) + (tensors if ranks > 1 else 0)
+        forward += visits + 4 * layers
+        backward += visits + (MODULE_HOOK * BLOCK_MODULES * layers if checkpointing else 0)
+    issued = {"forward": accumulation * forward, "backward": accumulation * backward}
     adam = 1 if fused else ADAM_OPERATORS
     if stage is None or (stage == 0 and config.dtype == "fp32"):
-        return {
-            "forward": accumulation * forward,
-            "backward": accumulation * backward,
-            "step": 1 if fused else adam * tensors,
-        }
-    hooks = tensors if stage == 0 else GRADIENT_HOOK * tensors * accumulation
-    added = tensors * (accumulation - 1) if stage < 2 else 0
-    backward = accumulation * backward + hooks + added
+        return issued | {"step": 1 if fused else adam * tensors}
+    issued["backward"] += tensors if stage == 0 else GRADIENT_HOOK * tensors * accumulation
+    if stage < 2:
+        issued["backward"] += tensors * (accumulation - 1)  # gradients are added up
     if stage == 0:
-        step = (21 + (0 if fused else adam)) * tensors
-    elif stage == 3:
-        step = 2 * tensors + 50 + adam
-    else:
-        step = (16 if check_overflow else 2) * tensors / ranks + 50 + adam
-    return {"forward": accumulation * forward, "backward": backward, "step": round(step)}
+        return issued | {"step": (21 + (0 if fused else adam)) * tensors}
+    visited = 2 * tensors if stage == 3 else (16 if check_overflow else 2) * tensors / ranks
+    return issued | {"step": round(visited + 50 + adam)}
 
 
 def step_messages(
-    parameters: int, layers: int, config: ZeroConfig | dict | None, ranks: int, accumulation: int = 1
+    parameters: float,
+    layers: int,
+    config: ZeroConfig | dict | None,
+    ranks: int,
+    accumulation: int = 1,
+    dtype: str = "bf16",
 ) -> list[tuple[str, str, float, int]]:
     """What a rank sends in a step: [(pass in which it is sent, collective, bytes of all its tensors, number
     of them)]; empty with one rank.
@@ -275,29 +237,32 @@ def step_messages(
     default), at stage 2 in each micro-batch, and updated parameters gathered.  Stage 3, in each micro-batch:
     parameters gathered twice, a message per module that has some, and gradients reduce-scattered.  (DeepSpeed
     gathers once what it needs again within `stage3_max_reuse_distance`, by default 1e9 elements: all of a
-    small model.)
+    small model.)  Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and DeepSpeed 0.19's source.
 
-    Source: Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and DeepSpeed 0.19's source.
+    Args:
+        config: None is plain torch, in `dtype`.
     """
+    whole(ranks=ranks, accumulation=accumulation)
     if ranks == 1:
         return []
     config = ZeroConfig.of(config) if config is not None else None
-    whole = (config.element_bytes if config else ELEMENT_BYTES["bf16"]) * parameters
+    tensors = (config.element_bytes if config else ELEMENT_BYTES[dtype]) * parameters
     if config is None:
-        return [("backward", "all_reduce", whole, math.ceil(whole / DDP_BUCKET))]
+        return [("backward", "all_reduce", tensors, math.ceil(tensors / DDP_BUCKET))]
     if config.stage == 0:
-        return [("backward", "all_reduce", whole, math.ceil(parameters / STAGE_0_BUCKET))]
-    times, buckets = (
-        accumulation if config.stage > 1 else 1,
-        math.ceil(parameters / max(config.reduce_bucket_size, 1)),
-    )
+        return [("backward", "all_reduce", tensors, math.ceil(parameters / STAGE_0_BUCKET))]
+    times = accumulation if config.stage > 1 else 1
+    buckets = math.ceil(parameters / max(config.reduce_bucket_size, 1))
     if config.stage < 3:
-        return [("backward", "all_reduce", times * whole, times * buckets), ("step", "all_gather", whole, 1)]
+        return [
+            ("backward", "all_reduce", times * tensors, times * buckets),
+            ("step", "all_gather", tensors, 1),
+        ]
     gathers = times * (6 * layers + 4)  # of a block: two norms, four linear layers
     return [
-        ("forward", "all_gather", times * whole, gathers),
-        ("backward", "all_gather", times * whole, gathers),
-        ("backward", "reduce_scatter", times * whole, times * buckets),
+        ("forward", "all_gather", times * tensors, gathers),
+        ("backward", "all_gather", times * tensors, gathers),
+        ("backward", "reduce_scatter", times * tensors, times * buckets),
     ]
 
 
@@ -319,22 +284,21 @@ def step_seconds(
 
     Device and host work at the same time on a GPU: of the forward passes, the backward passes and the step
     each takes as long as the slower of the two, and what the device waits is the part "launches".  On a CPU
-    the two add up.  Messages are hidden behind the pass that they belong to, as far as it lasts: with DDP
-    behind the backward pass, and with `overlap_comm` at stages 1 and 2; at stage 3, where parameters are
-    gathered ahead, behind both passes.
+    the two add up.  Messages are hidden behind the pass that they belong to (`Pass`): with DDP behind the
+    backward pass, and with `overlap_comm` at stages 1 and 2; at stage 3, where parameters are gathered ahead,
+    behind both passes.
 
     Args:
         machine: its `MachineConstants`.
-        batch: b, sequences of a micro-batch on each rank; by default `train_micro_batch_size_per_gpu` of
-            DeepSpeed's configuration.
+        batch: b, sequences of a micro-batch on each rank; by default the configuration's.
         sequence: s, tokens of each; by default the model's context.
         config: a `ZeroConfig` or DeepSpeed's configuration, a dict; None is plain torch, with DDP where there
-        are several ranks, all in `dtype`. accumulation: micro-batches of a step; by default those of
-        DeepSpeed's configuration, or 1.
+            are several ranks, all in `dtype`.
+        accumulation: micro-batches of a step; by default the configuration's, or 1.
         checkpointing: every block is computed again in the backward pass, but for its last product (not so at
             stage 3); the head is not.
-        fused, check_overflow: as in `optimizer_bytes`; by default what DeepSpeed's configuration says, or
-            False and True.
+        fused, check_overflow: as in `optimizer_bytes`; by default what the configuration says, or False and
+            True.
         dtype: "bf16" or "fp32", without a `config`.
 
     Raises:
@@ -357,24 +321,12 @@ def step_seconds(
         raise ValueError(
             f"batch, ranks and accumulation must be at least 1, not {batch!r}, {ranks!r} and {accumulation!r}"
         )
-    if ranks > 1 and machine.bandwidth is None:
-        raise ValueError(
-            f"these constants hold no bandwidth between ranks: measure them with {ranks} ranks, "
-            "or set bandwidth and latency"
-        )
+    machine.check_bandwidth(ranks)
     config, sequence = ZeroConfig.of(config) if config is not None else None, sequence or size.context
     dtype = config.dtype if config else dtype
     parameters = gpt_parameters(size)
-    work = _passes(
-        size,
-        machine,
-        batch,
-        sequence,
-        dtype,
-        accumulation,
-        checkpointing,
-        config is not None and config.stage == 3,
-    )
+    zero_3 = config is not None and config.stage == 3
+    work = _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, zero_3)
     if config is None:
         copies = {"backward": 3 * ELEMENT_BYTES[dtype] * parameters * (accumulation - 1)}
         adam = ADAM_BYTES["fused" if fused else "unfused"] * ELEMENT_BYTES[dtype] / 4 * parameters
@@ -384,22 +336,16 @@ def step_seconds(
     for name, moved in copies.items():
         work[name]["gradients"] = moved / machine.memory
     work["step"]["optimizer"] = adam / machine.memory
-    hidden = _send(
-        work,
-        step_messages(parameters, size.layers, config, ranks, accumulation),
-        machine,
-        ranks,
-        _overlaps(config),
-    )
+    sent = step_messages(parameters, size.layers, config, ranks, accumulation, dtype)
     issued = operators(size, config, ranks, accumulation, checkpointing, fused, check_overflow)
-    each = {
-        "forward": machine.call or machine.launch,
-        "backward": machine.call or machine.launch,
-        "step": machine.launch,
-    }
-    waiting, host = 0.0, {name: issued[name] * each[name] for name in PASSES}
+    each = dict.fromkeys(("forward", "backward"), machine.call or machine.launch) | {"step": machine.launch}
+    waiting, hidden, host = 0.0, 0.0, {name: issued[name] * each[name] for name in PASSES}
     for name in PASSES:
-        waiting += max(0.0, host[name] - sum(work[name].values())) if machine.asynchronous else host[name]
+        messages = _message_seconds([of_pass for of_pass in sent if of_pass[0] == name], machine, ranks)
+        done = Pass(sum(work[name].values()), messages, hides=name in _overlaps(config))
+        work[name]["messages"] = done.exposed
+        hidden += done.hidden
+        waiting += max(0.0, host[name] - done.total) if machine.asynchronous else host[name]
     parts = {part: sum(work[name].get(part, 0.0) for name in PASSES) for part in PARTS[:-1]}
     return StepTime({**parts, "launches": waiting}, hidden, sum(issued.values()), sum(host.values()))
 
@@ -413,29 +359,22 @@ def _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, 
     that product.
     """
     tokens, h, element = batch * sequence, size.width, ELEMENT_BYTES[dtype]
-    layers = [
-        matrix_seconds(tokens, inner, columns, machine, dtype)
-        for inner, columns in ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
-    ]
+    shapes = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
+    layers = [matrix_seconds(tokens, inner, columns, machine, dtype) for inner, columns in shapes]
     products, repeated = sum(layers), sum(layers if zero_3 else layers[:-1])
     head = matrix_seconds(tokens, h, size.vocabulary, machine, dtype)
-    scores = (
-        2 * batch * sequence**2 * h / machine.attention_rate(dtype)
-    )  # half of them; backward five products instead of two (arXiv 2205.14135)
-    moved, ends = (
-        block_elementwise_bytes(batch, sequence, h, element, zero_3),
-        ends_elementwise_bytes(size, batch, sequence, element),
-    )
-    again, blocks, unit = 1 if checkpointing else 0, accumulation * size.layers, element * tokens * h
-    work = {name: {} for name in PASSES}
+    # half of the scores; backward five products instead of two (arXiv 2205.14135)
+    scores = 2 * batch * sequence**2 * h / machine.attention_rate(dtype)
+    moved = block_elementwise_bytes(batch, sequence, h, element, zero_3)
+    ends = ends_elementwise_bytes(size, batch, sequence, element)
+    moved_again = moved["forward"] - ADD["forward"] * element * tokens * h
+    blocks, work = accumulation * size.layers, {"step": {}}
     for name, times, attentions in (("forward", 1, 1), ("backward", 2, 2.5)):
-        more = again if name == "backward" else 0
+        again = checkpointing and name == "backward"
         work[name] = {
-            "matrix products": blocks * (times * products + more * repeated),
-            "attention": blocks * (attentions + more) * scores,
-            "elementwise": blocks
-            * (moved[name] + more * (moved["forward"] - ADD["forward"] * unit))
-            / machine.memory,
+            "matrix products": blocks * (times * products + again * repeated),
+            "attention": blocks * (attentions + again) * scores,
+            "elementwise": blocks * (moved[name] + again * moved_again) / machine.memory,
             "embedding and loss": accumulation * (times * head + ends[name] / machine.memory),
         }
     return work
@@ -450,18 +389,9 @@ def _overlaps(config):
     return ("backward",) if config.stage and config.overlap_comm else ()
 
 
-def _send(work, sent, machine, ranks, overlapping):
-    """Add the exposed messages to each pass; the seconds of those that are hidden."""
-    hidden = 0.0
-    for name in PASSES:
-        under_way = sum(
-            number * collective_seconds(collective, size / number, ranks, machine.latency, machine.bandwidth)
-            for when, collective, size, number in sent
-            if when == name
-        )
-        behind = (
-            hidden_fraction(sum(work[name].values()), under_way) * under_way if name in overlapping else 0.0
-        )
-        work[name]["messages"] = under_way - behind
-        hidden += behind
-    return hidden
+def _message_seconds(sent, machine, ranks):
+    """Seconds of messages, as `step_messages` gives them, one after another."""
+    return sum(
+        number * collective_seconds(collective, size / number, ranks, machine.latency, machine.bandwidth)
+        for _, collective, size, number in sent
+    )

@@ -1,16 +1,16 @@
 """One layer on several ranks: parameters, activations and bytes sent under tensor parallelism.
 
 Megatron-LM's division (Shoeybi et al., arXiv 1909.08053, section 3): query-key-value and the feed-forward's
-first map by rows (their
-outputs), attention's output and the feed-forward's second map by columns (their inputs).  Norms, and the
-biases of the second kind, are
-whole on every rank.  t is the number of tensor-parallel ranks; the other symbols are those of
-`helpers.tools.theory.layers`.
+first map by rows (their outputs), attention's output and the feed-forward's second map by columns (their
+inputs).  Norms, and the biases of the second kind, are whole on every rank.  t is the number of
+tensor-parallel ranks; the other symbols are those of `helpers.tools.theory.layers`.
 """
 
 from __future__ import annotations
 
-from helpers.tools.theory.communication import collective_seconds, wire_bytes
+from helpers.tools.theory.checks import positive, shared, whole
+from helpers.tools.theory.communication import collective_seconds, wire_bytes, zero_wire_bytes
+from helpers.tools.theory.hardware import HOST, Cluster
 from helpers.tools.theory.layers import (
     RANDOM_STATE,
     Size,
@@ -33,10 +33,7 @@ RING_STEP = 3.4e-6  # seconds per further message of a ring over NVLink: NCCL's 
 def tensor_parallel_block_parameters(width: int, ranks: int) -> int:
     """(12 h^2 + 7 h) / t + 6 h: the matrices and the biases of divided outputs, and two norms and two biases
     that are whole."""
-    if ranks < 1 or width % ranks:
-        raise ValueError(
-            f"a width of {width!r} cannot be divided among {ranks!r} ranks: use a divisor of the width"
-        )
+    shared(ranks, channels=width)
     return (12 * width**2 + 7 * width) // ranks + 6 * width
 
 
@@ -44,11 +41,8 @@ def tensor_parallel_parameters(size: Size, ranks: int, vocabulary_parallel: bool
     """L blocks, the final norm's 2 h, s h positions, and V h for the tied token table (V h / t where the
     vocabulary is divided)."""
     table = size.vocabulary * size.width // (ranks if vocabulary_parallel else 1)
-    return (
-        table
-        + (size.context + 2) * size.width
-        + size.layers * tensor_parallel_block_parameters(size.width, ranks)
-    )
+    blocks = size.layers * tensor_parallel_block_parameters(size.width, ranks)
+    return table + (size.context + 2) * size.width + blocks
 
 
 def tensor_parallel_block_activation_bytes(
@@ -58,65 +52,72 @@ def tensor_parallel_block_activation_bytes(
     no dropout.
 
     The inputs of the norms and of the divided maps are whole; q, k, v, attention's result and the
-    feed-forward's two wide tensors are
-    divided.  Korthikanti et al. (arXiv 2205.05198, equation 2) count s b h (10 + 24 / t + 5 a s / (h t)) with
-    dropout and explicit softmax.
+    feed-forward's two wide tensors are divided.  Korthikanti et al. (arXiv 2205.05198, equation 2) count s b
+    h (10 + 24 / t + 5 a s / (h t)) with dropout and explicit softmax.
     """
-    whole = element_bytes * batch * sequence * width
+    whole_input = element_bytes * batch * sequence * width
+    norms, maps, random_state = _block_parts(batch, sequence, width, heads, element_bytes, device)
+    return norms + 2 * whole_input + (maps - 2 * whole_input) // ranks + random_state
+
+
+def _block_parts(batch, sequence, width, heads, element_bytes, device):
+    """Bytes that one rank by itself keeps of a block: of its norms, of its maps, and of attention's random
+    state."""
     attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
-    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
-    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    maps = attention + feed_forward_activation_bytes(batch, sequence, width, element_bytes)
     norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
-    return norms + 2 * whole + (attention - whole + feed_forward - whole) // ranks + random_state
+    return norms, maps, RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
 
 
 def sequence_parallel_block_activation_bytes(
     batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
 ) -> int:
     """(16 e s b h + 4 e s b + 4 a s b) / t: what one rank keeps of a block with tensor and sequence
-    parallelism together.
+    parallelism together, for a sequence that is a multiple of t.
 
     Korthikanti et al. (arXiv 2205.05198, section 4.2.2): norms and residual additions work on s / t tokens,
     and a sharded matrix keeps the rank's own tokens of its input, which it gathers again in the backward
     pass.
-
-    Raises:
-        ValueError: for a sequence that is not a multiple of t.
     """
-    if ranks < 1 or sequence % ranks:
-        raise ValueError(
-            f"{sequence!r} tokens cannot be divided among {ranks!r} ranks: use a multiple of the ranks"
-        )
-    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
-    feed_forward = feed_forward_activation_bytes(batch, sequence, width, element_bytes)
-    random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
-    return (
-        2 * norm_activation_bytes(batch, sequence, width, element_bytes, device) + attention + feed_forward
-    ) // ranks + random_state
+    shared(ranks, tokens=sequence)
+    norms, maps, random_state = _block_parts(batch, sequence, width, heads, element_bytes, device)
+    return (norms + maps) // ranks + random_state
 
 
 def tensor_parallel_activation_bytes(
     size: Size, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu"
 ) -> int:
-    """Everything that one rank keeps of a GPT whose embedding and head are not divided, in bytes."""
-    return (
-        embedding_activation_bytes(sequence)
-        + size.layers
-        * tensor_parallel_block_activation_bytes(
-            batch, sequence, size.width, size.heads, element_bytes, ranks, device
-        )
-        + head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
-    )
+    """Bytes that one rank keeps of a GPT whose embedding and head are not divided."""
+    shape = batch, sequence, size.width
+    block = tensor_parallel_block_activation_bytes(*shape, size.heads, element_bytes, ranks, device)
+    head = head_activation_bytes(*shape, size.vocabulary, element_bytes, device)
+    return embedding_activation_bytes(sequence) + size.layers * block + head
 
 
 def tensor_parallel_wire_bytes(
     batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int, all_reduces: int = 4
 ) -> float:
-    """Bytes that a rank sends per forward and backward pass: in each block `all_reduces` of e b s h bytes.
-
-    Megatron-LM needs two forward and two backward (arXiv 1909.08053, section 3, figure 4).
-    """
+    """Bytes that a rank sends per forward and backward pass: in each block `all_reduces` of e b s h bytes,
+    Megatron-LM's two forward and two backward (arXiv 1909.08053, section 3, figure 4)."""
     return layers * all_reduces * wire_bytes("all_reduce", element_bytes * batch * sequence * width, ranks)
+
+
+def block_messages(sequence_parallel: bool = False, checkpointed: bool = False) -> dict[str, int]:
+    """Collectives of a tensor-parallel block in a forward and a backward pass, {collective: number}; each is
+    of e b s h bytes.
+
+    Four all-reduces, two in each pass (Shoeybi et al., arXiv 1909.08053, section 3).  With sequence
+    parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) each is an all-gather and a
+    reduce-scatter, which send as much together; and since the inputs of two sharded products are kept in
+    parts, the backward pass gathers them once more: 10 halves in the place of 8, 5/4 of the bytes.
+
+    Args:
+        checkpointed: the block's forward pass runs again: two all-reduces, or their halves, more.
+    """
+    reduces = 6 if checkpointed else 4
+    if not sequence_parallel:
+        return {"all_reduce": reduces}
+    return {"all_gather": reduces + 2, "reduce_scatter": reduces}
 
 
 def tensor_parallel_block_seconds(
@@ -134,49 +135,38 @@ def tensor_parallel_block_seconds(
     The products of Megatron-LM's parts (arXiv 1909.08053, section 3), each on the roofline of its own shape;
     what else a block reads and writes, as in `helpers.tools.theory.step_time`: of 63 U, 24 are norms,
     residual additions and the gradients of two biases, which every rank repeats, or with sequence parallelism
-    (arXiv 2205.05198, section 4.2.2) does for its own tokens; and messages, of which nothing is hidden.  The
-    host's time is left out.
+    does for its own tokens; and messages, those of `block_messages`, of which nothing is hidden.  The host's
+    time is left out.
 
     A collective costs what one between two ranks was measured to cost, however small it is (two latencies),
     once; each further message of its ring costs `RING_STEP`; and its bytes flow at the bandwidth between two
     ranks.  For more than two ranks that is a forecast from constants of two.
-
-    Args:
-        sequence_parallel: reduce-scatters and all-gathers in the place of all-reduces, and two all-gathers
-            more.
-
-    Raises:
-        ValueError: for several ranks, where the constants hold no bandwidth between ranks.
     """
-    if ranks > 1 and machine.bandwidth is None:
-        raise ValueError(
-            f"these constants hold no bandwidth between ranks: measure them with {ranks} ranks, "
-            "or set bandwidth and latency"
-        )
+    whole(batch=batch, sequence=sequence, width=width, ranks=ranks)
+    machine.check_bandwidth(ranks)
     tokens, h, unit = batch * sequence, width, ELEMENT_BYTES[dtype] * batch * sequence * width
     shapes = ((h, 3 * h // ranks), (h // ranks, h), (h, 4 * h // ranks), (4 * h // ranks, h))
     products = sum(matrix_seconds(tokens, inner, columns, machine, dtype) for inner, columns in shapes)
     scores = 2 * batch * sequence**2 * h / ranks / machine.attention_rate(dtype)
-    every, own = (
-        sum((2 * NORM[name] + 2 * ADD[name]) for name in NORM),
-        sum(GELU[name] + VIEW[name] + BIASES[name] for name in NORM),
-    )
-    replicated = every + 2  # the gradients of the biases that are added after a sum
+    # the gradients of the biases that are added after a sum, 2, are every rank's too
+    replicated = 2 + sum(2 * NORM[name] + 2 * ADD[name] for name in NORM)
+    sharded = sum(GELU[name] + VIEW[name] + BIASES[name] for name in NORM) - 2
+    if sequence_parallel:
+        sharded, replicated = sharded + replicated, 0
     parts = {
         "matrix products": 3 * products,
         "attention": 3.5 * scores,
-        "elementwise, sharded": (own - 2) * unit / ranks / machine.memory,
-        "elementwise, replicated": 0.0 if sequence_parallel else replicated * unit / machine.memory,
+        "elementwise, sharded": sharded * unit / ranks / machine.memory,
+        "elementwise, replicated": replicated * unit / machine.memory,
+        "messages": 0.0,
     }
-    if sequence_parallel:
-        parts["elementwise, sharded"] += replicated * unit / ranks / machine.memory
-    collective, count = ("all_gather", 10) if sequence_parallel else ("all_reduce", 4)
-    return parts | {
-        "messages": count * _seconds_of_one(collective, unit, ranks, machine) if ranks > 1 else 0.0
-    }
+    if ranks > 1:
+        for collective, number in block_messages(sequence_parallel).items():
+            parts["messages"] += number * _measured_seconds(collective, unit, ranks, machine)
+    return parts
 
 
-def _seconds_of_one(collective: str, tensor_bytes: float, ranks: int, machine: MachineConstants) -> float:
+def _measured_seconds(collective: str, tensor_bytes: float, ranks: int, machine: MachineConstants) -> float:
     """A collective by the cost that was measured between two ranks: what is paid once, further messages of
     the ring, and bytes."""
     travel = collective_seconds(collective, tensor_bytes, ranks, 0.0, machine.bandwidth)
@@ -189,10 +179,11 @@ def tensor_parallel_cluster_bytes(
     """What each of several GPUs holds of a GPT in bf16, {category: bytes}: gpus / t replicas of each part,
     which share states by ZeRO.
 
-    States by the ZeRO paper's account (arXiv 1910.02054, section 5), as if all parameters were sharded by t;
-    activations of one sequence with sequence parallelism (arXiv 2205.05198, section 4.2.2), not checkpointed;
-    and what the loss holds at its peak, with a sharded vocabulary."""
-    _check_groups(ranks, gpus)
+    States by the paper, `ideal_bytes`, as if all parameters were sharded by t; activations of one sequence
+    with sequence parallelism, not checkpointed; and what the loss holds at its peak, with a sharded
+    vocabulary.
+    """
+    shared(ranks, GPUs=gpus)
     kept = size.layers * sequence_parallel_block_activation_bytes(
         1, sequence, size.width, size.heads, 2, ranks
     )
@@ -212,35 +203,32 @@ def tensor_parallel_cluster_seconds(
     inside: float,
     card: float,
     balance: float,
-    host: int = 8,
+    host: int = HOST,
 ) -> dict[str, float]:
     """Seconds of a step in bf16, nothing hidden: {"work", "tensor parallelism", "ZeRO"}; every GPU sends
     through a network card of its own.
 
     Work is 6 FLOPs per parameter and token, shared by t; attention's products are left out (s / 12 h more,
-    causal).  Tensor parallelism's messages take work x balance / bandwidth.  ZeRO reduce-scatters gradients
-    and all-gathers parameters between the gpus / t replicas: once per step at stage 1; gradients for each
-    micro-batch at stage 2; at stage 3 gradients once and parameters twice for each (arXiv 1910.02054, section
-    7).
+    causal).  Tensor parallelism's messages take work x balance / bandwidth.  ZeRO's between the gpus / t
+    replicas are those of the paper, `zero_wire_bytes`.  Groups send at `Cluster.bandwidth`.
 
     Args:
         tokens: of a micro-batch.
         micro_batches: of a step on each replica.
         rate: FLOPs per second of a GPU.
-        inside, card: bytes per second inside a host, and of a GPU's card; a group that spans hosts uses all
-            cards of a host together.
+        inside, card: bytes per second inside a host, and of a GPU's card.
         balance: bytes per second at which tensor parallelism's messages take as long as the work.
         host: GPUs of one.
     """
-    _check_groups(ranks, gpus)
+    shared(ranks, GPUs=gpus)
+    whole(tokens=tokens, micro_batches=micro_batches)
+    positive(balance=balance)
+    cluster = Cluster(gpus=gpus, memory=1.0, rate=rate, link=card, inside=inside, host=host)
     parameters, replicas = gpt_parameters(size) / ranks, gpus // ranks
     work = micro_batches * 6 * parameters * tokens / rate
-    within = inside if ranks <= host else min(inside, host * card)
-    halves = {0: 2, 1: 2, 2: micro_batches + 1, 3: 3 * micro_batches}[stage]  # an all-reduce is two of them
-    between = halves * wire_bytes("all_gather", 2 * parameters, replicas) / min(inside, host * card / ranks)
-    return {"work": work, "tensor parallelism": work * balance / within, "ZeRO": between}
-
-
-def _check_groups(ranks, gpus):
-    if ranks < 1 or gpus % ranks:
-        raise ValueError(f"{gpus!r} GPUs cannot form groups of {ranks!r}: use a divisor")
+    sent = zero_wire_bytes(parameters, replicas, stage, 2, micro_batches)
+    return {
+        "work": work,
+        "tensor parallelism": work * balance / cluster.bandwidth(ranks),
+        "ZeRO": sent / cluster.bandwidth(replicas, ranks),
+    }

@@ -1,22 +1,17 @@
 """FLOPs per token, and what part of a machine's peak a training run reaches.
 
 One multiply-add counts as two FLOPs.  With N parameters, L blocks of width C and sequences of T tokens, the
-matrix products with weights take
-2 N FLOPs per token and pass (Kaplan et al., arXiv 2001.08361, section 2.1), and the products of attention, q
-k^T and scores v, take 4 L C T.
-By convention the latter count all T x T scores, although a causal model needs half of them: `causal=True`
-counts that half.
+matrix products with weights take 2 N FLOPs per token and pass (Kaplan et al., arXiv 2001.08361, section 2.1),
+and the products of attention, q k^T and scores v, take 4 L C T.  By convention the latter count all T x T
+scores, although a causal model needs half of them: `causal=True` counts that half.
 """
 
 from __future__ import annotations
 
 from helpers.tools.theory.layers import Size, gpt_parameters
 
-PASSES = {
-    "forward": 1,
-    "step": 3,
-    "checkpointed step": 4,
-}  # what is computed, in units of a forward pass; a backward pass is two
+# what is computed, in units of a forward pass; a backward pass is two
+PASSES = {"forward": 1, "step": 3, "checkpointed step": 4}
 
 
 def flops_per_token(size: Size, sequence: int, passes: str = "step", causal: bool = False) -> float:
@@ -41,7 +36,8 @@ def flops_per_token(size: Size, sequence: int, passes: str = "step", causal: boo
 
 
 def mfu(size: Size, sequence: int, tokens_per_second: float, peak: float, causal: bool = False) -> float:
-    """Model FLOPs utilisation: the FLOPs that a step *needs*, per second, as a part of the machine's peak.
+    """Model FLOPs utilisation: the FLOPs that a step *needs*, per second, as a part of the machine's peak
+    (Chowdhery et al., PaLM, arXiv 2204.02311, section 4.1 and appendix B).
 
     Work that is done twice (checkpointing) does not count, so that it cannot look like speed.
 
@@ -49,7 +45,6 @@ def mfu(size: Size, sequence: int, tokens_per_second: float, peak: float, causal
         tokens_per_second: of all devices that `peak` covers, or of one.
         peak: FLOPs per second, of the same devices: the manufacturer's, or one that was measured (say which).
         size, sequence, causal: as in `flops_per_token`.
-    Source: Chowdhery et al., PaLM, arXiv 2204.02311, section 4.1 and appendix B.
     """
     return tokens_per_second * flops_per_token(size, sequence, causal=causal) / _positive(peak)
 
@@ -62,12 +57,9 @@ def hfu(
     checkpointing: bool = False,
     causal: bool = False,
 ) -> float:
-    """Hardware FLOPs utilisation: the FLOPs that are *done*, recomputation included, as a part of the peak.
-    Without checkpointing it is `mfu`.
-
-    Source: arXiv 2204.02311, section 4.1; Korthikanti et al., arXiv 2205.05198, section 6.3.  Arguments as in
-    `mfu`.
-    """
+    """Hardware FLOPs utilisation: the FLOPs that are *done*, recomputation included, as a part of the peak
+    (arXiv 2204.02311, section 4.1; Korthikanti et al., arXiv 2205.05198, section 6.3).  Without checkpointing
+    it is `mfu`; arguments as there."""
     passes = "checkpointed step" if checkpointing else "step"
     return tokens_per_second * flops_per_token(size, sequence, passes, causal) / _positive(peak)
 

@@ -1,50 +1,33 @@
-"""Plans of data-parallel training on a cluster: what fits, and how long a step takes, of the few terms that
-decide at size.
-
-Deliberately coarse: activations at most, work at one rate, messages by bandwidth alone.  `model_states` and
-`step_time` have the exact formulas."""
+"""Plans of data-parallel training with ZeRO on a cluster: what fits, and how long a step takes, of the few
+terms that decide at size.  Deliberately coarse: activations at most, work at one rate, messages by bandwidth
+alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
-from helpers.tools.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.tools.theory.checks import not_negative, positive, whole
+from helpers.tools.theory.communication import Pass, wire_bytes, zero_wire_bytes
+from helpers.tools.theory.hardware import Cluster
 from helpers.tools.theory.layers import (
+    BF16,
     Size,
     checkpointed_activation_bytes,
     gpt_activation_bytes,
     gpt_parameters,
 )
 from helpers.tools.theory.long_sequences import loss_peak_bytes
-from helpers.tools.theory.model_states import ideal_bytes
+from helpers.tools.theory.model_states import MOMENTS, ideal_bytes
+from helpers.tools.theory.peak import peak_moments
 
-BF16 = 2  # bytes
 
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """GPUs that are all alike.
-
-    Attributes:
-        gpus: N, among which states are divided.
-        memory: bytes of each.
-        rate: FLOPs per second that each reaches.
-        link: bytes per second, one way, of the slowest link in the ring of all GPUs; for `theory.Plan` of one
-        GPU's card to other hosts. inside: the same between the GPUs of one host; by default `link`.
-        host: GPUs of one host.
-    """
-
-    gpus: int
-    memory: float
-    rate: float
-    link: float
-    inside: float | None = None
-    host: int = 8
-
-    @property
-    def within(self) -> float:
-        """Bytes per second between GPUs of one host."""
-        return self.inside or self.link
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most `most`: a micro-batch that fits and divides."""
+    whole(number=number, most=most)
+    divisors = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    divisors += [number // divisor for divisor in divisors]
+    return max(divisor for divisor in divisors if divisor <= most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +35,12 @@ class ZeroPlan:
     """A GPT on a cluster in bf16 with ZeRO's stage 0, 1 or 2; sequences are as long as the model's context.
 
     Attributes:
-        size: the model's shape.
-        cluster: a `Cluster`.
+        size, cluster: the model's shape, and a `Cluster`.
         stage: 0, 1 or 2.
         checkpointed: the share of blocks, 0 to 1, that keep their input alone and are computed again; True
             and False are all and none.
         buckets: bytes of gradients on their way; twice the bucket with `overlap_comm`.
         reserve: bytes of a GPU for the CUDA context and the network.
-
-    Raises:
-        ValueError: for another stage, or a share that is none.
     """
 
     size: Size
@@ -82,6 +61,7 @@ class ZeroPlan:
                 f"checkpointed is a share of the blocks, 0 to 1, not {self.checkpointed!r}: "
                 "divide a number of blocks by all blocks"
             )
+        not_negative(buckets=self.buckets, reserve=self.reserve)
 
     @property
     def states(self) -> float:
@@ -90,17 +70,17 @@ class ZeroPlan:
 
     @property
     def room(self) -> float:
-        """Bytes that are left for activations; negative where the states do not fit."""
-        return self.cluster.memory - self.reserve - self.buckets - self.states
+        """Bytes that are left for activations at the loss; negative where the states do not fit."""
+        held = dict.fromkeys(MOMENTS, {"states": self.states, "buffers": self.buckets})
+        loss = peak_moments(held, activations=0, again=None, step={}, accumulates=True)["loss"]
+        return self.cluster.memory - self.reserve - sum(loss.values())
 
     @property
     def each(self) -> float:
         """Bytes that one sequence needs at most: kept activations and the loss at its peak, which has the
         log-softmax a second time."""
-        every, least = (
-            formula(self.size, 1, self.size.context, BF16)
-            for formula in (gpt_activation_bytes, checkpointed_activation_bytes)
-        )
+        shape = self.size, 1, self.size.context, BF16
+        every, least = gpt_activation_bytes(*shape), checkpointed_activation_bytes(*shape)
         kept = every - self.checkpointed * (every - least)
         return kept + loss_peak_bytes(1, self.size.context, self.size.vocabulary)
 
@@ -110,7 +90,7 @@ class ZeroPlan:
         return max(0, int(self.room // self.each))
 
     def step(self, tokens: int, to_owner: bool = False) -> dict[str, float]:
-        """One optimizer step on `tokens` tokens of all GPUs together.
+        """One optimizer step on `tokens` tokens of all GPUs together, whole sequences on each.
 
         Args:
             to_owner: each part of a gradient is reduced to its owner only, Psi elements
@@ -118,44 +98,44 @@ class ZeroPlan:
                 difference at stage 0.
 
         Returns:
-            {"micro-batches": a power of two, as few as fit, "work": 6 Psi FLOPs per token, 8 with all blocks
-            checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden": their sum, "hidden at
-            best": the same where each reduction goes on behind the backward pass of its own micro-batch, 2/3
-            of its work, 3/4 with all blocks checkpointed}; seconds but for the first.
-
-        Raises:
-            ValueError: where not one sequence fits, or a GPU has no whole number of sequences.
+            {"micro-batches": as few as fit and divide a GPU's sequences, "work": 6 Psi FLOPs per token, 8
+                with all blocks checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden":
+                their sum, "hidden at best": the same where each reduction goes on behind the backward pass of
+                its own micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}; seconds but for the
+                first.
         """
         parameters, gpus, at_once = gpt_parameters(self.size), self.cluster.gpus, self.at_once
         if not at_once:
             raise ValueError(
                 f"not one sequence fits: it needs {self.each / 1e9:.1f} GB and finds {self.room / 1e9:.1f}"
             )
-        own, rest = divmod(tokens, self.size.context * gpus)
-        if rest or not own:
+        sequences, rest = divmod(tokens, self.size.context * gpus)
+        if rest or sequences < 1:
             raise ValueError(
                 f"{tokens:,} tokens are no whole number of sequences of {self.size.context:,} on "
                 f"each of {gpus} GPUs"
             )
-        times = max(1, own // 2 ** (at_once.bit_length() - 1))
-        forwards = 1 + self.checkpointed  # passes of 2 Psi FLOPs per token; a backward pass has twice as many
-        work = (4 + 2 * forwards) * parameters * tokens / (gpus * self.cluster.rate)
-        backward = work / times * (4 + 2 * self.checkpointed) / (4 + 2 * forwards)
-        sent = (
-            zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner)
-            / self.cluster.link
+        times = sequences // largest_divisor(sequences, at_once)
+        # passes of 2 Psi FLOPs per token: forward, again where checkpointed, and backward, which is two
+        passes = 3 + self.checkpointed
+        work = 2 * passes * parameters * tokens / (gpus * self.cluster.rate)
+        backward = Pass(
+            work=work / times * (passes - 1) / passes,
+            messages=wire_bytes(
+                "reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus
+            )
+            / self.cluster.link,
+            hides=True,
         )
-        reduced = (
-            wire_bytes("reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus)
-            / self.cluster.link
-        )
-        hidden = (times if self.stage == 2 else 1) * min(reduced, backward)
+        sent = zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner)
+        messages = sent / self.cluster.link
+        reductions = times if self.stage == 2 else 1
         return {
             "micro-batches": times,
             "work": work,
-            "messages": sent,
-            "nothing hidden": work + sent,
-            "hidden at best": work + sent - hidden,
+            "messages": messages,
+            "nothing hidden": work + messages,
+            "hidden at best": work + messages - reductions * backward.hidden,
         }
 
 
@@ -188,16 +168,15 @@ def zero_3_passes(
             for its backward pass.
         hpz: whether each host keeps a second copy of the parameters until the step (ZeRO++, arXiv 2306.10209,
             section 3): then only the first forward pass gathers over the link.
-
-    Raises:
-        ValueError: where something is gathered again without checkpointing, or from a copy beside the link.
     """
     if regathered and (hpz or not checkpointed):
         raise ValueError("a block is gathered a third time only with checkpointing, and without hpz's copy")
+    whole(gpus=gpus, micro_batches=micro_batches)
+    positive(parameters=parameters, rate=rate, tokens=tokens)
     forward = 2 * parameters * tokens / micro_batches / rate
     unit = wire_bytes("all_gather", BF16 * parameters, gpus)
-    found = []
+    passes = []
     for micro_batch in range(micro_batches):
-        found.append((forward, 0 if hpz and micro_batch else unit))
-        found.append(((3 if checkpointed else 2) * forward, (1 if hpz else 3 if regathered else 2) * unit))
-    return found
+        passes.append((forward, 0 if hpz and micro_batch else unit))
+        passes.append(((3 if checkpointed else 2) * forward, (1 if hpz else 3 if regathered else 2) * unit))
+    return passes
