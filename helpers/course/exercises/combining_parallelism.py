@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import torch
-from helpers.course.exercises.editing import slips
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.telling import tell
@@ -63,25 +63,38 @@ LATER = "prod([*axes.values()][[*axes].index(name) + 1 :])"
 coordinates = Build(
     "coordinates",
     _coordinated,
-    mistakes=slips(
+    mistakes=edits(
         coordinates_solution,
-        "the *last* axis is innermost: its coordinate changes from each rank to the next",
-        ("reversed(axes)", "axes"),
-        "a coordinate is smaller than its axis' size: take the remainder, `% axes[name]`",
-        (STEP, f"found[name] = rank // {LATER}"),
-        "one step along an axis is as many ranks as all later axes have together",
-        (STEP, "found[name] = rank % axes[name]"),
-        "divide by the product of the *later* axes' sizes, not by the axis' own",
-        (STEP, "found[name] = rank // axes[name] % axes[name]"),
-        "divide by the product of the later axes' sizes, `//`; what remains, `%`, belongs to those",
-        (STEP, f"found[name] = rank % ({LATER} if {LATER} > 1 else axes[name])"),
-        "`divmod` gives the quotient first: the remainder is the coordinate, and the quotient goes on",
-        (STEP, "found[name], rank = divmod(rank, axes[name])"),
-        "return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes",
-        (
-            "return found",
-            "return tuple(found[name] for name in axes)",
-        ),
+        {
+            (
+                "reversed(axes)",
+                "axes",
+            ): "the *last* axis is innermost: its coordinate changes from each rank to the next",
+            (
+                STEP,
+                f"found[name] = rank // {LATER}",
+            ): "a coordinate is smaller than its axis' size: take the remainder, `% axes[name]`",
+            (
+                STEP,
+                "found[name] = rank % axes[name]",
+            ): "one step along an axis is as many ranks as all later axes have together",
+            (
+                STEP,
+                "found[name] = rank // axes[name] % axes[name]",
+            ): "divide by the product of the *later* axes' sizes, not by the axis' own",
+            (
+                STEP,
+                f"found[name] = rank % ({LATER} if {LATER} > 1 else axes[name])",
+            ): "divide by the product of the later axes' sizes, `//`; what remains, `%`, belongs to those",
+            (
+                STEP,
+                "found[name], rank = divmod(rank, axes[name])",
+            ): "`divmod` gives the quotient first: the remainder is the coordinate, and the quotient goes on",
+            (
+                "return found",
+                "return tuple(found[name] for name in axes)",
+            ): "return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes",
+        },
     ),
     praise="a rank is a number whose digits are its coordinates, and each axis is the base of one",
 )
@@ -125,21 +138,28 @@ OTHERS = "tuple(place[axis] for axis in axes if axis != name)"
 groups_along = Build(
     "groups_along",
     _grouped,
-    mistakes=slips(
+    mistakes=edits(
         groups_along_solution,
-        "those ranks *share* the coordinate along this axis; a group along it has every one of "
-        "its coordinates, and shares all others",
-        ("axis != name", "axis == name"),
-        "neighbours in the group are consecutive ranks along the last axis only",
-        (OTHERS, "rank // axes[name]"),
-        "along an inner axis a group's ranks lie closer together: compare their coordinates",
-        (OTHERS, "rank % (prod(axes.values()) // axes[name])"),
-        "that is one group; return all of them, so that every rank is in one",
-        ("found.values())", "found.values())[:1]"),
-        "all ranks are no group along one axis: the other coordinates must be the same",
-        (OTHERS, "()"),
-        "in a group, ranks stand in the order of their coordinate",
-        (".append(rank)", ".insert(0, rank)"),
+        {
+            ("axis != name", "axis == name"): (
+                "those ranks *share* the coordinate along this axis; a group along it has every one of "
+                "its coordinates, and shares all others"
+            ),
+            (
+                OTHERS,
+                "rank // axes[name]",
+            ): "neighbours in the group are consecutive ranks along the last axis only",
+            (
+                OTHERS,
+                "rank % (prod(axes.values()) // axes[name])",
+            ): "along an inner axis a group's ranks lie closer together: compare their coordinates",
+            (
+                "found.values())",
+                "found.values())[:1]",
+            ): "that is one group; return all of them, so that every rank is in one",
+            (OTHERS, "()"): "all ranks are no group along one axis: the other coordinates must be the same",
+            (".append(rank)", ".insert(0, rank)"): "in a group, ranks stand in the order of their coordinate",
+        },
     ),
     praise="each rank is in one group along every axis, and these groups are all that a combined job needs",
 )
@@ -174,29 +194,37 @@ cable_bytes = Exercise(
         _case("pipe", 1000, 2, data=2, pipe=5),
         _case("pipe", 500, 4, pipe=2, data=2, model=2),
     ),
-    mistakes=slips(
+    mistakes=edits(
         cable_bytes_solution,
-        "count the pairs whose ranks are on *different* machines; rank r is on machine `r // each`",
-        (CROSSES, CROSSES.replace("!=", "==")),
-        "not every pair crosses: rank r is on machine `r // each`",
-        (CROSSES, "True"),
-        "a pipeline is a line: its last stage sends nothing to its first",
-        (f"{BACKWARDS} if line else ", ""),
-        "a pipeline's neighbours send in both directions, activations forward and gradients back",
-        (BACKWARDS, "[]"),
-        "a ring is closed: the last rank of a group sends to the first",
-        (CLOSING, "[]"),
-        "in a ring a rank sends to the next one only",
-        (CLOSING, f"{CLOSING} + [(group[0], group[-1])] + {BACKWARDS}"),
-        "add up all groups along the axis",
-        ("in groups:", "in groups[:1]:"),
-        "asked are the bytes of all machines together",
-        ("crossings * sent", "crossings * sent / (max(map(max, groups)) // each + 1)"),
-        "these are the crossings: multiply by what a rank sends along this axis",
-        (
-            "crossings * sent",
-            "crossings",
-        ),
+        {
+            (
+                CROSSES,
+                CROSSES.replace("!=", "=="),
+            ): "count the pairs whose ranks are on *different* machines; rank r is on machine `r // each`",
+            (CROSSES, "True"): "not every pair crosses: rank r is on machine `r // each`",
+            (
+                f"{BACKWARDS} if line else ",
+                "",
+            ): "a pipeline is a line: its last stage sends nothing to its first",
+            (
+                BACKWARDS,
+                "[]",
+            ): "a pipeline's neighbours send in both directions, activations forward and gradients back",
+            (CLOSING, "[]"): "a ring is closed: the last rank of a group sends to the first",
+            (
+                CLOSING,
+                f"{CLOSING} + [(group[0], group[-1])] + {BACKWARDS}",
+            ): "in a ring a rank sends to the next one only",
+            ("in groups:", "in groups[:1]:"): "add up all groups along the axis",
+            (
+                "crossings * sent",
+                "crossings * sent / (max(map(max, groups)) // each + 1)",
+            ): "asked are the bytes of all machines together",
+            (
+                "crossings * sent",
+                "crossings",
+            ): "these are the crossings: multiply by what a rank sends along this axis",
+        },
     ),
     praise="only pairs on different machines cross, and the order of the axes says which pairs those are",
 )
@@ -309,29 +337,37 @@ ONCE, AXES = '(replicated if place["model"] == 0 else [])', '("model", "pipe")'
 global_norm = Build(
     "global_norm",
     _normed,
-    mistakes=slips(
+    mistakes=edits(
         global_norm_solution,
-        'what is replicated on tensor-parallel ranks counts once: on the rank whose place along "model" is 0',
-        (ONCE, "replicated"),
-        "each rank's sharded gradients are its own: all of them count",
-        (ONCE, ONCE[1:-1]),
-        "replicated gradients belong to the norm too, once",
-        (f" + {ONCE}", ""),
-        'other stages have other parameters: sum over "pipe" too',
-        (AXES, '("model",)'),
-        'tensor-parallel ranks have other shards: sum over "model" too',
-        (AXES, '("pipe",)'),
-        'that is the norm of this rank\'s part: add up the *squares* over "model" and "pipe"',
-        (AXES, "()"),
-        'replicas hold the same gradients (they are reduced already): do not sum over "data"',
-        (AXES, '("model", "pipe", "data")'),
-        "replicas, and what is replicated on tensor-parallel ranks, count once: that sum over "
-        "all ranks counts them several times",
-        (ONCE, "replicated", AXES, '("model", "pipe", "data")'),
-        "squares add up, norms do not: take the root at the end",
-        ("torch.zeros(()))", "torch.zeros(())).sqrt()", "return total.sqrt()", "return total"),
-        "that is the square of the norm",
-        ("total.sqrt()", "total"),
+        {
+            (
+                ONCE,
+                "replicated",
+            ): 'what is replicated on tensor-parallel ranks counts once: on the rank whose place along "model" is 0',
+            (ONCE, ONCE[1:-1]): "each rank's sharded gradients are its own: all of them count",
+            (f" + {ONCE}", ""): "replicated gradients belong to the norm too, once",
+            (AXES, '("model",)'): 'other stages have other parameters: sum over "pipe" too',
+            (AXES, '("pipe",)'): 'tensor-parallel ranks have other shards: sum over "model" too',
+            (
+                AXES,
+                "()",
+            ): 'that is the norm of this rank\'s part: add up the *squares* over "model" and "pipe"',
+            (
+                AXES,
+                '("model", "pipe", "data")',
+            ): 'replicas hold the same gradients (they are reduced already): do not sum over "data"',
+            (ONCE, "replicated", AXES, '("model", "pipe", "data")'): (
+                "replicas, and what is replicated on tensor-parallel ranks, count once: that sum over "
+                "all ranks counts them several times"
+            ),
+            (
+                "torch.zeros(()))",
+                "torch.zeros(())).sqrt()",
+                "return total.sqrt()",
+                "return total",
+            ): "squares add up, norms do not: take the root at the end",
+            ("total.sqrt()", "total"): "that is the square of the norm",
+        },
     ),
     praise="that is what the attribute `model_parallel` is for",
 )

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from functools import reduce  # noqa: F401  an edited solution calls it
 
-from helpers.course.exercises.editing import slips
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build
 from helpers.course.exercises.guesses import guess
 from helpers.course.models import GPTSize
@@ -92,45 +92,52 @@ STEPPED = "min(part, 1e9) if plan.stage == 3 else part"
 moments = Build(
     "moments",
     _moments,
-    mistakes=slips(
+    mistakes=edits(
         moments_solution,
-        "at the loss the gradients of the micro-batch before are missing (with one micro-batch "
-        "there are none)",
-        ("plan.micro_batches > 1 or plan.stage == 3", "plan.stage == 3"),
-        "stage 3 keeps its part of the gradients, and its bucket, for ever, also with one micro-batch",
-        (" or plan.stage == 3:", ":"),
-        "stage 3 has some parameters gathered in both passes: `plan.gathered`",
-        (
-            "always + plan.gathered + plan.activations",
-            "always + plan.activations",
-            "always + plan.gathered + gradients",
-            "always + gradients",
-        ),
-        "ZeRO shards among the replicas, not among all GPUs: `plan.replicas`",
-        (
-            "parameters, plan.replicas",
-            "parameters, plan.gpus",
-            "parameters / plan.replicas",
-            "parameters / plan.gpus",
-        ),
-        "the bucket is missing: 2 bytes for each of `plan.bucket` elements, above stage 0",
-        ("2 * plan.bucket if plan.stage else 0", "0"),
-        "stages 1 and 2 copy what the partition needs at the end of the backward pass: 2 bytes "
-        "for each element of it",
-        ("2 * part if plan.stage in (1, 2) else 0", "0"),
-        "in the backward pass one block is complete: `plan.again`",
-        (" + plan.again", ""),
-        "the step makes copies of what it updates: `plan.copies` bytes for each element",
-        ("plan.copies * stepped + ", ""),
-        "a rank steps its partition alone above stage 0, and copies no more than that",
-        (STEPPED, STEPPED.replace("part", "plan.parameters")),
-        "stage 3 steps a sub-group at a time, at most 1e9 elements",
-        (STEPPED, "part"),
-        "a GPU has the parameters of its tensor shard and pipeline stage alone: `plan.parameters`",
-        (
-            "ideal_bytes(plan.parameters",
-            "ideal_bytes(theory.gpt_parameters(plan.size)",
-        ),
+        {
+            ("plan.micro_batches > 1 or plan.stage == 3", "plan.stage == 3"): (
+                "at the loss the gradients of the micro-batch before are missing (with one micro-batch "
+                "there are none)"
+            ),
+            (
+                " or plan.stage == 3:",
+                ":",
+            ): "stage 3 keeps its part of the gradients, and its bucket, for ever, also with one micro-batch",
+            (
+                "always + plan.gathered + plan.activations",
+                "always + plan.activations",
+                "always + plan.gathered + gradients",
+                "always + gradients",
+            ): "stage 3 has some parameters gathered in both passes: `plan.gathered`",
+            (
+                "parameters, plan.replicas",
+                "parameters, plan.gpus",
+                "parameters / plan.replicas",
+                "parameters / plan.gpus",
+            ): "ZeRO shards among the replicas, not among all GPUs: `plan.replicas`",
+            (
+                "2 * plan.bucket if plan.stage else 0",
+                "0",
+            ): "the bucket is missing: 2 bytes for each of `plan.bucket` elements, above stage 0",
+            ("2 * part if plan.stage in (1, 2) else 0", "0"): (
+                "stages 1 and 2 copy what the partition needs at the end of the backward pass: 2 bytes "
+                "for each element of it"
+            ),
+            (" + plan.again", ""): "in the backward pass one block is complete: `plan.again`",
+            (
+                "plan.copies * stepped + ",
+                "",
+            ): "the step makes copies of what it updates: `plan.copies` bytes for each element",
+            (
+                STEPPED,
+                STEPPED.replace("part", "plan.parameters"),
+            ): "a rank steps its partition alone above stage 0, and copies no more than that",
+            (STEPPED, "part"): "stage 3 steps a sub-group at a time, at most 1e9 elements",
+            (
+                "ideal_bytes(plan.parameters",
+                "ideal_bytes(theory.gpt_parameters(plan.size)",
+            ): "a GPU has the parameters of its tensor shard and pipeline stage alone: `plan.parameters`",
+        },
     ),
     praise="three moments compete, and another one wins with another plan",
 )
@@ -193,57 +200,86 @@ IN_A_HOST, ZERO_LINK = (
 step_seconds = Build(
     "step_seconds",
     _step_seconds,
-    mistakes=slips(
+    mistakes=edits(
         step_seconds_solution,
-        "checkpointing computes each block again: 8 FLOPs per parameter and token instead of 6",
-        ('"checkpointed step" if plan.checkpointed else ', ""),
-        "all GPUs share the work of a step, not the replicas alone",
-        ("plan.gpus * cluster.rate", "plan.replicas * cluster.rate"),
-        "(p - 1) / (m + p - 1) is the bubble's part of the step; of the work it is (p - 1) / m",
-        (BUBBLE, "(plan.pipeline - 1) / (m + plan.pipeline - 1)"),
-        "a pipeline has a bubble: (p - 1) / m of the work",
-        (BUBBLE, "0"),
-        "where stages are not equal all wait for the longest: `plan.imbalance`",
-        (BUBBLE, "(plan.pipeline - 1) / m"),
-        "a checkpointed block's all-reduces of the forward pass come twice: 6 instead of 4",
-        ("6 if plan.checkpointed else 4", "4"),
-        "with sequence parallelism the backward pass gathers the inputs of sharded products once "
-        "more: as many bytes as one all-reduce more",
-        ("reduces += plan.sequence_parallel", "pass"),
-        "a GPU has the layers of its pipeline stage alone: `plan.layers`",
-        ("plan.layers", "plan.size.layers"),
-        "tensor parallelism sends in each micro-batch",
-        ("m * plan.layers", "plan.layers"),
-        "between pipeline stages activations go forward, and as many bytes of gradients back",
-        ("2 * m * unit", "m * unit"),
-        "a tensor-parallel group that is larger than a host goes over `cluster.link`, through the cards "
-        "of all GPUs of a host",
-        (" if t <= cluster.host else all_cards", ""),
-        "a group that is larger than a host has all of its cards, not one: `cluster.host * cluster.link`",
-        ("cluster.host * cluster.link", "cluster.link"),
-        "ZeRO's messages go through all hosts: over the cards, `cluster.link` each",
-        (ZERO_LINK, "cluster.within"),
-        "where all GPUs are in one host ZeRO's messages stay inside: `cluster.within`",
-        (ZERO_LINK, "cards"),
-        "replicas that are no more than a host's GPUs may still lie in several hosts: ask "
-        "whether all GPUs fit into one",
-        (IN_A_HOST, "plan.replicas <= cluster.host"),
-        "replicas are of one stage: they stay inside where its GPUs, `plan.gpus // plan.pipeline`, "
-        "fit into a host",
-        (IN_A_HOST, "plan.gpus <= cluster.host"),
-        "a group of replicas has `cluster.host // plan.tensor` GPUs in each host, and sends over "
-        "all of their cards",
-        (f"{GROUP} * ", ""),
-        "however many cards there are, inside a host nothing is faster than `cluster.within`",
-        (f"min(cluster.within, {GROUP} * cluster.link)", f"{GROUP} * cluster.link"),
-        "of a host's cards only those of the group's GPUs count: `cluster.host // plan.tensor`",
-        (GROUP, "cluster.host"),
-        "ZeRO shards the parameters of one GPU, `plan.parameters`, not the whole model's",
-        ("wire_bytes(plan.parameters", "wire_bytes(theory.gpt_parameters(plan.size)"),
-        "ZeRO's messages go among the replicas, not among all GPUs",
-        ("plan.replicas", "plan.gpus"),
-        "stages 2 and 3 send in each micro-batch: `accumulation=plan.micro_batches`",
-        ("2, m,", "2, 1,"),
+        {
+            (
+                '"checkpointed step" if plan.checkpointed else ',
+                "",
+            ): "checkpointing computes each block again: 8 FLOPs per parameter and token instead of 6",
+            (
+                "plan.gpus * cluster.rate",
+                "plan.replicas * cluster.rate",
+            ): "all GPUs share the work of a step, not the replicas alone",
+            (
+                BUBBLE,
+                "(plan.pipeline - 1) / (m + plan.pipeline - 1)",
+            ): "(p - 1) / (m + p - 1) is the bubble's part of the step; of the work it is (p - 1) / m",
+            (BUBBLE, "0"): "a pipeline has a bubble: (p - 1) / m of the work",
+            (
+                BUBBLE,
+                "(plan.pipeline - 1) / m",
+            ): "where stages are not equal all wait for the longest: `plan.imbalance`",
+            (
+                "6 if plan.checkpointed else 4",
+                "4",
+            ): "a checkpointed block's all-reduces of the forward pass come twice: 6 instead of 4",
+            ("reduces += plan.sequence_parallel", "pass"): (
+                "with sequence parallelism the backward pass gathers the inputs of sharded products once "
+                "more: as many bytes as one all-reduce more"
+            ),
+            (
+                "plan.layers",
+                "plan.size.layers",
+            ): "a GPU has the layers of its pipeline stage alone: `plan.layers`",
+            ("m * plan.layers", "plan.layers"): "tensor parallelism sends in each micro-batch",
+            (
+                "2 * m * unit",
+                "m * unit",
+            ): "between pipeline stages activations go forward, and as many bytes of gradients back",
+            (" if t <= cluster.host else all_cards", ""): (
+                "a tensor-parallel group that is larger than a host goes over `cluster.link`, through the cards "
+                "of all GPUs of a host"
+            ),
+            (
+                "cluster.host * cluster.link",
+                "cluster.link",
+            ): "a group that is larger than a host has all of its cards, not one: `cluster.host * cluster.link`",
+            (
+                ZERO_LINK,
+                "cluster.within",
+            ): "ZeRO's messages go through all hosts: over the cards, `cluster.link` each",
+            (
+                ZERO_LINK,
+                "cards",
+            ): "where all GPUs are in one host ZeRO's messages stay inside: `cluster.within`",
+            (IN_A_HOST, "plan.replicas <= cluster.host"): (
+                "replicas that are no more than a host's GPUs may still lie in several hosts: ask "
+                "whether all GPUs fit into one"
+            ),
+            (IN_A_HOST, "plan.gpus <= cluster.host"): (
+                "replicas are of one stage: they stay inside where its GPUs, `plan.gpus // plan.pipeline`, "
+                "fit into a host"
+            ),
+            (f"{GROUP} * ", ""): (
+                "a group of replicas has `cluster.host // plan.tensor` GPUs in each host, and sends over "
+                "all of their cards"
+            ),
+            (
+                f"min(cluster.within, {GROUP} * cluster.link)",
+                f"{GROUP} * cluster.link",
+            ): "however many cards there are, inside a host nothing is faster than `cluster.within`",
+            (
+                GROUP,
+                "cluster.host",
+            ): "of a host's cards only those of the group's GPUs count: `cluster.host // plan.tensor`",
+            (
+                "wire_bytes(plan.parameters",
+                "wire_bytes(theory.gpt_parameters(plan.size)",
+            ): "ZeRO shards the parameters of one GPU, `plan.parameters`, not the whole model's",
+            ("plan.replicas", "plan.gpus"): "ZeRO's messages go among the replicas, not among all GPUs",
+            ("2, m,", "2, 1,"): "stages 2 and 3 send in each micro-batch: `accumulation=plan.micro_batches`",
+        },
     ),
     praise="work, the bubble, and three kinds of messages",
 )
@@ -285,27 +321,30 @@ BY_THE_BEST_SO_FAR = "reduce(lambda best, plan: plan if took[plan] < 0.95 * took
 cheapest_that_fits = Build(
     "cheapest_that_fits",
     _cheapest,
-    mistakes=slips(
+    mistakes=edits(
         cheapest_that_fits_solution,
-        "this is the fastest of all plans, or one near it: it must fit too",
-        (" if needed(plan) <= memory", ""),
-        "this is the plan that needs the fewest bytes: of those that fit, look at the seconds",
-        (CHOICE, "min(took, key=needed, default=None)"),
-        "this is the slowest plan that fits",
-        (CHOICE, "max(took, key=took.get, default=None)"),
-        "this is the first plan that fits: others may be faster",
-        (CHOICE, "next(iter(took), None)"),
-        "compare each plan with the fastest of all that fit, not with the best so far",
-        (CHOICE, BY_THE_BEST_SO_FAR.format("next(iter(took), None)")),
-        "a plan that needs exactly the memory fits",
-        ("needed(plan) <= memory", "needed(plan) < memory"),
-        "this is the fastest that fits; an earlier, simpler one takes at most 5 % more",
-        ("1.05 * ", ""),
-        "of those that take at most 5 % more, take the first",
-        (
-            CHOICE,
-            "[None, *(plan for plan in took if took[plan] <= 1.05 * min(took.values()))][-1]",
-        ),
+        {
+            (
+                " if needed(plan) <= memory",
+                "",
+            ): "this is the fastest of all plans, or one near it: it must fit too",
+            (
+                CHOICE,
+                "min(took, key=needed, default=None)",
+            ): "this is the plan that needs the fewest bytes: of those that fit, look at the seconds",
+            (CHOICE, "max(took, key=took.get, default=None)"): "this is the slowest plan that fits",
+            (CHOICE, "next(iter(took), None)"): "this is the first plan that fits: others may be faster",
+            (
+                CHOICE,
+                BY_THE_BEST_SO_FAR.format("next(iter(took), None)"),
+            ): "compare each plan with the fastest of all that fit, not with the best so far",
+            ("needed(plan) <= memory", "needed(plan) < memory"): "a plan that needs exactly the memory fits",
+            ("1.05 * ", ""): "this is the fastest that fits; an earlier, simpler one takes at most 5 % more",
+            (
+                CHOICE,
+                "[None, *(plan for plan in took if took[plan] <= 1.05 * min(took.values()))][-1]",
+            ): "of those that take at most 5 % more, take the first",
+        },
     ),
     praise="a loop over all plans is enough: there are hundreds, and each takes microseconds",
 )
