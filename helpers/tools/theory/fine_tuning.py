@@ -24,11 +24,12 @@ from helpers.tools.theory.model_states import (
     _ceil,
     _check_job,
     _gathered,
+    _in_order,
     _partition,
     _sub_groups,
     deepspeed_bytes,
 )
-from helpers.tools.theory.zero_config import OFFLOAD, ZeroConfig
+from helpers.tools.theory.zero_config import ZeroConfig
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
 SWAPPED, FILE_BLOCK = (
@@ -152,7 +153,7 @@ def offload_bytes(
     Returns:
         {"device": {category: bytes}, "host": {category: bytes}}.
     """
-    config = _without_offload(config)
+    config = ZeroConfig.of(config, offloaded=True)
     if config.stage == 0 or config.dtype != "bf16" or config.sums_in_fp32:
         raise ValueError(f"offload_bytes covers stages 1 to 3 in bf16, not {config}")
     if moment not in ("after step", "between micro-batches"):
@@ -164,6 +165,7 @@ def offload_bytes(
         part, stepped, sides, kept = sum(groups), len(groups), 0, config.element_bytes * sum(groups)
         buffer, on_device = 0, 0
     else:
+        trained = _in_order(trained, config, ranks)
         part, pieces = _partition(trained, ranks, rank)
         stepped, sides, buffer = 1, largest, config.element_bytes * part
         kept = (
@@ -208,7 +210,7 @@ def disk_bytes(
     Returns:
         ({category: bytes in memory}, [bytes of each file, the smallest first]).
     """
-    config = _without_offload(config)
+    config = ZeroConfig.of(config, offloaded=True)
     if config.stage != 3:
         raise ValueError(f"disk_bytes covers stage 3, not {config}: below it DeepSpeed writes no files")
     held = deepspeed_bytes(trained, config, ranks=ranks, rank=rank, moment="after step")
@@ -224,14 +226,6 @@ def disk_bytes(
         "other": OFFLOADED_NORM + held["other"] - NORM[3],
     }
     return in_memory, sorted(3 * [_ceil(MASTER * count, FILE_BLOCK) * FILE_BLOCK for count in written])
-
-
-def _without_offload(config):
-    """As a `ZeroConfig`, which knows no offload."""
-    if not isinstance(config, dict):
-        return config
-    zero = {key: value for key, value in config.get("zero_optimization", {}).items() if key not in OFFLOAD}
-    return ZeroConfig.from_deepspeed(config | {"zero_optimization": zero})
 
 
 def lora_block_activation_bytes(
