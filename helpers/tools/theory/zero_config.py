@@ -27,6 +27,7 @@ NOT_COUNTED = {  # fields of `zero_optimization` that change the bytes of these 
     "zero_quantized_weights": ((3,), False),
     "zero_quantized_nontrainable_weights": ((3,), False),
     "zero_quantized_gradients": ((3,), False),
+    "module_granularity_threshold": ((3,), 0),
     "model_persistence_threshold": ((3,), sys.maxsize),
 }
 
