@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.tools.rehearsal.of_transformers import build_transformers, checkpointed
+
 if TYPE_CHECKING:
     import torch
     from deepspeed import DeepSpeedEngine
@@ -91,19 +93,11 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
 
 def built(question: Question) -> torch.nn.Module:
     """The model, on the host and whole, or partitioned under stage 3."""
-    from helpers.course import models
-
-    config = question.config if question.stage == 3 else None
-    if "model_type" not in question.model:
-        return models.build(
-            models.GPT, models.GPTSize(**question.model), checkpointing=question.checkpointing, config=config
-        )
     from transformers import AutoConfig
 
-    model = models.build_transformers(AutoConfig.for_model(**question.model), config)
-    if question.checkpointing:
-        models.checkpointed(model)
-    return model.train()
+    config = question.config if question.stage == 3 else None
+    model = build_transformers(AutoConfig.for_model(**question.model), config)
+    return (checkpointed(model) if question.checkpointing else model).train()
 
 
 def loss_of(engine: DeepSpeedEngine, question: Question) -> torch.Tensor:
@@ -111,8 +105,6 @@ def loss_of(engine: DeepSpeedEngine, question: Question) -> torch.Tensor:
     import torch
 
     ids = torch.zeros(question.micro_batch, question.sequence, dtype=torch.int64, device=engine.device)
-    if "model_type" not in question.model:
-        return engine(ids, ids)
     return engine(input_ids=ids, labels=ids, use_cache=False).loss
 
 

@@ -1,7 +1,8 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
 `layers`: parameters, FLOPs and activations of a transformer.  `model_states`: what a rank holds under ZeRO
-stages 0 to 3, by the paper and to DeepSpeed's last byte, of a `zero_config`.  `fine_tuning`: the same with
+stages 0 to 3, by the paper and to DeepSpeed's last byte, of a `zero_config`.  `deepspeed_config`: the reader
+of DeepSpeed's configuration.  `gpt_size`: a GPT's shape.  `fine_tuning`: the same with
 frozen weights and adapters.  `fsdp`: what DDP, FSDP2 and HSDP hold. `construction`: what it holds while the
 model is built.  `communication`: bytes that a collective must move, and the seconds it takes.
 `gloo`: the messages that it becomes on CPUs, and their headers.  `tensor_parallel`: one layer on several
@@ -49,6 +50,7 @@ from helpers.tools.theory.fine_tuning import (
 )
 from helpers.tools.theory.fsdp import FSDP_MOMENTS, ddp_bytes, fsdp_bytes, fsdp_wire_bytes
 from helpers.tools.theory.gloo import FRAME_HEADER, FRAME_HEADERS, GLOO_HEADER, gloo_messages, gloo_wire_bytes
+from helpers.tools.theory.gpt_size import GPTSize
 from helpers.tools.theory.layers import (
     attention_activation_bytes,
     attention_flops,
@@ -158,6 +160,7 @@ __all__ = [
     "FRAME_HEADERS",
     "FSDP_MOMENTS",
     "GLOO_HEADER",
+    "GPTSize",
     "MachineConstants",
     "OUTSIDE",
     "Plan",
