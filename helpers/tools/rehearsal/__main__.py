@@ -90,7 +90,8 @@ def told(given: argparse.Namespace) -> int:
     first = reports[ranks[0]]
     print(
         f"{first['elements']:,} parameters in {asked.dtype}, ZeRO stage {asked.stage}, "
-        f"{asked.ranks:,} ranks, {asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
+        f"{asked.ranks:,} ranks, {asked.micro_batch} x {asked.sequence:,} tokens, "
+        f"accumulation {asked.accumulation}"
     )
     for note in (*asked.notes, *([asked_for(list(dict.fromkeys(places)))] if places else ())):
         print(f"note: {note}")
