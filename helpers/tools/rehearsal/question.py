@@ -233,17 +233,13 @@ def _optimizer(known: Configuration) -> tuple[dict, list[str]]:
             f"the optimizer {known.config['optimizer']['type']} is not rehearsed: its states are not Adam's; "
             "ask with AdamW, or use helpers.rehearse"
         )
-    fused = (
-        not (params.get("torch_adam") and not params.get("fused"))
-        and "offload_optimizer" not in known.offload
-    )
-    adam = {"lr": 1e-4, "torch_adam": True} | ({"fused": True} if fused else {})
-    changed = {"optimizer": {"type": "AdamW", "params": adam}}
+    adam, changed, note = {"lr": 1e-4, "torch_adam": True}, {}, []
     if "offload_optimizer" in known.offload:
-        return changed | {"zero_force_ds_cpu_optimizer": False}, [
-            "torch's Adam in the host's memory in the place of DeepSpeed's: it needs more there while it "
-            "steps, and no more on the GPU"
-        ]
-    if params.get("torch_adam"):
-        return changed, []
-    return changed, ["torch's fused Adam in the place of DeepSpeed's: it takes 4 bytes more for each tensor"]
+        changed = {"zero_force_ds_cpu_optimizer": False}
+        note = ["torch's Adam on the host in the place of DeepSpeed's: it needs more there while it steps"]
+    elif not params.get("torch_adam"):
+        adam["fused"] = True
+        note = ["torch's fused Adam in the place of DeepSpeed's: it takes 4 bytes more for each tensor"]
+    elif params.get("fused"):
+        adam["fused"] = True
+    return changed | {"optimizer": {"type": "AdamW", "params": adam}}, note
