@@ -1,9 +1,13 @@
 """The rooms of `helpers/`: no circle among modules, and what a rank imports stays light."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 import helpers
@@ -36,6 +40,45 @@ def test_no_circle():
     list(
         TopologicalSorter({name: imported(name) for name in FILES}).static_order()
     )  # raises CycleError, naming the circle
+
+
+def test_imports_go_the_way_that_the_contracts_say():
+    """import-linter sees every import, also those inside functions; the contracts stand in pyproject.toml."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0 and "0 broken" in said.stdout, said.stdout + said.stderr
+
+
+def test_a_tool_that_imports_the_course_inside_a_function_is_seen(tmp_path):
+    shutil.copytree(ROOT / "helpers", tmp_path / "helpers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with open(tmp_path / "helpers/tools/launch/ports.py", "a") as file:
+        file.write("\n\ndef late():\n    from helpers.course import corpus\n")
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    place = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    said = subprocess.run(command, cwd=tmp_path, env=place, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 1 and "helpers.tools.launch.ports -> helpers.course.corpus" in said.stdout
+
+
+def test_no_tool_reaches_the_course_by_a_name_that_is_imported_late():
+    """What import-linter cannot see: the lazy names of `helpers`, and modules named by a text."""
+    for name, path in FILES.items():
+        if not name.startswith("helpers.tools"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            lazy = isinstance(node, ast.ImportFrom) and node.module == "helpers"
+            text = isinstance(node, ast.Constant) and str(node.value).startswith("helpers.course")
+            assert not lazy and not text, f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+@pytest.mark.parametrize("half", ["helpers.tools", "helpers.course"])
+def test_no_two_modules_of_a_half_share_a_name(half):
+    names = [
+        name.rpartition(".")[2]
+        for name in FILES
+        if name.startswith(f"{half}.") and not name.startswith("helpers.course.exercises.")
+    ]
+    assert [name for name, times in Counter(names).items() if times > 1] == []
 
 
 def test_importing_the_package_imports_nothing_heavy():

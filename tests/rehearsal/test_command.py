@@ -51,7 +51,7 @@ def test_auto_is_filled_in():
     asked = question.ask(LLAMA, AUTO, ranks=64, sequence=32, micro_batch=2)
     zero = asked.config["zero_optimization"]
     assert (zero["reduce_bucket_size"], zero["stage3_param_persistence_threshold"]) == (64 * 64, 640)
-    assert asked.config["bf16"] == {"enabled": True} and "gradient_clipping" not in asked.config
+    assert asked.config["bf16"] == {"enabled": True} and asked.config["gradient_clipping"] == 1.0
     assert (
         asked.config["train_micro_batch_size_per_gpu"] == 2
         and asked.accumulation == 4
@@ -78,15 +78,101 @@ BAD = [  # the model, DeepSpeed's configuration, what is said
     (
         {"layers": 2},
         {"train_batch_size": 9, "gradient_accumulation_steps": 2},
-        "train_batch_size is 9, and 2 micro-batches of 1 on 4 ranks make 8",
+        "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 9 !=",
     ),
+    ({"layers": 2}, {"expert_parallel": {"enabled": True}}, "expert_parallel needs a function of your own"),
+    ({"layers": 2}, {"data_efficiency": {"enabled": True}}, "data_efficiency needs a function of your own"),
+    ({"layers": 2}, {"sequence_parallel_size": 2}, "sequence_parallel_size needs a function of your own"),
+    ({"layers": 2}, {"compile": {"deepcompile": True}}, "compile.deepcompile needs a function of your own"),
+    (
+        {"layers": 2},
+        {"zero_optimization": {"stage": 3, "zero_quantized_gradients": True}},
+        "zero_quantized_gradients needs a function of your own",
+    ),
+    (
+        {"layers": 2},
+        {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/nowhere"}}},
+        '"nvme" is not rehearsed: ask with "device": "cpu"',
+    ),
+    ({"model_type": "t5"}, {}, "this command rehearses causal language models, and t5 is none"),
+    ({"model_type": "bart", "is_encoder_decoder": True}, {}, "and bart is none"),
+    ({"model_type": "llama", "rope_scaling": 3}, {}, "transformers refuses the model's configuration"),
 ]
 
 
 @pytest.mark.parametrize("model, config, words", BAD, ids=[words[:30] for _, _, words in BAD])
 def test_what_is_not_rehearsed_is_said(model, config, words):
-    with pytest.raises(question.BadQuestion, match=re.escape(words)):
+    with pytest.raises(ValueError, match=re.escape(words)):
         question.ask(model, config, ranks=4, sequence=8)
+
+
+GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 4, "n_head": 12, "vocab_size": 50257}
+READ = [  # DeepSpeed's configuration, ranks, --micro-batch; what is rehearsed, what the notes say
+    ({"train_batch_size": 256}, 4, None, (64, 1, "fp32", 0, False), []),
+    ({"train_batch_size": 256, "gradient_accumulation_steps": 4}, 8, None, (8, 4, "fp32", 0, False), []),
+    ({"train_batch_size": 256}, 4, 2, (2, 32, "fp32", 0, False), ["--micro-batch 2 counts more"]),
+    (
+        {"zero_optimization": {"stage": 3, "offload_optimizer": None}, "optimizer": {}, "bf16": None},
+        4,
+        None,
+        (1, 1, "fp32", 3, False),
+        ["nothing says how large a micro-batch is"],
+    ),
+    (
+        {"fp16": {"enabled": "auto", "loss_scale": 0}, "optimizer": {"type": "AdamW", "params": None}},
+        4,
+        1,
+        (1, 1, "fp16", 0, False),
+        ["fp16 is assumed"],
+    ),
+    (
+        {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "cpu_offload": True}},
+        2,
+        1,
+        (1, 1, "bf16", 2, True),
+        ["torch's Adam on the host"],
+    ),
+    (
+        {
+            "fp8": {"enabled": True},
+            "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "auto"}},
+        },
+        2,
+        1,
+        (1, 1, "fp32", 2, False),
+        ["zero_optimization.offload_optimizer.device", "DeepSpeed knows no fp8"],
+    ),
+    (
+        {"tensor_parallel": {"autotp_size": 1}, "data_efficiency": {"enabled": False}},
+        2,
+        1,
+        (1, 1, "fp32", 0, False),
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize("config, ranks, micro_batch, known, notes", READ)
+def test_deepspeeds_configuration_is_read_as_deepspeed_reads_it(config, ranks, micro_batch, known, notes):
+    asked = question.ask(GPT2, config, ranks=ranks, sequence=512, micro_batch=micro_batch)
+    sizes = (asked.micro_batch, asked.accumulation, asked.dtype, asked.stage, asked.is_offloaded)
+    said = [note for note in asked.notes if "fused Adam" not in note]
+    assert sizes == known and len(said) == len(notes)
+    assert all(note.startswith(words) for note, words in zip(said, notes))
+
+
+def test_a_gpt_of_five_numbers_is_a_gpt_2():
+    asked = question.ask({"layers": 2, "width": 48, "heads": 3}, {}, 2, 8)
+    assert (asked.model["model_type"], asked.model["n_embd"], asked.model["n_layer"]) == ("gpt2", 48, 2)
+
+
+def test_what_nobody_foresaw_ends_with_its_own_status(tmp_path, monkeypatch, capsys):
+    def broken(*arguments, **options):
+        raise AttributeError("for a test")
+
+    monkeypatch.setattr(question, "as_transformers", broken)
+    assert ask(tmp_path, GPT2, {}, "--ranks", "2", "--sequence", "8") == 2
+    assert "AttributeError: for a test" in capsys.readouterr().err
 
 
 def ask(folder, model, config, *more):
@@ -124,7 +210,7 @@ def test_a_model_of_transformers_that_fits(tmp_path, capsys):
     said, progress = capsys.readouterr()
     assert status == 0
     assert re.fullmatch(r"(rehearsing rank \d+ of 64 \.\.\. \d+ s\n){3}", progress)
-    assert "176,576 parameters, ZeRO stage 3, 64 ranks, 2 x 32 tokens" in said
+    assert "176,576 parameters in bf16, ZeRO stage 3, 64 ranks, 2 x 32 tokens, accumulation 4" in said
     assert re.search(r"GB +rank 0 +rank 32 +rank 63\n", said) and "reduce_scatter_tensor" in said
     assert re.search(
         r"^fits, with 77\.\d\d GB to spare of 80\.00 GB \(rank \d+ needs most, 2\.\d\d GB, in ",

@@ -51,7 +51,36 @@ LIVE, REUSE, PREFETCH = (
     "stage3_max_reuse_distance",
     "stage3_prefetch_bucket_size",
 )
+NO_BYTES = {  # keys that change none: {stages: {key: a value that is not its default}}
+    (1, 2): {
+        "reduce_scatter": False,
+        "use_multi_rank_bucket_allreduce": False,
+        "allgather_partitions": False,
+        "allgather_bucket_size": 3_000,
+        "ignore_unused_parameters": False,
+    },
+    (3,): {
+        "memory_efficient_linear": False,
+        "override_module_apply": False,
+        "stage3_use_all_reduce_for_fetch_params": True,
+        "stage3_allgather_sequential": True,
+        "log_trace_cache_warnings": True,
+        "enable_sanity_checks": True,
+        "leaf_module": {"names": ["blocks.0"]},
+        "stage3_max_live_parameters": 0,
+        "stage3_max_reuse_distance": 0,
+        "stage3_prefetch_bucket_size": 0,
+    },
+}
 KNOBS = [
+    *(Case(stage, zero={"round_robin_gradients": True}) for stage in (1, 2, 3)),
+    *(Case(stage, "fp32", zero={"round_robin_gradients": True}) for stage in (1, 2)),
+    *(
+        Case(stage, zero={key: value})
+        for stages, keys in NO_BYTES.items()
+        for stage in stages
+        for key, value in keys.items()
+    ),
     *(Case(stage, accumulation=accumulation) for stage in (1, 2, 3) for accumulation in (1, 3)),
     *(Case(stage, zero={"overlap_comm": True}) for stage in (1, 2, 3)),
     *(Case(stage, zero={"contiguous_gradients": False}) for stage in (1, 2, 3)),

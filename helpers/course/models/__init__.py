@@ -11,14 +11,13 @@ from helpers.course.models.experts import (
     router,
     with_experts,
 )
-from helpers.course.models.factories import build, build_transformers, module_sizes
+from helpers.course.models.factories import build, module_sizes
 from helpers.course.models.finetuning import (
     ADAPTED,
     CHATGLM_6B,
     TINY_CHATGLM,
     WithLoss,
     chatglm,
-    checkpointed,
     elements_by_kind,
     rehearsed,
     with_adapters,
@@ -44,6 +43,7 @@ from helpers.course.models.gpt import (
 from helpers.course.models.llama import LlamaParts, rotated
 from helpers.course.models.sequence_parallel import share_sequence
 from helpers.course.models.tensor_parallel import AUTOTP_RULES, TensorBlock, tensor_part
+from helpers.tools.rehearsal.of_transformers import build_transformers, checkpointed
 
 __all__ = [
     "AUTOTP_RULES",

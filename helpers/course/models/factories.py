@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
 from helpers.course.models.gpt import Block, Embedding, GPTSize, Head
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -49,20 +46,3 @@ def module_sizes(size: GPTSize) -> list[list[int]]:
         for piece in pieces
         for module in piece.modules()
     ]
-
-
-def build_transformers(shape: PreTrainedConfig, config: dict | None = None, seed: int = 0) -> PreTrainedModel:
-    """A causal language model of transformers, partitioned as it is built where `config` says ZeRO stage 3.
-
-    Args:
-        shape: a configuration of transformers, for instance a `GPTNeoXConfig`.
-        config: DeepSpeed's.
-    """
-    from transformers import AutoModelForCausalLM
-    from transformers.integrations import HfDeepSpeedConfig
-
-    torch.manual_seed(seed)
-    known = HfDeepSpeedConfig(config) if config else None  # transformers asks for it while this object lives
-    model = AutoModelForCausalLM.from_config(shape)
-    del known
-    return model

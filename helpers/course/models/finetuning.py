@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from helpers.course.models.factories import Model
 from helpers.course.models.gpt import next_token_loss
 
 if TYPE_CHECKING:
@@ -96,14 +95,6 @@ def elements_by_kind(model: PeftModel) -> dict[str, list[int]]:
         kind = "trained" if parameter.requires_grad else "matrices" if in_a_block else "frozen"
         found[kind].append(parameter.numel())
     return found
-
-
-def checkpointed(model: Model) -> Model:
-    """Let every block of a transformers model keep its input alone, by checkpointing without reentrance (the
-    method's name has changed)."""
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
-    return model
 
 
 class WithLoss(nn.Module):

@@ -2,7 +2,7 @@
 
     from helpers import rehearse
 
-    report = rehearse(train, ranks=1024, rank=517, device="cuda")   # the same function that `launch(train, ranks=4)` runs
+    report = rehearse(train, ranks=1024, rank=517, device="cuda")   # what `launch(train, ranks=4)` runs
 
 All of torch's and DeepSpeed's Python runs.  What is left out is what needs memory or other machines: tensors
 have a shape, a type and a device but no numbers (`fake`), and messages go nowhere (`patches`).  `gpu` poses

@@ -20,49 +20,37 @@ PHASES = {
 # Bytes that two H200 gave to one rank beside its tensors (the driver, kernels, NCCL, workspaces):
 # recorded/zero-2-NVIDIA-H200.json, stage 0.
 OUTSIDE = 2_270_000_000
-MORE_PARTS = (lambda question: question.stage < 3, '"zero_optimization": {{"stage": 3}}')
-MORE_RANKS = (lambda question: True, "more ranks")
-ADVICE = {  # what fills the highest moment: [(whether it can still be done, what to do)]
-    "activations": [
-        (lambda question: not question.checkpointing, "checkpoint the blocks (--checkpointing)"),
-        (lambda question: question.micro_batch > 1, '"train_micro_batch_size_per_gpu": {half}'),
-        (lambda question: True, "shorter or shared sequences, or a loss over parts of the tokens"),
-    ],
-    "optimizer states": [
-        (lambda question: question.stage == 0, '"zero_optimization": {{"stage": 1}}'),
-        (
-            lambda question: not question.is_offloaded,
-            '"offload_optimizer": {{"device": "cpu"}}, or more ranks',
-        ),
-        (lambda question: True, "more ranks"),
-    ],
-    "gradients": [
-        (lambda question: question.stage < 2, '"zero_optimization": {{"stage": 2}}'),
-        MORE_PARTS,
-        MORE_RANKS,
-    ],
-    "parameters": [MORE_PARTS, MORE_RANKS],
-    "gathered parameters": [
-        (lambda question: True, 'a smaller "stage3_max_live_parameters" and "stage3_prefetch_bucket_size"')
-    ],
-    "buffers": [(lambda question: True, 'a smaller "reduce_bucket_size"')],
-    "temporary while passing": [
-        (lambda question: question.micro_batch > 1, '"train_micro_batch_size_per_gpu": {half}'),
-        (
-            lambda question: True,
-            'a loss over parts of the tokens, shorter sequences, or a smaller "reduce_bucket_size"',
-        ),
-    ],
-    "temporary while stepping": [
-        (lambda question: question.stage == 0, '"zero_optimization": {{"stage": 1}}'),
-        (
-            lambda question: question.stage < 3,
-            '"zero_optimization": {{"stage": 3}}, whose step takes a part of the parameters at a time',
-        ),
-        (lambda question: True, 'a smaller "sub_group_size"'),
-    ],
+TRY = {  # what fills the highest moment: what to do, the first that is possible
+    "activations": ("checkpoint", "halve", "shorter or shared sequences, or a loss over parts of the tokens"),
+    "optimizer states": ("stage 1", "offload", "more ranks"),
+    "master weights": ("stage 1", "offload", "more ranks"),
+    "gradients": ("stage 2", "stage 3", "more ranks"),
+    "parameters": ("stage 3", "more ranks"),
+    "gathered parameters": ('a smaller "stage3_max_live_parameters" and "stage3_prefetch_bucket_size"',),
+    "buffers": ('a smaller "reduce_bucket_size"',),
+    "temporary while passing": (
+        "halve",
+        'a loss over parts of the tokens, shorter sequences, or a smaller "reduce_bucket_size"',
+    ),
+    "temporary while stepping": ("stage 1", "stage 3 steps in parts", 'a smaller "sub_group_size"'),
 }
-ADVICE["master weights"] = ADVICE["optimizer states"]
+
+
+def changes(question: Question) -> dict[str, str | None]:
+    """{name in `TRY`: the words, or None where it is done already}."""
+    stage, stages = question.stage, '"zero_optimization": {"stage": %d}'
+    parts = ", whose step takes a part of the parameters at a time"
+    return {
+        "checkpoint": None if question.checkpointing else "checkpoint the blocks (--checkpointing)",
+        "halve": f'"train_micro_batch_size_per_gpu": {question.micro_batch // 2}'
+        if question.micro_batch > 1
+        else None,
+        "stage 1": stages % 1 if stage == 0 else None,
+        "stage 2": stages % 2 if stage < 2 else None,
+        "stage 3": stages % 3 if stage < 3 else None,
+        "stage 3 steps in parts": stages % 3 + parts if stage < 3 else None,
+        "offload": None if question.is_offloaded else '"offload_optimizer": {"device": "cpu"}, or more ranks',
+    }
 
 
 @dataclass(frozen=True)
@@ -114,11 +102,9 @@ def verdict(reports: Mapping[int, dict], memory: int | None, outside: int = OUTS
 
 def advice(question: Question, reports: Mapping[int, dict], found: Verdict) -> str:
     """A sentence: what fills the highest moment, and the first thing to change that has not been done yet."""
-    held = causes(reports[found.rank], found.phase)
+    held, possible = causes(reports[found.rank], found.phase), changes(question)
     cause = max(held, key=held.get)
-    change = next(words for possible, words in ADVICE[cause] if possible(question)).format(
-        half=question.micro_batch // 2
-    )
+    change = next(words for words in (possible.get(name, name) for name in TRY[cause]) if words)
     return f"most of it, {gigabytes(held[cause])} GB, is {cause}: try {change}"
 
 
@@ -136,41 +122,33 @@ def causes(report: dict, phase: str) -> dict[str, int]:
 
 def table(question: Question, reports: Mapping[int, dict], outside: int = OUTSIDE) -> list[str]:
     """The lines of the table: a column for each rank, GB of 10^9 bytes."""
+
+    def row(name, amounts):
+        return name, *map(gigabytes, amounts)
+
+    ranks = reports.values()
     rows = [("GB", *(f"rank {rank}" for rank in reports)), ("states between micro-batches",)]
-    rows += [
-        (f"  {category}", *(gigabytes(report["states"][category]) for report in reports.values()))
-        for category in CATEGORIES
-    ]
+    rows += [row(f"  {category}", (one["states"][category] for one in ranks)) for category in CATEGORIES]
     rows.append(("highest moment in",))
     for phase, name in PHASES.items():
-        held = [report["peaks"][phase] for report in reports.values()]
-        rows.append((f"  {name}", *(gigabytes(sum(parts.values())) for parts in held)))
-        for category in visible(held):
-            rows.append((f"    {category}", *(gigabytes(parts.get(category, 0)) for parts in held)))
-    rows.append(("outside of tensors, as on two H200", *(gigabytes(outside) for _ in reports)))
+        held = [report["peaks"][phase] for report in ranks]
+        rows.append(row(f"  {name}", (sum(parts.values()) for parts in held)))
+        rows += [row(f"    {what}", (parts.get(what, 0) for parts in held)) for what in visible(held)]
+    rows.append(row("outside of tensors, as on two H200", (outside for _ in ranks)))
     if question.is_offloaded:
-        rows.append(
-            (
-                "the host's memory at most, of this rank",
-                *(gigabytes(sum(report["host"].values())) for report in reports.values()),
-            )
-        )
+        host = (sum(report["host"].values()) for report in ranks)
+        rows.append(row("the host's memory at most, of this rank", host))
     rows.append((f"to be sent in a step, accumulation {question.accumulation}",))
-    for operation in sorted({operation for report in reports.values() for operation in report["sent"]}):
-        rows.append(
-            (f"  {operation}", *(gigabytes(report["sent"].get(operation, 0)) for report in reports.values()))
-        )
+    for operation in sorted({operation for report in ranks for operation in report["sent"]}):
+        rows.append(row(f"  {operation}", (report["sent"].get(operation, 0) for report in ranks)))
     wide = max(len(row[0]) for row in rows)
     return [f"{row[0]:<{wide}}" + "".join(f"{cell:>14}" for cell in row[1:]) for row in rows]
 
 
 def visible(held: Sequence[dict[str, int]]) -> list[str]:
     """The categories that are a fiftieth or more of some rank's bytes, the largest first."""
-    most = {
-        category: max(parts.get(category, 0) / sum(parts.values()) for parts in held)
+    parts = {
+        category: max(one.get(category, 0) / sum(one.values()) for one in held)
         for category in set().union(*held)
     }
-    return sorted(
-        (category for category in most if most[category] > 0.02),
-        key=lambda category: (-most[category], category),
-    )
+    return sorted((name for name in parts if parts[name] > 0.02), key=lambda name: (-parts[name], name))

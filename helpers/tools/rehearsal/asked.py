@@ -106,10 +106,7 @@ questions = Questions()  # of this process, which rehearses once
 
 
 def columns(frame: FrameType) -> tuple[int, int] | None:
-    """Where in its line the expression stands that a frame is computing, in bytes; Python knows from 3.11
-    on."""
-    if not hasattr(frame.f_code, "co_positions"):
-        return None
+    """Where in its line the expression stands that a frame is computing, in bytes."""
     first, last, *found = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     return tuple(found) if first == last and None not in found else None
 

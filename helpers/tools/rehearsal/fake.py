@@ -51,6 +51,12 @@ ALL = {
     aten.all.dim,
 }  # "is it so everywhere?" is answered with yes: no padding, no number that is not finite
 SAME = {aten.equal.default, aten.allclose.default}  # and so is "are they alike?"
+NONE_HERE = "depends on the numbers in a tensor, and a rehearsal has none"
+WITHOUT_NUMBERS = {  # what torch raises: what it means
+    DataDependentOutputException: f"what {{}} returns {NONE_HERE}",
+    DynamicOutputShapeException: f"the shape of what {{}} returns {NONE_HERE}",
+    UnsupportedOperatorException: "torch does not know which shape {} returns, so that it cannot be rehearsed",
+}
 FILLED = {aten.zeros.default, aten.ones.default, aten.full.default}
 
 
@@ -100,29 +106,12 @@ class Weightless(FakeTensorMode):
             return made
         try:
             made = super().__torch_dispatch__(function, types, args, kwargs)
-        except DataDependentOutputException:
+        except tuple(WITHOUT_NUMBERS) as error:
             if function is aten._local_scalar_dense.default:  # .item(), bool(), float(), int()
                 return questions.answered(answer(args[0]))
             if function in SAME:
                 return questions.answered(True)
-            raise noted(
-                NoNumbers(
-                    f"what {function} returns depends on the numbers in a tensor, and a rehearsal has none"
-                )
-            ) from None
-        except DynamicOutputShapeException:
-            raise noted(
-                NoNumbers(
-                    f"the shape of what {function} returns depends on the numbers in a tensor, "
-                    "and a rehearsal has none"
-                )
-            ) from None
-        except UnsupportedOperatorException:
-            raise noted(
-                NoNumbers(
-                    f"torch does not know which shape {function} returns, so that it cannot be rehearsed"
-                )
-            ) from None
+            raise noted(NoNumbers(WITHOUT_NUMBERS[type(error)].format(function))) from None
         if key is not None:
             self.memory.learn(key, function, args, kwargs, made)
         return made

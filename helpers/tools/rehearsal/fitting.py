@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import resource
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from helpers.tools.rehearsal.of_transformers import build_transformers, checkpointed
 
 if TYPE_CHECKING:
     import torch
@@ -17,9 +21,8 @@ if TYPE_CHECKING:
     from helpers.tools.measure.traffic import Traffic
     from helpers.tools.rehearsal.question import Question
 
-KEPT = {
-    "inputs": "activations"
-}  # of a checkpointed block, which is called again by itself; of the whole model they are a few kB
+# Of a checkpointed block, which is called again by itself; of the whole model they are a few kB.
+KEPT = {"inputs": "activations"}
 
 
 def two_steps(question: Question, drawn: bool = False, diary: str | None = None) -> dict:
@@ -91,19 +94,11 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
 
 def built(question: Question) -> torch.nn.Module:
     """The model, on the host and whole, or partitioned under stage 3."""
-    from helpers.course import models
-
-    config = question.config if question.stage == 3 else None
-    if "model_type" not in question.model:
-        return models.build(
-            models.GPT, models.GPTSize(**question.model), checkpointing=question.checkpointing, config=config
-        )
     from transformers import AutoConfig
 
-    model = models.build_transformers(AutoConfig.for_model(**question.model), config)
-    if question.checkpointing:
-        models.checkpointed(model)
-    return model.train()
+    config = question.config if question.stage == 3 else None
+    model = build_transformers(AutoConfig.for_model(**question.model), config)
+    return (checkpointed(model) if question.checkpointing else model).train()
 
 
 def loss_of(engine: DeepSpeedEngine, question: Question) -> torch.Tensor:
@@ -111,51 +106,41 @@ def loss_of(engine: DeepSpeedEngine, question: Question) -> torch.Tensor:
     import torch
 
     ids = torch.zeros(question.micro_batch, question.sequence, dtype=torch.int64, device=engine.device)
-    if "model_type" not in question.model:
-        return engine(ids, ids)
     return engine(input_ids=ids, labels=ids, use_cache=False).loss
 
 
 def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[str, int]]:
     """{phase: {category: bytes at its highest moment}}, a phase from one of the marks (clock, phase) to the
     next; of several the highest."""
-    found = {}
+    highest = {}
     ledger.categories()  # so that what is owned has its category
     for (first, phase), (last, _) in zip(marks, marks[1:]):
         held = at_peak(ledger, first, last)
-        if sum(held.values()) > sum(found.get(phase, {}).values()):
-            found[phase] = held
-    return found
+        highest[phase] = max(highest.get(phase, held), held, key=lambda parts: sum(parts.values()))
+    return highest
 
 
 def at_peak(ledger: Ledger, first: int, last: int) -> dict[str, int]:
     """{category: bytes} at the highest moment between two of a ledger's clock."""
-    changes = sorted(
-        [(one.born, one.bytes) for one in ledger.storages]
-        + [(one.died, -one.bytes) for one in ledger.storages if one.died]
-    )
-    begin = bisect.bisect_right(changes, (first, float("inf")))
-    total = highest = sum(change for _, change in changes[:begin])
-    moment = first
-    for clock, change in changes[begin:]:
-        if clock > last:
-            break
-        total += change
-        if total > highest:
-            highest, moment = total, clock
-    found = {}
-    for one in ledger.storages:
-        if one.born <= moment and (one.died is None or one.died > moment):
-            category = KEPT.get(one.final_category, one.final_category)
-            found[category] = found.get(category, 0) + one.bytes
-    return found
+    changes = [(storage.born, storage.bytes) for storage in ledger.storages]
+    changes += [(storage.died, -storage.bytes) for storage in ledger.storages if storage.died]
+    changes.sort()
+    begin, end = (bisect.bisect_right(changes, (clock, float("inf"))) for clock in (first, last))
+    totals = list(itertools.accumulate((change for _, change in changes[:end]), initial=0))
+    highest = max(range(begin, end + 1), key=totals.__getitem__)
+    moment = changes[highest - 1][0] if highest > begin else first
+    held = Counter()
+    for storage in ledger.storages:
+        if storage.born <= moment and (storage.died is None or storage.died > moment):
+            held[KEPT.get(storage.final_category, storage.final_category)] += storage.bytes
+    return dict(held)
 
 
 def sent(traffics: Sequence[Traffic], accumulation: int) -> dict[str, float]:
     """{operation: bytes sent, by `Traffic.ideal`} of a step with so many micro-batches; of those that were
     rehearsed all but the last are alike."""
     *others, last = traffics
-    found = dict(last.ideal)
+    total = Counter(last.ideal)
     for operation, size in (others[0].ideal if others else {}).items():
-        found[operation] = found.get(operation, 0) + (accumulation - 1) * size
-    return found
+        total[operation] += (accumulation - 1) * size
+    return dict(total)

@@ -4,7 +4,8 @@ thread."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from helpers.tools.rehearsal.asked import Place, questions
@@ -22,12 +23,14 @@ def leave_alone() -> None:
     gc.freeze()
 
 
+@dataclass
 class Told:
     """What came of a rehearsal: the function's `value` and the places that `asked` for a number, or the rank
     to be rehearsed before, `needs`."""
 
-    def __init__(self, value: object = None, needs: int | None = None, asked: Iterable[Place] = ()) -> None:
-        self.value, self.needs, self.asked = value, needs, list(asked)
+    value: object = None
+    needs: int | None = None
+    asked: list[Place] = field(default_factory=list)
 
 
 def rehearsed(function: Callable, arguments: Mapping[str, object], pose: Pose) -> Told:

@@ -1,38 +1,28 @@
-"""What `python -m helpers.tools.rehearsal` is asked: a model and a configuration of DeepSpeed from files, and
-sizes as people write them."""
+"""What `python -m helpers.tools.rehearsal` is asked: a model and a configuration of DeepSpeed, and sizes as
+people write them."""
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from helpers.course.models import GPTSize
+from helpers.tools.theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
+from helpers.tools.theory.gpt_size import GPTSize
 
-UNITS = {
-    "": 1,
-    "B": 1,
-    "kB": 1e3,
-    "KB": 1e3,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+UNITS = {"": 1, "B": 1, "kB": 1000} | {
+    f"{letter}{kind}B": base ** (1 + place)
+    for place, letter in enumerate("KMGT")
+    for kind, base in (("", 1000), ("i", 1024))
 }
-ELSEWHERE = (
-    "tensor_parallel",
-    "sequence_parallel_size",
-    "pipeline",
-    "compression_training",
-    "curriculum_learning",
-    "data_efficiency",
-)
 MICRO_BATCHES = 2  # of a step, at most: what a third one holds and sends is what the second did
+# Sections that change no byte of a model on the GPU, and would write files or print.
+LEFT_OUT = ("scheduler", "wandb", "tensorboard", "csv_monitor", "comet", "flops_profiler", "comms_logger")
 
 
 class BadQuestion(ValueError):
@@ -44,13 +34,15 @@ class Question:
     """A training of which somebody wants to know whether it fits.
 
     Attributes:
-        model: keys of transformers' configuration, with `model_type`; or those of `GPTSize`.
+        model: keys of transformers' configuration, with `model_type`.
         config: DeepSpeed's, complete, with at most `MICRO_BATCHES` of accumulation.
         ranks: how many.
         sequence, micro_batch: tokens of a sequence, sequences of a micro-batch.
         checkpointing: of every block.
         accumulation: micro-batches of a step, however many.
-        notes: what is rehearsed otherwise than it was asked.
+        stage, dtype: of ZeRO, and of the parameters.
+        is_offloaded: whether the host's memory holds a part.
+        notes: what is rehearsed otherwise than it was asked, or was assumed.
     """
 
     model: dict
@@ -60,19 +52,10 @@ class Question:
     micro_batch: int
     checkpointing: bool
     accumulation: int
+    stage: int
+    dtype: str
+    is_offloaded: bool
     notes: tuple
-
-    @property
-    def stage(self) -> int:
-        return self.config.get("zero_optimization", {}).get("stage", 0)
-
-    @property
-    def is_offloaded(self) -> bool:
-        zero = self.config.get("zero_optimization", {})
-        return any(
-            zero.get(key, {}).get("device", "none") != "none"
-            for key in ("offload_optimizer", "offload_param")
-        )
 
 
 def size(text: str) -> int:
@@ -81,14 +64,14 @@ def size(text: str) -> int:
     Raises:
         BadQuestion: it is none of these.
     """
-    found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kKMGT]?i?B?)\s*", text)
-    if not found or found[2] not in UNITS or float(found[1]) <= 0:
+    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kKMGT]?i?B?)\s*", text)
+    if not parts or parts[2] not in UNITS or float(parts[1]) <= 0:
         raise BadQuestion(f"a size of memory is written as 80GB, 80GiB or 80e9, not {text!r}")
-    return int(float(found[1]) * UNITS[found[2]])
+    return int(float(parts[1]) * UNITS[parts[2]])
 
 
-def read(path: str | Path) -> dict:
-    """A JSON file that holds an object.
+def read_model(path: str | Path) -> dict:
+    """The JSON object of a file, or of config.json in a folder.
 
     Raises:
         BadQuestion: there is none.
@@ -96,31 +79,24 @@ def read(path: str | Path) -> dict:
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
     try:
-        found = json.loads(path.read_text())
+        model = json.loads(path.read_text())
     except OSError as error:
         raise BadQuestion(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise BadQuestion(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadQuestion(f"{path} should hold an object with keys, and holds a {type(found).__name__}")
-    return found
+    if not isinstance(model, dict):
+        raise BadQuestion(f"{path} should hold an object with keys, and holds a {type(model).__name__}")
+    return model
 
 
-def check_model(model: dict) -> None:
-    """That it is of a kind that can be built.
+def as_transformers(model: dict) -> dict:
+    """The keys of a configuration of transformers; a `GPTSize` becomes a GPT-2 of its numbers.
 
     Raises:
-        BadQuestion: it is not.
+        BadQuestion: it is neither.
     """
     if "model_type" in model:
-        from transformers import CONFIG_MAPPING
-
-        if model["model_type"] not in CONFIG_MAPPING:
-            raise BadQuestion(
-                f"transformers knows no model_type {model['model_type']!r}: models with code of "
-                "their own are not rehearsed"
-            )
-        return
+        return model
     known = {field.name for field in fields(GPTSize)}
     if not model or not set(model) <= known:
         raise BadQuestion(
@@ -128,111 +104,142 @@ def check_model(model: dict) -> None:
             f"{', '.join(sorted(known))}"
         )
     try:
-        GPTSize(**model)
+        shape = GPTSize(**model)
     except ValueError as error:
         raise BadQuestion(f"the model's {error}") from None
+    sizes = {"vocab_size": shape.vocabulary, "n_positions": shape.context, "n_embd": shape.width}
+    sizes |= {"n_layer": shape.layers, "n_head": shape.heads, "bos_token_id": 0, "eos_token_id": 0}
+    return {"model_type": "gpt2", **sizes, **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)}
+
+
+def shape_of(model: dict) -> PreTrainedConfig:
+    """The configuration as an object of transformers.
+
+    Raises:
+        BadQuestion: transformers has no causal language model of its kind, or refuses it.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    kind = model["model_type"]
+    if kind not in CONFIG_MAPPING:
+        raise BadQuestion(
+            f"transformers knows no model_type {kind!r}: models with code of their own are not rehearsed"
+        )
+    if not libraries(model) or model.get("is_encoder_decoder"):
+        raise BadQuestion(
+            f"this command rehearses causal language models, and {kind} is none: write a function that "
+            "trains it, for helpers.rehearse"
+        )
+    try:
+        return AutoConfig.for_model(**{"model_type": kind} | model)
+    except Exception as error:
+        raise BadQuestion(f"transformers refuses the model's configuration: {error}") from error
 
 
 def libraries(model: dict) -> list[str]:
     """What every rehearsal of a model would import again, by the names that `preload` takes."""
-    if "model_type" not in model:
-        return []
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return [
-        f"transformers.{name}"
-        for name in [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model["model_type"])]
-        if isinstance(name, str)
-    ]
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model["model_type"])
+    return [f"transformers.{name}"] if isinstance(name, str) else []
 
 
 def ask(
     model: dict,
-    config: dict,
+    config: dict | str | Path,
     ranks: int,
     sequence: int,
     micro_batch: int | None = None,
     checkpointing: bool = False,
 ) -> Question:
-    """A `Question` from two configurations.  What is "auto", as transformers lets people write, is filled in.
+    """A `Question` from two configurations; DeepSpeed's is read as `deepspeed_config.read` does.
 
     Raises:
-        BadQuestion: a part of it is not rehearsed, or contradicts another.
+        BadQuestion: a part of it is not rehearsed.
+        BadConfiguration: DeepSpeed refuses its configuration.
     """
-    check_model(model)
-    config, notes = copy.deepcopy(config), []
-    if there := [key for key in ELSEWHERE if config.get(key)]:
+    model = as_transformers(model)
+    shape = shape_of(model)
+    known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
+    notes = list(known.notes)
+    if known.micro_batch is None:
+        known = read(config, ranks=ranks, model=shape, micro_batch=1)
+        notes.append("nothing says how large a micro-batch is: 1 sequence is assumed")
+    elif micro_batch:
+        notes += _replaced(read(config, model=shape), known)
+    if names := list(_not_rehearsed(known)):
         raise BadQuestion(
-            f"this command rehearses data parallelism and ZeRO; {there[0]} needs a function of "
-            "your own for helpers.rehearse"
+            f"this command rehearses data parallelism and ZeRO; {names[0]} needs a function of your own for "
+            "helpers.rehearse"
         )
-    own = config.pop("train_micro_batch_size_per_gpu", "auto")
-    micro_batch = micro_batch or (1 if own == "auto" else own)
-    accumulation = config.pop("gradient_accumulation_steps", "auto")
-    whole = config.pop("train_batch_size", "auto")
-    if accumulation == "auto":
-        accumulation = 1 if whole == "auto" else whole // (micro_batch * ranks) or 1
-    if whole not in ("auto", made := micro_batch * accumulation * ranks):
+    if "nvme" in known.offload.values():
         raise BadQuestion(
-            f"train_batch_size is {whole}, and {accumulation} micro-batches of {micro_batch} on "
-            f"{ranks} ranks make {made}"
+            '"nvme" is not rehearsed: ask with "device": "cpu", whose GPU holds the same but for buffers'
         )
-    config |= {
-        "train_micro_batch_size_per_gpu": micro_batch,
-        "gradient_accumulation_steps": min(accumulation, MICRO_BATCHES),
-    }
-    notes += optimizer(config)
-    without_auto(config, model)
-    for key in ("scheduler", "wandb", "tensorboard", "csv_monitor", "flops_profiler", "comms_logger"):
-        config.pop(key, None)
-    return Question(model, config, ranks, sequence, micro_batch, checkpointing, accumulation, tuple(notes))
-
-
-def optimizer(config: dict) -> list[str]:
-    """Put torch's Adam in the place of DeepSpeed's own, which would have to be compiled; what was changed, as
-    notes."""
-    given = config.get("optimizer") or {"type": "AdamW"}
-    if given["type"].lower() not in ("adam", "adamw"):
-        raise BadQuestion(
-            f"the optimizer {given['type']} is not rehearsed: its states are not Adam's; ask with "
-            "AdamW, or use helpers.rehearse"
-        )
-    config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True, "fused": True}}
-    own = given.get("params", {})
-    plain = own.get("torch_adam") and not own.get("fused")
-    if plain:
-        config["optimizer"]["params"].pop("fused")
-    if (config.get("zero_optimization") or {}).get("offload_optimizer", {}).get("device", "none") != "none":
-        config["optimizer"]["params"].pop("fused", None)
-        config["zero_force_ds_cpu_optimizer"] = False
-        return [
-            "torch's Adam in the host's memory in the place of DeepSpeed's: it needs more there "
-            "while it steps, and no more on the GPU"
-        ]
-    return (
-        []
-        if own.get("torch_adam")
-        else ["torch's fused Adam in the place of DeepSpeed's: it takes 4 bytes more for each tensor"]
+    config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
+    config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
+    changed, more = _optimizer(known)
+    return Question(
+        model=model,
+        config=config | changed,
+        ranks=ranks,
+        sequence=sequence,
+        micro_batch=known.micro_batch,
+        checkpointing=checkpointing,
+        accumulation=known.accumulation,
+        stage=known.stage,
+        dtype=known.dtype,
+        is_offloaded=bool(known.offload),
+        notes=(*notes, *more),
     )
 
 
-def without_auto(config: dict, model: dict) -> None:
-    """Fill in what is "auto": in `zero_optimization` as transformers does, from the model's width; elsewhere
-    DeepSpeed's own choice."""
-    width = model.get("hidden_size") or model.get("n_embd") or model.get("d_model") or model.get("width", 64)
-    filled = {
-        "reduce_bucket_size": width * width,
-        "stage3_prefetch_bucket_size": int(0.9 * width * width),
-        "stage3_param_persistence_threshold": 10 * width,
+def _replaced(written, known):
+    """A note where an argument counts more than the file."""
+    if written.micro_batch not in (None, known.micro_batch) or written.train_batch:
+        yield (
+            f"--micro-batch {known.micro_batch} counts more than the file: accumulation "
+            f"{known.accumulation}, {known.train_batch:,} sequences in a step"
+        )
+
+
+def _not_rehearsed(known):
+    """Names of what is in use and not rehearsed."""
+    whole, zero = known.deepspeed, known.zero
+    in_use = {
+        "tensor_parallel": whole.tensor_parallel_config.autotp_size > 1,
+        "sequence_parallel_size": known.config.get("sequence_parallel_size", 1) != 1,
+        "pipeline": known.config.get("pipeline"),
+        "expert_parallel": whole.expert_parallel_config.enabled,
+        "data_efficiency": whole.data_efficiency_enabled,
+        "hybrid_engine": whole.hybrid_engine.enabled,
+        "autotuning": whole.autotuning_config.enabled,
+        "compile.deepcompile": whole.compile_config.deepcompile,
+        "weight_quantization": whole.weight_quantization_config,
+        "zenflow": zero.zenflow,
+        "zero_quantized_weights": known.stage == 3 and zero.zero_quantized_weights,
+        "zero_quantized_gradients": known.stage == 3 and zero.zero_quantized_gradients,
+        "zero_quantized_nontrainable_weights": known.stage == 3 and zero.zero_quantized_nontrainable_weights,
     }
-    for key, value in list(config.items()):
-        if value == "auto":
-            del config[key]
-        elif isinstance(value, dict):
-            for inner, part in list(value.items()):
-                if part == "auto":
-                    del value[inner]
-                    if key == "zero_optimization" and inner in filled:
-                        value[inner] = filled[inner]
-                    if key in ("bf16", "fp16") and inner == "enabled":
-                        value[inner] = key == "bf16"
+    return (name for name, value in in_use.items() if value)
+
+
+def _optimizer(known: Configuration) -> tuple[dict, list[str]]:
+    """torch's Adam in the place of DeepSpeed's own, which would have to be compiled: keys of DeepSpeed's
+    configuration, and what was changed, as notes."""
+    name, params = known.deepspeed.optimizer_name, known.deepspeed.optimizer_params or {}
+    if name not in (None, "adam", "adamw"):
+        raise BadQuestion(
+            f"the optimizer {known.config['optimizer']['type']} is not rehearsed: its states are not Adam's; "
+            "ask with AdamW, or use helpers.rehearse"
+        )
+    adam, changed, note = {"lr": 1e-4, "torch_adam": True}, {}, []
+    if "offload_optimizer" in known.offload:
+        changed = {"zero_force_ds_cpu_optimizer": False}
+        note = ["torch's Adam on the host in the place of DeepSpeed's: it needs more there while it steps"]
+    elif not params.get("torch_adam"):
+        adam["fused"] = True
+        note = ["torch's fused Adam in the place of DeepSpeed's: it takes 4 bytes more for each tensor"]
+    elif params.get("fused"):
+        adam["fused"] = True
+    return changed | {"optimizer": {"type": "AdamW", "params": adam}}, note

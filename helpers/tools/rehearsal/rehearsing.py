@@ -8,6 +8,7 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,10 +24,8 @@ T = TypeVar("T")
 
 OLDEST_TORCH = (2, 13)  # with 2.11 rehearsals failed, 2.12 was not tried
 
-OWN_FRAMES = re.compile(
-    r"^  helpers/tools/rehearsal/.*\n(    .*\n)?", re.MULTILINE
-)  # in the words of an error, of no use to who wrote the function
-
+# Lines about the rehearsal's own frames in an error: of no use to the author of the function.
+OWN_FRAMES = re.compile(r"^  helpers/tools/rehearsal/.*\n(    .*\n)?", re.MULTILINE)
 LOST = re.compile(r"was killed by SIGABRT|raised SystemError")
 
 
@@ -88,11 +87,8 @@ def check_torch() -> None:
     """Raises a `RehearsalError` where torch is too old."""
     found, oldest = version("torch"), ".".join(map(str, OLDEST_TORCH))
     if tuple(map(int, found.split(".")[:2])) < OLDEST_TORCH:
-        raise RehearsalError(
-            f"a rehearsal needs torch {oldest} or newer, of which it replaces parts, and here is {found}",
-            0,
-            [],
-        )
+        needed = f"a rehearsal needs torch {oldest} or newer, of which it replaces parts, and here is {found}"
+        raise RehearsalError(needed, 0, [])
 
 
 def check(ranks: int, rank: int, device: str, memory: float | None) -> None:
@@ -112,23 +108,17 @@ def check(ranks: int, rank: int, device: str, memory: float | None) -> None:
 def deliver(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
     """Rehearse a rank, and before it each rank from which it must be told shapes; a `Told`."""
     while True:
-        text = io.StringIO()  # shown at the end alone: a rehearsal that waits for another one begins anew
+        text, found = io.StringIO(), None
         try:
             with contextlib.redirect_stdout(text):
                 found = in_a_process(function, arguments, pose, timeout)
-        except RehearsalError:
-            print(text.getvalue(), end="")
-            raise
+        finally:  # a rehearsal that waits for another one begins anew, and says nothing yet
+            if found is None or found.needs is None:
+                print(text.getvalue(), end="")
         if found.needs is None:
-            print(text.getvalue(), end="")
             return found
         with contextlib.redirect_stdout(io.StringIO()):
-            deliver(
-                function,
-                arguments,
-                Pose(found.needs, pose.ranks, pose.device, pose.memory, pose.mail),
-                timeout,
-            )
+            deliver(function, arguments, replace(pose, rank=found.needs), timeout)
 
 
 def in_a_process(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
@@ -139,11 +129,8 @@ def in_a_process(function: Callable, arguments: dict[str, object], pose: Pose, t
     try:
         return launch(rehearsed, ranks=1, arguments=given, device="cpu", timeout=timeout)[0]
     except RankError as error:
-        words = (
-            OWN_FRAMES.sub("", str(error) + "\n")
-            .rstrip("\n")
-            .replace("rank 0 of 1", f"rank {pose.rank} of {pose.ranks:,}, rehearsed,", 1)
-        )
+        words = OWN_FRAMES.sub("", f"{error}\n").rstrip("\n")
+        words = words.replace("rank 0 of 1", f"rank {pose.rank} of {pose.ranks:,}, rehearsed,", 1)
         if pose.device == "cuda" and LOST.search(words):
             words += (
                 "\n  Hint: an error in the backward pass was lost on the way; rehearse with "

@@ -13,11 +13,13 @@ MODULES = {
     "communication": "COLLECTIVES Pass all_reduce_seconds collective_seconds hidden_fraction"
     " hiding_bandwidth wire_bytes zero_wire_bytes",
     "construction": "construction_peak_bytes largest_built_in_parts",
+    "deepspeed_config": "",
     "experts": "all_to_all_bytes expert_capacity expert_parallel_bytes expert_parallel_wire_bytes",
     "fine_tuning": "disk_bytes fine_tuning_bytes frozen_bytes lora_activation_bytes"
     " lora_block_activation_bytes lora_parameters offload_bytes quantised_bytes",
     "fsdp": "FSDP_MOMENTS ddp_bytes fsdp_bytes fsdp_wire_bytes",
     "gloo": "FRAME_HEADER FRAME_HEADERS GLOO_HEADER gloo_messages gloo_wire_bytes",
+    "gpt_size": "GPTSize",
     "hardware": "HARDWARE PEAKS Cluster reference_cluster",
     "layers": "attention_activation_bytes attention_flops attention_parameters block_activation_bytes"
     " block_flops block_parameters bytes_at_the_loss checkpointed_activation_bytes"

@@ -25,11 +25,12 @@ from helpers.tools.theory.model_states import (
     _ceil,
     _check_job,
     _gathered,
+    _in_order,
     _partition,
     _sub_groups,
     deepspeed_bytes,
 )
-from helpers.tools.theory.zero_config import OFFLOAD, ZeroConfig
+from helpers.tools.theory.zero_config import ZeroConfig
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
 # bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks
@@ -133,7 +134,7 @@ def offload_bytes(
         moment: "after step" or "between micro-batches".
         accumulates: a step has several micro-batches.
     """
-    config = _without_offload(config)
+    config = ZeroConfig.of(config, offloaded=True)
     if config.stage == 0 or config.dtype != "bf16" or config.sums_in_fp32:
         raise ValueError(f"offload_bytes covers stages 1 to 3 in bf16, not {config}")
     if moment not in ("after step", "between micro-batches"):
@@ -144,6 +145,7 @@ def offload_bytes(
         groups = _sub_groups(trained, config, ranks)
         part, stepped, sides, buffer, kept = sum(groups), len(groups), 0, 0, element * sum(groups)
     else:
+        trained = _in_order(trained, config, ranks)
         part, pieces = _partition(trained, ranks, rank)
         stepped, sides, buffer, kept = 1, element * max(trained), element * part, 0
         if config.stage == 2 and accumulates:
@@ -180,7 +182,7 @@ def disk_bytes(
     Args:
         config: its key `offload_optimizer` is taken for granted.
     """
-    config = _without_offload(config)
+    config = ZeroConfig.of(config, offloaded=True)
     if config.stage != 3:
         raise ValueError(f"disk_bytes covers stage 3, not {config}: below it DeepSpeed writes no files")
     held = deepspeed_bytes(trained, config, ranks=ranks, rank=rank, moment="after step")
@@ -196,14 +198,6 @@ def disk_bytes(
         "other": OFFLOADED_NORM + held["other"] - NORM[3],
     }
     return in_memory, sorted(3 * [_ceil(MASTER * count, FILE_BLOCK) * FILE_BLOCK for count in written])
-
-
-def _without_offload(config):
-    """As a `ZeroConfig`, which knows no offload."""
-    if not isinstance(config, dict):
-        return config
-    zero = {key: value for key, value in config.get("zero_optimization", {}).items() if key not in OFFLOAD}
-    return ZeroConfig.from_deepspeed(config | {"zero_optimization": zero})
 
 
 def lora_block_activation_bytes(

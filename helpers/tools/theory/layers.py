@@ -8,7 +8,7 @@ Arguments that have the same meaning everywhere, with the symbol that formulas g
     heads           a   of attention
     vocabulary      V   distinct tokens
     context             longest sequence, tokens
-    size                a `helpers.course.models.GPTSize`: V, context, h, L layers (blocks), a
+    size                a `helpers.tools.theory.GPTSize`: V, context, h, L layers (blocks), a
     element_bytes   e   bytes per element of activations: 2 in bf16, 4 in fp32
     kernel              of attention: "sdpa" (fused) or "explicit" (the s x s scores are a tensor)
     device              "cpu" or "cuda", which keeps a norm's statistics in fp32, and 16 bytes of random
@@ -32,7 +32,7 @@ BF16, FP32 = 2, 4  # bytes
 
 
 class Size(Protocol):
-    """The shape of a GPT, as in `helpers.course.models.GPTSize`."""
+    """The shape of a GPT, as in `helpers.tools.theory.GPTSize`."""
 
     vocabulary: int
     context: int

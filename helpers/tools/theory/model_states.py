@@ -114,6 +114,7 @@ def _stage_0(elements, config, moment):
 
 
 def _stages_1_and_2(elements, config, ranks, rank, moment):
+    elements = _in_order(elements, config, ranks)
     total, element = sum(elements), config.element_bytes
     part, pieces = _partition(elements, ranks, rank)
     touching = sum(elements[index] for index in pieces)
@@ -136,6 +137,13 @@ def _stages_1_and_2(elements, config, ranks, rank, moment):
         "buffers": bucket,
         "other": NORM[config.stage],
     }
+
+
+def _in_order(elements, config, ranks):
+    """Stages 1 and 2: the parameters in the order from which partitions are cut."""
+    if not config.round_robin_gradients:
+        return elements
+    return [count for rank in range(ranks) for count in elements[rank::ranks]]
 
 
 def _partition(elements, ranks, rank):
@@ -218,7 +226,7 @@ def step_peak_bytes(
         groups = _sub_groups(elements, config, ranks)
         held -= config.element_bytes * _gathered(elements, config, ranks)  # given back before the step
         return held + (FP32_GRADIENT + roots) * max(groups) + norms + NORM[3] * len(groups)
-    part, pieces = _partition(elements, ranks, rank)
+    part, pieces = _partition(_in_order(elements, config, ranks), ranks, rank)
     flat = config.element_bytes * part if len(pieces) > 1 else 0  # one parameter's gradient is flat already
     copied = max(flat + FP32_GRADIENT * part, 8 * max(pieces.values(), default=0))
     return norms + max(held + (FP32_GRADIENT + roots) * part, full + copied)

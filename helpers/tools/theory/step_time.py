@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from helpers.tools.theory.checks import whole
 from helpers.tools.theory.communication import Pass, collective_seconds
+from helpers.tools.theory.deepspeed_config import read
 from helpers.tools.theory.layers import Size, gpt_parameters
 from helpers.tools.theory.roofline import MachineConstants, matrix_seconds
 from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
@@ -305,24 +306,27 @@ def step_seconds(
         ValueError: where the constants lack what is asked for, a rate for the dtype or a bandwidth for
             several ranks; for a configuration that the formulas do not cover (offload, fp16).
     """
-    keys = config if isinstance(config, dict) else {}
-    batch = keys.get("train_micro_batch_size_per_gpu") if batch is None else batch
+    if isinstance(config, dict):
+        known = read(config, ranks=ranks, micro_batch=batch, accumulation=accumulation)
+        batch, accumulation = known.micro_batch, known.accumulation
+        params = known.deepspeed.optimizer_params or {}
+        fused = bool(params.get("fused")) if fused is None else fused
+        if check_overflow is None:
+            check_overflow = known.deepspeed.bfloat16_config.check_grad_overflow
+        config = ZeroConfig.of(known)
     if batch is None:
         raise ValueError(
             "say how large a micro-batch is: batch=, or train_micro_batch_size_per_gpu in "
             "DeepSpeed's configuration"
         )
-    accumulation = keys.get("gradient_accumulation_steps", 1) if accumulation is None else accumulation
-    fused = bool(keys.get("optimizer", {}).get("params", {}).get("fused")) if fused is None else fused
-    check_overflow = (
-        keys.get("bf16", {}).get("check_grad_overflow", True) if check_overflow is None else check_overflow
-    )
+    accumulation = 1 if accumulation is None else accumulation
+    check_overflow = True if check_overflow is None else check_overflow
     if min(batch, ranks, accumulation) < 1:
         raise ValueError(
             f"batch, ranks and accumulation must be at least 1, not {batch!r}, {ranks!r} and {accumulation!r}"
         )
     machine.check_bandwidth(ranks)
-    config, sequence = ZeroConfig.of(config) if config is not None else None, sequence or size.context
+    sequence = sequence or size.context
     dtype = config.dtype if config else dtype
     parameters = gpt_parameters(size)
     zero_3 = config is not None and config.stage == 3

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass
+
+from helpers.tools.theory.deepspeed_config import Configuration, read
 
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}  # bytes per element
 DTYPES = tuple(ELEMENT_BYTES)
-# DeepSpeed's key in `zero_optimization`: its name here (DeepSpeed's, without the stage in front where one is
-# plain).
-KEYS = {
+FIELDS = {  # DeepSpeed's name of what decides bytes, without the stage in front: its name here
     "stage": "stage",
     "reduce_bucket_size": "reduce_bucket_size",
     "overlap_comm": "overlap_comm",
     "contiguous_gradients": "contiguous_gradients",
     "sub_group_size": "sub_group_size",
-    "stage3_param_persistence_threshold": "persistence_threshold",
+    "param_persistence_threshold": "persistence_threshold",
+    "round_robin_gradients": "round_robin_gradients",
 }
-WHOLE_NUMBERS = (
-    "stage",
-    "reduce_bucket_size",
-    "sub_group_size",
-    "persistence_threshold",
-)  # DeepSpeed admits 5e8 for them
-# Keys of `zero_optimization` that put states elsewhere, or keep others: {key: the value that changes
-# nothing}.
-NOT_COVERED = {
-    "zero_hpz_partition_size": 1,
-    "mics_shard_size": -1,
-    "zenflow": None,
-    "stage3_model_persistence_threshold": None,
+NOT_COUNTED = {  # fields of `zero_optimization` that change the bytes of these stages, unless they are so
+    "parameter_alignment": ((1, 2), False),
+    "compute_grad_norm": ((1, 2), True),
+    "zenflow": ((1, 2, 3), None),
+    "zero_hpz_partition_size": ((3,), 1),
+    "zero_quantized_weights": ((3,), False),
+    "zero_quantized_nontrainable_weights": ((3,), False),
+    "zero_quantized_gradients": ((3,), False),
+    "module_granularity_threshold": ((3,), 0),
+    "model_persistence_threshold": ((3,), sys.maxsize),
 }
-OFFLOAD = ("offload_optimizer", "offload_param")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +42,14 @@ class ZeroConfig:
         dtype: "bf16" or "fp32", of parameters.
         grad_accum_dtype: "bf16" or "fp32", in which gradients are accumulated; by default `dtype`.
         reduce_bucket_size: elements.
-        overlap_comm: a second bucket while the first is on its way, at stages 1 and 2; by default DeepSpeed's
-        (False there). contiguous_gradients: without it no bucket is kept.
+        overlap_comm: at stages 1 and 2 a second bucket while the first is on its way; by default DeepSpeed's,
+            at stage 3 alone.
+        contiguous_gradients: without it no bucket is kept.
         persistence_threshold: `stage3_param_persistence_threshold`; parameters up to so many elements stay
             gathered at stage 3.
         sub_group_size: elements; at stage 3 the partition is stepped in parts of about this size.
+        round_robin_gradients: at stages 1 and 2 the ranks take the parameters in turn, and their partitions
+            are cut from that order.
 
     Raises:
         ValueError: for a value that DeepSpeed does not take, or that the formulas do not cover.
@@ -61,8 +63,11 @@ class ZeroConfig:
     contiguous_gradients: bool = True
     persistence_threshold: int = 100_000
     sub_group_size: int = 1_000_000_000
+    round_robin_gradients: bool = False
 
     def __post_init__(self):
+        if self.overlap_comm is None:
+            object.__setattr__(self, "overlap_comm", self.stage == 3)
         if self.stage not in (0, 1, 2, 3):
             raise ValueError(f"stage must be 0, 1, 2 or 3, not {self.stage!r}")
         if self.dtype not in DTYPES:
@@ -76,31 +81,33 @@ class ZeroConfig:
             )
 
     @classmethod
-    def from_deepspeed(cls, config: dict) -> ZeroConfig:
-        """The same of a DeepSpeed configuration, a dict as `deepspeed.initialize` takes it; like there,
-        without "bf16" it is fp32.
+    def from_deepspeed(cls, config: dict | Configuration, *, offloaded: bool = False) -> ZeroConfig:
+        """The same of a DeepSpeed configuration, as `deepspeed_config.read` takes or returns it.
 
-        What does not change the bytes of model states (batch sizes, learning rates, tensor parallelism) is
-        passed over.
+        What does not change the bytes of model states is passed over: batch sizes, learning rates, and what
+        decides which parameters a rank has, as tensor parallelism.  Python warns of what was assumed, and of
+        keys that DeepSpeed does not know.
+
+        Args:
+            offloaded: offload to the host or a disk is counted elsewhere.
+
+        Raises:
+            ValueError: DeepSpeed refuses the configuration, or a key is not counted; names it.
         """
-        zero = config.get("zero_optimization", {})
-        other = [key for key in OFFLOAD if (zero.get(key) or {}).get("device", "none") != "none"]
-        other += [key for key, harmless in NOT_COVERED.items() if zero.get(key, harmless) != harmless]
-        if other:
-            raise ValueError(f"the formulas do not cover {', '.join(other)}, which puts states elsewhere")
-        if config.get("fp16", {}).get("enabled"):
-            raise ValueError("the formulas do not cover fp16: use bf16 or fp32")
-        found = {name: zero[key] for key, name in KEYS.items() if key in zero}
-        found |= {name: int(found[name]) for name in WHOLE_NUMBERS if name in found}
-        dtype = "bf16" if config.get("bf16", {}).get("enabled") else "fp32"
-        return cls(
-            dtype=dtype, grad_accum_dtype=config.get("data_types", {}).get("grad_accum_dtype"), **found
-        )
+        known = config if isinstance(config, Configuration) else read(config)
+        for note in known.notes:
+            warnings.warn(note, stacklevel=3)
+        if names := list(_not_counted(known, offloaded)):
+            raise ValueError(
+                f"the formulas do not count {', '.join(names)}: use another value, or measure it"
+            )
+        fields = {name: getattr(known.zero, theirs) for theirs, name in FIELDS.items()}
+        return cls(dtype=known.dtype, grad_accum_dtype=_short(known.deepspeed.grad_accum_dtype), **fields)
 
     @classmethod
-    def of(cls, config: ZeroConfig | dict) -> ZeroConfig:
-        """Of either form."""
-        return config if isinstance(config, cls) else cls.from_deepspeed(config)
+    def of(cls, config: ZeroConfig | Configuration | dict, *, offloaded: bool = False) -> ZeroConfig:
+        """Of each form."""
+        return config if isinstance(config, cls) else cls.from_deepspeed(config, offloaded=offloaded)
 
     @property
     def element_bytes(self) -> int:
@@ -123,3 +130,34 @@ class ZeroConfig:
         if not self.contiguous_gradients:
             return 0
         return self.reduce_bucket_size * (2 if self.overlap_comm and self.stage < 3 else 1)
+
+
+def _not_counted(known, offloaded):
+    """The keys that change the bytes of model states, or put them elsewhere, and are not counted here."""
+    zero, whole = known.zero, known.deepspeed
+    for name, (stages, harmless) in NOT_COUNTED.items():
+        if known.stage in stages and getattr(zero, name) != harmless:
+            yield f"zero_optimization.{name}"
+    if not offloaded:
+        yield from known.offload
+    sections = {
+        "fp16.enabled": whole.float16_config.enabled,
+        "bf16.bf16_master_weights_and_grads": whole.bfloat16_config.bf16_master_weights_and_grads,
+        "bf16.immediate_grad_update": whole.bfloat16_config.immediate_grad_update,
+        "torch_autocast": whole.torch_autocast_enabled,
+        "hybrid_engine": whole.hybrid_engine.enabled,
+        "expert_parallel": whole.expert_parallel_config.enabled,
+        "compile.deepcompile": whole.compile_config.deepcompile,
+        "weight_quantization": whole.weight_quantization_config,
+        "optimizer.params.amsgrad": (whole.optimizer_params or {}).get("amsgrad"),
+        f"optimizer.type {whole.optimizer_name}": whole.optimizer_name not in (None, "adam", "adamw"),
+        "communication_data_type": _short(whole.communication_data_type) not in (None, known.dtype),
+    }
+    yield from (name for name, value in sections.items() if value)
+
+
+def _short(dtype):
+    """DeepSpeed's spellings of a type, as "float32" and "torch.float32", to "fp32"; None stays None."""
+    from deepspeed.runtime.config import DtypeEnum
+
+    return dtype and DtypeEnum(dtype).name

@@ -1,0 +1,46 @@
+"""`--figure`: a rank's memory by category over two steps, as a PNG file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helpers.tools.measure.ledger import History
+
+COLOURS = {  # Okabe and Ito's, which colour-blind readers tell apart, and a hatch for print
+    "parameters": ("#0072B2", ""),
+    "master weights": ("#009E73", ""),
+    "optimizer states": ("#56B4E9", "\\\\"),
+    "gradients": ("#D55E00", "//"),
+    "buffers": ("#999999", "xx"),
+    "activations": ("#E69F00", ".."),
+    "inputs": ("#CC79A7", "--"),
+    "other": ("#444444", ""),
+}
+VISIBLE = 0.002  # of the highest moment: a category that is smaller is left out
+
+
+def draw(history: History, file: str, title: str) -> None:
+    """Draw what is held after every allocation and release, in order; each phase is as wide as the others."""
+    from matplotlib.figure import Figure
+
+    totals = history.total
+    marks = [mark for mark in history.marks if mark[0] < len(totals) - 1] or [(0, "")]
+    places, starts = [], [0, *(at for at, _ in marks[1:]), len(totals)]
+    for phase, (first, last) in enumerate(zip(starts, starts[1:])):
+        places += [phase + event / (last - first) for event in range(last - first)]
+    used = [name for name in COLOURS if max(history.totals.get(name, [0])) > VISIBLE * max(totals)]
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    layers = [[held / 1e9 for held in history.totals[name]] for name in used]
+    areas = axes.stackplot(places, layers, labels=used, step="post", linewidth=0)
+    for area, name in zip(areas, used):
+        area.set(facecolor=COLOURS[name][0], hatch=COLOURS[name][1], edgecolor="white")
+    for phase, (_, name) in enumerate(marks):
+        axes.axvline(phase, color="black", linewidth=0.6)
+        axes.annotate(name, (phase + 0.5, 1.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
+    axes.set(xlim=(0, len(marks)), ylim=(0, None), xticks=[], ylabel="GB on this rank")
+    axes.set_xlabel("allocations and releases, in order")
+    axes.set_title(title, pad=20)
+    axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False)
+    figure.savefig(file, dpi=120)

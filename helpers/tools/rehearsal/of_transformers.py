@@ -1,0 +1,38 @@
+"""Models of transformers: built from a configuration, partitioned or whole, and checkpointed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    Model = TypeVar("Model", bound=nn.Module)
+
+
+def build_transformers(shape: PreTrainedConfig, config: dict | None = None, seed: int = 0) -> PreTrainedModel:
+    """A causal language model of transformers, partitioned as it is built where `config` says ZeRO stage 3.
+
+    Args:
+        shape: a configuration of transformers, for instance a `GPTNeoXConfig`.
+        config: DeepSpeed's.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations import HfDeepSpeedConfig
+
+    torch.manual_seed(seed)
+    known = HfDeepSpeedConfig(config) if config else None  # transformers asks for it while this object lives
+    model = AutoModelForCausalLM.from_config(shape)
+    del known
+    return model
+
+
+def checkpointed(model: Model) -> Model:
+    """Let every block of a transformers model keep its input alone, by checkpointing without reentrance (the
+    method's name has changed)."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    return model
