@@ -33,13 +33,15 @@ import torch
 from helpers.tools.measure import together
 from helpers.tools.measure.internals import (
     TorchDispatchMode,
-    local_part,
+    dense_parts,
     owned_tensors,
     storage_key,
+    storage_of,
     tell_of_resizing,
     tensors_among,
     unseen,
 )
+from helpers.tools.measure.messages import unheard
 
 CATEGORIES = (
     "parameters",
@@ -198,28 +200,29 @@ class Ledger(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         before, refused = self.current, None
         for tensor in tensors_among(result):
-            record = self._register(tensor)
+            records = self._register(tensor)
             if self.limit is not None and self.current > max(self.limit, before):
-                refused = refused or self._refusal(record, function)
+                refused = refused or self._refusal(records, function)
         if refused:
-            del result, tensor, record  # which this frame, being part of the traceback, would keep alive
+            del result, tensor, records  # which this frame, being part of the traceback, would keep alive
             raise refused
         return result
 
-    def _refusal(self, record, function):
-        """What a GPU would have raised before it made this storage."""
+    def _refusal(self, records, function):
+        """What a GPU would have raised before it made these storages."""
         held = self.categories()
-        held[record.final_category] -= record.bytes
+        for record in records:
+            held[record.final_category] -= record.bytes
         operation = str(getattr(function, "overloadpacket", function))
         inside = f" in {self._forward_of[-1] or 'the model'}" if self._forward_of else ""
-        return OutOfMemory(record.bytes, held, int(self.limit), operation + inside)
+        return OutOfMemory(sum(record.bytes for record in records), held, int(self.limit), operation + inside)
 
     def _register(self, tensor):
-        """The storage's record; a new one if it was not known, or was resized in place."""
-        tensor = local_part(tensor)
-        if tensor.device.type != self.device:
-            return None
-        return self._register_storage(tensor.untyped_storage())
+        """The records of a tensor's storages, of which a dense one has one; a new one for a storage that was
+        not known, or was resized in place."""
+        storages = [storage_of(part) for part in dense_parts(tensor) if part.device.type == self.device]
+        records = [self._register_storage(storage) for storage in storages if storage is not None]
+        return [record for record in records if record is not None]
 
     def _register_storage(self, storage):
         key, size = storage_key(storage), storage.nbytes()
@@ -304,9 +307,9 @@ class Ledger(TorchDispatchMode):
         """Say what a tensor's storage is for; `force` replaces what was said before."""
         if category not in CATEGORIES:
             raise ValueError(f"category must be one of {', '.join(CATEGORIES)}; not {category!r}")
-        record = self._register(tensor)
-        if record is not None and (force or record.category is None):
-            record.category = category
+        for record in self._register(tensor):
+            if force or record.category is None:
+                record.category = category
 
     def _label_owned(self):
         for model, optimizer in self._watched:
@@ -341,7 +344,7 @@ class Ledger(TorchDispatchMode):
         if on_gpu:
             torch.cuda.synchronize()
         if torch.distributed.is_initialized():
-            with unseen():  # NCCL keeps a byte for its barrier, which is no part of the job
+            with unseen(), unheard():  # NCCL keeps a byte for its barrier, which is no part of the job
                 torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
         gc.collect()
         started = changed = time.monotonic()
