@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
+from helpers.tools.measure.messages import listen, listen_to_requests
 
 __all__ = [
     "accumulation_steps",
@@ -93,47 +94,28 @@ average_gradients = Build(
 
 
 class _Messages:
-    """Notes what becomes of the all-reduces that begin while it is entered, whichever name they are called
-    by."""
+    """Notes what becomes of the all-reduces that begin while it is entered: their elements (of fp32), and which
+    of them nobody has waited for yet, or asked for a future that will be."""
 
     def __enter__(self):
-        import torch.distributed as dist
-
-        self.elements, self.open, self.blocking, self.real = [], 0, 0, dist.all_reduce
-        dist.all_reduce = self.all_reduce
+        self.elements, self.open, self.blocking = [], set(), 0
+        self.ends = [listen(self.begins), listen_to_requests(self.asked, ("wait", "get_future"))]
         return self
 
-    def all_reduce(self, tensor, *arguments, **options):
-        request = self.real(tensor, *arguments, **options)
-        self.elements.append(tensor.numel())
-        if request is None:
-            self.blocking += 1
+    def begins(self, call):
+        if call.operation not in ("all_reduce", "all_reduce_coalesced"):
             return None
-        self.open += 1
-        return _Request(request, self)
+        self.elements.append(call.bytes // 4)
+        return self.open.add
+
+    def asked(self, request, answer, inside):
+        self.open.discard(request)
+        self.blocking += inside
+        return answer()
 
     def __exit__(self, *problem):
-        import torch.distributed as dist
-
-        dist.all_reduce = self.real
-
-
-class _Request:
-    """What an asynchronous all-reduce returned; notes that it was waited for, or that a future will be."""
-
-    def __init__(self, request, messages):
-        self.request, self.messages = request, messages
-
-    def wait(self, *given):
-        self.messages.open -= 1
-        return self.request.wait(*given)
-
-    def get_future(self):
-        self.messages.open -= 1
-        return self.request.get_future()
-
-    def __getattr__(self, name):
-        return getattr(self.request, name)
+        for end in self.ends:
+            end()
 
 
 def _uneven(seed):
@@ -179,10 +161,10 @@ def _in_buckets(function, seed):
                 messages.elements
             )
             found[f"the backward pass waits for no message, step {step}"] = (
-                messages.blocking == 0 and messages.open == len(messages.elements)
+                messages.blocking == 0 and len(messages.open) == len(messages.elements)
             )
             finish()
-        found[f"every message is waited for, step {step}"] = messages.open == 0
+        found[f"every message is waited for, step {step}"] = not messages.open
         found[f"the elements of all messages, step {step}"] = messages.elements
         found |= _gradients(model, f", step {step}")
         model.zero_grad(set_to_none=False)

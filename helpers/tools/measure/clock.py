@@ -40,7 +40,6 @@ MESSAGES = {  # DeepSpeed's name of an operation, and the kind of its box
     "all_gather_coalesced": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "reduce_scatter_tensor": "reduce-scatter",
-    "reduce_scatter_coalesced": "reduce-scatter",
     "broadcast": "broadcast",
     "reduce": "reduce",
     "gather": "gather",

@@ -209,6 +209,12 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
 
 
+def storages_among(*values: object) -> list[torch.UntypedStorage]:
+    """The storages of all tensors in nested arguments."""
+    parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
+    return [storage for storage in map(storage_of, parts) if storage is not None]
+
+
 def bytes_of(*values: object) -> int:
     """Bytes of the elements of all tensors in nested arguments: of a view, only those that it shows."""
     parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
@@ -282,10 +288,10 @@ MESSAGES = {
     "allgather_": ("all_gather", "input_tensors"),
     "_allgather_base_": ("all_gather_into_tensor", "input_tensor"),
     "allgather_coalesced_": ("all_gather_coalesced", "input_list"),
-    "allgather_into_tensor_coalesced_": ("all_gather_coalesced", "inputs"),
+    "allgather_into_tensor_coalesced_": ("all_gather_into_tensor", "inputs"),
     "reduce_scatter_": ("reduce_scatter", "input_tensors"),
     "_reduce_scatter_base_": ("reduce_scatter_tensor", "input_tensor"),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_coalesced", "inputs"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_tensor", "inputs"),
     "reduce_": ("reduce", "tensors"),
     "broadcast_": ("broadcast", "tensors"),
     "gather_": ("gather", "input_tensors"),
@@ -298,7 +304,9 @@ MESSAGES = {
     "barrier": ("barrier", None),
     "monitored_barrier_": ("monitored_barrier", None),
 }
-WAITS = {"wait_tensor": None}  # of torch.ops._c10d_functional: waits for what a functional collective returned
+Future = torch._C.Future  # of a message that is under way
+# Namespace and operators that wait for what a functional collective returned.
+WAITS = ("_c10d_functional", ("wait_tensor",))
 
 
 def stand_before(

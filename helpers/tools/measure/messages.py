@@ -17,7 +17,16 @@ from functools import partial
 
 import torch.distributed as dist
 
-from helpers.tools.measure.internals import MESSAGES, WAITS, bytes_of, caller, stand_before
+from helpers.tools.measure.internals import (
+    MESSAGES,
+    WAITS,
+    Future,
+    bytes_of,
+    caller,
+    stand_before,
+    storage_key,
+    storages_among,
+)
 
 TORCH = "torch.distributed.distributed_c10d"  # the module of torch's own functions
 
@@ -43,6 +52,7 @@ Listener = Callable[[Call], Callable[[dist.Work | None], None] | None]
 
 _listeners: list[Listener] = []
 _ends: list[Callable[[], None]] = []
+_functional: dict[int, dist.Work] | None = None  # {storage's key: request} while waiting is listened to
 _this = threading.local()  # thread: whether it is inside a message, or unheard
 
 
@@ -86,7 +96,13 @@ def _around(operator, arguments, call):
     for after in afterwards:
         if after:
             after(request)
+    if _functional is not None:
+        _functional.update(dict.fromkeys(_keys(arguments.values()), request))
     return result
+
+
+def _keys(values):
+    return [storage_key(storage) for storage in storages_among(*values)]
 
 
 def _as_called(operation):
@@ -111,13 +127,21 @@ def listen_to_requests(
     listener: Callable[[dist.Work | None, Callable[[], object], bool], object],
     methods: tuple[str, ...] = ("wait",),
 ) -> Callable[[], None]:
-    """Call `listener(request, call, inside)` in the place of a request's methods; it must return what
-    `call()` does.
+    """Call `listener(request, call, inside)` in the place of the methods of requests and of their futures; it
+    must return what `call()` does.
 
-    `inside` is True where a function of torch waits before it returns, and not the program.  The request is
-    None where what a functional collective returned is waited for.  Returns a function that ends it.
+    `inside` is True where a function of torch waits before it returns, and not the program.  A functional
+    collective is waited for by what it returned; where that is not known, the request is None.  Returns a
+    function that ends it.
     """
-    before = {name: getattr(dist.Work, name) for name in methods}
+    global _functional
+
+    before = [
+        (owner, name, getattr(owner, name))
+        for owner in (dist.Work, Future)
+        for name in methods
+        if hasattr(owner, name)
+    ]
 
     def method(plain):
         def asked(request, *arguments, **options):
@@ -127,15 +151,20 @@ def listen_to_requests(
 
         return asked
 
-    for name, plain in before.items():
-        setattr(dist.Work, name, method(plain))
-    end_waits = stand_before(
-        "_c10d_functional", WAITS, lambda operator, arguments, call: listener(None, call, False)
-    )
+    for owner, name, plain in before:
+        setattr(owner, name, method(plain))
+
+    def wait_tensor(operator, arguments, call):
+        (key,) = _keys(arguments.values())
+        return listener(_functional.get(key), call, False)
+
+    _functional, end_waits = {}, stand_before(*WAITS, wait_tensor)
 
     def end():
+        global _functional
         end_waits()
-        for name, plain in before.items():
-            setattr(dist.Work, name, plain)
+        _functional = None
+        for place in before:
+            setattr(*place)
 
     return end

@@ -9,16 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch.autograd.graph import saved_tensors_hooks
-from helpers.tools.measure.internals import dense_parts, storage_key, storage_of, tensors_among
+from helpers.tools.measure.internals import storage_key, storages_among
 
 if TYPE_CHECKING:
     import torch
-
-
-def _storages(*values):
-    """Those of all tensors in nested arguments."""
-    parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
-    return [storage for storage in map(storage_of, parts) if storage is not None]
 
 
 class SavedActivations:
@@ -47,7 +41,7 @@ class SavedActivations:
         return sum(self.by_layer.values())
 
     def __enter__(self):
-        self._seen = {storage_key(storage) for storage in _storages(*self.module.parameters())}
+        self._seen = {storage_key(storage) for storage in storages_among(*self.module.parameters())}
         self._alive, self._stack, self._hooks = [], [], []
         for name, part in self.module.named_modules():
             self._hooks.append(part.register_forward_pre_hook(self._enter(name), with_kwargs=True))
@@ -59,7 +53,7 @@ class SavedActivations:
     def _enter(self, name):
         def hook(module, args, kwargs):
             if not self._stack:
-                self._seen |= {storage_key(storage) for storage in _storages(args, kwargs)}
+                self._seen |= {storage_key(storage) for storage in storages_among(args, kwargs)}
             self._stack.append(name)
 
         return hook
@@ -69,7 +63,7 @@ class SavedActivations:
 
     def _keep(self, tensor):
         name = self._stack[-1] if self._stack else ""
-        for storage in _storages(tensor):
+        for storage in storages_among(tensor):
             if (key := storage_key(storage)) not in self._seen:
                 self._seen.add(key)
                 self._alive.append(storage)  # its address must not be given to another one while we count

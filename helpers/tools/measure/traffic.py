@@ -33,7 +33,6 @@ OPERATIONS = {
     "all_gather_coalesced": ("all_gather", True),
     "reduce_scatter": ("reduce_scatter", False),
     "reduce_scatter_tensor": ("reduce_scatter", False),
-    "reduce_scatter_coalesced": ("reduce_scatter", False),
     "reduce": ("reduce", False),
     "broadcast": ("broadcast", False),
     "gather": ("broadcast", False),

@@ -139,9 +139,9 @@ def fsdp_wire_bytes(
     _check_job(ranks, 0)
     sharing, reduced = _sharing(ranks, replicas), ELEMENT_BYTES[reduce_dtype or dtype]
     sent = dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), 0.0)
-    for group in groups:
+    for place, group in enumerate(groups, 1):
         padded = sum(_padded(shape, sharing) for shape in group)
-        twice = group is not groups[-1] if reshard is None else reshard
+        twice = place < len(groups) if reshard is None else reshard
         sent["all_gather"] += (1 + twice) * wire_bytes(
             "all_gather", ELEMENT_BYTES[dtype] * padded * sharing, sharing
         )
