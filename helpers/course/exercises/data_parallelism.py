@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
+from helpers.tools.measure.internals import Future
 from helpers.tools.measure.messages import listen, listen_to_requests
 
 __all__ = [
@@ -95,11 +96,12 @@ average_gradients = Build(
 
 class _Messages:
     """Notes what becomes of the all-reduces that begin while it is entered: their elements (of fp32), and which
-    of them nobody has waited for yet, or asked for a future that will be."""
+    of them nobody has waited for yet."""
 
     def __enter__(self):
         self.elements, self.open, self.blocking = [], set(), 0
-        self.ends = [listen(self.begins), listen_to_requests(self.asked, ("wait", "get_future"))]
+        self.request_of = {}  # {future: request}
+        self.ends = [listen(self.begins), listen_to_requests(self.asked, ("wait", "get_future", "then"))]
         return self
 
     def begins(self, call):
@@ -108,10 +110,14 @@ class _Messages:
         self.elements.append(call.bytes // 4)
         return self.open.add
 
-    def asked(self, request, answer, inside):
-        self.open.discard(request)
-        self.blocking += inside
-        return answer()
+    def asked(self, request, call, inside):
+        request, answer = self.request_of.get(request, request), call()
+        if isinstance(answer, Future):
+            self.request_of[answer] = request
+        else:
+            self.open.discard(request)
+            self.blocking += inside
+        return answer
 
     def __exit__(self, *problem):
         for end in self.ends:
