@@ -1,8 +1,9 @@
-"""All that measuring needs of torch and DeepSpeed and that they do not promise: their private attributes,
-read and replaced here alone.
+"""The private attributes of torch and DeepSpeed that measuring needs.
 
-Written against torch 2.11 and DeepSpeed 0.19.  `tests/measure/test_internals.py` names each attribute that a
-new version no longer has.
+In `helpers/tools/measure` no other module touches one.  Elsewhere a rehearsal replaces many, listed in
+`helpers/tools/rehearsal/patches.py`; its modules and `tools/launch/parcel.py` read others of torch.  Written
+against torch 2.11 and DeepSpeed 0.19; `tests/measure/test_internals.py` names each attribute that a new version
+no longer has.
 """
 
 from __future__ import annotations
@@ -61,16 +62,11 @@ WRAPPERS = {
     "deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload": {},  # stage 3 without an optimizer
     "deepspeed.runtime.utils.DummyOptim": {},  # none
 }
-STATELESS = (
-    "deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload",
-    "deepspeed.runtime.utils.DummyOptim",
-)
+STATELESS = tuple(name for name, attributes in WRAPPERS.items() if not attributes)
 # Optimizers that keep all their tensors in `state`, as torch's own do.
 WITH_STATE = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
-SHARDS = (
-    "ds_tensor",
-    "ds_secondary_tensor",
-)  # of a parameter under ZeRO-3: this rank's part; with hpZ its part among its neighbours, until the step
+# Of a parameter under ZeRO-3: this rank's part; with hpZ its part among its neighbours, until the step.
+SHARDS = ("ds_tensor", "ds_secondary_tensor")
 
 
 # --- what tensors are for
@@ -112,9 +108,8 @@ def _tensors_of_optimizer(optimizer):
     if not name.startswith("torch.optim.") and name not in WITH_STATE:
         raise TypeError(
             f"the ledger does not know where {name} keeps its tensors, and would count them as "
-            '"other": watch the model alone and label '
-            'them yourself, `ledger.label("optimizer states", tensor)`, or name the class in '
-            "helpers/tools/measure/internals.py"
+            '"other": watch the model alone and label them yourself, `ledger.label("optimizer states", '
+            "tensor)`, or name the class in helpers/tools/measure/internals.py"
         )
     for tensor in _tensors_in(dict(optimizer.state)):
         yield "optimizer states", tensor
@@ -129,17 +124,12 @@ def _name(thing):
 
 
 def _tensors_in(value):
-    """Every tensor in nested lists, dicts and DeepSpeed's bucket objects (which keep theirs in `buffer`)."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _tensors_in(part)
-    elif isinstance(value, (list, tuple, set)):
-        for part in value:
-            yield from _tensors_in(part)
-    elif hasattr(value, "buffer") and not isinstance(value, torch.nn.Module):
-        yield from _tensors_in(value.buffer)
+    """Every tensor in nested containers and DeepSpeed's bucket objects (which keep theirs in `buffer`)."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif hasattr(leaf, "buffer"):
+            yield from _tensors_in(leaf.buffer)
 
 
 # --- torch
@@ -179,16 +169,12 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [getattr(tensor, name)() for name in SPARSE.get(tensor.layout, ())] or [tensor]
     if tensor.is_nested:
         return [tensor, *(getattr(tensor, name)() for name in NESTED)]
-    if tensor.is_quantized and tensor.qscheme() in (
-        torch.per_channel_affine,
-        torch.per_channel_affine_float_qparams,
-    ):
+    if tensor.is_quantized and "per_channel" in str(tensor.qscheme()):
         return [tensor, tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
     return [tensor]
 
 
-# Methods that give what a sparse tensor consists of; those of a coalesced one may be called by their public
-# names only.
+# Methods that give what a sparse tensor consists of; a COO tensor's public ones refuse one with equal indices.
 SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -221,34 +207,21 @@ def bytes_of(*values: object) -> int:
     return sum(part.numel() * part.element_size() for part in parts)
 
 
-_told_of_resizing = []
-
-
 def tell_of_resizing(listener: Callable[[torch.UntypedStorage], None]) -> Callable[[], None]:
     """Call `listener(storage)` after every `UntypedStorage.resize_`, which no operator shows: so FSDP2 frees
     and takes gathered parameters.
 
     Returns a function that ends it.
     """
-    if not _told_of_resizing:
-        original = torch.UntypedStorage.resize_
+    plain = torch.UntypedStorage.resize_
 
-        def resize_(storage, size):
-            result = original(storage, size)
-            for one in list(_told_of_resizing):
-                one(storage)
-            return result
+    def resize_(storage, size):
+        result = plain(storage, size)
+        listener(storage)
+        return result
 
-        resize_.original = original
-        torch.UntypedStorage.resize_ = resize_
-    _told_of_resizing.append(listener)
-
-    def end():
-        _told_of_resizing.remove(listener)
-        if not _told_of_resizing:
-            torch.UntypedStorage.resize_ = torch.UntypedStorage.resize_.original
-
-    return end
+    torch.UntypedStorage.resize_ = resize_
+    return lambda: setattr(torch.UntypedStorage, "resize_", plain)
 
 
 def unseen() -> AbstractContextManager:
@@ -373,9 +346,7 @@ def limit_patience(group: torch.distributed.ProcessGroup, seconds: float) -> Non
     rank."""
     from datetime import timedelta
 
-    from torch.distributed import distributed_c10d
-
-    distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def wrap_instructions(
@@ -386,15 +357,7 @@ def wrap_instructions(
 
     Returns a function that ends it.
     """
-    before = vars(engine).get("_INSTRUCTION_MAP")
-    engine._INSTRUCTION_MAP = {
-        kind: wrap(kind.__name__, instruction) for kind, instruction in engine._INSTRUCTION_MAP.items()
-    }
-
-    def end():
-        if before is None:
-            del engine._INSTRUCTION_MAP  # the class's own again
-        else:
-            engine._INSTRUCTION_MAP = before
-
-    return end
+    name = "_INSTRUCTION_MAP"
+    of_class, before = name not in vars(engine), engine._INSTRUCTION_MAP
+    engine._INSTRUCTION_MAP = {kind: wrap(kind.__name__, instruction) for kind, instruction in before.items()}
+    return lambda: delattr(engine, name) if of_class else setattr(engine, name, before)

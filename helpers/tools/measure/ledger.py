@@ -1,12 +1,10 @@
 """The memory of one rank, counted to the byte: every tensor storage born and dead, by category, now, at the
 peak and over time.
 
-A `Ledger` sees each tensor that torch's dispatcher returns, registers its storage once, and notes the
-storage's death through a
-weak reference.  What a storage is *for* is found out later and then holds for its whole life: parameters,
-gradients and optimizer
-states are looked up where torch and DeepSpeed keep them; what a forward pass creates and nobody claims is an
-activation.
+A `Ledger` sees each tensor that torch's dispatcher returns, registers its storage once (of a sparse tensor those
+of its indices and values), and notes the storage's death through a weak reference.  What a storage is *for* is
+found out later and then holds for its whole life: parameters, gradients and optimizer states are looked up where
+torch and DeepSpeed keep them; what a forward pass creates and nobody claims is an activation.
 
     with Ledger() as ledger:
         engine, *_ = deepspeed.initialize(...)
@@ -21,6 +19,7 @@ the memory.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
 import threading
@@ -54,13 +53,9 @@ CATEGORIES = (
     "other",
 )
 MODEL_STATES = CATEGORIES[:5]
-SETTLED, LONGEST = (
-    0.05,
-    2.0,
-)  # seconds without a change after which a snapshot is taken; seconds after which it is taken anyway
-# looks in a row, 3 ms apart, at which nothing has changed and no other thread computes: a snapshot is taken,
-# too
-ASLEEP = 3
+# A snapshot is taken after SETTLED seconds without a change, or after ASLEEP looks in a row, 3 ms apart, at which
+# nothing has changed and no other thread computes; after LONGEST seconds it is taken anyway.
+SETTLED, LONGEST, ASLEEP = 0.05, 2.0, 3
 KINDS = {  # of memory, in the words of an `OutOfMemory`
     "activations": "activations, which the forward pass keeps for the backward pass",
     "other": "temporaries, or tensors that nobody has named to the ledger",
@@ -168,10 +163,8 @@ class Ledger(TorchDispatchMode):
     Args:
         device: "cpu" or "cuda"; by default the one that DeepSpeed uses in this rank.
         limit: bytes that tensors may take together, as on a GPU with so much memory; by default as many as
-            there are.  An operation
-            whose result goes beyond raises `OutOfMemory`.  What a real GPU holds besides tensors (its
-            context, buffers of the network, the
-            gaps between tensors) is to be taken off before.
+            there are.  An operation whose result goes beyond raises `OutOfMemory`.  Subtract first what a real
+            GPU holds besides tensors: its context, buffers of the network, the gaps between tensors.
     """
 
     def __init__(self, device: str | None = None, limit: float | None = None) -> None:
@@ -183,13 +176,9 @@ class Ledger(TorchDispatchMode):
         self.snapshots: list[Snapshot] = []
         self.current = self.peak = self.clock = 0
         self._live: dict[int, Storage] = {}
-        self._emptied: dict[
-            int, Storage
-        ] = {}  # the records of storages that were resized to nothing, and may be filled again
+        self._emptied: dict[int, Storage] = {}  # of storages resized to nothing, which may be filled again
         self._marks: list[tuple[int, str]] = []
-        self._forward_of: list[
-            str
-        ] = []  # names of the modules whose forward pass is running, the outermost first
+        self._forward_of: list[str] = []  # modules whose forward pass is running, the outermost first
         self._watched: list[tuple] = []
         self._hooks: list = []
         self._lock = threading.RLock()  # a communication thread may drop the last reference to a tensor
@@ -274,17 +263,12 @@ class Ledger(TorchDispatchMode):
         self._watched.append((model, optimizer))
         module = getattr(model, "module", model)
         for name, part in module.named_modules():
-            self._hooks.append(
-                part.register_forward_pre_hook(partial(self._enter_forward, name), with_kwargs=True)
-            )
+            enter = partial(self._enter_forward, name)
+            self._hooks.append(part.register_forward_pre_hook(enter, with_kwargs=True))
             self._hooks.append(part.register_forward_hook(self._leave_forward, always_call=True))
         for parameter in module.parameters():
             if parameter.requires_grad:
-                self._hooks.append(
-                    parameter.register_hook(
-                        lambda gradient, parameter=parameter: self._label_gradient(parameter, gradient)
-                    )
-                )
+                self._hooks.append(parameter.register_hook(partial(self._label_gradient, parameter)))
         self._label_owned()
         return self
 
@@ -379,25 +363,17 @@ class Ledger(TorchDispatchMode):
                     line[max(record.born - first, 0)] += record.bytes
                     if record.died is not None and record.died <= last:
                         line[record.died - first] -= record.bytes
-        totals = {}
-        for category, line in changes.items():
-            running, values = 0, []
-            for change in line:
-                running += change
-                values.append(running)
-            totals[category] = values
+        totals = {category: list(itertools.accumulate(line)) for category, line in changes.items()}
         return History(totals, [(at - first, name) for at, name in self._marks if first <= at <= last])
 
     def _clock_of(self, name, default):
         if name is None:
             return default
-        found = [at for at, known in self._marks if known == name]
-        if not found:
-            raise ValueError(
-                f"no mark or snapshot is called {name!r}; there are "
-                f"{', '.join(sorted({known for _, known in self._marks})) or 'none'}"
-            )
-        return found[-1]
+        moments = {known: at for at, known in self._marks}  # the last of several with one name
+        if name not in moments:
+            names = ", ".join(sorted(moments)) or "none"
+            raise ValueError(f"no mark or snapshot is called {name!r}; there are {names}")
+        return moments[name]
 
     def __enter__(self):
         together.begin(self)
