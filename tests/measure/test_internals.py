@@ -11,8 +11,9 @@ import pytest
 import torch
 from helpers import launch, models
 from helpers.tools.launch import parcel
-from helpers.tools.measure import internals
+from helpers.tools.measure import clock, internals
 from helpers.tools.measure.ledger import Ledger
+from helpers.tools.measure.traffic import OPERATIONS
 from tests.support import configuration
 
 
@@ -55,7 +56,14 @@ def test_the_class_is_still_there(name):
 OTHERS = [  # where it is, the attribute
     ("torch.UntypedStorage", "_cdata"),
     ("torch.UntypedStorage", "resize_"),
-    ("torch.distributed.tensor.DTensor", "_local_tensor"),
+    ("torch.distributed.tensor.DTensor", "__tensor_flatten__"),
+    ("torch.distributed.ProcessGroup", "unbox"),
+    ("torch.distributed.Work", "unbox"),
+    ("torch.Tensor", "_indices"),
+    ("torch.Tensor", "_values"),
+    *[("torch.Tensor", name) for name in internals.NESTED],
+    ("torch._C", "_dispatch_keyset_full_after"),
+    ("torch.library.Library", "_destroy"),
     ("torch._C", "_accelerator_setAllocatorSettings"),
     ("torch.utils._python_dispatch", "TorchDispatchMode"),
     ("torch.utils._python_dispatch", "_disable_current_modes"),
@@ -66,8 +74,6 @@ OTHERS = [  # where it is, the attribute
     ("torch.distributed.ProcessGroup", "_get_backend"),
     ("torch.distributed.ProcessGroupGloo", "options"),
     ("torch.distributed.ProcessGroupGloo._Options", "_timeout"),
-    ("deepspeed.comm.torch", "TorchBackend"),
-    ("deepspeed.comm.comm", "comms_logger"),
     ("deepspeed.runtime.pipe.engine.PipelineEngine", "_INSTRUCTION_MAP"),
     ("deepspeed.runtime.pipe.schedule", "TrainSchedule"),
     ("deepspeed.runtime.zero.partition_parameters.ZeroParamStatus", "AVAILABLE"),
@@ -84,31 +90,36 @@ def test_there_is_still_a_way_to_clear_workspaces():
     assert hasattr(torch._C, "_cuda_clearCublasWorkspaces")
 
 
-@pytest.mark.parametrize("name, argument", internals.PLAIN_MESSAGES.items())
-def test_torchs_function_still_takes_its_message_so(name, argument):
-    function = getattr(torch.distributed, name, None)
-    assert function is None or {argument, "group"} <= inspect.signature(function).parameters.keys()
+@pytest.mark.parametrize("name", internals.MESSAGES)
+def test_the_operator_still_takes_its_message_so(name):
+    operation, argument = internals.MESSAGES[name]
+    arguments = {each.name for each in getattr(torch.ops.c10d, name).default._schema.arguments}
+    assert {argument or "tensor", "process_group"} <= arguments
+    assert operation in OPERATIONS and operation in clock.MESSAGES
 
 
-def test_messages_still_go_through_deepspeeds_back_end_and_torch():
-    """A name that neither has any more would be timed no more."""
-    from helpers.tools.measure.clock import MESSAGES
-
-    places = internals.places_that_send(MESSAGES)
-    newer = {
-        name
-        for name in MESSAGES
-        if name in ("all_gather_single", "reduce_scatter_single") and not hasattr(torch.distributed, name)
-    }  # than this torch
-    assert {name for _, name in places} == set(MESSAGES) - newer
-    assert {"all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast"} <= {
-        name for owner, name in places if inspect.isclass(owner)
+def test_no_operator_of_a_process_group_is_missing():
+    """A new one would send and not be counted."""
+    found = {
+        schema.name.removeprefix("c10d::")
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("c10d::") and "ProcessGroup" in str(schema)
     }
+    assert found == set(internals.MESSAGES)
+
+
+def test_a_functional_collective_is_still_waited_for_so():
+    namespace, names = internals.WAITS
+    assert all(hasattr(getattr(torch.ops, namespace), name) for name in names)
+
+
+def test_messages_operators_have_no_kernel_of_the_key_that_counting_uses():
+    for name in internals.MESSAGES:
+        key = torch._C.DispatchKey.BackendSelect.name
+        assert not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", key)
 
 
 IN_SOURCES = [  # where it is, the words that must stand there
-    ("deepspeed.comm.comm.timed_op", "func_args = "),
-    ("deepspeed.comm.comm.timed_op", "comms_logger.append(raw_name, log_name, time_elapsed, msg_size)"),
     *[
         ("deepspeed.runtime.zero.partition_parameters", f"param.{name} = ")
         for name in (*internals.SHARDS, "ds_status", "ds_shape")

@@ -208,8 +208,7 @@ def test_messages_of_one_size_are_told_apart_by_the_ranks_that_take_part(plain):
             ("all_reduce", column): 1,
             ("send", tuple(sorted((rank, (rank + 1) % 4)))): 1,
         }
-        if not plain:  # torch's own `recv` is not logged
-            expected["recv", tuple(sorted((rank, (rank - 1) % 4)))] = 1
+        expected["recv", tuple(sorted((rank, (rank - 1) % 4)))] = 1
         assert found == expected
         assert traffic.ideal == {"all_reduce": 2 * 32, "send": 32}
 

@@ -116,6 +116,14 @@ def test_what_is_sent_is_predicted_to_the_byte(reports, name):
     assert sent == {operation: count for operation, count in expected.items() if count}
 
 
+def test_equal_groups_are_gathered_twice_even_where_they_are_one_object():
+    """The root is the last group, whatever is equal to it."""
+    block = [(8, 8)]
+    sent = theory.fsdp_wire_bytes([block] * 4, ranks=4)
+    assert sent == theory.fsdp_wire_bytes([list(block) for _ in range(4)], ranks=4)
+    assert sent["all_gather"] == (3 * 2 + 1) * theory.wire_bytes("all_gather", 4 * 64, 4)
+
+
 def test_what_divides_by_the_ranks_has_no_padding():
     shapes = [[(8, 3), (16,)], [(4, 2)]]
     held = theory.fsdp_bytes(shapes, ranks=4, rank=3)

@@ -19,6 +19,8 @@ KINDS = {  # of what a rank does: colour and hatch
     "broadcast": ("#444444", ""),
     "reduce": ("#444444", "//"),
     "all-to-all": ("#444444", ".."),
+    "gather": ("#444444", "xx"),
+    "scatter": ("#444444", "++"),
     "send": ("#332288", ""),
     "receive": ("#332288", "//"),
     "waiting": ("#999999", "xx"),

@@ -26,26 +26,24 @@ from helpers.tools.measure import together
 
 if TYPE_CHECKING:
     import torch
+    from helpers.tools.measure.messages import Call
 
 Span = tuple[float, float]  # start, end
 Box = tuple[str, str, float, float]  # kind, label, start, end
 PATIENCE = 5.0  # seconds for the last messages to end
 WORK = ("forward", "backward", "recompute", "optimizer")
-MESSAGES = {  # what sends, as torch and DeepSpeed call it, and the kind of its box
+MESSAGES = {  # DeepSpeed's name of an operation, and the kind of its box
     "all_reduce": "all-reduce",
     "all_reduce_coalesced": "all-reduce",
-    "inference_all_reduce": "all-reduce",
     "all_gather": "all-gather",
     "all_gather_into_tensor": "all-gather",
-    "all_gather_single": "all-gather",
     "all_gather_coalesced": "all-gather",
-    "all_gather_object": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "reduce_scatter_tensor": "reduce-scatter",
-    "reduce_scatter_single": "reduce-scatter",
     "broadcast": "broadcast",
-    "broadcast_object_list": "broadcast",
     "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
     "all_to_all": "all-to-all",
     "all_to_all_single": "all-to-all",
     "send": "send",
@@ -53,8 +51,10 @@ MESSAGES = {  # what sends, as torch and DeepSpeed call it, and the kind of its 
     "recv": "receive",
     "irecv": "receive",
     "barrier": "barrier",
+    "monitored_barrier": "barrier",
 }
-SENT = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce", "all-to-all", "send", "receive")
+SENT = tuple(dict.fromkeys(kind for kind in MESSAGES.values() if kind != "barrier"))
+WAITING = ("waiting", "barrier")
 INSTRUCTIONS = {
     "ForwardPass": "forward",
     "BackwardPass": "backward",
@@ -76,7 +76,7 @@ class Clock:
             result was waited for).  "waiting" is the time in which this rank does nothing but wait for a
             message that it began before; "barrier" that in which it waits for the other ranks.  Other kinds
             are what `work` was given, and "forward", "backward", "recompute" and "optimizer" from `watch`.
-        sizes: {(kind, label): bytes of a message's largest argument}.
+        sizes: {(kind, label): bytes of a message, as a `Traffic` logs them}.
         blocked: [(start, end)] in which the rank waited: for messages, or inside those that return only when
             they have arrived.
         rank: of this process.
@@ -87,8 +87,8 @@ class Clock:
         self.boxes, self.sizes, self.blocked = [], {}, []
         self.rank, self.cost = int(os.environ.get("RANK", "0")), 0.0
         self._device = device or ("cuda" if os.environ.get("DS_ACCELERATOR") == "cuda" else "cpu")
-        self._counts, self._open, self._ended, self._undo = {}, [], threading.Condition(), []
-        self._inside = threading.local()  # a message's own parts are none
+        self._counts, self._undo, self._ended = {}, [], threading.Condition()
+        self._open, self._requests = {}, {}  # messages under way, {(kind, label): start}; {request: message}
 
     # --- work
 
@@ -183,38 +183,52 @@ class Clock:
 
     # --- messages
 
-    def _timed_message(self, kind, function):
-        @wraps(function)
-        def timed(*arguments, **options):
-            if getattr(self._inside, "message", False):
-                return function(*arguments, **options)
-            label, start, self._inside.message = self._number(kind), self._now(), True
-            self.sizes[kind, label] = _largest(arguments, options)
-            try:
-                request = function(*arguments, **options)
-            finally:
-                self._inside.message = False
-            if not hasattr(request, "wait"):  # it has waited
-                self._note(kind, label, start, blocking=True)
-                return request
-            return _Request(request, self, kind, label, start)
+    def _begin(self, call: Call) -> Callable:
+        kind, start = MESSAGES[call.operation], self._now()
+        label = self._number(kind)
+        self.sizes[kind, label] = call.bytes
 
-        return timed
+        def under_way(request):
+            if request is None:  # the back end has waited, or has put what follows in line behind the message
+                self._note(kind, label, start, blocking=True)
+                return
+            self._requests[request] = kind, label, start
+            with self._ended:
+                self._open[kind, label] = start
+            if self._device == "cpu":
+                try:
+                    request.get_future().add_done_callback(lambda future: self._finish(kind, label))
+                except RuntimeError:  # sending and receiving have none, and end when they are waited for
+                    pass
+
+        return under_way
+
+    def _finish(self, kind, label):
+        """The first who knows that a message has arrived says so: the rank that waited, or a thread of the
+        back end."""
+        if not hasattr(self, "_open"):  # the clock's block is over
+            return
+        end = self._now()
+        with self._ended:
+            if (start := self._open.pop((kind, label), None)) is not None:
+                self.boxes.append((kind, label, start, end))
+                self._ended.notify()
+
+    def _wait(self, request, wait, inside):
+        start = self._now()
+        result = wait()
+        kind, label, begin = self._requests.pop(request, ("", "", start))
+        if inside:  # a function of torch that returns when its message has arrived
+            with self._ended:
+                self.blocked.append((begin, self._now()))
+        else:
+            self._note("waiting", kind, start, blocking=True)
+        self._finish(kind, label)
+        return result
 
     def _number(self, kind):
         self._counts[kind] = self._counts.get(kind, 0) + 1
         return str(self._counts[kind])
-
-    def _begin(self, message):
-        with self._ended:
-            self._open.append(message)
-
-    def _finish(self, message):
-        """Perhaps in a thread of the back end, and a moment after the request was waited for."""
-        self._note(*message)
-        with self._ended:
-            self._open.remove(message)
-            self._ended.notify()
 
     # --- time
 
@@ -264,7 +278,8 @@ class Clock:
         self._undo.append(partial(setattr, owner, name, old) if own else partial(delattr, owner, name))
 
     def __enter__(self):
-        from helpers.tools.measure.internals import open_modes, places_that_send
+        from helpers.tools.measure.internals import open_modes
+        from helpers.tools.measure.messages import listen, listen_to_requests
 
         if modes := [type(mode).__name__ for mode in open_modes()]:
             raise RuntimeError(
@@ -273,8 +288,7 @@ class Clock:
             )
         together.begin(self, of_time=True)
         self._undo.append(partial(together.end, self))
-        for owner, name in places_that_send(MESSAGES):
-            self._replace(owner, name, self._timed_message(MESSAGES[name], getattr(owner, name)))
+        self._undo += [listen(self._begin), listen_to_requests(self._wait)]
         if self._device == "cuda":
             import torch
 
@@ -287,26 +301,17 @@ class Clock:
     def __exit__(self, kind, *problem):
         for undo in reversed(self._undo):
             undo()
-        if (
-            self._device == "cuda"
-        ):  # what nobody waited for by its request is waited for here, with everything else
+        if self._device == "cuda":  # what nobody waited for by its request is waited for with everything else
             for message in list(self._open):
-                self._finish(message)
+                self._finish(*message)
         with self._ended:
             finished = self._ended.wait_for(lambda: not self._open, timeout=PATIENCE)
+            unfinished, self._open = len(self._open), {}
         if finished and kind is None:
             self.cost = self._cost_of_a_note() * len(self.boxes)
             self._resolve()
-        unfinished = len(self._open)
-        for name in (
-            "_counts",
-            "_open",
-            "_ended",
-            "_undo",
-            "_inside",
-            "_origin",
-        ):  # what is left is plain data
-            vars(self).pop(name, None)
+        for name in [name for name in vars(self) if name.startswith("_")]:  # what is left is plain data
+            delattr(self, name)
         if not finished and kind is None:
             raise RuntimeError(
                 f"{unfinished} messages have not ended: wait for every request inside the clock's block"
@@ -358,55 +363,6 @@ class Clock:
             ]
         )
         return 1 - length(without(under_way, without(computing, waiting))) / total
-
-
-class _Request:
-    """A request of torch, whose end is noted: where the back end says so when the message has arrived, else
-    when it was waited for."""
-
-    def __init__(
-        self,
-        request: torch.distributed.Work,
-        clock: Clock,
-        kind: str,
-        label: str,
-        start: float | torch.cuda.Event,
-    ) -> None:
-        self._request, self._clock, self._message, self._known = request, clock, (kind, label, start), False
-        clock._begin(message := self._message)
-        if clock._device == "cpu":
-            try:
-                request.get_future().add_done_callback(lambda done: clock._finish(message))
-                self._known = True
-            except RuntimeError:  # sending and receiving have no future
-                pass
-
-    def wait(self, *arguments: object, **options: object) -> bool | None:
-        if not hasattr(self._clock, "_open"):  # the clock's block is over
-            return self._request.wait(*arguments, **options)
-        start = self._clock._now()
-        result = self._request.wait(*arguments, **options)
-        self._clock._note("waiting", self._message[0], start, blocking=True)
-        if not self._known:
-            self._known = True
-            self._clock._finish(self._message)
-        return result
-
-    def __getattr__(self, name):
-        return getattr(self._request, name)
-
-
-def _largest(arguments, options):
-    """Bytes of the tensors in the argument that has most of them."""
-    from helpers.tools.measure.internals import tensors_among
-
-    return max(
-        (
-            sum(one.numel() * one.element_size() for one in tensors_among(each))
-            for each in (*arguments, *options.values())
-        ),
-        default=0,
-    )
 
 
 # --- spans of time

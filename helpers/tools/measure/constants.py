@@ -23,10 +23,8 @@ from helpers.tools.theory import MachineConstants, matrix_flops
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 LAUNCHES = 300  # bare operators that are issued one after another
-PROBE_LAYERS, PROBE_OPERATORS = (
-    50,
-    6,
-)  # of the model that calls are timed with; of each layer, a linear map and a GELU: forward 2, backward 4
+PROBE_LAYERS = 50  # of the model that calls are timed with
+PROBE_OPERATORS = 6  # of each layer, a linear map and a GELU: forward 2, backward 4
 REPETITIONS = 5  # of everything, at least where it is quick enough
 
 
@@ -44,15 +42,20 @@ class Effort:
 
 EFFORTS = {
     "cpu": Effort(
-        512, (64, 128, 256, 512), 2**27, (1, 4, 256, 64), (2**10, 2**14, 2**18, 2**22, 2**24), 0.15
+        tokens=512,
+        sizes=(64, 128, 256, 512),
+        vector=2**27,
+        attention=(1, 4, 256, 64),
+        messages=(2**10, 2**14, 2**18, 2**22, 2**24),
+        seconds=0.15,
     ),
     "cuda": Effort(
-        8192,
-        (512, 1024, 2048, 4096, 8192),
-        2**30,
-        (8, 16, 1024, 64),
-        (2**10, 2**16, 2**20, 2**24, 2**28),
-        0.3,
+        tokens=8192,
+        sizes=(512, 1024, 2048, 4096, 8192),
+        vector=2**30,
+        attention=(8, 16, 1024, 64),
+        messages=(2**10, 2**16, 2**20, 2**24, 2**28),
+        seconds=0.3,
     ),
 }
 
@@ -107,9 +110,8 @@ def misaligned_rate(dtype: str, effort: Effort, device: torch.device) -> float:
 
 
 def _linear_rate(tokens, channels, results, dtype, effort, device):
-    inputs, weight = (
-        torch.randn(rows, channels, device=device, dtype=DTYPES[dtype]) for rows in (tokens, results)
-    )
+    inputs = torch.randn(tokens, channels, device=device, dtype=DTYPES[dtype])
+    weight = torch.randn(results, channels, device=device, dtype=DTYPES[dtype])
 
     def products():
         result = inputs @ weight.T
@@ -126,15 +128,13 @@ def attention_rate(dtype: str, effort: Effort, device: torch.device) -> float:
     arXiv 2205.14135, appendix B).
     """
     batch, heads, tokens, channels = effort.attention
-    query, key, value = (
-        torch.randn(*effort.attention, device=device, dtype=DTYPES[dtype], requires_grad=True)
-        for _ in range(3)
-    )
+    inputs = torch.randn(3, *effort.attention, device=device, dtype=DTYPES[dtype], requires_grad=True)
     gradient = torch.randn(*effort.attention, device=device, dtype=DTYPES[dtype])
+    parts = inputs.unbind()
 
     def both():
-        result = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        torch.autograd.grad(result, (query, key, value), gradient)
+        result = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        torch.autograd.grad(result, parts, gradient)
 
     return 7 * batch * heads * tokens**2 * channels / _seconds(both, effort, device)
 
@@ -220,21 +220,14 @@ def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[f
     if len(times) < 2 or ranks < 2:
         raise ValueError(f"a fit needs at least two sizes and two ranks, not {len(times)} and {ranks}")
     messages, largest = 2 * (ranks - 1), max(times)
-    rows = [
-        (messages / seconds, messages * size / largest / seconds) for size, seconds in times.items()
-    ]  # of a fit to 1
-    aa, ab, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    a, b = (sum(row[i] for row in rows) for i in (0, 1))
-    determinant = aa * bb - ab * ab
-    latency, whole = (
-        (bb * a - ab * b) / determinant,
-        (aa * b - ab * a) / determinant,
-    )  # seconds; the second of the largest, without latency
+    # Seconds = messages (latency + size / largest whole), each equation divided by its seconds.
+    sizes, seconds = (torch.tensor(list(each), dtype=torch.float64) for each in (times, times.values()))
+    rows = messages / seconds[:, None] * torch.stack((torch.ones_like(sizes), sizes / largest), dim=1)
+    ones = torch.ones(len(times), 1, dtype=torch.float64)
+    latency, whole = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
     if latency < 0:
-        latency, whole = 0.0, b / bb
-    if (
-        whole <= 0
-    ):  # larger messages took no longer: of the bandwidth no more is known than what the largest reached
+        latency, whole = 0.0, torch.linalg.lstsq(rows[:, 1:], ones).solution.item()
+    if whole <= 0:  # larger messages took no longer: all that is known is what the largest reached
         latency, whole = 0.0, times[largest] / messages
     return latency, largest / ranks / whole
 

@@ -1,53 +1,26 @@
-"""All that measuring needs of torch and DeepSpeed and that they do not promise: their private attributes,
-read and replaced here alone.
+"""The private attributes of torch and DeepSpeed that measuring needs.
 
-Written against torch 2.11 and DeepSpeed 0.19.  `tests/measure/test_internals.py` names each attribute that a
-new version no longer has.
+In `helpers/tools/measure` no other module touches one.  Elsewhere a rehearsal replaces many, listed in
+`helpers/tools/rehearsal/patches.py`; its modules and `tools/launch/parcel.py` read others of torch.  Written
+against torch 2.11 and DeepSpeed 0.19; `tests/measure/test_internals.py` names each attribute that a new version
+no longer has.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    _get_current_dispatch_mode_stack,
-)
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from deepspeed import PipelineEngine
-
-__all__ = [
-    "TorchDispatchMode",
-    "clear_workspaces",
-    "group_patience",
-    "grow_segments",
-    "in_backward",
-    "is_gathered",
-    "is_partitioned",
-    "limit_patience",
-    "local_part",
-    "log_messages",
-    "log_plain_messages",
-    "open_modes",
-    "owned_tensors",
-    "places_that_send",
-    "storage_key",
-    "tensors_among",
-    "tell_of_resizing",
-    "unseen",
-    "whole_shape",
-    "wrap_instructions",
-]
 
 # DeepSpeed's optimizer wrappers, {class: {category: attributes}}; each attribute holds a tensor or containers
 # of tensors.
@@ -89,16 +62,11 @@ WRAPPERS = {
     "deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload": {},  # stage 3 without an optimizer
     "deepspeed.runtime.utils.DummyOptim": {},  # none
 }
-STATELESS = (
-    "deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload",
-    "deepspeed.runtime.utils.DummyOptim",
-)
+STATELESS = tuple(name for name, attributes in WRAPPERS.items() if not attributes)
 # Optimizers that keep all their tensors in `state`, as torch's own do.
 WITH_STATE = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
-SHARDS = (
-    "ds_tensor",
-    "ds_secondary_tensor",
-)  # of a parameter under ZeRO-3: this rank's part; with hpZ its part among its neighbours, until the step
+# Of a parameter under ZeRO-3: this rank's part; with hpZ its part among its neighbours, until the step.
+SHARDS = ("ds_tensor", "ds_secondary_tensor")
 
 
 # --- what tensors are for
@@ -140,9 +108,8 @@ def _tensors_of_optimizer(optimizer):
     if not name.startswith("torch.optim.") and name not in WITH_STATE:
         raise TypeError(
             f"the ledger does not know where {name} keeps its tensors, and would count them as "
-            '"other": watch the model alone and label '
-            'them yourself, `ledger.label("optimizer states", tensor)`, or name the class in '
-            "helpers/tools/measure/internals.py"
+            '"other": watch the model alone and label them yourself, `ledger.label("optimizer states", '
+            "tensor)`, or name the class in helpers/tools/measure/internals.py"
         )
     for tensor in _tensors_in(dict(optimizer.state)):
         yield "optimizer states", tensor
@@ -157,17 +124,12 @@ def _name(thing):
 
 
 def _tensors_in(value):
-    """Every tensor in nested lists, dicts and DeepSpeed's bucket objects (which keep theirs in `buffer`)."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _tensors_in(part)
-    elif isinstance(value, (list, tuple, set)):
-        for part in value:
-            yield from _tensors_in(part)
-    elif hasattr(value, "buffer") and not isinstance(value, torch.nn.Module):
-        yield from _tensors_in(value.buffer)
+    """Every tensor in nested containers and DeepSpeed's bucket objects (which keep theirs in `buffer`)."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif hasattr(leaf, "buffer"):
+            yield from _tensors_in(leaf.buffer)
 
 
 # --- torch
@@ -195,13 +157,54 @@ def tensors_among(*values: object) -> list[torch.Tensor]:
     return found
 
 
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What a DTensor, as FSDP2's parameters are, holds on this rank: itself it has no memory, though its
-    storage says the size of the whole."""
-    return getattr(tensor, "_local_tensor", tensor)
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors in which a tensor keeps its numbers: itself; the indices and values of a sparse one; what
+    subclasses such as DTensor or a jagged tensor wrap; and what quantized and nested tensors keep besides.
+    """
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        inner = tensors_among(*(getattr(tensor, name) for name in names))
+        return [part for tensor in inner for part in dense_parts(tensor)]
+    if tensor.layout is not torch.strided:
+        return [getattr(tensor, name)() for name in SPARSE.get(tensor.layout, ())] or [tensor]
+    if tensor.is_nested:
+        return [tensor, *(getattr(tensor, name)() for name in NESTED)]
+    if tensor.is_quantized and "per_channel" in str(tensor.qscheme()):
+        return [tensor, tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
+    return [tensor]
 
 
-_told_of_resizing = []
+# Methods that give what a sparse tensor consists of; a COO tensor's public ones refuse one with equal indices.
+SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+NESTED = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The storage of one of `dense_parts`; None, with a warning, where torch hides it, as for MKLDNN."""
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:
+        text = f"tensors of {tensor.layout} are not counted: torch gives no access to their memory"
+        warnings.warn(text, stacklevel=2)
+        return None
+
+
+def storages_among(*values: object) -> list[torch.UntypedStorage]:
+    """The storages of all tensors in nested arguments."""
+    parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
+    return [storage for storage in map(storage_of, parts) if storage is not None]
+
+
+def bytes_of(*values: object) -> int:
+    """Bytes of the elements of all tensors in nested arguments: of a view, only those that it shows."""
+    parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
+    return sum(part.numel() * part.element_size() for part in parts)
 
 
 def tell_of_resizing(listener: Callable[[torch.UntypedStorage], None]) -> Callable[[], None]:
@@ -210,25 +213,15 @@ def tell_of_resizing(listener: Callable[[torch.UntypedStorage], None]) -> Callab
 
     Returns a function that ends it.
     """
-    if not _told_of_resizing:
-        original = torch.UntypedStorage.resize_
+    plain = torch.UntypedStorage.resize_
 
-        def resize_(storage, size):
-            result = original(storage, size)
-            for one in list(_told_of_resizing):
-                one(storage)
-            return result
+    def resize_(storage, size):
+        result = plain(storage, size)
+        listener(storage)
+        return result
 
-        resize_.original = original
-        torch.UntypedStorage.resize_ = resize_
-    _told_of_resizing.append(listener)
-
-    def end():
-        _told_of_resizing.remove(listener)
-        if not _told_of_resizing:
-            torch.UntypedStorage.resize_ = torch.UntypedStorage.resize_.original
-
-    return end
+    torch.UntypedStorage.resize_ = resize_
+    return lambda: setattr(torch.UntypedStorage, "resize_", plain)
 
 
 def unseen() -> AbstractContextManager:
@@ -256,6 +249,71 @@ def grow_segments() -> None:
     (`expandable_segments:True`): without gaps between blocks of unequal sizes.  As the environment variable
     PYTORCH_CUDA_ALLOC_CONF does, but from within a rank."""
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+
+
+# --- messages
+
+# torch's operators that send or receive, `torch.ops.c10d`: DeepSpeed's name of the operation, and the argument
+# that holds this rank's message.
+MESSAGES = {
+    "allreduce_": ("all_reduce", "tensors"),
+    "allreduce_coalesced_": ("all_reduce_coalesced", "tensors"),
+    "allgather_": ("all_gather", "input_tensors"),
+    "_allgather_base_": ("all_gather_into_tensor", "input_tensor"),
+    "allgather_coalesced_": ("all_gather_coalesced", "input_list"),
+    "allgather_into_tensor_coalesced_": ("all_gather_into_tensor", "inputs"),
+    "reduce_scatter_": ("reduce_scatter", "input_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter_tensor", "input_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_tensor", "inputs"),
+    "reduce_": ("reduce", "tensors"),
+    "broadcast_": ("broadcast", "tensors"),
+    "gather_": ("gather", "input_tensors"),
+    "scatter_": ("scatter", "output_tensors"),
+    "alltoall_": ("all_to_all", "input_tensors"),
+    "alltoall_base_": ("all_to_all_single", "input"),
+    "send": ("send", "tensors"),
+    "recv_": ("recv", "tensors"),
+    "recv_any_source_": ("recv", "tensors"),
+    "barrier": ("barrier", None),
+    "monitored_barrier_": ("monitored_barrier", None),
+}
+Future = torch._C.Future  # of a message that is under way
+# Namespace and operators that wait for what a functional collective returned.
+WAITS = ("_c10d_functional", ("wait_tensor",))
+
+
+def stand_before(
+    namespace: str, operators: Iterable[str], around: Callable[[str, dict, Callable[[], object]], object]
+) -> Callable[[], None]:
+    """Call `around(operator, {argument: value}, call)` in the place of torch's operators, in every thread and
+    whoever calls them, C++ too; it must return what `call()` does.
+
+    The kernel has the dispatch key BackendSelect, which lies below torch's modes, autograd and inference
+    mode, and which these operators do not use otherwise.  Other operators are as fast as before.  Returns a
+    function that ends it.
+    """
+    key, library = torch._C.DispatchKey.BackendSelect, torch.library.Library(namespace, "IMPL")
+    below = torch._C._dispatch_keyset_full_after(key)
+
+    def kernel(name, operator):
+        names = [argument.name for argument in operator._schema.arguments]
+
+        def run(keys, *values, **options):
+            arguments = dict(zip(names, values)) | options
+            return around(name, arguments, lambda: operator.redispatch(keys & below, *values, **options))
+
+        return run
+
+    for name in operators:
+        operator = getattr(getattr(torch.ops, namespace), name).default
+        library.impl(name, kernel(name, operator), key.name, with_keyset=True)
+    return library._destroy
+
+
+def caller(depth: int) -> tuple[str, str]:
+    """(module, function) of the Python code so many calls above the one that asks."""
+    frame = sys._getframe(depth + 1)
+    return frame.f_globals.get("__name__", ""), frame.f_code.co_name
 
 
 # --- DeepSpeed
@@ -288,124 +346,7 @@ def limit_patience(group: torch.distributed.ProcessGroup, seconds: float) -> Non
     rank."""
     from datetime import timedelta
 
-    from torch.distributed import distributed_c10d
-
-    distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
-
-
-# Operations between two ranks, and the argument that says who the other one is.
-BETWEEN_TWO = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
-
-
-def ranks_of(operation: str, given: Mapping[str, object]) -> tuple[int, ...]:
-    """The ranks that take part in a message, as a tuple: those of its process group, or the two between which
-    it passes.
-
-    Args:
-        operation: its name, as "all_reduce".
-        given: the arguments of its call, {name: value}.
-    """
-    dist, group = torch.distributed, given.get("group")
-    group = dist.group.WORLD if group is None else group
-    if operation not in BETWEEN_TWO:
-        return tuple(dist.get_process_group_ranks(group))
-    other = given.get(BETWEEN_TWO[operation])
-    if other is None and (place := given.get(f"group_{BETWEEN_TWO[operation]}")) is not None:
-        other = dist.get_global_rank(group, place)
-    return tuple(sorted({dist.get_rank(), dist.get_rank() if other is None else other}))
-
-
-def log_messages(append: Callable[[str, int, tuple[int, ...]], None]) -> Callable[[], None]:
-    """Hand every message of DeepSpeed's communication to `append(operation, bytes, group)`; returns a
-    function that ends it.
-
-    The group is a tuple, of the ranks that take part.  It stands in the place of the logger's own method,
-    which keeps no group: its caller, in DeepSpeed, has the operation's arguments at hand.
-    """
-    import deepspeed.comm as comm
-
-    logger = comm.comm.comms_logger
-
-    def take(operation, name, seconds, size):
-        append(operation, size, ranks_of(operation, sys._getframe(1).f_locals["func_args"]))
-
-    def end():
-        del logger.append  # the class's own again
-        comm.configure(**before)
-
-    before = {"enabled": logger.enabled, "prof_all": logger.prof_all, "verbose": logger.verbose}
-    comm.configure(enabled=True, prof_all=True, verbose=False)
-    logger.append = take
-    return end
-
-
-# torch's own functions that send, {name: the argument with this rank's message, a tensor or several}.
-# `isend` is missing, since what is batched must be torch's very own, and what DistributedDataParallel sends,
-# which no function of Python does.
-PLAIN_MESSAGES = {
-    "all_reduce": "tensor",
-    "all_gather": "tensor",
-    "all_gather_into_tensor": "input_tensor",
-    "all_gather_single": "input_tensor",
-    "all_to_all": "input_tensor_list",
-    "all_to_all_single": "input",
-    "broadcast": "tensor",
-    "reduce": "tensor",
-    "reduce_scatter": "input_list",
-    "reduce_scatter_single": "input",
-    "reduce_scatter_tensor": "input",
-    "send": "tensor",
-}
-
-
-def log_plain_messages(append: Callable[[str, int, tuple[int, ...]], None]) -> Callable[[], None]:
-    """Hand every message that a program sends by torch.distributed itself to `append(operation, bytes,
-    group)`; returns a function that ends it.
-
-    Those of DeepSpeed's communication, which sends by the same functions, are left to `log_messages`.
-    """
-    import torch.distributed as dist
-
-    def counted(name, function, argument):
-        place = inspect.signature(function)
-
-        @functools.wraps(function)
-        def send(*args, **kwargs):
-            result = function(*args, **kwargs)
-            if not sys._getframe(1).f_globals.get("__name__", "").startswith("deepspeed.comm"):
-                given = place.bind(*args, **kwargs).arguments
-                size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_in(given[argument]))
-                if dist.get_rank(given.get("group")) >= 0:
-                    append(name, size, ranks_of(name, given))
-            return result
-
-        return send
-
-    before = {name: getattr(dist, name) for name in PLAIN_MESSAGES if hasattr(dist, name)}
-    for name, function in before.items():
-        setattr(dist, name, counted(name, function, PLAIN_MESSAGES[name]))
-
-    def end():
-        for name, function in before.items():
-            setattr(dist, name, function)
-
-    return end
-
-
-def places_that_send(names: Collection[str]) -> list[tuple[type | ModuleType, str]]:
-    """[(owner, name)] of every function through which messages go: DeepSpeed's back end, and torch's own
-    functions, called by themselves.
-
-    torch checks that what is batched is its very own `isend` or `irecv`, and these are left alone.
-    """
-    from deepspeed.comm.torch import TorchBackend
-
-    found = [(TorchBackend, name) for name in names if name in vars(TorchBackend)]
-    return found + [
-        (torch.distributed, name)
-        for name in names
-        if hasattr(torch.distributed, name) and name not in ("isend", "irecv")
-    ]
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def wrap_instructions(
@@ -416,15 +357,7 @@ def wrap_instructions(
 
     Returns a function that ends it.
     """
-    before = vars(engine).get("_INSTRUCTION_MAP")
-    engine._INSTRUCTION_MAP = {
-        kind: wrap(kind.__name__, instruction) for kind, instruction in engine._INSTRUCTION_MAP.items()
-    }
-
-    def end():
-        if before is None:
-            del engine._INSTRUCTION_MAP  # the class's own again
-        else:
-            engine._INSTRUCTION_MAP = before
-
-    return end
+    name = "_INSTRUCTION_MAP"
+    of_class, before = name not in vars(engine), engine._INSTRUCTION_MAP
+    engine._INSTRUCTION_MAP = {kind: wrap(kind.__name__, instruction) for kind, instruction in before.items()}
+    return lambda: delattr(engine, name) if of_class else setattr(engine, name, before)

@@ -1,12 +1,10 @@
 """The memory of one rank, counted to the byte: every tensor storage born and dead, by category, now, at the
 peak and over time.
 
-A `Ledger` sees each tensor that torch's dispatcher returns, registers its storage once, and notes the
-storage's death through a
-weak reference.  What a storage is *for* is found out later and then holds for its whole life: parameters,
-gradients and optimizer
-states are looked up where torch and DeepSpeed keep them; what a forward pass creates and nobody claims is an
-activation.
+A `Ledger` sees each tensor that torch's dispatcher returns, registers its storage once (of a sparse tensor those
+of its indices and values), and notes the storage's death through a weak reference.  What a storage is *for* is
+found out later and then holds for its whole life: parameters, gradients and optimizer states are looked up where
+torch and DeepSpeed keep them; what a forward pass creates and nobody claims is an activation.
 
     with Ledger() as ledger:
         engine, *_ = deepspeed.initialize(...)
@@ -21,6 +19,7 @@ the memory.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
 import threading
@@ -33,13 +32,15 @@ import torch
 from helpers.tools.measure import together
 from helpers.tools.measure.internals import (
     TorchDispatchMode,
-    local_part,
+    dense_parts,
     owned_tensors,
     storage_key,
+    storage_of,
     tell_of_resizing,
     tensors_among,
     unseen,
 )
+from helpers.tools.measure.messages import unheard
 
 CATEGORIES = (
     "parameters",
@@ -52,13 +53,9 @@ CATEGORIES = (
     "other",
 )
 MODEL_STATES = CATEGORIES[:5]
-SETTLED, LONGEST = (
-    0.05,
-    2.0,
-)  # seconds without a change after which a snapshot is taken; seconds after which it is taken anyway
-# looks in a row, 3 ms apart, at which nothing has changed and no other thread computes: a snapshot is taken,
-# too
-ASLEEP = 3
+# A snapshot is taken after SETTLED seconds without a change, or after ASLEEP looks in a row, 3 ms apart, at which
+# nothing has changed and no other thread computes; after LONGEST seconds it is taken anyway.
+SETTLED, LONGEST, ASLEEP = 0.05, 2.0, 3
 KINDS = {  # of memory, in the words of an `OutOfMemory`
     "activations": "activations, which the forward pass keeps for the backward pass",
     "other": "temporaries, or tensors that nobody has named to the ledger",
@@ -166,10 +163,8 @@ class Ledger(TorchDispatchMode):
     Args:
         device: "cpu" or "cuda"; by default the one that DeepSpeed uses in this rank.
         limit: bytes that tensors may take together, as on a GPU with so much memory; by default as many as
-            there are.  An operation
-            whose result goes beyond raises `OutOfMemory`.  What a real GPU holds besides tensors (its
-            context, buffers of the network, the
-            gaps between tensors) is to be taken off before.
+            there are.  An operation whose result goes beyond raises `OutOfMemory`.  Subtract first what a real
+            GPU holds besides tensors: its context, buffers of the network, the gaps between tensors.
     """
 
     def __init__(self, device: str | None = None, limit: float | None = None) -> None:
@@ -181,13 +176,9 @@ class Ledger(TorchDispatchMode):
         self.snapshots: list[Snapshot] = []
         self.current = self.peak = self.clock = 0
         self._live: dict[int, Storage] = {}
-        self._emptied: dict[
-            int, Storage
-        ] = {}  # the records of storages that were resized to nothing, and may be filled again
+        self._emptied: dict[int, Storage] = {}  # of storages resized to nothing, which may be filled again
         self._marks: list[tuple[int, str]] = []
-        self._forward_of: list[
-            str
-        ] = []  # names of the modules whose forward pass is running, the outermost first
+        self._forward_of: list[str] = []  # modules whose forward pass is running, the outermost first
         self._watched: list[tuple] = []
         self._hooks: list = []
         self._lock = threading.RLock()  # a communication thread may drop the last reference to a tensor
@@ -198,28 +189,29 @@ class Ledger(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         before, refused = self.current, None
         for tensor in tensors_among(result):
-            record = self._register(tensor)
+            records = self._register(tensor)
             if self.limit is not None and self.current > max(self.limit, before):
-                refused = refused or self._refusal(record, function)
+                refused = refused or self._refusal(records, function)
         if refused:
-            del result, tensor, record  # which this frame, being part of the traceback, would keep alive
+            del result, tensor, records  # which this frame, being part of the traceback, would keep alive
             raise refused
         return result
 
-    def _refusal(self, record, function):
-        """What a GPU would have raised before it made this storage."""
+    def _refusal(self, records, function):
+        """What a GPU would have raised before it made these storages."""
         held = self.categories()
-        held[record.final_category] -= record.bytes
+        for record in records:
+            held[record.final_category] -= record.bytes
         operation = str(getattr(function, "overloadpacket", function))
         inside = f" in {self._forward_of[-1] or 'the model'}" if self._forward_of else ""
-        return OutOfMemory(record.bytes, held, int(self.limit), operation + inside)
+        return OutOfMemory(sum(record.bytes for record in records), held, int(self.limit), operation + inside)
 
     def _register(self, tensor):
-        """The storage's record; a new one if it was not known, or was resized in place."""
-        tensor = local_part(tensor)
-        if tensor.device.type != self.device:
-            return None
-        return self._register_storage(tensor.untyped_storage())
+        """The records of a tensor's storages, of which a dense one has one; a new one for a storage that was
+        not known, or was resized in place."""
+        storages = [storage_of(part) for part in dense_parts(tensor) if part.device.type == self.device]
+        records = [self._register_storage(storage) for storage in storages if storage is not None]
+        return [record for record in records if record is not None]
 
     def _register_storage(self, storage):
         key, size = storage_key(storage), storage.nbytes()
@@ -271,17 +263,12 @@ class Ledger(TorchDispatchMode):
         self._watched.append((model, optimizer))
         module = getattr(model, "module", model)
         for name, part in module.named_modules():
-            self._hooks.append(
-                part.register_forward_pre_hook(partial(self._enter_forward, name), with_kwargs=True)
-            )
+            enter = partial(self._enter_forward, name)
+            self._hooks.append(part.register_forward_pre_hook(enter, with_kwargs=True))
             self._hooks.append(part.register_forward_hook(self._leave_forward, always_call=True))
         for parameter in module.parameters():
             if parameter.requires_grad:
-                self._hooks.append(
-                    parameter.register_hook(
-                        lambda gradient, parameter=parameter: self._label_gradient(parameter, gradient)
-                    )
-                )
+                self._hooks.append(parameter.register_hook(partial(self._label_gradient, parameter)))
         self._label_owned()
         return self
 
@@ -304,9 +291,9 @@ class Ledger(TorchDispatchMode):
         """Say what a tensor's storage is for; `force` replaces what was said before."""
         if category not in CATEGORIES:
             raise ValueError(f"category must be one of {', '.join(CATEGORIES)}; not {category!r}")
-        record = self._register(tensor)
-        if record is not None and (force or record.category is None):
-            record.category = category
+        for record in self._register(tensor):
+            if force or record.category is None:
+                record.category = category
 
     def _label_owned(self):
         for model, optimizer in self._watched:
@@ -341,7 +328,7 @@ class Ledger(TorchDispatchMode):
         if on_gpu:
             torch.cuda.synchronize()
         if torch.distributed.is_initialized():
-            with unseen():  # NCCL keeps a byte for its barrier, which is no part of the job
+            with unseen(), unheard():  # NCCL keeps a byte for its barrier, which is no part of the job
                 torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
         gc.collect()
         started = changed = time.monotonic()
@@ -376,25 +363,17 @@ class Ledger(TorchDispatchMode):
                     line[max(record.born - first, 0)] += record.bytes
                     if record.died is not None and record.died <= last:
                         line[record.died - first] -= record.bytes
-        totals = {}
-        for category, line in changes.items():
-            running, values = 0, []
-            for change in line:
-                running += change
-                values.append(running)
-            totals[category] = values
+        totals = {category: list(itertools.accumulate(line)) for category, line in changes.items()}
         return History(totals, [(at - first, name) for at, name in self._marks if first <= at <= last])
 
     def _clock_of(self, name, default):
         if name is None:
             return default
-        found = [at for at, known in self._marks if known == name]
-        if not found:
-            raise ValueError(
-                f"no mark or snapshot is called {name!r}; there are "
-                f"{', '.join(sorted({known for _, known in self._marks})) or 'none'}"
-            )
-        return found[-1]
+        moments = {known: at for at, known in self._marks}  # the last of several with one name
+        if name not in moments:
+            names = ", ".join(sorted(moments)) or "none"
+            raise ValueError(f"no mark or snapshot is called {name!r}; there are {names}")
+        return moments[name]
 
     def __enter__(self):
         together.begin(self)

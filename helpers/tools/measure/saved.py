@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch.autograd.graph import saved_tensors_hooks
-from helpers.tools.measure.internals import storage_key, tensors_among
+from helpers.tools.measure.internals import storage_key, storages_among
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,7 @@ class SavedActivations:
         return sum(self.by_layer.values())
 
     def __enter__(self):
-        self._seen = {storage_key(parameter.untyped_storage()) for parameter in self.module.parameters()}
+        self._seen = {storage_key(storage) for storage in storages_among(*self.module.parameters())}
         self._alive, self._stack, self._hooks = [], [], []
         for name, part in self.module.named_modules():
             self._hooks.append(part.register_forward_pre_hook(self._enter(name), with_kwargs=True))
@@ -53,9 +53,7 @@ class SavedActivations:
     def _enter(self, name):
         def hook(module, args, kwargs):
             if not self._stack:
-                self._seen |= {
-                    storage_key(tensor.untyped_storage()) for tensor in tensors_among(args, kwargs)
-                }
+                self._seen |= {storage_key(storage) for storage in storages_among(args, kwargs)}
             self._stack.append(name)
 
         return hook
@@ -64,12 +62,12 @@ class SavedActivations:
         self._stack.pop()
 
     def _keep(self, tensor):
-        storage = tensor.untyped_storage()
-        if (key := storage_key(storage)) not in self._seen:
-            self._seen.add(key)
-            self._alive.append(storage)  # an address must not be given to another storage while we count
-            name = self._stack[-1] if self._stack else ""
-            self.by_layer[name] = self.by_layer.get(name, 0) + storage.nbytes()
+        name = self._stack[-1] if self._stack else ""
+        for storage in storages_among(tensor):
+            if (key := storage_key(storage)) not in self._seen:
+                self._seen.add(key)
+                self._alive.append(storage)  # its address must not be given to another one while we count
+                self.by_layer[name] = self.by_layer.get(name, 0) + storage.nbytes()
         return tensor
 
     def __exit__(self, *problem):

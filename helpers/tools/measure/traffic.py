@@ -1,7 +1,7 @@
 """What one rank communicates, as three numbers that are kept apart.
 
-*logged*: message bytes per collective, as DeepSpeed's communication logger counts them (the size of the
-tensor handed in), and in the same way what a program sends by torch.distributed's own functions.
+*logged*: message bytes per collective, under the names and in the way in which DeepSpeed's communication
+logger counts them (the size of the tensor handed in), whatever sends them (`helpers.tools.measure.messages`).
 *ideal*: bytes that a bandwidth-optimal algorithm would send for these messages
 (`helpers.tools.theory.wire_bytes`).  Converted, not measured. *sent*: bytes that left this rank through its
 own sockets (Linux's TCP_INFO; gloo).  Measured; none with NCCL or on another system.
@@ -23,21 +23,20 @@ from helpers.tools.theory import gloo_messages, gloo_wire_bytes, wire_bytes
 NOT_SENT, SENT_AND_AGAIN = (144, "=I"), (200, "=QQ")
 SENDS_NOTHING = (None, False)
 # DeepSpeed's name of an operation, the collective it is, and whether the logged tensor is 1/N of the full
-# one.
+# one.  Of a gather and a scatter, in which a part passes between the root and each other rank, the mean over
+# the ranks is that of a broadcast of one part.
 OPERATIONS = {
     "all_reduce": ("all_reduce", False),
     "all_reduce_coalesced": ("all_reduce", False),
-    "inference_all_reduce": ("all_reduce", False),
     "all_gather": ("all_gather", True),
     "all_gather_into_tensor": ("all_gather", True),
-    "all_gather_single": ("all_gather", True),
     "all_gather_coalesced": ("all_gather", True),
-    "all_gather_object": ("all_gather", True),
-    "reduce_scatter_tensor": ("reduce_scatter", False),
-    "reduce_scatter_single": ("reduce_scatter", False),
     "reduce_scatter": ("reduce_scatter", False),
+    "reduce_scatter_tensor": ("reduce_scatter", False),
     "reduce": ("reduce", False),
     "broadcast": ("broadcast", False),
+    "gather": ("broadcast", False),
+    "scatter": ("broadcast", False),
     "all_to_all": ("all_to_all", False),
     "all_to_all_single": ("all_to_all", False),
     "send": ("send", False),
@@ -45,6 +44,7 @@ OPERATIONS = {
     "recv": SENDS_NOTHING,
     "irecv": SENDS_NOTHING,
     "barrier": SENDS_NOTHING,
+    "monitored_barrier": SENDS_NOTHING,
 }
 
 
@@ -53,7 +53,7 @@ class Message:
     """All messages of one operation and size among the same ranks.
 
     Attributes:
-        operation: DeepSpeed's or torch's name of it.
+        operation: DeepSpeed's name of it.
         bytes: of one, as logged.
         group: the ranks that took part, as a tuple; of what passes between two ranks, these two.
         count: how many.
@@ -84,11 +84,6 @@ class Message:
     def _each(self, formula):
         """`formula(collective, bytes of the full tensor, ranks)`, times their count; 0 for what sends
         nothing."""
-        if self.operation not in OPERATIONS:
-            raise KeyError(
-                f"no rule for the operation {self.operation!r}: add it to "
-                "helpers.tools.measure.traffic.OPERATIONS"
-            )
         collective, is_part = OPERATIONS[self.operation]
         full = self.bytes * (self.ranks if is_part else 1)
         return self.count * formula(collective, full, self.ranks) if collective else 0.0
@@ -115,31 +110,26 @@ class Traffic:
                 "call deepspeed.init_distributed(), deepspeed.initialize() or "
                 "init_process_group() before counting traffic"
             )
+        from helpers.tools.measure.messages import listen
+
         together.begin(self)
-        _counting.enter(self)
+        self._end = listen(self._note)
         self._before = bytes_sent()
         return self
 
     def __exit__(self, *problem):
         after = bytes_sent()
         self.sent = None if after is None else after - self._before
-        _counting.leave(self)
+        self._end()
         together.end(self)
-        del self._before
+        del self._before, self._end
 
-    def _append(self, operation, size, group):
-        known = next(
-            (
-                message
-                for message in self.messages
-                if (message.operation, message.bytes, message.group) == (operation, size, group)
-            ),
-            None,
-        )
-        if known is None:
-            known = Message(operation, size, group)
-            self.messages.append(known)
-        known.count += 1
+    def _note(self, call):
+        for message in self.messages:
+            if (message.operation, message.bytes, message.group) == (call.operation, call.bytes, call.group):
+                message.count += 1
+                return
+        self.messages.append(Message(call.operation, call.bytes, call.group, count=1))
 
     @property
     def logged(self) -> dict[str, int]:
@@ -154,36 +144,9 @@ class Traffic:
         """{operation: bytes this rank would send with bandwidth-optimal algorithms}; float."""
         totals = {}
         for message in self.messages:
-            if OPERATIONS.get(message.operation) != SENDS_NOTHING:
+            if OPERATIONS[message.operation] != SENDS_NOTHING:
                 totals[message.operation] = totals.get(message.operation, 0) + message.ideal
         return totals
-
-
-class _Counting:
-    """Those that count at the moment; DeepSpeed's logger has room for one listener."""
-
-    def __init__(self):
-        self.all, self.ends = [], []
-
-    def enter(self, traffic: Traffic) -> None:
-        from helpers.tools.measure.internals import log_messages, log_plain_messages
-
-        self.all.append(traffic)
-        if not self.ends:
-            self.ends = [log_messages(self.append), log_plain_messages(self.append)]
-
-    def append(self, *message: str | int | tuple[int, ...]) -> None:
-        for traffic in self.all:
-            traffic._append(*message)
-
-    def leave(self, traffic: Traffic) -> None:
-        self.all = [other for other in self.all if other is not traffic]
-        if not self.all:
-            while self.ends:
-                self.ends.pop()()
-
-
-_counting = _Counting()
 
 
 def bytes_sent() -> int | None:
