@@ -152,14 +152,14 @@ def trim(frames: Sequence[Frame]) -> list[Frame]:
     """The frames below the launcher's own, without those of a ledger, which only passes torch's calls on, and
     of who waits for a cable's silence."""
     own = max(
-        (index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launcher", "rank.py")),
+        (index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launch", "rank.py")),
         default=-1,
     )
     inner = next(
         (
             place
             for place, frame in enumerate(frames)
-            if place > own and Path(frame[0]).parts[-3:-1] == ("helpers", "machines")
+            if place > own and Path(frame[0]).parts[-3:-1] == ("tools", "machines")
         ),
         len(frames),
     )

@@ -44,7 +44,7 @@ class Services:
     def __init__(
         self, machines: Machines, folder: Path, commands: Iterable[tuple[int, Sequence[str], Path]]
     ) -> None:
-        _, doors = machines._ask("doors")
+        _, doors = machines.ask("doors")
         life, end = os.pipe()
         self.life = os.fdopen(end, "wb")
         told, tell = os.pipe()
