@@ -62,8 +62,12 @@ class Placement:
         return {name: str(number) for name, number in numbers.items()}
 
     def remarks(self) -> list[str]:
-        """What to say of the machines when a job has failed."""
-        try:
-            return [f"  machine {machine} is unplugged" for machine in self.machines.unplugged]
-        except LaunchError as error:
-            return [f"  {error}"]
+        return remarks(self.machines)
+
+
+def remarks(machines: Machines) -> list[str]:
+    """What to say of machines when a job on them has failed."""
+    try:
+        return [f"  machine {machine} is unplugged" for machine in machines.unplugged]
+    except LaunchError as error:
+        return [f"  {error}"]
