@@ -16,6 +16,7 @@ from helpers.tools.theory import schedules
 FILES = sorted(recorded.RECORDED.glob("*.json"))
 RUNS = [run for path in FILES for run in recorded.read(path)]
 WITH_STATES = [run for run in RUNS if run.experiment in ("zero", "tensor", "pipeline") and not run.error]
+TRAININGS = recorded.trainings()
 NEEDED = {"ranks", "arguments", "on", "command", "commit", "date"}
 
 
@@ -617,6 +618,47 @@ def test_a_log_of_nccl_that_was_not_recorded():
         recorded.nccl(ranks=1)
 
 
+def other(run, **changes):
+    return replace(run, **changes)
+
+
+def test_runs_of_several_gpus_are_kept_apart(tmp_path, monkeypatch):
+    """A second type of GPU, and a machine with more of the first, whose files lie beside the course's."""
+    for file in recorded.RECORDED.glob("*-NVIDIA-H200.json"):
+        content = json.loads(file.read_text())
+        record.write(tmp_path / file.name, content)
+        for gpus, device, name in ((2, "NVIDIA A100", "2-NVIDIA-A100"), (8, "NVIDIA H200", "8-NVIDIA-H200")):
+            for run in content["runs"]:
+                run["on"] |= {"gpus": gpus, "device": device}
+            record.write(tmp_path / file.name.replace("2-NVIDIA-H200", name), content)
+    monkeypatch.setattr(recorded, "RECORDED", tmp_path)
+    for ask in (
+        lambda: recorded.runs("speed", stage=1),
+        lambda: recorded.machine(2),
+        lambda: recorded.trainings(),
+        lambda: recorded.peak_rows([{"stage": 1}]),
+    ):
+        with pytest.raises(ValueError, match="2 x NVIDIA A100, 2 x NVIDIA H200, 8 x NVIDIA H200.*: say which"):
+            ask()
+    ask = {"ranks": 2, "size": "1.5B, padded", "stage": 1, "sequences": 16, "micro_batches": 1, "change": ""}
+    of_one = recorded.runs("speed", hardware="2 x NVIDIA H200", checkpointing=False, **ask)
+    assert len(of_one) == 2 and {run.hardware for run in of_one} == {"2 x NVIDIA H200"}
+    assert recorded.predicted_step(of_one).total > 0  # from constants of the same hardware
+    assert len(recorded.trainings("8 x NVIDIA H200")) == len(TRAININGS)
+
+
+def test_one_median_is_of_one_kind_of_machine():
+    first, second = speed_of([[0.4]], BUSY), speed_of([[0.5]], BUSY)
+    for changed in (
+        other(second, hardware="2 x NVIDIA A100", device_name="NVIDIA A100"),
+        other(second, hardware="8 x NVIDIA H200"),
+    ):
+        for ask in (recorded.step_time, recorded.message_seconds, recorded.predicted_step):
+            with pytest.raises(ValueError, match="2 x NVIDIA H200, . x NVIDIA|2 x NVIDIA A100, 2 x NVIDIA H200"):
+                ask([first, changed])
+    assert recorded.step_time([first, second]).median == pytest.approx(0.45)
+
+
 def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkeypatch):
     stored = next(recorded.RECORDED.glob("bandwidth-*.json"))
     record.write(tmp_path / "recorded" / stored.name, json.loads(stored.read_text().replace("H200", "H300")))
@@ -694,6 +736,38 @@ def test_the_recorder_names_what_is_wrong(words, said, tmp_path):
     without_gpus = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=without_gpus, timeout=120)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_too_few_gpus_are_a_sentence_for_every_experiment(tmp_path, monkeypatch, capsys):
+    """With --share the numbers of ranks are not bounded before; and a list of sizes or ranks may be empty."""
+    monkeypatch.setattr(record, "gpu_count", lambda: 1)
+    monkeypatch.setattr(record, "launch", None)  # nothing is started
+    for name, experiment in table.EXPERIMENTS.items():
+        if experiment.may_share or experiment.alone:
+            continue
+        for sizes in (["tiny"], ["1.5B"], ["tiny", "7.5B"]):
+            assert record.record(name, sizes, (2, 4), "cuda", tmp_path) is None
+            assert f"{name}: nothing to run with 2, 4 ranks, sizes " in capsys.readouterr().out
+    for sizes, counts, stages in (([], [2], [0]), (["tiny"], [], [0]), (["tiny"], [2], [])):
+        assert record.record("zero", sizes, counts, "cpu", tmp_path, stages=stages) is None
+        assert record.record("speed", sizes or ["124M"], counts, "cpu", tmp_path, stages=stages) is None
+    assert capsys.readouterr().out.count("nothing to run with ") == 6 and not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_recorded_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "launch", None)
+    good = {"sizes": ["tiny"], "counts": [2], "device": "cpu", "stages": [1]}
+    for error, words, change in (
+        (ValueError, "sizes are tiny, 124M, .*; not 'huge'", {"sizes": ["huge"]}),
+        (ValueError, "ranks must be from 1 to 64, not 0", {"counts": [0]}),
+        (ValueError, "ranks must be from 1 to 64, not 65", {"counts": [65]}),
+        (TypeError, "ranks must be from 1 to 64, not True, which is no whole number", {"counts": [True]}),
+        (TypeError, "ranks must be from 1 to 64, not 2.0, which is no whole number", {"counts": [2.0]}),
+        (ValueError, "stages must be from 0 to 3, not 4", {"stages": [4]}),
+        (ValueError, 'device must be "cuda" or "cpu", not \'tpu\'', {"device": "tpu"}),
+    ):
+        with pytest.raises(error, match=words):
+            record.record("zero", folder=tmp_path, **{**good, **change})
 
 
 @pytest.mark.ranks
