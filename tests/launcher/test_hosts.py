@@ -5,20 +5,28 @@ The first needs an sshd, ssh and pdsh; they and machines are looked for, and wha
 a test is skipped.
 """
 
+import errno
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import cloudpickle
+import numpy as np
 import psutil
 import pytest
 from helpers import Machines, Ssh, launch
-from helpers.tools.launch.cluster import hosts, srun
-from helpers.tools.launch.cluster.remote import card_towards, nodes_of
+from helpers.tools.launch.cluster import guard, hosts, orders, remote, srun
+from helpers.tools.launch.cluster.remote import Keeper, card_towards, nodes_of
+from helpers.tools.launch.cluster.shared_job import SharedJob
 from helpers.tools.launch.failures import LaunchError, Outcome, RankError
-from helpers.tools.machines import namespaces, ssh
+from helpers.tools.launch.pipes import AT_WORK
+from helpers.tools.machines import namespaces, slurm, ssh
 from tests.launcher.support import all_reduced, eventually, ours
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -227,8 +235,7 @@ def test_what_cannot_go_to_other_machines_is_refused_before_anything_starts(tmp_
         ranks=4,
         nodes=3,
     )
-    refused(TypeError, "^nodes must be a whole number, not '2'$", launcher="slurm", nodes="2")
-    refused(ValueError, "^gpus must be 1 or more, not 0$", launcher="slurm", gpus=0)
+    refused(ValueError, "^gpus must be from 1 to 1024, not 0$", launcher="slurm", gpus=0)
     refused(ValueError, "^time must be minutes, or as .*, not 'long'$", launcher="slurm", time="long")
     monkeypatch.setattr(srun.shutil, "which", lambda name: name)
     refused(ValueError, "^nodes, account cannot be used here: ", nodes=2, account="me")
@@ -265,3 +272,169 @@ def test_nodes_and_the_card_towards_them():
     assert nodes_of("a,b") == ["a", "b"]
     assert card_towards("127.0.0.1") == "lo"
     assert card_towards("no.such.machine.invalid") is None
+
+
+SECRET = "hf_Zq7 'quoted' $HOME"
+
+
+def test_values_of_the_learners_variables_are_never_shown(tmp_path, monkeypatch, capsys):
+    """Neither in the commands for every machine nor in an error, which shows DeepSpeed's log; the names are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".deepspeed_env").write_text(f"HF_TOKEN={SECRET}\n# a remark\nSHORT=1\n")
+    (tmp_path / ".deepspeed_env").write_text("WANDB_KEY=s3cret=tail\n")
+    job = hosts.HostsJob(None, 1, "cpu", {"machine0": 1}, ssh=False, folder=tmp_path)
+    job.path = tmp_path
+    job.command = job.words()
+    assert job.launched() == []
+    shown = capsys.readouterr().out
+    assert "HF_TOKEN" in shown and "WANDB_KEY" in shown and "SHORT" in shown
+    assert "hf_Zq7" not in shown and "s3cret" not in shown and "=1" not in shown
+    ask = f'. {tmp_path / hosts.VARIABLES} && printf "%s %s" "$HF_TOKEN" "$WANDB_KEY"'
+    said = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, timeout=20)
+    assert said.stdout == f"{SECRET} s3cret=tail"
+    with open(tmp_path / "log", "w+b") as job.log, subprocess.Popen(["false"]) as job.guard:
+        job.log.write(f"cmd = pdsh export HF_TOKEN={SECRET}; export WANDB_KEY=s3cret=tail; SHORT=1".encode())
+        job.guard.wait()
+        with pytest.raises(LaunchError) as caught:
+            job.check([Outcome(0)])
+    assert "hf_Zq7" not in str(caught.value) and "s3cret" not in str(caught.value)
+    assert "HF_TOKEN=..." in str(caught.value)
+
+
+def test_numbers_that_are_nothing_are_refused_and_not_replaced(tmp_path):
+    for wrong in (0, -1, 65):
+        refused(ValueError, f"^nodes must be from 1 to 64, not {wrong}$", launcher="slurm", nodes=wrong)
+    for wrong in (False, True, 0.0, 1.0, "", "1"):
+        refused(
+            TypeError, "^nodes must be from 1 to 64, not .*no whole number$", launcher="slurm", nodes=wrong
+        )
+        refused(TypeError, "^gpus must be from 1 to .*no whole number$", launcher="slurm", gpus=wrong)
+    for wrong in (0, "0", "00:00:00", False, "", -1, 1.5, "1:2"):
+        refused(
+            ValueError,
+            "^time must be minutes, or as .*, and more than nothing, not ",
+            launcher="slurm",
+            time=wrong,
+        )
+    for name in ("account", "partition"):
+        for wrong in ("", " ", 0, False):
+            refused(ValueError, f"^{name} must be a name that ", launcher="slurm", **{name: wrong})
+    if slurm.problem() is None:
+        others = dict.fromkeys(("gpus", "time", "account", "partition"))
+        assert srun.check(4, {"nodes": np.int64(2), **others})["nodes"] == 2
+
+
+# --- A file system that refuses for a while
+
+REFUSALS = (errno.ESTALE, errno.EIO, errno.ENOENT, errno.ETIMEDOUT)
+
+
+class Refusing:
+    """Stands for a call that a file system refuses some times, and then allows."""
+
+    def __init__(self, act, times):
+        self.act, self.left = act, times
+
+    def __call__(self, *arguments, **options):
+        if self.left:
+            self.left -= 1
+            raise OSError(REFUSALS[self.left % len(REFUSALS)], "refused")
+        return self.act(*arguments, **options)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job with one rank, whose folder is there; nothing is started."""
+    job = SharedJob(None, 1, "cpu", tmp_path)
+    job.path = tmp_path
+    for name in (orders.ORDERS, *(f"{name}-0" for name in orders.FILES)):
+        (tmp_path / name).touch()
+    return job
+
+
+def test_a_file_system_that_refuses_for_a_while_ends_no_job(job, tmp_path, monkeypatch):
+    """By renaming the folder, as a file system that is gone; and by every error."""
+    outcome = Outcome(0)
+    orders.give(tmp_path / "notes-0", "on machine0")
+    orders.give(tmp_path / "notes-0", "at work")
+    tmp_path.rename(tmp_path.with_name("away"))
+    for _ in range(3):
+        job.look([outcome])
+    assert outcome.machine is None and not job.complete
+    threading.Timer(0.5, tmp_path.with_name("away").rename, [tmp_path]).start()
+    orders.give(tmp_path / orders.ORDERS, orders.STOP)  # waits
+    job.look([outcome])
+    assert outcome.machine == "machine0" and outcome.at_work
+    assert orders.Reader().lines(tmp_path / orders.ORDERS) == [orders.STOP]
+    body = cloudpickle.dumps({"value": 7})
+    (tmp_path / "report-0").write_bytes(AT_WORK + struct.pack("!Q", len(body)) + body)
+    orders.give(tmp_path / "notes-0", orders.REPORTED)
+    job.asked = True
+    (tmp_path / "stacks-0").write_text("stack")
+    refusing = Refusing(Path.read_bytes, 11)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: refusing(path))
+    for _ in range(12):
+        job.look([outcome])
+    assert (
+        outcome.report == {"value": 7} and job.complete and outcome.stacks == b"stack" and not refusing.left
+    )
+    refusing.left = 3
+    (tmp_path / "output-0").write_text("written")
+    job.leave([outcome])
+    assert outcome.text == "written" and not tmp_path.exists()
+    tmp_path.mkdir()
+
+
+def test_a_folder_that_stays_away_is_named(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(orders, "PATIENCE", 0.3)
+    job.look([Outcome(0)])
+    tmp_path.rename(tmp_path.with_name("gone"))
+    job.look([Outcome(0)])
+    time.sleep(0.4)
+    with pytest.raises(LaunchError, match="^the job's folder .* could not be read for .* s: No such file"):
+        job.look([Outcome(0)])
+    tmp_path.mkdir()
+    (tmp_path / "hostfile").mkdir()
+    with pytest.raises(IsADirectoryError):
+        hosts.read(tmp_path / "hostfile")
+
+
+def test_writing_and_opening_wait_as_well(job, tmp_path, monkeypatch):
+    opened = Refusing(os.open, 4)
+    monkeypatch.setattr(os, "open", opened)
+    orders.append(tmp_path / "output-0", b"part", flush=True)
+    assert not opened.left
+    written = Refusing(os.write, 2)
+    monkeypatch.setattr(os, "write", written)
+    orders.give(tmp_path / "notes-0", "on machine0")
+    synced = Refusing(os.fsync, 2)
+    monkeypatch.setattr(os, "fsync", synced)
+    guard.order_to_stop({"folder": str(tmp_path)})
+    assert not written.left and not synced.left
+    assert (tmp_path / "output-0").read_bytes() == b"part" and (
+        tmp_path / "notes-0"
+    ).read_text() == "on machine0\n"
+    assert (tmp_path / orders.ORDERS).read_text() == "stop\n"
+    (tmp_path / "hostfile").write_text("machine0 slots=2\n")
+    text = Refusing(Path.read_text, 2)
+    text.left = 2
+    monkeypatch.setattr(orders, "MISTAKES", ())
+    monkeypatch.setattr(Path, "read_text", lambda path, *words: text(path, *words))
+    assert hosts.read(tmp_path / "hostfile") == {"machine0": 2}
+
+
+def test_a_keeper_outlives_a_break_of_its_file_system_and_ends_with_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(orders, "PATIENCE", 0.5)
+    folder, away = tmp_path / "job", tmp_path / "away"
+    away.mkdir()
+    (away / orders.ORDERS).touch()
+    rank = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    keeper = Keeper(rank.pid, folder, "0", [])
+    threading.Timer(0.3, away.rename, [folder]).start()
+    threading.Timer(1.2, folder.rename, [away]).start()
+    monkeypatch.setattr(remote, "end_orphans", lambda: None)  # whose children are these tests'
+    started = time.monotonic()
+    keeper.keep()
+    assert 1.2 < time.monotonic() - started < 20 and rank.wait(20) == -signal.SIGKILL

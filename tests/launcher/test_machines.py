@@ -4,6 +4,7 @@ nothing is left.
 Where the system does not allow them these tests are skipped, and the reason says how to allow it.
 """
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 import cloudpickle
+import numpy as np
 import psutil
 import pytest
 from helpers import Machines, corpus, launch, models, theory
@@ -465,6 +467,145 @@ def test_what_cannot_be_placed_is_refused_before_a_process_starts(pair):
 def test_a_function_with_machines_that_is_not_run_on_them_says_so(pair):
     with pytest.raises(RankError, match="ValueError: these machines are not up"):
         launch(lambda: pair.cable(), 2)
+
+
+NO_NUMBERS = (
+    True,
+    False,
+    1.0,
+    0.0,
+    "1",
+    "",
+    None,
+    [1],
+    b"0",
+    float("nan"),
+    1j,
+    np.float64(1),
+    np.bool_(True),
+)
+NO_MACHINES = (2, -1, 10**400, np.int64(2), np.uint8(255))
+
+
+def test_a_wrong_number_is_refused_and_the_machines_go_on(pair):
+    acts = {
+        "unplug": pair.unplug,
+        "plug": pair.plug,
+        "start": lambda number: pair.start(number, ["true"]),
+        "place": lambda number: pair.place([0, number]),
+    }
+    for number in NO_NUMBERS + NO_MACHINES:
+        kind = TypeError if any(number is wrong for wrong in NO_NUMBERS) else ValueError
+        for name, act in acts.items():
+            with pytest.raises(kind, match="^the number of a machine must be from 0 to 1, not ") as caught:
+                act(number)
+            assert len(str(caught.value)) < 200, name
+    assert len(pair.cable()) == 2 and pair.unplugged == []
+    pair.unplug(np.int64(1))
+    assert pair.unplugged == [1]
+    pair.plug(np.uint8(1))
+    assert launch(lambda: all_reduced(1.0), 2, place=pair.place(np.array([1, 0]))) == [2.0, 2.0]
+
+
+BAD_ORDERS = [
+    *(b"", b"{", b"\xff\xfe", b"\x00", b"null", b"7", b'"look"', b"[]", b"{}", b"[" * 4000, b"1" * 4090),
+    *(json.dumps({"order": "look"}).encode() + bytes(8000), b'{"order": "look", "machine": ' + b"9" * 60_000),
+    *(
+        json.dumps({"order": order}).encode()
+        for order in (None, 1, ["look"], {}, "end", "unplug", "plug", "job")
+    ),
+    *(
+        json.dumps({"order": order, "machine": machine}).encode()
+        for order in ("unplug", "plug", "job")
+        for machine in (True, 1.0, 0.0, "1", None, [1], -1, 2, 10**300, float("nan"))
+    ),
+    *(
+        json.dumps({"order": "count", "of": of}).encode()
+        for of in (0, -1, True, 1.0, "1", None, [1], 10**300)
+    ),
+    b'{"order": "count"}',
+]
+
+
+def bad_orders(machines):
+    """In a rank: send every one, with a socket for the answer, without one, and with descriptors that are none;
+    how many are answered with a refusal."""
+    refused = 0
+    for body in BAD_ORDERS:
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with mine, theirs, open(os.devnull) as nothing:
+            machines.orders.send(body)
+            socket.send_fds(machines.orders, [body], [nothing.fileno()])
+            socket.send_fds(machines.orders, [body], [theirs.fileno(), nothing.fileno(), theirs.fileno()])
+            socket.send_fds(machines.orders, [body], [theirs.fileno()])
+            mine.settimeout(20)
+            refused += "refused" in json.loads(mine.recv(1 << 16))
+    return refused
+
+
+def test_no_datagram_of_a_rank_ends_the_machines(pair):
+    folder = f"/proc/{pair.process.pid}/fd"
+    launch(lambda: None, 1, place=pair)
+    descriptors = len(os.listdir(folder))
+    assert launch(bad_orders, 1, {"machines": pair}, place=pair) == [len(BAD_ORDERS)]
+    assert eventually(lambda: len(os.listdir(folder)) <= descriptors)
+    assert launch(lambda: all_reduced(1.0), 2, place=pair) == [2.0, 2.0]
+
+
+def deaf(machines):
+    """In a rank: ask with a socket that has no room for an answer."""
+    mine, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    try:
+        while True:
+            theirs.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+    socket.send_fds(machines.orders, [b'{"order": "look"}'], [theirs.fileno()])
+    return len(machines.cable())
+
+
+def test_who_does_not_read_an_answer_holds_nobody_up(pair):
+    assert launch(deaf, 1, {"machines": pair}, place=pair, timeout=20) == [2]
+
+
+def test_ranks_that_ended_while_they_waited_for_silence_are_not_waited_for(pair):
+    def job():
+        if os.environ["RANK"] == "0":
+            pair.counting().__enter__()
+        raise RuntimeError("enough")
+
+    with pytest.raises(RankError, match="raised RuntimeError: enough"):
+        launch(job, 2, place=pair)
+    with pair.counting() as cable:
+        pass
+    assert [card.sent for card in cable] == [0, 0]
+
+
+def test_machines_are_closed_in_any_order_twice_and_by_their_own_process_alone():
+    with Machines(2) as machines:
+        program = machines.start(0, ["sleep", "60"])
+        child = os.fork()
+        if child == 0:  # leaves the block as an error of a forked child does
+            machines.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert program.poll() is None and machines.cable()
+        with pytest.raises(ValueError, match="up already"):
+            machines.__enter__()
+        machines.close()
+        machines.close()
+        assert program.returncode == -signal.SIGKILL
+    for use in (
+        machines.cable,
+        lambda: machines.unplug(0),
+        lambda: machines.plug(0),
+        lambda: machines.start(0, ["true"]),
+        lambda: machines.counting().__enter__(),
+        lambda: machines.unplugged,
+    ):
+        with pytest.raises(ValueError, match="^these machines are not up"):
+            use()
 
 
 def test_a_program_started_on_a_machine_is_there_and_ends_with_it(tmp_path):

@@ -3,6 +3,7 @@
 Skipped, with the reason, where Slurm's programs are not installed or machines are not allowed.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -11,10 +12,11 @@ import threading
 import time
 
 import cloudpickle
+import numpy as np
 import psutil
 import pytest
-from helpers import Machines, Slurm, export, launch
-from helpers.tools.launch.failures import LaunchError, RankError
+from helpers import Machines, Slurm, Ssh, export, launch
+from helpers.tools.launch.failures import LaunchError, Outcome, RankError, hang
 from helpers.tools.machines import daemons, namespaces, slurm
 from tests.launcher.support import (
     all_reduced,
@@ -97,11 +99,119 @@ def test_without_its_programs_one_line_says_what_to_install(monkeypatch):
     )
 
 
-def test_a_slurm_that_does_not_come_up_shows_its_own_error_and_leaves_nothing(monkeypatch):
+def test_a_slurm_that_does_not_come_up_shows_its_own_error_at_once_and_leaves_nothing(monkeypatch):
     monkeypatch.setattr(slurm, "CONFIGURATION", slurm.CONFIGURATION + "Nonsense=1\n")
-    monkeypatch.setattr(slurm.Slurm, "patience", 0.5)
+    started = time.monotonic()
     with Machines(1) as single, pytest.raises(LaunchError, match="(?s)^Slurm did not come up:.*Nonsense"):
         Slurm(single).__enter__()
+    assert time.monotonic() - started < slurm.Slurm.patience / 2
+
+
+def test_machines_run_one_slurm_and_one_ssh(slurm_of_two):
+    machines, started = slurm_of_two.machines, time.monotonic()
+    with pytest.raises(ValueError, match="^these machines run a Slurm already: use it, or close it first$"):
+        Slurm(machines).__enter__()
+    with pytest.raises(ValueError, match="^this Slurm is up already"):
+        slurm_of_two.__enter__()
+    with Ssh(machines), pytest.raises(ValueError, match="^these machines run an Ssh already: use it"):
+        Ssh(machines).__enter__()
+    assert time.monotonic() - started < 15
+    assert slurm_of_two.run("hostname") == f"{os.uname().nodename}\n"
+    slurm_of_two.close()
+    with Slurm(machines) as another:
+        assert another.run("sinfo", "--noheader", "--format=%D %T") == "2 idle\n"
+    with pytest.raises(TypeError, match="machines must be `Machines`, not 2"):
+        Slurm(2)
+
+
+def environment():
+    return {name: os.environ.get(name) for name in ("PATH", "SLURM_CONF")}
+
+
+def folders_of_path():
+    return [
+        folder for folder in os.environ["PATH"].split(os.pathsep) if "slurm-" in folder or "ssh-" in folder
+    ]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("machines", "slurm", "ssh"))), ids=" ".join)
+def test_any_order_of_closing_is_safe(nothing_is_left, order, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", "/of/the/learner")
+    before, folders = environment(), folders_of_path()
+    machines = Machines(2).__enter__()
+    cluster = Slurm(machines).__enter__()
+    opened = {"machines": machines, "slurm": cluster, "ssh": Ssh(machines).__enter__()}
+    for name in order:
+        opened[name].close()
+        opened[name].close()
+        assert all(os.path.isdir(folder) for folder in folders_of_path())
+        assert cluster.opened or os.environ["SLURM_CONF"] == "/of/the/learner"
+    assert environment() == before and folders_of_path() == folders
+
+
+def test_of_two_clusters_the_one_that_is_left_is_meant(nothing_is_left):
+    before = environment()
+    with Machines(1) as first, Machines(2) as second:
+        outer, inner = Slurm(first).__enter__(), Slurm(second).__enter__()
+        assert inner.run("sinfo", "--noheader", "--format=%D") == "2\n"
+        os.environ["PATH"] += os.pathsep + "/of/the/learner"
+        outer.close()
+        assert inner.run("sinfo", "--noheader", "--format=%D") == "2\n"
+        inner.close()
+        assert environment() == before | {"PATH": before["PATH"] + os.pathsep + "/of/the/learner"}
+        os.environ["PATH"] = before["PATH"]
+
+
+def test_a_forked_child_that_leaves_the_block_ends_no_cluster(slurm_of_two):
+    child = os.fork()
+    if child == 0:
+        slurm_of_two.close()
+        slurm_of_two.machines.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert slurm_of_two.run("sinfo", "--noheader", "--format=%D %T") == "2 idle\n"
+
+
+def test_wrong_numbers_of_a_cluster_are_refused():
+    machines = Machines(2)
+    assert Slurm(machines, cpus=np.int64(4), gpus=np.int64(2)).cpus == 4
+    for wrong in (True, False, 1.0, "1", None):
+        for options in ({"cpus": wrong}, {"gpus": wrong}):
+            with pytest.raises(
+                TypeError, match="of each node must be from . to .*, which is no whole number"
+            ):
+                Slurm(machines, **options)
+        with pytest.raises(TypeError, match="slots of each machine must be from 1 to .*no whole number"):
+            Ssh(machines, slots=wrong)
+    for options in ({"cpus": 0}, {"cpus": -1}, {"gpus": -1}, {"gpus": 5}, {"cpus": 10**9}):
+        with pytest.raises(ValueError, match="of each node must be from . to .*, not "):
+            Slurm(machines, **options)
+    with pytest.raises(ValueError, match="slots of each machine must be from 1 to .*, not 0"):
+        Ssh(machines, slots=0)
+
+
+def sleeps_on_the_first():
+    if os.environ["RANK"] == "0":
+        time.sleep(60)
+
+
+def test_with_a_machine_unplugged_a_rank_that_never_began_is_told_with_its_cable(slurm_of_two, tmp_path):
+    slurm_of_two.machines.unplug(1)
+    with pytest.raises(LaunchError) as caught:
+        launch(sleeps_on_the_first, 2, launcher="slurm", nodes=2, folder=tmp_path, timeout=25)
+    lines = str(caught.value).splitlines()
+    assert "  machine 1 is unplugged" in lines and "in no collective" not in lines[0], lines
+    assert "srun command ended" in lines[0] or lines[0].startswith("rank 1 of 2 never began"), lines
+    assert left_in(tmp_path) == []
+    slurm_of_two.machines.plug(1)
+
+
+def test_a_rank_that_never_began_is_not_one_that_hangs():
+    outcomes = [Outcome(0, at_work=True), Outcome(1)]
+    outcomes[0].stacks += b'  File "cell", line 3 in job\n'
+    said = str(hang(outcomes, 20, ["  machine 1 is unplugged"])).splitlines()
+    assert said[0] == "rank 1 of 2 never began its function (stopped after 20 s)"
+    assert said[1] == "  machine 1 is unplugged" and said[-1] == "    not yet at work"
 
 
 def trained():
@@ -212,10 +322,6 @@ def test_gpus_are_counted_and_given_out_where_there_are_none(nothing_is_left, tm
             ),
             60,
         )
-    with pytest.raises(
-        ValueError, match="gpus must be a number from 0 to 4 that each node pretends to have, not 5"
-    ):
-        Slurm(pair, gpus=5)
 
 
 # --- launch through it

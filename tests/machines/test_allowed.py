@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from helpers.paths import ROOT
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.machines import allowed, namespaces
-from helpers.tools.machines.namespaces import Card, Machines, bytes_per_second
+from helpers.tools.machines.cards import Card, bytes_per_second
+from helpers.tools.machines.namespaces import Machines
 
 # A user namespace in which nobody may make another: what a system does that allows none.
 FORBIDDEN = """
@@ -89,17 +91,61 @@ def test_a_bandwidth_is_bits_per_second(words, rate):
     assert bytes_per_second(words) == rate
 
 
-@pytest.mark.parametrize("words", ["20", "20 MB", "fast", "0 Mbit", "0.001 kbit", 20])
-def test_another_bandwidth_is_refused(words):
-    with pytest.raises(ValueError, match='bandwidth must be in bits per second, as "20 Mbit"'):
-        Machines(2, bandwidth=words)
+BANDWIDTHS = (
+    *(
+        "20",
+        "20 MB",
+        "fast",
+        "0 Mbit",
+        "0.001 kbit",
+        "",
+        " ",
+        "20 Mbit\n",
+        "-1 Mbit",
+        "+1 Mbit",
+        "inf Gbit",
+        "nan Gbit",
+    ),
+    *("1e3 Mbit", "1_000 Mbit", "\u0663 Mbit", "20 mbit", "9" * 400 + " Gbit", "99999999999 Gbit", "1. Mbit"),
+    *(20, 0, 2.5, True, False, b"20 Mbit", ["20 Mbit"], np.int64(20)),
+)
 
 
-def test_a_number_of_machines_is_checked():
-    with pytest.raises(TypeError, match="whole number from 1 to 16, not 2.0"):
-        Machines(2.0)
-    with pytest.raises(ValueError, match="there can be 1 to 16 machines, not 17"):
-        Machines(17)
+def test_another_bandwidth_is_refused():
+    for words in BANDWIDTHS:
+        with pytest.raises(ValueError, match='bandwidth must be in bits per second, as "20 Mbit"') as caught:
+            Machines(2, bandwidth=words)
+        assert len(str(caught.value)) < 300
+
+
+def test_numbers_are_checked():
+    three = Machines(np.int64(3))
+    assert three.count == 3 and three.place(np.int64(6)).of == three.place(6).of
+    for wrong in (2.0, True, False, "2", None, np.float64(2), np.bool_(True), [2]):
+        with pytest.raises(TypeError, match="the number of machines must be from 1 to 16, not "):
+            Machines(wrong)
+    for wrong in (0, -1, 17, 10**400, np.int64(0)):
+        with pytest.raises(ValueError, match="the number of machines must be from 1 to 16, not "):
+            Machines(wrong)
+    for wrong in (0, -1, 65, 10**30):
+        with pytest.raises(ValueError, match="the number of ranks must be from 1 to 64, not "):
+            three.place(wrong)
+    for wrong in (True, False, 2.0, None, np.float64(2), np.array(2.0)):
+        with pytest.raises(
+            TypeError, match="the number of ranks must be from 1 to 64, not .*no whole number"
+        ):
+            three.place(wrong)
+    for wrong in ("01", [0.0], [True], [None]):
+        with pytest.raises(
+            TypeError, match="the number of a machine must be from 0 to 2, not .*no whole number"
+        ):
+            three.place(wrong)
+    for wrong in ([], "", np.array([])):
+        with pytest.raises(ValueError, match="place needs at least one rank"):
+            three.place(wrong)
+    for command in ("true", b"true", [], None, {"true"}):
+        with pytest.raises((TypeError, ValueError), match="command must be a list of words"):
+            three.start(0, command)
 
 
 def test_ranks_are_placed_in_blocks_or_as_told():
@@ -107,7 +153,7 @@ def test_ranks_are_placed_in_blocks_or_as_told():
     assert three.place(6).of == [0, 0, 1, 1, 2, 2]
     assert three.place(4).of == [0, 0, 1, 1]
     assert three.place([2, 0]).of == [2, 0]
-    with pytest.raises(ValueError, match="there is no machine 3: they are numbered from 0 to 2"):
+    with pytest.raises(ValueError, match="the number of a machine must be from 0 to 2, not 3"):
         three.place([0, 3])
 
 

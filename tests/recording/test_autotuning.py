@@ -6,11 +6,12 @@ import pytest
 from helpers import launch, models, theory
 from helpers.course.recording import autotuning, recorded
 from helpers.course.recording.table import autotuning_configuration
+from tests.recording.test_recorded import over
 
 ATTEMPTS = recorded.runs("autotuning")
 
 
-@pytest.mark.parametrize("run", ATTEMPTS, ids=lambda run: str(run.arguments["attempt"]))
+@over(ATTEMPTS)
 def test_every_candidate_was_measured_and_the_fastest_chosen(run):
     (report,) = run.reports
     tried = report["tried"]

@@ -16,6 +16,7 @@ from helpers.tools.theory import schedules
 FILES = sorted(recorded.RECORDED.glob("*.json"))
 RUNS = [run for path in FILES for run in recorded.read(path)]
 WITH_STATES = [run for run in RUNS if run.experiment in ("zero", "tensor", "pipeline") and not run.error]
+TRAININGS = recorded.trainings()
 NEEDED = {"ranks", "arguments", "on", "command", "commit", "date"}
 
 
@@ -36,11 +37,34 @@ def named(run):
     )
 
 
+def over(things, name=named):
+    """Make a check of one thing a test of all of them, which names those that fail."""
+
+    def make(check):
+        def test():
+            failures = {}
+            for thing in things:
+                try:
+                    check(thing)
+                except AssertionError as error:
+                    failures[name(thing)] = str(error)
+            assert things and not failures, "\n".join(f"{thing}: {said}" for thing, said in failures.items())
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return make
+
+
+def stem(path):
+    return path.stem
+
+
 def test_they_are_small():
     assert FILES and sum(path.stat().st_size for path in FILES) < 500_000
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@over(FILES, stem)
 def test_a_file_says_what_was_run_on_what(path):
     found = json.loads(path.read_text())
     for name, size in found["sizes"].items():
@@ -62,7 +86,7 @@ def test_a_file_says_what_was_run_on_what(path):
         assert not on_cpu or not any(place in json.dumps(run) for place in (str(ROOT), '"/', " /", "/tmp"))
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run.experiment == "longest_sequence"], ids=named)
+@over([run for run in RUNS if run.experiment == "longest_sequence"])
 def test_the_longest_sequence_lies_between_one_that_fitted_and_one_that_did_not(run):
     for report in run.reports:
         assert report["tried"][-1]["tokens"] < report["failed"] and "out of memory" in report["words"]
@@ -73,7 +97,7 @@ def test_the_longest_sequence_lies_between_one_that_fitted_and_one_that_did_not(
 SPEED = [run for run in RUNS if run.experiment == "speed"]
 
 
-@pytest.mark.parametrize("run", SPEED, ids=named)
+@over(SPEED)
 def test_steps_were_timed_by_the_protocol(run):
     for report in run.reports:
         assert len(report["seconds"]) == speed.STEPS and min(report["seconds"]) > 0
@@ -106,9 +130,7 @@ COVERED = by_case(
 )  # by `theory.step_seconds`
 
 
-@pytest.mark.parametrize(
-    "case", COVERED, ids=lambda case: "-".join([str(case[0]), *(str(value) for _, value in case[1:])])
-)
+@over(COVERED, str)
 def test_a_recorded_step_is_predicted_within_a_quarter_or_recognised_as_launch_bound(case):
     """From the constants that the same machine measured in ten seconds; nothing is fitted to a recorded
     step."""
@@ -124,9 +146,7 @@ PEAKED = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case", PEAKED, ids=lambda case: "-".join([str(case[0]), *(str(value) for _, value in case[1:])])
-)
+@over(PEAKED, str)
 def test_a_recorded_peak_is_the_largest_predicted_moment_within_one_percent(case):
     """Of stages 0 to 2, and the moments compete: at the loss, and in the step where there is little text or
     much checkpointing."""
@@ -220,7 +240,7 @@ def test_steps_of_different_cases_or_without_a_clock_are_refused():
         recorded.step_time([replace(SPEED[0], shared=True)])
 
 
-@pytest.mark.parametrize("case", sorted({(run.ranks, run.arguments["stage"]) for run in SPEED}))
+@over(sorted({(run.ranks, run.arguments["stage"]) for run in SPEED}), str)
 def test_recorded_steps_add_up(case):
     found = [run for run in SPEED if (run.ranks, run.arguments["stage"]) == case]
     for run in found:
@@ -242,7 +262,7 @@ def in_history(thing):
     )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@over(FILES, stem)
 def test_the_commit_it_names_has_the_recorder(path):
     for commit in {run["commit"] for run in json.loads(path.read_text())["runs"]}:
         if not in_history(commit):
@@ -250,13 +270,13 @@ def test_the_commit_it_names_has_the_recorder(path):
         assert any(in_history(f"{commit}:{place}") for place in PLACES)
 
 
-@pytest.mark.parametrize("run", RUNS, ids=named)
+@over(RUNS)
 def test_every_rank_reported(run):
     assert bool(run.error) != (len(run.reports) == run.ranks)
     assert not run.error or run.out_of_memory
 
 
-@pytest.mark.parametrize("run", WITH_STATES, ids=named)
+@over(WITH_STATES)
 def test_states_are_those_predicted_to_the_byte(run):
     for rank, report in enumerate(run.reports):
         for moment, found in report["moments"].items():
@@ -264,7 +284,7 @@ def test_states_are_those_predicted_to_the_byte(run):
             assert run.states(rank, moment) == run.predicted(rank, moment)
 
 
-@pytest.mark.parametrize("run", [run for run in WITH_STATES if run.experiment == "zero"], ids=named)
+@over([run for run in WITH_STATES if run.experiment == "zero"])
 def test_the_steps_peak_is_that_predicted_to_the_byte(run):
     assert [run.step_peak(rank) for rank in range(run.ranks)] == [
         run.predicted_step_peak(rank) for rank in range(run.ranks)
@@ -278,7 +298,7 @@ def test_what_does_not_fit_was_predicted_not_to_fit():
     )
 
 
-@pytest.mark.parametrize("run", WITH_STATES, ids=named)
+@over(WITH_STATES)
 def test_every_byte_of_the_gpu_is_explained(run):
     """Torch was asked for the ledger's bytes, for workspaces of matrix products (whole MiB), and for one byte
     of NCCL's barrier; its blocks are larger by rounding (less than 512 bytes each) and by ends that are not
@@ -296,9 +316,7 @@ def test_every_byte_of_the_gpu_is_explained(run):
             assert found["largest_unsplit"] <= 2**20
 
 
-@pytest.mark.parametrize(
-    "run", [run for run in WITH_STATES if run.experiment == "zero" and not run.shared], ids=named
-)
+@over([run for run in WITH_STATES if run.experiment == "zero" and not run.shared])
 def test_outside_the_allocator_are_a_context_and_communicators(run):
     """One communicator at stage 3, two below, each as large as in `outside_allocator`; and at most 300 MiB
     more (kernels, connections)."""
@@ -351,7 +369,7 @@ def test_activations_are_those_predicted():
         assert run.reports[0]["kept"] == formula(run.size, 1, run.size.context, 2, device=run.device)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 4])
+@over([1, 4], str)
 def test_bytes_at_the_loss_are_those_of_the_exact_moment(micro_batches):
     case = {
         "size": "1.5B, padded",
@@ -418,9 +436,7 @@ def fine_tuning(case, limited=False):
     return recorded.runs("finetune", shape="6.2B", case=case, limit=table.LIMIT if limited else None)[0]
 
 
-@pytest.mark.parametrize(
-    "run", [run for run in RUNS if run.experiment == "finetune" and run.reports], ids=named
-)
+@over([run for run in RUNS if run.experiment == "finetune" and run.reports])
 def test_states_with_frozen_weights_are_those_predicted(run):
     """To the byte, offloaded or not; peft's fp32 adapters take two bytes more for each element that a rank
     holds at stage 3."""
@@ -446,7 +462,7 @@ def test_states_with_frozen_weights_are_those_predicted(run):
             )
 
 
-@pytest.mark.parametrize("place", ["disk", "disk, sub-groups under 1 MiB"])
+@over(["disk", "disk, sub-groups under 1 MiB"], str)
 def test_memory_and_files_of_an_optimizer_on_a_disk_are_those_predicted(place):
     run = recorded.runs("nvme", place=place)[0]
     for rank, report in enumerate(run.reports):
@@ -517,7 +533,7 @@ TINY_FROZEN = [
 TINY_TRAINED = 2 * [8 * 64, 64 * 8, 8 * 64, 32 * 8, 8 * 64, 32 * 8, 8 * 64, 64 * 8]
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run.experiment == "qlora"], ids=named)
+@over([run for run in RUNS if run.experiment == "qlora"])
 def test_weights_of_four_bits_take_what_is_predicted(run):
     """0 bytes off, beside 32 of rotary positions; where bitsandbytes has packed three matrices for its own
     kernel, their scales are in bf16."""
@@ -617,6 +633,51 @@ def test_a_log_of_nccl_that_was_not_recorded():
         recorded.nccl(ranks=1)
 
 
+def other(run, **changes):
+    return replace(run, **changes)
+
+
+def test_runs_of_several_gpus_are_kept_apart(tmp_path, monkeypatch):
+    """A second type of GPU, and a machine with more of the first, whose files lie beside the course's."""
+    for file in recorded.RECORDED.glob("*-NVIDIA-H200.json"):
+        content = json.loads(file.read_text())
+        record.write(tmp_path / file.name, content)
+        for gpus, device, name in ((2, "NVIDIA A100", "2-NVIDIA-A100"), (8, "NVIDIA H200", "8-NVIDIA-H200")):
+            for run in content["runs"]:
+                run["on"] |= {"gpus": gpus, "device": device}
+            record.write(tmp_path / file.name.replace("2-NVIDIA-H200", name), content)
+    monkeypatch.setattr(recorded, "RECORDED", tmp_path)
+    for ask in (
+        lambda: recorded.runs("speed", stage=1),
+        lambda: recorded.machine(2),
+        lambda: recorded.trainings(),
+        lambda: recorded.peak_rows([{"stage": 1}]),
+    ):
+        with pytest.raises(
+            ValueError, match="2 x NVIDIA A100, 2 x NVIDIA H200, 8 x NVIDIA H200.*: say which"
+        ):
+            ask()
+    ask = {"ranks": 2, "size": "1.5B, padded", "stage": 1, "sequences": 16, "micro_batches": 1, "change": ""}
+    of_one = recorded.runs("speed", hardware="2 x NVIDIA H200", checkpointing=False, **ask)
+    assert len(of_one) == 2 and {run.hardware for run in of_one} == {"2 x NVIDIA H200"}
+    assert recorded.predicted_step(of_one).total > 0  # from constants of the same hardware
+    assert len(recorded.trainings("8 x NVIDIA H200")) == len(TRAININGS)
+
+
+def test_one_median_is_of_one_kind_of_machine():
+    first, second = speed_of([[0.4]], BUSY), speed_of([[0.5]], BUSY)
+    for changed in (
+        other(second, hardware="2 x NVIDIA A100", device_name="NVIDIA A100"),
+        other(second, hardware="8 x NVIDIA H200"),
+    ):
+        for ask in (recorded.step_time, recorded.message_seconds, recorded.predicted_step):
+            with pytest.raises(
+                ValueError, match="2 x NVIDIA H200, . x NVIDIA|2 x NVIDIA A100, 2 x NVIDIA H200"
+            ):
+                ask([first, changed])
+    assert recorded.step_time([first, second]).median == pytest.approx(0.45)
+
+
 def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkeypatch):
     stored = next(recorded.RECORDED.glob("bandwidth-*.json"))
     record.write(tmp_path / "recorded" / stored.name, json.loads(stored.read_text().replace("H200", "H300")))
@@ -694,6 +755,38 @@ def test_the_recorder_names_what_is_wrong(words, said, tmp_path):
     without_gpus = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=without_gpus, timeout=120)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_too_few_gpus_are_a_sentence_for_every_experiment(tmp_path, monkeypatch, capsys):
+    """With --share the numbers of ranks are not bounded before; and a list of sizes or ranks may be empty."""
+    monkeypatch.setattr(record, "gpu_count", lambda: 1)
+    monkeypatch.setattr(record, "launch", None)  # nothing is started
+    for name, experiment in table.EXPERIMENTS.items():
+        if experiment.may_share or experiment.alone:
+            continue
+        for sizes in (["tiny"], ["1.5B"], ["tiny", "7.5B"]):
+            assert record.record(name, sizes, (2, 4), "cuda", tmp_path) is None
+            assert f"{name}: nothing to run with 2, 4 ranks, sizes " in capsys.readouterr().out
+    for sizes, counts, stages in (([], [2], [0]), (["tiny"], [], [0]), (["tiny"], [2], [])):
+        assert record.record("zero", sizes, counts, "cpu", tmp_path, stages=stages) is None
+        assert record.record("speed", sizes or ["124M"], counts, "cpu", tmp_path, stages=stages) is None
+    assert capsys.readouterr().out.count("nothing to run with ") == 6 and not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_recorded_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "launch", None)
+    good = {"sizes": ["tiny"], "counts": [2], "device": "cpu", "stages": [1]}
+    for error, words, change in (
+        (ValueError, "sizes are tiny, 124M, .*; not 'huge'", {"sizes": ["huge"]}),
+        (ValueError, "ranks must be from 1 to 64, not 0", {"counts": [0]}),
+        (ValueError, "ranks must be from 1 to 64, not 65", {"counts": [65]}),
+        (TypeError, "ranks must be from 1 to 64, not True, which is no whole number", {"counts": [True]}),
+        (TypeError, "ranks must be from 1 to 64, not 2.0, which is no whole number", {"counts": [2.0]}),
+        (ValueError, "stages must be from 0 to 3, not 4", {"stages": [4]}),
+        (ValueError, 'device must be "cuda" or "cpu", not \'tpu\'', {"device": "tpu"}),
+    ):
+        with pytest.raises(error, match=words):
+            record.record("zero", folder=tmp_path, **{**good, **change})
 
 
 @pytest.mark.ranks

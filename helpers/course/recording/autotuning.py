@@ -37,18 +37,16 @@ for micro_batch in range(1000):
     engine.step()
 '''
 RESULTS = "autotuning_results"
-# in place of `pkill -f` on all hosts after each candidate, which matches other programs too: here each ends
-# by itself
+# in place of DeepSpeed's `pkill -f` on all hosts after each candidate, which matches other programs too; here
+# each candidate ends by itself
 PDSH = "#!/bin/sh\nexit 0\n"
 
 
 def missing() -> str:
     """Why this machine cannot run it, or ""."""
-    return (
-        ""
-        if importlib.util.find_spec("tabulate")
-        else "tabulate is not installed, which DeepSpeed's autotuner wants: `pip install tabulate`"
-    )
+    if importlib.util.find_spec("tabulate"):
+        return ""
+    return "tabulate is not installed, which DeepSpeed's autotuner wants: `pip install tabulate`"
 
 
 def autotuning(config: dict, scratch: str) -> dict:
@@ -56,13 +54,12 @@ def autotuning(config: dict, scratch: str) -> dict:
 
     Args:
         config: DeepSpeed's, with the section `autotuning`, a list of stages and one of micro-batches.
-        scratch: a folder, which whoever started the rank removes.
+        scratch: a folder, which the recorder removes.
 
     Returns:
         {"tried": [{"name", "zero_optimization", "micro_batch", "accumulation", "throughput": samples per
-        second or None}] in the order of
-        their runs, "model": what the first run said of it, "best": the configuration it wrote, "seconds": in
-            all}.
+        second or None}] in the order of their runs, "model": what the first run said of it, "best": the
+        configuration it wrote, "seconds": in all}.
     """
     place = Path(scratch)
     (place / "bin").mkdir()
@@ -73,19 +70,11 @@ def autotuning(config: dict, scratch: str) -> dict:
     port = port_for(os.getpid())  # of the first run; each that follows takes the next
     deepspeed = Path(sys.executable).with_name("deepspeed")
     command = [
-        deepspeed,
-        "--hostfile",
-        "none",
-        "--master_port",
-        port,
-        "--autotuning",
-        "tune",
-        "train.py",
-        "--deepspeed_config",
-        "config.json",
+        *(str(deepspeed), "--hostfile", "none", "--master_port", str(port), "--autotuning", "tune"),
+        *("train.py", "--deepspeed_config", "config.json"),
     ]
     started = time.monotonic()
-    with _program([str(word) for word in command], place) as program:
+    with _program(command, place) as program:
         program.wait()
     if program.returncode or not (place / RESULTS / "ds_config_optimal.json").exists():
         logs = [place / "log.txt", *(place / RESULTS).glob("profile_model_info/stderr.log")]
@@ -97,26 +86,18 @@ def autotuning(config: dict, scratch: str) -> dict:
 @contextlib.contextmanager
 def _program(command, place):
     """A running program, with a group of processes of its own that ends with the block, and its log."""
-    ours = {
-        name: os.environ[name] for name in ("HOME", "USER", "TMPDIR") if name in os.environ
-    }  # without what makes this process a rank
-    ours["PATH"] = os.pathsep.join([str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    ours["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    ours |= {
+    kept = ("HOME", "USER", "TMPDIR")  # without what makes this process a rank
+    path = [str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {name: os.environ[name] for name in kept if name in os.environ} | {
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",
-        "LOCAL_SIZE": "2",
-    }  # the last: how many ranks DeepSpeed has places for
+        "LOCAL_SIZE": "2",  # how many ranks DeepSpeed has places for
+    }
     with (place / "log.txt").open("wb") as log:
-        program = subprocess.Popen(
-            command,
-            cwd=place,
-            env=ours,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        program = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True, **files)
         try:
             yield program
         finally:

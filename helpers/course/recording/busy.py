@@ -17,33 +17,25 @@ def busy(step: Callable[[], object]) -> dict[str, float] | None:
 
     if get_accelerator().device_name() != "cuda":
         return None
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         for _ in range(PROFILED):
             step()
         torch.cuda.synchronize()
-    ran = [event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    every = [(event.time_range.start, event.time_range.end) for event in ran]
-    messages = [
-        (event.time_range.start, event.time_range.end) for event in ran if "nccl" in event.name.lower()
-    ]
-    work = [
-        (event.time_range.start, event.time_range.end) for event in ran if "nccl" not in event.name.lower()
-    ]
-    covered = {
-        "gpu": _covered(every),
-        "messages": _covered(messages),
-        "exposed": _covered(every) - _covered(work),
-    }
+    ran = [event for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    messages = _covered(event for event in ran if "nccl" in event.name.lower())
+    work = _covered(event for event in ran if "nccl" not in event.name.lower())
+    gpu = _covered(ran)
+    seconds = {"gpu": gpu, "messages": messages, "exposed": gpu - work}
     return {
         "kernels": len(ran) // PROFILED,
-        **{name: round(1e-6 * length / PROFILED, 6) for name, length in covered.items()},
+        **{name: round(1e-6 * length / PROFILED, 6) for name, length in seconds.items()},
     }
 
 
-def _covered(intervals):
-    """Length of the union of (start, end)."""
+def _covered(events):
+    """Length of the union of their times."""
     total, reached = 0.0, float("-inf")
-    for start, end in sorted(intervals):
+    for start, end in sorted((event.time_range.start, event.time_range.end) for event in events):
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total

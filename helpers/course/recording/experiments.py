@@ -7,11 +7,12 @@ context.  Bytes are exact; seconds are wall-clock time of this rank."""
 
 from __future__ import annotations
 
+import io
 import os
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,15 +44,23 @@ def _wait():
     get_accelerator().synchronize()
 
 
+def _rows(number, length, device):
+    """This rank's sequence of a batch that has one for each rank."""
+    import deepspeed.comm as comm
+    from helpers.course import corpus
+
+    ranks = comm.get_world_size()
+    return corpus.batch(number, ranks, length, comm.get_rank(), ranks, device)
+
+
 def _read_allocator():
     """What torch's allocator and the driver say on a GPU, in bytes; empty on a CPU.  Gives workspaces back,
     and begins a new peak.
 
     `requested` is what was asked for, `workspaces` what matrix products hold of it for themselves.  Blocks
-    are larger: `rounding` to whole
-    512 bytes, `unsplit` where what was left of a block was too small to be split off (`largest_unsplit`: of
-    one block); together they are `allocated`.  `reserved` is what the allocator keeps, `used` what the GPU
-    has given to all its processes.
+    are larger: `rounding` to whole 512 bytes, `unsplit` where the rest of a block was too small to be split
+    off (`largest_unsplit`: of one block); together they are `allocated`.  `reserved` is what the allocator
+    keeps, `used` what the GPU has given to all its processes.
     """
     import torch
     from helpers.tools.measure.internals import clear_workspaces
@@ -60,17 +69,13 @@ def _read_allocator():
         return {}
     statistics = torch.cuda.memory_stats()
     free, total = torch.cuda.mem_get_info()
-    active = [
-        block
-        for segment in torch.cuda.memory_snapshot()
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    ]
+    blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+    active = [block for block in blocks if block["state"] == "active_allocated"]
     rounded = [-(-block["requested_size"] // 512) * 512 for block in active]
     unsplit = [block["size"] - size for block, size in zip(active, rounded)]
     clear_workspaces()
     requested = statistics["requested_bytes.all.current"]
-    found = {
+    noted = {
         "requested": requested,
         "requested_peak": statistics["requested_bytes.all.peak"],
         "rounding": sum(rounded) - sum(block["requested_size"] for block in active),
@@ -82,17 +87,13 @@ def _read_allocator():
         "workspaces": requested - torch.cuda.memory_stats()["requested_bytes.all.current"],
     }
     torch.cuda.reset_peak_memory_stats()
-    return found
+    return noted
 
 
 def _noted(snapshot):
     """A snapshot of the ledger beside what the allocator says."""
-    return {
-        "categories": snapshot.categories,
-        "peak": snapshot.peak,
-        "settled": snapshot.settled,
-        **_read_allocator(),
-    }
+    ledger = {"categories": snapshot.categories, "peak": snapshot.peak, "settled": snapshot.settled}
+    return ledger | _read_allocator()
 
 
 def _built(size, config, checkpointing=True):
@@ -117,8 +118,6 @@ def zero(size: GPTSize, config: dict) -> dict:
          The peak of a moment is that since the moment before.
     """
     import deepspeed
-    import deepspeed.comm as comm
-    from helpers.course import corpus
     from helpers.tools.measure.ledger import Ledger
 
     deepspeed.init_distributed()
@@ -127,22 +126,10 @@ def zero(size: GPTSize, config: dict) -> dict:
         model = _built(size, config)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
-
-        def micro_batch(number):
-            batch = corpus.batch(
-                number,
-                comm.get_world_size(),
-                size.context,
-                comm.get_rank(),
-                comm.get_world_size(),
-                engine.device,
-            )
-            engine.backward(engine(*batch))
-
         for micro in range(2 * MICRO_BATCHES):
             if micro == MICRO_BATCHES:
                 start = _noted(ledger.snapshot("start"))["peak"]
-            micro_batch(micro)
+            engine.backward(engine(*_rows(micro, size.context, engine.device)))
             if micro >= MICRO_BATCHES:
                 moment = "after backward" if micro == 2 * MICRO_BATCHES - 1 else "between micro-batches"
                 moments[moment] = _noted(ledger.snapshot(moment))
@@ -179,7 +166,8 @@ def bandwidth(message_bytes: Sequence[int]) -> dict[str, list[float]]:
     import torch
 
     deepspeed.init_distributed()
-    found = {"seconds": [], "lowest": [], "highest": []}
+    statistic = {"seconds": statistics.median, "lowest": min, "highest": max}
+    noted = {name: [] for name in statistic}
     for size in message_bytes:
         message, series = torch.ones(size // 4, device=_device()), []
         for _ in range(MESSAGE_WARM_UPS + MESSAGE_REPETITIONS):
@@ -189,9 +177,9 @@ def bandwidth(message_bytes: Sequence[int]) -> dict[str, list[float]]:
             comm.all_reduce(message)
             _wait()
             series.append(time.perf_counter() - started)
-        for name, of in (("seconds", statistics.median), ("lowest", min), ("highest", max)):
-            found[name].append(of(series[MESSAGE_WARM_UPS:]))
-    return found
+        for name, of in statistic.items():
+            noted[name].append(of(series[MESSAGE_WARM_UPS:]))
+    return noted
 
 
 def outside_allocator(buffer: int) -> dict[str, int]:
@@ -206,13 +194,13 @@ def outside_allocator(buffer: int) -> dict[str, int]:
     import torch
 
     os.environ["NCCL_BUFFSIZE"] = str(buffer)
-    on_gpu, ranks, found = "cuda" in _device(), int(os.environ["WORLD_SIZE"]), {}
+    ranks, noted = int(os.environ["WORLD_SIZE"]), {}
 
     def note(operation):
         _wait()
-        if on_gpu:
+        if "cuda" in _device():
             free, total = torch.cuda.mem_get_info()
-            found[operation] = total - free - torch.cuda.memory_reserved()
+            noted[operation] = total - free - torch.cuda.memory_reserved()
 
     part, whole = torch.ones(2**20, device=_device()), torch.ones(2**20 * ranks, device=_device())
     note("context")
@@ -230,7 +218,7 @@ def outside_allocator(buffer: int) -> dict[str, int]:
     note("reduce-scatter")
     comm.all_reduce(part, group=comm.new_group(range(ranks)))
     note("second communicator")
-    return found
+    return noted
 
 
 def tensor(size: GPTSize, config: dict) -> dict:
@@ -252,13 +240,12 @@ def tensor(size: GPTSize, config: dict) -> dict:
             del loss
             if micro < MICRO_BATCHES:
                 engine.step()
-        found = _noted(ledger.snapshot("between micro-batches"))
-    elements = [parameter.numel() for parameter in engine.module.parameters()]
-    return {
-        "elements": elements,
-        "activations": kept["activations"],
-        "moments": {"between micro-batches": found},
-    }
+        moments = {"between micro-batches": _noted(ledger.snapshot("between micro-batches"))}
+    return {"elements": _elements(engine), "activations": kept["activations"], "moments": moments}
+
+
+def _elements(engine):
+    return [parameter.numel() for parameter in engine.module.parameters()]
 
 
 def pipeline(size: GPTSize, config: dict) -> dict:
@@ -272,9 +259,6 @@ def pipeline(size: GPTSize, config: dict) -> dict:
         `helpers.course.recording.busy` returns; a message that waits for the other stage counts as one under
         way}.
     """
-    import contextlib
-    import io
-
     import deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
     from helpers.course import corpus, models
@@ -293,14 +277,10 @@ def pipeline(size: GPTSize, config: dict) -> dict:
         rows = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
         engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in rows)))
 
-    with contextlib.redirect_stdout(io.StringIO()):
+    with redirect_stdout(io.StringIO()):
         with Ledger() as ledger:
-            net = PipelineModule(
-                layers,
-                num_stages=deepspeed.comm.get_world_size(),
-                loss_fn=models.NextTokenLoss(),
-                partition_method="parameters",
-            )
+            loss, stages = models.NextTokenLoss(), deepspeed.comm.get_world_size()
+            net = PipelineModule(layers, num_stages=stages, loss_fn=loss, partition_method="parameters")
             engine, *_ = deepspeed.initialize(model=net, config=config)
             ledger.watch(engine)
             for step in range(2):
@@ -316,15 +296,13 @@ def pipeline(size: GPTSize, config: dict) -> dict:
     clocks = clocks[PIPELINE_WARM_UPS:]
     seconds, kinds = [clock.seconds for clock in clocks], {"forward": "F", "backward": "B"}
     boxes = sorted(clocks[_median_of_slowest(seconds)].boxes, key=lambda box: box[2])
-    timeline = [
-        [kinds[kind], round(start, 6), round(end, 6)] for kind, _, start, end in boxes if kind in kinds
-    ]
-    elements = [parameter.numel() for parameter in engine.module.parameters()]
     return {
-        "elements": elements,
+        "elements": _elements(engine),
         "moments": moments,
         "seconds": seconds,
-        "timeline": timeline,
+        "timeline": [
+            [kinds[kind], round(start, 6), round(end, 6)] for kind, _, start, end in boxes if kind in kinds
+        ],
         "busy": profiled,
     }
 
@@ -427,30 +405,24 @@ def finetune(
         torch.OutOfMemoryError: saying in which pass and which layer.
     """
     import deepspeed
-    import deepspeed.comm as comm
-    from helpers.course import corpus
     from helpers.tools.measure.ledger import Ledger
 
     deepspeed.init_distributed()
     _limit_memory(limit)
     held, host, seconds, doing = {}, {}, [], {"pass": "while it was built", "layer": ""}
-    with (
-        _naming_the_place(doing),
-        Ledger() as ledger,
-        Ledger("cpu") if case.offload and "cuda" in _device() else nullcontext() as on_host,
-    ):
+    host_ledger = Ledger("cpu") if case.offload and "cuda" in _device() else nullcontext()
+    with _naming_the_place(doing), Ledger() as ledger, host_ledger as on_host:
         model = _adapted(shape[0], case, config)
         for name, layer in model.named_modules():
             layer.register_forward_pre_hook(lambda *_, name=name: doing.update(layer=name))
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
-        for one in filter(None, (ledger, on_host)):
-            one.watch(engine)
+        ledger.watch(engine)
+        if on_host:
+            on_host.watch(engine)
 
         def one_step(step, note):
-            rows = corpus.batch(
-                step, comm.get_world_size(), shape[1], comm.get_rank(), comm.get_world_size(), engine.device
-            )
+            rows = _rows(step, shape[1], engine.device)
             doing["pass"] = "in the forward pass"
             loss = engine(*rows)
             note("after forward")
@@ -521,28 +493,17 @@ def offload_error(config: dict, mended: bool) -> dict[str, str]:
         {"raised": the error's words, or ""}.
     """
     import deepspeed
-    import deepspeed.comm as comm
-    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
-    from helpers.course import corpus, models
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Optimizer
+    from helpers.course import models
 
     deepspeed.init_distributed()
     if not mended:
-        norm = DeepSpeedZeroOptimizer_Stage3.complete_grad_norm_calculation_for_cpu_offload
-        DeepSpeedZeroOptimizer_Stage3.complete_grad_norm_calculation_for_cpu_offload = lambda *given: norm(
-            *given
-        ).to(_device())
+        norm = Optimizer.complete_grad_norm_calculation_for_cpu_offload
+        Optimizer.complete_grad_norm_calculation_for_cpu_offload = lambda *values: norm(*values).to(_device())
     model = models.build(models.GPT, config=config)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     for micro in range(MICRO_BATCHES):
-        rows = corpus.batch(
-            micro,
-            comm.get_world_size(),
-            models.TINY.context,
-            comm.get_rank(),
-            comm.get_world_size(),
-            engine.device,
-        )
-        engine.backward(engine(*rows))
+        engine.backward(engine(*_rows(micro, models.TINY.context, engine.device)))
         try:
             engine.step()
         except RuntimeError as error:

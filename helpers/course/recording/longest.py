@@ -12,9 +12,7 @@ from helpers.course.recording.experiments import _device, _limit_memory, _wait
 
 CLOSER = 0.01  # of the length that the straight line gives: how much longer each try near it is
 SHORT_OF = 0.06  # so much below it the tries begin
-# how much longer the next try is where a longer sequence had the lower peak, as asynchronous gathers can have
-# it
-CAREFUL = 1.06
+CAREFUL = 1.06  # the next try where a longer sequence had the lower peak, as asynchronous gathers can have it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +110,10 @@ def _peaks():
     grow_segments()
 
     def peak():
-        found = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+        highest = torch.cuda.memory_stats()["requested_bytes.all.peak"]
         torch.cuda.empty_cache()  # blocks of a shorter sequence are of no use to a longer one
         torch.cuda.reset_peak_memory_stats()
-        return found
+        return highest
 
     yield peak
 
@@ -139,9 +137,8 @@ def _engine(shape, way, config):
 
     partitioned = config["zero_optimization"]["stage"] == 3
     with nullcontext() if partitioned else torch.device(_device()):
-        model = models.build_transformers(
-            models.chatglm(shape, attn_implementation="sdpa"), config if partitioned else None
-        )
+        glm = models.chatglm(shape, attn_implementation="sdpa")
+        model = models.build_transformers(glm, config if partitioned else None)
         # without groups for DeepSpeed: it then averages gradients over these ranks, which is what is wanted
         if way.shared:
             UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", comm.get_world_size(), 1)
@@ -149,10 +146,8 @@ def _engine(shape, way, config):
     if way.checkpointing:
         models.checkpointed(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    engine, *_ = deepspeed.initialize(
-        model=models.WithLoss(model).train(), model_parameters=trained, config=config
-    )
-    return engine
+    model = models.WithLoss(model).train()
+    return deepspeed.initialize(model=model, model_parameters=trained, config=config)[0]
 
 
 def _step(engine, way, tokens):
@@ -163,11 +158,10 @@ def _step(engine, way, tokens):
 
     rank, ranks = comm.get_rank(), comm.get_world_size()
     if way.shared:
-        own = tokens // ranks
-        mine = slice(rank * own, (rank + 1) * own)
-        ids, targets = (
-            part[:, mine].contiguous() for part in corpus.batch(0, 1, tokens, device=engine.device)
-        )
+        part = tokens // ranks
+        mine = slice(rank * part, (rank + 1) * part)
+        whole = corpus.batch(0, 1, tokens, device=engine.device)
+        ids, targets = (rows[:, mine].contiguous() for rows in whole)
         positions = torch.arange(mine.start, mine.stop, device=engine.device)[None]
     else:
         ids, targets = corpus.batch(0, ranks, tokens, rank, ranks, engine.device)

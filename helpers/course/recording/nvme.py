@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.course.recording.experiments import _rows
+
 if TYPE_CHECKING:
     from helpers.course.models import GPTSize
 
@@ -34,52 +36,44 @@ def nvme(size: GPTSize, config: dict, scratch: str) -> dict:
     Args:
         size: of the GPT, a `GPTSize`.
         config: DeepSpeed's; wherever it says `nvme_path`, `scratch` is taken.
-        scratch: a folder, which whoever started the ranks removes.
+        scratch: a folder, which the recorder removes.
 
     Returns:
         {"raised": "" or what DeepSpeed raised, "losses": of the steps, "held": {category: bytes} after the
-        last,
-        "files": [[name, bytes]] of this rank}.
+        last, "files": [[name, bytes]] of this rank}.
     """
     import deepspeed
-    import deepspeed.comm as comm
-    from helpers.course import corpus, models
+    from helpers.course import models
     from helpers.tools.measure.ledger import Ledger
 
     deepspeed.init_distributed()
-    rank, ranks, losses = comm.get_rank(), comm.get_world_size(), []
-    own = Path(scratch) / f"of-{rank}"
+    losses, folder = [], Path(scratch) / f"of-{deepspeed.comm.get_rank()}"
     with Ledger() as ledger:
         model = models.build(models.GPT, size, config=config)
         try:
-            engine, *_ = deepspeed.initialize(
-                model=model, model_parameters=model.parameters(), config=_in_folder(config, own)
-            )
+            config = _in_folder(config, folder)
+            engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
             ledger.watch(engine)
             for step in range(3):
-                loss = engine(*corpus.batch(step, ranks, size.context, rank, ranks))
+                loss = engine(*_rows(step, size.context, engine.device))
                 engine.backward(loss)
                 losses.append(loss.item())
                 del loss
                 engine.step()
         except (AssertionError, RuntimeError) as error:
-            return {
-                "raised": f"{type(error).__name__}: {error}".replace(str(own), "nvme_path"),
-                "losses": losses,
-                "held": {},
-                "files": [],
-            }
+            raised = f"{type(error).__name__}: {error}".replace(str(folder), "nvme_path")
+            return {"raised": raised, "losses": losses, "held": {}, "files": []}
         held = ledger.snapshot("after step").categories
-    files = [[path.name, path.stat().st_size] for path in sorted(own.rglob("*")) if path.is_file()]
+    files = [[path.name, path.stat().st_size] for path in sorted(folder.rglob("*")) if path.is_file()]
     return {"raised": "", "losses": losses, "held": held, "files": files}
 
 
 def _in_folder(config, folder):
-    found = copy.deepcopy(config)
-    for section in found["zero_optimization"].values():
+    config = copy.deepcopy(config)
+    for section in config["zero_optimization"].values():
         if isinstance(section, dict) and "nvme_path" in section:
             section["nvme_path"] = str(folder)
-    return found
+    return config
 
 
 if __name__ == "__main__":

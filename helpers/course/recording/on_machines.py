@@ -15,7 +15,7 @@ from datetime import date
 from functools import cache
 from importlib.metadata import version
 
-from helpers.paths import ROOT
+from helpers.paths import RECORDED
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.machines.namespaces import problem
 
@@ -43,10 +43,8 @@ class OnMachines:
     """
 
     def __init__(self, lesson: str, missing: Callable[[], str | None] | None = None) -> None:
-        self.file, self.missing = (
-            ROOT / "recorded" / "machines" / f"{lesson}.json",
-            missing or machines_missing,
-        )
+        self.file = RECORDED / "machines" / f"{lesson}.json"
+        self.missing = missing or machines_missing
 
     def __call__(self, function: Callable, /, **arguments: object) -> Plain:
         """`function(**arguments)` as plain data (lists, dicts with text as keys, numbers, text), run here or
@@ -74,29 +72,21 @@ class OnMachines:
         return kept["values"][name]
 
     def content(self) -> dict:
-        if not self.file.exists():
-            return {"label": "", "values": {}}
-        return json.loads(self.file.read_text())
+        return json.loads(self.file.read_text()) if self.file.exists() else {"values": {}}
 
     def record(self, name: str, value: Plain) -> None:
-        """Beside what is there; the label is of the last."""
-        torch, deepspeed = version("torch").split("+")[0], version("deepspeed")
-        kept = self.content()
-        kept["label"] = (
-            f"{date.today()} on {platform.system()}, {os.cpu_count()} cores, torch {torch}, "
-            f"DeepSpeed {deepspeed}"
-        )
-        kept["values"][name] = value
+        """Add a value to the file, whose label is that of the last one."""
+        versions = f"torch {version('torch').split('+')[0]}, DeepSpeed {version('deepspeed')}"
+        label = f"{date.today()} on {platform.system()}, {os.cpu_count()} cores, {versions}"
+        kept = {"label": label, "values": {**self.content()["values"], name: value}}
         self.file.parent.mkdir(exist_ok=True)
         self.file.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def key(function: Callable, arguments: Mapping[str, object]) -> str:
     """A function and its arguments in words."""
-    words = {
-        name: getattr(value, "__name__", None) or repr(value) for name, value in sorted(arguments.items())
-    }
-    return f"{function.__name__}({', '.join(f'{name}={said}' for name, said in words.items())})"
+    words = [f"{name}={getattr(value, '__name__', repr(value))}" for name, value in sorted(arguments.items())]
+    return f"{function.__name__}({', '.join(words)})"
 
 
 def plain(value: object) -> dict:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 
+from helpers.course.recording.experiments import _rows
+
 
 def missing() -> str:
     """Why this machine cannot run it, or "".  The course does without bitsandbytes, which has 40 MB."""
-    return (
-        ""
-        if importlib.util.find_spec("bitsandbytes")
-        else "bitsandbytes is not installed: `pip install bitsandbytes`"
-    )
+    if importlib.util.find_spec("bitsandbytes"):
+        return ""
+    return "bitsandbytes is not installed: `pip install bitsandbytes`"
 
 
 def qlora(shape: tuple[dict, int], config: dict, bits: int, train: bool, scratch: str) -> dict:
@@ -34,20 +34,18 @@ def qlora(shape: tuple[dict, int], config: dict, bits: int, train: bool, scratch
     """
     import bitsandbytes
     import deepspeed
-    import deepspeed.comm as comm
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
     from transformers.utils import logging
-    from helpers.course import corpus, models
+    from helpers.course import models
     from helpers.tools.measure.ledger import Ledger
 
     logging.disable_progress_bar()
     deepspeed.init_distributed()
-    rank, ranks = comm.get_rank(), comm.get_world_size()
-    if rank == 0:
+    if deepspeed.comm.get_rank() == 0:
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(models.chatglm(shape[0])).save_pretrained(scratch)
-    comm.barrier()
+    deepspeed.comm.barrier()
     four_bits = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )
@@ -62,21 +60,20 @@ def qlora(shape: tuple[dict, int], config: dict, bits: int, train: bool, scratch
             engine.train()
         ledger.watch(engine)
         for step in range(3):
-            loss = engine(*corpus.batch(step, ranks, shape[1], rank, ranks))
+            loss = engine(*_rows(step, shape[1], engine.device))
             engine.backward(loss)
             losses.append(loss.item())
             del loss
             engine.step()
         held = ledger.snapshot("after step").categories
-    quantised = [
-        parameter.quant_state for parameter in engine.module.parameters() if hasattr(parameter, "quant_state")
-    ]
+    parameters = [parameter for parameter in engine.module.parameters() if hasattr(parameter, "quant_state")]
+    states = [parameter.quant_state for parameter in parameters]
     return {
         "losses": losses,
         "held": held,
         "quantised": {
-            part: sum(getattr(state, part).nbytes for state in quantised) for part in ("absmax", "code")
+            part: sum(getattr(state, part).nbytes for state in states) for part in ("absmax", "code")
         },
-        "packed": sum(getattr(state, "packing_format_for_cpu", False) for state in quantised),
+        "packed": sum(getattr(state, "packing_format_for_cpu", False) for state in states),
         "bitsandbytes": bitsandbytes.__version__,
     }

@@ -31,6 +31,7 @@ from helpers.tools.launch.failures import LaunchError, RankError
 from helpers.tools.launch.forked.forked_job import preload
 from helpers.tools.launch.jobs import launch
 from helpers.tools.launch.resources import gpu_count
+from helpers.tools.launch.whole import whole
 
 TIMEOUT = 280  # seconds of one run
 
@@ -49,11 +50,8 @@ def machine() -> dict:
     on_gpu = get_accelerator().device_name() == "cuda"
     name = torch.cuda.get_device_name() if on_gpu else f"CPU, {os.cpu_count()} cores"
     memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else None
-    versions = {
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "deepspeed": deepspeed.__version__,
-    }
+    python = sys.version.split()[0]
+    versions = {"python": python, "torch": torch.__version__, "deepspeed": deepspeed.__version__}
     if on_gpu:
         versions |= {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
     return {"device": name, "device_memory": memory, "versions": versions}
@@ -68,31 +66,25 @@ def commit() -> str:
     def git(*words):
         return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
 
-    return (
-        git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "helpers") else "") or "unknown"
-    )
+    differs = "+" if git("status", "--porcelain", "--", "helpers") else ""
+    return git("rev-parse", "HEAD") + differs or "unknown"
 
 
 def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
     """One run: the configuration it used, and its reports, or why there are none."""
     function, config = experiment(name).function, experiment(name).configuration(ranks, **arguments)
-    known = (
-        arguments
-        | {"config": config}
-        | {parameter: NAMED[parameter][arguments[parameter]] for parameter in NAMED.keys() & arguments.keys()}
-    )
+    meant = {
+        parameter: NAMED[parameter][value] for parameter, value in arguments.items() if parameter in NAMED
+    }
     noted = {"ranks": ranks, "arguments": arguments, "configuration": config}
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(
-        prefix="recording-", ignore_cleanup_errors=True
-    ) as scratch:  # is gone afterwards, whatever the ranks do
-        given = {
-            parameter: (known | {"scratch": scratch})[parameter]
-            for parameter in inspect.signature(function).parameters
-        }
+    # The folder is gone afterwards, whatever the ranks do.
+    with tempfile.TemporaryDirectory(prefix="recording-", ignore_cleanup_errors=True) as scratch:
+        values = {**arguments, "config": config, "scratch": scratch, **meant}
+        values = {parameter: values[parameter] for parameter in inspect.signature(function).parameters}
         try:
             noted["reports"] = list(
-                launch(function, ranks=ranks, arguments=given, device=device, timeout=TIMEOUT)
+                launch(function, ranks=ranks, arguments=values, device=device, timeout=TIMEOUT)
             )
         except (LaunchError, MemoryError, RankError) as error:
             noted["error"] = str(error).replace(scratch, "scratch")
@@ -109,6 +101,33 @@ def write(path: Path, content: dict) -> None:
     half.replace(path)
 
 
+def planned(
+    name: str, sizes: Sequence[str], counts: Sequence[int], device: str, stages: Sequence[int]
+) -> list[tuple[int, dict]]:
+    """The runs of an experiment on this machine: [(ranks, arguments)], none where there is nothing to run.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used.
+    """
+    chosen = experiment(name)
+    for size in sizes:
+        if size not in SIZES:
+            raise ValueError(f"sizes are {', '.join(SIZES)}; not {size!r}")
+    counts = [whole(ranks, "ranks", 1, 64) for ranks in counts]
+    stages = [whole(stage, "stages", 0, 3) for stage in stages]
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f'device must be "cuda" or "cpu", not {device!r}')
+    if chosen.needs_gpu if device == "cpu" else chosen.needs_cpu:
+        return []
+    if device == "cuda":
+        most = 64 if chosen.may_share and gpu_count() else gpu_count()
+        counts = [ranks for ranks in counts if ranks <= most]
+    if not counts or not stages:
+        return []
+    runs = chosen.plan(sizes, counts, stages)
+    return [(ranks, arguments) for ranks, arguments in runs if ranks in counts or chosen.alone]
+
+
 def record(
     name: str,
     sizes: Sequence[str],
@@ -119,51 +138,44 @@ def record(
     keep: bool = False,
 ) -> Path | None:
     """Run an experiment and write its file after every run; returns the path, or None where there is nothing
-    to run.
+    to run, which it says.
 
     Args:
         keep: what the file has is not run again.
     """
-    chosen = experiment(name)
-    if device == "cuda" and not chosen.may_share:
-        counts = [ranks for ranks in counts if ranks <= gpu_count()]
-    elsewhere = chosen.needs_gpu if device == "cpu" else chosen.needs_cpu
-    todo = [] if elsewhere else chosen.plan(sizes, counts, stages)
-    if todo and (reason := chosen.missing()):
-        print(f"{name}: {reason}")
-        return None
+    chosen, todo = experiment(name), planned(name, sizes, counts, device, stages)
     if not todo:
-        print(f"{name}: nothing to run with {counts} ranks on {device}")
+        where = f"{device} ({gpu_count()} GPUs)" if device == "cuda" else device
+        ranks = ", ".join(map(str, counts)) or "no"
+        print(f"{name}: nothing to run with {ranks} ranks, sizes {', '.join(sizes) or 'none'}, on {where}")
+        return None
+    if reason := chosen.missing():
+        print(f"{name}: {reason}")
         return None
     if chosen.libraries:
         preload(*chosen.libraries)
     about = {"gpus": gpu_count() if device != "cpu" else 0, **launch(machine, ranks=1, device=device)[0]}
     path = folder / f"{name}-{about['gpus']}-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
-    found = (
-        json.loads(path.read_text())
-        if path.exists()
-        else {"experiment": name, "sizes": {}, "shapes": {}, "runs": []}
-    )
-    known = [(run["ranks"], run["arguments"]) for run in found["runs"]] if keep else []
+    content = {"experiment": name, "sizes": {}, "shapes": {}, "runs": []}
+    if path.exists():
+        content = json.loads(path.read_text())
+    known = [(run["ranks"], run["arguments"]) for run in content["runs"]] if keep else []
     for ranks, arguments in todo:
         if (ranks, arguments) in known:
             continue
         if size := arguments.get("size"):
-            found["sizes"][size], found["shapes"][size] = asdict(SIZES[size]), shapes(SIZES[size])
-        provenance = {
+            content["sizes"][size], content["shapes"][size] = asdict(SIZES[size]), shapes(SIZES[size])
+        done = run(name, ranks, arguments, device) | {
             "on": about,
             "command": " ".join(["python -m helpers.course.recording.record", *sys.argv[1:]]),
             "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        done = run(name, ranks, arguments, device) | provenance
         if "error" in done and 0 < about["gpus"] < ranks:
             continue  # says nothing of ranks with a GPU of their own
-        others = [
-            other for other in found["runs"] if (other["ranks"], other["arguments"]) != (ranks, arguments)
-        ]
-        found["runs"] = [*others, done]
-        write(path, found)
+        others = [run for run in content["runs"] if (run["ranks"], run["arguments"]) != (ranks, arguments)]
+        content["runs"] = [*others, done]
+        write(path, content)
     return path if path.exists() else None
 
 
@@ -175,50 +187,26 @@ def main() -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     sharing = " and ".join(name for name, experiment in EXPERIMENTS.items() if experiment.may_share)
-    parser.add_argument(
-        "experiments", nargs="*", metavar="experiment", default=list(EXPERIMENTS), help="which to run"
-    )
-    parser.add_argument("--out", type=Path, default=WORK / "recorded", help="folder of the JSON files")
-    parser.add_argument(
-        "--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"], help="parameters of the models"
-    )
-    parser.add_argument(
-        "--ranks",
-        nargs="+",
-        type=int,
-        choices=range(1, 65),
-        metavar="RANKS",
-        default=[1, 2, 4, 8],
-        help="as many as there are GPUs for",
-    )
-    parser.add_argument(
-        "--stages", nargs="+", type=int, choices=range(4), default=[0, 1, 2, 3], help="of the experiment zero"
-    )
-    parser.add_argument(
-        "--share",
-        action="store_true",
-        help=f"{sharing}: more ranks than GPUs too, which share them; without times",
-    )
-    parser.add_argument(
-        "--keep",
-        action="store_true",
-        help="do not run again what the files have, for instance of an interrupted recording",
-    )
-    parser.add_argument(
-        "--device",
-        choices=("cuda", "cpu"),
-        default="cuda",
-        help="cpu: to try the recorder; and for nvme, qlora and autotuning",
-    )
+    add = parser.add_argument
+    add("experiments", nargs="*", metavar="experiment", default=list(EXPERIMENTS), help="which to run")
+    add("--out", type=Path, default=WORK / "recorded", help="folder of the JSON files")
+    add("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"], help="parameters of the models")
+    ranks = {"choices": range(1, 65), "metavar": "RANKS", "default": [1, 2, 4, 8]}
+    add("--ranks", nargs="+", type=int, **ranks, help="as many as there are GPUs for")
+    stages = {"choices": range(4), "default": [0, 1, 2, 3]}
+    add("--stages", nargs="+", type=int, **stages, help="of the experiments zero and speed")
+    share = f"{sharing}: more ranks than GPUs too, which share them; without times"
+    add("--share", action="store_true", help=share)
+    keep = "do not run again what the files have, for instance of an interrupted recording"
+    add("--keep", action="store_true", help=keep)
+    devices = "cpu: to try the recorder; and for nvme, qlora and autotuning"
+    add("--device", choices=("cuda", "cpu"), default="cuda", help=devices)
     options = parser.parse_args()
     if unknown := set(options.experiments) - set(EXPERIMENTS):
         parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")
     gpus = gpu_count()
-    counts = [
-        ranks
-        for ranks in options.ranks
-        if options.device == "cpu" or ranks <= gpus or (options.share and gpus)
-    ]
+    most = 64 if options.device == "cpu" or (options.share and gpus) else gpus
+    counts = [ranks for ranks in options.ranks if ranks <= most]
     if not counts:
         wanted = " or ".join(map(str, options.ranks))
         parser.error(

@@ -3,6 +3,7 @@ theory predicts for it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -35,6 +36,7 @@ class Run:
         device_memory: bytes that each GPU has.
         size: the model's `GPTSize`, or None.
         elements: of every parameter of the whole model.
+        hardware: of the machine, as "2 x NVIDIA H200"; only runs on the same hardware are put together.
         label: hardware, versions and date, for titles.
         on_gpu: whether it ran on GPUs.
         shared: whether several ranks shared a GPU, so that only bytes of a rank's own say something.
@@ -49,6 +51,7 @@ class Run:
     error: str
     size: GPTSize | None
     elements: tuple
+    hardware: str
     label: str
     on_gpu: bool
     shared: bool
@@ -85,9 +88,10 @@ class Run:
     def predicted(self, rank: int, moment: str = "between micro-batches") -> dict[str, int]:
         """Bytes by category that the exact formula gives for a rank of the experiments `zero`, `tensor` and
         `pipeline`."""
-        if self.experiment == "zero":
-            elements, place = self.elements, {"ranks": self.ranks, "rank": rank}
-        else:  # a rank has parameters of its own, and nobody to divide their states with
+        elements, place = self.elements, {"ranks": self.ranks, "rank": rank}
+        if (
+            self.experiment != "zero"
+        ):  # a rank has parameters of its own, and divides their states with nobody
             elements, place = self.reports[rank]["elements"], {}
         exact = theory.deepspeed_bytes(
             elements, self.configuration, moment=moment, device=self.device, **place
@@ -98,25 +102,26 @@ class Run:
 def read(path: Path) -> Iterator[Run]:
     """The runs of one file."""
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and record it again") from None
-    for run in found["runs"]:
-        name, on = run["arguments"].get("size"), run["on"]
+    for run in content["runs"]:
+        size, on = run["arguments"].get("size"), run["on"]
         shared = 0 < on["gpus"] < run["ranks"]
         hardware = f"{on['gpus']} x {on['device']}" if on["gpus"] else on["device"]
-        hardware = f"{hardware} shared by {run['ranks']} ranks" if shared else hardware
+        sharing = f" shared by {run['ranks']} ranks" if shared else ""
+        versions = f"torch {on['versions']['torch']}, DeepSpeed {on['versions']['deepspeed']}"
         yield Run(
-            experiment=found["experiment"],
+            experiment=content["experiment"],
             ranks=run["ranks"],
             arguments=run["arguments"],
             configuration=run.get("configuration"),
             reports=tuple(run.get("reports", ())),
             error=run.get("error", ""),
-            size=GPTSize(**found["sizes"][name]) if name else None,
-            elements=tuple(math.prod(shape) for shape in found["shapes"][name]) if name else (),
-            label=f"recorded on {hardware}, torch {on['versions']['torch']}, DeepSpeed "
-            f"{on['versions']['deepspeed']}, {run['date'][:10]}",
+            size=GPTSize(**content["sizes"][size]) if size else None,
+            elements=tuple(math.prod(shape) for shape in content["shapes"][size]) if size else (),
+            hardware=hardware,
+            label=f"recorded on {hardware}{sharing}, {versions}, {run['date'][:10]}",
             on_gpu=on["gpus"] > 0,
             shared=shared,
             device_memory=on["device_memory"],
@@ -125,34 +130,48 @@ def read(path: Path) -> Iterator[Run]:
 
 
 def runs(experiment: str, **arguments: object) -> list[Run]:
-    """The recorded runs of an experiment with these arguments; `ranks` counts as one of them, and `shared`,
-    False where times matter.
+    """The recorded runs of an experiment with these arguments.  `ranks` counts as one of them, and so do
+    `shared`, False where times matter, and `hardware`.
 
     A lesson that is opened from `work/` gets this machine's own recordings where one of them did not fail,
-    else the course's.  Runs that
-    failed for another reason than memory are left out.
+    else the course's.  Runs that failed for another reason than memory are left out.
+
+    Raises:
+        LookupError: there is none.
+        ValueError: they are of several kinds of hardware, and `hardware` does not say which is meant.
     """
 
     def known(run):
-        return {"ranks": run.ranks, "shared": run.shared, **run.arguments}
+        return {"ranks": run.ranks, "shared": run.shared, "hardware": run.hardware, **run.arguments}
 
-    own = [WORK / "recorded"] if Path.cwd() == WORK else []
-    for folder in (*own, RECORDED):
-        found = [
+    for folder in (WORK / "recorded", RECORDED) if Path.cwd() == WORK else (RECORDED,):
+        chosen = [
             run
             for path in sorted(folder.glob(f"{experiment}-*.json"))
             for run in read(path)
-            if run.reports or run.out_of_memory
-        ]
-        chosen = [
-            run for run in found if all(known(run).get(name) == value for name, value in arguments.items())
+            if (run.reports or run.out_of_memory) and known(run) | arguments == known(run)
         ]
         if any(run.reports for run in chosen) or (chosen and folder == RECORDED):
+            of_one_kind(chosen)
             return chosen
     raise LookupError(
         f"no recorded run of {experiment!r} with {arguments}: record it with `python -m "
         f"helpers.course.recording.record {experiment}`"
     )
+
+
+def of_one_kind(chosen: Sequence[Run]) -> None:
+    """Refuse runs on several kinds of hardware: nothing is said of them together.
+
+    Raises:
+        ValueError: which these are.
+    """
+    kinds = sorted({run.hardware for run in chosen})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"these runs of {chosen[0].experiment!r} were recorded on {', '.join(kinds)}, which are kept apart: "
+            f"say which, with hardware={kinds[0]!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -208,77 +227,76 @@ class RecordedSteps:
         return not (self.launch_bound or other.launch_bound) and self.lowest > other.highest
 
     def __str__(self):
-        milliseconds = [f"{1e3 * seconds:,.0f}" for seconds in (self.median, self.lowest, self.highest)]
-        found = "{:>5} ms ({} to {}), GPUs work {:.2f}".format(*milliseconds, self.work_share)
-        utilisation = "" if self.mfu is None else f", MFU {self.mfu:.2f}"
-        return found + (
-            ", launch-bound"
-            if self.launch_bound
-            else f", {self.tokens_per_second:,.0f} tokens/s{utilisation}"
+        median, lowest, highest = (
+            f"{1e3 * seconds:,.0f}" for seconds in (self.median, self.lowest, self.highest)
         )
+        words = f"{median:>5} ms ({lowest} to {highest}), GPUs work {self.work_share:.2f}"
+        if self.launch_bound:
+            return f"{words}, launch-bound"
+        utilisation = "" if self.mfu is None else f", MFU {self.mfu:.2f}"
+        return f"{words}, {self.tokens_per_second:,.0f} tokens/s{utilisation}"
 
 
-def step_time(found: Sequence[Run]) -> RecordedSteps:
+def case(run: Run) -> tuple:
+    """What is equal for the starts of one case."""
+    arguments = sorted((name, value) for name, value in run.arguments.items() if name != "start")
+    return (run.experiment, run.ranks, *arguments)
+
+
+def step_time(starts: Sequence[Run]) -> RecordedSteps:
     """The runs of one case of `speed`, all its starts, as `RecordedSteps`.
 
     Raises:
-        ValueError: for runs of different cases or of another experiment, and for runs that were not on GPUs
-            of their own.
+        ValueError: for runs of different cases, hardware or of another experiment, and for runs that were not
+            on GPUs of their own.
     """
-    cases = {
-        (
-            run.experiment,
-            run.ranks,
-            *sorted((name, value) for name, value in run.arguments.items() if name != "start"),
-        )
-        for run in found
-    }
-    if len(cases) != 1 or found[0].experiment != "speed":
+    of_one_kind(starts)
+    cases = {case(run) for run in starts}
+    if len(cases) != 1 or starts[0].experiment != "speed":
         raise ValueError(
             "give the starts of one case of the experiment 'speed': these runs are of "
             f"{len(cases)}: {sorted(cases, key=str)}"
         )
-    run, reports = found[0], [report for one in found for report in one.reports]
+    run, reports = starts[0], [report for run in starts for report in run.reports]
     if not reports or run.shared or not run.on_gpu:
         raise ValueError(
             "the time of a step says something where it fitted, and each rank had a GPU of its "
             f"own: {run.label} {run.error}"
         )
-    steps, busy = (
-        [seconds for report in reports for seconds in report["seconds"]],
-        [report["busy"] for report in reports],
-    )
+    steps = [seconds for report in reports for seconds in report["seconds"]]
+    busy = [report["busy"] for report in reports]
     median, sequences = statistics.median(steps), run.arguments["sequences"] * run.arguments["micro_batches"]
     speed, peak = sequences * run.size.context * run.ranks / median, PEAKS.get(run.device_name)
     return RecordedSteps(
         median=median,
         lowest=min(steps),
         highest=max(steps),
-        work=statistics.mean(one["gpu"] - one["exposed"] for one in busy),
-        messages=min(one["messages"] for one in busy),
-        exposed=min(one["exposed"] for one in busy),
-        kernels=max(one["kernels"] for one in busy),
+        work=statistics.mean(rank["gpu"] - rank["exposed"] for rank in busy),
+        messages=min(rank["messages"] for rank in busy),
+        exposed=min(rank["exposed"] for rank in busy),
+        kernels=max(rank["kernels"] for rank in busy),
         tokens_per_second=speed,
         mfu=None if peak is None else theory.mfu(run.size, run.size.context, speed, run.ranks * peak),
     )
 
 
-def message_seconds(found: Iterable[Run]) -> list[float]:
+def message_seconds(starts: Sequence[Run]) -> list[float]:
     """Seconds of a step in which a message was under way, on each rank of each start of a case of `speed`,
     fewest first.
 
     A collective that waits for another rank looks like one that sends, so bytes / seconds is a lower bound of
     the link's rate, in each of them."""
-    return sorted(report["busy"]["messages"] for run in found for report in run.reports)
+    of_one_kind(starts)
+    return sorted(report["busy"]["messages"] for run in starts for report in run.reports)
 
 
-def machine(ranks: int) -> theory.MachineConstants:
+def machine(ranks: int, **hardware: str) -> theory.MachineConstants:
     """The constants of the machine that `speed` was recorded on, measured while so many ranks did at once:
     `theory.MachineConstants` of rank 0."""
-    return theory.MachineConstants.from_dict(runs("constants", ranks=ranks)[0].reports[0])
+    return theory.MachineConstants.from_dict(runs("constants", ranks=ranks, **hardware)[0].reports[0])
 
 
-def predicted_step(found: Sequence[Run]) -> theory.StepTime:
+def predicted_step(starts: Sequence[Run]) -> theory.StepTime:
     """What `theory.step_seconds` says of a case of `speed`, from the constants of its machine: a
     `theory.StepTime`.
 
@@ -286,14 +304,15 @@ def predicted_step(found: Sequence[Run]) -> theory.StepTime:
         ValueError: for a case that the formulas do not cover (compiled blocks, offload).
         LookupError: where no constants were recorded for so many ranks.
     """
-    run = found[0]
+    of_one_kind(starts)
+    run = starts[0]
     if run.arguments["compiled"]:
         raise ValueError(
             "theory.step_seconds is of an eager model: there is no prediction for compiled blocks"
         )
     return theory.step_seconds(
         run.size,
-        machine(run.ranks),
+        machine(run.ranks, hardware=run.hardware),
         config=run.configuration,
         ranks=run.ranks,
         checkpointing=run.arguments["checkpointing"],
@@ -308,11 +327,8 @@ def plan(run: Run) -> theory.Plan:
     """
     if run.experiment not in TRAININGS:
         raise ValueError(f"runs of {', '.join(TRAININGS)} are plans; this run is of {run.experiment!r}")
-    zero, given = run.configuration["zero_optimization"], run.arguments
-    micro, times = (
-        run.configuration["train_micro_batch_size_per_gpu"],
-        run.configuration["gradient_accumulation_steps"],
-    )
+    config, zero = run.configuration, run.configuration["zero_optimization"]
+    micro, times = config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]
     stages = run.ranks if run.experiment == "pipeline" else 1
     return theory.Plan(
         size=run.size,
@@ -321,37 +337,33 @@ def plan(run: Run) -> theory.Plan:
         sequence=run.size.context,
         stage=zero["stage"],
         micro=micro,
-        checkpointed=given.get("checkpointing", run.experiment == "zero"),
+        checkpointed=run.arguments.get("checkpointing", run.experiment == "zero"),
         pipeline=stages,
         bucket=int(zero.get("reduce_bucket_size", 500_000_000)),
-        fused=bool(run.configuration["optimizer"]["params"].get("fused")),
+        fused=bool(config["optimizer"]["params"].get("fused")),
         offload="offload_optimizer" in zero,
     )
 
 
-def trainings() -> list[Run]:
+def trainings(*hardware: str) -> list[Run]:
     """The recorded trainings that are a `plan` without offload, one of the starts of each case: [Run]; those
-    that did not fit too."""
-    found = {}
-    for run in [run for experiment in TRAININGS for run in runs(experiment)]:
-        case = (
-            run.experiment,
-            run.ranks,
-            *[(name, value) for name, value in run.arguments.items() if name != "start"],
-        )
+    that did not fit too.  `hardware` says on which machine where there are several."""
+    which = {"hardware": hardware[0]} if hardware else {}
+    first = {}
+    for run in [run for experiment in TRAININGS for run in runs(experiment, **which)]:
         if "offload_optimizer" not in run.configuration["zero_optimization"]:
-            found.setdefault(case, run)
-    return list(found.values())
+            first.setdefault(case(run), run)
+    return list(first.values())
 
 
 def highest(run: Run) -> int | None:
     """The most bytes that tensors took on a rank of a `plan`'s run, in a whole step; None where it did not
     fit."""
     if run.experiment == "speed":
-        return max((report["peak"] for report in run.reports), default=None)
-    return max(
-        (noted["peak"] for report in run.reports for noted in report["moments"].values()), default=None
-    )
+        peaks = [report["peak"] for report in run.reports]
+    else:
+        peaks = [noted["peak"] for report in run.reports for noted in report["moments"].values()]
+    return max(peaks, default=None)
 
 
 def nccl(ranks: int) -> dict:
@@ -361,30 +373,28 @@ def nccl(ranks: int) -> dict:
     Raises:
         LookupError: nothing was recorded with so many ranks.
     """
-    found = sorted((RECORDED / "nccl").glob(f"{ranks}-*.json"))
-    if not found:
+    files = sorted((RECORDED / "nccl").glob(f"{ranks}-*.json"))
+    if not files:
         raise LookupError(f"NCCL's log was not recorded with {ranks} ranks")
-    return json.loads(found[0].read_text())
+    return json.loads(files[0].read_text())
 
 
-def labels(found: Iterable[Run]) -> str:
+def labels(several: Iterable[Run]) -> str:
     """The labels of several runs, each once and on a line of its own, for a figure's title."""
-    return "\n".join(dict.fromkeys(run.label for run in found))
+    return "\n".join(dict.fromkeys(run.label for run in several))
 
 
 def timelines(run: Run) -> list[list[tuple]]:
     """A recorded pipeline step as `plots.pipeline_schedules` and `helpers.tools.theory.schedules` take it:
     (kind, stage, micro-batch, start, end) in ms."""
     begin = min(start for report in run.reports for _, start, _ in report["timeline"])
-    found = []
+    rows = []
     for stage, report in enumerate(run.reports):
-        counts = dict.fromkeys("FB", 0)
-        row = []
+        micro_batches, row = {"F": itertools.count(), "B": itertools.count()}, []
         for kind, start, end in report["timeline"]:
-            row.append((kind, stage, counts[kind], 1e3 * (start - begin), 1e3 * (end - begin)))
-            counts[kind] += 1
-        found.append(row)
-    return found
+            row.append((kind, stage, next(micro_batches[kind]), 1e3 * (start - begin), 1e3 * (end - begin)))
+        rows.append(row)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -472,22 +482,21 @@ def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:
     "recorded" is the peak, "more" what it has beyond the largest moment.
     """
     rows = {}
-    for case in cases:
-        run = runs("speed", **case)[0]
-        moments, peak = predicted_peaks(run), run.reports[0]["peak"]
-        found = dict.fromkeys(("at the loss", "in a block", "in the step")) | moments
-        found |= {"recorded": peak, "more": peak - max(moments.values())}
-        name = (
-            f"{case['size'].removesuffix(', padded').replace('1.5B', 'XL')}, ZeRO-{case['stage']}, N "
-            f"= {case['ranks']}, "
-        )
-        name += f"{case['micro_batches']} x {case['sequences']}" + ", checkpointed" * case["checkpointing"]
-        rows[name] = {what: None if size is None else size / 1e9 for what, size in found.items()}
-    known = {what for row in rows.values() for what, size in row.items() if size is not None}
-    return {name: {what: size for what, size in row.items() if what in known} for name, row in rows.items()}
+    for wanted in cases:
+        run = runs("speed", **wanted)[0]
+        moments, peak, of = predicted_peaks(run), run.reports[0]["peak"], run.arguments
+        size = of["size"].removesuffix(", padded").replace("1.5B", "XL")
+        name = f"{size}, ZeRO-{of['stage']}, N = {run.ranks}, {of['micro_batches']} x {of['sequences']}"
+        name += ", checkpointed" if of["checkpointing"] else ""
+        rows[name] = moments | {"recorded": peak, "more": peak - max(moments.values())}
+    names = ("at the loss", "in a block", "in the step", "recorded", "more")
+    names = [name for name in names if any(name in row for row in rows.values())]
+    return {
+        case: {name: row[name] / 1e9 if name in row else None for name in names} for case, row in rows.items()
+    }
 
 
-def step_peak_clusters(found: Iterable[Run], rank: int = 0) -> dict[str, dict[str, dict[str, int] | None]]:
+def step_peak_clusters(several: Iterable[Run], rank: int = 0) -> dict[str, dict[str, dict[str, int] | None]]:
     """For `plots.memory_bars`: the peak of an optimizer step of runs of `zero`, by the exact formula and
     recorded.
 
@@ -497,18 +506,15 @@ def step_peak_clusters(found: Iterable[Run], rank: int = 0) -> dict[str, dict[st
         GPUs the case says so: a GPU then held several such bars.
     """
     clusters = {}
-    for run in found:
-        stage, bars = run.arguments["stage"], {"recorded": None}
-        lasting = run.predicted(
-            rank, "after step" if stage else "after backward"
-        )  # stage 0 keeps its gradients
-        bars["formula"] = lasting | {"other": run.predicted_step_peak(rank) - sum(lasting.values())}
+    for run in several:
+        stage = run.arguments["stage"]
+        moment = "after step" if stage else "after backward"  # stage 0 keeps its gradients
+        bars = {"formula": (run.predicted(rank, moment), run.predicted_step_peak(rank)), "recorded": None}
         if not run.error:
-            lasting = run.states(rank, "after step" if stage else "after backward")
-            bars["recorded"] = lasting | {"other": run.step_peak(rank) - sum(lasting.values())}
+            bars["recorded"] = run.states(rank, moment), run.step_peak(rank)
         shared = " (shared)" if run.shared else ""
         clusters[f"stage {stage}, {run.ranks} ranks{shared}"] = {
-            name: bars[name] for name in ("formula", "recorded")
+            name: bar and bar[0] | {"other": bar[1] - sum(bar[0].values())} for name, bar in bars.items()
         }
     return clusters
 

@@ -324,10 +324,14 @@ def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = (
     running = [outcome for outcome in outcomes if outcome.report is None]
     finished = [outcome for outcome in outcomes if outcome.report is not None]
     waits = {outcome.rank: waiting_in(outcome.where()) for outcome in running}
+    absent = [outcome for outcome in running if not outcome.at_work]
     elsewhere = [outcome for outcome in running if waits[outcome.rank] is None]
     waiting = [outcome for outcome in running if waits[outcome.rank] is not None]
     limit = f"after {timeout:g} s"
-    if elsewhere:
+    if absent:
+        guilty = absent
+        said = f"never began {'their' if len(absent) > 1 else 'its'} function (stopped {limit})"
+    elif elsewhere:
         guilty = elsewhere
         said = f"hung: still running {limit}, in no collective" + (
             f", while {names(waiting)} waited for it" if waiting else ""
@@ -351,7 +355,8 @@ def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = (
         if outcome.report is not None:
             lines.append(f"  {names([outcome])}: had returned")
         else:
-            stack = short_traceback(outcome.where()) or ["  no Python stack was given"]
+            unknown = "no Python stack was given" if outcome.at_work else "not yet at work"
+            stack = short_traceback(outcome.where()) or [f"  {unknown}"]
             lines += [f"  {names([outcome])}:", *(f"  {line}" for line in stack)]
     message = "\n".join([f"{names(guilty, len(outcomes))} {said}", *remarks, *lines])
     return RankError(message, guilty[0].rank, [outcome.text for outcome in outcomes])

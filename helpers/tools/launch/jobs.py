@@ -159,9 +159,7 @@ def cluster_for(
         TypeError, ValueError, LaunchError: an argument cannot be used, or a program is missing.
     """
     if launcher == "slurm":
-        given["nodes"] = given["nodes"] or 1
-        srun.check(ranks, given["nodes"], given["gpus"], given["time"])
-        unused = {"hostfile": hostfile}
+        given, unused = srun.check(ranks, given), {"hostfile": hostfile}
     elif hostfile is not None and launcher == "deepspeed":
         unused, given = (
             given,
@@ -326,7 +324,7 @@ def launch(
             "$", *job.command[:-3], "\\\n   ", *job.command[-3:-1], "<a private folder>"
         )  # two lines, which a shell reads as one
     show(outcomes[0])
-    remarks = place.remarks() if place else []
+    remarks = place.remarks() if place else job.remarks() if cluster else []
     if late:
         raise hang(outcomes, timeout, remarks)
     if any(outcome.failed for outcome in outcomes):

@@ -1,56 +1,78 @@
-"""What `Slurm` and `Ssh` have in common: programs that may not be installed, and daemons on machines as long
-as a block lasts."""
+"""What `Slurm` and `Ssh` have in common: programs that may not be installed, and daemons that run on machines
+as long as a block lasts."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.tools.launch.cluster.shared_job import REMARKS
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.progress import Progress
+from helpers.tools.launch.whole import shown
+from helpers.tools.machines.login import Login
+from helpers.tools.machines.namespaces import Machines
+from helpers.tools.machines.placement import remarks
+from helpers.tools.machines.services import Services
 
 if TYPE_CHECKING:
-    from helpers.tools.machines.namespaces import Machines
-    from helpers.tools.machines.services import Services
+    from collections.abc import Mapping, Sequence
 
-ADMINISTRATORS = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons lie; not in every user's PATH
+ADMINISTRATORS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where daemons lie; not in every user's PATH
+LONGEST = 60  # characters of the path of the temporary folder: a socket's own may have 107
 
 
 def found(program: str) -> str | None:
-    """Path of a program, None where there is none."""
-    return shutil.which(program) or shutil.which(program, path=ADMINISTRATORS)
+    """Path of a program itself, not of a `Login` to it; None where there is none."""
+    logins = [str(login.folder) for login in Login.opened]
+    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *ADMINISTRATORS]
+    return shutil.which(program, path=os.pathsep.join(at for at in folders if at not in logins))
 
 
 def not_installed(programs: Iterable[str], words: str) -> str | None:
-    """Why something cannot be started here, in one line; None where all its programs are.  The words have
-    room for names and for "is" or "are"."""
+    """Why something cannot be started here, in one line; None where all its programs are installed.  The
+    words have room for names and for "is" or "are"."""
     missing = [name for name in programs if not found(name)]
     return words.format(", ".join(missing), "is" if len(missing) == 1 else "are") if missing else None
 
 
 class Daemons:
-    """A block in which daemons run on `Machines`, `folder` holding what they need; it ends them, and so does
-    the end of the notebook's kernel.
+    """A block in which daemons run on `Machines`.  They end with the block, with the machines, or with the
+    notebook's kernel.
 
     Args:
         machines: `Machines` that are up.
+
+    Attributes:
+        folder: `Path` of what they need and write; None while they are not up.
     """
 
+    name = "a cluster"  # with its article, for errors
     patience = 30.0  # seconds in which all must be up; they are after one
-    folder = opened = None
+    folder = opened = owner = None
 
     def __init__(self, machines: Machines) -> None:
+        if not isinstance(machines, Machines):
+            raise TypeError(f"machines must be `Machines`, not {shown(machines)}")
         self.machines = machines
 
     def problem(self) -> str | None:
         """Why they cannot run here, in one line, or None."""
         raise NotImplementedError
 
-    def start(self, opened: ExitStack) -> Services:
-        """Start the daemons; what ends them goes into the ExitStack.  Returns their `Services`."""
+    def commands(self) -> list[tuple[int, Sequence[str], Path]]:
+        """Write the configuration into the folder.  Returns for each daemon the number of its machine, its
+        command, and the file for what it writes."""
+        raise NotImplementedError
+
+    def login(self) -> tuple[Mapping[str, Sequence[str]], Mapping[str, str]]:
+        """The `programs` and `variables` of a `Login`."""
         raise NotImplementedError
 
     def is_up(self) -> bool:
@@ -63,29 +85,44 @@ class Daemons:
     def __enter__(self):
         if reason := self.problem():
             raise LaunchError(reason)
+        kind = type(self).__name__
         if self.opened:
-            raise ValueError(
-                f"this {type(self).__name__} is up already: make another with {type(self).__name__}(machines)"
-            )
-        with (
-            ExitStack() as opened,
-            Progress() as progress,
-        ):  # an interrupt waits for `tick`: nothing may be left half made
-            services = self.start(opened)
+            raise ValueError(f"this {kind} is up already: make another with {kind}(machines)")
+        if any(isinstance(daemons, type(self)) for daemons in self.machines.daemons):
+            raise ValueError(f"these machines run {self.name} already: use it, or close it first")
+        # An interrupt waits for `tick`: nothing may be left half made.
+        with ExitStack() as opened, Progress() as progress:
+            short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{kind.lower()}-", dir=short))
+            opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            services = Services(self.machines, self.folder, self.commands())
+            opened.callback(services.close)
+            opened.enter_context(Login(self.folder / "bin", services.ids[0], *self.login()))
             until = time.monotonic() + self.patience
             while not self.is_up():
                 progress.tick()
-                if time.monotonic() > until or services.process.poll() is not None:
-                    raise LaunchError(f"{type(self).__name__} did not come up:\n{self.complaints()}")
+                if time.monotonic() > until or not services.all_run():
+                    raise LaunchError(f"{kind} did not come up:\n{self.complaints()}")
                 time.sleep(0.02)
-            self.opened = opened.pop_all()
+            self.opened, self.owner = opened.pop_all(), os.getpid()
+            self.machines.daemons.append(self)
+            REMARKS.append(self.remarks)
         return self
 
+    def remarks(self) -> list[str]:
+        """What to say of the machines when a job has failed."""
+        return remarks(self.machines)
+
     def close(self) -> None:
-        """End the daemons, and all that runs through them."""
+        """End the daemons, and all that runs through them.  In a forked child of the process that started
+        them nothing ends."""
         with Progress():
-            if self.opened:
+            if self.opened and self.owner == os.getpid():
+                self.machines.daemons.remove(self)
+                REMARKS.remove(self.remarks)
                 self.opened.close()
+            elif self.opened:
+                self.opened.pop_all()
             self.opened = self.folder = None
 
     def __exit__(self, *problem):

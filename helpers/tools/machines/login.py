@@ -1,8 +1,8 @@
-"""`Login`: programs of the system that run on machine 0, though they are called from here, as by somebody who
-is logged in there.
+"""`Login`: programs of the system that run on machine 0 though they are called from here, as if the caller
+were logged in there.
 
 Each is a small file in a folder that comes first in PATH.  It enters the machine and becomes the program;
-called on a machine, it only becomes it. From here it is asked to end when who called it does.
+called on a machine, it only becomes the program.  Called from here, it is asked to end when its caller ends.
 """
 
 from __future__ import annotations
@@ -37,37 +37,44 @@ class Login:
         variables: of the environment, meanwhile.
     """
 
+    opened: list[Login] = []  # that have not ended, in the order in which they began
+
     def __init__(
         self,
-        folder: str | Path,
+        folder: Path,
         process: int,
         programs: Mapping[str, Sequence[str]],
         variables: Mapping[str, str],
     ) -> None:
-        self.folder, self.process, self.programs, self.variables = Path(folder), process, programs, variables
+        self.folder, self.process, self.programs, self.variables = folder, process, programs, variables
 
     def __enter__(self):
         self.folder.mkdir()
+        python, enter = shlex.quote(sys.executable), shlex.quote(ENTER)
         for name, command in self.programs.items():
             file = self.folder / name
-            words = {
-                "python": shlex.quote(sys.executable),
-                "enter": shlex.quote(ENTER),
-                "program": shlex.join(command),
-            }
-            file.write_text(FILE.format(process=self.process, **words))
+            program = shlex.join(command)
+            file.write_text(FILE.format(python=python, enter=enter, process=self.process, program=program))
             file.chmod(0o700)
-        changed = {**self.variables, "PATH": f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-        self.before = {name: os.environ.get(name) for name in changed}
-        os.environ.update(changed)
+        self.before = {name: os.environ.get(name) for name in self.variables}
+        os.environ.update(self.variables)
+        os.environ["PATH"] = f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        self.opened.append(self)
         return self
 
     def __exit__(self, *problem):
-        for name, value in self.before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        """Take away what is this login's own; another one that began later may still be open."""
+        self.opened.remove(self)
+        path = os.environ.get("PATH", "").split(os.pathsep)
+        os.environ["PATH"] = os.pathsep.join(folder for folder in path if folder != str(self.folder))
+        for name, value in self.variables.items():
+            before = self.before[name]
+            for login in self.opened:
+                if login.before.get(name) == value:
+                    login.before[name] = before
+            if os.environ.get(name) == value:
+                os.environ.pop(name)
+                os.environ |= {name: before} if before is not None else {}
 
 
 def main() -> None:

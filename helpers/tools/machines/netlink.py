@@ -19,7 +19,7 @@ UP = 1
 AT_THE_ROOT = 0xFFFFFFFF  # of a device's queues
 NESTED = 0x8000
 ETHERNET = 1
-# bytes: more than the 64 KiB that Linux hands to a card at once, which would else be sent as 46 frames
+# bytes: more than the 64 KiB that Linux hands to a card at once, which would otherwise be sent as 46 frames
 BURST = 70_000
 
 
@@ -82,9 +82,12 @@ class Netlink:
         return self.look(name)[0]
 
     def counters(self, name: str) -> tuple[int, int, int, int]:
-        """(frames received, frames sent, bytes received, bytes sent) of a device since it was made, headers
+        """(bytes sent, bytes received, frames sent, frames received) of a device since it was made, headers
         included."""
-        return struct.unpack_from("=4Q", self.look(name)[1][STATISTICS])
+        frames_received, frames_sent, received, sent = struct.unpack_from(
+            "=4Q", self.look(name)[1][STATISTICS]
+        )
+        return sent, received, frames_sent, frames_received
 
     def add_bridge(self, name: str) -> None:
         """A switch, which sends nothing of its own: without the snooping by which it would look for groups of
@@ -97,8 +100,8 @@ class Netlink:
         )
 
     def add_pair(self, name: str, other: str, namespace: int) -> None:
-        """A cable: two devices, of which what one sends the other receives.  The other lies in another
-        namespace, given as a descriptor."""
+        """A cable: two devices, each receives what the other sends.  The other one lies in another namespace,
+        given as a descriptor."""
         peer = attribute(
             PEER | NESTED, link(attribute(NAME, other.encode()), attribute(NAMESPACE, namespace))
         )

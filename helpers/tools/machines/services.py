@@ -1,8 +1,9 @@
 """Services on machines, as Slurm's, and the process that ends them with all that they have started, in
 whatever session.
 
-It is the parent of every orphan below it (PR_SET_CHILD_SUBREAPER), and ends when the *life pipe* does, whose
-only write end the kernel holds. It runs without torch, as a module of its own.
+That process is the parent of every orphan below it (PR_SET_CHILD_SUBREAPER).  The kernel holds the only write
+end of the *life pipe*, and the process ends when that pipe does.  It runs without torch, as a module of its
+own.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ class Services:
     def __init__(
         self, machines: Machines, folder: Path, commands: Iterable[tuple[int, Sequence[str], Path]]
     ) -> None:
-        _, doors = machines._ask("doors")
+        _, doors = machines.ask("doors")
         life, end = os.pipe()
         self.life = os.fdopen(end, "wb")
         told, tell = os.pipe()
         try:
-            given = [
+            entered = [
                 [[doors[place] for place in doors_to(machine)], command, str(log)]
                 for machine, command, log in commands
             ]
             self.process = subprocess.Popen(
-                [sys.executable, "-S", "-P", "-m", "helpers.tools.machines.services", str(life), str(tell), str(folder), json.dumps(given)],
+                [sys.executable, "-S", "-P", "-m", "helpers.tools.machines.services", str(life), str(tell), str(folder), json.dumps(entered)],
                 env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, pass_fds=[life, tell, *doors], start_new_session=True,
             )  # fmt: skip
         finally:
@@ -62,6 +63,10 @@ class Services:
                 os.close(descriptor)
         with os.fdopen(told) as answer:
             self.ids = json.loads(answer.read() or "[]")
+
+    def all_run(self) -> bool:
+        """Whether none of them has ended."""
+        return self.process.poll() is None and all(os.path.exists(f"/proc/{process}") for process in self.ids)
 
     def close(self) -> None:
         """End them, and wait until they are gone."""
@@ -79,12 +84,10 @@ def start(doors: Iterable[int], command: list[str], log: str) -> int:
         die_with_parent()
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        nothing, file = (
-            os.open(os.devnull, os.O_RDONLY),
-            os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-        )
-        for source, target in ((nothing, 0), (file, 1), (file, 2)):
-            os.dup2(source, target)
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
         os.closerange(3, 256)
         os.execvp(command[0], command)
     except OSError as error:
@@ -94,17 +97,15 @@ def start(doors: Iterable[int], command: list[str], log: str) -> int:
 
 
 def end_callers(folder: str, doors: Iterable[int]) -> None:
-    """Kill who has come to the machines through `helpers.tools.machines.login`, whose environment names the
-    folder: nobody would answer it any more."""
-    places = {os.readlink(f"/proc/self/fd/{door}") for door in doors}
+    """Kill what has come to the machines through `helpers.tools.machines.login`: nobody would answer it any
+    more.  The environment of such a process names the folder."""
+    networks = {os.readlink(f"/proc/self/fd/{door}") for door in doors}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if (
-                os.readlink(f"/proc/{name}/ns/net") in places
-                and folder.encode() in Path(f"/proc/{name}/environ").read_bytes()
-            ):
+            is_there = os.readlink(f"/proc/{name}/ns/net") in networks
+            if is_there and folder.encode() in Path(f"/proc/{name}/environ").read_bytes():
                 os.kill(int(name), signal.SIGKILL)
-        except OSError:  # it has ended, or is not ours
+        except OSError:  # it has ended, or is another user's
             pass
 
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.tools.launch.whole import whole
 from helpers.tools.machines.daemons import Daemons, found, not_installed
-from helpers.tools.machines.login import Login
-from helpers.tools.machines.services import Services
 from helpers.tools.machines.switch import address_of, name_of
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
     from helpers.tools.machines.namespaces import Machines
 
 DAEMONS = ("slurmctld", "slurmd")
@@ -27,13 +22,9 @@ MISSING = (
     "Slurm's {} {} not installed here: on Debian and Ubuntu `apt install slurmctld slurmd "
     "slurm-client` brings what is needed"
 )
-LONGEST = 60  # characters of a path below which the sockets of its steps lie, whose own may have 107
-DEVICES = (
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-)  # stand for GPUs, which Slurm hands out by number and never opens
+# They stand for GPUs, which Slurm hands out by number and never opens.
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
+MOST_CPUS = 1024
 GPUS = "AutoDetect=off\nName=gpu File={}\n"
 CONFIGURATION = """ClusterName=course
 SlurmctldHost={first}({address})
@@ -96,63 +87,45 @@ class Slurm(Daemons):
         folder: `Path` of its configuration and the logs of its daemons.
 
     Raises:
-        ValueError: so many GPUs cannot be pretended.
+        TypeError, ValueError: an argument cannot be used, or the machines run a Slurm already.
         LaunchError: when the block is entered and its programs are not installed, or its nodes do not come
             up.
     """
 
+    name = "a Slurm"
     problem = staticmethod(problem)
 
     def __init__(self, machines: Machines, cpus: int = 8, gpus: int = 0) -> None:
         super().__init__(machines)
-        if gpus not in range(len(DEVICES) + 1):
-            raise ValueError(
-                f"gpus must be a number from 0 to {len(DEVICES)} that each node pretends to have, "
-                f"not {gpus!r}"
-            )
-        self.cpus, self.gpus = cpus, gpus
+        self.cpus = whole(cpus, "the cpus of each node", 1, MOST_CPUS)
+        self.gpus = whole(gpus, "the gpus of each node", 0, len(DEVICES))
 
-    def start(self, opened: ExitStack) -> Services:
-        short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
-        self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=short))
-        opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
+    def commands(self) -> list[tuple[int, list[str], Path]]:
         (self.folder / "slurm.conf").write_text(self.configuration())
         if self.gpus:
             (self.folder / "gres.conf").write_text(GPUS.format(",".join(DEVICES[: self.gpus])))
-        commands = [
-            (
-                0,
-                [found("slurmctld"), "-D", "-c", "-f", str(self.folder / "slurm.conf")],
-                self.folder / "slurmctld.out",
-            )
-        ]
         (self.folder / "state").mkdir()
+        options = ["-D", "-f", str(self.folder / "slurm.conf")]
+        daemons = [(0, [found("slurmctld"), "-c", *options], self.folder / "slurmctld.out")]
         for machine in range(self.machines.count):
             (self.folder / name_of(machine)).mkdir()
-            command = [found("slurmd"), "-D", "-N", name_of(machine), "-f", str(self.folder / "slurm.conf")]
-            commands.append((machine, command, self.folder / f"slurmd-{machine}.out"))
-        services = Services(self.machines, self.folder, commands)
-        opened.callback(services.close)
+            command = [found("slurmd"), "-N", name_of(machine), *options]
+            daemons.append((machine, command, self.folder / f"slurmd-{machine}.out"))
+        return daemons
+
+    def login(self) -> tuple[dict[str, list[str]], dict[str, str]]:
         programs = {name: [found(name)] for name in CLIENTS if found(name)}
-        opened.enter_context(
-            Login(
-                self.folder / "bin",
-                services.ids[0],
-                programs,
-                {"SLURM_CONF": str(self.folder / "slurm.conf")},
-            )
-        )
-        return services
+        return programs, {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def is_up(self) -> bool:
         self.said = self.run("sinfo", "--noheader", "--format=%D %T").strip()
         return self.said == f"{self.machines.count} idle"
 
     def configuration(self) -> str:
-        names = range(self.machines.count)
         each = f"CPUs={self.cpus} RealMemory=4000" + (f" Gres=gpu:{self.gpus}" if self.gpus else "")
         nodes = "".join(
-            f"NodeName={name_of(at)} NodeAddr={address_of(at)} {each} State=UNKNOWN\n" for at in names
+            f"NodeName={name_of(machine)} NodeAddr={address_of(machine)} {each} State=UNKNOWN\n"
+            for machine in range(self.machines.count)
         )
         user = pwd.getpwuid(os.geteuid()).pw_name
         return CONFIGURATION.format(
@@ -161,17 +134,12 @@ class Slurm(Daemons):
 
     def complaints(self) -> str:
         """What sinfo said last, and the last lines of every daemon's log that tell of an error."""
-        lines = [
-            line
-            for log in sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out"))
-            for line in log.read_text().splitlines()[-50:]
+        logs = sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out"))
+        lines = [line for log in logs for line in log.read_text().splitlines()[-50:]]
+        errors = [
+            line for line in lines if ("error" in line or "fatal" in line) and "pmi" not in line.lower()
         ]
-        return "\n".join(
-            [self.said]
-            + [line for line in lines if ("error" in line or "fatal" in line) and "pmi" not in line.lower()][
-                -12:
-            ]
-        )
+        return "\n".join([self.said, *errors[-12:]])
 
     def run(self, *command: str, timeout: float = 120) -> str:
         """Run one of Slurm's commands on machine 0, like `slurm.run("sinfo", "--long")`: what it wrote,

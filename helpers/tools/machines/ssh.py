@@ -4,20 +4,15 @@ without a password."""
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.tools.launch.whole import whole
 from helpers.tools.machines.daemons import Daemons, found, not_installed
-from helpers.tools.machines.login import Login
-from helpers.tools.machines.services import Services
 from helpers.tools.machines.switch import name_of
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
     from helpers.tools.machines.namespaces import Machines
 
 NEEDED = ("sshd", "ssh", "ssh-keygen", "pdsh")
@@ -69,51 +64,37 @@ class Ssh(Daemons):
         hostfile: `Path` of a file with all machines, as the deepspeed command takes it.
 
     Raises:
+        TypeError, ValueError: an argument cannot be used, or the machines run an Ssh already.
         LaunchError: when the block is entered and its programs are not installed, or the servers do not come
             up.
     """
 
+    name = "an Ssh"
     patience = 20.0  # seconds in which every sshd must answer
     problem = staticmethod(problem)
 
     def __init__(self, machines: Machines, slots: int = 2) -> None:
         super().__init__(machines)
-        self.slots = slots
+        self.slots = whole(slots, "the slots of each machine", 1, 1024)
 
-    def start(self, opened: ExitStack) -> Services:
-        self.folder = Path(tempfile.mkdtemp(prefix="ssh-"))
-        opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
+    def commands(self) -> list[tuple[int, list[str], Path]]:
         for name in ("host", "user"):
-            subprocess.run(
-                [found("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name],
-                check=True,
-                stdin=subprocess.DEVNULL,
-            )
+            key = [found("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name]
+            subprocess.run(key, check=True, stdin=subprocess.DEVNULL)
         for name, text in (("sshd_config", SERVER), ("ssh_config", CLIENT)):
             (self.folder / name).write_text(text.format(folder=self.folder, port=PORT))
+        machines = range(self.machines.count)
         self.hostfile = self.folder / "hostfile"
-        self.hostfile.write_text(
-            "".join(f"{name_of(machine)} slots={self.slots}\n" for machine in range(self.machines.count))
-        )
+        self.hostfile.write_text("".join(f"{name_of(at)} slots={self.slots}\n" for at in machines))
         command = [found("sshd"), "-D", "-e", "-f", str(self.folder / "sshd_config")]
         if os.geteuid() == 0 and not os.path.exists(ROOTS_FOLDER):
-            command = [
-                "unshare",
-                "--mount",
-                "sh",
-                "-c",
-                f'mount -t tmpfs tmpfs /run && mkdir {ROOTS_FOLDER}; exec "$@"',
-                "sh",
-                *command,
-            ]
-        self.logs = [self.folder / f"sshd-{machine}.out" for machine in range(self.machines.count)]
-        services = Services(
-            self.machines, self.folder, [(machine, command, log) for machine, log in enumerate(self.logs)]
-        )
-        opened.callback(services.close)
-        programs = {"ssh": [found("ssh"), "-F", str(self.folder / "ssh_config")], "pdsh": [found("pdsh")]}
-        opened.enter_context(Login(self.folder / "bin", services.ids[0], programs, {}))
-        return services
+            make = f'mount -t tmpfs tmpfs /run && mkdir {ROOTS_FOLDER}; exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", make, "sh", *command]
+        self.logs = [self.folder / f"sshd-{machine}.out" for machine in machines]
+        return [(machine, command, log) for machine, log in enumerate(self.logs)]
+
+    def login(self) -> tuple[dict[str, list[str]], dict[str, str]]:
+        return {"ssh": [found("ssh"), "-F", str(self.folder / "ssh_config")], "pdsh": [found("pdsh")]}, {}
 
     def is_up(self) -> bool:
         return all(log.exists() and "Server listening" in log.read_text() for log in self.logs)

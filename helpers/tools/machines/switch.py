@@ -2,13 +2,13 @@
 orders while they stand.
 
 It runs without torch, as a module of its own, and starts in some 50 ms.  Everything lives as long as this
-process: namespaces are held by
-its descriptors and by the ranks in them, devices by their namespaces; no file is left, not even `/etc/hosts`,
-which lies in a file system of its own.  The kernel holds the only write end of the *life pipe*, and this
-process ends when that pipe does.
+process: its descriptors and the ranks hold the namespaces, and these hold the devices.  No file is left, not
+even `/etc/hosts`, which lies in a file system of its own.  The kernel holds the only write end of the *life
+pipe*, and this process ends when that pipe does.
 
 An order is one datagram, a JSON object with a socket for the answer beside it.  The kernel and the ranks
-share the socket of orders.
+share the socket of orders.  Ranks run a learner's code, so any datagram may come: one that is no order is
+refused, and the machines go on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 from helpers.tools.machines.netlink import BURST, Netlink
 
@@ -31,6 +32,7 @@ CARD, SWITCH = "eth0", "switch"
 # seconds without a frame after which a cable counts as silent: an acknowledgement may come 0.2 s late
 SILENCE = 0.25
 MOST_DESCRIPTORS = 253  # beside one message
+LONGEST = 4096  # bytes of an order
 SEND_ONCE = {"tcp_sack": 0, "tcp_reordering": 300}  # below /proc/sys/net/ipv4, of one network namespace
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +58,7 @@ def address_of(machine: int) -> str:
 
 
 def doors_to(machine: int) -> list[int]:
-    """Places, in the descriptors of `Switch.doors`, of the namespaces that make one machine."""
+    """Where, in the descriptors of `Switch.doors`, the namespaces lie that make one machine."""
     return [0, 1, 2 + 2 * machine, 3 + 2 * machine]
 
 
@@ -65,12 +67,12 @@ def open_namespace(kind: str) -> int:
 
 
 def send_once() -> None:
-    """Let TCP here not send again what is only late or comes out of order: on these cables nothing is lost,
-    and cards would count it twice.
+    """Keep TCP from sending again what is only late or out of order: these cables lose nothing, and cards
+    would count it twice.
 
     On a busy machine frames of one connection overtake each other between its processors.  Without selective
-    acknowledgements and with
-    Linux's highest bound on reordering, TCP repeats only what was not answered in time (at least 0.2 s).
+    acknowledgements and with Linux's highest bound on reordering, TCP repeats only what was not answered in
+    time (at least 0.2 s).
     """
     for name, value in SEND_ONCE.items():
         with open(f"/proc/sys/net/ipv4/{name}", "w") as setting:
@@ -84,11 +86,9 @@ def name_hosts(count: int) -> None:
         with open("/tmp/hosts", "w") as hosts:
             print("127.0.0.1 localhost", file=hosts)
             for machine in range(count):
-                for form in (
-                    "",
-                    "::ffff:",
-                ):  # torch asks for the name of an address of IPv4 in the form of IPv6
-                    print(f"{form}{address_of(machine)} {name_of(machine)}", file=hosts)
+                print(f"{address_of(machine)} {name_of(machine)}", file=hosts)
+                # torch asks for the name of an IPv4 address in IPv6's form
+                print(f"::ffff:{address_of(machine)} {name_of(machine)}", file=hosts)
         call("mount", b"/tmp/hosts", b"/etc/hosts", None, BIND, None)
     finally:
         call("umount2", b"/tmp", DETACH)
@@ -104,7 +104,7 @@ class Switch:
         self.user, self.home = open_namespace("user"), open_namespace("net")
         try:
             name_hosts(count)
-        except OSError:  # a container may forbid to mount; addresses serve as well
+        except OSError:  # a container may forbid mounts; addresses serve as well
             pass
         self.mounts = open_namespace("mnt")
         self.route = Netlink()
@@ -136,13 +136,13 @@ class Switch:
         call("setns", self.home, NEW_NETWORK)
         return network, name, inside
 
-    def counters(self) -> list[list[int]]:
-        return [list(inside.counters(CARD)) for _, _, inside in self.machines]
+    def counters(self) -> list[tuple[int, ...]]:
+        """Of each card: bytes sent and received, frames sent and received."""
+        return [inside.counters(CARD) for _, _, inside in self.machines]
 
     def listen(self, machine: int) -> socket.socket:
-        """A socket on a machine's card, for the ranks of a new job to meet; who still waited in an earlier
-        one has gone."""
-        self.drop_waiting()
+        """A socket on a machine's card, where the ranks of a new job meet; those of an earlier job have gone."""
+        self.forget_waiting()
         call("setns", self.machines[machine][0], NEW_NETWORK)
         try:
             return socket.create_server((address_of(machine), 0), backlog=128)
@@ -157,42 +157,48 @@ class Switch:
             *(door for network, name, _ in self.machines for door in (network, name)),
         ]
 
-    def drop_waiting(self) -> None:
+    def forget_waiting(self) -> None:
         for answer in self.waiting:
             answer.close()
         self.waiting = []
 
     def obey(self, order: dict, answer: socket.socket) -> None:
         """Carry out one order and answer it; `count` is answered when as many have asked as it says, and the
-        cables are silent."""
-        kind, machine = order["order"], order.get("machine")
+        cables are silent.
+
+        Raises:
+            ValueError: it is no order.
+            OSError: the system refuses it.
+        """
+        kind = order.get("order")
         if kind == "count":
-            self.waiting.append(answer)
-            self.expected, self.seen = order["of"], None
-            return
-        descriptors, listener = [], None
-        if kind == "doors":
-            descriptors = self.doors()
+            self.expected, self.seen = number_in(order, "of", 1, MOST_DESCRIPTORS), None
+            self.waiting = [*filter(still_waits, self.waiting), answer]
+        elif kind == "look":
+            self.tell(answer)
+        elif kind == "doors":
+            self.tell(answer, self.doors())
         elif kind == "job":
-            listener = self.listen(machine)
-            descriptors = [listener.fileno(), *self.doors()]
+            with self.listen(self.machine_in(order)) as listener:
+                self.tell(answer, [listener.fileno(), *self.doors()])
         elif kind == "unplug":
+            machine = self.machine_in(order)
             self.route.set_down(f"port{machine}")
             self.unplugged.add(machine)
+            self.tell(answer)
         elif kind == "plug":
+            machine = self.machine_in(order)
             self.route.set_up(f"port{machine}")
             self.unplugged.discard(machine)
-        self.tell(answer, self.counters(), descriptors)
-        if listener:
-            listener.close()
+            self.tell(answer)
+        else:
+            raise ValueError(f"{kind!r:.100} is no order")
 
-    def tell(self, answer: socket.socket, counters: list[list[int]], descriptors: Iterable[int] = ()) -> None:
-        body = json.dumps({"cable": counters, "unplugged": sorted(self.unplugged)}).encode()
-        try:
-            socket.send_fds(answer, [body], list(descriptors))
-        except OSError:  # who asked has gone
-            pass
-        answer.close()
+    def machine_in(self, order: dict) -> int:
+        return number_in(order, "machine", 0, len(self.machines) - 1)
+
+    def tell(self, answer: socket.socket, descriptors: Iterable[int] = ()) -> None:
+        send(answer, {"cable": self.counters(), "unplugged": sorted(self.unplugged)}, descriptors)
 
     def counting(self) -> bool:
         return bool(self.waiting) and len(self.waiting) == self.expected
@@ -205,7 +211,7 @@ class Switch:
             self.seen, self.since = counters, now
         elif now - self.since > SILENCE + (2 * BURST / self.rate if self.rate else 0):
             for answer in self.waiting:
-                self.tell(answer, counters)
+                self.tell(answer)
             self.waiting = []
 
     def serve(self, orders: socket.socket, life: int) -> None:
@@ -214,14 +220,57 @@ class Switch:
         for descriptor in (orders.fileno(), life):
             poll.register(descriptor, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll(20 if self.counting() else None)}
+            ready = dict(poll.poll(20 if self.counting() else None))
             if life in ready:
                 return
-            if orders.fileno() in ready:
-                body, descriptors, _, _ = socket.recv_fds(orders, 4096, 1, socket.MSG_CMSG_CLOEXEC)
-                self.obey(json.loads(body), socket.socket(fileno=descriptors[0]))
+            if orders.fileno() in ready and not self.take(orders) and ready[orders.fileno()] & select.POLLHUP:
+                return  # nobody is left who could give an order
             if self.counting():
                 self.listen_to_the_cables()
+
+    def take(self, orders: socket.socket) -> bool:
+        """Take one datagram and obey it, or refuse it; returns whether it brought anything."""
+        body, descriptors, _, _ = socket.recv_fds(orders, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+        if not descriptors:  # nobody waits for an answer
+            return bool(body)
+        try:
+            answer = socket.socket(fileno=descriptors[0])
+        except OSError:  # it is no socket
+            os.close(descriptors[0])
+            return True
+        try:
+            order = json.loads(body)
+            if not isinstance(order, dict):
+                raise ValueError("an order is a JSON object")
+            self.obey(order, answer)
+        except (ValueError, OSError, RecursionError) as error:
+            send(answer, {"refused": str(error)})
+        return True
+
+
+def number_in(order: dict, name: str, least: int, most: int) -> int:
+    """A number of an order."""
+    number = order.get(name)
+    if type(number) is not int or not least <= number <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}")
+    return number
+
+
+def still_waits(answer: socket.socket) -> bool:
+    """Whether the process that waits for an answer is still there; closes the socket where it is not."""
+    try:
+        gone = not answer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError as error:
+        gone = not isinstance(error, BlockingIOError)
+    if gone:
+        answer.close()
+    return not gone
+
+
+def send(answer: socket.socket, content: dict, descriptors: Iterable[int] = ()) -> None:
+    """Answer an order, without waiting for a process that does not read or has gone."""
+    with answer, suppress(OSError):
+        socket.send_fds(answer, [json.dumps(content).encode()], list(descriptors), socket.MSG_DONTWAIT)
 
 
 def main() -> None:

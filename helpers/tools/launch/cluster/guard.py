@@ -1,8 +1,8 @@
 """The process beside the kernel that holds the command of a job on other machines, and ends that job when it
 is told to or the kernel dies.
 
-To kill the command would not do it: Slurm goes on with a job whose `srun` has gone, and ssh with what it has
-started.  It runs without torch."""
+Killing the command is not enough: Slurm goes on with a job whose `srun` has gone, and ssh with what it has
+started.  This process runs without torch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def call(command: Sequence[str]) -> bytes:
 def stop(process: subprocess.Popen, task: dict) -> None:
     """End a job: its ranks by the order that their keepers read, by the command `cancel`, and at last by
     signals to its own command."""
-    order(task)
+    order_to_stop(task)
     until = time.monotonic() + task["grace"]
     while process.returncode is None and time.monotonic() < until:
         if task["cancel"]:
@@ -64,7 +64,7 @@ def stop(process: subprocess.Popen, task: dict) -> None:
         time.sleep(0.2)
 
 
-def order(task: dict) -> None:
+def order_to_stop(task: dict) -> None:
     """Tell the keepers to end their ranks."""
     with suppress(OSError):
         give(Path(task["folder"]) / ORDERS, STOP)
@@ -89,10 +89,10 @@ def main() -> None:
         if select.select([0], [], [], 0.1)[0]:
             word = os.read(0, 1)
     if process is None:
-        order(task)
+        order_to_stop(task)
         time.sleep(1)  # the keepers look several times a second
     elif word == FINISHED:
-        order(task)
+        order_to_stop(task)
         ended(process, task["grace"])
     if process and (word != FINISHED or process.returncode is None):
         stop(process, task)

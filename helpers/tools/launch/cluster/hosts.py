@@ -11,10 +11,11 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.cluster.orders import HOSTFILE
+from helpers.tools.launch.cluster.orders import HOSTFILE, MISTAKES, patiently
 from helpers.tools.launch.cluster.shared_job import SharedJob
 from helpers.tools.launch.environment import server_environment
 from helpers.tools.launch.failures import LaunchError
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
     from helpers.tools.launch.failures import Outcome
     from helpers.tools.launch.parcel import Parcel
 
-# variables that DeepSpeed gives to the ranks on every machine, beside those that begin with PYTHON
+# file with variables that DeepSpeed gives to the ranks on every machine, beside those that begin with PYTHON
 ENVIRONMENT = ".deepspeed_env"
+SHORTEST_SECRET = 4  # characters
+VARIABLES = "variables.sh"  # the same for a shell, where the learner starts the ranks
 FAILED = re.compile(r"^pdsh@\S+: (\S+): (ssh exited .*|.*timed out.*|mcmd: .*)$", re.M)
 MISSING = (
-    'launcher="deepspeed" with a hostfile starts ranks through ssh and pdsh, and {} not found '
-    "here: `apt install pdsh openssh-client` brings them "
-    "on Debian and Ubuntu; or start them by hand: `launch(..., ssh=False)` prints the command "
-    "for each machine"
+    'launcher="deepspeed" with a hostfile starts ranks through ssh and pdsh, and {} not found here: '
+    "`apt install pdsh openssh-client` brings them on Debian and Ubuntu; or start them by hand: "
+    "`launch(..., ssh=False)` prints the command for each machine"
 )
 
 
@@ -43,33 +45,35 @@ def read(hostfile: str | Path) -> dict[str, int]:
         ValueError: a line is not `name slots=2`.
         OSError: it cannot be read.
     """
-    found = {}
-    for line in Path(hostfile).read_text().splitlines():
+    slots = {}
+    for line in patiently(Path(hostfile).read_text, at_once=MISTAKES).splitlines():
         if not (line := line.partition("#")[0].strip()):
             continue
-        if not (parts := re.fullmatch(r"(\S+)\s+slots=(\d+)", line)) or parts[1] in found:
+        parts = re.fullmatch(r"(\S+)\s+slots=(\d+)", line)
+        if not parts or parts[1] in slots:
             raise ValueError(
                 f"{hostfile}: every machine has one line such as `node0 slots=2`, which {line!r} is not"
             )
-        found[parts[1]] = int(parts[2])
-    return found
+        slots[parts[1]] = int(parts[2])
+    return slots
 
 
 def dealt(slots: Mapping[str, int], ranks: int) -> dict[str, int]:
     """The machines that so many ranks take, the first ones filled first."""
     if sum(slots.values()) < ranks:
         raise ValueError(f"the hostfile has {sum(slots.values())} slots, and there are {ranks} ranks")
-    taken = {}
+    taken, left = {}, ranks
     for host, count in slots.items():
-        if here := min(count, ranks - sum(taken.values())):
+        if here := min(count, left):
             taken[host] = here
+            left -= here
     return taken
 
 
 def check(hostfile: str | Path, ranks: int, ssh: bool) -> dict[str, int]:
     """The machines for the ranks: {name: how many}; or an error that says what is missing."""
     try:
-        found = dealt(read(hostfile), ranks)
+        hosts = dealt(read(hostfile), ranks)
     except OSError as error:
         raise ValueError(
             "hostfile must be a file with a line such as `node0 slots=2` for every machine; "
@@ -77,7 +81,7 @@ def check(hostfile: str | Path, ranks: int, ssh: bool) -> dict[str, int]:
         ) from None
     if ssh and (missing := [name for name in ("ssh", "pdsh") if not shutil.which(name)]):
         raise LaunchError(MISSING.format(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"))
-    return found
+    return hosts
 
 
 class HostsJob(SharedJob):
@@ -87,7 +91,7 @@ class HostsJob(SharedJob):
     launcher, on every machine.
     """
 
-    name = "deepspeed command"
+    name, learners = "deepspeed command", {}
     grace, signals = 30.0, (signal.SIGKILL,)
 
     def __init__(
@@ -103,62 +107,72 @@ class HostsJob(SharedJob):
         self.hosts, self.ssh = hosts, ssh
 
     def words(self) -> list[str]:
-        (self.path / HOSTFILE).write_text(
-            "".join(f"{host} slots={slots}\n" for host, slots in self.hosts.items())
+        self.learners = learners_variables()
+        hosts = "".join(f"{host} slots={slots}\n" for host, slots in self.hosts.items())
+        variables = self.passed_on()
+        patiently((self.path / HOSTFILE).write_text, hosts)
+        patiently(
+            (self.path / ENVIRONMENT).write_text,
+            "".join(f"{name}={value}\n" for name, value in variables.items()),
         )
-        (self.path / ENVIRONMENT).write_text(
-            "".join(f"{name}={value}\n" for name, value in self.passed_on().items())
-        )
-        ways = ["--force_multi"] if len(self.hosts) == 1 else []  # one machine too may be another than this
-        address = [
-            "--master_addr",
-            next(iter(self.hosts)),
-            "--master_port",
-            str(port_for(random.getrandbits(32))),
+        return [
+            *("deepspeed", "--hostfile", str(self.path / HOSTFILE)),
+            # The one machine of a hostfile may be another than this.
+            *(["--force_multi"] if len(self.hosts) == 1 else []),
+            *("--master_addr", next(iter(self.hosts))),
+            *("--master_port", str(port_for(random.getrandbits(32)))),
+            *("--module", "helpers.tools.launch.cluster.remote", str(self.path)),
         ]
-        module = ["--module", "helpers.tools.launch.cluster.remote", str(self.path)]
-        return ["deepspeed", "--hostfile", str(self.path / HOSTFILE), *ways, *address, *module]
 
     def launched(self) -> list[str]:
+        runner = [sys.executable, "-P", "-m", "deepspeed.launcher.runner"]
         if self.ssh:
-            return [sys.executable, "-P", "-m", "deepspeed.launcher.runner", *self.command[1:]]
-        own = {
-            name: value for name, value in self.variables().items() if name == "PYTHONPATH"
-        } | self.passed_on()
-        variables = shlex.join(f"{name}={value}" for name, value in own.items())
-        command = [sys.executable, "-P", "-m", "deepspeed.launcher.runner", "--no_ssh", "--node_rank"]
+            return [*runner, *self.command[1:]]
+        variables = {"PYTHONPATH": self.variables()["PYTHONPATH"], **self.passed_on()}
+        file = self.path / VARIABLES
+        lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+        patiently(file.write_text, lines)  # nobody else may read the folder
         words = [word for word in self.command[1:] if word != "--force_multi"]
-        print("Run on each machine its line:")
+        print(f"Run on each machine its line; the file it reads sets {', '.join(variables)}:")
         for number, host in enumerate(self.hosts):
-            print(
-                f"{host}$ cd {shlex.quote(os.getcwd())} && env {variables} "
-                f"{shlex.join([*command, str(number), *words])}"
-            )
+            command = shlex.join([*runner, "--no_ssh", "--node_rank", str(number), *words])
+            print(f"{host}$ cd {shlex.quote(os.getcwd())} && . {shlex.quote(str(file))} && {command}")
         return []
 
     def passed_on(self) -> dict[str, str]:
         """Variables of the ranks: those of the learner's own .deepspeed_env files, and what `launch` sets."""
-        variables = {"OMP_NUM_THREADS": "1", **server_environment(self.device), ACROSS: "1"}
-        for file in (Path.home() / ENVIRONMENT, Path(ENVIRONMENT)):
-            if file.is_file():
-                variables |= dict(
-                    line.strip().split("=", 1) for line in file.read_text().splitlines() if "=" in line
-                )
-        return variables
+        return {"OMP_NUM_THREADS": "1", **server_environment(self.device), ACROSS: "1", **self.learners}
 
     def variables(self) -> dict[str, str]:
         return {**super().variables(), "DS_ENV_FILE": str(self.path / ENVIRONMENT)}
+
+    def log_text(self) -> str:
+        """Without the values of the learner's variables, tokens perhaps, which DeepSpeed writes into its log."""
+        text = super().log_text()
+        for name, value in self.learners.items():
+            text = re.sub(rf"\b{re.escape(name)}=\S+", f"{name}=...", text)
+            if len(value) >= SHORTEST_SECRET:
+                text = text.replace(value, "...")
+        return text
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
         """A machine that cannot be reached ends neither the command nor the ranks on the others."""
         super().check(outcomes)
         text = self.log_text()
-        if (
-            (found := FAILED.search(text))
-            and not self.complete
-            and not any(outcome.failed for outcome in outcomes)
-        ):
-            said = [line.partition(": ")[2] for line in text.splitlines() if line.startswith(f"{found[1]}: ")]
-            raise LaunchError(
-                "\n".join([f"the deepspeed command failed on {found[1]}: {found[2]}", *said[-8:]])
-            )
+        failed = FAILED.search(text)
+        if not failed or self.complete or any(outcome.failed for outcome in outcomes):
+            return
+        host, reason = failed.groups()
+        said = [line.partition(": ")[2] for line in text.splitlines() if line.startswith(f"{host}: ")]
+        words = f"the deepspeed command failed on {host}: {reason}"
+        raise LaunchError("\n".join([words, *self.remarks(), *said[-8:]]))
+
+
+def learners_variables() -> dict[str, str]:
+    """Variables in the learner's .deepspeed_env files: that of the home folder, then the current one's."""
+    variables = {}
+    for file in (Path.home() / ENVIRONMENT, Path(ENVIRONMENT)):
+        with suppress(*MISTAKES):
+            lines = patiently(file.read_text, at_once=MISTAKES).splitlines()
+            variables |= dict(line.strip().split("=", 1) for line in lines if "=" in line)
+    return variables

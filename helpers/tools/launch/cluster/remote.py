@@ -22,56 +22,53 @@ from contextlib import suppress
 from pathlib import Path
 
 from helpers.tools.launch import rank as ranks
-from helpers.tools.launch.cluster.orders import (
-    AT_WORK,
-    ENDED,
-    FILES,
-    HOSTFILE,
-    ON,
-    ORDERS,
-    REPORTED,
-    STACKS,
-    STOP,
-    give,
-    lines,
-)
+from helpers.tools.launch.cluster.orders import AT_WORK, ENDED, HOSTFILE, ON, ORDERS, REPORTED, STACKS, STOP
+from helpers.tools.launch.cluster.orders import Reader, append, give, patiently
 from helpers.tools.launch.forked.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
 from helpers.tools.launch.pipes import PIPES
 from helpers.tools.launch.ports import port_for
 
 LOOK = 0.2  # seconds between two looks at the orders
-LOST = 25  # looks at a folder that is not there, after which the kernel counts as gone
 UNSEEN = "launch: the folder {} cannot be written on {} ({})"
 
 
-def of_slurm(given: Mapping[str, str]) -> dict[str, str]:
+def of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     """What torch and DeepSpeed expect in the environment, from what Slurm has put there."""
-    ranks_here = int(re.match(r"\d+", given["SLURM_STEP_TASKS_PER_NODE"])[0])
-    nodes = nodes_of(given["SLURM_STEP_NODELIST"])
-    node = int(given["SLURM_NODEID"])
+    ranks_here = int(re.match(r"\d+", environment["SLURM_STEP_TASKS_PER_NODE"])[0])
+    nodes = nodes_of(environment["SLURM_STEP_NODELIST"])
+    node = int(environment["SLURM_NODEID"])
     variables = {
-        "RANK": given["SLURM_PROCID"], "LOCAL_RANK": given["SLURM_LOCALID"], "WORLD_SIZE": given["SLURM_NTASKS"],
-        "LOCAL_WORLD_SIZE": ranks_here, "LOCAL_SIZE": ranks_here,
-        "GROUP_RANK": node, "CROSS_RANK": node, "CROSS_SIZE": len(nodes),
-        "MASTER_ADDR": nodes[0], "MASTER_PORT": port_for(int(given["SLURM_JOB_ID"])),
-    }  # fmt: skip
-    return {name: str(value) for name, value in variables.items()} | cards(given, nodes, node)
+        "RANK": environment["SLURM_PROCID"],
+        "LOCAL_RANK": environment["SLURM_LOCALID"],
+        "WORLD_SIZE": environment["SLURM_NTASKS"],
+        "LOCAL_WORLD_SIZE": ranks_here,
+        "LOCAL_SIZE": ranks_here,
+        "GROUP_RANK": node,
+        "CROSS_RANK": node,
+        "CROSS_SIZE": len(nodes),
+        "MASTER_ADDR": nodes[0],
+        "MASTER_PORT": port_for(int(environment["SLURM_JOB_ID"])),
+    }
+    return {name: str(value) for name, value in variables.items()} | cards(environment, nodes, node)
 
 
-def of_deepspeed(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+def of_deepspeed(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """What its launcher has not set; the folder holds the names of the machines."""
-    hosts = [line.split()[0] for line in lines(folder / HOSTFILE)]
-    return {"LOCAL_WORLD_SIZE": given["LOCAL_SIZE"]} | cards(given, hosts, int(given["CROSS_RANK"]))
+    hosts = [line.split()[0] for line in patiently((folder / HOSTFILE).read_text).splitlines()]
+    local = {"LOCAL_WORLD_SIZE": environment["LOCAL_SIZE"]}
+    return local | cards(environment, hosts, int(environment["CROSS_RANK"]))
 
 
-def cards(given: Mapping[str, str], hosts: Sequence[str], own: int) -> dict[str, str]:
+def cards(environment: Mapping[str, str], hosts: Sequence[str], node: int) -> dict[str, str]:
     """Variables that name the network card towards the other machines, where the learner has not: gloo often
     chooses wrongly.
 
     NCCL, which chooses the quickest itself, is left alone.
     """
-    card = card_towards(hosts[1 if own == 0 else 0] if len(hosts) > 1 else "localhost")
-    return {name: card for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if card and name not in given}
+    other = "localhost" if len(hosts) == 1 else hosts[1] if node == 0 else hosts[0]
+    card = card_towards(other)
+    names = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+    return {name: card for name in names if card and name not in environment}
 
 
 def nodes_of(names: str) -> list[str]:
@@ -87,64 +84,58 @@ def card_towards(host: str) -> str | None:
     """The network card through which a machine is reached, None where that cannot be told."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
-        own = probe.getsockname()[0]
+        towards = probe.getsockname()[0]
         import psutil
 
-        return next(
-            (
-                name
-                for name, found in psutil.net_if_addrs().items()
-                if own in (address.address for address in found)
-            ),
-            None,
-        )
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(address.address == towards for address in addresses):
+                return name
     return None
 
 
 class Keeper:
-    """Of one rank, which is its child."""
+    """Keeps one rank, which is its child: writes what the rank sends into the job's files, and obeys orders."""
 
-    def __init__(
-        self, rank: int, folder: Path, number: str, readers: Iterable[int], files: Mapping[str, int]
-    ) -> None:
-        self.rank, self.folder, self.number, self.files = rank, folder, number, files
-        self.readers = dict(zip(readers, PIPES))
-        self.lost, self.told, self.stopped, self.looked = 0, 0, False, 0.0
+    def __init__(self, rank: int, folder: Path, number: str, readers: Iterable[int]) -> None:
+        self.rank, self.folder, self.number = rank, folder, number
+        self.readers, self.orders = dict(zip(readers, PIPES)), Reader()
+        self.told, self.stopped, self.looked = 0, False, 0.0
+
+    def file(self, name: str) -> Path:
+        return self.folder / f"{name}-{self.number}"
 
     def note(self, line: str) -> None:
-        give(self.folder / f"notes-{self.number}", line)
+        give(self.file("notes"), line)
 
     def keep(self) -> None:
         """Until it is told to stop: write what comes, note how the rank ends, and obey."""
         ended = False
-        while not self.stopped:
-            ready, _, _ = select.select(list(self.readers), [], [], 0.1)
-            for reader in ready:
-                self.carry(reader)
-            if not ended and not ready:
-                ended = self.look_after()
-            self.obey()
-        self.end()
+        try:
+            while not self.stopped:
+                ready, _, _ = select.select(list(self.readers), [], [], 0.1)
+                for reader in ready:
+                    self.carry(reader)
+                if not ended and not ready:
+                    ended = self.look_after()
+                self.obey()
+        except OSError:  # the kernel has gone, and the folder
+            pass
+        kill_group(self.rank)
+        end_orphans()
 
     def carry(self, reader: int) -> None:
         """What is in one pipe, into the file of its name."""
         name, part = self.readers[reader], os.read(reader, 1 << 20)
-        if not part:
-            del self.readers[reader]
-            if name != "report":
-                return
-            for file in self.files.values():
-                with suppress(OSError):
-                    os.fsync(file)
-            self.note(REPORTED)
+        if part:
+            append(self.file(name), part, flush=name == "stacks")
+            if name == "report" and part.startswith(ranks.AT_WORK):
+                self.note(AT_WORK)
             return
-        left = memoryview(part)
-        while left:
-            left = left[os.write(self.files[name], left) :]
-        if name == "stacks":
-            os.fsync(self.files[name])
-        if name == "report" and part.startswith(ranks.AT_WORK):
-            self.note(AT_WORK)
+        del self.readers[reader]
+        if name == "report":
+            for written in ("report", "output"):
+                append(self.file(written), b"", flush=True)
+            self.note(REPORTED)
 
     def look_after(self) -> bool:
         """Note how the rank has ended, once it has and its pipes are empty.  Returns whether."""
@@ -152,7 +143,7 @@ class Keeper:
         if not child:
             return False
         if os.waitstatus_to_exitcode(status) == -signal.SIGTERM:
-            time.sleep(0.5)  # who ends a job sends it to the keeper too, who then notes nothing
+            time.sleep(0.5)  # the end of a job is sent to the keeper too, which then notes nothing
         if not self.stopped:
             kill_group(self.rank)
             end_orphans()
@@ -163,24 +154,13 @@ class Keeper:
         if time.monotonic() - self.looked < LOOK:
             return
         self.looked = time.monotonic()
-        try:
-            orders = lines(self.folder / ORDERS)
-            self.lost = 0
-        except OSError:  # the kernel has gone and the folder; or the file system makes a break
-            self.lost += 1
-            self.stopped = self.lost > LOST
-            return
+        orders = self.orders.lines(self.folder / ORDERS)
         for order in orders[self.told :]:
             if order == STACKS:
                 with suppress(ProcessLookupError):
                     os.kill(self.rank, signal.SIGUSR1)
             self.stopped |= order == STOP
-        self.told = len(orders)
-
-    def end(self) -> None:
-        """End the rank and all that it has started."""
-        kill_group(self.rank)
-        end_orphans()
+        self.told = max(self.told, len(orders))
 
 
 def main(folder: str) -> None:
@@ -193,11 +173,8 @@ def main(folder: str) -> None:
     try:
         os.environ |= of_deepspeed(os.environ, folder) if "CROSS_RANK" in os.environ else of_slurm(os.environ)
         number = os.environ["RANK"]
-        payload = os.open(folder / "payload", os.O_RDONLY)
-        files = {
-            name: os.open(folder / f"{name}-{number}", os.O_RDWR | (name != "values" and os.O_APPEND))
-            for name in FILES
-        }
+        payload = patiently(os.open, folder / "payload", os.O_RDONLY)
+        values = patiently(os.open, folder / f"values-{number}", os.O_RDWR)
         give(folder / f"notes-{number}", f"{ON} {machine}")
     except OSError as error:
         sys.exit(UNSEEN.format(folder, machine, error.strerror))
@@ -205,7 +182,7 @@ def main(folder: str) -> None:
     if rank := os.fork():
         for _, writer in pipes:
             os.close(writer)
-        kept = Keeper(rank, folder, number, [reader for reader, _ in pipes], files)
+        kept = Keeper(rank, folder, number, [reader for reader, _ in pipes])
         signal.signal(signal.SIGTERM, lambda *signal: setattr(kept, "stopped", True))
         kept.keep()
         os._exit(0)
@@ -216,7 +193,7 @@ def main(folder: str) -> None:
     report, output, stacks = (writer for _, writer in pipes)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    ranks.run(payload, report, stacks, values=files["values"])
+    ranks.run(payload, report, stacks, values=values)
 
 
 if __name__ == "__main__":

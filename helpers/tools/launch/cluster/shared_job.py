@@ -3,6 +3,7 @@ and `helpers.tools.launch.cluster.hosts` start them."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,15 +23,16 @@ from helpers.tools.launch.cluster.orders import (
     AT_WORK,
     ENDED,
     FILES,
+    MISTAKES,
     ON,
     ORDERS,
+    PATIENCE,
     REPORTED,
-    STACKS,
-    give,
-    lines,
 )
+from helpers.tools.launch.cluster.orders import STACKS, Reader, give, patiently
 from helpers.tools.launch.environment import server_environment
 from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launch.parcel import memory_file
 from helpers.tools.launch.rank import ACROSS
 from helpers.tools.launch.watching import HEAD, is_whole, load
 
@@ -46,6 +48,7 @@ GUARD = (
 UNSEEN = "launch: the folder "  # how a keeper begins what stops it
 WAITING = "queued and waiting"  # what srun says of a job that has to wait
 SHOWN = 2000  # characters of what a command wrote
+REMARKS: list[Callable[[], list[str]]] = []  # what else is known of the machines, asked when a job has failed
 
 
 class SharedJob:
@@ -54,50 +57,54 @@ class SharedJob:
 
     name = "command"  # what failed when the command fails
     source = file = command = guard = path = log = None
-    cancel = (
-        remaining
-    ) = ()  # commands: what cancels the job, and what prints something as long as there is something of it
-    grace, signals = (
-        3.0,
-        (signal.SIGTERM, signal.SIGKILL),
-    )  # to the command, so many seconds after it was told to end
+    # commands: what cancels the job, and what prints something as long as there is something of it
+    cancel = remaining = ()
+    # to the command, so many seconds after it was told to end
+    grace, signals = 3.0, (signal.SIGTERM, signal.SIGKILL)
     pipes, last_look, answers_later, asked = (), 1.5, True, False
 
     def __init__(self, payload: Parcel, ranks: int, device: str, folder: str | Path | None = None) -> None:
         self.payload, self.ranks, self.device = payload, ranks, device
-        self.parent = Path(folder or ".").absolute()
-        self.queued, self.complete = True, False
+        self.parent = Path("." if folder is None else folder).absolute()
+        self.queued, self.complete, self.files = True, False, Reader()
 
     def prepare(self, progress: Progress) -> None:
         self.progress = progress
         progress.say(f"the {self.name} starts every rank as a new Python (10 to 30 s)")
 
     def start(self) -> None:
-        try:
-            self.path = Path(tempfile.mkdtemp(prefix=".launch-", dir=self.parent))  # mode 0700
+        try:  # mode 0700
+            self.path = Path(patiently(tempfile.mkdtemp, None, ".launch-", self.parent, at_once=MISTAKES))
         except OSError as error:
             raise LaunchError(
                 "folder must be one that all machines share and this user may write to, not "
                 f"{self.parent}: {error.strerror}"
             ) from None
         for name in (ORDERS, *(f"{name}-{rank}" for name in FILES for rank in range(self.ranks))):
-            os.close(os.open(self.path / name, os.O_CREAT | os.O_WRONLY, 0o600))
-        with open(os.open(self.path / "payload", os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file:
-            self.payload.write(file.fileno())
-            os.fsync(file.fileno())
+            patiently((self.path / name).touch, 0o600)
+        patiently(self.write_payload)
         self.command = self.words()
         self.log = tempfile.TemporaryFile()
-        ways = {
+        task = {
+            "folder": str(self.path),
+            "command": self.launched(),
             "cancel": self.cancel,
             "remaining": self.remaining,
             "grace": self.grace,
             "signals": self.signals,
         }
-        task = json.dumps({"folder": str(self.path), "command": self.launched(), **ways})
         self.guard = subprocess.Popen(
-            [sys.executable, "-S", "-P", "-c", GUARD, task],
+            [sys.executable, "-S", "-P", "-c", GUARD, json.dumps(task)],
             env=self.variables(), stdin=subprocess.PIPE, bufsize=0, stdout=self.log, stderr=self.log, start_new_session=True,
         )  # fmt: skip
+
+    def write_payload(self) -> None:
+        descriptor = os.open(self.path / "payload", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self.payload.write(descriptor)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def launched(self) -> list[str]:
         """Words of the command as it is started, where that is another than the learner is shown."""
@@ -106,9 +113,9 @@ class SharedJob:
     def variables(self) -> dict[str, str]:
         """Of the command's environment, and so of the ranks'."""
         path = [str(ROOT), *(os.path.abspath(entry) for entry in sys.path)]  # "" is the working directory
-        once = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         return {
-            **once,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
             **os.environ,
             **server_environment(self.device),
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),
@@ -126,14 +133,26 @@ class SharedJob:
     def activity(self, outcomes: Sequence[Outcome]) -> None:
         """Not known here: the ranks run elsewhere."""
 
+    def remarks(self) -> list[str]:
+        """What to say of the machines when the job has failed."""
+        return [line for remarks in REMARKS for line in remarks()]
+
     def look(self, outcomes: Sequence[Outcome]) -> None:
-        """What the ranks' keepers have noted."""
-        for outcome in outcomes:
-            if outcome.report is None:
-                for note in lines(self.path / f"notes-{outcome.rank}"):
-                    self.take(outcome, *note.partition(" ")[::2])
-            if self.asked:
-                outcome.stacks[:] = (self.path / f"stacks-{outcome.rank}").read_bytes()
+        """What the ranks' keepers have noted.
+
+        Raises:
+            LaunchError: the folder could not be read for a while.
+        """
+        try:
+            for outcome in outcomes:
+                if outcome.report is None:
+                    for note in self.files.lines(self.path / f"notes-{outcome.rank}"):
+                        self.take(outcome, *note.partition(" ")[::2])
+                if self.asked and (stacks := self.files.read(self.path / f"stacks-{outcome.rank}")):
+                    outcome.stacks[:] = stacks
+        except OSError as error:
+            words = f"the job's folder {self.parent} could not be read for {PATIENCE:g} s: {error.strerror}"
+            raise LaunchError("\n".join([words, *self.remarks()])) from None
         self.complete = all(outcome.report for outcome in outcomes)
 
     def take(self, outcome: Outcome, kind: str, rest: str) -> None:
@@ -142,22 +161,28 @@ class SharedJob:
             outcome.machine, self.queued = rest, False
         outcome.at_work |= f"{kind} {rest}" == AT_WORK
         if kind == REPORTED and outcome.report is None:
-            body = (self.path / f"report-{outcome.rank}").read_bytes()
-            if is_whole(body):
-                with open(self.path / f"values-{outcome.rank}", "rb") as values:
-                    outcome.report = load(body[HEAD:], values, 0, time.time)
+            outcome.report = self.report_of(outcome.rank)
         elif kind == ENDED and outcome.report is None and outcome.status is None:
             status, at = rest.split()
             outcome.status, outcome.ended_at = int(status), float(at)
 
+    def report_of(self, rank: int) -> dict | None:
+        """A rank's report; None where it did not come whole, or cannot be read now."""
+        body = self.files.read(self.path / f"report-{rank}")
+        values = self.files.read(self.path / f"values-{rank}")
+        if body is None or values is None or not is_whole(body):
+            return None
+        with memory_file() as file:
+            shutil.copyfileobj(io.BytesIO(values), file)
+            return load(body[HEAD:], file, 0, time.time)
+
     def check(self, outcomes: Sequence[Outcome]) -> None:
-        """The command may end before the ranks, or one of them find no folder."""
+        """The command may end before the ranks, or a rank may not find the folder."""
         text = self.log_text()
-        if unseen := sorted(
-            {line[line.index(UNSEEN) + len(UNSEEN) :] for line in text.splitlines() if UNSEEN in line}
-        ):
+        unseen = [line.partition(UNSEEN)[2] for line in text.splitlines() if UNSEEN in line]
+        if unseen:
             raise LaunchError(
-                f"the folder {unseen[0]}: give `launch` a `folder=` that all machines share, at "
+                f"the folder {min(unseen)}: give `launch` a `folder=` that all machines share, at "
                 "the same place"
             )
         if self.queued and (waits := [line for line in text.splitlines() if WAITING in line]):
@@ -165,14 +190,12 @@ class SharedJob:
         if self.guard.poll() is not None:
             self.look(outcomes)
             if not self.complete and not any(outcome.failed for outcome in outcomes):
-                raise LaunchError(
-                    f"the {self.name} ended with status "
-                    f"{self.guard.returncode}{self.state()}:\n{self.told(text)}"
-                )
+                words = f"the {self.name} ended with status {self.guard.returncode}{self.state()}:"
+                raise LaunchError("\n".join([words, *self.remarks(), self.told(text)]))
 
     def state(self) -> str:
-        """What who manages the machines says of a job that has ended, in parentheses; the command's own words
-        may be lost."""
+        """What the cluster says of a job that has ended, in parentheses; the command's own words may be
+        lost."""
         return ""
 
     def told(self, text: str) -> str:
@@ -201,10 +224,12 @@ class SharedJob:
         """Read what the ranks have written, and remove the folder."""
         if not self.path:
             return
+        until = time.monotonic() + PATIENCE
         for outcome in outcomes:
             for name in ("output", "stacks"):
                 with suppress(OSError):
-                    getattr(outcome, name)[:] = (self.path / f"{name}-{outcome.rank}").read_bytes()
+                    file = self.path / f"{name}-{outcome.rank}"
+                    getattr(outcome, name)[:] = patiently(file.read_bytes, until=until)
         shutil.rmtree(self.path, ignore_errors=True)
         if self.log:
             self.log.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from helpers.tools.launch.cluster.guard import call
 from helpers.tools.launch.cluster.shared_job import SharedJob
 from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launch.whole import shown, whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +22,10 @@ MISSING = (
     "machine of the cluster from which jobs are submitted, "
     "or make a cluster: `with Machines(2) as machines, Slurm(machines): launch(...)`"
 )
-KEPT = (
-    "SLURM_CONF",
-    "SLURM_CONF_SERVER",
-    "SLURM_JWT",
-)  # of an environment inside of a job, all else is about that job
+# Inside of a job all other variables of Slurm are about that job.
+KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+MOST_NODES, MOST_GPUS = 64, 1024
+DURATION = re.compile(r"(\d+-)?\d+(:\d\d){0,2}", re.ASCII)
 VARIES = re.compile(
     r" AT \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|^srun: Job step aborted: .*\n|^srun: job \d+ (queued|has been).*\n",
     re.M,
@@ -33,7 +33,7 @@ VARIES = re.compile(
 
 
 class SlurmJob(SharedJob):
-    """A job of its own under a name of its own, also where the notebook runs inside a job already."""
+    """A job under a name of its own, also where the notebook runs inside a job already."""
 
     name = "srun command"
 
@@ -50,39 +50,32 @@ class SlurmJob(SharedJob):
         folder: str | Path | None = None,
     ) -> None:
         super().__init__(payload, ranks, device, folder)
-        options = {"account": account, "partition": partition, "time": time, "gpus-per-node": gpus}
-        self.options = {"nodes": nodes, "ntasks": ranks, "ntasks-per-node": ranks // nodes} | {
-            name: value for name, value in options.items() if value
+        self.options = {
+            "nodes": nodes,
+            "ntasks": ranks,
+            "ntasks-per-node": ranks // nodes,
+            "account": account,
+            "partition": partition,
+            "time": time,
+            "gpus-per-node": gpus,
         }
 
     def words(self) -> list[str]:
         title = self.path.name.removeprefix(".")
         self.cancel = ["scancel", f"--name={title}"]
         self.remaining = ["squeue", "--noheader", f"--name={title}"]
-        options = [f"--{name}={value}" for name, value in self.options.items()]
-        quiet = [
-            f"--job-name={title}",
-            "--kill-on-bad-exit=0",
-            "--mpi=none",
-        ]  # who failed is found out here, not by srun
-        return [
-            "srun",
-            *options,
-            *quiet,
-            sys.executable,
-            "-P",
-            "-m",
-            "helpers.tools.launch.cluster.remote",
-            str(self.path),
-        ]
+        options = [f"--{name}={value}" for name, value in self.options.items() if value is not None]
+        # The launcher finds out which rank failed, not srun.
+        quiet = [f"--job-name={title}", "--kill-on-bad-exit=0", "--mpi=none"]
+        module = [sys.executable, "-P", "-m", "helpers.tools.launch.cluster.remote", str(self.path)]
+        return ["srun", *options, *quiet, *module]
 
     def variables(self) -> dict[str, str]:
         variables = super().variables()
-        inside = "SLURM_JOB_ID" in variables
+        if "SLURM_JOB_ID" not in variables:
+            return variables
         return {
-            name: value
-            for name, value in variables.items()
-            if not (inside and name.startswith("SLURM_") and name not in KEPT)
+            name: value for name, value in variables.items() if name in KEPT or not name.startswith("SLURM_")
         }
 
     def state(self) -> str:
@@ -95,23 +88,27 @@ class SlurmJob(SharedJob):
         return VARIES.sub("", super().told(text))
 
 
-def check(ranks: int, nodes: int, gpus: int | None, time: str | int | None) -> None:
-    """What can be told before anything is submitted.
+def check(ranks: int, cluster: dict[str, object]) -> dict[str, object]:
+    """The arguments of a job, as `SlurmJob` takes them, checked before anything is submitted.
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
         LaunchError: there is no Slurm.
     """
-    for name, value in (("nodes", nodes), ("gpus", gpus)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise TypeError(f"{name} must be a whole number, not {value!r}")
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be 1 or more, not {value}")
+    nodes = 1 if cluster["nodes"] is None else whole(cluster["nodes"], "nodes", 1, MOST_NODES)
+    gpus = None if cluster["gpus"] is None else whole(cluster["gpus"], "gpus", 1, MOST_GPUS)
     if ranks % nodes:
         raise ValueError(f"{ranks} ranks cannot be dealt evenly to {nodes} nodes: use a multiple of {nodes}")
-    if time is not None and not re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", str(time)):
+    time = cluster["time"]
+    if time is not None and not (DURATION.fullmatch(str(time)) and re.search("[1-9]", str(time))):
         raise ValueError(
-            f'time must be minutes, or as "01:30:00" (hours, minutes, seconds) or "1-12:00:00", not {time!r}'
+            'time must be minutes, or as "01:30:00" (hours, minutes, seconds) or "1-12:00:00", and more than '
+            f"nothing, not {shown(time)}"
         )
+    for name in ("account", "partition"):
+        value = cluster[name]
+        if value is not None and not (isinstance(value, str) and value.strip()):
+            raise ValueError(f"{name} must be a name that the cluster knows, not {shown(value)}")
     if missing := [name for name in ("srun", "scancel", "squeue") if not shutil.which(name)]:
         raise LaunchError(MISSING.format(", ".join(missing), "is" if len(missing) == 1 else "are"))
+    return {**cluster, "nodes": nodes, "gpus": gpus}
