@@ -29,9 +29,9 @@ from helpers.tools.launch.cluster.orders import (
     give,
     lines,
 )
+from helpers.tools.launch.describing import ACROSS
 from helpers.tools.launch.environment import server_environment
 from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.rank import ACROSS
 from helpers.tools.launch.watching import HEAD, is_whole, load
 
 if TYPE_CHECKING:
