@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from helpers.tools.launch.describing import cut
-from helpers.tools.launch.resources import free_memory
 
 if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines, Placement
@@ -36,13 +35,12 @@ def whole_number(name: str, value: object, range: str = "") -> int:
     raise TypeError(f"{name} must be a whole number{range}, not {shown(value)}")
 
 
-def checked_ranks(ranks: object, elsewhere: bool = False) -> int:
-    """`elsewhere`: on machines whose memory is not known here."""
+def checked_ranks(ranks: object, free: float) -> int:
+    """How many, for whom so many bytes are free."""
     ranks = whole_number("ranks", ranks, f" from 1 to {MOST_RANKS}")
     if not 1 <= ranks <= MOST_RANKS:
         raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {shown(ranks)}")
-    free = free_memory()
-    if ranks * BYTES_PER_RANK > free and not elsewhere:
+    if ranks * BYTES_PER_RANK > free:
         raise MemoryError(
             f"{ranks} ranks need at least {ranks * BYTES_PER_RANK / 1e9:.1f} GB and {free / 1e9:.1f} GB is free: "
             f"use at most {max(free // BYTES_PER_RANK, 0)} ranks, or close other programs"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import os
 import time
-import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +22,9 @@ COMMUNICATING = (
     "torch/distributed/utils.py", "torch/distributed/_state_dict_utils.py",
     "torch/distributed/algorithms/ddp_comm_hooks/", "torch/distributed/rpc/", "deepspeed/comm/",
 )  # fmt: skip
-LAUNCHER = os.path.dirname(__file__) + os.sep
+RANK, PARCEL, WAITS = (
+    os.path.join(os.path.dirname(__file__), name) for name in ("rank.py", "parcel.py", "waits.py")
+)
 MESSAGE = 4_000  # characters of a message that are shown
 MEMBERS, LEVELS, FRAMES = 8, 5, 100  # how many of each are described: the rest is counted or left out
 
@@ -58,10 +59,10 @@ def notices(error: BaseException) -> str | None:
 
 def notice(error: BaseException) -> str | None:
     """The same of one error alone."""
-    if not isinstance(error, (RuntimeError, OSError)) or not error.__traceback__:
+    parts = traceback_of(error)
+    if not isinstance(error, (RuntimeError, OSError)) or not parts:
         return None
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    if any(part in frame.f_code.co_filename for part in COMMUNICATING):
+    if any(part in parts[-1].tb_frame.f_code.co_filename for part in COMMUNICATING):
         return "collective"
     return "perhaps" if isinstance(error, RuntimeError) and not raised_in_python(error) else None
 
@@ -77,12 +78,24 @@ def related(error: BaseException) -> Iterator[BaseException]:
             left += [error.__context__, *getattr(error, "exceptions", ())]
 
 
+def traceback_of(error: BaseException) -> list[TracebackType]:
+    """Its traceback, outermost frame first, without the launcher's own frames."""
+    parts, part = [], error.__traceback__
+    while part:
+        parts.append(part)
+        part = part.tb_next
+    files = [part.tb_frame.f_code.co_filename for part in parts]
+    begin = max((index for index, file in enumerate(files) if file in (RANK, PARCEL)), default=-1)
+    return [part for part, file in zip(parts[begin + 1 :], files[begin + 1 :]) if file != WAITS]
+
+
 def raised_in_python(error: BaseException) -> bool:
     """Whether the innermost frame of its traceback stands in a `raise`, and not in a call into C."""
-    part: TracebackType = error.__traceback__
-    while part.tb_next:
-        part = part.tb_next
-    return dis.opname[part.tb_frame.f_code.co_code[part.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+    parts = traceback_of(error)
+    if not parts:
+        return False
+    code, place = parts[-1].tb_frame.f_code.co_code, parts[-1].tb_lasti
+    return dis.opname[code[place]] in ("RAISE_VARARGS", "RERAISE")
 
 
 def describe(error: BaseException, level: int = 0) -> dict[str, Any]:
@@ -91,12 +104,8 @@ def describe(error: BaseException, level: int = 0) -> dict[str, Any]:
     `at` is the time in seconds, of a clock that all processes of a machine share; where there are several
     machines, of the clocks that they set.
     """
-    frames = [
-        (frame.f_code.co_filename, line, frame.f_code.co_name)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    launchers = [index for index, frame in enumerate(frames) if frame[0].startswith(LAUNCHER)]
-    frames = frames[launchers[-1] + 1 if launchers else 0 :]
+    codes = [(part.tb_frame.f_code, part.tb_lineno) for part in traceback_of(error)[-FRAMES:]]
+    frames = [(code.co_filename, line, code.co_name) for code, line in codes]
     members = getattr(error, "exceptions", ()) if isinstance(error, BaseExceptionGroup) else ()
     cause = error.__cause__ if level < LEVELS else None
     return {
@@ -104,9 +113,9 @@ def describe(error: BaseException, level: int = 0) -> dict[str, Any]:
         "notices": notices(error) if level == 0 else notice(error),
         "type": cut(type(error).__name__, 200),
         "message": said(error),
-        "raised": bool(error.__traceback__) and raised_in_python(error),
+        "raised": raised_in_python(error),
         # a ledger only passes torch's calls on
-        "frames": [frame for frame in frames[-FRAMES:] if frame[2] != "__torch_dispatch__"],
+        "frames": [frame for frame in frames if frame[2] != "__torch_dispatch__"],
         "notes": notes(error),
         "members": [describe(member, level + 1) for member in members[:MEMBERS] if level < LEVELS],
         "more_members": max(len(members) - MEMBERS, 0),

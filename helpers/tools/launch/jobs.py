@@ -6,6 +6,7 @@ real `deepspeed` command, and Slurm's `srun`.  Whatever happens, no rank outlive
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -270,7 +271,8 @@ def launch(
         command=command,
         ssh=ssh,
     )
-    ranks = checks.checked_ranks(ranks, elsewhere=launcher == "slurm" or hostfile is not None)
+    elsewhere = launcher == "slurm" or hostfile is not None  # where nobody here knows the memory
+    ranks = checks.checked_ranks(ranks, math.inf if elsewhere else free_memory())
     timeout, arguments = checks.checked_timeout(timeout), checks.checked_arguments(arguments)
     make_ready()
     payload = pack(function, arguments)
