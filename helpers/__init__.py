@@ -16,6 +16,9 @@ import gc
 import importlib
 from types import ModuleType
 
+from helpers import sources
+
+sources.record()
 NAMES = {  # where the names lie that a lesson uses and that are not modules
     "helpers.tools.launch.failures": ("LaunchError", "RankError"),
     "helpers.tools.launch.forked.forked_job": ("preload",),

@@ -8,15 +8,13 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
 import cloudpickle
 import pytest
-from helpers import launch
-from helpers.tools.launch import jobs
+from helpers import launch, sources
 from helpers.tools.launch.forked import forked_job
 from tests.launcher import support
 from tests.launcher.support import MARK, REPOSITORY, Kernel, all_reduced, remains
@@ -53,9 +51,7 @@ def marked_session(tmp_path_factory):
         pass
     for device in list(forked_job._forkservers):
         forked_job.forget_forkserver(device)
-    jobs.IMPORTED = (
-        time.time() + 86400
-    )  # whoever edits a helper while the tests run does not change what they read
+    sources._imported.clear()  # an edit of a helper while the tests run does not change what they read
     launch(lambda: None, ranks=1, device="cpu")
     yield
     for device in list(forked_job._forkservers):

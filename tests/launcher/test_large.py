@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import launch
 from helpers.tools.launch import jobs, parcel
+from helpers.tools.launch.failures import Outcome
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -210,3 +211,47 @@ def test_a_report_that_does_not_fit_is_told(monkeypatch):
         match="^rank 0 of 1 returned a Tensor, which cannot be sent back: ValueError: it takes 0.0 GB",
     ):
         launch(job, 1)
+
+
+FLOOD = """
+import os, sys, time
+import psutil
+from helpers import launch
+
+def job(spelling):
+    until = time.monotonic() + 4
+    print("the beginning", flush=True)
+    while time.monotonic() < until:
+        if spelling == "lines":
+            print("x" * 100)
+        elif spelling == "stderr without lines":
+            sys.stderr.write("x" * 10_000)
+        else:
+            os.write(1, b"\\xff\\x00" * 20_000)
+    print("the end", flush=True)
+
+value = []
+for spelling in ("lines", "stderr without lines", "bytes"):
+    before = psutil.Process().memory_info().rss
+    reports = launch(job, RANKS, {"spelling": spelling}, timeout=120)
+    assert all("the beginning" in text and text.endswith("the end\\n") for text in reports.outputs)
+    value.append((psutil.Process().memory_info().rss - before, [len(text) for text in reports.outputs]))
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_a_flood_of_words_does_not_fill_the_kernel(ranks, kernels):
+    """Of what is written only the beginning and the end stay: 32 MB of a job, and half as much again."""
+    (kernel,) = kernels()
+    for grown, lengths in kernel.run(FLOOD.replace("RANKS", str(ranks)), seconds=400):
+        assert grown < 150_000_000 and sum(lengths) < 50_000_000
+
+
+def test_the_beginning_and_the_end_of_what_a_rank_writes_are_kept():
+    outcome = Outcome(0, most=1000)
+    for number in range(10_000):
+        outcome.add("output", f"{number} é\n".encode())
+    assert outcome.text.startswith("0 é\n1 é\n") and outcome.text.endswith("9998 é\n9999 é\n")
+    assert len(outcome.output) <= 1500 and " bytes were not kept ..." in outcome.text
+    written = sum(len(f"{number} é\n".encode()) for number in range(10_000))
+    assert outcome.left_out == written - len(outcome.output)

@@ -205,9 +205,7 @@ SPELLINGS = {  # what is logged, {name: calls of t}
     (("isend", PART),): {
         "attribute": lambda t: in_turn(lambda: dist.isend(t.part, 1), lambda: dist.irecv(t.part, 0)),
         "from-import": lambda t: in_turn(lambda: isend(t.part, 1), lambda: irecv(t.part, 0)),
-        "deepspeed.comm": lambda t: in_turn(
-            lambda: comm().isend(t.part, 1), lambda: comm().irecv(t.part, 0)
-        ),
+        "deepspeed.comm": lambda t: in_turn(lambda: comm().isend(t.part, 1), lambda: comm().irecv(t.part, 0)),
     },
     (("irecv", PART), ("isend", PART)): {"batched": batched},
     (("barrier", 0),): {
@@ -259,7 +257,9 @@ def every_spelling():
             dist.barrier()
             with Clock() as clock:
                 call(t)
-            messages = sorted((each.operation, each.bytes, each.group, each.count) for each in traffic.messages)
+            messages = sorted(
+                (each.operation, each.bytes, each.group, each.count) for each in traffic.messages
+            )
             kinds = sorted(kind for kind, *_ in clock.boxes if kind in (*SENT, "barrier"))
             over = [each.over_gloo for each in traffic.messages if each.operation != "reduce"]
             found[group, name] = messages, traffic.sent, over, kinds, len(clock.blocked)

@@ -1,8 +1,8 @@
-"""Why a job failed, said once: the guilty rank, its cause, the learner's own lines, and a hint where the
-cause is known.
+"""Why a job failed, said once: the guilty rank, its cause, the learner's own lines, and a hint where the cause
+is known.
 
-Nothing in a message varies from run to run (no process id, port, address or time), so that a stored output
-can be compared.
+Nothing that the launcher, torch or a library says in a message varies from run to run (no process id, port,
+address or time), so that a stored output can be compared.  What a learner's own code raised stays as it is.
 """
 
 from __future__ import annotations
@@ -15,26 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-Frame = tuple[str, int, str]  # file, line and function of a place in a stack
-COLLECTIVES = (
-    "torch/distributed/",
-    "deepspeed/comm/",
-)  # in the path of a file in which a rank waits for others
-# What a collective says when another rank has gone; only the words of a message depend on it, never who is
-# named.
+from helpers.tools.launch.waits import ANSWER, Frame, waiting_in
+
+# What a collective says when another rank has gone; only the words of a message depend on it, never who is named.
 LOST = re.compile(
-    r"closed by peer|reset by peer|broken pipe|gloo/transport|socket closed|connection "
-    r"refused|failed to recv|recvvalue failed"
-    r"|store->get|tcpstore|remote process exited|nccl communicator was "
-    r"aborted|ncclremoteerror|the client socket",
+    r"closed by peer|reset by peer|broken pipe|gloo/transport|socket closed|connection refused|failed to recv"
+    r"|recvvalue failed|store->get|tcpstore|remote process exited|nccl communicator was aborted|ncclremoteerror"
+    r"|the client socket",
     re.IGNORECASE,
 )
 CLOSED = re.compile(
     r"closed by peer|reset by peer|broken pipe", re.IGNORECASE
-)  # as a rank does that has waited in vain
+)  # by a rank that waited in vain
+TORCHS = re.compile(r"gloo|tcpstore|c10d|client socket|server socket|nccl", re.IGNORECASE)
+ADDRESS = re.compile(r"(127\.0\.0\.1|10\.77\.0\.\d+|localhost|\[?::1\]?)(\W{1,3})\d{1,5}\b"), r"\1\2..."
 VARIES = (
     (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at 0x..."),
-    (re.compile(r"(127\.0\.0\.1|10\.77\.0\.\d+|localhost|\[?::1\]?)(\W{1,3})\d{1,5}\b"), r"\1\2..."),
     (re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "cell"),
 )
 HINTS = (
@@ -44,19 +40,17 @@ HINTS = (
         "train_batch_size must equal train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks",
     ),
     (
-        r"Default process group has not been initialized|DeepSpeed backend not set|'NoneType' "
-        r"object has no attribute '\w+'\ndeepspeed/comm/",
+        r"Default process group has not been initialized|DeepSpeed backend not set"
+        r"|'NoneType' object has no attribute '\w+'\ndeepspeed/comm/",
         "call deepspeed.init_distributed() first",
     ),
     (
         r"CUDA out of memory",
-        "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a "
-        "higher ZeRO stage",
+        "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO stage",
     ),
     (
         r"name '\w+' is not defined",
-        "a rank knows what its function uses when `launch` is called: run the cell that defines "
-        "the name first",
+        "a rank knows what its function uses when `launch` is called: run the cell that defines the name first",
     ),
     (r"Timed out waiting \d+ms", "a rank never came to this collective, or its machine cannot be reached"),
     (
@@ -65,15 +59,22 @@ HINTS = (
     ),
     (
         r"gloo::EnforceNotMet",
-        "a message had another size than the rank expected: all ranks must send the same "
-        "tensors, in the same order",
+        "a message had another size than the rank expected: all ranks must send the same tensors, in the same "
+        "order",
     ),
     (
         r"No module named",
         "the module is not installed in the course's environment, or its folder is not on sys.path",
     ),
 )
+NO_SLOTS = "object has no attribute '__dict__'"  # what cloudpickle's copy of such a class lacks, says pickle
+SLOTS = (
+    "An object of a class of a cell with `__slots__` cannot come back: cloudpickle leaves the slots out.  Return "
+    "its values (`dataclasses.asdict`), or define the class without `slots=True`, or with `frozen=True` too."
+)
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
+LINE = 300  # characters of a line that are shown
 
 
 class LaunchError(RuntimeError):
@@ -93,28 +94,34 @@ class RankError(LaunchError):
 
 @dataclass
 class Outcome:
-    """What the kernel knows of one rank."""
+    """What the kernel knows of one rank.
+
+    Attributes:
+        rank: its number.
+        at_work: whether it has begun its function.
+        report: {"value": ...} or {"error": what `describing.describe` returns}.
+        machine: number of one of `Machines`, name of a cluster's node; None for this machine.
+        status: exit status, negative for a signal; None while it runs.
+        ended_at: seconds, of the clock of `describing.describe`: when its end was noted.
+        output: what it wrote; where that is more than `most` bytes, the beginning and the end of it.
+        left_out: bytes between the two.
+        stacks: its answer when it was asked where it stands.
+    """
 
     rank: int
-    at_work: bool = False  # whether it has begun its function
-    report: dict | None = None  # {"value": ...} or {"error": ...}
-    machine: int | str | None = (
-        None  # where it runs: number of one of `Machines`, name of a cluster's node; None for this machine
-    )
-    status: int | None = None  # exit status, negative for a signal; None while it runs
-    ended_at: float | None = (
-        None  # seconds, of the clock of `helpers.tools.launch.rank.describe`: when its end was noted
-    )
+    at_work: bool = False
+    report: dict | None = None
+    machine: int | str | None = None
+    status: int | None = None
+    ended_at: float | None = None
     output: bytearray = field(default_factory=bytearray)
     stacks: bytearray = field(default_factory=bytearray)
+    most: int = KEPT_OUTPUT
+    left_out: int = 0
 
     @property
     def error(self) -> dict | None:
         return (self.report or {}).get("error")
-
-    @property
-    def returned(self) -> bool:
-        return self.report is not None and "value" in self.report
 
     @property
     def failed(self) -> bool:
@@ -127,8 +134,7 @@ class Outcome:
 
     @property
     def notices(self) -> str | None:
-        """What its error may be a notice of (`helpers.tools.launch.rank.notices`); None for an end without a
-        report."""
+        """What its error may be a notice of (`describing.notices`); None for an end without a report."""
         return self.error["notices"] if self.error else None
 
     @property
@@ -136,34 +142,51 @@ class Outcome:
         """What is equal for ranks that failed alike, whatever their messages say."""
         return (self.error["type"], tuple(self.error["frames"])) if self.error else (self.status, self.rank)
 
+    def add(self, name: str, part: bytes) -> None:
+        """More of its `output` or its `stacks`, which lose their middle where they become too long."""
+        text = getattr(self, name)
+        text += part
+        if len(text) > 1.5 * self.most:  # not at every byte too many: what follows is moved each time
+            excess = len(text) - self.most
+            del text[self.most // 2 : self.most // 2 + excess]
+            self.left_out += excess
+
     @property
     def text(self) -> str:
-        return self.output.decode("utf-8", "replace")
+        if not self.left_out:
+            return self.output.decode("utf-8", "replace")
+        half = self.most // 2
+        beginning, end = self.output[:half], self.output[half:]
+        gap = f"\n[... {self.left_out:,} bytes were not kept ...]\n"
+        return f"{beginning.decode('utf-8', 'ignore')}{gap}{end.decode('utf-8', 'ignore')}"
 
     def where(self) -> list[Frame]:
-        """Its Python stack when it was asked, outermost first, as (file, line, function)."""
-        found = re.findall(
-            r'^  File "(.*)", line (\d+) in (.*)$', self.stacks.decode("utf-8", "replace"), flags=re.M
+        """Its Python stack when it was asked, outermost first."""
+        stack = re.findall(
+            r'^  File "(.*)", line (\d+) in (.*)$', self.stacks.decode("utf-8", "replace"), re.M
         )
-        return trim([(file, int(line), name) for file, line, name in reversed(found)])
+        return trim([(file, int(line), name) for file, line, name in reversed(stack)])
+
+    def collective(self) -> str | None:
+        """The collective that it waited in when it was asked, None where it stood elsewhere."""
+        answer = re.search(rf"^{ANSWER}(\w+)$", self.stacks.decode("utf-8", "replace"), re.M)
+        return waiting_in(self.where()) or (answer and answer[1])
 
 
 def trim(frames: Sequence[Frame]) -> list[Frame]:
-    """The frames below the launcher's own, without those of a ledger, which only passes torch's calls on, and
-    of who waits for a cable's silence."""
-    own = max(
-        (index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launch", "rank.py")),
-        default=-1,
-    )
+    """The frames of the learner's function and of what it called.
+
+    The launcher's own stand above them, and below where it notes what a handle waits for.  Those of a ledger only
+    pass torch's calls on, and below a call of `helpers.tools.machines` a rank waits for a cable's silence."""
+    outer = [
+        index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launch", "rank.py")
+    ]
+    frames = [frame for frame in frames[outer[-1] + 1 if outer else 0 :] if frame[2] != "__torch_dispatch__"]
+    folders = [Path(frame[0]).parts[-3:-1] for frame in frames]
     inner = next(
-        (
-            place
-            for place, frame in enumerate(frames)
-            if place > own and Path(frame[0]).parts[-3:-1] == ("tools", "machines")
-        ),
-        len(frames),
+        (index for index, folder in enumerate(folders) if folder == ("tools", "machines")), len(frames)
     )
-    return [frame for frame in frames[own + 1 : inner] if frame[2] != "__torch_dispatch__"]
+    return [frame for frame in frames[:inner] if not frame[0].endswith("/launch/waits.py")]
 
 
 def is_learners(frame: Frame) -> bool:
@@ -197,18 +220,8 @@ def short_traceback(frames: Sequence[Frame]) -> list[str]:
         lines.append(f"  {place(frame)}")
         source = linecache.getline(frame[0], frame[1]).strip()
         if source and is_learners(frame):
-            lines.append(f"    {source}")
+            lines.append(f"    {source[:LINE]}")
     return lines
-
-
-def waiting_in(frames: Sequence[Frame]) -> str | None:
-    """The collective that a stack stands in, or None."""
-    for file, _, name in frames:
-        if any(part in file for part in COLLECTIVES) and not name.startswith(
-            ("wrapper", "_wrapper", "log_wrapper")
-        ):
-            return name
-    return None
 
 
 def numbered(word: str, numbers: Sequence[int | str]) -> str:
@@ -237,28 +250,45 @@ def exit_words(status: int | None, out_of_memory: bool) -> str:
 
 
 def error_lines(outcome: Outcome) -> tuple[str, list[str]]:
+    """What a rank raised, and the lines below it."""
     error = outcome.error
     if "returned" in error:
+        way_out = "Return plain data (numbers, strings, lists, dicts, CPU tensors) instead."
+        if NO_SLOTS in error["message"]:
+            way_out = SLOTS
         return (
             f"returned a {error['returned']}, which cannot be sent back: {error['type']}: {error['message']}",
-            ["  Return plain data (numbers, strings, lists, dicts, CPU tensors) instead."],
+            [f"  {way_out}"],
         )
-    lines = short_traceback(error["frames"])
+    return f"raised {named(error)}", [*short_traceback(error["frames"]), *belonging(error)]
+
+
+def named(error: dict) -> str:
+    """Its type and its message.  Of what torch or a library wrote, nothing that varies."""
+    message = error["message"]
+    if not (error.get("raised") and error["frames"] and is_learners(error["frames"][-1])):
+        of_torch = error["notices"] or TORCHS.search(message)
+        for pattern, instead in (*VARIES, *([ADDRESS] if of_torch else [])):
+            message = pattern.sub(instead, message)
+    return error["type"] + (f": {message}" if message else "")
+
+
+def belonging(error: dict) -> list[str]:
+    """Notes, the members of a group with their own lines, and the cause."""
+    lines = [f"  {line}" for note in error.get("notes", ()) for line in note.splitlines()]
+    for number, member in enumerate(error.get("members", ()), 1):
+        below = [*short_traceback(member["frames"]), *belonging(member)]
+        lines += [f"  member {number}: {named(member)}", *(f"  {line}" for line in below)]
+    if error.get("more_members"):
+        lines.append(f"  and {error['more_members']} more members")
     if error["cause"]:
-        lines.append(f"  caused by {error['cause']}")
-    return f"raised {error['type']}" + (f": {error['message']}" if error["message"] else ""), lines
-
-
-def steady(text: str) -> str:
-    """A text without the addresses and ports that differ from run to run."""
-    for pattern, instead in VARIES:
-        text = pattern.sub(instead, text)
-    return text
+        lines += [f"  caused by {named(error['cause'])}", *belonging(error["cause"])]
+    return lines
 
 
 def last_words(outcome: Outcome) -> list[str]:
     lines = outcome.text.strip().splitlines()[-6:]
-    return ["  Its last output:", *(f"    {line}" for line in lines)] if lines else []
+    return ["  Its last output:", *(f"    {line[-LINE:]}" for line in lines)] if lines else []
 
 
 def hint(text: str) -> list[str]:
@@ -302,55 +332,46 @@ def failure(
         if guilty.notices == "collective" and LOST.search(first):
             first = first.replace("raised", "lost its connection to another rank:", 1)
     else:
-        first = exit_words(guilty.status, out_of_memory)
-        lines = short_traceback(guilty.where()) + (
-            last_words(guilty) if guilty.status and guilty.status > 0 else []
-        )
+        first, lines = exit_words(guilty.status, out_of_memory), short_traceback(guilty.where())
+        lines += last_words(guilty) if guilty.status and guilty.status > 0 else []
         told = guilty.text
-    message = "\n".join(
-        [
-            f"{names([guilty], len(outcomes))} {first}",
-            *lines,
-            *remarks,
-            *([] if remarks else hint(f"{first}\n{told}")),
-        ]
-    )
-    return RankError(steady(message), guilty.rank, [outcome.text for outcome in outcomes])
+    lines += remarks or hint(f"{first}\n{told}")
+    return error_of([guilty], first, lines, outcomes)
+
+
+def error_of(
+    guilty: Sequence[Outcome], first: str, lines: Sequence[str], outcomes: Sequence[Outcome]
+) -> RankError:
+    message = "\n".join([f"{names(guilty, len(outcomes))} {first}", *lines])
+    return RankError(message, guilty[0].rank, [outcome.text for outcome in outcomes])
 
 
 def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = ()) -> RankError:
-    """The error of a job that was still running at its deadline, from the stacks that its ranks gave;
-    `remarks` are lines about where it ran."""
-    running = [outcome for outcome in outcomes if outcome.report is None]
+    """The error of a job that was still running at its deadline, from what its ranks answered; `remarks` are
+    lines about where it ran."""
     finished = [outcome for outcome in outcomes if outcome.report is not None]
-    waits = {outcome.rank: waiting_in(outcome.where()) for outcome in running}
-    absent = [outcome for outcome in running if not outcome.at_work]
+    running = [outcome for outcome in outcomes if outcome.report is None]
+    waits = {outcome.rank: outcome.collective() for outcome in running}
     elsewhere = [outcome for outcome in running if waits[outcome.rank] is None]
     waiting = [outcome for outcome in running if waits[outcome.rank] is not None]
+    absent = [outcome for outcome in running if not outcome.at_work]
     limit = f"after {timeout:g} s"
     if absent:
-        guilty = absent
-        said = f"never began {'their' if len(absent) > 1 else 'its'} function (stopped {limit})"
+        whose = "their" if len(absent) > 1 else "its"
+        guilty, first = absent, f"never began {whose} function (stopped {limit})"
     elif elsewhere:
-        guilty = elsewhere
-        said = f"hung: still running {limit}, in no collective" + (
-            f", while {names(waiting)} waited for it" if waiting else ""
-        )
+        guilty, first = elsewhere, f"hung: still running {limit}, in no collective"
+        if waiting:
+            first += f", while {names(waiting)} waited for it"
     elif finished:
         guilty = waiting
-        said = f"hung in {waits[guilty[0].rank]}, which {names(finished)} never entered (stopped {limit})"
+        first = f"hung in {waits[guilty[0].rank]}, which {names(finished)} never entered (stopped {limit})"
     else:
-        places = {
-            outcome.rank: next((frame for frame in reversed(outcome.where()) if is_learners(frame)), None)
-            for outcome in waiting
-        }
-        smallest = min(set(places.values()), key=lambda at: (list(places.values()).count(at), str(at)))
-        guilty = [outcome for outcome in waiting if places[outcome.rank] == smallest]
-        others = [outcome for outcome in waiting if outcome not in guilty]
-        said = f"hung in {waits[guilty[0].rank]}" + (
-            f", which no other rank entered (stopped {limit})" if others else f" {limit}"
-        )
-    lines = []
+        guilty = fewest_at_one_place(waiting)
+        first = f"hung in {waits[guilty[0].rank]}"
+        alone = len(guilty) < len(waiting)
+        first += f", which no other rank entered (stopped {limit})" if alone else f" {limit}"
+    lines = list(remarks)
     for outcome in outcomes:
         if outcome.report is not None:
             lines.append(f"  {names([outcome])}: had returned")
@@ -358,5 +379,13 @@ def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = (
             unknown = "no Python stack was given" if outcome.at_work else "not yet at work"
             stack = short_traceback(outcome.where()) or [f"  {unknown}"]
             lines += [f"  {names([outcome])}:", *(f"  {line}" for line in stack)]
-    message = "\n".join([f"{names(guilty, len(outcomes))} {said}", *remarks, *lines])
-    return RankError(message, guilty[0].rank, [outcome.text for outcome in outcomes])
+    return error_of(guilty, first, lines, outcomes)
+
+
+def fewest_at_one_place(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Of ranks that wait, those at the learner's line where the fewest stand: the others wait for them."""
+    groups: dict[Frame | None, list[Outcome]] = {}
+    for outcome in outcomes:
+        line = next((frame for frame in reversed(outcome.where()) if is_learners(frame)), None)
+        groups.setdefault(line, []).append(outcome)
+    return min(groups.items(), key=lambda group: (len(group[1]), str(group[0])))[1]

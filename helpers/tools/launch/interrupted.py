@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.tools.launch.failures import Outcome, is_learners, names, place, waiting_in
+from helpers.tools.launch.failures import Outcome, is_learners, names, place
 
 
 def explain(interrupt: KeyboardInterrupt, outcomes: Sequence[Outcome], seconds: float) -> None:
@@ -34,4 +34,4 @@ def standing(outcome: Outcome) -> str:
         return "gave no Python stack"
     frame = next((frame for frame in reversed(frames) if is_learners(frame)), frames[-1])
     file, line, name = place(frame).rsplit(", ", 2)
-    return f"in {waiting_in(frames) or name.removeprefix('in ')}, {file} {line}"
+    return f"in {outcome.collective() or name.removeprefix('in ')}, {file} {line}"

@@ -1,24 +1,25 @@
 """Real ranks from a notebook cell: `launch(function, ranks=4)`.
 
-Back ends start the same `helpers.tools.launch.rank.run`: a warm forkserver (default: ranks in milliseconds),
-the real `deepspeed` command, and Slurm's `srun`.  Whatever happens, no rank outlives the call.
+Back ends start the same `helpers.tools.launch.rank.run`: a warm forkserver (default: ranks in milliseconds), the
+real `deepspeed` command, and Slurm's `srun`.  Whatever happens, no rank outlives the call.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
-from time import time as now
 from typing import TYPE_CHECKING
 
+from helpers import sources
+from helpers.tools.launch import arguments as checks
 from helpers.tools.launch.cluster import hosts, srun
 from helpers.tools.launch.command.command_job import CommandJob
-from helpers.tools.launch.failures import LaunchError, Outcome, RankError, failure, hang
+from helpers.tools.launch.describing import cut
+from helpers.tools.launch.failures import KEPT_OUTPUT, LaunchError, Outcome, RankError, failure, hang
 from helpers.tools.launch.forked.forked_job import ForkedJob
 from helpers.tools.launch.interrupted import explain
 from helpers.tools.launch.payload import pack, weight
@@ -33,25 +34,34 @@ from helpers.tools.launch.resources import (
 from helpers.tools.launch.watching import drain, watch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from helpers.tools.launch.parcel import Parcel
-    from helpers.tools.launch.watching import Job
+    from helpers.tools.launch.pipes import Piped as Job
     from helpers.tools.machines.namespaces import Machines, Placement
 
 __all__ = ["LaunchError", "RankError", "Reports", "launch"]
 
-MOST_RANKS = 64
-BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
 SHOWN_CHARACTERS = 20_000
-IMPORTED = now()
 
 _busy = threading.Lock()
+
+
+def be_idle_in_child() -> None:
+    """In a forked child of the kernel no launch runs, though one may run in its parent."""
+    global _busy
+    _busy = threading.Lock()
+
+
+os.register_at_fork(after_in_child=be_idle_in_child)
 
 
 class Reports(list):
     """What each rank returned, in rank order; beside it what they wrote and how they were run.
 
     Attributes:
-        outputs: list of str, everything that each rank wrote to stdout and stderr.
+        outputs: list of str, what each rank wrote to stdout and stderr; of more than 32 MB in all, the
+            beginning and the end.
         seconds: float, wall-clock time from the call to the last report.
         device: "cpu" or "cuda".
         command: list of str, the command line of `deepspeed` or `srun`, None where there was none.
@@ -69,46 +79,9 @@ class Reports(list):
         self.outputs, self.seconds, self.device, self.command = outputs, seconds, device, command
 
 
-def check_ranks(ranks: int, elsewhere: bool = False) -> None:
-    """`elsewhere`: on machines whose memory is not known here."""
-    if isinstance(ranks, bool) or not isinstance(ranks, int):
-        raise TypeError(f"ranks must be a whole number from 1 to {MOST_RANKS}, not {ranks!r}")
-    if not 1 <= ranks <= MOST_RANKS:
-        raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {ranks}")
-    free = free_memory()
-    if ranks * BYTES_PER_RANK > free and not elsewhere:
-        raise MemoryError(
-            f"{ranks} ranks need at least {ranks * BYTES_PER_RANK / 1e9:.1f} GB and "
-            f"{free / 1e9:.1f} GB is free: "
-            f"use at most {max(free // BYTES_PER_RANK, 0)} ranks, or close other programs"
-        )
-
-
-def changed_helpers() -> list[str]:
-    """Files of this package that were edited after this kernel imported them."""
-    folder = Path(__file__).parents[2]
-    files = [
-        Path(module.__file__)
-        for name, module in list(sys.modules.items())
-        if name.startswith("helpers") and getattr(module, "__file__", None)
-    ]
-    return sorted(
-        file.name
-        for file in files
-        if file.is_relative_to(folder) and file.exists() and file.stat().st_mtime > IMPORTED
-    )
-
-
 def show(outcome: Outcome) -> None:
     """Print what rank 0 wrote, its beginning and end where it is long."""
-    text = outcome.text
-    if len(text) > SHOWN_CHARACTERS:
-        half = SHOWN_CHARACTERS // 2
-        left_out = len(text) - 2 * half
-        text = (
-            f"{text[:half]}\n[... {left_out:,} more characters of rank 0: see .outputs[0] of what "
-            f"launch returned ...]\n{text[-half:]}"
-        )
+    text = cut(outcome.text, SHOWN_CHARACTERS, " of rank 0: see .outputs[0] of what launch returned")
     if text:
         print(text, end="" if text.endswith("\n") else "\n")
 
@@ -124,23 +97,6 @@ def alone() -> Iterator[None]:
         _busy.release()
 
 
-def placed(
-    place: Machines | Placement | None, ranks: int, device: str | None, launcher: str | None
-) -> Placement | None:
-    """Where each rank runs, from what was given as `place`; None for this machine."""
-    if place is None:
-        return None
-    if hasattr(place, "place"):  # the machines themselves: neighbours together
-        place = place.place(ranks)
-    if not hasattr(place, "doors"):
-        raise TypeError(f"place must be Machines or what their place(...) returns, not {place!r}")
-    if len(place.of) != ranks:
-        raise ValueError(f"place says where {len(place.of)} ranks run, and there are {ranks}")
-    if launcher or device == "cuda":
-        raise ValueError("machines take warm ranks on the CPU: leave launcher and device out, or place")
-    return place
-
-
 def start(job: Job, progress: Progress) -> None:
     """Start the ranks of a job."""
     try:
@@ -150,29 +106,47 @@ def start(job: Job, progress: Progress) -> None:
         raise LaunchError(f"the job could not be started: {error}") from None
 
 
+def make_ready() -> None:
+    """What a program takes for granted that is started from here: a folder, and descriptors 0 to 2."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "the folder in which this kernel runs was removed: change to another with os.chdir(...), or restart "
+            "the kernel"
+        ) from None
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a pipe of the job would take its place
+        pass
+    os.close(descriptor)
+    finish_import("torch")  # with which is looked at what is sent
+
+
 def cluster_for(
-    launcher: str | None, ranks: int, hostfile: str | Path | None, ssh: bool, **given: int | str | Path | None
+    launcher: str | None,
+    ranks: int,
+    hostfile: str | Path | None,
+    ssh: bool,
+    **options: int | str | Path | None,
 ) -> dict[str, object]:
     """What a job on other machines is told beside its ranks; nothing for this machine.
 
     Raises:
         TypeError, ValueError, LaunchError: an argument cannot be used, or a program is missing.
     """
+    unused = {**options, "hostfile": hostfile}
     if launcher == "slurm":
-        given, unused = srun.check(ranks, given), {"hostfile": hostfile}
+        unused, cluster = {"hostfile": hostfile}, srun.check(ranks, options)
     elif hostfile is not None and launcher == "deepspeed":
-        unused, given = (
-            given,
-            {"hosts": hosts.check(hostfile, ranks, ssh), "ssh": ssh, "folder": given.pop("folder")},
-        )
+        cluster = {"hosts": hosts.check(hostfile, ranks, ssh), "ssh": ssh, "folder": options["folder"]}
+        del unused["hostfile"], unused["folder"]
     else:
-        unused, given = {**given, "hostfile": hostfile}, {}
+        cluster = {}
     if wrong := [name for name, value in unused.items() if value is not None]:
         raise ValueError(
             f'{", ".join(wrong)} cannot be used here: hostfile is for launcher="deepspeed", '
             'folder for it and for "slurm", the others are for "slurm"'
         )
-    return given
+    return cluster
 
 
 def job_for(
@@ -200,16 +174,25 @@ def device_for(
 ) -> str:
     """ "cuda" or "cpu"; of other machines nobody here knows more than what is asked for."""
     if cluster:
-        if device not in (None, "cpu", "cuda"):
-            raise ValueError(f'device must be "cpu", "cuda" or None, not {device!r}')
         return device or ("cuda" if cluster.get("gpus") else "cpu")
     device = choose_device("cpu" if place else device, ranks)
     if launcher and device == "cuda" and ranks > gpu_count():
         raise ValueError(
-            f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} "
-            "ranks, or leave launcher out"
+            f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave "
+            "launcher out"
         )
     return device
+
+
+def tell(payload: Parcel, function: Callable, arguments: Mapping[str, object]) -> None:
+    """Notes before a launch: which helpers are stale here, and what is carried where that is much."""
+    if stale := sources.changed():
+        print(
+            f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this kernel "
+            "the old; restart the kernel"
+        )
+    if carried := weight(payload, function, arguments):
+        print(f"note: {carried}")
 
 
 def launch(
@@ -234,28 +217,29 @@ def launch(
     """Run `function(**arguments)` in `ranks` processes and return what each returned.
 
     The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK,
-    LOCAL_RANK, WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT are set, and `deepspeed.init_distributed()` finds the other ranks.
+    LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, and `deepspeed.init_distributed()` finds the
+    other ranks.  Ranks have a folder for temporary files of their own, which goes with them, as shared memory does.
 
     Args:
         function: any function of a cell; closures and lambdas too.  Its return value must be picklable.
         ranks: how many processes, 1 to 64.
         arguments: keyword arguments, the same for every rank.
         device: "cuda" or "cpu"; by default GPUs when there are at least as many as ranks, else the CPU with
-            gloo.  With "cuda" and fewer
-            GPUs than ranks, ranks share GPUs: bytes are those of a rank with a GPU of its own, times are not.
-        timeout: seconds after which the job counts as hung; waiting in a cluster's queue does not count.
-        launcher: None for the warm forkserver, "deepspeed" for the real command, "slurm" for a cluster's
-            `srun`.
+            gloo.  With "cuda" and fewer GPUs than ranks, ranks share GPUs: bytes are those of a rank with a GPU
+            of its own, times are not.
+        timeout: seconds after which the job counts as hung; neither waiting in a cluster's queue counts, nor
+            time in which this process is stopped.
+        launcher: None for the warm forkserver, "deepspeed" for the real command, "slurm" for a cluster's `srun`.
         command: print the command line of `deepspeed` or `srun`.
         place: where the ranks run: `Machines`, or what their `place` returns; by default all on this machine.
-             On the CPU only.
+            On the CPU only.
         nodes, gpus, account, partition, time: of a job of Slurm: on how many nodes (1), with how many GPUs on
             each (none: the CPU), at whose cost, where, and for how long at most ("00:10:00", or minutes);
             what is left out is the cluster's own default.
         folder: one that this machine and all nodes see at the same place, and where the job keeps its files
-        while it runs; the current by default. hostfile: with launcher="deepspeed", a file with a line such as
-        `node0 slots=2` for each machine; the first are filled first.
+            while it runs; the current by default.
+        hostfile: with launcher="deepspeed", a file with a line such as `node0 slots=2` for each machine; the
+            first are filled first.
         ssh: whether they are reached through ssh (and pdsh); else the command for each machine is printed,
             and `launch` waits until all were given.
 
@@ -271,42 +255,37 @@ def launch(
     """
     if os.name != "posix":
         raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
-    check_ranks(ranks, elsewhere=launcher == "slurm" or hostfile is not None)
-    if launcher not in (None, "deepspeed", "slurm"):
-        raise ValueError(f'launcher must be None, "deepspeed" or "slurm", not {launcher!r}')
-    if not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
-    finish_import("torch")  # which what is sent is looked at with
-    payload = pack(function, arguments or {})
+    checks.check_choice("launcher", launcher, (None, "deepspeed", "slurm"))
+    checks.check_choice("device", device, ("cpu", "cuda", None))
+    checks.check_types(
+        account=account,
+        partition=partition,
+        time=time,
+        folder=folder,
+        hostfile=hostfile,
+        command=command,
+        ssh=ssh,
+    )
+    elsewhere = launcher == "slurm" or hostfile is not None  # where nobody here knows the memory
+    ranks = checks.checked_ranks(ranks, math.inf if elsewhere else free_memory())
+    timeout, arguments = checks.checked_timeout(timeout), checks.checked_arguments(arguments)
+    make_ready()
+    payload = pack(function, arguments)
     if payload.size > (free := free_memory()):
         raise MemoryError(
             f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, "
             f"and {free / 1e9:.1f} GB is free"
         )
-    place = placed(place, ranks, device, launcher)
-    cluster = cluster_for(
-        launcher,
-        ranks,
-        hostfile,
-        ssh,
-        nodes=nodes,
-        gpus=gpus,
-        account=account,
-        partition=partition,
-        time=time,
-        folder=folder,
-    )
+    place = checks.checked_place(place, ranks, device, launcher)
+    slurms = {"nodes": nodes, "gpus": gpus, "account": account, "partition": partition, "time": time}
+    cluster = cluster_for(launcher, ranks, hostfile, ssh, folder=folder, **slurms)
     device = device_for(device, ranks, launcher, place, cluster)
-    if changed := changed_helpers():
-        files = ", ".join(changed)
-        print(
-            f"note: {files} changed since this kernel imported it: ranks use the new file, this "
-            "kernel the old; restart the kernel"
-        )
-    if carried := weight(payload, function, arguments or {}):
-        print(f"note: {carried}")
+    tell(payload, function, arguments)
     job = job_for(payload, ranks, device, launcher, place, cluster)
-    outcomes = [Outcome(rank, machine=place.of[rank] if place else None) for rank in range(ranks)]
+    machines = place.of if place else [None] * ranks
+    outcomes = [
+        Outcome(rank, machine=machine, most=KEPT_OUTPUT // ranks) for rank, machine in enumerate(machines)
+    ]
     started, kills_before = perf_counter(), out_of_memory_kills()
     try:
         with Progress() as progress, alone():
@@ -319,17 +298,13 @@ def launch(
     except KeyboardInterrupt as interrupt:
         explain(interrupt, outcomes if job.begun else [], perf_counter() - started)
         raise
-    if command and job.command:
-        print(
-            "$", *job.command[:-3], "\\\n   ", *job.command[-3:-1], "<a private folder>"
-        )  # two lines, which a shell reads as one
+    if command and job.command:  # two lines, which a shell reads as one
+        print("$", *job.command[:-3], "\\\n   ", *job.command[-3:-1], "<a private folder>")
     show(outcomes[0])
     remarks = place.remarks() if place else job.remarks() if cluster else []
     if late:
         raise hang(outcomes, timeout, remarks)
     if any(outcome.failed for outcome in outcomes):
         raise failure(outcomes, not cluster and out_of_memory_kills() > kills_before, remarks)
-    values = [outcome.report["value"] for outcome in outcomes]
-    return Reports(
-        values, [outcome.text for outcome in outcomes], perf_counter() - started, device, job.command
-    )
+    values, outputs = zip(*((outcome.report["value"], outcome.text) for outcome in outcomes))
+    return Reports(values, list(outputs), perf_counter() - started, device, job.command)

@@ -33,10 +33,7 @@ def variables_of(function: Callable) -> dict[str, object]:
     """The variables outside of a function that it uses, by name."""
     try:
         used = inspect.getclosurevars(function)
-    except (
-        TypeError,
-        ValueError,
-    ):  # not a Python function, or one that uses a variable before it is assigned
+    except (TypeError, ValueError):  # not a Python function, or one that uses a variable too early
         return {}
     return {**used.globals, **used.nonlocals}
 

@@ -1,31 +1,74 @@
-"""The pipes between the kernel and each rank, by name: its report, what it writes, and its stack when it is
-asked."""
+"""The pipes between the kernel and each rank, by name, and what a back end gives the kernel."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from helpers.tools.launch.failures import Outcome
+from helpers.tools.launch import waits
 
-PIPES = ("report", "output", "stacks")
+if TYPE_CHECKING:
+    import socket
+    from typing import IO
+
+    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.progress import Progress
+
+PIPES = (
+    "report",
+    "output",
+    "stacks",
+)  # what a rank returns, what it writes, where it stands when it is asked
 AT_WORK = b"."  # the first byte of the report pipe: the rank has begun its function
+# Signals that ask a rank where it stands: for its Python stack, and for the collective that it waits in.
+# Training scripts use SIGUSR1 themselves, so Linux's real-time signals are taken where there are some.
+ASK_STACK = waits.ASK - 1 if waits.ASK else signal.SIGUSR1
+ASK = (ASK_STACK, waits.ASK) if waits.ASK else (ASK_STACK,)
+
+
+def end_of(log: IO[bytes], characters: int = 2000) -> str:
+    """The end of what a program has written to a file."""
+    log.seek(max(log.seek(0, os.SEEK_END) - 4 * characters, 0))
+    return log.read().decode(errors="replace")[-characters:]
 
 
 class Piped:
-    """What back ends have in common whose ranks run on this machine: all comes through pipes."""
+    """What every back end gives the kernel, as it is where ranks run on this machine and all comes through pipes.
 
-    queued = False  # whether the job still waits for machines; its time does not run then
-    last_look = (
-        10.0  # seconds that ranks have to say where they stand, when the time is up or the learner interrupts
-    )
-    answers_later = False  # whether their answers are read only when all is over
+    Attributes:
+        command: the command line that starts the ranks, None where there is none.
+        pipes: descriptors for each rank, in the order of `PIPES`; none where all comes in another way.
+        source: a socket that tells how ranks end, or None.
+        file: where large reports lie, or None.
+        queued: whether the job still waits for machines; its time does not run then.
+        last_look: seconds that ranks have at most to say where they stand.
+        answers_later: whether their answers are read only when all is over.
+    """
+
+    command: list[str] | None = None
+    pipes: Sequence[Sequence[int]] = ()
+    source: socket.socket | None = None
+    file: IO[bytes] | None = None
+    queued, last_look, answers_later = False, 10.0, False
 
     @property
     def begun(self) -> bool:
         """Whether there may be ranks."""
         return bool(self.pipes)
+
+    def prepare(self, progress: Progress) -> None:
+        """What may take long and may be interrupted."""
+
+    def start(self) -> None:
+        """Start the ranks."""
+
+    def read_source(self, outcomes: Sequence[Outcome]) -> None:
+        """A message of the source."""
+
+    def pipe_closed(self, outcome: Outcome) -> None:
+        """A rank has closed its report pipe."""
 
     def look(self, outcomes: Sequence[Outcome]) -> None:
         """What has come in another way."""
@@ -33,6 +76,15 @@ class Piped:
     def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
         """What is equal at two looks between which the ranks that have not reported slept; None where that is
         not known."""
+
+    def check(self, outcomes: Sequence[Outcome]) -> None:
+        """How ranks, or what started them, have ended."""
+
+    def ask_stacks(self) -> None:
+        """Ask every rank where it stands."""
+
+    def stop(self) -> None:
+        """End all that was started."""
 
     def leave(self, outcomes: Sequence[Outcome]) -> None:
         """The last look, when all ranks have ended."""

@@ -1,16 +1,13 @@
-"""What happens inside a rank before and after the learner's function; the same for both back ends of
-`launch`.
+"""What happens inside a rank before and after the learner's function; the same for all back ends of `launch`.
 
 A rank reads its work (a cloudpickle of function and arguments), runs it, and writes exactly one report: what
-the function
-returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's business
+the function returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's business
 (`helpers.tools.launch.jobs`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import dis
 import faulthandler
 import gc
 import logging
@@ -18,17 +15,19 @@ import os
 import signal
 import struct
 import sys
-import time
 import traceback
 import warnings
 from typing import TYPE_CHECKING
 
+from helpers.tools.launch import leftovers, waits
+from helpers.tools.launch.describing import describe, undescribable
 from helpers.tools.launch.parcel import Pickler, pack, region, unpack
-from helpers.tools.launch.pipes import AT_WORK
+from helpers.tools.launch.pipes import ASK_STACK, AT_WORK
 
 if TYPE_CHECKING:
-    from types import NotImplementedType, TracebackType
-    from typing import IO, Any, NoReturn
+    from collections.abc import Mapping
+    from types import NotImplementedType
+    from typing import IO, NoReturn
 
     import torch
     from torch.distributed import TCPStore
@@ -42,23 +41,11 @@ KNOWN_NOISE = (
         FutureWarning,
     ),
     (r"Attempting to run cuBLAS, but there was no current CUDA context", UserWarning),
-    (
-        r"c10d::broadcast_: an autograd kernel was not registered",
-        UserWarning,
-    ),  # DeepSpeed's pipeline, tied weights
+    (r"c10d::broadcast_: an autograd kernel was not registered", UserWarning),  # pipelines, tied weights
     (r".*isinstance\(treespec, LeafSpec\).*", FutureWarning),
     (r".*is deprecated.*torch\.jit\.script.*", DeprecationWarning),
+    (r"This process .* is multi-threaded, use of fork", DeprecationWarning),  # gloo's threads, and `waits`
 )
-
-ACROSS = "LAUNCH_ACROSS"  # set where ranks run on machines that have no clock in common but that of the day
-# beginnings of files that send and receive, so that their errors tell of another rank; the rest of
-# torch.distributed uses them
-COMMUNICATING = (
-    "torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py", "torch/distributed/rendezvous.py",
-    "torch/distributed/_functional_collectives", "torch/distributed/nn/functional.py", "torch/distributed/collective_utils.py",
-    "torch/distributed/utils.py", "torch/distributed/_state_dict_utils.py", "torch/distributed/algorithms/ddp_comm_hooks/",
-    "torch/distributed/rpc/", "deepspeed/comm/",
-)  # fmt: skip
 # bytes of a GPU that a process takes outside torch's allocator: the driver's context, kernels, NCCL's buffers
 OUTSIDE_ALLOCATOR = 1_500_000_000
 
@@ -102,76 +89,21 @@ def dumps(value: object, file: int, start: int) -> bytes | memoryview:
     return b""
 
 
-def said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as problem:
-        return f"(its message cannot be shown: {type(problem).__name__})"
-
-
-def notices(error: BaseException) -> str | None:
-    """What an error may be a notice of, for `failures.first_to_fail`.
-
-    "collective": it came out of a collective, as an error does that tells of another rank's end.  "perhaps":
-    it came out of C, as from the `wait()` of a handle, or was raised while such an error was handled.  Else
-    None: its cause lies in this rank.
-    """
-    if isinstance(error, (RuntimeError, OSError)) and error.__traceback__:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if any(part in frame.f_code.co_filename for part in COMMUNICATING):
-            return "collective"
-        if isinstance(error, RuntimeError) and not raised_in_python(error.__traceback__):
-            return "perhaps"
-    return "perhaps" if error.__context__ and notices(error.__context__) else None
-
-
-def raised_in_python(part: TracebackType) -> bool:
-    """Whether the innermost frame of a traceback stands in a `raise`, and not in a call into C."""
-    while part.tb_next:
-        part = part.tb_next
-    return dis.opname[part.tb_frame.f_code.co_code[part.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
-
-
-def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: its class may exist in this rank only.  Frames are (file, line, function),
-    outermost first.
-
-    `at` is the time in seconds, of a clock that all processes of a machine share; where there are several
-    machines, of the clocks that they set."""
-    frames = [
-        (frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)
-    ]
-    own = max((index for index, frame in enumerate(frames) if frame[0] == __file__), default=-1)
-    cause = error.__cause__
-    return {
-        "at": time.time() if ACROSS in os.environ else time.monotonic(),
-        "notices": notices(error),
-        "type": type(error).__name__,
-        "message": said(error),
-        "frames": [
-            frame for frame in frames[own + 1 :] if frame[2] != "__torch_dispatch__"
-        ],  # a ledger only passes torch's calls on
-        "cause": f"{type(cause).__name__}: {said(cause)}" if cause else None,
-    }
-
-
 def prepare() -> None:
     """Switch off what would hang or break a job on a learner's machine, take this rank's GPU, and silence the
     known noise."""
-    # under the deepspeed command the imports are still to be done, and hardly any of what they make is
-    # garbage
+    # Under the deepspeed command the imports are still to be done, and they make hardly any garbage.
     gc.disable()
     import deepspeed
     import torch
 
     gc.enable()
     # DeepSpeed asks this table only whether to use its shared-memory collectives, and fills it by running the
-    # compiler.  They are
-    # compiled at first use, wait for ever on a stale lock, fail without a compiler, leave files in /dev/shm;
-    # gloo does their work.
+    # compiler.  Those collectives are compiled at first use, wait for ever on a stale lock, fail without a
+    # compiler, and leave files in /dev/shm.  gloo does their work.
     deepspeed.ops.__compatible_ops__ = {}
     logging.getLogger("DeepSpeed").addFilter(lambda record: "untested optimizer" not in record.getMessage())
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(threads_asked_for(os.environ))
     if os.environ["DS_ACCELERATOR"] == "cpu":
         be_batch_work()
     else:
@@ -180,6 +112,17 @@ def prepare() -> None:
         )
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)
+
+
+def threads_asked_for(environment: Mapping[str, str]) -> int:
+    """Threads that torch would take in a fresh process; 1 where the environment names no number.
+
+    MKL's variable counts before OpenMP's, whose may be a list: "4,2" is 4, and 2 in nested loops."""
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        number = environment.get(name, "").partition(",")[0].strip()
+        if number.isdecimal() and len(number) < 5 and int(number):  # more is a slip, as it is for OpenMP
+            return int(number)
+    return 1
 
 
 def be_batch_work() -> None:
@@ -256,24 +199,46 @@ def write(descriptor: int, body: bytes | memoryview) -> None:
 def work(file: int, values: int, start: int) -> bytes | memoryview:
     """Run the function that the file holds; the report's bytes, none where it lies in the file `values` from
     `start` on."""
+    rank = os.getpid()
     try:
         function, arguments = unpack(file, mapped=True)
         value = function(**arguments)
     except (
         BaseException
     ) as error:  # SystemExit and KeyboardInterrupt too: a rank that leaves early must say so
-        return dumps({"error": describe(error)}, values, start)
+        if os.getpid() != rank:
+            end_child(error)
+        return dumps({"error": described(error)}, values, start)
+    if os.getpid() != rank:
+        end_child()
     try:
         return dumps({"value": value}, values, start)
-    except Exception as error:
-        return dumps(
-            {"error": {**describe(error), "returned": type(value).__qualname__, "frames": []}}, values, start
-        )
+    except BaseException as error:
+        failure = {**described(error), "returned": type(value).__qualname__, "frames": []}
+        return dumps({"error": failure}, values, start)
+
+
+def described(error: BaseException) -> dict:
+    try:
+        return describe(error)
+    except BaseException as problem:
+        return undescribable(problem)
+
+
+def end_child(error: BaseException | None = None) -> NoReturn:
+    """End a process that the function has forked and that has left the function: only the rank reports."""
+    status = 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        status = error.code or 0
+    elif error:
+        traceback.print_exception(error)
+        status = 1
+    flush()
+    os._exit(status & 0xFF)
 
 
 def flush() -> None:
-    """What Python and what C libraries have buffered; the function may have replaced or closed its
-    streams."""
+    """What Python and what C libraries have buffered; the function may have replaced or closed its streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -296,9 +261,12 @@ def run(
     rank = int(os.environ["RANK"])
     file = os.fdopen(stacks, "w")
     faulthandler.enable(file, all_threads=False)
-    faulthandler.register(signal.SIGUSR1, file, all_threads=False)
+    faulthandler.register(ASK_STACK, file, all_threads=False)
     sys.stdout.reconfigure(line_buffering=True)
+    leftovers.list_resources()
     prepare()
+    waits.remember_waits()
+    waits.answer_when_asked(stacks)
     draw_anew()
     store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
     os.write(report, AT_WORK)

@@ -7,9 +7,9 @@ import os
 import selectors
 import struct
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
 from helpers.tools.launch.parcel import region, unpack
@@ -17,115 +17,85 @@ from helpers.tools.launch.pipes import AT_WORK, PIPES
 from helpers.tools.launch.standstill import Standstill
 
 if TYPE_CHECKING:
-    import socket
-
     from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.pipes import Piped as Job
     from helpers.tools.launch.progress import Progress
 
 # seconds that ranks have to report after the first failure, so that the cause is known and not only who
-# noticed first; less
+# noticed first; less where a cause is known and the ranks that are left stand still
 GRACE = 3.0
-# where a cause is known and the ranks that are left stand still
+QUIET = 2.0  # seconds without an answer after which a rank that was asked for its stack counts as mute
+SETTLED = 0.4  # seconds after the last answer of all: each rank answers twice
 HEAD = len(AT_WORK) + 8  # bytes before a report: that the rank is at work, and the report's length
 
 
-class Job(Protocol):
-    """What a back end gives the kernel.
+class RunningClock:
+    """Seconds in which this process ran.  A pause between two looks, as after Ctrl-Z, counts as one second."""
 
-    Attributes:
-        command: the command line that starts the ranks, None where there is none.
-        pipes: descriptors for each rank, in the order of `PIPES`; none where all comes in another way.
-        source: a socket that tells how ranks end, or None.
-        file: where large reports lie, or None.
-        queued: whether the job still waits for machines; its time does not run then.
-        last_look: seconds that ranks have to say where they stand.
-        answers_later: whether their answers are read only when all is over.
-    """
+    def __init__(self) -> None:
+        self.seconds, self.before = 0.0, time.monotonic()
 
-    command: list[str] | None
-    pipes: Sequence[Sequence[int]]
-    source: socket.socket | None
-    file: IO[bytes] | None
-    queued: bool
-    last_look: float
-    answers_later: bool
-
-    @property
-    def begun(self) -> bool:
-        """Whether there may be ranks."""
-
-    def prepare(self, progress: Progress) -> None:
-        """What may take long and may be interrupted."""
-
-    def start(self) -> None:
-        """Start the ranks."""
-
-    def read_source(self, outcomes: Sequence[Outcome]) -> None:
-        """A message of the source; what has none needs no such method."""
-
-    def pipe_closed(self, outcome: Outcome) -> None:
-        """A rank has closed its report pipe; what has no pipes needs no such method."""
-
-    def look(self, outcomes: Sequence[Outcome]) -> None:
-        """What has come in another way."""
-
-    def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
-        """What is equal at two looks between which the ranks that have not reported slept; None where that is
-        not known."""
-
-    def check(self, outcomes: Sequence[Outcome]) -> None:
-        """How ranks, or what started them, have ended."""
-
-    def ask_stacks(self) -> None:
-        """Ask every rank where it stands."""
-
-    def stop(self) -> None:
-        """End all that was started."""
-
-    def leave(self, outcomes: Sequence[Outcome]) -> None:
-        """The last look, when all ranks have ended."""
+    def look(self) -> float:
+        now = time.monotonic()
+        self.seconds += min(now - self.before, 1.0)
+        self.before = now
+        return self.seconds
 
 
 def watch(job: Job, outcomes: Sequence[Outcome], timeout: float, progress: Progress) -> bool:
     """Read what the ranks send until all have reported or one has failed.  Returns whether the time ran out
     first."""
     reports = [bytearray() for _ in outcomes]
-    deadline, failed_at, standstill = time.monotonic() + timeout, None, Standstill(job)
+    clock, standstill = RunningClock(), Standstill(job)
+    deadline, failed_at = timeout, None
     with selectors.DefaultSelector() as selector:
         for outcome, pipes in zip(outcomes, job.pipes):
             for name, pipe in zip(PIPES, pipes):
                 selector.register(pipe, selectors.EVENT_READ, (name, outcome))
         if job.source:
             selector.register(job.source, selectors.EVENT_READ, ("source", None))
-        while True:
-            now = time.monotonic()
-            limit = deadline if failed_at is None else failed_at + GRACE
-            if all(outcome.report or outcome.status is not None for outcome in outcomes) or (
-                failed_at and now >= limit
-            ):
-                break
-            if now >= deadline and failed_at is None:
-                collect_stacks(job, outcomes, selector)
-                return True
-            for key, _ in selector.select(min(limit - now, 0.1)):
+
+        def read_on(seconds: float) -> bool:
+            """Read what is there or comes first; whether anything was."""
+            ready = selector.select(seconds)
+            for key, _ in ready:
                 take(job, key, outcomes, reports, selector)
             job.look(outcomes)
-            if failed_at is None and any(outcome.failed for outcome in outcomes):
-                failed_at = time.monotonic()
+            return bool(ready)
+
+        while not all(map(has_ended, outcomes)):
+            limit = deadline if failed_at is None else failed_at + GRACE
+            over = clock.look() >= limit
+            if over:  # what is on its way still counts: this process may have been stopped meanwhile
+                until = time.monotonic() + 0.5
+                while read_on(0) and time.monotonic() < until:
+                    pass
+            else:
+                read_on(min(limit - clock.seconds, 0.1))
             job.check(outcomes)
-            if any(outcome.failed and outcome.notices is None for outcome in outcomes) and standstill.reached(
-                outcomes
-            ):
+            failed = [outcome for outcome in outcomes if outcome.failed]
+            if failed and failed_at is None:
+                failed_at = clock.look()
+            elif over and failed:
+                break
+            elif over and not all(map(has_ended, outcomes)):
+                collect_stacks(job, outcomes, selector, read_on)
+                return not all(map(has_ended, outcomes))
+            if any(outcome.notices is None for outcome in failed) and standstill.reached(outcomes):
                 break
             if job.queued:
-                deadline = time.monotonic() + timeout
+                deadline = clock.look() + timeout
             try:
                 progress.tick(outcomes)
             except KeyboardInterrupt:
                 with suppress(OSError):  # the forkserver may have gone
-                    collect_stacks(job, outcomes, selector)
+                    collect_stacks(job, outcomes, selector, read_on)
                 raise
         return False
+
+
+def has_ended(outcome: Outcome) -> bool:
+    return outcome.report is not None or outcome.status is not None
 
 
 def take(
@@ -154,7 +124,7 @@ def take(
         if is_whole(body):
             outcome.report = load(memoryview(body)[HEAD:], job.file, region(outcome.rank), time.monotonic)
     else:
-        getattr(outcome, name).extend(part)
+        outcome.add(name, part)
 
 
 def read(pipe: int) -> bytes | None:
@@ -174,45 +144,35 @@ def load(body: bytes | memoryview, file: IO[bytes], start: int, clock: Callable[
     """A rank's report, from the launcher's own pipe, which nobody else can write to; or, where that brings
     none, from a file of the job.
 
-    `clock` is that of the job's ranks (`helpers.tools.launch.rank.describe`): one that cannot be read has
-    failed now.
+    `clock` is that of the job's ranks (`describing.describe`): one that cannot be read has failed now.
     """
     try:
         return cloudpickle.loads(body) if body else unpack(file.fileno(), start)
     except Exception as error:
-        return {
-            "error": {
-                "type": type(error).__name__,
-                "message": str(error),
-                "frames": [],
-                "cause": None,
-                "returned": "value",
-                "at": clock(),
-                "notices": None,
-            }
-        }
+        words = {"type": type(error).__name__, "message": str(error), "frames": [], "cause": None}
+        return {"error": {**words, "returned": "value", "at": clock(), "notices": None}}
 
 
-def collect_stacks(job: Job, outcomes: Sequence[Outcome], selector: selectors.BaseSelector) -> None:
-    """Ask every rank that still runs for its Python stack, and wait until all at work have answered and
-    nothing more comes, or the time is up."""
+def collect_stacks(
+    job: Job,
+    outcomes: Sequence[Outcome],
+    selector: selectors.BaseSelector,
+    read_on: Callable[[float], bool],
+) -> None:
+    """Ask every rank that still runs where it stands, and wait until all at work have answered and nothing more
+    comes, or a while has passed without an answer.  Nothing else counts any more."""
     for key in list(selector.get_map().values()):
         if key.data[0] != "stacks":
             selector.unregister(key.fileobj)
     job.ask_stacks()
-    until = time.monotonic() + job.last_look
-    while time.monotonic() < until:
-        ready = selector.select(0.1)
-        for key, _ in ready:
-            take(job, key, outcomes, [], selector)
-        job.look(outcomes)
-        asked = (
-            outcome
-            for outcome in outcomes
-            if outcome.at_work and outcome.report is None and outcome.status is None
-        )
-        if not ready and not job.answers_later and all(outcome.stacks for outcome in asked):
-            break
+    started = heard = time.monotonic()
+    answers, patience = 0, QUIET
+    while time.monotonic() < min(heard + patience, started + job.last_look):
+        read_on(0.1)
+        if (now := sum(len(outcome.stacks) for outcome in outcomes)) > answers:
+            answers, heard = now, time.monotonic()
+        asked = [outcome for outcome in outcomes if outcome.at_work and not has_ended(outcome)]
+        patience = SETTLED if all(outcome.stacks for outcome in asked) and not job.answers_later else QUIET
 
 
 def drain(job: Job, outcomes: Sequence[Outcome]) -> None:
@@ -220,6 +180,6 @@ def drain(job: Job, outcomes: Sequence[Outcome]) -> None:
     for outcome, pipes in zip(outcomes, job.pipes):
         for name, pipe in zip(PIPES, pipes):
             while name != "report" and (part := read(pipe)):
-                getattr(outcome, name).extend(part)
+                outcome.add(name, part)
             os.close(pipe)
     job.leave(outcomes)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from helpers.tools.launch.cluster.orders import HOSTFILE, MISTAKES, patiently
 from helpers.tools.launch.cluster.shared_job import SharedJob
+from helpers.tools.launch.describing import ACROSS
 from helpers.tools.launch.environment import server_environment
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.ports import port_for
-from helpers.tools.launch.rank import ACROSS
 
 if TYPE_CHECKING:
     from helpers.tools.launch.failures import Outcome

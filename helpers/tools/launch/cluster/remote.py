@@ -22,10 +22,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from helpers.tools.launch import rank as ranks
-from helpers.tools.launch.cluster.orders import AT_WORK, ENDED, HOSTFILE, ON, ORDERS, REPORTED, STACKS, STOP
-from helpers.tools.launch.cluster.orders import Reader, append, give, patiently
+from helpers.tools.launch.cluster.orders import (
+    AT_WORK,
+    ENDED,
+    HOSTFILE,
+    ON,
+    ORDERS,
+    REPORTED,
+    STACKS,
+    STOP,
+    Reader,
+    append,
+    give,
+    patiently,
+)
 from helpers.tools.launch.forked.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
-from helpers.tools.launch.pipes import PIPES
+from helpers.tools.launch.pipes import ASK, PIPES
 from helpers.tools.launch.ports import port_for
 
 LOOK = 0.2  # seconds between two looks at the orders
@@ -158,7 +170,8 @@ class Keeper:
         for order in orders[self.told :]:
             if order == STACKS:
                 with suppress(ProcessLookupError):
-                    os.kill(self.rank, signal.SIGUSR1)
+                    for number in ASK:
+                        os.kill(self.rank, number)
             self.stopped |= order == STOP
         self.told = max(self.told, len(orders))
 
@@ -166,7 +179,8 @@ class Keeper:
 def main(folder: str) -> None:
     """A rank: the process that its launcher has started becomes the keeper, and its child the rank."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks the rank for its stack
+    for number in ASK:
+        signal.signal(number, signal.SIG_IGN)  # asks the rank where it stands
     adopt_orphans()
     folder = Path(folder)
     machine = os.uname().nodename

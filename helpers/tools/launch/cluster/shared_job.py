@@ -28,12 +28,15 @@ from helpers.tools.launch.cluster.orders import (
     ORDERS,
     PATIENCE,
     REPORTED,
+    STACKS,
+    Reader,
+    give,
+    patiently,
 )
-from helpers.tools.launch.cluster.orders import STACKS, Reader, give, patiently
+from helpers.tools.launch.describing import ACROSS
 from helpers.tools.launch.environment import server_environment
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.parcel import memory_file
-from helpers.tools.launch.rank import ACROSS
 from helpers.tools.launch.watching import HEAD, is_whole, load
 
 if TYPE_CHECKING:

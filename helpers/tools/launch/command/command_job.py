@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+from helpers.tools.launch import leftovers
 from helpers.tools.launch.environment import environment
 from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.pipes import PIPES, Piped
+from helpers.tools.launch.pipes import ASK, PIPES, Piped, end_of
 from helpers.tools.launch.ports import held_port
 
 if TYPE_CHECKING:
@@ -28,12 +30,11 @@ if TYPE_CHECKING:
 class CommandJob(Piped):
     """Ranks started by the real `deepspeed` command.  Their pipes are named and lie in a private folder.
 
-    The command needs a port before any rank exists, so one is held for them; and they bind it on every
-    interface, which the ranks of
-    the forkserver do not.
+    The command needs a port before any rank exists, so one is held for them.  They bind it on every interface,
+    which the ranks of the forkserver do not.
     """
 
-    source = process = command = folder = lock = log = file = port = None
+    process = folder = lock = log = port = None
 
     def __init__(self, payload: Parcel, ranks: int, device: str) -> None:
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -46,9 +47,8 @@ class CommandJob(Piped):
         self.folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)  # mode 0700
         path = Path(self.folder.name)
         self.lock = open(os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600))
-        fcntl.flock(
-            self.lock, fcntl.LOCK_EX
-        )  # ranks are ended when it is released, which the kernel's death does too
+        # ranks are ended when it is released, which the kernel's death does too
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
         self.file = open(os.open(path / "payload", os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
         self.payload.write(self.file.fileno())
         for rank in range(self.ranks):
@@ -59,30 +59,17 @@ class CommandJob(Piped):
         self.port = held_port()
         port = self.port.getsockname()[1]
         count = ["--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)]
-        self.command = [
-            "deepspeed",
-            *count,
-            "--master_addr",
-            "127.0.0.1",
-            "--master_port",
-            str(port),
-            "--module",
-            "helpers.tools.launch.command.keeper",
-            str(path),
-        ]
-        variables = environment(self.device, self.ranks, port)
-        variables["PYTHONPATH"] = os.pathsep.join(
-            os.path.abspath(entry) for entry in sys.path
-        )  # "" is the working directory
+        address = ["--master_addr", "127.0.0.1", "--master_port", str(port)]
+        module = ["--module", "helpers.tools.launch.command.keeper", str(path)]
+        self.command = ["deepspeed", *count, *address, *module]
+        variables = environment(self.device, self.ranks, port) | leftovers.begin(path)
+        # "" is the working directory
+        variables["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "deepspeed.launcher.runner", *self.command[1:]],
             env=variables, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True,
         )  # fmt: skip
-
-    def log_text(self) -> str:
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
 
     def pipe_closed(self, outcome: Outcome) -> None:
         """A rank that closed its report pipe without a report has gone; its keeper notes how."""
@@ -97,10 +84,8 @@ class CommandJob(Piped):
                 status, at = text.split()
                 outcome.status, outcome.ended_at = int(status), float(at)
         if self.process.poll() is not None and not any(outcome.failed for outcome in outcomes):
-            raise LaunchError(
-                "the deepspeed command ended with status "
-                f"{self.process.returncode}:\n{self.log_text()[-2000:]}"
-            )
+            status = self.process.returncode
+            raise LaunchError(f"the deepspeed command ended with status {status}:\n{end_of(self.log)}")
 
     def descendants(self) -> list[psutil.Process]:
         """Every process that the command has started, oldest first."""
@@ -112,12 +97,11 @@ class CommandJob(Piped):
     def ask_stacks(self) -> None:
         """Ask every rank, and its keeper, which does not listen."""
         for process in self.descendants():
-            try:
+            with suppress(psutil.Error):  # it has just ended
                 command = process.cmdline()
                 if "helpers.tools.launch.command.keeper" in command and "--module" not in command:
-                    process.send_signal(signal.SIGUSR1)
-            except psutil.Error:  # it has just ended
-                pass
+                    for number in (*ASK, signal.SIGCONT):  # one that was stopped could not answer
+                        process.send_signal(number)
 
     def close_pipes(self) -> None:
         """Of a job that was not started, so that there is nothing to drain, and perhaps no descriptor left to
@@ -130,17 +114,14 @@ class CommandJob(Piped):
         """End the ranks, the command, and all that either has started."""
         if not self.folder:
             return
-        processes = (
-            self.descendants() if self.process else []
-        )  # before the keepers know that it is over, and end
+        # before the keepers know that it is over, and end
+        processes = self.descendants() if self.process else []
         if self.lock:
             self.lock.close()
         if self.process:
             for process in (self.process, *processes):
-                try:
+                with suppress(ProcessLookupError, PermissionError):  # it has ended
                     os.killpg(os.getpgid(process.pid), signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):  # it has ended
-                    pass
             self.process.wait()
             psutil.wait_procs(processes, timeout=2)
         else:
@@ -148,4 +129,5 @@ class CommandJob(Piped):
         for file in (self.file, self.log, self.port):
             if file:
                 file.close()
+        leftovers.remove(Path(self.folder.name))
         self.folder.cleanup()

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
+from helpers.tools.launch import leftovers
 from helpers.tools.launch import rank as ranks
 from helpers.tools.launch.forked.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
+from helpers.tools.launch.pipes import ASK
 
 
 def end_with_kernel(rank: int, folder: Path, ended: threading.Event) -> None:
@@ -25,7 +26,7 @@ def end_with_kernel(rank: int, folder: Path, ended: threading.Event) -> None:
         pass
     kill_group(rank)
     ended.wait(2)
-    shutil.rmtree(folder, ignore_errors=True)  # the kernel may not live to do it
+    leftovers.remove(folder)  # the kernel may not live to do it
     os._exit(0)
 
 
@@ -51,7 +52,8 @@ def keep(rank: int, folder: Path) -> None:
 def main(folder: str) -> None:
     """A rank started by the `deepspeed` command: its pipes are named, and lie in a private folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks the rank for its stack
+    for number in ASK:
+        signal.signal(number, signal.SIG_IGN)  # asks the rank where it stands
     adopt_orphans()
     keeper = os.getpid()
     if rank := os.fork():

@@ -1,8 +1,4 @@
-"""The default back end: ranks forked from a warm server, one per kernel and device.
-
-`helpers.tools.launch.watching.Job` says what a back end gives the kernel; so does
-`helpers.tools.launch.command.command_job`.
-"""
+"""The default back end: ranks forked from a warm server, one per kernel and device."""
 
 from __future__ import annotations
 
@@ -20,27 +16,24 @@ from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from helpers.tools.launch import leftovers
 from helpers.tools.launch.environment import environment, server_environment
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.parcel import memory_file
-from helpers.tools.launch.pipes import PIPES, Piped
+from helpers.tools.launch.pipes import ASK, PIPES, Piped, end_of
 from helpers.tools.launch.standstill import activity
 
 if TYPE_CHECKING:
     from helpers.tools.launch.failures import Outcome
     from helpers.tools.launch.parcel import Parcel
     from helpers.tools.launch.progress import Progress
+    from helpers.tools.machines.namespaces import Placement
 
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}  # of the forkserver only: importing must start none
-# seconds without a launch after which a forkserver, some 300 MB, ends by itself; the next launch starts
-# another
-IDLE = 600.0
+# of the forkserver only: importing must start no thread
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, ends by itself
 
 
 class Forkserver:
@@ -51,17 +44,20 @@ class Forkserver:
         main_thread = threading.current_thread() is threading.main_thread()
         script = str(Path(__file__).with_name("forkserver.py"))
         env = {**os.environ, **server_environment(device), **ONE_THREAD}
-        with ExitStack() as kept, ExitStack() as given:  # what is kept is closed if it cannot be started
+        command = [sys.executable, "-P", script]
+        with ExitStack() as kept, ExitStack() as handed_over:  # what is kept closes if it cannot be started
             self.socket, control = socket.socketpair()
             kept.callback(self.socket.close)
-            given.callback(control.close)
+            handed_over.callback(control.close)
             life, self.life = os.pipe()
             kept.callback(os.close, self.life)
-            given.callback(os.close, life)
+            handed_over.callback(os.close, life)
+            handed = (control.fileno(), life)
             self.log = kept.enter_context(tempfile.TemporaryFile())
             self.process = subprocess.Popen(
-                [sys.executable, "-P", script, str(control.fileno()), str(life), str(int(main_thread)), str(IDLE)],
-                env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=(control.fileno(), life),
+                [*command, *map(str, (*handed, int(main_thread), IDLE))],
+                env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=handed,
+                cwd="/",  # the kernel's folder may be removed, and libraries look for themselves there
                 start_new_session=True,  # an interrupt of the kernel's process group does not reach it
             )  # fmt: skip
             kept.pop_all()
@@ -83,10 +79,8 @@ class Forkserver:
             except ConnectionError:  # it was killed with a message unread
                 part = b""
             if not part:
-                self.log.seek(0)
                 raise LaunchError(
-                    "the forkserver has ended; the next launch starts a new "
-                    f"one\n{self.log.read().decode(errors='replace')[-2000:]}"
+                    f"the forkserver has ended; the next launch starts a new one\n{end_of(self.log)}".rstrip()
                 )
             body += part
         return bytes(body)
@@ -124,15 +118,13 @@ class Forkserver:
             return
         self.preloaded.update(new)  # what fails is said once; a rank that needs it says more
         progress.say(f"importing {', '.join(new)} once for all ranks to come")
-        self.send(kind="preload", names=new, path=[str(entry) for entry in sys.path])
+        self.send(kind="preload", names=new, path=[os.path.abspath(entry) for entry in sys.path])
         while not self.has_written(0.1):
             progress.tick()
         message = self.receive()
         for name, reason in message["failed"].items():
-            print(
-                f"note: {name} could not be imported before the ranks start: "
-                f"{reason.strip().splitlines()[-1]}"
-            )
+            why = reason.strip().splitlines()[-1]
+            print(f"note: {name} could not be imported before the ranks start: {why}")
         tell_of_threads(message["threads"], ", ".join(new))
 
     def stop_ranks(self) -> bool:
@@ -148,10 +140,14 @@ class Forkserver:
             return False
         return True
 
-    def close(self) -> None:
-        """End the forkserver and, with it, every rank."""
+    def let_go(self) -> None:
+        """Close what leads to it."""
         os.close(self.life)
         self.socket.close()
+
+    def close(self) -> None:
+        """End the forkserver and, with it, every rank."""
+        self.let_go()
         try:
             self.process.wait(2)
         except subprocess.TimeoutExpired:
@@ -160,9 +156,8 @@ class Forkserver:
         self.log.close()
 
 
-_forkservers: dict[
-    str, Forkserver
-] = {}  # by device; beside the names below the one sanctioned piece of module state
+# Beside the names below the one sanctioned piece of module state, by device.
+_forkservers: dict[str, Forkserver] = {}
 _preloaded: list[str] = []  # what this kernel asked for, in order
 
 
@@ -221,6 +216,15 @@ def forget_forkserver(device: str) -> None:
     _forkservers.pop(device).close()
 
 
+def forget_in_child() -> None:
+    """In a forked child of the kernel: the forkservers answer its parent alone, and end with the parent."""
+    while _forkservers:
+        _forkservers.popitem()[1].let_go()
+
+
+os.register_at_fork(after_in_child=forget_in_child)
+
+
 @dataclass
 class Doors:
     """Of a job to where its ranks run.
@@ -237,20 +241,6 @@ class Doors:
     of: list[list[int]]
     descriptors: list[int] = field(default_factory=list)
     kept: dict[str, int] = field(default_factory=dict)
-
-
-class Place(Protocol):
-    """Where the ranks of a job run: `Here`, or a `Placement` on machines
-    (`helpers.tools.machines.namespaces`)."""
-
-    def doors(self, opened: ExitStack) -> Doors:
-        """For a new job; everything closes with `opened`."""
-
-    def variables(self) -> dict[str, str]:
-        """Of all ranks."""
-
-    def variables_of(self, rank: int) -> dict[str, str]:
-        """Of one rank."""
 
 
 class Here:
@@ -279,9 +269,11 @@ class ForkedJob(Piped):
     `place` puts them on machines (`helpers.tools.machines.namespaces.Placement`): it gives the socket, the
     ways in, and the variables of each rank."""
 
-    source = command = file = None
+    folder = None
 
-    def __init__(self, payload: Parcel, ranks: int, device: str, place: Place | None = None) -> None:
+    def __init__(
+        self, payload: Parcel, ranks: int, device: str, place: Here | Placement | None = None
+    ) -> None:
         self.payload, self.ranks, self.device, self.place = payload, ranks, device, place or Here(ranks)
         self.pipes, self.processes = [], {}
 
@@ -318,29 +310,28 @@ class ForkedJob(Piped):
 
     def send_work(self, doors: Doors, writers: Sequence[int]) -> None:
         """Ask the forkserver for the ranks."""
-        variables = (
-            environment(self.device, self.ranks, doors.listener.getsockname()[1]) | self.place.variables()
-        )
-        variables |= {
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        self.folder = Path(tempfile.mkdtemp(prefix="launch-"))
+        variables = {
+            **environment(self.device, self.ranks, doors.listener.getsockname()[1]),
+            **self.place.variables(),
+            **leftovers.begin(self.folder),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 serves the store itself
             "TORCHELASTIC_RESTART_COUNT": "0",
-        }  # rank 0 serves the store itself
-        message = {
-            "ranks": self.ranks,
-            "environment": variables,
-            "own": [self.place.variables_of(rank) for rank in range(self.ranks)],
-            "doors": doors.of,
-            "kept": doors.kept,
-            "path": [str(entry) for entry in sys.path],
-            "directory": os.getcwd(),
-            "argv0": sys.argv[0],
         }
         self.file = memory_file()
         self.payload.write(self.file.fileno())
         self.server.send(
             [self.file.fileno(), doors.listener.fileno(), *writers, *doors.descriptors],
             kind="fork",
-            **message,
+            ranks=self.ranks,
+            environment=variables,
+            of_ranks=[self.place.variables_of(rank) for rank in range(self.ranks)],
+            doors=doors.of,
+            kept=doors.kept,
+            path=[str(entry) for entry in sys.path],
+            directory=os.getcwd(),
+            argv0=sys.argv[0],
+            folder=str(self.folder),
         )
 
     def read_source(self, outcomes: Sequence[Outcome]) -> None:
@@ -355,18 +346,11 @@ class ForkedJob(Piped):
     def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
         if self.device != "cpu":
             return None  # a thread that waits for a GPU sleeps, too
-        return activity(
-            [self.processes.get(one.rank) for one in outcomes if one.report is None and one.status is None]
-        )
-
-    def pipe_closed(self, outcome: Outcome) -> None:
-        """The forkserver tells how a rank ended."""
-
-    def check(self, outcomes: Sequence[Outcome]) -> None:
-        """Its end too is told by the forkserver's socket."""
+        left = [outcome for outcome in outcomes if outcome.report is None and outcome.status is None]
+        return activity([self.processes.get(outcome.rank) for outcome in left])
 
     def ask_stacks(self) -> None:
-        self.server.send(kind="stacks")
+        self.server.send(kind="stacks", signals=[int(number) for number in ASK])
 
     def stop(self) -> None:
         """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
@@ -374,3 +358,5 @@ class ForkedJob(Piped):
             forget_forkserver(self.device)
         if self.file:
             self.file.close()
+        if self.folder:
+            leftovers.remove(self.folder)

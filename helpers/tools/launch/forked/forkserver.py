@@ -1,16 +1,12 @@
-"""The process that every rank is forked from.  Started by `helpers.tools.launch.forked.forked_job`, one per
-kernel and device.
+"""The process that every rank is forked from.  `forked_job` starts it, one per kernel and device.
 
-It imports torch and DeepSpeed once, freezes the garbage collector, and then forks ranks in milliseconds.  It
-runs as a
-plain script and imports nothing from `helpers`, so that an edited helper counts in the very next launch.
+It imports torch and DeepSpeed once, freezes the garbage collector, and then forks ranks in milliseconds.  It runs
+as a plain script and imports nothing from `helpers`, so that an edited helper counts in the very next launch.
 
 Nobody outlives the kernel: the kernel holds the only write end of the *life pipe*, and this process ends when
-that pipe does;
-ranks are killed by this process, or by Linux (PR_SET_PDEATHSIG) should this process die first.  What a rank
-has started ends with its
-process group; and what has left that group becomes, on Linux, a child of this process when its own parent
-ends (PR_SET_CHILD_SUBREAPER).
+that pipe does.  This process kills the ranks, or Linux does (PR_SET_PDEATHSIG) should this process die first.
+What a rank has started ends with its process group.  What has left that group becomes, on Linux, a child of this
+process when its own parent ends (PR_SET_CHILD_SUBREAPER).
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FunctionType
 
 TYPE_CHECKING = False  # as who checks types reads it; `typing` itself would be one import more
@@ -43,10 +39,10 @@ if TYPE_CHECKING:
 REQUIRED = ("torch", "deepspeed", "cloudpickle")
 USEFUL = (
     "torch._dynamo", "torch.profiler", "torch.distributed.tensor", "torch.utils.cpp_extension",
-    "setuptools.command.build_ext", "deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.runtime.zero.stage3",
-    "deepspeed.runtime.superoffload.superoffload_stage3",
-    "deepspeed.runtime.pipe.engine", "deepspeed.module_inject.auto_ep_config", "deepspeed.module_inject.auto_ep_layer",
-    "deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori",
+    "setuptools.command.build_ext", "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.zero.stage3", "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.pipe.engine", "deepspeed.module_inject.auto_ep_config",
+    "deepspeed.module_inject.auto_ep_layer", "deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori",
 )  # fmt: skip
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINUX = sys.platform.startswith("linux")
@@ -75,11 +71,11 @@ def adopt_orphans() -> None:
 def children() -> set[int]:
     """Process ids of this process' children, zombies among them; none where the system does not tell
     (macOS)."""
-    found = set()
+    processes = set()
     for file in glob.glob(f"/proc/{os.getpid()}/task/*/children"):
-        with open(file) as pids:
-            found.update(map(int, pids.read().split()))
-    return found
+        with open(file) as ids:
+            processes.update(map(int, ids.read().split()))
+    return processes
 
 
 def end_orphans(ranks: Collection[int] = ()) -> None:
@@ -126,8 +122,7 @@ def importing() -> Iterator[None]:
     """Around imports whose modules the ranks are to share.
 
     No garbage is looked for meanwhile: nearly nothing is garbage, and to look takes a third of the time.
-    What was imported is then frozen,
-    so that no rank looks there either, which would copy its memory.
+    What was imported is then frozen, so that no rank looks there either, which would copy its memory.
     """
     gc.disable()
     torch = importlib.import_module("torch")
@@ -148,12 +143,8 @@ def preload() -> None:
         for name in REQUIRED:
             importlib.import_module(name)
         for name in USEFUL:
-            try:
+            with suppress(ImportError):  # another DeepSpeed version may lack it
                 importlib.import_module(name)
-            except (
-                ImportError
-            ):  # another DeepSpeed version may lack it; a rank that needs it imports it itself
-                pass
 
 
 def preload_more(names: Iterable[str]) -> dict[str, str]:
@@ -235,9 +226,8 @@ def become_rank(
             os._exit(1)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(
-                number, signal.SIG_DFL
-            )  # SIGINT stays ignored: the kernel alone decides what an interrupt means
+            signal.signal(number, signal.SIG_DFL)
+        # SIGINT stays ignored: the kernel alone decides what an interrupt means
         for descriptor in unwanted:
             os.close(descriptor)
         payload, report, output, stacks = pipes
@@ -283,9 +273,9 @@ class Server:
     def __init__(self, control: socket.socket, life: int) -> None:
         self.control, self.life = control, life
         self.children = {}  # process id -> rank
-        self.wake_read, self.wake_write = (
-            os.pipe()
-        )  # a signal writes its number: a child has ended, or this process is to end
+        self.job = None  # the message that asked for them
+        # a signal writes its number there: a child has ended, or this process is to end
+        self.wake_read, self.wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         os.set_blocking(self.wake_write, False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -293,37 +283,26 @@ class Server:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
 
     def fork(self, message: dict, descriptors: list[int]) -> None:
-        """Fork one child per rank; every child keeps its own four descriptors, those it is told to use, and
-        (rank 0) the listening socket."""
-        ranks, parent = message["ranks"], os.getpid()
-        payload = descriptors[0]
-        listener = descriptors[1]
+        """Fork one child per rank.
+
+        `descriptors` are the payload, the socket that listens, three pipes for each rank, and the namespaces of
+        machines and what else ranks keep.  Every child keeps its own pipes and what it is told to keep.
+        """
+        ranks, parent, self.job = message["ranks"], os.getpid(), message
+        payload, listener, *rest = descriptors
+        pipes, more = rest[: 3 * ranks], rest[3 * ranks :]
+        kept = {name: more[place] for name, place in message["kept"].items()}
         message["listener"] = listener
-        own = [(payload, *descriptors[2 + 3 * rank : 5 + 3 * rank]) for rank in range(ranks)]
-        more = descriptors[2 + 3 * ranks :]  # namespaces of machines, and the socket to who holds them
+        message["environment"] |= {name: str(descriptor) for name, descriptor in kept.items()}
+        own = {self.control.fileno(), self.life, self.wake_read, self.wake_write}
         for rank in range(ranks):
             child = os.fork()
             if child == 0:
-                kept = {name: more[place] for name, place in message["kept"].items()}
-                wanted = {*own[rank], *kept.values(), *((listener,) if rank == 0 else ())}
-                unwanted = {
-                    *descriptors,
-                    self.control.fileno(),
-                    self.life,
-                    self.wake_read,
-                    self.wake_write,
-                } - wanted
-                message["environment"] |= {"RANK": str(rank), **message["own"][rank]} | {
-                    name: str(number) for name, number in kept.items()
-                }
-                become_rank(
-                    rank,
-                    message,
-                    own[rank],
-                    parent,
-                    unwanted,
-                    [more[place] for place in message["doors"][rank]],
-                )
+                channels = payload, *pipes[3 * rank : 3 * rank + 3]
+                wanted = {*channels, *kept.values(), *([listener] if rank == 0 else [])}
+                message["environment"] |= {"RANK": str(rank), **message["of_ranks"][rank]}
+                doors = [more[place] for place in message["doors"][rank]]
+                become_rank(rank, message, channels, parent, {*descriptors, *own} - wanted, doors)
             self.children[child] = rank
         for descriptor in descriptors:
             os.close(descriptor)
@@ -348,6 +327,31 @@ class Server:
             del self.children[child]
         end_orphans()
 
+    def close(self) -> None:
+        """The kernel has gone: end the ranks, and remove what they have left, which the kernel would have done."""
+        self.stop()
+        if self.job and os.path.isdir(self.job["folder"]):
+            sys.path[:] = self.job["path"]
+            from helpers.tools.launch import leftovers
+
+            leftovers.remove(leftovers.Path(self.job["folder"]))
+
+    def answer(self, message: dict, descriptors: list[int]) -> None:
+        """Do what the kernel asks for."""
+        if message["kind"] == "fork":
+            self.fork(message, descriptors)
+        elif message["kind"] == "preload":
+            sys.path[:] = message["path"]
+            failed = preload_more(message["names"])
+            send(self.control, kind="preloaded", failed=failed, threads=threads())
+        elif message["kind"] == "stacks":
+            for child in self.children:
+                for number in (*message["signals"], signal.SIGCONT):  # one that was stopped could not answer
+                    os.kill(child, number)
+        elif message["kind"] == "stop":
+            self.stop()
+            send(self.control, kind="stopped")
+
     def serve(self, idle: float) -> None:
         """Until the kernel goes, or has asked for nothing and no rank has run for `idle` seconds."""
         poll = select.poll()
@@ -365,22 +369,7 @@ class Server:
                 message, descriptors = receive(self.control)
                 if message is None:
                     return
-                if message["kind"] == "fork":
-                    self.fork(message, descriptors)
-                elif message["kind"] == "preload":
-                    sys.path[:] = message["path"]
-                    send(
-                        self.control,
-                        kind="preloaded",
-                        failed=preload_more(message["names"]),
-                        threads=threads(),
-                    )
-                elif message["kind"] == "stacks":
-                    for child in self.children:
-                        os.kill(child, signal.SIGUSR1)
-                elif message["kind"] == "stop":
-                    self.stop()
-                    send(self.control, kind="stopped")
+                self.answer(message, descriptors)
 
 
 def leave_when_closed(life: int, finished: int) -> None:
@@ -418,7 +407,7 @@ def main() -> None:
     try:
         server.serve(idle)
     finally:
-        server.stop()
+        server.close()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,100 @@
+"""Which collective a rank waits in, also where it waits inside C: `work.wait()`, DDP's backward, `wait_tensor`.
+
+A Python stack does not tell these apart from other work.  So a thread of the rank answers when it is asked.
+It looks at what `Work.wait` was called on, and else at torch's flight recorder, which lists every collective
+that was begun and has not ended.  Point-to-point messages under gloo are not in that list.
+
+Touches what is private to torch: `Work._get_op_type`, the method `Work.wait` itself, `_dump_fr_trace`.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import pickle
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+
+Frame = tuple[str, int, str]  # file, line and function of a place in a stack
+ASK = getattr(signal, "SIGRTMIN", 0) + 12 if hasattr(signal, "SIGRTMIN") else None  # Linux alone has it
+ANSWER = "waits in "  # the beginning of the line that answers
+COLLECTIVES = (
+    "torch/distributed/",
+    "deepspeed/comm/",
+)  # in the path of a file in which a rank waits for others
+GENERIC = ("wait", "wait_tensor", "trigger_wait", "unwrap", "__torch_dispatch__", "all_wait")  # name none
+WRAPPERS = ("wrapper", "_wrapper", "log_wrapper")
+# torch's c10d::OpType.  What is missing here, as gloo's reduce_scatter, the flight recorder names.
+OPERATIONS = {
+    0: "broadcast", 1: "all_reduce", 2: "all_reduce_coalesced", 3: "reduce", 4: "all_gather",
+    5: "all_gather_into_tensor", 6: "all_gather_coalesced", 7: "gather", 8: "scatter", 9: "reduce_scatter",
+    10: "all_to_all_single", 11: "all_to_all", 12: "isend", 13: "irecv", 14: "irecv", 15: "barrier",
+    16: "reduce_scatter_tensor",
+}  # fmt: skip
+FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # the system call that waits for a thread
+
+_waited_for = []  # the operation of the handle that the main thread waits for
+
+
+def waiting_in(frames: Iterable[Frame]) -> str | None:
+    """The collective that a stack, outermost frame first, stands in; None where it stands elsewhere."""
+    for file, _, name in frames:
+        if any(part in file for part in COLLECTIVES) and not name.startswith((*WRAPPERS, *GENERIC)):
+            return name
+    return None
+
+
+def remember_waits() -> None:
+    """Let `Work.wait` note what it waits for."""
+    from torch.distributed import Work
+
+    wait = Work.wait
+
+    def noting_wait(work, *timeout, **options):
+        _waited_for.append(OPERATIONS.get(work._get_op_type()))
+        try:
+            return wait(work, *timeout, **options)
+        finally:
+            _waited_for.pop()
+
+    Work.wait = noting_wait
+
+
+def answer_when_asked(file: int) -> None:
+    """Start the thread that answers into a file (its descriptor) when the signal `ASK` comes."""
+    if ASK:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})
+        _thread.start_new_thread(answer, (file, threading.main_thread().native_id))
+
+
+def answer(file: int, main: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
+    while True:
+        signal.sigwait({ASK})
+        time.sleep(0.1)  # the Python stack comes first, in many small pieces
+        name = (_waited_for[-1] if _waited_for else None) or begun(main)
+        if name:
+            os.write(file, f"\n{ANSWER}{name}\n".encode())
+
+
+def begun(main: int) -> str | None:
+    """The last collective that has not ended, where the main thread waits for another thread; else None."""
+    try:
+        with open(f"/proc/self/task/{main}/syscall") as file:
+            if FUTEX and file.read().split()[0] != FUTEX:
+                return None
+    except OSError:  # the system does not tell
+        pass
+    try:
+        recorded = pickle.loads(sys.modules["torch"]._C._distributed_c10d._dump_fr_trace())["entries"]
+    except (AttributeError, KeyError):
+        return None
+    left = [entry for entry in recorded if not entry["retired"]]
+    if not left:
+        return None
+    frames = [(frame["filename"], frame["line"], frame["name"]) for frame in reversed(left[-1]["frames"])]
+    return waiting_in(frames) or left[-1]["profiling_name"].partition(":")[2].split()[0]
