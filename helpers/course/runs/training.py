@@ -113,6 +113,15 @@ def gathered(shard: torch.Tensor, elements: int) -> torch.Tensor:
     return whole[:elements].cpu()
 
 
+def learned(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, master: torch.nn.Parameter
+) -> dict[str, torch.Tensor | None]:
+    """{"weights", "gradients"} as `weights_of` and `gradients_of` have them, where the optimizer updates this
+    rank's shard of all parameters, `master`."""
+    weights, mean = weights_of(model), optimizer.state[master].get("exp_avg")
+    return {"weights": weights, "gradients": None if mean is None else gathered(mean, len(weights))}
+
+
 def flatten(parameters: Sequence[torch.nn.Parameter], ranks: int) -> torch.Tensor:
     """One tensor of all parameters, padded so that the ranks can share it; the parameters become views of it
     (built in lesson 07)."""
@@ -341,11 +350,9 @@ def zero_2_by_hand(
         for number in range(STEPS):
             with Traffic() as traffic:
                 losses.append(step(number, job))
-    weights = weights_of(job.model)
     found = {
         "losses": losses,
-        "weights": weights,
-        "gradients": gathered(job.adam.state[job.master]["exp_avg"], len(weights)),
+        **learned(job.model, job.adam, job.master),
         "traffic": traffic,
         "held": job.held,
         "buckets": job.buckets,
