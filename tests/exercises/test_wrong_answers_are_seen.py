@@ -21,7 +21,7 @@ def verdict(build, solution, *changes):
 
 
 def imported(name):
-    """The change that calls a collective by a name which torch.distributed's module does not look up again."""
+    """The change that gives a collective a name of the function's own, which is not looked up again."""
     return IMPORTS, f"{IMPORTS}    from torch.distributed import {name} as call\n"
 
 
@@ -146,3 +146,10 @@ def test_buckets_that_are_waited_for_by_futures_are_right(future):
     build, solution = data_parallelism.average_in_buckets, data_parallelism.average_in_buckets_solution
     call = "comm.all_reduce(bucket, async_op=True)"
     assert verdict(build, solution, call, call + future).startswith("correct in 2 and 4 ranks")
+
+
+def test_a_collective_that_one_rank_alone_enters_is_named_at_the_learners_line():
+    alone = zero_1.GATHER, f"if comm.get_rank() == 0:\n        {zero_1.GATHER}"
+    said = verdict(zero_1.zero_1_step, zero_1.zero_1_step_solution, *alone)
+    assert "rank 0 of 2 hung in all_gather" in said and "reduce_scatter" not in said.partition("\n")[0]
+    assert zero_1.GATHER in said
