@@ -67,7 +67,7 @@ average_gradients = Build(
                 "total = parameter.grad.clone()\n        comm.all_reduce(total)", "parameter.grad /=",
                 "total /="),
     },
-    praise="equal parts, so the mean of the ranks' means is the whole batch's gradient, on every rank",
+    praise="the parts are equal, so the mean of the ranks' means is the whole batch's gradient",
 )  # fmt: skip
 
 
