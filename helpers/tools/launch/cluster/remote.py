@@ -22,8 +22,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from helpers.tools.launch import rank as ranks
-from helpers.tools.launch.cluster.orders import AT_WORK, ENDED, HOSTFILE, ON, ORDERS, REPORTED, STACKS, STOP
-from helpers.tools.launch.cluster.orders import Reader, append, give, patiently
+from helpers.tools.launch.cluster.orders import (
+    AT_WORK,
+    ENDED,
+    HOSTFILE,
+    ON,
+    ORDERS,
+    REPORTED,
+    STACKS,
+    STOP,
+    Reader,
+    append,
+    give,
+    patiently,
+)
 from helpers.tools.launch.forked.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
 from helpers.tools.launch.pipes import PIPES
 from helpers.tools.launch.ports import port_for
@@ -94,7 +106,7 @@ def card_towards(host: str) -> str | None:
 
 
 class Keeper:
-    """Keeps one rank, which is its child: writes what the rank sends into the job's files, and obeys orders."""
+    """Keeps one rank, its child: writes what the rank sends into the job's files, and obeys orders."""
 
     def __init__(self, rank: int, folder: Path, number: str, readers: Iterable[int]) -> None:
         self.rank, self.folder, self.number = rank, folder, number
