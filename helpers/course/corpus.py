@@ -10,18 +10,17 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import warnings
 from contextlib import suppress
 from pathlib import Path
 
 import torch
-from helpers.paths import WORK
+from helpers.paths import WORK, replace
+from helpers.tools.whole import whole
 
-TESTED = (
-    "0.19.8",
-    "f47dfa001cbbdeb6ec25d9b88f0c98328e620c2cb4d90c7f48c88a242541dd30",
-)  # DeepSpeed's version and the SHA-256 of its text
+# DeepSpeed's version and the SHA-256 of its text
+TESTED = "0.19.8", "f47dfa001cbbdeb6ec25d9b88f0c98328e620c2cb4d90c7f48c88a242541dd30"
+LONGEST = 1_000_000  # tokens of a row; the text has 5.9 million
 WRITTEN_AT_BUILD = {"git_version_info_installed.py"}
 
 
@@ -38,36 +37,25 @@ def text() -> bytes:
     read 750 takes longer than a step."""
     kept = WORK / f".text-of-deepspeed-{importlib.metadata.version('deepspeed')}"
     with suppress(OSError):
-        if not difference(whole := kept.read_bytes()):
-            return whole
-    whole = b"".join(path.read_bytes() for path in files())
-    if problem := difference(whole):
+        if not difference(content := kept.read_bytes()):
+            return content
+    content = b"".join(path.read_bytes() for path in files())
+    if problem := difference(content):
         warnings.warn(problem, stacklevel=2)
     else:
         with suppress(OSError):  # a checkout that may not be written to
-            keep(whole, kept)
-    return whole
+            replace(kept, content)
+    return content
 
 
-def keep(whole: bytes, file: Path) -> None:
-    """Write a file that other ranks see at once with all of its bytes, or not at all."""
-    file.parent.mkdir(exist_ok=True)
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(whole)
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def difference(whole: bytes) -> str | None:
+def difference(content: bytes) -> str | None:
     """A sentence where the text is not the one that the stored outputs were made with, else None."""
-    if hashlib.sha256(whole).hexdigest() == TESTED[1]:
+    if hashlib.sha256(content).hexdigest() == TESTED[1]:
         return None
     return (
         "the training text differs from the tested one (DeepSpeed "
         f"{importlib.metadata.version('deepspeed')} is installed, {TESTED[0]} was tested; "
-        f"{len(whole):,} bytes): losses will not equal the stored ones, byte counts of memory and "
+        f"{len(content):,} bytes): losses will not equal the stored ones, byte counts of memory and "
         "traffic will"
     )
 
@@ -86,7 +74,12 @@ def batch(
         sequences: rows of the global batch, a multiple of `ranks`.
         length: tokens per row.
         rank, ranks: the data-parallel rank that asks, and how many there are.
+
+    Raises:
+        TypeError, ValueError: a number cannot be used.
     """
+    ranks = whole(ranks, "ranks", 1, 10**6)
+    sequences, length = whole(sequences, "sequences", 1, 10**9), whole(length, "length", 1, LONGEST)
     if sequences % ranks:
         raise ValueError(
             f"a global batch of {sequences} sequences cannot be divided among {ranks} ranks: use "

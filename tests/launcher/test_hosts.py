@@ -278,7 +278,7 @@ SECRET = "hf_Zq7 'quoted' $HOME"
 
 
 def test_values_of_the_learners_variables_are_never_shown(tmp_path, monkeypatch, capsys):
-    """Neither in the commands for every machine nor in an error, which shows DeepSpeed's log; the names are."""
+    """Neither in the commands for every machine nor in an error with DeepSpeed's log; the names are."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()

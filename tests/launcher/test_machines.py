@@ -528,8 +528,8 @@ BAD_ORDERS = [
 
 
 def bad_orders(machines):
-    """In a rank: send every one, with a socket for the answer, without one, and with descriptors that are none;
-    how many are answered with a refusal."""
+    """In a rank: send every one, with a socket for the answer, without one, and with other descriptors; how
+    many are answered with a refusal."""
     refused = 0
     for body in BAD_ORDERS:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -385,9 +385,8 @@ def test_the_same_function_gives_the_same_under_srun(slurm_of_two, tmp_path, cap
         expected = (rank, rank % 2, 4, 2, rank // 2, 2, "machine0", "eth0")
         assert total == 6.0 and variables == dict(zip(VARIABLES, map(str, expected)))
         assert tensor.shape == (400_000,) and set(tensor.tolist()) == {2.0 * rank}
-        assert eventually(
-            lambda: not running(psutil.Process(pid) for pid in started if psutil.pid_exists(pid))
-        )  # noqa: B023
+        left = [psutil.Process(process) for process in started if psutil.pid_exists(process)]
+        assert eventually(lambda left=left: not running(left))
     assert jobs_of(slurm_of_two) == [] and left_in(tmp_path) == []
 
 

@@ -36,3 +36,12 @@ def test_a_long_message_is_broken_where_a_width_is_asked_for(capsys):
         and " ".join(" ".join(lines).split()).count("without any rows,") == 3
         and lines[-1] == "  in one_step"
     )
+
+
+def test_a_width_in_which_nothing_fits_is_refused():
+    for error, width in ((ValueError, 0), (ValueError, 4), (TypeError, True), (TypeError, 30.0)):
+        with (
+            pytest.raises(error, match="width must be from 5 to 1000, not "),
+            expected_error(KeyError, width=width),
+        ):
+            raise KeyError

@@ -129,3 +129,12 @@ def test_rotated_queries_and_keys_know_their_distance_only():
 def test_parts_of_a_llama_block_must_fit_each_other():
     with pytest.raises(ValueError, match="multiple"):
         models.LlamaParts(64, 4, 3, 160)
+
+
+def test_a_batch_of_wrong_numbers_is_refused_in_words():
+    for change in ({"sequences": 0}, {"length": 0}, {"ranks": 0}, {"sequences": -2}, {"length": 10**7}):
+        with pytest.raises(ValueError, match=f"{next(iter(change))} must be from 1 to .*, not "):
+            corpus.batch(0, **{"sequences": 2, "length": 8, "ranks": 1, **change})
+    for change in ({"sequences": 2.0}, {"length": True}, {"ranks": "1"}, {"ranks": None}):
+        with pytest.raises(TypeError, match=f"{next(iter(change))} must be from 1 to .*no whole number"):
+            corpus.batch(0, **{"sequences": 2, "length": 8, "ranks": 1, **change})

@@ -11,6 +11,7 @@ import torch
 from helpers import models, theory
 from helpers.course.recording import experiments, record, recorded, speed, table
 from helpers.paths import ROOT
+from helpers.paths import replace as replace_file
 from helpers.tools.theory import schedules
 
 FILES = sorted(recorded.RECORDED.glob("*.json"))
@@ -58,6 +59,10 @@ def over(things, name=named):
 
 def stem(path):
     return path.stem
+
+
+def write(path, content):
+    replace_file(path, json.dumps(content))
 
 
 def test_they_are_small():
@@ -641,11 +646,11 @@ def test_runs_of_several_gpus_are_kept_apart(tmp_path, monkeypatch):
     """A second type of GPU, and a machine with more of the first, whose files lie beside the course's."""
     for file in recorded.RECORDED.glob("*-NVIDIA-H200.json"):
         content = json.loads(file.read_text())
-        record.write(tmp_path / file.name, content)
+        write(tmp_path / file.name, content)
         for gpus, device, name in ((2, "NVIDIA A100", "2-NVIDIA-A100"), (8, "NVIDIA H200", "8-NVIDIA-H200")):
             for run in content["runs"]:
                 run["on"] |= {"gpus": gpus, "device": device}
-            record.write(tmp_path / file.name.replace("2-NVIDIA-H200", name), content)
+            write(tmp_path / file.name.replace("2-NVIDIA-H200", name), content)
     monkeypatch.setattr(recorded, "RECORDED", tmp_path)
     for ask in (
         lambda: recorded.runs("speed", stage=1),
@@ -680,7 +685,7 @@ def test_one_median_is_of_one_kind_of_machine():
 
 def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkeypatch):
     stored = next(recorded.RECORDED.glob("bandwidth-*.json"))
-    record.write(tmp_path / "recorded" / stored.name, json.loads(stored.read_text().replace("H200", "H300")))
+    write(tmp_path / "recorded" / stored.name, json.loads(stored.read_text().replace("H200", "H300")))
     monkeypatch.setattr(recorded, "WORK", tmp_path)
     assert "H200" in recorded.runs("bandwidth")[0].label
     monkeypatch.chdir(tmp_path)
@@ -693,7 +698,7 @@ def test_own_runs_that_failed_are_not_shown(tmp_path, monkeypatch):
     for run in failed["runs"]:
         del run["reports"]
         run["error"] = "CUDA out of memory"
-    record.write(tmp_path / "recorded" / "bandwidth-1-X.json", failed)
+    write(tmp_path / "recorded" / "bandwidth-1-X.json", failed)
     monkeypatch.setattr(recorded, "WORK", tmp_path)
     monkeypatch.chdir(tmp_path)
     assert recorded.runs("bandwidth")[0].reports

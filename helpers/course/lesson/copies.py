@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from helpers.course.lesson import index, lab
 from helpers.course.lesson.outline import notebooks, number_of
-from helpers.paths import ROOT
+from helpers.paths import ROOT, replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,30 +57,30 @@ def copy(root: Path = ROOT) -> Path:
 def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
     """Make a fresh copy of one lesson.  Returns its path, and where the old one went: None when it was
     untouched."""
-    found = [lesson for lesson in lessons(root) if number_of(lesson) == number]
-    if not found:
-        known = ", ".join(map(number_of, lessons(root)))
-        raise ValueError(f"no lesson {number!r}: name one with LESSON=, of {known}")
-    target, kept = root / "work" / found[0].name, None
+    numbered = {number_of(lesson): lesson for lesson in lessons(root)}
+    if number not in numbered:
+        raise ValueError(f"no lesson {number!r}: name one with LESSON=, of {', '.join(numbered)}")
+    lesson, kept = numbered[number], None
+    target = root / "work" / lesson.name
     target.parent.mkdir(exist_ok=True)
     dates = read_dates(target.parent)
     if target.exists() and not is_untouched(target, dates):
         kept = free_name(target)
         target.rename(kept)
-    write_copy(found[0], target, dates)
+    write_copy(lesson, target, dates)
     save_dates(target.parent, dates)
     return target, kept
 
 
 def older(root: Path = ROOT) -> list[Path]:
     """Lessons of the course that are newer than the learner's copies of them."""
-    dates = read_dates(root / "work")
-    copied = [lesson for lesson in lessons(root) if (root / "work" / lesson.name).exists()]
-    return [
-        lesson
-        for lesson in copied
-        if digest(lesson) not in (dates.get(lesson.name), digest(root / "work" / lesson.name))
-    ]
+    work, newer = root / "work", []
+    dates = read_dates(work)
+    for lesson in lessons(root):
+        copied = work / lesson.name
+        if copied.exists() and digest(lesson) not in (dates.get(lesson.name), digest(copied)):
+            newer.append(lesson)
+    return newer
 
 
 def free_name(path: Path) -> Path:
@@ -104,15 +104,14 @@ def write_copy(lesson: Path, target: Path, dates: dict[str, str | None]) -> None
 
 
 def digest(path: Path) -> str | None:
-    """What a notebook says, whatever its outputs and metadata: a digest of its cells' kinds and texts; None
-    when it cannot be read."""
+    """A digest of the kinds and texts of a notebook's cells, whatever its outputs and metadata; None when it
+    cannot be read."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        return hashlib.sha256(
-            json.dumps([(cell["cell_type"], "".join(cell["source"])) for cell in cells]).encode()
-        ).hexdigest()
+        texts = json.dumps([(cell["cell_type"], "".join(cell["source"])) for cell in cells])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return hashlib.sha256(texts.encode()).hexdigest()
 
 
 def is_untouched(target: Path, dates: dict[str, str | None]) -> bool:
@@ -133,12 +132,6 @@ def save_dates(work: Path, dates: dict[str, str | None]) -> None:
     replace(work / DATES, json.dumps(dates, indent=1) + "\n")
 
 
-def replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 def say_older(root: Path = ROOT) -> None:
     for lesson in older(root):
         print(
@@ -157,9 +150,7 @@ def main(verb: str = "open", number: str = "") -> None:
         say_older()
     elif verb == "reset":
         fresh, kept = reset(number)
-        print(
-            "fresh:", fresh.relative_to(ROOT), *([f"(yours is now {kept.relative_to(ROOT)})"] if kept else [])
-        )
+        print("fresh:", fresh.relative_to(ROOT), f"(yours is now {kept.relative_to(ROOT)})" if kept else "")
     else:
         raise ValueError(f"{verb!r} is not one of open, copy, reset")
 

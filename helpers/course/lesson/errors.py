@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from helpers.tools.launch.failures import LaunchError
+from helpers.tools.whole import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,24 +22,21 @@ def expected_error(kind: type[Exception] = LaunchError, width: int | None = None
             launch(one_fails, ranks=2)
 
     Args:
-        kind: which errors are meant; others are raised as ever.  `launch` raises LaunchError, of which
-            RankError is one.
-        width: columns at which long lines are broken; by default they are not.
+        kind: which errors are meant; others are raised as ever.  `launch` raises LaunchError or its kind
+            RankError.
+        width: columns at which long lines are broken, more than 4; by default they are not.
 
     Raises:
         AssertionError: the block raised nothing.
     """
+    if width is not None:
+        width = whole(width, "width", 5, 1000)
     try:
         yield
     except kind as error:
-        print(_broken(f"{type(error).__name__}: {error}", width))
+        lines = f"{type(error).__name__}: {error}".split("\n")
+        if width is not None:
+            lines = ["\n".join(textwrap.wrap(line, width, subsequent_indent="    ")) for line in lines]
+        print("\n".join(lines))
     else:
         raise AssertionError(f"an error was to be shown here ({kind.__name__}), and there was none")
-
-
-def _broken(text, width):
-    if width is None:
-        return text
-    return "\n".join(
-        "\n".join(textwrap.wrap(line, width, subsequent_indent="    ")) for line in text.split("\n")
-    )

@@ -28,12 +28,9 @@ def diagram(lessons: list[Lesson]) -> str:
     boxes = [
         f'  {lesson.number}["{lesson.number}<br>{lesson.title.replace(" ", "<br>")}"]' for lesson in lessons
     ]
-    arrows = [f"  {need}-->{lesson.number}" for lesson in lessons for need in directly_needs(lesson, lessons)]
-    told = [
-        f"{lesson.number} needs {' and '.join(direct)}"
-        for lesson in lessons
-        if (direct := directly_needs(lesson, lessons))
-    ]
+    needs = {lesson.number: directly_needs(lesson, lessons) for lesson in lessons}
+    arrows = [f"  {need}-->{number}" for number, direct in needs.items() for need in direct]
+    told = [f"{number} needs {' and '.join(direct)}" for number, direct in needs.items() if direct]
     title = ["  accTitle: What each lesson needs", "  accDescr: " + "; ".join(told)]
     return "\n".join(["```mermaid", CLOSE, "flowchart LR", *title, *boxes, *arrows, "```"])
 
@@ -41,16 +38,16 @@ def diagram(lessons: list[Lesson]) -> str:
 def tables(lessons: list[Lesson]) -> list[str]:
     """A heading and a Markdown table for each part of the course: links, questions, papers, minutes; under
     the last one the sums."""
-    begins = [[lesson.number for lesson in lessons].index(first) for first in PARTS.values()]
+    numbers = [lesson.number for lesson in lessons]
+    begins = [numbers.index(first) for first in PARTS.values()]
     parts = [lessons[begin:end] for begin, end in zip(begins, [*begins[1:], None])]
-    hours = [sum(getattr(one, kind) for one in lessons) / 60 for kind in ("core", "exercises", "optional")]
-    found = [table(title, part) for title, part in zip(PARTS, parts)]
-    found[-1] += (
-        "\n\nAll lessons: {:.0f} hours of core, {:.0f} of exercises, {:.0f} of optional sections.".format(
-            *hours
-        )
+    shown = [table(title, part) for title, part in zip(PARTS, parts)]
+    core, exercises, optional = (
+        sum(getattr(lesson, kind) for lesson in lessons) / 60 for kind in ("core", "exercises", "optional")
     )
-    return found
+    hours = f"{core:.0f} hours of core, {exercises:.0f} of exercises, {optional:.0f} of optional sections"
+    shown[-1] += f"\n\nAll lessons: {hours}."
+    return shown
 
 
 def table(title: str, lessons: list[Lesson]) -> str:
@@ -61,13 +58,13 @@ def table(title: str, lessons: list[Lesson]) -> str:
         "| |lesson|its question|paper|core|exercises|optional|",
         "|---|---|---|---|--:|--:|--:|",
     ]
-    for one in lessons:
-        minutes = [str(one.core), str(one.exercises), str(one.optional or "–")]
-        rows.append(
-            "|".join(
-                ["", one.number, f"[{one.title}]({one.file})", one.question, one.paper or "–", *minutes, ""]
-            )
+    for lesson in lessons:
+        link, minutes = (
+            f"[{lesson.title}]({lesson.file})",
+            (lesson.core, lesson.exercises, lesson.optional or "–"),
         )
+        cells = ["", lesson.number, link, lesson.question, lesson.paper or "–", *minutes, ""]
+        rows.append("|".join(map(str, cells)))
     return "\n".join(rows)
 
 
@@ -82,25 +79,21 @@ class Progress:
         ]
 
     def __repr__(self):
-        passed = sum(len(names) for _, names in self.rows)
-        return (
-            f"{passed} of {sum(len(lesson.checks) for lesson, _ in self.rows)} checks passed"
-            if passed
-            else NOTHING
-        )
+        passed, checks = (sum(map(len, column)) for column in self.columns())
+        return f"{passed} of {checks} checks passed" if passed else NOTHING
+
+    def columns(self):
+        """What was passed of each lesson, and all of its checks."""
+        return [names for _, names in self.rows], [lesson.checks for lesson, _ in self.rows]
 
     def _repr_markdown_(self):
         if not any(names for _, names in self.rows):
             return NOTHING
         rows = [f"**{self!r}**", "", "| | lesson | passed | checks: ✓ passed, ○ to do |", "|---|---|---|---|"]
         for lesson, names in self.rows:
-            marks = ", ".join(
-                f"{'✓' if check in names else '○'} {check.replace('_', ' ')}" for check in lesson.checks
-            )
-            rows.append(
-                f"| {lesson.number} | [{lesson.title}]({lesson.file}) | {len(names)} of "
-                f"{len(lesson.checks)} | {marks} |"
-            )
+            marks = [f"{'✓' if check in names else '○'} {check.replace('_', ' ')}" for check in lesson.checks]
+            link, share = f"[{lesson.title}]({lesson.file})", f"{len(names)} of {len(lesson.checks)}"
+            rows.append(f"| {lesson.number} | {link} | {share} | {', '.join(marks)} |")
         return "\n".join(rows)
 
 
@@ -112,6 +105,6 @@ def progress() -> Progress:
 def outputs(folder: Path) -> list[dict]:
     """What the learner has passed as a code cell's stored output, so that their start page shows it when it
     opens."""
-    found = Progress(course(folder), passed())
-    data = {"text/markdown": [found._repr_markdown_()], "text/plain": [repr(found)]}
+    shown = Progress(course(folder), passed())
+    data = {"text/markdown": [shown._repr_markdown_()], "text/plain": [repr(shown)]}
     return [{"output_type": "execute_result", "data": data, "execution_count": None, "metadata": {}}]

@@ -21,17 +21,19 @@ def open_lab(folder: Path, page: str) -> NoReturn:
     if not browser:
         print(tunnel(port), flush=True)
     os.chdir(folder)
-    os.execv(
-        sys.executable,
-        [sys.executable, "-m", "jupyterlab", *options(page, port, browser, root=os.geteuid() == 0)],
-    )
+    command = [sys.executable, "-m", "jupyterlab", *options(page, port, browser, root=os.geteuid() == 0)]
+    os.execv(sys.executable, command)
 
 
 def options(page: str, port: int, browser: bool, root: bool = False) -> list[str]:
     """Command-line options; the link that JupyterLab prints and opens leads to its default page, so that is
     ours."""
     chosen = [f"--port={port}", f"--LabApp.default_url=/lab/tree/{page}"]
-    return chosen + ["--no-browser"] * (not browser) + ["--allow-root"] * root  # root: in a container
+    if not browser:
+        chosen.append("--no-browser")
+    if root:  # in a container
+        chosen.append("--allow-root")
+    return chosen
 
 
 def has_browser(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bool:
@@ -39,14 +41,14 @@ def has_browser(environment: Mapping[str, str] = os.environ, platform: str = sys
     display."""
     if "SSH_CONNECTION" in environment:
         return False
-    return platform == "darwin" or any(
-        environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME")
-    )
+    displays = ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME")
+    return platform == "darwin" or any(environment.get(name) for name in displays)
 
 
 def tunnel(port: int, environment: Mapping[str, str] = os.environ) -> str:
     """What to type on the computer that the learner sits at."""
-    server = (environment.get("SSH_CONNECTION", "").split() + [""] * 4)[2] or socket.gethostname()
+    client_and_server = environment.get("SSH_CONNECTION", "").split()
+    server = client_and_server[2] if len(client_and_server) > 2 else socket.gethostname()
     user = environment.get("USER") or "you"
     return (
         "No browser here: open the link below that begins with http://127.0.0.1. When you sit at "

@@ -70,26 +70,28 @@ def read(path: Path) -> Lesson:
     """Read one lesson; an opening table without its rows raises ValueError."""
     texts = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
     opening, everything = texts[0], "\n".join(texts)
-    try:
-        heading = re.search(r"^# (.+)$", opening, re.M).group(1)
-        question = re.search(r"\*\*The question:\*\* (.+)$", opening, re.M).group(1)
-        minutes = re.search(r"^\| Minutes \| (.+) \|$", opening, re.M).group(1)
-        needs = re.search(r"^\| Needs \| (.+) \|$", opening, re.M).group(1)
-    except AttributeError:
-        raise ValueError(
-            f"{path.name}: its first cell lacks the heading, the question, or a row for Minutes or Needs"
-        ) from None
+    rows = {
+        "heading": r"^# ([^:\n]+)",
+        "question": r"\*\*The question:\*\* (.+)$",
+        "minutes": r"^\| Minutes \| (.+) \|$",
+        "needs": r"^\| Needs \| (.+) \|$",
+    }
+    said = {name: re.search(pattern, opening, re.M) for name, pattern in rows.items()}
+    if lacking := [name for name, match in said.items() if not match]:
+        raise ValueError(f"{path.name}: its first cell lacks the {', the '.join(lacking)}")
+    heading, question, minutes, needs = (match[1] for match in said.values())
+    optional, paper = re.search(r"(\d+) optional", minutes), PAPER.search(everything)
     return Lesson(
         number=number_of(path),
         file=path.name,
-        title=heading.split(":")[0],
+        title=heading,
         question=question[0].upper() + question[1:],
         core=int(re.match(r"\d+", minutes).group()),
-        exercises=sum(int(found) for found in re.findall(r"Difficulty \d of 5, (\d+) minutes", everything)),
-        optional=int((re.search(r"(\d+) optional", minutes) or [0, 0])[1]),
+        exercises=sum(map(int, re.findall(r"Difficulty \d of 5, (\d+) minutes", everything))),
+        optional=int(optional[1]) if optional else 0,
         needs=tuple(between(needs)),
         checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", everything))),
-        paper=found[1] if (found := PAPER.search(everything)) else "",
+        paper=paper[1] if paper else "",
     )
 
 
@@ -101,6 +103,5 @@ def between(text: str) -> Iterator[str]:
 
 def directly_needs(lesson: Lesson, lessons: list[Lesson]) -> list[str]:
     """What a lesson needs and none of its other needs brings along: the arrows of a map."""
-    by_number = {one.number: one for one in lessons}
-    brought = {further for need in lesson.needs if need in by_number for further in by_number[need].needs}
+    brought = {further for other in lessons if other.number in lesson.needs for further in other.needs}
     return [need for need in lesson.needs if need not in brought]

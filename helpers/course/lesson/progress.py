@@ -6,8 +6,6 @@ Only copies of lessons that run in `work/` write it, so neither the tests nor a 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +32,7 @@ def record(name: str, lesson: str, work: Path | str | None = None) -> bool:
             known = passed(work)
             if name not in known.setdefault(lesson, []):
                 known[lesson].append(name)
-                replace(work / NAME, json.dumps(known, indent=1, sort_keys=True) + "\n")
+                paths.replace(work / NAME, json.dumps(known, indent=1, sort_keys=True) + "\n")
     except OSError:
         return False
     return True
@@ -44,13 +42,13 @@ def passed(work: Path | str | None = None) -> dict[str, list[str]]:
     """{lesson: names of the checks passed, in the order of passing}; what cannot be read counts as
     nothing."""
     try:
-        found = json.loads((Path(work or paths.WORK) / NAME).read_text(encoding="utf-8"))
+        kept = json.loads((Path(work or paths.WORK) / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    rows = found.items() if isinstance(found, dict) else ()
+    lessons = kept.items() if isinstance(kept, dict) else ()
     return {
         lesson: [name for name in names if isinstance(name, str)]
-        for lesson, names in rows
+        for lesson, names in lessons
         if isinstance(names, list)
     }
 
@@ -63,15 +61,3 @@ def alone(work: Path) -> Iterator[None]:
     with open(work / f".{NAME}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, also by a kernel that dies
         yield
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

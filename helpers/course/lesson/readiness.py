@@ -40,10 +40,14 @@ class Line:
     needed: bool = True
 
     def __str__(self):
-        mark = "OK  " if self.fine else ("FAIL" if self.needed else "note")
-        return f"{mark}  {self.name:<14} {self.found}" + (
-            f"\n      {'':<14} {self.advice}" if self.advice and not self.fine else ""
-        )
+        mark = "OK" if self.fine else "FAIL" if self.needed else "note"
+        line = f"{mark:<4}  {self.name:<14} {self.found}"
+        return line if self.fine or not self.advice else f"{line}\n      {'':<14} {self.advice}"
+
+
+def note(name: str, found: str, fine: object, advice: str) -> Line:
+    """Of something that lessons can do without."""
+    return Line(name, found, bool(fine), advice, needed=False)
 
 
 def version(name: str) -> str | None:
@@ -56,73 +60,38 @@ def version(name: str) -> str | None:
 
 def versions() -> Iterator[Line]:
     """Python and the three packages whose versions decide what a lesson shows."""
-    python = sys.version_info[:3]
-    yield Line(
-        "python",
-        ".".join(map(str, python)),
-        (3, 11, 5) <= python < (3, 14),
-        "install Python 3.11.5 to 3.13 and run `make lab` again",
-    )
+    python, advice = sys.version_info[:3], "install Python 3.11.5 to 3.13 and run `make lab` again"
+    yield Line("python", ".".join(map(str, python)), (3, 11, 5) <= python < (3, 14), advice)
     for name, tested in TESTED.items():
-        found = version(name)
-        if found is None:
+        installed = version(name)
+        if installed is None:
             yield Line(name, "not installed", False, "run `make lab`, which installs everything")
             continue
-        same = found.split("+")[0] == tested
-        yield Line(
-            name,
-            found,
-            same,
-            f"{tested} was tested: stored losses may differ, byte counts should not",
-            needed=False,
-        )
+        advice = f"{tested} was tested: stored losses may differ, byte counts should not"
+        yield note(name, installed, installed.split("+")[0] == tested, advice)
 
 
 def machine() -> Iterator[Line]:
     """Cores, memory, loopback, compiler, machines made of this one, GPUs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Line(
-        "cores",
-        str(cores),
-        cores >= 2,
-        "lessons run, but slowly: times grow with ranks per core",
-        needed=False,
-    )
+    yield note("cores", str(cores), cores >= 2, "lessons run, but slowly: times grow with ranks per core")
     free = available.free_memory()
+    memory = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f} GB"
     advice = f"close other programs: lessons need up to {ENOUGH_MEMORY / 1e9:g} GB"
-    yield Line(
-        "memory",
-        f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f} GB",
-        free >= ENOUGH_MEMORY,
-        advice,
-        needed=free < 1e9,
-    )
+    yield Line("memory", memory, free >= ENOUGH_MEMORY, advice, needed=free < 1e9)
     try:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as server,
-            socket.create_connection(server.getsockname(), 2),
-        ):
-            yield Line("loopback", "127.0.0.1 answers")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), 2).close()
+        yield Line("loopback", "127.0.0.1 answers")
     except OSError as error:
-        yield Line(
-            "loopback", str(error), False, "ranks talk over 127.0.0.1: allow it in the firewall or container"
-        )
+        advice = "ranks talk over 127.0.0.1: allow it in the firewall or container"
+        yield Line("loopback", str(error), False, advice)
     compiler = shutil.which("c++") or shutil.which("g++")
-    yield Line(
-        "compiler",
-        compiler or "none",
-        bool(compiler),
-        "not needed; only DeepSpeed's own optimizers would be compiled with it",
-        needed=False,
-    )
+    advice = "not needed; only DeepSpeed's own optimizers would be compiled with it"
+    yield note("compiler", compiler or "none", compiler, advice)
     refused = problem()
-    yield Line(
-        "machines",
-        "not allowed" if refused else "several can be made of this one",
-        not refused,
-        refused or "",
-        needed=False,
-    )
+    can = "not allowed" if refused else "several can be made of this one"
+    yield note("machines", can, not refused, refused or "")
     gpus = available.gpu_count()
     yield Line("GPUs", str(gpus) if gpus else "none: ranks run on the CPU")
 
@@ -135,9 +104,9 @@ def all_reduce() -> float:
     from deepspeed.accelerator import get_accelerator
 
     deepspeed.init_distributed()
-    one = torch.ones(1, device=get_accelerator().current_device_name())
-    deepspeed.comm.all_reduce(one)
-    return one.item()
+    total = torch.ones(1, device=get_accelerator().current_device_name())
+    deepspeed.comm.all_reduce(total)
+    return total.item()
 
 
 def ranks() -> Iterator[Line]:
@@ -146,12 +115,8 @@ def ranks() -> Iterator[Line]:
     try:
         total = launch(all_reduce, ranks=2, timeout=60)
     except Exception as error:
-        yield Line(
-            "2 ranks",
-            str(error).splitlines()[0],
-            False,
-            "this is what the lessons do: see the README's troubleshooting",
-        )
+        advice = "this is what the lessons do: see the README's troubleshooting"
+        yield Line("2 ranks", str(error).splitlines()[0], False, advice)
         return
     first = time.perf_counter() - started
     yield Line("2 ranks", f"all-reduce of 1 + 1 = {total[0]:g} on {total.device}", list(total) == [2, 2])
@@ -181,10 +146,8 @@ def check(
     if failed:
         print(f"Not ready: {', '.join(failed)}. The lines above say what to do.")
     else:
-        print(
-            "Ready: every lesson can run on this machine"
-            + (" (checked before; `make check` checks again)." if quiet else ".")
-        )
+        again = " (checked before; `make check` checks again)" if quiet else ""
+        print(f"Ready: every lesson can run on this machine{again}.")
     return not failed
 
 

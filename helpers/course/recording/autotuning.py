@@ -22,7 +22,8 @@ import deepspeed
 import torch
 from helpers.course import corpus, models
 
-deepspeed.ops.__compatible_ops__ = {}  # gloo alone: DeepSpeed's own collectives for one machine would be compiled first
+# gloo alone: DeepSpeed's own collectives for one machine would be compiled first
+deepspeed.ops.__compatible_ops__ = {}
 parser = argparse.ArgumentParser()
 parser.add_argument("--local_rank")
 parser.add_argument("--deepspeed_config")
@@ -30,7 +31,8 @@ deepspeed.init_distributed()
 rank, ranks = deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()
 torch.manual_seed(0)
 model = models.GPT(models.TINY)
-engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=parser.parse_args().deepspeed_config)
+config = parser.parse_args().deepspeed_config
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
 sequences = engine.train_micro_batch_size_per_gpu() * ranks
 for micro_batch in range(1000):
     engine.backward(engine(*corpus.batch(micro_batch, sequences, models.TINY.context, rank, ranks)))

@@ -26,12 +26,12 @@ from pathlib import Path
 import torch
 from helpers.course import models
 from helpers.course.recording.table import EXPERIMENTS, NAMED, SIZES, experiment
-from helpers.paths import ROOT, WORK
+from helpers.paths import ROOT, WORK, replace
 from helpers.tools.launch.failures import LaunchError, RankError
 from helpers.tools.launch.forked.forked_job import preload
 from helpers.tools.launch.jobs import launch
 from helpers.tools.launch.resources import gpu_count
-from helpers.tools.launch.whole import whole
+from helpers.tools.whole import whole
 
 TIMEOUT = 280  # seconds of one run
 
@@ -91,14 +91,6 @@ def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
     said = noted.get("error", "recorded").splitlines()[0]
     print(f"{name}, {ranks} ranks, {arguments}: {said}, {time.monotonic() - started:.0f} s", flush=True)
     return noted
-
-
-def write(path: Path, content: dict) -> None:
-    """The whole file or none of it, also when interrupted."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".tmp")
-    half.write_text(json.dumps(content, separators=(",", ":")) + "\n")
-    half.replace(path)
 
 
 def planned(
@@ -175,7 +167,7 @@ def record(
             continue  # says nothing of ranks with a GPU of their own
         others = [run for run in content["runs"] if (run["ranks"], run["arguments"]) != (ranks, arguments)]
         content["runs"] = [*others, done]
-        write(path, content)
+        replace(path, json.dumps(content, separators=(",", ":")) + "\n")
     return path if path.exists() else None
 
 

@@ -169,8 +169,8 @@ def of_one_kind(chosen: Sequence[Run]) -> None:
     kinds = sorted({run.hardware for run in chosen})
     if len(kinds) > 1:
         raise ValueError(
-            f"these runs of {chosen[0].experiment!r} were recorded on {', '.join(kinds)}, which are kept apart: "
-            f"say which, with hardware={kinds[0]!r}"
+            f"these runs of {chosen[0].experiment!r} were recorded on {', '.join(kinds)}, which are kept "
+            f"apart: say which, with hardware={kinds[0]!r}"
         )
 
 

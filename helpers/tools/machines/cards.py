@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.whole import shown
+from helpers.tools.whole import shown
 
 if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines

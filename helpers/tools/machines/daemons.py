@@ -10,19 +10,15 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from helpers.tools.launch.cluster.shared_job import REMARKS
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.progress import Progress
-from helpers.tools.launch.whole import shown
 from helpers.tools.machines.login import Login
 from helpers.tools.machines.namespaces import Machines
 from helpers.tools.machines.placement import remarks
 from helpers.tools.machines.services import Services
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from helpers.tools.whole import shown
 
 ADMINISTRATORS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where daemons lie; not in every user's PATH
 LONGEST = 60  # characters of the path of the temporary folder: a socket's own may have 107
@@ -46,6 +42,13 @@ class Daemons:
     """A block in which daemons run on `Machines`.  They end with the block, with the machines, or with the
     notebook's kernel.
 
+    A kind of them has these methods:
+        problem: why they cannot run here, in one line, or None.
+        commands: writes the configuration into the folder; [(machine, command, file for what it writes)].
+        login: the `programs` and `variables` of a `Login`.
+        is_up: whether all of them answer.
+        complaints: what they have written, for an error.
+
     Args:
         machines: `Machines` that are up.
 
@@ -61,26 +64,6 @@ class Daemons:
         if not isinstance(machines, Machines):
             raise TypeError(f"machines must be `Machines`, not {shown(machines)}")
         self.machines = machines
-
-    def problem(self) -> str | None:
-        """Why they cannot run here, in one line, or None."""
-        raise NotImplementedError
-
-    def commands(self) -> list[tuple[int, Sequence[str], Path]]:
-        """Write the configuration into the folder.  Returns for each daemon the number of its machine, its
-        command, and the file for what it writes."""
-        raise NotImplementedError
-
-    def login(self) -> tuple[Mapping[str, Sequence[str]], Mapping[str, str]]:
-        """The `programs` and `variables` of a `Login`."""
-        raise NotImplementedError
-
-    def is_up(self) -> bool:
-        raise NotImplementedError
-
-    def complaints(self) -> str:
-        """What they have written, for an error."""
-        raise NotImplementedError
 
     def __enter__(self):
         if reason := self.problem():

@@ -14,15 +14,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from helpers.paths import ROOT
+from helpers.paths import run_main
 from helpers.tools.launch.forked.forkserver import die_with_parent, enter
 
 FILE = """#!/bin/sh
 exec {python} -S -P -c {enter} {process} {program} "$@"
 """
-ENTER = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from helpers.tools.machines.login import main; main()"
-)
+ENTER = run_main("helpers.tools.machines.login")
 KINDS = ("user", "mnt", "net", "uts")
 
 

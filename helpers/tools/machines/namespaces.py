@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from helpers.paths import ROOT
+from helpers.paths import ROOT, run_main
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.progress import Progress
-from helpers.tools.launch.whole import shown, whole
 from helpers.tools.machines.allowed import LINUX_ONLY, explain, is_linux, stay_who_we_are
 from helpers.tools.machines.cards import Card, Counting, bytes_per_second
 from helpers.tools.machines.netlink import BURST
 from helpers.tools.machines.placement import ORDERS, Placement
 from helpers.tools.machines.switch import MOST_DESCRIPTORS, doors_to
+from helpers.tools.whole import shown, whole
 
 if TYPE_CHECKING:
     from helpers.tools.machines.daemons import Daemons
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MOST_MACHINES = 16
 MOST_RANKS = 64  # as `launch` takes
 PATIENCE = 30.0  # seconds in which machines must be up; they take 0.1
+ENTER = run_main("helpers.tools.machines.entering")
 ENDED = "the machines have ended: start them again"
 
 
@@ -192,8 +193,8 @@ class Machines:
         return Placement(self, [self.numbered(machine) for machine in places])
 
     def start(self, machine: int, command: Sequence[str], **options: object) -> subprocess.Popen:
-        """Start a program on a machine, in the current folder.  It ends with the machines, and so does what it
-        has started in its session.
+        """Start a program on a machine, in the current folder.  It ends with the machines, and so does all
+        that it has started in its session.
 
         Args:
             machine: its number.
@@ -209,14 +210,8 @@ class Machines:
         _, doors = self.ask("doors")
         try:
             wanted = [doors[place] for place in doors_to(machine)]
-            enter = (
-                f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-                "from helpers.tools.machines.entering import main; main()"
-            )
-            before = [sys.executable, "-S", "-P", "-c", enter, ",".join(map(str, wanted))]
-            program = subprocess.Popen(
-                [*before, *command], pass_fds=wanted, start_new_session=True, **options
-            )
+            enter = [sys.executable, "-S", "-P", "-c", ENTER, ",".join(map(str, wanted))]
+            program = subprocess.Popen([*enter, *command], pass_fds=wanted, start_new_session=True, **options)
         finally:
             for door in doors:
                 os.close(door)

@@ -54,9 +54,11 @@ class Services:
                 [[doors[place] for place in doors_to(machine)], command, str(log)]
                 for machine, command, log in commands
             ]
+            words = [str(life), str(tell), str(folder), json.dumps(entered)]
             self.process = subprocess.Popen(
-                [sys.executable, "-S", "-P", "-m", "helpers.tools.machines.services", str(life), str(tell), str(folder), json.dumps(entered)],
-                env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, pass_fds=[life, tell, *doors], start_new_session=True,
+                [sys.executable, "-S", "-P", "-m", "helpers.tools.machines.services", *words],
+                env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
+                pass_fds=[life, tell, *doors], start_new_session=True,
             )  # fmt: skip
         finally:
             for descriptor in (life, tell, *doors):

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.whole import whole
 from helpers.tools.machines.daemons import Daemons, found, not_installed
 from helpers.tools.machines.switch import address_of, name_of
+from helpers.tools.whole import whole
 
 if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines
@@ -148,13 +148,5 @@ class Slurm(Daemons):
             raise ValueError(
                 "this Slurm is not up: use it inside `with Machines(2) as machines, Slurm(machines) as slurm`"
             )
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        return done.stdout
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.run(command, **streams, text=True, timeout=timeout, check=False).stdout

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.whole import whole
 from helpers.tools.machines.daemons import Daemons, found, not_installed
 from helpers.tools.machines.switch import name_of
+from helpers.tools.whole import whole
 
 if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines

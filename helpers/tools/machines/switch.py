@@ -141,7 +141,7 @@ class Switch:
         return [inside.counters(CARD) for _, _, inside in self.machines]
 
     def listen(self, machine: int) -> socket.socket:
-        """A socket on a machine's card, where the ranks of a new job meet; those of an earlier job have gone."""
+        """A socket on a machine's card, where the ranks of a new job meet; those of the last have gone."""
         self.forget_waiting()
         call("setns", self.machines[machine][0], NEW_NETWORK)
         try:

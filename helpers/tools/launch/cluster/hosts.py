@@ -147,7 +147,7 @@ class HostsJob(SharedJob):
         return {**super().variables(), "DS_ENV_FILE": str(self.path / ENVIRONMENT)}
 
     def log_text(self) -> str:
-        """Without the values of the learner's variables, tokens perhaps, which DeepSpeed writes into its log."""
+        """What the command wrote, without values of the learner's variables, which may be tokens."""
         text = super().log_text()
         for name, value in self.learners.items():
             text = re.sub(rf"\b{re.escape(name)}=\S+", f"{name}=...", text)

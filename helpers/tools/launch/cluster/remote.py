@@ -106,7 +106,7 @@ def card_towards(host: str) -> str | None:
 
 
 class Keeper:
-    """Keeps one rank, which is its child: writes what the rank sends into the job's files, and obeys orders."""
+    """Keeps one rank, its child: writes what the rank sends into the job's files, and obeys orders."""
 
     def __init__(self, rank: int, folder: Path, number: str, readers: Iterable[int]) -> None:
         self.rank, self.folder, self.number = rank, folder, number

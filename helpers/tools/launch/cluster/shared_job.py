@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.paths import ROOT
+from helpers.paths import ROOT, run_main
 from helpers.tools.launch.cluster.guard import FINISHED, STOPPED
 from helpers.tools.launch.cluster.orders import (
     AT_WORK,
@@ -44,10 +44,7 @@ if TYPE_CHECKING:
     from helpers.tools.launch.parcel import Parcel
     from helpers.tools.launch.progress import Progress
 
-GUARD = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from helpers.tools.launch.cluster.guard import "
-    "main; main()"
-)
+GUARD = run_main("helpers.tools.launch.cluster.guard")
 UNSEEN = "launch: the folder "  # how a keeper begins what stops it
 WAITING = "queued and waiting"  # what srun says of a job that has to wait
 SHOWN = 2000  # characters of what a command wrote
@@ -98,7 +95,8 @@ class SharedJob:
         }
         self.guard = subprocess.Popen(
             [sys.executable, "-S", "-P", "-c", GUARD, json.dumps(task)],
-            env=self.variables(), stdin=subprocess.PIPE, bufsize=0, stdout=self.log, stderr=self.log, start_new_session=True,
+            env=self.variables(), stdin=subprocess.PIPE, bufsize=0, stdout=self.log, stderr=self.log,
+            start_new_session=True,
         )  # fmt: skip
 
     def write_payload(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from helpers.tools.launch.cluster.guard import call
 from helpers.tools.launch.cluster.shared_job import SharedJob
 from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.whole import shown, whole
+from helpers.tools.whole import shown, whole
 
 if TYPE_CHECKING:
     from pathlib import Path
