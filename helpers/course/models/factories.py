@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 from helpers.course.models.gpt import Block, Embedding, GPTSize, Head
+from helpers.tools.theory.deepspeed_config import read
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -25,8 +26,7 @@ def build(
     The one place that knows `zero.Init`: configuration, not code, selects it.
     """
     torch.manual_seed(seed)
-    stage = (config or {}).get("zero_optimization", {}).get("stage", 0)
-    if stage == 3:
+    if config and read(config).stage == 3:
         import deepspeed
 
         partitioned = deepspeed.zero.Init(config_dict_or_path=config)

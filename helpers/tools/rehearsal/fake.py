@@ -55,7 +55,7 @@ NONE_HERE = "depends on the numbers in a tensor, and a rehearsal has none"
 WITHOUT_NUMBERS = {  # what torch raises: what it means
     DataDependentOutputException: f"what {{}} returns {NONE_HERE}",
     DynamicOutputShapeException: f"the shape of what {{}} returns {NONE_HERE}",
-    UnsupportedOperatorException: "torch does not know which shape {} returns, so that it cannot be rehearsed",
+    UnsupportedOperatorException: "torch does not know which shape {} returns: it cannot be rehearsed",
 }
 FILLED = {aten.zeros.default, aten.ones.default, aten.full.default}
 

@@ -306,7 +306,7 @@ def step_seconds(
         ValueError: where the constants lack what is asked for, a rate for the dtype or a bandwidth for
             several ranks; for a configuration that the formulas do not cover (offload, fp16).
     """
-    if isinstance(config, dict):
+    if config is not None and not isinstance(config, ZeroConfig):
         known = read(config, ranks=ranks, micro_batch=batch, accumulation=accumulation)
         batch, accumulation = known.micro_batch, known.accumulation
         params = known.deepspeed.optimizer_params or {}

@@ -10,15 +10,10 @@ from helpers.tools.theory.deepspeed_config import Configuration, read
 
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}  # bytes per element
 DTYPES = tuple(ELEMENT_BYTES)
-FIELDS = {  # DeepSpeed's name of what decides bytes, without the stage in front: its name here
-    "stage": "stage",
-    "reduce_bucket_size": "reduce_bucket_size",
-    "overlap_comm": "overlap_comm",
-    "contiguous_gradients": "contiguous_gradients",
-    "sub_group_size": "sub_group_size",
-    "param_persistence_threshold": "persistence_threshold",
-    "round_robin_gradients": "round_robin_gradients",
-}
+COUNTED = (  # fields of DeepSpeed's `zero_optimization`, without the stage in front
+    *("stage", "reduce_bucket_size", "overlap_comm", "contiguous_gradients", "sub_group_size"),
+    *("param_persistence_threshold", "round_robin_gradients"),
+)
 NOT_COUNTED = {  # fields of `zero_optimization` that change the bytes of these stages, unless they are so
     "parameter_alignment": ((1, 2), False),
     "compute_grad_norm": ((1, 2), True),
@@ -101,7 +96,7 @@ class ZeroConfig:
             raise ValueError(
                 f"the formulas do not count {', '.join(names)}: use another value, or measure it"
             )
-        fields = {name: getattr(known.zero, theirs) for theirs, name in FIELDS.items()}
+        fields = {name.removeprefix("param_"): getattr(known.zero, name) for name in COUNTED}
         return cls(dtype=known.dtype, grad_accum_dtype=_short(known.deepspeed.grad_accum_dtype), **fields)
 
     @classmethod
