@@ -109,7 +109,7 @@ class Calls(TorchDispatchMode):
             setattr(owner, name, self.noting(name, getattr(owner, name)))
         return super().__enter__()
 
-    def noting(self, name, real):
+    def noting(self, name: str, real: Callable) -> Callable:
         """A method of a request or its future that notes who is waited for.  Both are kept, so that no other
         gets their id."""
 

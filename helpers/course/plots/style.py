@@ -134,7 +134,9 @@ def dashed_line(axes: Axes, height: float, name: str) -> None:
     axes.axhline(height, color="black", linestyle="--", linewidth=1, label=name)
 
 
-def rounded(axes: Axes, corner: tuple[float, float], width: float, height: float, pad: float, **look: object):
+def rounded(
+    axes: Axes, corner: tuple[float, float], width: float, height: float, pad: float, **look: object
+) -> None:
     """A box with round corners, `pad` larger on each side."""
     axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=f"round,pad={pad}", **look))
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from helpers import sources
+from helpers.sources import changed as changed_helpers
 from helpers.tools.launch import arguments as checks
 from helpers.tools.launch.cluster import hosts, srun
 from helpers.tools.launch.command.command_job import CommandJob
@@ -186,7 +186,7 @@ def device_for(
 
 def tell(payload: Parcel, function: Callable, arguments: Mapping[str, object]) -> None:
     """Notes before a launch: which helpers are stale here, and what is carried where that is much."""
-    if stale := sources.changed():
+    if stale := changed_helpers():
         print(
             f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this kernel "
             "the old; restart the kernel"

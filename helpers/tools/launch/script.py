@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 
 import helpers
+from helpers.tools import theory
 
 LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_NAME", "STORE_GLOBAL")
 
@@ -182,16 +183,18 @@ def modules_of_helpers(text: str) -> set[str]:
             and (node.module or "").partition(".")[0] == "helpers"
             and not node.level
         ):
-            for alias in node.names:
-                lazy = (
-                    {**helpers.LAZY, **helpers.MODULES}.get(alias.name) if node.module == "helpers" else None
-                )
-                inner = f"{node.module}.{alias.name}"
-                found.add(
-                    lazy
-                    or (inner if importlib.util.find_spec(node.module) and is_module(inner) else node.module)
-                )
+            found |= {home_of(node.module, alias.name) for alias in node.names}
     return found
+
+
+def home_of(module: str, name: str) -> str:
+    """The module to copy for `from module import name`: the one that holds what a package lends lazily."""
+    inner = f"{module}.{name}"
+    if module == "helpers" and name in helpers.LAZY | helpers.MODULES:
+        return (helpers.LAZY | helpers.MODULES)[name]
+    if module == theory.__name__ and name in theory.HOMES:
+        return f"{module}.{theory.HOMES[name]}"
+    return inner if is_module(inner) else module
 
 
 def at_run_time(node: ast.AST) -> Iterator[ast.AST]:

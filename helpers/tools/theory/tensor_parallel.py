@@ -222,7 +222,8 @@ def tensor_parallel_cluster_seconds(
     """
     shared(ranks, GPUs=gpus)
     whole(tokens=tokens, micro_batches=micro_batches)
-    positive(balance=balance)
+    if ranks > 1:
+        positive(balance=balance)
     cluster = Cluster(gpus=gpus, memory=1.0, rate=rate, link=card, inside=inside, host=host)
     parameters, replicas = gpt_parameters(size) / ranks, gpus // ranks
     work = micro_batches * 6 * parameters * tokens / rate
