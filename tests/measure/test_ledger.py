@@ -13,6 +13,8 @@ import pytest
 import torch
 from helpers import corpus, launch, models, theory
 from helpers.tools.measure.ledger import CATEGORIES, Ledger, OutOfMemory, _other_threads_sleep
+from helpers.tools.measure.saved import SavedActivations
+from helpers.tools.measure.traffic import Traffic
 from tests.support import configuration
 
 
@@ -368,3 +370,77 @@ def eventually(condition, seconds=20):
     while not (found := condition()) and time.monotonic() < until:
         time.sleep(0.01)
     return found
+
+
+def test_sparse_gradients_count_as_their_indices_and_values():
+    model = torch.nn.Embedding(1000, 8, sparse=True)
+    with Ledger("cpu") as ledger:
+        ledger.watch(model, torch.optim.SGD(model.parameters()))
+        model(torch.tensor([1, 2, 3])).sum().backward()
+        assert ledger.categories()["gradients"] == 3 * 8 + 3 * 8 * 4  # of an index, and of a row in fp32
+
+
+COMPRESSED = {
+    "to_sparse_csr": ("crow_indices", "col_indices", "values"),
+    "to_sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "to_sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "to_sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+@pytest.mark.parametrize("name, parts", COMPRESSED.items())
+def test_a_sparse_tensor_counts_as_what_it_consists_of(name, parts):
+    dense = torch.eye(64)
+    with Ledger("cpu") as ledger:
+        sparse = getattr(dense, name)(*([(2, 2)] if "_bs" in name else []))
+        expected = sum(getattr(sparse, part)().untyped_storage().nbytes() for part in parts)
+        assert ledger.current == expected > 64 * 4
+        ledger.label("gradients", sparse)
+        assert ledger.categories()["gradients"] == expected
+        del sparse
+        assert ledger.current == 0
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_counts_its_numbers_and_its_sizes(layout):
+    with Ledger("cpu") as ledger:
+        nested = torch.nested.nested_tensor([[1.0, 2.0], [3.0, 4.0, 5.0]], layout=layout)
+        assert ledger.current >= 5 * 4 + 2 * 8
+        del nested
+        assert ledger.current == 0
+
+
+def test_a_quantized_tensor_counts_its_scales():
+    dense, scales, zeros = torch.eye(64), torch.ones(64), torch.zeros(64)
+    with Ledger("cpu") as ledger:
+        quantized = torch.quantize_per_channel(dense, scales, zeros, 0, torch.qint8)
+        scales = quantized.q_per_channel_scales().untyped_storage().nbytes()
+        assert ledger.current == 64 * 64 + 2 * scales
+
+
+def test_what_torch_hides_is_named():
+    dense = torch.eye(64)
+    with Ledger("cpu") as ledger, pytest.warns(UserWarning, match="tensors of torch._mkldnn are not counted"):
+        hidden = dense.to_mkldnn()
+        assert ledger.current == 0 and hidden.is_mkldnn
+
+
+def test_saved_sparse_tensors_count():
+    class Product(torch.nn.Module):
+        def forward(self, sparse, dense):
+            return torch.sparse.mm(sparse * 2, dense)
+
+    model = Product()
+    with SavedActivations(model) as saved:
+        model(torch.eye(4).to_sparse(), torch.ones(4, 4, requires_grad=True))
+    assert saved.total == 4 * (2 * 8 + 4)
+
+
+def test_a_snapshots_barrier_is_no_message_of_the_program():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with Traffic() as traffic, Ledger("cpu") as ledger:
+            ledger.snapshot("now")
+        assert traffic.logged == {}
+    finally:
+        torch.distributed.destroy_process_group()

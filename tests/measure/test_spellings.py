@@ -294,17 +294,21 @@ def test_a_message_is_counted_once_with_its_name_and_bytes(reports, group, name)
         assert len(kinds) == len(expected) and blocked >= len(expected)
 
 
-@pytest.mark.parametrize("group, name", [pair for pair in NAMES if "barrier" not in ids(pair[0])], ids=ids)
+SENT_AS_SAID = [pair for pair in NAMES if ids(pair[0]) not in ("reduce", "barrier", "monitored_barrier")]
+
+
+@pytest.mark.parametrize("group, name", SENT_AS_SAID, ids=ids)
 def test_what_is_counted_is_what_leaves_the_ranks(reports, group, name):
-    """To the byte, with gloo's headers, over both ranks together."""
-    if group == (("reduce", PART),):
-        return  # which has no formula
-    if group == (("reduce_scatter", WHOLE),):
-        pytest.skip("gloo sends more and smaller messages than the formula for one tensor says")
+    """To the byte, with gloo's headers, over both ranks together.  A reduce has no formula, and one of a list
+    cuts its messages smaller than the formula says."""
     sent = sum(report[group, name][1] for report in reports)
     over = [each for report in reports for each in report[group, name][2]]
-    expected = sum(carried + theory.GLOO_HEADER * messages for carried, messages in over)
-    assert sent == pytest.approx(expected, abs=0.01)
+    without_headers = sum(carried for carried, _ in over)
+    headers = theory.GLOO_HEADER * sum(messages for _, messages in over)
+    if ids(group) == "reduce_scatter":
+        assert sent > without_headers and (sent - without_headers) % theory.GLOO_HEADER == 0
+    else:
+        assert sent == pytest.approx(without_headers + headers, abs=0.01)
 
 
 @pytest.mark.parametrize("name", SPELLINGS["objects"])

@@ -55,11 +55,8 @@ MESSAGES = {  # DeepSpeed's name of an operation, and the kind of its box
 }
 SENT = tuple(dict.fromkeys(kind for kind in MESSAGES.values() if kind != "barrier"))
 WAITING = ("waiting", "barrier")
-INSTRUCTIONS = {
-    "ForwardPass": "forward",
-    "BackwardPass": "backward",
-    "OptimizerStep": "optimizer",
-}  # of DeepSpeed's pipelines
+# Instructions of DeepSpeed's pipelines.
+INSTRUCTIONS = {"ForwardPass": "forward", "BackwardPass": "backward", "OptimizerStep": "optimizer"}
 SAMPLES = 200  # notes that the cost of one is measured with
 
 
@@ -122,9 +119,8 @@ class Clock:
             RuntimeError: outside of the clock's block.
         """
         if not getattr(self, "_undo", None):
-            raise RuntimeError(
-                "watch() belongs inside the clock's block: with Clock() as clock: clock.watch(engine)"
-            )
+            text = "watch() belongs inside the clock's block: with Clock() as clock: clock.watch(engine)"
+            raise RuntimeError(text)
         if hasattr(model, "train_batch") and hasattr(model, "grid"):
             from helpers.tools.measure.internals import wrap_instructions
 
@@ -135,11 +131,12 @@ class Clock:
                 self._replace(model, name, self._timed(kind, getattr(model, name)))
         if optimizer is not None:
             started = []
-            before = optimizer.register_step_pre_hook(lambda *_: started.append(self._now()))
-            after = optimizer.register_step_post_hook(
-                lambda *_: self._note("optimizer", self._number("optimizer"), started.pop())
-            )
-            self._undo += [before.remove, after.remove]
+
+            def after(*step):
+                self._note("optimizer", self._number("optimizer"), started.pop())
+
+            before = optimizer.register_step_pre_hook(lambda *step: started.append(self._now()))
+            self._undo += [before.remove, optimizer.register_step_post_hook(after).remove]
         for label, layer in (layers or {}).items():
             self._watch_layer(label, layer)
         return self
@@ -158,17 +155,17 @@ class Clock:
             if again or not getattr(output, "requires_grad", False):
                 return
             begun = []
+
+            def after_backward(gradient):
+                if begun:
+                    self._note("backward", label, begun.pop())
+
             output.register_hook(lambda gradient: begun.append(self._now()))
             if inputs and getattr(inputs[0], "requires_grad", False):
-                inputs[0].register_hook(
-                    lambda gradient: self._note("backward", label, begun.pop()) if begun else None
-                )
+                inputs[0].register_hook(after_backward)
 
-        hooks = [
-            layer.register_forward_pre_hook(before),
-            layer.register_forward_hook(after, always_call=True),
-        ]
-        self._undo += [hook.remove for hook in hooks]
+        self._undo.append(layer.register_forward_pre_hook(before).remove)
+        self._undo.append(layer.register_forward_hook(after, always_call=True).remove)
 
     def _timed(self, kind, function):
         @wraps(function)
@@ -256,13 +253,12 @@ class Clock:
 
         torch.cuda.synchronize()
         begin, origin = self._origin
-        self.boxes = [
-            (kind, label, *(begin + origin.elapsed_time(event) / 1e3 for event in pair))
-            for kind, label, *pair in self.boxes
-        ]
-        self.blocked = [
-            tuple(begin + origin.elapsed_time(event) / 1e3 for event in pair) for pair in self.blocked
-        ]
+
+        def seconds(event):
+            return begin + origin.elapsed_time(event) / 1e3
+
+        self.boxes = [(kind, label, seconds(start), seconds(end)) for kind, label, start, end in self.boxes]
+        self.blocked = [(seconds(start), seconds(end)) for start, end in self.blocked]
 
     def _cost_of_a_note(self):
         scratch, started = Clock(self._device), time.perf_counter()
@@ -326,17 +322,15 @@ class Clock:
 
     def milliseconds(self) -> list[Box]:
         """The boxes with times in milliseconds since the first beginning, for `plots.timeline`."""
-        begin = min(start for *_, start, _ in self.boxes)
-        return [
-            (kind, label, 1e3 * (start - begin), 1e3 * (end - begin))
-            for kind, label, start, end in self.boxes
-        ]
+        return _milliseconds(self.boxes, _beginning([self]))
+
+    def _spans(self, kinds):
+        return [(start, end) for kind, _, start, end in self.boxes if kind in kinds]
 
     def begun_during(self, kind: str, message: str = "all-reduce") -> tuple[int, int]:
         """How many all-reduces (or messages of another kind) began while work of this kind was going on, and
         how many there were."""
-        spans = [(start, end) for name, _, start, end in self.boxes if name == kind]
-        begun = [start for name, _, start, _ in self.boxes if name == message]
+        spans, begun = self._spans([kind]), [start for start, _ in self._spans([message])]
         return sum(any(first <= start < last for first, last in spans) for start in begun), len(begun)
 
     def overlap(self, *kinds: str) -> float | None:
@@ -351,17 +345,11 @@ class Clock:
             kinds: of work that counts as computing; by default "forward", "backward", "recompute" and
                 "optimizer".
         """
-        under_way = union([(start, end) for kind, _, start, end in self.boxes if kind in SENT])
+        under_way = union(self._spans(SENT))
         total = length(under_way)
         if not total:
             return None
-        computing = union([(start, end) for kind, _, start, end in self.boxes if kind in (kinds or WORK)])
-        waiting = union(
-            [
-                *self.blocked,
-                *((start, end) for kind, _, start, end in self.boxes if kind in ("waiting", "barrier")),
-            ]
-        )
+        computing, waiting = union(self._spans(kinds or WORK)), union(self.blocked + self._spans(WAITING))
         return 1 - length(without(under_way, without(computing, waiting))) / total
 
 
@@ -412,15 +400,16 @@ def clock_rows(clocks: Sequence[Clock]) -> dict[str, list[Box]]:
     """
     begin, found = _beginning(clocks), {}
     for clock in clocks:
-        boxes = [
-            (kind, label, 1e3 * (start - begin), 1e3 * (end - begin))
-            for kind, label, start, end in sorted(clock.boxes, key=lambda box: box[2])
-        ]
-        beside = [box for box in boxes if box[0] in (*SENT, "waiting", "barrier")]
-        for name, group in (("work", [box for box in boxes if box not in beside]), ("messages", beside)):
-            if group:
-                found[f"rank {clock.rank}: {name}"] = group
+        rows = {f"rank {clock.rank}: work": [], f"rank {clock.rank}: messages": []}
+        work, messages = rows.values()
+        for box in _milliseconds(sorted(clock.boxes, key=lambda box: box[2]), begin):
+            (messages if box[0] in SENT + WAITING else work).append(box)
+        found |= {name: row for name, row in rows.items() if row}
     return found
+
+
+def _milliseconds(boxes, begin):
+    return [(kind, label, 1e3 * (start - begin), 1e3 * (end - begin)) for kind, label, start, end in boxes]
 
 
 def chrome_trace(path: str | os.PathLike, clocks: Sequence[Clock]) -> str | os.PathLike:
@@ -444,25 +433,17 @@ def chrome_trace(path: str | os.PathLike, clocks: Sequence[Clock]) -> str | os.P
                 busy[lane : lane + 1] = [end]
                 thread = "messages" if not lane else f"messages, {lane + 1} at once"
             else:
-                thread = "waiting" if kind in ("waiting", "barrier") else "work"
-            event = {
-                "name": f"{kind} {label}".strip(),
-                "cat": kind,
-                "ph": "X",
-                "pid": clock.rank,
-                "tid": threads.setdefault(thread, len(threads)),
-            }
+                thread = "waiting" if kind in WAITING else "work"
+            event = {"name": f"{kind} {label}".strip(), "cat": kind, "ph": "X", "pid": clock.rank}
+            event |= {"tid": threads.setdefault(thread, len(threads))}
             event |= {"ts": 1e6 * (start - begin), "dur": 1e6 * (end - start)}
             if (kind, label) in clock.sizes:
                 event["args"] = {"bytes": clock.sizes[kind, label]}
             events.append(event)
-        events.append(
-            {"name": "process_name", "ph": "M", "pid": clock.rank, "args": {"name": f"rank {clock.rank}"}}
-        )
-        events += [
-            {"name": "thread_name", "ph": "M", "pid": clock.rank, "tid": tid, "args": {"name": name}}
-            for name, tid in threads.items()
-        ]
+        named = {"ph": "M", "pid": clock.rank}
+        events.append(named | {"name": "process_name", "args": {"name": f"rank {clock.rank}"}})
+        for name, number in threads.items():
+            events.append(named | {"name": "thread_name", "tid": number, "args": {"name": name}})
     with open(path, "w") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
     return path
@@ -470,7 +451,6 @@ def chrome_trace(path: str | os.PathLike, clocks: Sequence[Clock]) -> str | os.P
 
 def _beginning(clocks):
     if not any(clock.boxes for clock in clocks):
-        raise ValueError(
-            "these clocks noted nothing: name work inside their blocks, or let them watch an engine"
-        )
+        text = "these clocks noted nothing: name work inside their blocks, or let them watch an engine"
+        raise ValueError(text)
     return min(start for clock in clocks for *_, start, _ in clock.boxes)

@@ -2,8 +2,8 @@
 
 In `helpers/tools/measure` no other module touches one.  Elsewhere a rehearsal replaces many, listed in
 `helpers/tools/rehearsal/patches.py`; its modules and `tools/launch/parcel.py` read others of torch.  Written
-against torch 2.11 and DeepSpeed 0.19; `tests/measure/test_internals.py` names each attribute that a new version
-no longer has.
+against torch 2.11 and DeepSpeed 0.19; `tests/measure/test_internals.py` names each attribute that a new
+version no longer has.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [tensor]
 
 
-# Methods that give what a sparse tensor consists of; a COO tensor's public ones refuse one with equal indices.
+# Methods that give what a sparse tensor consists of; the public ones of COO refuse equal indices.
 SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -253,8 +253,8 @@ def grow_segments() -> None:
 
 # --- messages
 
-# torch's operators that send or receive, `torch.ops.c10d`: DeepSpeed's name of the operation, and the argument
-# that holds this rank's message.
+# torch's operators that send or receive, `torch.ops.c10d`: DeepSpeed's name of the operation, and the
+# argument that holds this rank's message.
 MESSAGES = {
     "allreduce_": ("all_reduce", "tensors"),
     "allreduce_coalesced_": ("all_reduce_coalesced", "tensors"),

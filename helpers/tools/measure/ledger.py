@@ -1,10 +1,10 @@
 """The memory of one rank, counted to the byte: every tensor storage born and dead, by category, now, at the
 peak and over time.
 
-A `Ledger` sees each tensor that torch's dispatcher returns, registers its storage once (of a sparse tensor those
-of its indices and values), and notes the storage's death through a weak reference.  What a storage is *for* is
-found out later and then holds for its whole life: parameters, gradients and optimizer states are looked up where
-torch and DeepSpeed keep them; what a forward pass creates and nobody claims is an activation.
+A `Ledger` sees each tensor that torch's dispatcher returns, registers its storage once (of a sparse tensor
+those of its indices and values), and notes the storage's death through a weak reference.  What a storage is
+*for* is found out later and then holds for its whole life: parameters, gradients and optimizer states are
+looked up where torch and DeepSpeed keep them; what a forward pass creates and nobody claims is an activation.
 
     with Ledger() as ledger:
         engine, *_ = deepspeed.initialize(...)
@@ -53,8 +53,8 @@ CATEGORIES = (
     "other",
 )
 MODEL_STATES = CATEGORIES[:5]
-# A snapshot is taken after SETTLED seconds without a change, or after ASLEEP looks in a row, 3 ms apart, at which
-# nothing has changed and no other thread computes; after LONGEST seconds it is taken anyway.
+# A snapshot is taken after SETTLED seconds without a change, or after ASLEEP looks in a row, 3 ms apart, at
+# which nothing has changed and no other thread computes; after LONGEST seconds it is taken anyway.
 SETTLED, LONGEST, ASLEEP = 0.05, 2.0, 3
 KINDS = {  # of memory, in the words of an `OutOfMemory`
     "activations": "activations, which the forward pass keeps for the backward pass",
@@ -163,8 +163,8 @@ class Ledger(TorchDispatchMode):
     Args:
         device: "cpu" or "cuda"; by default the one that DeepSpeed uses in this rank.
         limit: bytes that tensors may take together, as on a GPU with so much memory; by default as many as
-            there are.  An operation whose result goes beyond raises `OutOfMemory`.  Subtract first what a real
-            GPU holds besides tensors: its context, buffers of the network, the gaps between tensors.
+            there are.  An operation whose result goes beyond raises `OutOfMemory`.  Subtract first what a
+            real GPU holds besides tensors: its context, buffers of the network, the gaps between tensors.
     """
 
     def __init__(self, device: str | None = None, limit: float | None = None) -> None:
