@@ -128,6 +128,8 @@ def _tensors_in(value):
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
             yield leaf
+        elif isinstance(leaf, (list, set)):  # a class of its own, as DeepSpeed's GradPartitionBufferGroup
+            yield from _tensors_in([*leaf])
         elif hasattr(leaf, "buffer"):
             yield from _tensors_in(leaf.buffer)
 
