@@ -1,5 +1,5 @@
-"""What ranks leave in /dev/shm and in the folder for temporary files goes with their job, however they end; and
-processes that a function forks are no ranks.
+"""What ranks leave in /dev/shm and in the folder for temporary files goes with their job, however they end;
+and processes that a function forks are no ranks.
 
 That nothing is left, the fixture `nothing_is_left` looks at after each test (tests/launcher/conftest.py)."""
 
@@ -141,8 +141,8 @@ def test_a_killed_kernel_leaves_nothing(kernels, tmp_path):
     cell = "import os, sys, time\nfrom pathlib import Path\nfrom helpers import launch\n"
     cell += "from tests.launcher.test_left_behind import folder, semaphore, shared_block\n"
     cell += "def job():\n    held = shared_block(), folder(), semaphore()\n"
-    cell += f"    Path({str(kernel.folder)!r}, 'ready-' + os.environ['RANK']).touch()\n    time.sleep(60)\nlaunch(job, 2)"
-    kernel.start(cell)
+    cell += f"    Path({str(kernel.folder)!r}, 'ready-' + os.environ['RANK']).touch()\n"
+    kernel.start(f"{cell}    time.sleep(60)\nlaunch(job, 2)")
     assert kernel.ready()
     os.kill(kernel.process.pid, signal.SIGKILL)
 

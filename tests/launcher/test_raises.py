@@ -711,6 +711,8 @@ def on_a_functional_collective(group):
 
 
 def on_a_tensor(group):
+    import torch
+
     operators = torch.ops._c10d_functional
     operators.wait_tensor(operators.all_reduce(torch.ones(4), "sum", group.group.WORLD.group_name))
 

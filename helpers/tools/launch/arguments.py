@@ -42,8 +42,8 @@ def checked_ranks(ranks: object, free: float) -> int:
         raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {shown(ranks)}")
     if ranks * BYTES_PER_RANK > free:
         raise MemoryError(
-            f"{ranks} ranks need at least {ranks * BYTES_PER_RANK / 1e9:.1f} GB and {free / 1e9:.1f} GB is free: "
-            f"use at most {max(free // BYTES_PER_RANK, 0)} ranks, or close other programs"
+            f"{ranks} ranks need at least {ranks * BYTES_PER_RANK / 1e9:.1f} GB and {free / 1e9:.1f} GB is "
+            f"free: use at most {max(free // BYTES_PER_RANK, 0)} ranks, or close other programs"
         )
     return ranks
 

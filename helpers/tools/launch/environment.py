@@ -15,14 +15,11 @@ def environment(device: str, ranks: int, port: int) -> dict[str, str]:
         **{"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         **os.environ,
         **server_environment(device),
-        **dict.fromkeys(
-            ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), loopback
-        ),  # whatever a cluster's environment says
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "LOCAL_SIZE": str(
-            ranks
-        ),  # without it DeepSpeed asks `numactl` at every reduction how many CPUs there are to be "devices"
+        # whatever a cluster's environment says
+        **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), loopback),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks)),
+        # without it DeepSpeed asks `numactl` at every reduction how many CPUs there are to be "devices"
+        "LOCAL_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
@@ -30,12 +27,7 @@ def environment(device: str, ranks: int, port: int) -> dict[str, str]:
 
 def server_environment(device: str) -> dict[str, str]:
     """What must be set before a process imports DeepSpeed, or before it starts at all."""
-    quiet = (
-        {"TORCH_CPP_LOG_LEVEL": "ERROR"} if device == "cuda" else {}
-    )  # NCCL warns about unbatched sends, which DeepSpeed's pipelines use
-    return {
-        "DS_ACCELERATOR": device,
-        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-        **quiet,
-    }
+    # NCCL warns about unbatched sends, which DeepSpeed's pipelines use
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"} if device == "cuda" else {}
+    check = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    return {"DS_ACCELERATOR": device, **check, **quiet}

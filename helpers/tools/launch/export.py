@@ -29,7 +29,8 @@ SCRIPT = '''"""{written}: the function {name} of a notebook, as a script for eve
 
 if __name__ == "__main__":
     if get_accelerator().device_name() == "cpu":
-        deepspeed.ops.__compatible_ops__ = {{}}  # gloo alone: DeepSpeed's own collectives for one machine would be compiled first
+        # gloo alone: DeepSpeed's own collectives for one machine would be compiled first
+        deepspeed.ops.__compatible_ops__ = {{}}
     value = {name}({arguments})
     if os.environ.get("RANK", "0") == "0" and value is not None:
         print(value)
@@ -40,7 +41,9 @@ if __name__ == "__main__":
         torch.distributed.destroy_process_group()
 '''
 LEAVE = '''def leave_early():
-    """As Python ends, but for its last part: there a thread of gloo that is not done with the last message yet aborts the rank."""
+    """As Python ends, but for its last part.
+
+    There a thread of gloo that is not done with the last message yet aborts the rank."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
@@ -50,19 +53,22 @@ LEAVE = '''def leave_early():
     os._exit(0)'''
 RUN = """#!/bin/sh
 # {written}.
-# From a machine that reaches all of `hostfile` through ssh without a password, and has pdsh.  The folder must be at the same place on all.
-# Of the variables that are set here, deepspeed passes few on (PYTHONPATH; with GPUs those of NCCL); it passes on those of .deepspeed_env.
+# From a machine that reaches all of `hostfile` through ssh without a password, and has pdsh.  The folder must
+# be at the same place on all.  Of the variables that are set here, deepspeed passes few on (PYTHONPATH; with
+# GPUs those of NCCL); it passes on those of .deepspeed_env.
 cd "$(dirname "$0")"
 exec deepspeed --hostfile hostfile --master_addr {first} --master_port {port} {script}
 
-# Without ssh, on each machine with its own number instead of 0, in the order of `hostfile`, and with the variables of .deepspeed_env set:
+# Without ssh, on each machine with its own number instead of 0, in the order of `hostfile`, and with the
+# variables of .deepspeed_env set:
 #   deepspeed --hostfile hostfile --no_ssh --node_rank 0 --master_addr {first} --master_port {port} {script}
 # On this machine alone, with 2 ranks:
 #   deepspeed --num_gpus 2 {script}     (--num_accelerators 2 where there is no GPU)
 """
 SBATCH = """#!/bin/bash
 # {written}.  Submit it in its folder, which all nodes must see: sbatch job.sbatch
-# When a node is lost Slurm starts this file again from its beginning, and the log goes on: {script} must look for its last checkpoint.
+# When a node is lost Slurm starts this file again from its beginning, and the log goes on: {script} must look
+# for its last checkpoint.
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node={slots}
@@ -76,12 +82,16 @@ export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export WORLD_SIZE=$((SLURM_JOB_NUM_NODES * {slots})) LOCAL_WORLD_SIZE={slots} LOCAL_SIZE={slots}
 {exports}
-# A rank that fails ends the job: else the others wait for it until a timeout.  srun must be told the cores of a task once more.
+# A rank that fails ends the job: else the others wait for it until a timeout.  srun must be told the cores of
+# a task once more.
 srun --ntasks=$WORLD_SIZE --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
     bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python -u {script}'
 status=$?
-# A rank that failed, as after a long wait for a machine that is gone, starts it again too, if it has not been {restarts} times, lost nodes counted.
-if [ $status -ne 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+# A rank that failed, as after a long wait for a machine that is gone, starts it again too, if it has not been
+# {restarts} times, lost nodes counted.
+if [ $status -ne 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
 exit $status
 """
 
@@ -106,9 +116,8 @@ def export(
     on several machines.
 
     The script holds the function's source and all that it uses: other functions and classes of the notebook,
-    plain values, imports.  Modules
-    of this course that it imports are copied beside it, so that it runs where the course is not installed;
-    torch and DeepSpeed must be.
+    plain values, imports.  Modules of this course that it imports are copied beside it, so that it runs where
+    the course is not installed; torch and DeepSpeed must be.
 
     Args:
         function: defined with `def`, in a cell or in a module.
@@ -143,53 +152,39 @@ def export(
         raise ValueError(f"cpus must be a positive number of processor cores per rank, not {cpus!r}")
     if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
         raise ValueError(f"restarts must be a number of times, 0 or more, not {restarts!r}")
-    found = Script(function)
-    for line in IMPORTS:
-        if line not in found.imports:
-            found.imports.append(line)
-    given = ", ".join(f"{key}={found.literal(key, value)}" for key, value in (arguments or {}).items())
-    fill = {
-        "written": WRITTEN,
-        "name": function.__name__,
-        "arguments": given,
-        "first": hosts[0],
-        "port": port,
-        "nodes": len(hosts),
-    }
-    fill |= {
-        "script": f"{function.__name__}.py",
-        "slots": slots,
-        "cpus": cpus,
-        "time": time,
-        "restarts": restarts,
-    }
-    fill["imports"] = "\n".join(sorted(set(found.imports), key=lambda line: (line.startswith("from"), line)))
-    fill["parts"] = together([*found.parts, LEAVE])
-    variables = {"OMP_NUM_THREADS": "1"} | (
-        dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface) if interface else {}
-    )
+    script, name = Script(function), f"{function.__name__}.py"
+    values = ", ".join(f"{key}={script.literal(key, value)}" for key, value in (arguments or {}).items())
+    imports = sorted({*script.imports, *IMPORTS}, key=lambda line: (line.startswith("from"), line))
+    interfaces = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
+    variables = {"OMP_NUM_THREADS": "1", **dict.fromkeys(interfaces, interface)}
     variables |= {} if gpus else {"DS_ACCELERATOR": "cpu"}
     options = {"account": account, "partition": partition, "gpus-per-node": slots if gpus else None}
-    fill["options"] = "".join(f"#SBATCH --{key}={value}\n" for key, value in options.items() if value)
-    fill["exports"] = f"export {' '.join(f'{key}={value}' for key, value in variables.items())}"
-    files = {
-        fill["script"]: SCRIPT.format(**fill),
-        "hostfile": "".join(f"{host} slots={slots}\n" for host in hosts),
-        "run.sh": RUN.format(**fill),
-        "job.sbatch": SBATCH.format(**fill),
-        ".deepspeed_env": "".join(
-            f"{key}={value}\n" for key, value in variables.items()
-        ),  # DeepSpeed admits neither comments nor empty lines
+    words = {
+        **{"written": WRITTEN, "name": function.__name__, "script": name, "arguments": values, "time": time},
+        **{"first": hosts[0], "port": port, "nodes": len(hosts), "slots": slots, "cpus": cpus},
+        "restarts": restarts,
+        "imports": "\n".join(imports),
+        "parts": together([*script.parts, LEAVE]),
+        "options": "".join(f"#SBATCH --{key}={value}\n" for key, value in options.items() if value),
+        "exports": f"export {' '.join(f'{key}={value}' for key, value in variables.items())}",
     }
-    write(folder, files, files_of_helpers(files[fill["script"]]))
-    return folder / fill["script"]
+    files = {
+        name: SCRIPT.format(**words),
+        "hostfile": "".join(f"{host} slots={slots}\n" for host in hosts),
+        "run.sh": RUN.format(**words),
+        "job.sbatch": SBATCH.format(**words),
+        # DeepSpeed admits neither comments nor empty lines there
+        ".deepspeed_env": "".join(f"{key}={value}\n" for key, value in variables.items()),
+    }
+    write(folder, files, files_of_helpers(files[name]))
+    return folder / name
 
 
 def together(parts: Sequence[str]) -> str:
     """Definitions two empty lines apart, values below each other."""
     text = ""
     for before, part in zip(["", *parts], parts):
-        apart = any(re.search(r"^(def|class|async|@)", one, flags=re.M) for one in (before, part))
+        apart = any(re.search(r"^(def|class|async|@)", text_of, flags=re.M) for text_of in (before, part))
         text += ("\n\n\n" if apart else "\n") + part
     return text.strip("\n")
 

@@ -1,5 +1,5 @@
-"""Why a job failed, said once: the guilty rank, its cause, the learner's own lines, and a hint where the cause
-is known.
+"""Why a job failed, said once: the guilty rank, its cause, the learner's own lines, and a hint where the
+cause is known.
 
 Nothing that the launcher, torch or a library says in a message varies from run to run (no process id, port,
 address or time), so that a stored output can be compared.  What a learner's own code raised stays as it is.
@@ -17,11 +17,11 @@ from pathlib import Path
 
 from helpers.tools.launch.waits import ANSWER, Frame, waiting_in
 
-# What a collective says when another rank has gone; only the words of a message depend on it, never who is named.
+# What a collective says when another rank has gone.  Only a message's words depend on it, never who is named.
 LOST = re.compile(
-    r"closed by peer|reset by peer|broken pipe|gloo/transport|socket closed|connection refused|failed to recv"
-    r"|recvvalue failed|store->get|tcpstore|remote process exited|nccl communicator was aborted|ncclremoteerror"
-    r"|the client socket",
+    r"closed by peer|reset by peer|broken pipe|gloo/transport|socket closed|connection refused|tcpstore"
+    r"|failed to recv|recvvalue failed|store->get|remote process exited|nccl communicator was aborted"
+    r"|ncclremoteerror|the client socket",
     re.IGNORECASE,
 )
 CLOSED = re.compile(
@@ -46,11 +46,13 @@ HINTS = (
     ),
     (
         r"CUDA out of memory",
-        "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO stage",
+        "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO "
+        "stage",
     ),
     (
         r"name '\w+' is not defined",
-        "a rank knows what its function uses when `launch` is called: run the cell that defines the name first",
+        "a rank knows what its function uses when `launch` is called: run the cell that defines the name "
+        "first",
     ),
     (r"Timed out waiting \d+ms", "a rank never came to this collective, or its machine cannot be reached"),
     (
@@ -59,8 +61,8 @@ HINTS = (
     ),
     (
         r"gloo::EnforceNotMet",
-        "a message had another size than the rank expected: all ranks must send the same tensors, in the same "
-        "order",
+        "a message had another size than the rank expected: all ranks must send the same tensors, in the "
+        "same order",
     ),
     (
         r"No module named",
@@ -69,8 +71,9 @@ HINTS = (
 )
 NO_SLOTS = "object has no attribute '__dict__'"  # what cloudpickle's copy of such a class lacks, says pickle
 SLOTS = (
-    "An object of a class of a cell with `__slots__` cannot come back: cloudpickle leaves the slots out.  Return "
-    "its values (`dataclasses.asdict`), or define the class without `slots=True`, or with `frozen=True` too."
+    "An object of a class of a cell with `__slots__` cannot come back: cloudpickle leaves the slots out.  "
+    "Return its values (`dataclasses.asdict`), or define the class without `slots=True`, or with "
+    "`frozen=True` too."
 )
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
@@ -176,8 +179,10 @@ class Outcome:
 def trim(frames: Sequence[Frame]) -> list[Frame]:
     """The frames of the learner's function and of what it called.
 
-    The launcher's own stand above them, and below where it notes what a handle waits for.  Those of a ledger only
-    pass torch's calls on, and below a call of `helpers.tools.machines` a rank waits for a cable's silence."""
+    The launcher's own stand above them, and below where it notes what a handle waits for.  Those of a ledger
+    only pass torch's calls on, and below a call of `helpers.tools.machines` a rank waits for a cable's
+    silence.
+    """
     outer = [
         index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launch", "rank.py")
     ]
@@ -266,7 +271,8 @@ def error_lines(outcome: Outcome) -> tuple[str, list[str]]:
 def named(error: dict) -> str:
     """Its type and its message.  Of what torch or a library wrote, nothing that varies."""
     message = error["message"]
-    if not (error.get("raised") and error["frames"] and is_learners(error["frames"][-1])):
+    in_learners_line = not error["frames"] or is_learners(error["frames"][-1])
+    if not (in_learners_line and (error.get("raised") or not error["notices"])):
         of_torch = error["notices"] or TORCHS.search(message)
         for pattern, instead in (*VARIES, *([ADDRESS] if of_torch else [])):
             message = pattern.sub(instead, message)

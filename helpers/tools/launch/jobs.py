@@ -1,7 +1,7 @@
 """Real ranks from a notebook cell: `launch(function, ranks=4)`.
 
-Back ends start the same `helpers.tools.launch.rank.run`: a warm forkserver (default: ranks in milliseconds), the
-real `deepspeed` command, and Slurm's `srun`.  Whatever happens, no rank outlives the call.
+Back ends start the same `helpers.tools.launch.rank.run`: a warm forkserver (default: ranks in milliseconds),
+the real `deepspeed` command, and Slurm's `srun`.  Whatever happens, no rank outlives the call.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def make_ready() -> None:
         os.getcwd()
     except FileNotFoundError:
         raise LaunchError(
-            "the folder in which this kernel runs was removed: change to another with os.chdir(...), or restart "
-            "the kernel"
+            "the folder in which this kernel runs was removed: change to another with os.chdir(...), or "
+            "restart the kernel"
         ) from None
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a pipe of the job would take its place
         pass
@@ -178,8 +178,8 @@ def device_for(
     device = choose_device("cpu" if place else device, ranks)
     if launcher and device == "cuda" and ranks > gpu_count():
         raise ValueError(
-            f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or leave "
-            "launcher out"
+            f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or "
+            f"leave launcher out"
         )
     return device
 
@@ -188,8 +188,8 @@ def tell(payload: Parcel, function: Callable, arguments: Mapping[str, object]) -
     """Notes before a launch: which helpers are stale here, and what is carried where that is much."""
     if stale := changed_helpers():
         print(
-            f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this kernel "
-            "the old; restart the kernel"
+            f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this "
+            f"kernel the old; restart the kernel"
         )
     if carried := weight(payload, function, arguments):
         print(f"note: {carried}")
@@ -218,18 +218,20 @@ def launch(
 
     The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK,
     LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, and `deepspeed.init_distributed()` finds the
-    other ranks.  Ranks have a folder for temporary files of their own, which goes with them, as shared memory does.
+    other ranks.  Ranks have a folder for temporary files of their own, which goes with them, as shared memory
+    does.
 
     Args:
         function: any function of a cell; closures and lambdas too.  Its return value must be picklable.
         ranks: how many processes, 1 to 64.
         arguments: keyword arguments, the same for every rank.
         device: "cuda" or "cpu"; by default GPUs when there are at least as many as ranks, else the CPU with
-            gloo.  With "cuda" and fewer GPUs than ranks, ranks share GPUs: bytes are those of a rank with a GPU
-            of its own, times are not.
+            gloo.  With "cuda" and fewer GPUs than ranks, ranks share GPUs: bytes are those of a rank with a
+            GPU of its own, times are not.
         timeout: seconds after which the job counts as hung; neither waiting in a cluster's queue counts, nor
             time in which this process is stopped.
-        launcher: None for the warm forkserver, "deepspeed" for the real command, "slurm" for a cluster's `srun`.
+        launcher: None for the warm forkserver, "deepspeed" for the real command, "slurm" for a cluster's
+        `srun`.
         command: print the command line of `deepspeed` or `srun`.
         place: where the ranks run: `Machines`, or what their `place` returns; by default all on this machine.
             On the CPU only.

@@ -1,9 +1,9 @@
 """What the ranks of a job leave in /dev/shm and in the folder for temporary files: removed with the job.
 
-A rank is mostly killed, so nothing that it planned for its end takes place.  Its temporary files therefore lie
-in the job's folder.  What `multiprocessing` would tell its resource tracker, a process that is killed with the
-rank, is written to a file there.  (A descriptor for the tracker is how `multiprocessing` itself shares one
-among processes; the attribute `_fd` is private.)
+A rank is mostly killed, so nothing that it planned for its end takes place.  Its temporary files therefore
+lie in the job's folder.  What `multiprocessing` would tell its resource tracker, a process that is killed
+with the rank, is written to a file there.  (A descriptor for the tracker is how `multiprocessing` itself
+shares one among processes; the attribute `_fd` is private.)
 """
 
 from __future__ import annotations

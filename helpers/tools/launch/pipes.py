@@ -35,7 +35,8 @@ def end_of(log: IO[bytes], characters: int = 2000) -> str:
 
 
 class Piped:
-    """What every back end gives the kernel, as it is where ranks run on this machine and all comes through pipes.
+    """What every back end gives the kernel, as it is where ranks run on this machine and all comes through
+    pipes.
 
     Attributes:
         command: the command line that starts the ranks, None where there is none.

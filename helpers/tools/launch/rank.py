@@ -1,8 +1,8 @@
 """What happens inside a rank before and after the learner's function; the same for all back ends of `launch`.
 
 A rank reads its work (a cloudpickle of function and arguments), runs it, and writes exactly one report: what
-the function returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's business
-(`helpers.tools.launch.jobs`).
+the function returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's
+business (`helpers.tools.launch.jobs`).
 """
 
 from __future__ import annotations
@@ -238,7 +238,8 @@ def end_child(error: BaseException | None = None) -> NoReturn:
 
 
 def flush() -> None:
-    """What Python and what C libraries have buffered; the function may have replaced or closed its streams."""
+    """What Python and what C libraries have buffered; the function may have replaced or closed its
+    streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -26,11 +26,8 @@ def torch_has_cuda() -> bool:
     takes seconds."""
     torch = importlib.util.find_spec("torch")
     try:
-        return bool(
-            re.search(
-                r"^cuda\b.*= *['\"]", Path(torch.origin).with_name("version.py").read_text(), flags=re.M
-            )
-        )
+        version = Path(torch.origin).with_name("version.py").read_text()
+        return bool(re.search(r"^cuda\b.*= *['\"]", version, flags=re.M))
     except (AttributeError, OSError):
         return False
 
@@ -83,5 +80,5 @@ def out_of_memory_kills(root: Path = Path("/")) -> int:
     """Processes that the system has killed for want of memory: in this process' control group if it counts
     them, else on the whole machine."""
     counts = (cgroups.kills(group) for group in cgroups.memory_groups(root))
-    own = next((count for count in counts if count is not None), None)
-    return cgroups.numbers(root / "proc/vmstat").get("oom_kill", 0) if own is None else own
+    of_group = next((count for count in counts if count is not None), None)
+    return cgroups.numbers(root / "proc/vmstat").get("oom_kill", 0) if of_group is None else of_group

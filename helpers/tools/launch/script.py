@@ -60,12 +60,13 @@ def names_used(code: CodeType) -> list[str]:
     """Names that code takes from outside of itself, functions and classes within it included, in the order of
     their use."""
     instructions = list(dis.get_instructions(code))
-    own = {one.argval for one in instructions if one.opname in STORES}
-    used = [one.argval for one in instructions if one.opname in LOADS and one.argval not in own]
+    defined = {step.argval for step in instructions if step.opname in STORES}
+    used = [step.argval for step in instructions if step.opname in LOADS]
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            used += [name for name in names_used(inner) if name not in own]
-    return [name for name in dict.fromkeys(used) if not name.startswith("__") and not hasattr(builtins, name)]
+            used += names_used(inner)
+    outside = (name for name in dict.fromkeys(used) if name not in defined and not name.startswith("__"))
+    return [name for name in outside if not hasattr(builtins, name)]
 
 
 def surroundings(thing: FunctionType | type) -> dict[str, object]:
@@ -155,7 +156,8 @@ class Script:
                 field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init
             }
             self.add(type(value).__name__, type(value))
-            return f"{type(value).__name__}({', '.join(f'{key}={self.literal(name, part)}' for key, part in fields.items())})"
+            values = ", ".join(f"{key}={self.literal(name, part)}" for key, part in fields.items())
+            return f"{type(value).__name__}({values})"
         text = pprint.pformat(value, width=110, sort_dicts=False)
         try:
             if ast.literal_eval(text) == value:
@@ -174,17 +176,13 @@ def plain_import(module: str, name: str) -> str:
 
 def modules_of_helpers(text: str) -> set[str]:
     """Modules of `helpers` that a text imports, wherever it does, but not for types alone."""
-    found = set()
+    modules = set()
     for node in at_run_time(ast.parse(text)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.partition(".")[0] == "helpers"}
-        elif (
-            isinstance(node, ast.ImportFrom)
-            and (node.module or "").partition(".")[0] == "helpers"
-            and not node.level
-        ):
-            found |= {home_of(node.module, alias.name) for alias in node.names}
-    return found
+            modules |= {alias.name for alias in node.names if alias.name.partition(".")[0] == "helpers"}
+        elif isinstance(node, ast.ImportFrom) and not node.level and f"{node.module}.".startswith("helpers."):
+            modules |= {home_of(node.module, alias.name) for alias in node.names}
+    return modules
 
 
 def home_of(module: str, name: str) -> str:
@@ -217,16 +215,15 @@ def is_module(name: str) -> bool:
 def files_of_helpers(text: str) -> dict[str, str]:
     """{place in the folder: file} of the course's modules that a script imports, those that they import, and
     their packages."""
-    found, left = {}, modules_of_helpers(text)
+    files, left = {}, modules_of_helpers(text)
     while left:
         name = left.pop()
         spec = importlib.util.find_spec(name)
-        place = name.replace(".", "/") + (
-            "/__init__.py" if spec.submodule_search_locations is not None else ".py"
-        )
-        if place not in found:
-            found[place] = spec.origin
+        ending = ".py" if spec.submodule_search_locations is None else "/__init__.py"
+        place = name.replace(".", "/") + ending
+        if place not in files:
+            files[place] = spec.origin
             with open(spec.origin) as module:
                 left |= modules_of_helpers(module.read())
             left |= {name.rpartition(".")[0]} - {""}
-    return found
+    return files

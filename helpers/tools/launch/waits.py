@@ -1,4 +1,5 @@
-"""Which collective a rank waits in, also where it waits inside C: `work.wait()`, DDP's backward, `wait_tensor`.
+"""Which collective a rank waits in, also where it waits inside C: `work.wait()`, DDP's backward,
+`wait_tensor`.
 
 A Python stack does not tell these apart from other work.  So a thread of the rank answers when it is asked.
 It looks at what `Work.wait` was called on, and else at torch's flight recorder, which lists every collective
@@ -15,7 +16,6 @@ import pickle
 import platform
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable
 
@@ -68,7 +68,7 @@ def answer_when_asked(file: int) -> None:
     """Start the thread that answers into a file (its descriptor) when the signal `ASK` comes."""
     if ASK:
         signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})
-        _thread.start_new_thread(answer, (file, threading.main_thread().native_id))
+        _thread.start_new_thread(answer, (file, os.getpid()))
 
 
 def answer(file: int, main: int) -> None:

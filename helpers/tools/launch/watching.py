@@ -30,7 +30,8 @@ HEAD = len(AT_WORK) + 8  # bytes before a report: that the rank is at work, and 
 
 
 class RunningClock:
-    """Seconds in which this process ran.  A pause between two looks, as after Ctrl-Z, counts as one second."""
+    """Seconds in which this process ran.  A pause between two looks, as after Ctrl-Z, counts as one
+    second."""
 
     def __init__(self) -> None:
         self.seconds, self.before = 0.0, time.monotonic()
@@ -159,8 +160,8 @@ def collect_stacks(
     selector: selectors.BaseSelector,
     read_on: Callable[[float], bool],
 ) -> None:
-    """Ask every rank that still runs where it stands, and wait until all at work have answered and nothing more
-    comes, or a while has passed without an answer.  Nothing else counts any more."""
+    """Ask every rank that still runs where it stands, and wait until all at work have answered and nothing
+    more comes, or a while has passed without an answer.  Nothing else counts any more."""
     for key in list(selector.get_map().values()):
         if key.data[0] != "stacks":
             selector.unregister(key.fileobj)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class CommandJob(Piped):
     """Ranks started by the real `deepspeed` command.  Their pipes are named and lie in a private folder.
 
-    The command needs a port before any rank exists, so one is held for them.  They bind it on every interface,
-    which the ranks of the forkserver do not.
+    The command needs a port before any rank exists, so one is held for them.  They bind it on every
+    interface, which the ranks of the forkserver do not.
     """
 
     process = folder = lock = log = port = None

@@ -1,12 +1,13 @@
 """The process that every rank is forked from.  `forked_job` starts it, one per kernel and device.
 
-It imports torch and DeepSpeed once, freezes the garbage collector, and then forks ranks in milliseconds.  It runs
-as a plain script and imports nothing from `helpers`, so that an edited helper counts in the very next launch.
+It imports torch and DeepSpeed once, freezes the garbage collector, and then forks ranks in milliseconds.  It
+runs as a plain script and imports nothing from `helpers`, so that an edited helper counts in the very next
+launch.
 
 Nobody outlives the kernel: the kernel holds the only write end of the *life pipe*, and this process ends when
 that pipe does.  This process kills the ranks, or Linux does (PR_SET_PDEATHSIG) should this process die first.
-What a rank has started ends with its process group.  What has left that group becomes, on Linux, a child of this
-process when its own parent ends (PR_SET_CHILD_SUBREAPER).
+What a rank has started ends with its process group.  What has left that group becomes, on Linux, a child of
+this process when its own parent ends (PR_SET_CHILD_SUBREAPER).
 """
 
 from __future__ import annotations
@@ -285,8 +286,8 @@ class Server:
     def fork(self, message: dict, descriptors: list[int]) -> None:
         """Fork one child per rank.
 
-        `descriptors` are the payload, the socket that listens, three pipes for each rank, and the namespaces of
-        machines and what else ranks keep.  Every child keeps its own pipes and what it is told to keep.
+        `descriptors` are the payload, the socket that listens, three pipes for each rank, and the namespaces
+        of machines and what else ranks keep.  Every child keeps its own pipes and what it is told to keep.
         """
         ranks, parent, self.job = message["ranks"], os.getpid(), message
         payload, listener, *rest = descriptors
@@ -328,7 +329,8 @@ class Server:
         end_orphans()
 
     def close(self) -> None:
-        """The kernel has gone: end the ranks, and remove what they have left, which the kernel would have done."""
+        """The kernel has gone: end the ranks, and remove what they have left, which the kernel would have
+        done."""
         self.stop()
         if self.job and os.path.isdir(self.job["folder"]):
             sys.path[:] = self.job["path"]
