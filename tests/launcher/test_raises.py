@@ -511,7 +511,8 @@ def test_what_belongs_to_an_exception_is_shown(fault, parts):
 def test_an_object_with_slots_says_how_it_can_come_back(frozen):
     name = {"__name__": "__main__"}
     exec(
-        f"from dataclasses import dataclass\n@dataclass(slots=True, frozen={frozen})\nclass P:\n    x: int = 1",
+        f"from dataclasses import dataclass\n@dataclass(slots=True, frozen={frozen})\nclass P:\n  "
+        "  x: int = 1",
         name,
     )
     point = name["P"]

@@ -249,7 +249,7 @@ def test_a_thread_that_an_import_leaves_running_is_told(kernels, tmp_path):
     ]
 
 
-def test_what_is_preloaded_is_there_in_every_rank_also_after_the_forkserver_was_replaced_and_what_cannot_be_is_said_once(
+def test_what_is_preloaded_is_there_in_every_rank_also_in_a_new_forkserver_and_what_cannot_be_is_said_once(
     kernels,
 ):
     (kernel,) = kernels()

@@ -80,7 +80,8 @@ cable_bytes = Build(
             (
                 CROSSES,
                 "if True:",
-            ): "these are all bytes that a machine's ranks send; only hops to another machine cross the cable",
+            ): "these are all bytes that a machine's ranks send; only hops to "
+            "another machine cross the cable",
             (
                 CROSSES,
                 "if neighbour == machine:",
@@ -159,7 +160,8 @@ restart = Build(
             (
                 RANKS,
                 "left",
-            ): "not all ranks that are left can share the batch equally: take the largest number that divides it",
+            ): "not all ranks that are left can share the batch equally: take the largest number "
+            "that divides it",
             (
                 "range(left, 0, -1) if",
                 "(64, 32, 16, 8, 4, 2, 1) if ranks <= left and",
@@ -336,7 +338,8 @@ save_safely = Build(
             (
                 ON_RANK_0,
                 "if False:",
-            ): "in the end `latest` must name the new checkpoint: rename the file to it, `os.replace(new, latest)`",
+            ): "in the end `latest` must name the new checkpoint: rename the file to it, "
+            "`os.replace(new, latest)`",
             (RENAMING, "pass", "latest.new", "latest"): (
                 "a job that dies while it writes into `latest` leaves it empty: write a file beside it, then "
                 "`os.replace`"
@@ -360,7 +363,8 @@ save_safely = Build(
             (
                 RENAMING,
                 f'{UNLINKED}new.rename(Path(folder, "latest"))',
-            ): "a job that dies between the two leaves no `latest` at all: `os.replace` needs no unlink before it",
+            ): "a job that dies between the two leaves no `latest` at all: `os.replace` needs no "
+            "unlink before it",
             (RENAMING, "pass", WRITING, f'{UNLINKED}Path(folder, "latest").write_text(tag)'): (
                 "a new `latest` is empty until it is written, and before that there is none: write a "
                 "file beside it, then `os.replace`"

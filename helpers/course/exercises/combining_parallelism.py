@@ -343,7 +343,8 @@ global_norm = Build(
             (
                 ONCE,
                 "replicated",
-            ): 'what is replicated on tensor-parallel ranks counts once: on the rank whose place along "model" is 0',
+            ): "what is replicated on tensor-parallel ranks counts once: on the rank whose place "
+            'along "model" is 0',
             (ONCE, ONCE[1:-1]): "each rank's sharded gradients are its own: all of them count",
             (f" + {ONCE}", ""): "replicated gradients belong to the norm too, once",
             (AXES, '("model",)'): 'other stages have other parameters: sum over "pipe" too',

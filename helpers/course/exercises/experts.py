@@ -108,7 +108,8 @@ route = Build(
             (
                 "view(k, tokens).T",
                 "view(tokens, k)",
-            ): "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`",
+            ): "the slots are in the order in which choices were served, all first ones first: "
+            "`.view(k, tokens).T`",
             (
                 RETURNED,
                 "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot",

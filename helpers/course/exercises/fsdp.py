@@ -140,11 +140,13 @@ gather_rows = Build(
             (
                 f"{GATHERING}\n    pieces = {SPLIT}",
                 EACH_GATHERED,
-            ): "right, but each parameter was a message of its own: join the shards into one flat tensor first",
+            ): "right, but each parameter was a message of its own: join the shards into one flat "
+            "tensor first",
             (
                 GATHERING,
                 ALL_REDUCED,
-            ): "right, but an all-reduce of zeros and of your part sends twice the bytes: all-gather the parts",
+            ): "right, but an all-reduce of zeros and of your part sends twice the bytes: "
+            "all-gather the parts",
             (
                 "mine.new_empty",
                 "torch.empty",
@@ -411,7 +413,8 @@ rows_held = Exercise(
             (
                 HELD,
                 "rows // ranks",
-            ): "that is an equal share, rounded down; shares are rounded up, and the last rank has the fewest",
+            ): "that is an equal share, rounded down; shares are rounded up, and "
+            "the last rank has the fewest",
             (
                 HELD,
                 "most",

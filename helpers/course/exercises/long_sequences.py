@@ -298,7 +298,8 @@ ring_forward = Build(
             (
                 "k, v = turn(k, v)",
                 "k, v = turn(k, v) if step + 1 < comm.get_world_size() else (k, v)",
-            ): "turn once more after the last step: keys and values come home then, and what follows counts N turns",
+            ): "turn once more after the last step: keys and values come home then, and what "
+            "follows counts N turns",
             (
                 "torch.logaddexp(log_sum, logits.logsumexp(-1))",
                 "(log_sum.exp() + logits.exp().sum(-1)).log()",

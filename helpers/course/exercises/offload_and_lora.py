@@ -167,11 +167,13 @@ LoRA = Build(
             (
                 "self.frozen(x_BTC)",
                 "self.frozen(x_BTC).detach()",
-            ): "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off",
+            ): "the layers before need a gradient, and part of it comes through the frozen layer: "
+            "do not cut it off",
             (
                 "self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))",
                 "torch.nn.functional.linear("
-                "x_BTC, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)",
+                "x_BTC, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, "
+                "self.frozen.bias)",
             ): (
                 "the sum of W and the product is a matrix of W's size, which every pass keeps: send the "
                 "rows through `down`, then `up`"
@@ -184,7 +186,8 @@ LoRA = Build(
             (
                 COPY,
                 "self.frozen",
-            ): "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy",
+            ): "merging has changed the frozen layer itself, which now counts the adapter twice: "
+            "change a copy",
             (
                 "return layer",
                 "layer.bias = self.frozen.bias\n        return layer",
@@ -238,7 +241,8 @@ FrozenLinear = Build(
                 "backward(weight, x_BTC)",
                 "(weight,) =",
                 "weight, _ =",
-            ): "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
+            ): "the input is kept: only the gradient of the weight would need it, and a frozen "
+            "weight has none",
             (
                 "backward(weight)",
                 "backward(weight.clone())",
@@ -380,7 +384,8 @@ AdamInFiles = Build(
                 VIEWS,
                 "files",
             ): (
-                "the states are in files, but tensors on them stay between steps, and the ledger counts those "
+                "the states are in files, but tensors on them stay between steps, and the ledger "
+                "counts those "
                 "as memory: keep the arrays, and make tensors of them in `step`"
             ),
             (

@@ -238,13 +238,15 @@ step_seconds = Build(
                 "m * unit",
             ): "between pipeline stages activations go forward, and as many bytes of gradients back",
             (" if t <= cluster.host else all_cards", ""): (
-                "a tensor-parallel group that is larger than a host goes over `cluster.link`, through the cards "
+                "a tensor-parallel group that is larger than a host goes over `cluster.link`, "
+                "through the cards "
                 "of all GPUs of a host"
             ),
             (
                 "cluster.host * cluster.link",
                 "cluster.link",
-            ): "a group that is larger than a host has all of its cards, not one: `cluster.host * cluster.link`",
+            ): "a group that is larger than a host has all of its cards, not one: `cluster.host * "
+            "cluster.link`",
             (
                 ZERO_LINK,
                 "cluster.within",

@@ -98,7 +98,8 @@ keep_shard = Build(
             ): "every rank has drawn other numbers: broadcast rank 0's before you cut",
             (
                 PADDED,
-                "F.pad(parameter.detach().flatten(), (0, ranks * size - parameter.numel())).chunk(ranks)[rank]",
+                "F.pad(parameter.detach().flatten(), (0, ranks * size - "
+                "parameter.numel())).chunk(ranks)[rank]",
             ): "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it",
             (
                 RELEASE,
@@ -404,7 +405,8 @@ RunState = Build(
             (
                 '= state["position"]',
                 '= state["position"] + 1',
-            ): "`position` counts the batches that were taken, so it is the next one already: put it back as it was",
+            ): "`position` counts the batches that were taken, so it is the next one already: put "
+            "it back as it was",
             (
                 '= state["position"]',
                 '= state["position"] - 1',
@@ -412,9 +414,8 @@ RunState = Build(
             (
                 *NO_SCHEDULE,
             ): "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`",
-            (
-                *NO_RANDOM,
-            ): "dropout draws other numbers than in the unbroken run: keep the state of torch's random generator",
+            (*NO_RANDOM,): "dropout draws other numbers than in the unbroken run: keep the state of torch's "
+            "random generator",
             (SET_CPU, "torch.manual_seed(0)", *NO_DEVICE): (
                 "a seed begins a new series of numbers; the unbroken run is in the middle of one: keep "
                 "the generator's state"
@@ -423,7 +424,8 @@ RunState = Build(
                 SET_CPU,
                 "torch.manual_seed(torch.initial_seed())",
                 *NO_DEVICE,
-            ): "the first seed begins the series anew; the unbroken run is in the middle of it: keep the state",
+            ): "the first seed begins the series anew; the unbroken run is in the middle of it: "
+            "keep the state",
             (
                 GET_CPU,
                 f'{GET_CPU}\n        torch.distributed.broadcast(state["random, CPU"], 0)',

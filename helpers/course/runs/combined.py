@@ -7,7 +7,7 @@ replica.
     "data"       four replicas
     "tensor"     two replicas of two tensor-parallel ranks, by DeepSpeed's AutoTP with the rules of lesson 05
     "pipeline"   two replicas of two stages
-    "sequence"   two replicas of two ranks that have half of each sequence's tokens (`models.share_sequence`, lesson 12)
+    "sequence"   two replicas of two ranks that share each sequence (`models.share_sequence`, lesson 12)
 """
 
 from __future__ import annotations
