@@ -141,7 +141,7 @@ def test_the_files_for_deepspeed_and_slurm(tmp_path):
     assert (
         "#SBATCH --requeue\n" in batch
         and "#SBATCH --open-mode=append\n" in batch
-        and " -lt 3 ]; then scontrol requeue " in batch
+        and " -lt 3 ]; then\n    scontrol requeue " in batch
     )
     assert (
         "\nsrun --ntasks=$WORLD_SIZE --kill-on-bad-exit=1 --cpus-per-task=6 \\\n    bash -c" in batch
