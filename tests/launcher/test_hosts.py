@@ -311,16 +311,17 @@ def test_numbers_that_are_nothing_are_refused_and_not_replaced(tmp_path):
             TypeError, "^nodes must be from 1 to 64, not .*no whole number$", launcher="slurm", nodes=wrong
         )
         refused(TypeError, "^gpus must be from 1 to .*no whole number$", launcher="slurm", gpus=wrong)
-    for wrong in (0, "0", "00:00:00", False, "", -1, 1.5, "1:2"):
+    for wrong in (0, "0", "00:00:00", "", -1, "1:2"):
         refused(
-            ValueError,
-            "^time must be minutes, or as .*, and more than nothing, not ",
-            launcher="slurm",
-            time=wrong,
+            ValueError, "^time must be minutes, or as .*, and more than nothing", launcher="slurm", time=wrong
         )
+    for wrong in (False, 1.5):
+        refused(TypeError, "^time must be minutes, or a string such as", launcher="slurm", time=wrong)
     for name in ("account", "partition"):
-        for wrong in ("", " ", 0, False):
+        for wrong in ("", " "):
             refused(ValueError, f"^{name} must be a name that ", launcher="slurm", **{name: wrong})
+        for wrong in (0, False):
+            refused(TypeError, f"^{name} must be a string", launcher="slurm", **{name: wrong})
     if slurm.problem() is None:
         others = dict.fromkeys(("gpus", "time", "account", "partition"))
         assert srun.check(4, {"nodes": np.int64(2), **others})["nodes"] == 2
