@@ -79,12 +79,9 @@ class Progress:
         ]
 
     def __repr__(self):
-        passed, checks = (sum(map(len, column)) for column in self.columns())
+        passed = sum(len(names) for _, names in self.rows)
+        checks = sum(len(lesson.checks) for lesson, _ in self.rows)
         return f"{passed} of {checks} checks passed" if passed else NOTHING
-
-    def columns(self):
-        """What was passed of each lesson, and all of its checks."""
-        return [names for _, names in self.rows], [lesson.checks for lesson, _ in self.rows]
 
     def _repr_markdown_(self):
         if not any(names for _, names in self.rows):
