@@ -77,7 +77,7 @@ def tried(slips, others, seed):
             raised.append("nothing")
         except Exception as error:
             raised.append(str(error))
-    return raised, [try_out(*other, seed) for other in others]
+    return raised, [try_out(*other, seed, together=True) for other in others]
 
 
 @pytest.fixture(scope="module")
