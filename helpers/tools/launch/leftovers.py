@@ -16,7 +16,15 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")  # where Linux keeps shared memory and semaphores; elsewhere nothing is listed
 RESOURCES, PRESENT, TEMPORARY = "resources", "present", "tmp"  # in the job's folder
+# characters, since Linux allows 107 for a socket such as .../launch-12345678/tmp/pymp-12345678/listener-12345678
+LONGEST = 50
 FOLDER = "LAUNCH_FOLDER"  # the variable that names it
+
+
+def parent() -> str:
+    """Where the folder of a job is made: where temporary files are, or in /tmp where that has a long name."""
+    usual = tempfile.gettempdir()
+    return "/tmp" if len(usual) > LONGEST and os.access("/tmp", os.W_OK) else usual
 
 
 def begin(folder: Path) -> dict[str, str]:

@@ -44,7 +44,9 @@ class CommandJob(Piped):
         progress.say("the deepspeed command starts every rank as a new Python (10 to 30 s)")
 
     def start(self) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)  # mode 0700
+        self.folder = tempfile.TemporaryDirectory(  # mode 0700
+            prefix="launch-", dir=leftovers.parent(), ignore_cleanup_errors=True
+        )
         path = Path(self.folder.name)
         self.lock = open(os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600))
         # ranks are ended when it is released, which the kernel's death does too

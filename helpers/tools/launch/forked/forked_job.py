@@ -310,7 +310,7 @@ class ForkedJob(Piped):
 
     def send_work(self, doors: Doors, writers: Sequence[int]) -> None:
         """Ask the forkserver for the ranks."""
-        self.folder = Path(tempfile.mkdtemp(prefix="launch-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="launch-", dir=leftovers.parent()))
         variables = {
             **environment(self.device, self.ranks, doors.listener.getsockname()[1]),
             **self.place.variables(),
