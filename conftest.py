@@ -41,7 +41,7 @@ def tier(item):
 
 
 def pytest_configure(config):
-    for name in TIERS:
+    for name in (*TIERS, "smoke"):  # smoke: the few of the launcher that `make test` runs
         config.addinivalue_line("markers", f"{name}: a tier, see conftest.py")
     config.sockets = Path(tempfile.mkdtemp(prefix="kernels-"))
     reach_kernels_through_files(config.sockets)

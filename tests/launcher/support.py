@@ -188,8 +188,8 @@ class Kernel:
         self.folder = Path(folder)
         self.process = subprocess.Popen(
             [sys.executable, "-c", KERNEL],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=directory,
-                env=os.environ | environment, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=directory, env=os.environ | environment, start_new_session=True,
         )  # fmt: skip
         self.lines, self.printed = queue.Queue(), []
         self.reader = threading.Thread(

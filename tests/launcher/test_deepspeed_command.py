@@ -24,6 +24,7 @@ def private_folders():
     return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("launch-")]
 
 
+@pytest.mark.smoke
 def test_results_and_outputs_are_those_of_the_default(commanded):
     reports, printed = commanded
     assert [report["total"] for report in reports] == launch(

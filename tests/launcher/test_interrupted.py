@@ -57,6 +57,7 @@ def test_a_notebook_shows_where_each_rank_stood(tmp_path):
     ]
 
 
+@pytest.mark.smoke
 def test_a_rank_that_holds_the_interpreter_says_where_it_stands_too(tmp_path):
     import ctypes
 
@@ -76,7 +77,7 @@ def test_a_rank_that_holds_the_interpreter_says_where_it_stands_too(tmp_path):
         launch(job, 1)
     assert time.monotonic() - moments[0] < PROMPT + SLACK
     assert caught.value._render_traceback_()[1:] == [
-        "  rank 0 in job, tests/launcher/test_interrupted.py line 61"
+        "  rank 0 in job, tests/launcher/test_interrupted.py line 66"
     ]
     assert caught.value.__notes__ == ["\n".join(caught.value._render_traceback_())]
 

@@ -316,7 +316,12 @@ def fail(job, arguments, ranks=4, **options):
 @pytest.mark.parametrize(
     "fault, first_line, more",
     [
-        (raises, "rank 2 of 4 raised ValueError: seven", 'raise ValueError("seven")'),
+        pytest.param(
+            raises,
+            "rank 2 of 4 raised ValueError: seven",
+            'raise ValueError("seven")',
+            marks=pytest.mark.smoke,
+        ),
         (raises_from, "rank 2 of 4 raised RuntimeError: eight", "caused by ValueError: seven"),
         (raises_own_class, "rank 2 of 4 raised Special: only this rank knows it", "in raises_own_class"),
         (raises_without_words, "rank 2 of 4 raised Silent: (its message cannot be shown: RuntimeError)", ""),
@@ -335,7 +340,7 @@ def fail(job, arguments, ranks=4, **options):
             "rank 2 of 4 raised RuntimeError: Connection reset by peer, says my server",
             "raise RuntimeError",
         ),
-        (killed, "rank 2 of 4 was killed by SIGKILL", ""),
+        pytest.param(killed, "rank 2 of 4 was killed by SIGKILL", "", marks=pytest.mark.smoke),
         (leaves_quietly, "rank 2 of 4 left with exit status 0 before its function returned", ""),
         (leaves_with_words, "rank 2 of 4 left with exit status 3 before its function returned", "last words"),
         (calls_exit, "rank 2 of 4 raised SystemExit: 3", "in calls_exit"),
@@ -511,8 +516,7 @@ def test_what_belongs_to_an_exception_is_shown(fault, parts):
 def test_an_object_with_slots_says_how_it_can_come_back(frozen):
     name = {"__name__": "__main__"}
     exec(
-        f"from dataclasses import dataclass\n@dataclass(slots=True, frozen={frozen})\nclass P:\n  "
-        "  x: int = 1",
+        f"from dataclasses import dataclass\n@dataclass(slots=True, frozen={frozen})\nclass P:\n  x: int = 1",
         name,
     )
     point = name["P"]
@@ -609,7 +613,10 @@ def holds_the_lock_in_c():
     ctypes.PyDLL(None).sleep(60)
 
 
-@pytest.mark.parametrize("fault", [sleeps, holds_the_lock_in_python, holds_the_lock_in_c])
+@pytest.mark.parametrize(
+    "fault",
+    [sleeps, holds_the_lock_in_python, pytest.param(holds_the_lock_in_c, marks=pytest.mark.smoke)],
+)
 def test_one_rank_hangs(fault, tmp_path):
     messages, timeout = set(), crowded(3)
     for _ in range(3 if fault is sleeps else 1):
@@ -738,7 +745,7 @@ def in_the_backward_of_ddp(group, model):
 @pytest.mark.parametrize(
     "wait, collective",
     [
-        (on_a_handle, "all_reduce"),
+        pytest.param(on_a_handle, "all_reduce", marks=pytest.mark.smoke),
         (on_a_message, "irecv"),
         (on_a_batch, "irecv"),
         (on_a_barrier, "barrier"),

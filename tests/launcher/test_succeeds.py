@@ -17,6 +17,7 @@ from tests.launcher.support import REPOSITORY, all_reduced
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_results_come_in_rank_order(ranks):
     reports = launch(lambda: (int(os.environ["RANK"]), all_reduced(1.0)), ranks)
@@ -66,6 +67,7 @@ def test_much_output_is_kept_and_shown_in_part(capsys):
     assert f"{len(reports.outputs[0]) - jobs.SHOWN_CHARACTERS:,} more characters of rank 0" in shown
 
 
+@pytest.mark.smoke
 def test_output_of_every_kind_is_captured(capfd):
     def talk():
         import ctypes
@@ -249,9 +251,7 @@ def test_a_thread_that_an_import_leaves_running_is_told(kernels, tmp_path):
     ]
 
 
-def test_what_is_preloaded_is_there_in_every_rank_also_in_a_new_forkserver_and_what_cannot_be_is_said_once(
-    kernels,
-):
+def test_what_is_preloaded_is_in_every_rank_of_every_forkserver_and_what_cannot_be_is_said_once(kernels):
     (kernel,) = kernels()
     kernel.start("from helpers import preload; preload('no_such_library.part')")
     assert kernel.answer()[1] == [

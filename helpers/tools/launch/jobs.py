@@ -231,7 +231,7 @@ def launch(
         timeout: seconds after which the job counts as hung; neither waiting in a cluster's queue counts, nor
             time in which this process is stopped.
         launcher: None for the warm forkserver, "deepspeed" for the real command, "slurm" for a cluster's
-        `srun`.
+            `srun`.
         command: print the command line of `deepspeed` or `srun`.
         place: where the ranks run: `Machines`, or what their `place` returns; by default all on this machine.
             On the CPU only.

@@ -8,6 +8,7 @@ shares one among processes; the attribute `_fd` is private.)
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import tempfile
@@ -16,18 +17,30 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")  # where Linux keeps shared memory and semaphores; elsewhere nothing is listed
 RESOURCES, PRESENT, TEMPORARY = "resources", "present", "tmp"  # in the job's folder
+LONGEST = 50  # characters: Linux allows 107 for a socket in a folder below, as `multiprocessing` makes them
 FOLDER = "LAUNCH_FOLDER"  # the variable that names it
 
 
-def begin(folder: Path) -> dict[str, str]:
-    """Note what is there before a job, which its ranks must not lose.  Returns variables for the ranks."""
+def begin() -> tuple[Path, dict[str, str]]:
+    """Make a job's folder, and note what is there before the job, which its ranks must not lose.
+
+    Returns:
+        The folder, which `remove` removes, and the variables that name it to the ranks.
+    """
+    usual = tempfile.gettempdir()
+    parent = "/tmp" if len(usual) > LONGEST and os.access("/tmp", os.W_OK) else usual
+    folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=parent))
     (folder / TEMPORARY).mkdir(mode=0o700)
     (folder / PRESENT).write_text("\n".join(names()))
-    compiled = f"{tempfile.gettempdir()}/torchinductor_{os.environ.get('USER', os.getuid())}"
-    return {
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # nobody in particular, as in some containers
+        user = os.getuid()
+    compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR", f"{usual}/torchinductor_{user}")  # outlives the job
+    return folder, {
         FOLDER: str(folder),
         "TMPDIR": str(folder / TEMPORARY),
-        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled),  # outlives the job
+        "TORCHINDUCTOR_CACHE_DIR": compiled,
     }
 
 

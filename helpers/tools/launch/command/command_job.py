@@ -34,7 +34,7 @@ class CommandJob(Piped):
     interface, which the ranks of the forkserver do not.
     """
 
-    process = folder = lock = log = port = None
+    process = folder = temporary = lock = log = port = None
 
     def __init__(self, payload: Parcel, ranks: int, device: str) -> None:
         self.payload, self.ranks, self.device = payload, ranks, device
@@ -56,13 +56,14 @@ class CommandJob(Piped):
             for name in PIPES:
                 os.mkfifo(path / f"{name}-{rank}", 0o600)
                 readers.append(os.open(path / f"{name}-{rank}", os.O_RDONLY | os.O_NONBLOCK))
+        self.temporary, temporary = leftovers.begin()
         self.port = held_port()
         port = self.port.getsockname()[1]
         count = ["--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)]
         address = ["--master_addr", "127.0.0.1", "--master_port", str(port)]
         module = ["--module", "helpers.tools.launch.command.keeper", str(path)]
         self.command = ["deepspeed", *count, *address, *module]
-        variables = environment(self.device, self.ranks, port) | leftovers.begin(path)
+        variables = environment(self.device, self.ranks, port) | temporary
         # "" is the working directory
         variables["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         self.log = tempfile.TemporaryFile()
@@ -129,5 +130,6 @@ class CommandJob(Piped):
         for file in (self.file, self.log, self.port):
             if file:
                 file.close()
-        leftovers.remove(Path(self.folder.name))
         self.folder.cleanup()
+        if self.temporary:
+            leftovers.remove(self.temporary)

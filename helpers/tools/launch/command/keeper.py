@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -26,7 +27,8 @@ def end_with_kernel(rank: int, folder: Path, ended: threading.Event) -> None:
         pass
     kill_group(rank)
     ended.wait(2)
-    leftovers.remove(folder)  # the kernel may not live to do it
+    shutil.rmtree(folder, ignore_errors=True)
+    leftovers.remove(Path(os.environ.get(leftovers.FOLDER, folder)))  # the kernel may not live to do it
     os._exit(0)
 
 

@@ -310,11 +310,11 @@ class ForkedJob(Piped):
 
     def send_work(self, doors: Doors, writers: Sequence[int]) -> None:
         """Ask the forkserver for the ranks."""
-        self.folder = Path(tempfile.mkdtemp(prefix="launch-"))
+        self.folder, temporary = leftovers.begin()
         variables = {
             **environment(self.device, self.ranks, doors.listener.getsockname()[1]),
             **self.place.variables(),
-            **leftovers.begin(self.folder),
+            **temporary,
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 serves the store itself
             "TORCHELASTIC_RESTART_COUNT": "0",
         }
