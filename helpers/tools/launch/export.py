@@ -89,7 +89,8 @@ srun --ntasks=$WORLD_SIZE --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
 status=$?
 # A rank that failed, as after a long wait for a machine that is gone, starts it again too, if it has not been
 # {restarts} times, lost nodes counted.
-if [ $status -ne 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]; then scontrol requeue "$SLURM_JOB_ID"
+if [ $status -ne 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]; then
+    scontrol requeue "$SLURM_JOB_ID"
 fi
 exit $status
 """
