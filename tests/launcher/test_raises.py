@@ -95,8 +95,8 @@ def no_start(monkeypatch):
         (TypeError, {"folder": 5}, "folder must be a path, not 5"),
         (TypeError, {"hostfile": 5}, "hostfile must be a path, not 5"),
         (TypeError, {"time": 1.5}, 'time must be minutes, or a string such as "01:30:00", not 1.5'),
-        (TypeError, {"nodes": 2.0}, "nodes must be a whole number, not 2.0"),
-        (ValueError, {"nodes": 0, "launcher": "slurm"}, "nodes must be 1 or more, not 0"),
+        (TypeError, {"nodes": 2.0, "launcher": "slurm"}, "nodes must be from 1 to 64, not 2.0"),
+        (ValueError, {"nodes": 0, "launcher": "slurm"}, "nodes must be from 1 to 64, not 0"),
         (TypeError, {"place": 3}, "place must be Machines or what their place(...) returns, not 3"),
         (TypeError, {"place": Machines}, "place must be Machines or what their place(...) returns"),
         (

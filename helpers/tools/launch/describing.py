@@ -26,7 +26,7 @@ RANK, PARCEL, WAITS = (
     os.path.join(os.path.dirname(__file__), name) for name in ("rank.py", "parcel.py", "waits.py")
 )
 MESSAGE = 4_000  # characters of a message that are shown
-MEMBERS, LEVELS, FRAMES = 8, 5, 100  # how many of each are described: the rest is counted or left out
+MEMBERS, LEVELS, FRAMES = 8, 4, 100  # how many of each are described: the rest is counted or left out
 
 
 def cut(text: str, most: int = MESSAGE, of: str = "") -> str:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from helpers.tools.launch.describing import cut
 from helpers.tools.launch.waits import ANSWER, Frame, waiting_in
 
 # What a collective says when another rank has gone.  Only a message's words depend on it, never who is named.
@@ -77,6 +78,7 @@ SLOTS = (
 )
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
+MESSAGE = 20_000  # characters of the whole
 LINE = 300  # characters of a line that are shown
 
 
@@ -348,7 +350,7 @@ def failure(
 def error_of(
     guilty: Sequence[Outcome], first: str, lines: Sequence[str], outcomes: Sequence[Outcome]
 ) -> RankError:
-    message = "\n".join([f"{names(guilty, len(outcomes))} {first}", *lines])
+    message = cut("\n".join([f"{names(guilty, len(outcomes))} {first}", *lines]), MESSAGE)
     return RankError(message, guilty[0].rank, [outcome.text for outcome in outcomes])
 
 

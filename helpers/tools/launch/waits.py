@@ -67,12 +67,13 @@ def remember_waits() -> None:
 def answer_when_asked(file: int) -> None:
     """Start the thread that answers into a file (its descriptor) when the signal `ASK` comes."""
     if ASK:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})
+        # the thread begins with all signals blocked: they are for the main thread
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         _thread.start_new_thread(answer, (file, os.getpid()))
+        signal.pthread_sigmask(signal.SIG_SETMASK, {*before, ASK})
 
 
 def answer(file: int, main: int) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
     while True:
         signal.sigwait({ASK})
         time.sleep(0.1)  # the Python stack comes first, in many small pieces

@@ -18,6 +18,7 @@ import psutil
 from helpers.tools.launch import leftovers
 from helpers.tools.launch.environment import environment
 from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launch.forked.forkserver import ask_where
 from helpers.tools.launch.pipes import ASK, PIPES, Piped, end_of
 from helpers.tools.launch.ports import held_port
 
@@ -98,11 +99,10 @@ class CommandJob(Piped):
     def ask_stacks(self) -> None:
         """Ask every rank, and its keeper, which does not listen."""
         for process in self.descendants():
-            with suppress(psutil.Error):  # it has just ended
+            with suppress(psutil.Error, ProcessLookupError):  # it has just ended
                 command = process.cmdline()
                 if "helpers.tools.launch.command.keeper" in command and "--module" not in command:
-                    for number in (*ASK, signal.SIGCONT):  # one that was stopped could not answer
-                        process.send_signal(number)
+                    ask_where(process.pid, *ASK)
 
     def close_pipes(self) -> None:
         """Of a job that was not started, so that there is nothing to drain, and perhaps no descriptor left to

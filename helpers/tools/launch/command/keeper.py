@@ -28,7 +28,8 @@ def end_with_kernel(rank: int, folder: Path, ended: threading.Event) -> None:
     kill_group(rank)
     ended.wait(2)
     shutil.rmtree(folder, ignore_errors=True)
-    leftovers.remove(Path(os.environ.get(leftovers.FOLDER, folder)))  # the kernel may not live to do it
+    if leftovers.FOLDER in os.environ:
+        leftovers.remove(Path(os.environ[leftovers.FOLDER]))  # the kernel may not live to do it
     os._exit(0)
 
 

@@ -63,6 +63,17 @@ def kill_group(rank: int) -> None:
         pass
 
 
+def ask_where(rank: int, stack: int, *others: int) -> None:
+    """Send a rank the signals that ask where it stands.  Its main thread gives its stack; one of C++ would take
+    the signal and give none."""
+    if LINUX:
+        ctypes.CDLL(None).tgkill(rank, rank, int(stack))
+    else:
+        os.kill(rank, stack)
+    for number in (*others, signal.SIGCONT):  # a rank that was stopped could not answer
+        os.kill(rank, number)
+
+
 def adopt_orphans() -> None:
     """Ask Linux to make this process the parent of every descendant whose own parent ends."""
     if LINUX:
@@ -348,8 +359,7 @@ class Server:
             send(self.control, kind="preloaded", failed=failed, threads=threads())
         elif message["kind"] == "stacks":
             for child in self.children:
-                for number in (*message["signals"], signal.SIGCONT):  # one that was stopped could not answer
-                    os.kill(child, number)
+                ask_where(child, *message["signals"])
         elif message["kind"] == "stop":
             self.stop()
             send(self.control, kind="stopped")
