@@ -64,8 +64,8 @@ def kill_group(rank: int) -> None:
 
 
 def ask_where(rank: int, stack: int, *others: int) -> None:
-    """Send a rank the signals that ask where it stands.  Its main thread gives its stack; one of C++ would take
-    the signal and give none."""
+    """Send a rank the signals that ask where it stands.  Its main thread gives its stack; one of C++ would
+    take the signal and give none."""
     if LINUX:
         ctypes.CDLL(None).tgkill(rank, rank, int(stack))
     else:
