@@ -120,6 +120,10 @@ def zero(size: GPTSize, config: dict) -> dict:
     import deepspeed
     from helpers.tools.measure.ledger import Ledger
 
+    def micro_batch(number):
+        rows = _rows(number, size.context, engine.device)  # held until the backward pass has ended
+        engine.backward(engine(*rows))
+
     deepspeed.init_distributed()
     moments = {}
     with Ledger() as ledger:
@@ -129,7 +133,7 @@ def zero(size: GPTSize, config: dict) -> dict:
         for micro in range(2 * MICRO_BATCHES):
             if micro == MICRO_BATCHES:
                 start = _noted(ledger.snapshot("start"))["peak"]
-            engine.backward(engine(*_rows(micro, size.context, engine.device)))
+            micro_batch(micro)
             if micro >= MICRO_BATCHES:
                 moment = "after backward" if micro == 2 * MICRO_BATCHES - 1 else "between micro-batches"
                 moments[moment] = _noted(ledger.snapshot(moment))
