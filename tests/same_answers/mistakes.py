@@ -3,6 +3,15 @@
 from tests.same_answers.planting import Mistake
 
 MISTAKES = {
+    "02": (
+        Mistake(
+            "gradients by hand are twice as large",
+            "            loss.backward()\n            losses.append(loss.item())\n            held",
+            "            (2 * loss).backward()\n            losses.append(loss.item())\n            held",
+            ('for dtype, way, near in (("fp32"',),
+            "so are the gradients: no",
+        ),
+    ),
     "04": (
         Mistake(
             "gradients are never divided",
@@ -141,6 +150,15 @@ MISTAKES = {
             "            engine.backward(2 * loss)\n        engine.step()",
             ('found = launch(train_each, ranks=4, arguments={"cases": CASES}',),
             "different",
+        ),
+    ),
+    "13": (
+        Mistake(
+            "gradients are twice as large",
+            'gradients[f"{at}.{name}"] = gathered(parameter, "exp_avg").cpu()',
+            'gradients[f"{at}.{name}"] = 2 * gathered(parameter, "exp_avg").cpu()',
+            ('reports = launch(train, ranks=8, arguments={"axes": AXES}',),
+            "gradients on eight ranks equal theirs, within 1e-4: no",
         ),
     ),
 }
