@@ -4,6 +4,7 @@ forkserver.
 Temporary files and the cache of compiled extensions lie in folders of this session's own.
 """
 
+import fcntl
 import os
 import signal
 import sys
@@ -63,7 +64,18 @@ def marked_session(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(marked_session):
+def alone_with_shared_memory(request, tmp_path_factory):
+    """All test processes see one /dev/shm: tests that leave something there run while no other test looks."""
+    leaves = request.node.path.name == "test_left_behind.py"
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with open(folder / "shared-memory.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if leaves else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(marked_session, alone_with_shared_memory):
     """The next launch in this kernel works, and everything is as it was before the test."""
     before = remains()
     yield

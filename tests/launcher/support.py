@@ -52,16 +52,19 @@ import json, signal, sys
 cells, space = sys.stdin, {"__name__": "__main__"}
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 for cell in cells:
-    error = None
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("begun", flush=True)
-        exec(compile(json.loads(cell), "cell", "exec"), space)
-    except BaseException as problem:
-        error = [type(problem).__name__, str(problem)]
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    print("answer", json.dumps([space.pop("value", None), error]), flush=True)
+    left, errors = [json.loads(cell)], []
+    while True:  # an interrupt may still come when the cell has ended, until it is ignored
+        try:
+            if left:
+                source = left.pop()
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                print("begun", flush=True)
+                exec(compile(source, "cell", "exec"), space)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            break
+        except BaseException as problem:
+            errors.append([type(problem).__name__, str(problem)])
+    print("answer", json.dumps([space.pop("value", None), errors[0] if errors else None]), flush=True)
 """
 
 
