@@ -1,8 +1,10 @@
-"""Tiers of tests, by what they need: `-m unit`, `-m ranks`, `-m launcher`, `-m lessons`.
+"""Tiers of tests, by what they need: `-m unit`, `-m ranks`, `-m launcher`, `-m smoke`,
+`-m lessons`.
 
 unit      no ranks: formulas, figures, words.  A unit test that starts ranks, or a notebook's kernel, fails.
 ranks     real ranks that are counted, not timed: several such tests may share the machine.
 launcher  real faults within bounds of time: beside nothing but each other.
+smoke     the few tests of the launcher that `make test` runs.
 lessons   stored notebooks, each in one process.
 
 With several processes a file's tests stay in one of them (`--dist loadfile`): they share a kernel, or costly

@@ -1,8 +1,5 @@
 """Print nbval's options: strict in the pinned environment, lax elsewhere (losses differ there, and words of
 other versions).
-
-With `--suite` the lesson is left out that `tests/lesson/test_other_machines.py` runs strictly, on what it
-makes another machine.
 """
 
 import importlib.metadata
@@ -40,7 +37,5 @@ if __name__ == "__main__":
     print(
         "--nbval" if is_strict() else "--nbval-lax", "--nbval-current-env --nbval-cell-timeout=300", PICTURES
     )
-    if "--suite" in sys.argv and is_strict():
-        print(f"--ignore={ON_ANOTHER_MACHINE}")
     if not is_strict():
         print("not the pinned environment: notebooks run in the lax lane", file=sys.stderr)
