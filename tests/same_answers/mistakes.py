@@ -3,6 +3,17 @@
 from tests.same_answers.planting import Mistake
 
 MISTAKES = {
+    "00": (
+        Mistake(
+            "each rank changes its weights by itself",
+            '    return {"losses": losses, "held"',
+            "    with torch.no_grad():\n"
+            "        engine.module.embedding.tokens.weight += place[0]\n"
+            '    return {"losses": losses, "held"',
+            ("reports = launch(train, ranks=2", "both ranks hold the same weights"),
+            "hold the same weights: False",
+        ),
+    ),
     "02": (
         Mistake(
             "gradients by hand are twice as large",
@@ -132,6 +143,34 @@ MISTAKES = {
             "no",
         ),
     ),
+    "10": (
+        Mistake(
+            "each rank keeps a shard of its own values",
+            "        comm.broadcast(parameter.data, 0)  # rank 0's values count\n",
+            "",
+            (
+                "keep_shard = exercises.keep_shard.check",
+                "formula, hand[ranks] = walk(modules, ranks)",
+                "the gathered shards are rank 0's values",
+            ),
+            "rank 0's values: no",
+        ),
+        Mistake(
+            "random numbers are not put back",
+            '        torch.set_rng_state(state["random, CPU"])\n'
+            '        deepspeed.get_accelerator().set_rng_state(state["random, device"])',
+            "",
+            ("RunState = exercises.RunState.check", "reports = launch(broken_off"),
+            r"nothing .* no\n",
+        ),
+        Mistake(
+            "Adam's states are not loaded",
+            "tag=tag)\n    return resuming.steps",
+            "tag=tag, load_optimizer_states=False)\n    return resuming.steps",
+            ("for ranks in (1, 2, 4):\n    losses = resuming.mean(",),
+            " no",
+        ),
+    ),
     "11": (
         Mistake(
             "each micro-batch's gradient is added, not averaged",
@@ -139,6 +178,29 @@ MISTAKES = {
             "        loss = engine(ids, targets) * count\n        look(",
             ("runs = {ranks: together(configs, ranks)", "right = launch(all_alone"),
             "no",
+        ),
+    ),
+    "12": (
+        Mistake(
+            "a tile's gradient does not reach the vectors",
+            "        return F.cross_entropy(head(x).float().flatten(0, 1)",
+            "        x = x.detach() + 0 * x\n        return F.cross_entropy(head(x).float().flatten(0, 1)",
+            ("tiled_loss = exercises.tiled_loss.check", 'ways = {"tiled_loss": tiled_loss}'),
+            "gradients: no",
+        ),
+        Mistake(
+            "gradients are twice as large",
+            "    engine.backward(loss)\n    engine.step()\n    return loss.item(), float(",
+            "    engine.backward(2 * loss)\n    engine.step()\n    return loss.item(), float(",
+            ('theirs = launch(train, ranks=2, arguments={"attend": distributed_attention}',),
+            "norms of gradients: no",
+        ),
+        Mistake(
+            "every rank counts positions from zero",
+            " + comm.get_rank() * own",
+            "",
+            ('theirs = launch(train, ranks=2, arguments={"attend": distributed_attention}',),
+            "losses right: no",
         ),
     ),
     "14": (
@@ -159,6 +221,15 @@ MISTAKES = {
             'gradients[f"{at}.{name}"] = 2 * gathered(parameter, "exp_avg").cpu()',
             ('reports = launch(train, ranks=8, arguments={"axes": AXES}',),
             "gradients on eight ranks equal theirs, within 1e-4: no",
+        ),
+    ),
+    "16": (
+        Mistake(
+            "gradients are twice as large",
+            "        engine.backward(loss)\n        engine.step()\n        total",
+            "        engine.backward(2 * loss)\n        engine.step()\n        total",
+            ("script = export(show_steps, folder", "there = on_ssh(through_pdsh)"),
+            "the same as by launch: no",
         ),
     ),
 }
