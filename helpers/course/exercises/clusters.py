@@ -5,11 +5,10 @@ import os
 import random
 import shutil
 import tempfile
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from helpers.course.exercises.editing import edit
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import own_group
@@ -71,30 +70,27 @@ def _cable_bytes(function, seed):
 
 CROSSES, ADDS = "if neighbour != machine:", "cards[machine] += sent"
 
-slip = partial(edit, cable_bytes_solution)
 cable_bytes = Build(
-    "cable_bytes",
-    _cable_bytes,
-    mistakes={
-        "the ring closes: the last rank sends to rank 0": slip("enumerate(place)", "enumerate(place[:-1])"),
-        "these are all bytes that a machine's ranks send; only hops to another machine cross the cable":
-            slip(CROSSES, "if True:"),
-        "these are the hops that stay inside; the others cross the cable":
-            slip(CROSSES, "if neighbour == machine:"),
-        "that is one hop per machine, which is right for neighbours together alone: look at every hop":
-            slip(ADDS, "cards[machine] = sent"),
-        "these are the bytes of all machines together; each card sends those of its own ranks":
-            slip("return cards", "return [sum(cards)] * len(cards)"),
-        "that is twice as much: count a hop only where it is sent, and `sent` holds an all-reduce's factor "
-        "2 already": slip(ADDS, f"{ADDS} * 2"),
-        "that is half of it: nothing is shared between the two directions of a cable":
-            slip(ADDS, f"{ADDS} / 2"),
-        "in a ring a rank sends everything to its one neighbour, not a part to every rank":
-            slip(CROSSES, "for other in place:", ADDS, f"{ADDS} * (other != machine) / (len(place) - 1)"),
-        "a hop to a machine with a smaller number crosses the cable too":
-            slip(CROSSES, "if neighbour > machine:"),
-        "there may be more than two machines: `max(place) + 1`": slip("return cards", "return cards[:2]"),
-    },
+    "cable_bytes", _cable_bytes,
+    mistakes=edits(cable_bytes_solution, {
+        ("enumerate(place)", "enumerate(place[:-1])"): "the ring closes: the last rank sends to rank 0",
+        (CROSSES, "if True:"):
+            "these are all bytes that a machine's ranks send; only hops to another machine cross the cable",
+        (CROSSES, "if neighbour == machine:"):
+            "these are the hops that stay inside; the others cross the cable",
+        (ADDS, "cards[machine] = sent"):
+            "that is one hop per machine, which is right for neighbours together alone: look at every hop",
+        ("return cards", "return [sum(cards)] * len(cards)"):
+            "these are the bytes of all machines together; each card sends those of its own ranks",
+        (ADDS, f"{ADDS} * 2"): "that is twice as much: count a hop only where it is sent, and `sent` holds "
+            "an all-reduce's factor 2 already",
+        (ADDS, f"{ADDS} / 2"): "that is half of it: nothing is shared between the two directions of a cable",
+        (CROSSES, "for other in place:", ADDS, f"{ADDS} * (other != machine) / (len(place) - 1)"):
+            "in a ring a rank sends everything to its one neighbour, not a part to every rank",
+        (CROSSES, "if neighbour > machine:"):
+            "a hop to a machine with a smaller number crosses the cable too",
+        ("return cards", "return cards[:2]"): "there may be more than two machines: `max(place) + 1`",
+    }),
     praise="a ring crosses the cable as often as two neighbours in it are on different machines",
 )  # fmt: skip
 
@@ -131,34 +127,30 @@ def _restart(function, seed):
 RANKS = "next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)"
 MICRO, REST = "next(size for size in range(largest, 0, -1) if part % size == 0)", "part // micro_batch"
 
-slip = partial(edit, restart_solution)
 restart = Build(
-    "restart",
-    _restart,
-    mistakes={
-        "not all ranks that are left can share the batch equally: take the largest number that divides it":
-            slip(RANKS, "left"),
-        "the number of ranks need not be a power of two":
-            slip("range(left, 0, -1) if", "(64, 32, 16, 8, 4, 2, 1) if ranks <= left and"),
-        "the greatest common divisor is too strict: a number of ranks below those left may divide the batch "
-        "too": slip("if batch % ranks == 0", "if batch % ranks == left % ranks == 0"),
-        "halving the ranks leaves some idle that could work: try every number":
-            slip("range(left, 0, -1)", "(left // 2**times for times in range(10))"),
-        "a rank cannot hold more than `largest` sequences at once: accumulate": slip(MICRO, "part"),
-        "micro_batch x accumulation must be a rank's part of the batch exactly, not more: the micro-batch "
-        "must divide it": slip(MICRO, "min(largest, part)", REST, "-(-part // micro_batch)"),
-        "micro_batch x accumulation must be a rank's part of the batch exactly, not less: the micro-batch "
-        "must divide it": slip(MICRO, "min(largest, part)"),
-        "that learns from more sequences than the batch has: ranks x micro_batch x accumulation must be the "
-        "batch":
-            slip(RANKS, "left", "part = batch // ranks", "part = -(-batch // ranks)",
-                MICRO, "min(largest, part)", REST, "-(-part // micro_batch)"),
-        "one sequence at a time is right but slow: take the largest micro-batch that fits and divides":
-            slip(MICRO, "1"),
-        "`largest` sequences themselves fit":
-            slip("range(largest, 0, -1)", "range(max(largest - 1, 1), 0, -1)"),
-        "each rank accumulates its own part of the batch, not all of it": slip(REST, "batch // micro_batch"),
-    },
+    "restart", _restart,
+    mistakes=edits(restart_solution, {
+        (RANKS, "left"): "not all ranks that are left can share the batch equally: take the largest number "
+            "that divides it",
+        ("range(left, 0, -1) if", "(64, 32, 16, 8, 4, 2, 1) if ranks <= left and"):
+            "the number of ranks need not be a power of two",
+        ("if batch % ranks == 0", "if batch % ranks == left % ranks == 0"): "the greatest common divisor is "
+            "too strict: a number of ranks below those left may divide the batch too",
+        ("range(left, 0, -1)", "(left // 2**times for times in range(10))"):
+            "halving the ranks leaves some idle that could work: try every number",
+        (MICRO, "part"): "a rank cannot hold more than `largest` sequences at once: accumulate",
+        (MICRO, "min(largest, part)", REST, "-(-part // micro_batch)"): "micro_batch x accumulation must be "
+            "a rank's part of the batch exactly, not more: the micro-batch must divide it",
+        (MICRO, "min(largest, part)"): "micro_batch x accumulation must be a rank's part of the batch "
+            "exactly, not less: the micro-batch must divide it",
+        (RANKS, "left", "part = batch // ranks", "part = -(-batch // ranks)", MICRO, "min(largest, part)",
+            REST, "-(-part // micro_batch)"): "that learns from more sequences than the batch has: ranks x "
+            "micro_batch x accumulation must be the batch",
+        (MICRO, "1"):
+            "one sequence at a time is right but slow: take the largest micro-batch that fits and divides",
+        ("range(largest, 0, -1)", "range(max(largest - 1, 1), 0, -1)"): "`largest` sequences themselves fit",
+        (REST, "batch // micro_batch"): "each rank accumulates its own part of the batch, not all of it",
+    }),
     praise="the batch is the same on other ranks, so learning goes on as it was",
 )  # fmt: skip
 
@@ -283,36 +275,32 @@ EMPTIED = """if engine.global_rank == 0:
     """
 UNLINKED = 'Path(folder, "latest").unlink()\n        '
 
-slip = partial(edit, save_safely_solution)
 save_safely = Build(
-    "save_safely",
-    _save_safely,
-    together=True,
-    mistakes={
-        "DeepSpeed's rank 0 writes `latest` after its own files, not after everybody's: save_latest=False, "
-        "and name it afterwards": slip(", save_latest=False", "", ON_RANK_0, "if False:"),
-        "in the end `latest` must name the new checkpoint: rename the file to it, `os.replace(new, latest)`":
-            slip(ON_RANK_0, "if False:"),
-        "a job that dies while it writes into `latest` leaves it empty: write a file beside it, then "
-        "`os.replace`": slip(RENAMING, "pass", "latest.new", "latest"),
-        "the checkpoint is named before it is saved: first save_checkpoint, which returns when all ranks "
-        "have written":
-            slip(RENAMING, f"{RENAMING}\n    engine.save", SAVING, "pass", "engine.save  #", f"{SAVING}  #"),
-        "all ranks write the same file at the same time: let rank 0 do it":
-            slip(ON_RANK_0, "import contextlib\n\n    with contextlib.suppress(FileNotFoundError):"),
-        "a save that failed must not be named: let its error pass":
-            slip(SAVING,
-                f"import contextlib\n\n    with contextlib.suppress(ConnectionError):\n        {SAVING}"),
-        "until the new checkpoint is whole `latest` must name the old one: do not empty or remove it":
-            slip(SAVING, f"{EMPTIED}{SAVING}"),
-        "a job that dies between the two leaves no `latest` at all: `os.replace` needs no unlink before it":
-            slip(RENAMING, f'{UNLINKED}new.rename(Path(folder, "latest"))'),
-        "a new `latest` is empty until it is written, and before that there is none: write a file beside "
-        "it, then `os.replace`":
-            slip(RENAMING, "pass", WRITING, f'{UNLINKED}Path(folder, "latest").write_text(tag)'),
-        "a rename works inside one file system: write the file beside `latest`, not in another folder":
-            slip('Path(folder, "latest.new")', 'Path(tempfile.mkdtemp(), "latest.new")'),
-    },
+    "save_safely", _save_safely, together=True,
+    mistakes=edits(save_safely_solution, {
+        (", save_latest=False", "", ON_RANK_0, "if False:"): "DeepSpeed's rank 0 writes `latest` after its "
+            "own files, not after everybody's: save_latest=False, and name it afterwards",
+        (ON_RANK_0, "if False:"): "in the end `latest` must name the new checkpoint: rename the file to it, "
+            "`os.replace(new, latest)`",
+        (RENAMING, "pass", "latest.new", "latest"): "a job that dies while it writes into `latest` leaves it "
+            "empty: write a file beside it, then `os.replace`",
+        (RENAMING, f"{RENAMING}\n    engine.save", SAVING, "pass", "engine.save  #", f"{SAVING}  #"):
+            "the checkpoint is named before it is saved: first save_checkpoint, which returns when all "
+            "ranks have written",
+        (ON_RANK_0, "import contextlib\n\n    with contextlib.suppress(FileNotFoundError):"):
+            "all ranks write the same file at the same time: let rank 0 do it",
+        (SAVING, f"import contextlib\n\n    with contextlib.suppress(ConnectionError):\n        {SAVING}"):
+            "a save that failed must not be named: let its error pass",
+        (SAVING, f"{EMPTIED}{SAVING}"):
+            "until the new checkpoint is whole `latest` must name the old one: do not empty or remove it",
+        (RENAMING, f'{UNLINKED}new.rename(Path(folder, "latest"))'): "a job that dies between the two leaves "
+            "no `latest` at all: `os.replace` needs no unlink before it",
+        (RENAMING, "pass", WRITING, f'{UNLINKED}Path(folder, "latest").write_text(tag)'):
+            "a new `latest` is empty until it is written, and before that there is none: write a file "
+            "beside it, then `os.replace`",
+        ('Path(folder, "latest.new")', 'Path(tempfile.mkdtemp(), "latest.new")'):
+            "a rename works inside one file system: write the file beside `latest`, not in another folder",
+    }),
     praise="the checkpoint gets its name when it is whole, by one rename",
 )  # fmt: skip
 
@@ -321,7 +309,6 @@ def save_interval_solution(save, unit_hours, units):
     return (2 * save * 3600 * unit_hours / units) ** 0.5  # where save / interval + interval / (2 M) is least
 
 
-slip = partial(edit, save_interval_solution)
 save_interval = Exercise(
     reference=lambda save, unit_hours, units: theory.young_interval(save, 3600 * unit_hours / units),
     cases=(
@@ -330,15 +317,15 @@ save_interval = Exercise(
         {"save": 300, "unit_hours": 50_000, "units": 16_384},
         {"save": 1, "unit_hours": 10_000, "units": 1},
     ),
-    mistakes={
-        "all units can fail, and the first one ends the job: divide their hours by their number":
-            slip(" / units", ""),
-        "an hour has 3,600 seconds, and `save` is in seconds": slip(" * 3600", ""),
-        "the 2 is missing: half an interval is lost on average": slip("2 * save", "save"),
-        "the root is missing": slip(" ** 0.5", ""),
-        "that is the time between two failures":
-            slip("(2 * save * 3600 * unit_hours / units) ** 0.5", "3600 * unit_hours / units"),
-        "that is in hours: asked for are seconds": slip(" ** 0.5", " ** 0.5 / 3600"),
-    },
+    mistakes=edits(save_interval_solution, {
+        (" / units", ""):
+            "all units can fail, and the first one ends the job: divide their hours by their number",
+        (" * 3600", ""): "an hour has 3,600 seconds, and `save` is in seconds",
+        ("2 * save", "save"): "the 2 is missing: half an interval is lost on average",
+        (" ** 0.5", ""): "the root is missing",
+        ("(2 * save * 3600 * unit_hours / units) ** 0.5", "3600 * unit_hours / units"):
+            "that is the time between two failures",
+        (" ** 0.5", " ** 0.5 / 3600"): "that is in hours: asked for are seconds",
+    }),
     praise="with four times the machines the interval is half as long",
 )  # fmt: skip

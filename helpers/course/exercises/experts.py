@@ -1,11 +1,10 @@
 """Answers of lesson 14: which expert gets which token, the way to the experts and back, balance and messages;
 and the mistakes that people make."""
 
-from functools import partial
 
 import torch
 from torch import nn
-from helpers.course.exercises.editing import edit
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped
@@ -66,35 +65,31 @@ BY_PROBABILITY = """torch.empty_like(served)
     queue = probabilities.topk(k).values.T.flatten().argsort(descending=True)
     row[queue] = ((asked[queue].cumsum(0) - 1) * asked[queue]).sum(1)"""
 
-slip = partial(edit, route_solution)
 route = Build(
-    "route",
-    _routed,
-    worlds=(1, 2),
-    mistakes={
-        "the first choices of all tokens come before any second choice":
-            slip("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"),
-        "rows are counted from 0": slip("cumsum(0) - 1", "cumsum(0)"),
-        "an expert takes `capacity` rows, those from 0 to capacity - 1": slip(">= capacity", "> capacity"),
-        "one row of every expert stays empty: the last is capacity - 1":
-            slip(">= capacity", ">= capacity - 1"),
-        "what finds no row gets the slot -1": slip(".masked_fill(slot >= capacity, -1)", ""),
-        "a row belongs to one choice: what finds none gets the slot -1, not a row that is taken":
-            slip("capacity, -1", "capacity, capacity - 1"),
-        "row 0 belongs to the token that came first: what finds no row gets the slot -1":
-            slip("capacity, -1", "capacity, 0"),
-        "leave the number of the expert where a choice is dropped; only its slot is -1":
-            slip("return expert,", "return expert.masked_fill(slot >= capacity, -1),"),
-        "second choices go on counting where the first ones ended, else two tokens share a row":
-            slip("asked.cumsum(0)", "torch.cat([part.cumsum(0) for part in asked.split(tokens)])"),
-        "the router's favourites are the largest probabilities": slip("topk(k)", "topk(k, largest=False)"),
-        "within a choice the rows go to tokens in their order, not by their probability":
-            slip(ROW, BY_PROBABILITY),
-        "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`":
-            slip("view(k, tokens).T", "view(tokens, k)"),
-        "both are of shape (tokens, k): a row for each token":
-            slip(RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"),
-    },
+    "route", _routed, worlds=(1, 2),
+    mistakes=edits(route_solution, {
+        ("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"):
+            "the first choices of all tokens come before any second choice",
+        ("cumsum(0) - 1", "cumsum(0)"): "rows are counted from 0",
+        (">= capacity", "> capacity"): "an expert takes `capacity` rows, those from 0 to capacity - 1",
+        (">= capacity", ">= capacity - 1"): "one row of every expert stays empty: the last is capacity - 1",
+        (".masked_fill(slot >= capacity, -1)", ""): "what finds no row gets the slot -1",
+        ("capacity, -1", "capacity, capacity - 1"):
+            "a row belongs to one choice: what finds none gets the slot -1, not a row that is taken",
+        ("capacity, -1", "capacity, 0"):
+            "row 0 belongs to the token that came first: what finds no row gets the slot -1",
+        ("return expert,", "return expert.masked_fill(slot >= capacity, -1),"):
+            "leave the number of the expert where a choice is dropped; only its slot is -1",
+        ("asked.cumsum(0)", "torch.cat([part.cumsum(0) for part in asked.split(tokens)])"):
+            "second choices go on counting where the first ones ended, else two tokens share a row",
+        ("topk(k)", "topk(k, largest=False)"): "the router's favourites are the largest probabilities",
+        (ROW, BY_PROBABILITY):
+            "within a choice the rows go to tokens in their order, not by their probability",
+        ("view(k, tokens).T", "view(tokens, k)"): "the slots are in the order in which choices were served, "
+            "all first ones first: `.view(k, tokens).T`",
+        (RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"):
+            "both are of shape (tokens, k): a row for each token",
+    }),
     praise="first choices are served before second ones, in the order of tokens; the rest is dropped",
 )  # fmt: skip
 
@@ -164,26 +159,24 @@ SUMMING = (
 # Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
 FORWARD = "if rows.requires_grad else received"
 
-slip = partial(edit, Exchange_solution)
 Exchange = Build(
-    "Exchange",
-    _exchanged,
-    mistakes={
-        "what belongs to other ranks must be sent to them: all_to_all_single in `forward`":
-            slip(MESSAGE, "received.copy_(rows)"),
-        "backward, the gradient of what was sent lies on the rank that received it: it must come back":
-            slip(BACK, "gradient"),
-        "forward nothing was sent": slip("return received", f"return rows.clone() {FORWARD}"),
-        "each gradient has one place to go back to: nothing is summed": slip(f"return {BACK}", SUMMING),
-        "a row that goes to one rank has one gradient; there is nothing to average":
-            slip(BACK, f"{BACK} / torch.distributed.get_world_size()"),
-        "that sums the ranks' rows: each part goes to one rank":
-            slip(MESSAGE, "comm.all_reduce(received.copy_(rows))"),
-        "forward a row is sent, not a part of it":
-            slip("return received", f"return received / comm.get_world_size() {FORWARD}"),
-        "an all-gather sends everything to everybody; each rank needs only its part of it":
-            slip(MESSAGE, GATHERING),
-    },
+    "Exchange", _exchanged,
+    mistakes=edits(Exchange_solution, {
+        (MESSAGE, "received.copy_(rows)"):
+            "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
+        (BACK, "gradient"):
+            "backward, the gradient of what was sent lies on the rank that received it: it must come back",
+        ("return received", f"return rows.clone() {FORWARD}"): "forward nothing was sent",
+        (f"return {BACK}", SUMMING): "each gradient has one place to go back to: nothing is summed",
+        (BACK, f"{BACK} / torch.distributed.get_world_size()"):
+            "a row that goes to one rank has one gradient; there is nothing to average",
+        (MESSAGE, "comm.all_reduce(received.copy_(rows))"):
+            "that sums the ranks' rows: each part goes to one rank",
+        ("return received", f"return received / comm.get_world_size() {FORWARD}"):
+            "forward a row is sent, not a part of it",
+        (MESSAGE, GATHERING):
+            "an all-gather sends everything to everybody; each rank needs only its part of it",
+    }),
     praise="forward and backward are the same exchange: what was sent to a rank comes back from it",
 )  # fmt: skip
 
@@ -241,31 +234,25 @@ THERE, STACKED = "Exchange_solution.apply(rows)", "torch.stack(answers, 1)"
 AND_BACK = f"Exchange_solution.apply({STACKED}.view_as(rows))"
 VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
 
-slip = partial(edit, through_experts_solution)
 through_experts = Build(
-    "through_experts",
-    _through,
-    together=True,
-    mistakes={
-        "what arrives is ordered by the rank it comes from, and within that by expert":
-            slip(VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)",
-                "answers, 1", "answers"),
-        "the answers must go back in the order of the rows: by rank, and within that by expert":
-            slip(STACKED, "torch.stack(answers)"),
-        "what arrives is in the order of the ranks, not in the opposite one": slip(THERE, f"{THERE}.flip(0)"),
-        "the answers must go back to the ranks that asked: exchange twice":
-            slip(AND_BACK, f"{STACKED}.view_as(rows)"),
-        "rows must be sent to the ranks of their experts before an expert sees them": slip(THERE, "rows"),
-        "nothing was sent: most of these rows are for the experts of other ranks":
-            slip(THERE, "rows", AND_BACK, f"{STACKED}.view_as(rows)"),
-        "each expert has rows of its own: all went to the first":
-            slip("expert(arrived", "experts[0](arrived"),
-        "no gradient comes back: send with `Exchange.apply`, which autograd knows":
-            slip(THERE, "Exchange_solution.apply(rows.detach())", AND_BACK,
-                f"{AND_BACK}.detach() + 0 * rows"),
-        "every rank gets its answers once: divide nothing":
-            slip(AND_BACK, f"{AND_BACK} / comm.get_world_size()"),
-    },
+    "through_experts", _through, together=True,
+    mistakes=edits(through_experts_solution, {
+        (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
+            "answers"):
+            "what arrives is ordered by the rank it comes from, and within that by expert",
+        (STACKED, "torch.stack(answers)"):
+            "the answers must go back in the order of the rows: by rank, and within that by expert",
+        (THERE, f"{THERE}.flip(0)"): "what arrives is in the order of the ranks, not in the opposite one",
+        (AND_BACK, f"{STACKED}.view_as(rows)"):
+            "the answers must go back to the ranks that asked: exchange twice",
+        (THERE, "rows"): "rows must be sent to the ranks of their experts before an expert sees them",
+        (THERE, "rows", AND_BACK, f"{STACKED}.view_as(rows)"):
+            "nothing was sent: most of these rows are for the experts of other ranks",
+        ("expert(arrived", "experts[0](arrived"): "each expert has rows of its own: all went to the first",
+        (THERE, "Exchange_solution.apply(rows.detach())", AND_BACK, f"{AND_BACK}.detach() + 0 * rows"):
+            "no gradient comes back: send with `Exchange.apply`, which autograd knows",
+        (AND_BACK, f"{AND_BACK} / comm.get_world_size()"): "every rank gets its answers once: divide nothing",
+    }),
     praise="two exchanges: rows to the ranks of their experts, and the answers back",
 )  # fmt: skip
 
@@ -284,27 +271,25 @@ def _bytes(tokens, experts, k, factor, width, element_bytes):
 
 CEILED = "math.ceil(tokens * k * factor / experts)"
 
-slip = partial(edit, message_bytes_solution)
 message_bytes = Exercise(
-    _bytes,
-    (
+    reference=_bytes,
+    cases=(
         {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
         {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
         {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
         {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
     ),
-    {
-        "the capacity counts choices, of which a token has k": slip("tokens * k *", "tokens *"),
-        "an expert takes whole tokens: round its capacity up": slip(CEILED, "tokens * k * factor / experts"),
-        "an expert takes whole tokens: round up, not down": slip("math.ceil(", "int("),
-        "that is one expert's part: the message has rows for all of them":
-            slip("return experts * ", "return "),
-        "empty rows are sent too, and the factor says how many there are": slip("k * factor", "k"),
-        "round up once, the capacity: a token's k choices go to different experts":
-            slip("tokens * k *", "tokens *", "return", "return k *"),
-        "that is all four of a layer: asked is one all-to-all's": slip("return", "return 4 *"),
-        "those are elements, not bytes": slip(" * element_bytes", ""),
-    },
+    mistakes=edits(message_bytes_solution, {
+        ("tokens * k *", "tokens *"): "the capacity counts choices, of which a token has k",
+        (CEILED, "tokens * k * factor / experts"): "an expert takes whole tokens: round its capacity up",
+        ("math.ceil(", "int("): "an expert takes whole tokens: round up, not down",
+        ("return experts * ", "return "): "that is one expert's part: the message has rows for all of them",
+        ("k * factor", "k"): "empty rows are sent too, and the factor says how many there are",
+        ("tokens * k *", "tokens *", "return", "return k *"):
+            "round up once, the capacity: a token's k choices go to different experts",
+        ("return", "return 4 *"): "that is all four of a layer: asked is one all-to-all's",
+        (" * element_bytes", ""): "those are elements, not bytes",
+    }),
     praise="full or empty, every row of every expert is sent",
 )  # fmt: skip
 
@@ -341,27 +326,23 @@ def _balanced(function, seed):
 
 FIRST, PRODUCT = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
 
-slip = partial(edit, balance_loss_solution)
 balance_loss = Build(
-    "balance_loss",
-    _balanced,
-    worlds=(1, 2),
-    mistakes={
-        "multiply by the number of experts, so that an even load gives 1 for any E":
-            slip("experts * (chosen", "(chosen"),
-        "multiply by the number of experts; a mean over them divides by it":
-            slip(f"experts * {PRODUCT}.sum()", f"{PRODUCT}.mean()"),
-        "count first choices alone, as GShard and DeepSpeed's top-2 do":
-            slip(FIRST, "F.one_hot(expert, experts).sum(1)"),
-        "count first choices alone, not all k of a token":
-            slip(FIRST, "F.one_hot(expert.flatten(), experts)"),
-        "one of the two is the share of tokens that chose the expert, which has no gradient":
-            slip(PRODUCT, "(probabilities.mean(0) ** 2)"),
-        "without the counts, the sum is the same for every router":
-            slip(PRODUCT, "(probabilities.mean(0) / experts)"),
-        "the second is the mean probability, over tokens, not the sum":
-            slip("probabilities.mean(0)", "probabilities.sum(0)"),
-    },
+    "balance_loss", _balanced, worlds=(1, 2),
+    mistakes=edits(balance_loss_solution, {
+        ("experts * (chosen", "(chosen"):
+            "multiply by the number of experts, so that an even load gives 1 for any E",
+        (f"experts * {PRODUCT}.sum()", f"{PRODUCT}.mean()"):
+            "multiply by the number of experts; a mean over them divides by it",
+        (FIRST, "F.one_hot(expert, experts).sum(1)"):
+            "count first choices alone, as GShard and DeepSpeed's top-2 do",
+        (FIRST, "F.one_hot(expert.flatten(), experts)"): "count first choices alone, not all k of a token",
+        (PRODUCT, "(probabilities.mean(0) ** 2)"):
+            "one of the two is the share of tokens that chose the expert, which has no gradient",
+        (PRODUCT, "(probabilities.mean(0) / experts)"):
+            "without the counts, the sum is the same for every router",
+        ("probabilities.mean(0)", "probabilities.sum(0)"):
+            "the second is the mean probability, over tokens, not the sum",
+    }),
     praise="the counts say where the load is, and the probabilities carry the gradient",
 )  # fmt: skip
 
@@ -370,21 +351,20 @@ def equal_tokens_solution(parameters, k, width, factor):
     return 3 * parameters / (4 * k * factor * width)  # 3 P for weights; 4 exchanges for tokens
 
 
-slip = partial(edit, equal_tokens_solution)
 equal_tokens = Exercise(
-    equal_tokens_solution,
-    (
+    reference=equal_tokens_solution,
+    cases=(
         {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
         {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
     ),
-    {
-        "tokens go there and back, forward and backward: four messages": slip("4 * k", "2 * k"),
-        "ZeRO-3 gathers weights forward and backward, and reduces their gradients: three messages":
-            slip("3 * parameters", "2 * parameters"),
-        "a token goes to k experts": slip("4 * k *", "4 *"),
-        "empty rows are sent as well: the factor counts": slip("k * factor *", "k *"),
-        "that is the other way round: the tokens at which both are equal":
-            slip("3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"),
-    },
+    mistakes=edits(equal_tokens_solution, {
+        ("4 * k", "2 * k"): "tokens go there and back, forward and backward: four messages",
+        ("3 * parameters", "2 * parameters"):
+            "ZeRO-3 gathers weights forward and backward, and reduces their gradients: three messages",
+        ("4 * k *", "4 *"): "a token goes to k experts",
+        ("k * factor *", "k *"): "empty rows are sent as well: the factor counts",
+        ("3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"):
+            "that is the other way round: the tokens at which both are equal",
+    }),
     praise="weights are sent whatever the number of tokens, and tokens whatever the number of experts",
 )  # fmt: skip

@@ -1,13 +1,12 @@
 """Answers of lesson 07: ZeRO-1, and the mistakes that people make there."""
 
-from functools import partial
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from helpers.course.exercises.calls import Calls
-from helpers.course.exercises.editing import edit
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
@@ -67,32 +66,31 @@ def flatten_solution(parameters, ranks):
 MISSING, STEP = "-len(flat) % ranks", "offset += parameter.numel()"
 PIECE = "parameter.detach().flatten()"
 PADDED = (PIECE, f"F.pad({PIECE}, (0, -parameter.numel() % ranks))")
-slip = partial(edit, flatten_solution)
 flatten = Build(
     "flatten", _flattened, together=True,
-    mistakes={
-        "without padding the flat tensor cannot be cut in equal shards": slip(MISSING, "0"),
-        "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks":
-            slip(MISSING, "ranks - len(flat) % ranks"),
-        "`len % ranks` elements are too many; what is missing to the next multiple is `-len % ranks`":
-            slip(MISSING, "len(flat) % ranks"),
-        "only the joined tensor is padded, at its end, not each parameter":
-            slip(*PADDED, STEP, f"{STEP} + -parameter.numel() % ranks"),
-        "each parameter was padded, and all that follow lie further back than you count: pad the joined "
-        "tensor only": slip(*PADDED),
-        "the padding belongs to the end":
-            slip(f"(0, {MISSING})", f"({MISSING}, 0)", "offset = 0",
-                "offset = len(flat) - sum(map(torch.numel, parameters))"),
-        "the parameters of the model have memory of their own: assign to each one's `.data` a view of the "
-        "flat tensor (a new Parameter in the list, or another value of the loop's variable, changes no "
-        "model)": slip("parameter.data =", "_ ="),
-        "a view has the shape of its parameter: `.view_as(parameter)`": slip(".view_as(parameter)", ""),
-        "every parameter is a view of the beginning: count where each one starts": slip(STEP, "pass"),
-        "the next parameter starts `numel()` elements further, not `shape[0]`":
-            slip(STEP, "offset += len(parameter)"),
-        "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first":
-            slip(".detach()", ""),
-    },
+    mistakes=edits(flatten_solution, {
+        (MISSING, "0"): "without padding the flat tensor cannot be cut in equal shards",
+        (MISSING, "ranks - len(flat) % ranks"):
+            "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks",
+        (MISSING, "len(flat) % ranks"):
+            "`len % ranks` elements are too many; what is missing to the next multiple is `-len % ranks`",
+        (*PADDED, STEP, f"{STEP} + -parameter.numel() % ranks"):
+            "only the joined tensor is padded, at its end, not each parameter",
+        (*PADDED,): "each parameter was padded, and all that follow lie further back than you count: pad the "
+            "joined tensor only",
+        (f"(0, {MISSING})", f"({MISSING}, 0)", "offset = 0",
+            "offset = len(flat) - sum(map(torch.numel, parameters))"):
+            "the padding belongs to the end",
+        ("parameter.data =", "_ ="): "the parameters of the model have memory of their own: assign to each "
+            "one's `.data` a view of the flat tensor (a new Parameter in the list, or another value of the "
+            "loop's variable, changes no model)",
+        (".view_as(parameter)", ""): "a view has the shape of its parameter: `.view_as(parameter)`",
+        (STEP, "pass"): "every parameter is a view of the beginning: count where each one starts",
+        (STEP, "offset += len(parameter)"):
+            "the next parameter starts `numel()` elements further, not `shape[0]`",
+        (".detach()", ""):
+            "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first",
+    }),
     praise="write into the flat tensor and you write into the model, so one all-gather updates all weights",
 )  # fmt: skip
 
@@ -207,43 +205,41 @@ def _own_part(tensor):
 MEAN, FREE = "mine.float() / comm.get_world_size()", "parameter.grad = None"
 REDUCE = "comm.reduce_scatter_tensor(mine, gradients)"
 GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
-slip = partial(edit, zero_1_step_solution)
 zero_1_step = Build(
     "zero_1_step", _stepped, together=True,
-    mistakes={
-        "that is the sum over the ranks; a mean is divided by their number": slip(MEAN, "mine.float()"),
-        "divide by the number of ranks, which is not always two": slip(MEAN, "mine.float() / 2"),
-        "that is the mean of nothing but this rank's own gradient: reduce it over the ranks":
-            slip(REDUCE, "mine = _own_part(gradients)"),
-        "the masters are as before: the optimizer made no step, or the master had no gradient then "
-        "(`zero_grad` comes after it)": slip("optimizer.step()", "pass"),
-        "the masters moved and no parameter did: all-gather the shards into the flat tensor":
-            slip(GATHER, "pass"),
-        "this rank's shard is new, the others' are old: all-gather them":
-            slip(GATHER, "flat.chunk(comm.get_world_size())[comm.get_rank()].copy_(master.detach())"),
-        "the shards were gathered before the optimizer's step":
-            slip(GATHER, "pass", "optimizer.step()", f"{GATHER}\n    optimizer.step()"),
-        "the new parameters are in a tensor of their own, and `flat` is as before: gather into `flat`":
-            slip(GATHER, f"flat = torch.empty_like(flat)\n    {GATHER}\n    flatten_solution(parameters, 1)"),
-        "the master was rounded; it stays fp32, and only a copy of it is rounded: "
-        "`master.detach().to(flat.dtype)`":
-            slip(GATHER, f"master.data = master.to(flat.dtype).float()\n    {GATHER}"),
-        "divided by the number of ranks twice": slip(MEAN, f"{MEAN} ** 2"),
-        "zeros take as much memory as gradients: set each `.grad` to None":
-            slip(FREE, "parameter.grad.zero_()"),
-        "the masters were taken from the rounded parameters again, and what rounding cut off is lost":
-            slip(REDUCE, f"{REDUCE}\n    master.data.copy_(_own_part(flat))"),
-        "the parameters' gradients are still there, and the next backward pass adds to them":
-            slip(FREE, "pass"),
-        "the master keeps its fp32 gradient until the next step: set it to None":
-            slip("master.grad = None", "pass"),
-        "nothing was freed: set the gradients of the parameters and of the master to None":
-            slip("master.grad = None", "pass", FREE, "pass"),
-        "right, but in four bytes per gradient: send them in their own dtype, and cast this rank's shard":
-            slip(REDUCE, f"mine, gradients = mine.float(), gradients.float()\n    {REDUCE}"),
-        "right, but an all-reduce gives each rank all gradients, and costs twice the bytes: it needs its "
-        "own shard only": slip(REDUCE, "comm.all_reduce(gradients)\n    mine = _own_part(gradients)"),
-    },
+    mistakes=edits(zero_1_step_solution, {
+        (MEAN, "mine.float()"): "that is the sum over the ranks; a mean is divided by their number",
+        (MEAN, "mine.float() / 2"): "divide by the number of ranks, which is not always two",
+        (REDUCE, "mine = _own_part(gradients)"):
+            "that is the mean of nothing but this rank's own gradient: reduce it over the ranks",
+        ("optimizer.step()", "pass"): "the masters are as before: the optimizer made no step, or the master "
+            "had no gradient then (`zero_grad` comes after it)",
+        (GATHER, "pass"):
+            "the masters moved and no parameter did: all-gather the shards into the flat tensor",
+        (GATHER, "flat.chunk(comm.get_world_size())[comm.get_rank()].copy_(master.detach())"):
+            "this rank's shard is new, the others' are old: all-gather them",
+        (GATHER, "pass", "optimizer.step()", f"{GATHER}\n    optimizer.step()"):
+            "the shards were gathered before the optimizer's step",
+        (GATHER, f"flat = torch.empty_like(flat)\n    {GATHER}\n    flatten_solution(parameters, 1)"):
+            "the new parameters are in a tensor of their own, and `flat` is as before: gather into `flat`",
+        (GATHER, f"master.data = master.to(flat.dtype).float()\n    {GATHER}"):
+            "the master was rounded; it stays fp32, and only a copy of it is rounded: "
+            "`master.detach().to(flat.dtype)`",
+        (MEAN, f"{MEAN} ** 2"): "divided by the number of ranks twice",
+        (FREE, "parameter.grad.zero_()"): "zeros take as much memory as gradients: set each `.grad` to None",
+        (REDUCE, f"{REDUCE}\n    master.data.copy_(_own_part(flat))"):
+            "the masters were taken from the rounded parameters again, and what rounding cut off is lost",
+        (FREE, "pass"): "the parameters' gradients are still there, and the next backward pass adds to them",
+        ("master.grad = None", "pass"):
+            "the master keeps its fp32 gradient until the next step: set it to None",
+        ("master.grad = None", "pass", FREE, "pass"):
+            "nothing was freed: set the gradients of the parameters and of the master to None",
+        (REDUCE, f"mine, gradients = mine.float(), gradients.float()\n    {REDUCE}"):
+            "right, but in four bytes per gradient: send them in their own dtype, and cast this rank's shard",
+        (REDUCE, "comm.all_reduce(gradients)\n    mine = _own_part(gradients)"):
+            "right, but an all-reduce gives each rank all gradients, and costs twice the bytes: it needs "
+            "its own shard only",
+    }),
     praise="you split the all-reduce into its two halves and updated one shard per rank between them",
 )  # fmt: skip
 
@@ -278,23 +274,21 @@ def clip_shard_solution(gradient, max_norm):
     return norm
 
 
-slip = partial(edit, clip_shard_solution)
 clip_shard = Build(
     "clip_shard", _clipped, together=True,
-    mistakes={
-        "that is the norm of this rank's shard: the others' belong to the gradient too":
-            slip("comm.all_reduce(total)", "pass"),
-        "norms do not add up, their squares do":
-            slip("gradient.square().sum()", "gradient.norm()", ".sqrt()", ""),
-        "the squares are summed, not averaged: every rank has other elements":
-            slip("total.sqrt()", "(total / comm.get_world_size()).sqrt()"),
-        "that is the square of the norm": slip(".sqrt()", ""),
-        "a gradient that is short enough stays as it is": slip("if norm > max_norm", "if True"),
-        "the norm is right, and the shard must be scaled, in place":
-            slip("gradient *= max_norm / norm", "pass"),
-        "the norm of the whole gradient decides whether to clip, not that of this rank's shard":
-            slip("if norm > max_norm", "if gradient.norm() > max_norm"),
-    },
+    mistakes=edits(clip_shard_solution, {
+        ("comm.all_reduce(total)", "pass"):
+            "that is the norm of this rank's shard: the others' belong to the gradient too",
+        ("gradient.square().sum()", "gradient.norm()", ".sqrt()", ""):
+            "norms do not add up, their squares do",
+        ("total.sqrt()", "(total / comm.get_world_size()).sqrt()"):
+            "the squares are summed, not averaged: every rank has other elements",
+        (".sqrt()", ""): "that is the square of the norm",
+        ("if norm > max_norm", "if True"): "a gradient that is short enough stays as it is",
+        ("gradient *= max_norm / norm", "pass"): "the norm is right, and the shard must be scaled, in place",
+        ("if norm > max_norm", "if gradient.norm() > max_norm"):
+            "the norm of the whole gradient decides whether to clip, not that of this rank's shard",
+    }),
     praise="squares add up across ranks; norms don't. That is the 4-byte message that you saw above",
 )  # fmt: skip
 
@@ -306,16 +300,14 @@ def ranks_needed_solution(parameters, memory):
     return 12 * parameters / (memory - 4 * parameters)  # 4 bytes are replicated, 12 are sharded
 
 
-slip = partial(edit, ranks_needed_solution)
 zero_1_ranks_needed = Exercise(
     reference=ranks_needed_solution,
     cases=({"parameters": 7.5e9, "memory": 40e9}, {"parameters": 1e9, "memory": 16e9}),
-    mistakes={
-        "four bytes per parameter stay on every rank": slip(" - 4 * parameters", ""),
-        "not all sixteen are sharded": slip("12 *", "16 *", " - 4 * parameters", ""),
-        "the other way round":
-            slip("12 * parameters / (memory - 4 * parameters)",
-                "(memory - 4 * parameters) / (12 * parameters)"),
-    },
+    mistakes=edits(ranks_needed_solution, {
+        (" - 4 * parameters", ""): "four bytes per parameter stay on every rank",
+        ("12 *", "16 *", " - 4 * parameters", ""): "not all sixteen are sharded",
+        ("12 * parameters / (memory - 4 * parameters)", "(memory - 4 * parameters) / (12 * parameters)"):
+            "the other way round",
+    }),
     praise="each rank keeps 4 bytes per parameter; if nothing is left beside them, no N is enough",
 )  # fmt: skip

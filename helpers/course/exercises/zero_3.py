@@ -1,12 +1,11 @@
 """Answers of lesson 09: ZeRO-3, and the mistakes that people make there."""
 
-from functools import partial
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from helpers.course.exercises.editing import edit
+from helpers.course.exercises.editing import edits
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
@@ -184,48 +183,47 @@ FLAT = "sharded.flatten(parameter.grad for parameter in sharded.layer.parameters
 REDUCE, MEAN = "comm.reduce_scatter_tensor(mine, flat)", "mine / sharded.ranks"
 OWN_PART = "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()"
 RELEASE, FREE = "sharded.release()", "parameter.grad = None"
-slip = partial(edit, sharded_backward_solution)
 sharded_backward = Build(
     "sharded_backward", _passed_back, together=True,
-    mistakes={
-        "that is the sum over the ranks; a mean is divided by their number": slip(MEAN, "mine"),
-        "that is divided by the number of ranks twice": slip(MEAN, f"{MEAN} ** 2"),
-        "divide by the number of ranks, which is not always two": slip(MEAN, "mine / 2"),
-        "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks":
-            slip(REDUCE, OWN_PART),
-        "that is a part of this rank's own gradient: reduce-scatter, then divide":
-            slip(REDUCE, OWN_PART, MEAN, "mine"),
-        "the shard was cut from one flat tensor of all parameters: put all their gradients into one, then "
-        "reduce-scatter":
-            slip(FLAT, "_reduced_alone(sharded)", REDUCE, "mine = flat[: len(mine)]"),
-        "the layer's backward pass starts from `y_gradient`, not from ones":
-            slip("backward(y_gradient)", "backward(torch.ones_like(y_gradient))"),
-        "x has no gradient here, so the layers before get none: x.detach().requires_grad_(), and return its"
-        " .grad": slip(".requires_grad_(x.is_floating_point())", ""),
-        "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient":
-            slip("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,"),
-        "x is this rank's own, and so is its gradient: nothing of it is reduced":
-            slip("return", "if x.grad is not None:\n"
-                "        comm.all_reduce(x.grad.div_(sharded.ranks))\n    return"),
-        "the padding belongs to the end, where the shards have theirs":
-            slip(RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"),
-        "the gradients belong in the order of layer.parameters(), as the shards were cut":
-            slip("in sharded.layer.parameters())", "in reversed([*sharded.layer.parameters()]))"),
-        "the parameters are still gathered: release them": slip(RELEASE, "pass"),
-        "the parameters' own gradients are still there, in full, and the next backward pass adds to them: "
-        "set them to None": slip(FREE, "pass"),
-        "gradients of zeros take as much memory as any: set them to None":
-            slip(FREE, "parameter.grad.zero_()"),
-        "nothing was released, neither the parameters nor their own full gradients":
-            slip(RELEASE, "pass", FREE, "pass"),
-        "autograd adds what you return to shard.grad; you added it there yourself too":
-            slip("return", "before = 0 if sharded.shard.grad is None else sharded.shard.grad\n"
-                f"    sharded.shard.grad = before + {MEAN}\n    return"),
-        "right, but gathered twice: once is enough in a backward pass":
-            slip("sharded.gather()", "sharded.gather()\n    sharded.gather()"),
-        "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum":
-            slip(REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"),
-    },
+    mistakes=edits(sharded_backward_solution, {
+        (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
+        (MEAN, f"{MEAN} ** 2"): "that is divided by the number of ranks twice",
+        (MEAN, "mine / 2"): "divide by the number of ranks, which is not always two",
+        (REDUCE, OWN_PART):
+            "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks",
+        (REDUCE, OWN_PART, MEAN, "mine"):
+            "that is a part of this rank's own gradient: reduce-scatter, then divide",
+        (FLAT, "_reduced_alone(sharded)", REDUCE, "mine = flat[: len(mine)]"):
+            "the shard was cut from one flat tensor of all parameters: put all their gradients into one, "
+            "then reduce-scatter",
+        ("backward(y_gradient)", "backward(torch.ones_like(y_gradient))"):
+            "the layer's backward pass starts from `y_gradient`, not from ones",
+        (".requires_grad_(x.is_floating_point())", ""): "x has no gradient here, so the layers before get "
+            "none: x.detach().requires_grad_(), and return its .grad",
+        ("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,"):
+            "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its "
+            "gradient",
+        ("return", "if x.grad is not None:\n"
+            "        comm.all_reduce(x.grad.div_(sharded.ranks))\n    return"):
+            "x is this rank's own, and so is its gradient: nothing of it is reduced",
+        (RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"):
+            "the padding belongs to the end, where the shards have theirs",
+        ("in sharded.layer.parameters())", "in reversed([*sharded.layer.parameters()]))"):
+            "the gradients belong in the order of layer.parameters(), as the shards were cut",
+        (RELEASE, "pass"): "the parameters are still gathered: release them",
+        (FREE, "pass"): "the parameters' own gradients are still there, in full, and the next backward pass "
+            "adds to them: set them to None",
+        (FREE, "parameter.grad.zero_()"): "gradients of zeros take as much memory as any: set them to None",
+        (RELEASE, "pass", FREE, "pass"):
+            "nothing was released, neither the parameters nor their own full gradients",
+        ("return", "before = 0 if sharded.shard.grad is None else sharded.shard.grad\n"
+            f"    sharded.shard.grad = before + {MEAN}\n    return"):
+            "autograd adds what you return to shard.grad; you added it there yourself too",
+        ("sharded.gather()", "sharded.gather()\n    sharded.gather()"):
+            "right, but gathered twice: once is enough in a backward pass",
+        (REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"):
+            "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum",
+    }),
     praise="a rank that keeps one shard can compute the whole layer, and keeps only a shard of its gradient",
 )  # fmt: skip
 
@@ -237,20 +235,18 @@ def largest_model_solution(memory, ranks, activations):
     return ranks * (memory - activations) / 16  # 16 bytes per parameter, each of them on one rank only
 
 
-slip = partial(edit, largest_model_solution)
 zero_3_largest_model = Exercise(
     reference=largest_model_solution,
     cases=(
         {"memory": 80e9, "ranks": 8, "activations": 20e9},
         {"memory": 24e9, "ranks": 2, "activations": 8e9},
     ),
-    mistakes={
-        "that is one GPU: stage 3 shards all sixteen bytes": slip("return ranks *", "return"),
-        "gradients and the twelve bytes are there too": slip("/ 16", "/ 2"),
-        "that is ZeRO-2, which replicates the parameters":
-            slip("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"),
-        "every rank has activations of its own": slip("ranks * (memory", "(ranks * memory"),
-    },
+    mistakes=edits(largest_model_solution, {
+        ("return ranks *", "return"): "that is one GPU: stage 3 shards all sixteen bytes",
+        ("/ 16", "/ 2"): "gradients and the twelve bytes are there too",
+        ("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"): "that is ZeRO-2, which replicates the parameters",
+        ("ranks * (memory", "(ranks * memory"): "every rank has activations of its own",
+    }),
     praise="every rank shares its states but holds its own activations, so each gives what those leave",
 )  # fmt: skip
 
@@ -259,7 +255,6 @@ def stage_3_units_solution(accumulation, checkpointing):
     return accumulation * (4 if checkpointing else 3)  # 2 or 3 gatherings, and the gradients' reduce-scatter
 
 
-slip = partial(edit, stage_3_units_solution)
 stage_3_units = Exercise(
     reference=stage_3_units_solution,
     cases=(
@@ -267,12 +262,12 @@ stage_3_units = Exercise(
         {"accumulation": 4, "checkpointing": True},
         {"accumulation": 1, "checkpointing": True},
     ),
-    mistakes={
-        "every micro-batch gathers and reduces anew": slip("accumulation * (", "("),
-        "that is stage 2's k + 1": slip("* (4 if checkpointing else 3)", "+ 1"),
-        "computing again needs the parameters again": slip("4 if", "3 if"),
-        "gathered for the forward pass, and again for the backward pass":
-            slip("4 if", "3 if", "else 3", "else 2"),
-    },
+    mistakes=edits(stage_3_units_solution, {
+        ("accumulation * (", "("): "every micro-batch gathers and reduces anew",
+        ("* (4 if checkpointing else 3)", "+ 1"): "that is stage 2's k + 1",
+        ("4 if", "3 if"): "computing again needs the parameters again",
+        ("4 if", "3 if", "else 3", "else 2"):
+            "gathered for the forward pass, and again for the backward pass",
+    }),
     praise="no rank holds a layer, so every pass of every micro-batch that uses a layer gathers it",
 )  # fmt: skip
