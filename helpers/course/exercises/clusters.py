@@ -8,10 +8,9 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from helpers.course.exercises.editing import edits
-from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import own_group
+from helpers.course.exercises.trials import build, formula
 from helpers.tools import theory
 
 __all__ = ["cable_bytes", "guess", "restart", "save_interval", "save_safely"]
@@ -70,29 +69,23 @@ def _cable_bytes(function, seed):
 
 CROSSES, ADDS = "if neighbour != machine:", "cards[machine] += sent"
 
-cable_bytes = Build(
-    "cable_bytes", _cable_bytes,
-    mistakes=edits(cable_bytes_solution, {
-        ("enumerate(place)", "enumerate(place[:-1])"): "the ring closes: the last rank sends to rank 0",
-        (CROSSES, "if True:"):
-            "these are all bytes that a machine's ranks send; only hops to another machine cross the cable",
-        (CROSSES, "if neighbour == machine:"):
-            "these are the hops that stay inside; the others cross the cable",
-        (ADDS, "cards[machine] = sent"):
-            "that is one hop per machine, which is right for neighbours together alone: look at every hop",
-        ("return cards", "return [sum(cards)] * len(cards)"):
-            "these are the bytes of all machines together; each card sends those of its own ranks",
-        (ADDS, f"{ADDS} * 2"): "that is twice as much: count a hop only where it is sent, and `sent` holds "
-            "an all-reduce's factor 2 already",
-        (ADDS, f"{ADDS} / 2"): "that is half of it: nothing is shared between the two directions of a cable",
-        (CROSSES, "for other in place:", ADDS, f"{ADDS} * (other != machine) / (len(place) - 1)"):
-            "in a ring a rank sends everything to its one neighbour, not a part to every rank",
-        (CROSSES, "if neighbour > machine:"):
-            "a hop to a machine with a smaller number crosses the cable too",
-        ("return cards", "return cards[:2]"): "there may be more than two machines: `max(place) + 1`",
-    }),
-    praise="a ring crosses the cable as often as two neighbours in it are on different machines",
-)  # fmt: skip
+cable_bytes = build(cable_bytes_solution, _cable_bytes, mistakes={
+    ("enumerate(place)", "enumerate(place[:-1])"): "the ring closes: the last rank sends to rank 0",
+    (CROSSES, "if True:"):
+        "these are all bytes that a machine's ranks send; only hops to another machine cross the cable",
+    (CROSSES, "if neighbour == machine:"): "these are the hops that stay inside; the others cross the cable",
+    (ADDS, "cards[machine] = sent"):
+        "that is one hop per machine, which is right for neighbours together alone: look at every hop",
+    ("return cards", "return [sum(cards)] * len(cards)"):
+        "these are the bytes of all machines together; each card sends those of its own ranks",
+    (ADDS, f"{ADDS} * 2"): "that is twice as much: count a hop only where it is sent, and `sent` holds an "
+        "all-reduce's factor 2 already",
+    (ADDS, f"{ADDS} / 2"): "that is half of it: nothing is shared between the two directions of a cable",
+    (CROSSES, "for other in place:", ADDS, f"{ADDS} * (other != machine) / (len(place) - 1)"):
+        "in a ring a rank sends everything to its one neighbour, not a part to every rank",
+    (CROSSES, "if neighbour > machine:"): "a hop to a machine with a smaller number crosses the cable too",
+    ("return cards", "return cards[:2]"): "there may be more than two machines: `max(place) + 1`",
+}, praise="a ring crosses the cable as often as two neighbours in it are on different machines")  # fmt: skip
 
 
 def restart_solution(batch, largest, left):
@@ -127,32 +120,28 @@ def _restart(function, seed):
 RANKS = "next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)"
 MICRO, REST = "next(size for size in range(largest, 0, -1) if part % size == 0)", "part // micro_batch"
 
-restart = Build(
-    "restart", _restart,
-    mistakes=edits(restart_solution, {
-        (RANKS, "left"): "not all ranks that are left can share the batch equally: take the largest number "
-            "that divides it",
-        ("range(left, 0, -1) if", "(64, 32, 16, 8, 4, 2, 1) if ranks <= left and"):
-            "the number of ranks need not be a power of two",
-        ("if batch % ranks == 0", "if batch % ranks == left % ranks == 0"): "the greatest common divisor is "
-            "too strict: a number of ranks below those left may divide the batch too",
-        ("range(left, 0, -1)", "(left // 2**times for times in range(10))"):
-            "halving the ranks leaves some idle that could work: try every number",
-        (MICRO, "part"): "a rank cannot hold more than `largest` sequences at once: accumulate",
-        (MICRO, "min(largest, part)", REST, "-(-part // micro_batch)"): "micro_batch x accumulation must be "
-            "a rank's part of the batch exactly, not more: the micro-batch must divide it",
-        (MICRO, "min(largest, part)"): "micro_batch x accumulation must be a rank's part of the batch "
-            "exactly, not less: the micro-batch must divide it",
-        (RANKS, "left", "part = batch // ranks", "part = -(-batch // ranks)", MICRO, "min(largest, part)",
-            REST, "-(-part // micro_batch)"): "that learns from more sequences than the batch has: ranks x "
-            "micro_batch x accumulation must be the batch",
-        (MICRO, "1"):
-            "one sequence at a time is right but slow: take the largest micro-batch that fits and divides",
-        ("range(largest, 0, -1)", "range(max(largest - 1, 1), 0, -1)"): "`largest` sequences themselves fit",
-        (REST, "batch // micro_batch"): "each rank accumulates its own part of the batch, not all of it",
-    }),
-    praise="the batch is the same on other ranks, so learning goes on as it was",
-)  # fmt: skip
+restart = build(restart_solution, _restart, mistakes={
+    (RANKS, "left"):
+        "not all ranks that are left can share the batch equally: take the largest number that divides it",
+    ("range(left, 0, -1) if", "(64, 32, 16, 8, 4, 2, 1) if ranks <= left and"):
+        "the number of ranks need not be a power of two",
+    ("if batch % ranks == 0", "if batch % ranks == left % ranks == 0"): "the greatest common divisor is too "
+        "strict: a number of ranks below those left may divide the batch too",
+    ("range(left, 0, -1)", "(left // 2**times for times in range(10))"):
+        "halving the ranks leaves some idle that could work: try every number",
+    (MICRO, "part"): "a rank cannot hold more than `largest` sequences at once: accumulate",
+    (MICRO, "min(largest, part)", REST, "-(-part // micro_batch)"): "micro_batch x accumulation must be a "
+        "rank's part of the batch exactly, not more: the micro-batch must divide it",
+    (MICRO, "min(largest, part)"): "micro_batch x accumulation must be a rank's part of the batch exactly, "
+        "not less: the micro-batch must divide it",
+    (RANKS, "left", "part = batch // ranks", "part = -(-batch // ranks)", MICRO, "min(largest, part)", REST,
+        "-(-part // micro_batch)"): "that learns from more sequences than the batch has: ranks x micro_batch "
+        "x accumulation must be the batch",
+    (MICRO, "1"):
+        "one sequence at a time is right but slow: take the largest micro-batch that fits and divides",
+    ("range(largest, 0, -1)", "range(max(largest - 1, 1), 0, -1)"): "`largest` sequences themselves fit",
+    (REST, "batch // micro_batch"): "each rank accumulates its own part of the batch, not all of it",
+}, praise="the batch is the same on other ranks, so learning goes on as it was")  # fmt: skip
 
 
 def save_safely_solution(engine, folder, tag):
@@ -275,57 +264,48 @@ EMPTIED = """if engine.global_rank == 0:
     """
 UNLINKED = 'Path(folder, "latest").unlink()\n        '
 
-save_safely = Build(
-    "save_safely", _save_safely, together=True,
-    mistakes=edits(save_safely_solution, {
-        (", save_latest=False", "", ON_RANK_0, "if False:"): "DeepSpeed's rank 0 writes `latest` after its "
-            "own files, not after everybody's: save_latest=False, and name it afterwards",
-        (ON_RANK_0, "if False:"): "in the end `latest` must name the new checkpoint: rename the file to it, "
-            "`os.replace(new, latest)`",
-        (RENAMING, "pass", "latest.new", "latest"): "a job that dies while it writes into `latest` leaves it "
-            "empty: write a file beside it, then `os.replace`",
-        (RENAMING, f"{RENAMING}\n    engine.save", SAVING, "pass", "engine.save  #", f"{SAVING}  #"):
-            "the checkpoint is named before it is saved: first save_checkpoint, which returns when all "
-            "ranks have written",
-        (ON_RANK_0, "import contextlib\n\n    with contextlib.suppress(FileNotFoundError):"):
-            "all ranks write the same file at the same time: let rank 0 do it",
-        (SAVING, f"import contextlib\n\n    with contextlib.suppress(ConnectionError):\n        {SAVING}"):
-            "a save that failed must not be named: let its error pass",
-        (SAVING, f"{EMPTIED}{SAVING}"):
-            "until the new checkpoint is whole `latest` must name the old one: do not empty or remove it",
-        (RENAMING, f'{UNLINKED}new.rename(Path(folder, "latest"))'): "a job that dies between the two leaves "
-            "no `latest` at all: `os.replace` needs no unlink before it",
-        (RENAMING, "pass", WRITING, f'{UNLINKED}Path(folder, "latest").write_text(tag)'):
-            "a new `latest` is empty until it is written, and before that there is none: write a file "
-            "beside it, then `os.replace`",
-        ('Path(folder, "latest.new")', 'Path(tempfile.mkdtemp(), "latest.new")'):
-            "a rename works inside one file system: write the file beside `latest`, not in another folder",
-    }),
-    praise="the checkpoint gets its name when it is whole, by one rename",
-)  # fmt: skip
+save_safely = build(save_safely_solution, _save_safely, together=True, mistakes={
+    (", save_latest=False", "", ON_RANK_0, "if False:"): "DeepSpeed's rank 0 writes `latest` after its own "
+        "files, not after everybody's: save_latest=False, and name it afterwards",
+    (ON_RANK_0, "if False:"):
+        "in the end `latest` must name the new checkpoint: rename the file to it, `os.replace(new, latest)`",
+    (RENAMING, "pass", "latest.new", "latest"): "a job that dies while it writes into `latest` leaves it "
+        "empty: write a file beside it, then `os.replace`",
+    (RENAMING, f"{RENAMING}\n    engine.save", SAVING, "pass", "engine.save  #", f"{SAVING}  #"):
+        "the checkpoint is named before it is saved: first save_checkpoint, which returns when all ranks "
+        "have written",
+    (ON_RANK_0, "import contextlib\n\n    with contextlib.suppress(FileNotFoundError):"):
+        "all ranks write the same file at the same time: let rank 0 do it",
+    (SAVING, f"import contextlib\n\n    with contextlib.suppress(ConnectionError):\n        {SAVING}"):
+        "a save that failed must not be named: let its error pass",
+    (SAVING, f"{EMPTIED}{SAVING}"):
+        "until the new checkpoint is whole `latest` must name the old one: do not empty or remove it",
+    (RENAMING, f'{UNLINKED}new.rename(Path(folder, "latest"))'):
+        "a job that dies between the two leaves no `latest` at all: `os.replace` needs no unlink before it",
+    (RENAMING, "pass", WRITING, f'{UNLINKED}Path(folder, "latest").write_text(tag)'):
+        "a new `latest` is empty until it is written, and before that there is none: write a file beside "
+        "it, then `os.replace`",
+    ('Path(folder, "latest.new")', 'Path(tempfile.mkdtemp(), "latest.new")'):
+        "a rename works inside one file system: write the file beside `latest`, not in another folder",
+}, praise="the checkpoint gets its name when it is whole, by one rename")  # fmt: skip
 
 
 def save_interval_solution(save, unit_hours, units):
     return (2 * save * 3600 * unit_hours / units) ** 0.5  # where save / interval + interval / (2 M) is least
 
 
-save_interval = Exercise(
-    reference=lambda save, unit_hours, units: theory.young_interval(save, 3600 * unit_hours / units),
-    cases=(
-        {"save": 60, "unit_hours": 50_000, "units": 1000},
-        {"save": 30, "unit_hours": 20_000, "units": 16},
-        {"save": 300, "unit_hours": 50_000, "units": 16_384},
-        {"save": 1, "unit_hours": 10_000, "units": 1},
-    ),
-    mistakes=edits(save_interval_solution, {
-        (" / units", ""):
-            "all units can fail, and the first one ends the job: divide their hours by their number",
-        (" * 3600", ""): "an hour has 3,600 seconds, and `save` is in seconds",
-        ("2 * save", "save"): "the 2 is missing: half an interval is lost on average",
-        (" ** 0.5", ""): "the root is missing",
-        ("(2 * save * 3600 * unit_hours / units) ** 0.5", "3600 * unit_hours / units"):
-            "that is the time between two failures",
-        (" ** 0.5", " ** 0.5 / 3600"): "that is in hours: asked for are seconds",
-    }),
-    praise="with four times the machines the interval is half as long",
-)  # fmt: skip
+save_interval = formula(save_interval_solution, reference=lambda save, unit_hours, units: theory.young_interval(save, 3600 * unit_hours / units), cases=(
+    {"save": 60, "unit_hours": 50_000, "units": 1000},
+    {"save": 30, "unit_hours": 20_000, "units": 16},
+    {"save": 300, "unit_hours": 50_000, "units": 16_384},
+    {"save": 1, "unit_hours": 10_000, "units": 1},
+), mistakes={
+    (" / units", ""):
+        "all units can fail, and the first one ends the job: divide their hours by their number",
+    (" * 3600", ""): "an hour has 3,600 seconds, and `save` is in seconds",
+    ("2 * save", "save"): "the 2 is missing: half an interval is lost on average",
+    (" ** 0.5", ""): "the root is missing",
+    ("(2 * save * 3600 * unit_hours / units) ** 0.5", "3600 * unit_hours / units"):
+        "that is the time between two failures",
+    (" ** 0.5", " ** 0.5 / 3600"): "that is in hours: asked for are seconds",
+}, praise="with four times the machines the interval is half as long")  # fmt: skip

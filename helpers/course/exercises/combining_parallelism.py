@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["cable_bytes", "coordinates", "global_norm", "groups_along", "guess", "order"]
 
 
-# --- coordinates and groups
-
-
 def _axes(seed):
     """Some shapes, none of which reads the same backwards, one of as many ranks as there are here."""
     import deepspeed.comm as comm
@@ -165,9 +162,6 @@ groups_along = Build(
 )
 
 
-# --- what crosses the cable
-
-
 def cable_bytes_solution(groups, sent, each, line):
     crossings = 0
     for group in groups:
@@ -230,9 +224,6 @@ cable_bytes = Exercise(
 )
 
 
-# --- an order of the axes
-
-
 class Order:
     """A choice with consequences: the lesson runs the order that the learner names, and says what it has
     cost."""
@@ -286,9 +277,6 @@ class Order:
 
 
 order = Order()
-
-
-# --- a norm over axes
 
 
 def _shapes(ranks):

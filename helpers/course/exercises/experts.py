@@ -1,14 +1,12 @@
 """Answers of lesson 14: which expert gets which token, the way to the experts and back, balance and messages;
 and the mistakes that people make."""
 
-
 import torch
 from torch import nn
-from helpers.course.exercises.editing import edits
-from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess
 from helpers.course.exercises.in_ranks import helped
 from helpers.course.exercises.operators import randn_of_rank
+from helpers.course.exercises.trials import build, formula
 from helpers.tools import theory
 from helpers.tools.measure.traffic import Traffic
 
@@ -65,33 +63,28 @@ BY_PROBABILITY = """torch.empty_like(served)
     queue = probabilities.topk(k).values.T.flatten().argsort(descending=True)
     row[queue] = ((asked[queue].cumsum(0) - 1) * asked[queue]).sum(1)"""
 
-route = Build(
-    "route", _routed, worlds=(1, 2),
-    mistakes=edits(route_solution, {
-        ("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"):
-            "the first choices of all tokens come before any second choice",
-        ("cumsum(0) - 1", "cumsum(0)"): "rows are counted from 0",
-        (">= capacity", "> capacity"): "an expert takes `capacity` rows, those from 0 to capacity - 1",
-        (">= capacity", ">= capacity - 1"): "one row of every expert stays empty: the last is capacity - 1",
-        (".masked_fill(slot >= capacity, -1)", ""): "what finds no row gets the slot -1",
-        ("capacity, -1", "capacity, capacity - 1"):
-            "a row belongs to one choice: what finds none gets the slot -1, not a row that is taken",
-        ("capacity, -1", "capacity, 0"):
-            "row 0 belongs to the token that came first: what finds no row gets the slot -1",
-        ("return expert,", "return expert.masked_fill(slot >= capacity, -1),"):
-            "leave the number of the expert where a choice is dropped; only its slot is -1",
-        ("asked.cumsum(0)", "torch.cat([part.cumsum(0) for part in asked.split(tokens)])"):
-            "second choices go on counting where the first ones ended, else two tokens share a row",
-        ("topk(k)", "topk(k, largest=False)"): "the router's favourites are the largest probabilities",
-        (ROW, BY_PROBABILITY):
-            "within a choice the rows go to tokens in their order, not by their probability",
-        ("view(k, tokens).T", "view(tokens, k)"): "the slots are in the order in which choices were served, "
-            "all first ones first: `.view(k, tokens).T`",
-        (RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"):
-            "both are of shape (tokens, k): a row for each token",
-    }),
-    praise="first choices are served before second ones, in the order of tokens; the rest is dropped",
-)  # fmt: skip
+route = build(route_solution, _routed, worlds=(1, 2), mistakes={
+    ("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"):
+        "the first choices of all tokens come before any second choice",
+    ("cumsum(0) - 1", "cumsum(0)"): "rows are counted from 0",
+    (">= capacity", "> capacity"): "an expert takes `capacity` rows, those from 0 to capacity - 1",
+    (">= capacity", ">= capacity - 1"): "one row of every expert stays empty: the last is capacity - 1",
+    (".masked_fill(slot >= capacity, -1)", ""): "what finds no row gets the slot -1",
+    ("capacity, -1", "capacity, capacity - 1"):
+        "a row belongs to one choice: what finds none gets the slot -1, not a row that is taken",
+    ("capacity, -1", "capacity, 0"):
+        "row 0 belongs to the token that came first: what finds no row gets the slot -1",
+    ("return expert,", "return expert.masked_fill(slot >= capacity, -1),"):
+        "leave the number of the expert where a choice is dropped; only its slot is -1",
+    ("asked.cumsum(0)", "torch.cat([part.cumsum(0) for part in asked.split(tokens)])"):
+        "second choices go on counting where the first ones ended, else two tokens share a row",
+    ("topk(k)", "topk(k, largest=False)"): "the router's favourites are the largest probabilities",
+    (ROW, BY_PROBABILITY): "within a choice the rows go to tokens in their order, not by their probability",
+    ("view(k, tokens).T", "view(tokens, k)"):
+        "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`",
+    (RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"):
+        "both are of shape (tokens, k): a row for each token",
+}, praise="first choices are served before second ones, in the order of tokens; the rest is dropped")  # fmt: skip
 
 
 class Exchange_solution(torch.autograd.Function):
@@ -159,26 +152,21 @@ SUMMING = (
 # Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
 FORWARD = "if rows.requires_grad else received"
 
-Exchange = Build(
-    "Exchange", _exchanged,
-    mistakes=edits(Exchange_solution, {
-        (MESSAGE, "received.copy_(rows)"):
-            "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
-        (BACK, "gradient"):
-            "backward, the gradient of what was sent lies on the rank that received it: it must come back",
-        ("return received", f"return rows.clone() {FORWARD}"): "forward nothing was sent",
-        (f"return {BACK}", SUMMING): "each gradient has one place to go back to: nothing is summed",
-        (BACK, f"{BACK} / torch.distributed.get_world_size()"):
-            "a row that goes to one rank has one gradient; there is nothing to average",
-        (MESSAGE, "comm.all_reduce(received.copy_(rows))"):
-            "that sums the ranks' rows: each part goes to one rank",
-        ("return received", f"return received / comm.get_world_size() {FORWARD}"):
-            "forward a row is sent, not a part of it",
-        (MESSAGE, GATHERING):
-            "an all-gather sends everything to everybody; each rank needs only its part of it",
-    }),
-    praise="forward and backward are the same exchange: what was sent to a rank comes back from it",
-)  # fmt: skip
+Exchange = build(Exchange_solution, _exchanged, mistakes={
+    (MESSAGE, "received.copy_(rows)"):
+        "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
+    (BACK, "gradient"):
+        "backward, the gradient of what was sent lies on the rank that received it: it must come back",
+    ("return received", f"return rows.clone() {FORWARD}"): "forward nothing was sent",
+    (f"return {BACK}", SUMMING): "each gradient has one place to go back to: nothing is summed",
+    (BACK, f"{BACK} / torch.distributed.get_world_size()"):
+        "a row that goes to one rank has one gradient; there is nothing to average",
+    (MESSAGE, "comm.all_reduce(received.copy_(rows))"):
+        "that sums the ranks' rows: each part goes to one rank",
+    ("return received", f"return received / comm.get_world_size() {FORWARD}"):
+        "forward a row is sent, not a part of it",
+    (MESSAGE, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
+}, praise="forward and backward are the same exchange: what was sent to a rank comes back from it")  # fmt: skip
 
 
 def through_experts_solution(rows, experts):
@@ -234,27 +222,22 @@ THERE, STACKED = "Exchange_solution.apply(rows)", "torch.stack(answers, 1)"
 AND_BACK = f"Exchange_solution.apply({STACKED}.view_as(rows))"
 VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
 
-through_experts = Build(
-    "through_experts", _through, together=True,
-    mistakes=edits(through_experts_solution, {
-        (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
-            "answers"):
-            "what arrives is ordered by the rank it comes from, and within that by expert",
-        (STACKED, "torch.stack(answers)"):
-            "the answers must go back in the order of the rows: by rank, and within that by expert",
-        (THERE, f"{THERE}.flip(0)"): "what arrives is in the order of the ranks, not in the opposite one",
-        (AND_BACK, f"{STACKED}.view_as(rows)"):
-            "the answers must go back to the ranks that asked: exchange twice",
-        (THERE, "rows"): "rows must be sent to the ranks of their experts before an expert sees them",
-        (THERE, "rows", AND_BACK, f"{STACKED}.view_as(rows)"):
-            "nothing was sent: most of these rows are for the experts of other ranks",
-        ("expert(arrived", "experts[0](arrived"): "each expert has rows of its own: all went to the first",
-        (THERE, "Exchange_solution.apply(rows.detach())", AND_BACK, f"{AND_BACK}.detach() + 0 * rows"):
-            "no gradient comes back: send with `Exchange.apply`, which autograd knows",
-        (AND_BACK, f"{AND_BACK} / comm.get_world_size()"): "every rank gets its answers once: divide nothing",
-    }),
-    praise="two exchanges: rows to the ranks of their experts, and the answers back",
-)  # fmt: skip
+through_experts = build(through_experts_solution, _through, together=True, mistakes={
+    (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
+        "answers"): "what arrives is ordered by the rank it comes from, and within that by expert",
+    (STACKED, "torch.stack(answers)"):
+        "the answers must go back in the order of the rows: by rank, and within that by expert",
+    (THERE, f"{THERE}.flip(0)"): "what arrives is in the order of the ranks, not in the opposite one",
+    (AND_BACK, f"{STACKED}.view_as(rows)"):
+        "the answers must go back to the ranks that asked: exchange twice",
+    (THERE, "rows"): "rows must be sent to the ranks of their experts before an expert sees them",
+    (THERE, "rows", AND_BACK, f"{STACKED}.view_as(rows)"):
+        "nothing was sent: most of these rows are for the experts of other ranks",
+    ("expert(arrived", "experts[0](arrived"): "each expert has rows of its own: all went to the first",
+    (THERE, "Exchange_solution.apply(rows.detach())", AND_BACK, f"{AND_BACK}.detach() + 0 * rows"):
+        "no gradient comes back: send with `Exchange.apply`, which autograd knows",
+    (AND_BACK, f"{AND_BACK} / comm.get_world_size()"): "every rank gets its answers once: divide nothing",
+}, praise="two exchanges: rows to the ranks of their experts, and the answers back")  # fmt: skip
 
 
 def message_bytes_solution(tokens, experts, k, factor, width, element_bytes):
@@ -271,27 +254,22 @@ def _bytes(tokens, experts, k, factor, width, element_bytes):
 
 CEILED = "math.ceil(tokens * k * factor / experts)"
 
-message_bytes = Exercise(
-    reference=_bytes,
-    cases=(
-        {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
-        {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
-        {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
-        {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
-    ),
-    mistakes=edits(message_bytes_solution, {
-        ("tokens * k *", "tokens *"): "the capacity counts choices, of which a token has k",
-        (CEILED, "tokens * k * factor / experts"): "an expert takes whole tokens: round its capacity up",
-        ("math.ceil(", "int("): "an expert takes whole tokens: round up, not down",
-        ("return experts * ", "return "): "that is one expert's part: the message has rows for all of them",
-        ("k * factor", "k"): "empty rows are sent too, and the factor says how many there are",
-        ("tokens * k *", "tokens *", "return", "return k *"):
-            "round up once, the capacity: a token's k choices go to different experts",
-        ("return", "return 4 *"): "that is all four of a layer: asked is one all-to-all's",
-        (" * element_bytes", ""): "those are elements, not bytes",
-    }),
-    praise="full or empty, every row of every expert is sent",
-)  # fmt: skip
+message_bytes = formula(message_bytes_solution, reference=_bytes, cases=(
+    {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
+    {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
+    {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
+    {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
+), mistakes={
+    ("tokens * k *", "tokens *"): "the capacity counts choices, of which a token has k",
+    (CEILED, "tokens * k * factor / experts"): "an expert takes whole tokens: round its capacity up",
+    ("math.ceil(", "int("): "an expert takes whole tokens: round up, not down",
+    ("return experts * ", "return "): "that is one expert's part: the message has rows for all of them",
+    ("k * factor", "k"): "empty rows are sent too, and the factor says how many there are",
+    ("tokens * k *", "tokens *", "return", "return k *"):
+        "round up once, the capacity: a token's k choices go to different experts",
+    ("return", "return 4 *"): "that is all four of a layer: asked is one all-to-all's",
+    (" * element_bytes", ""): "those are elements, not bytes",
+}, praise="full or empty, every row of every expert is sent")  # fmt: skip
 
 
 def balance_loss_solution(probabilities, expert):
@@ -326,45 +304,36 @@ def _balanced(function, seed):
 
 FIRST, PRODUCT = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
 
-balance_loss = Build(
-    "balance_loss", _balanced, worlds=(1, 2),
-    mistakes=edits(balance_loss_solution, {
-        ("experts * (chosen", "(chosen"):
-            "multiply by the number of experts, so that an even load gives 1 for any E",
-        (f"experts * {PRODUCT}.sum()", f"{PRODUCT}.mean()"):
-            "multiply by the number of experts; a mean over them divides by it",
-        (FIRST, "F.one_hot(expert, experts).sum(1)"):
-            "count first choices alone, as GShard and DeepSpeed's top-2 do",
-        (FIRST, "F.one_hot(expert.flatten(), experts)"): "count first choices alone, not all k of a token",
-        (PRODUCT, "(probabilities.mean(0) ** 2)"):
-            "one of the two is the share of tokens that chose the expert, which has no gradient",
-        (PRODUCT, "(probabilities.mean(0) / experts)"):
-            "without the counts, the sum is the same for every router",
-        ("probabilities.mean(0)", "probabilities.sum(0)"):
-            "the second is the mean probability, over tokens, not the sum",
-    }),
-    praise="the counts say where the load is, and the probabilities carry the gradient",
-)  # fmt: skip
+balance_loss = build(balance_loss_solution, _balanced, worlds=(1, 2), mistakes={
+    ("experts * (chosen", "(chosen"):
+        "multiply by the number of experts, so that an even load gives 1 for any E",
+    (f"experts * {PRODUCT}.sum()", f"{PRODUCT}.mean()"):
+        "multiply by the number of experts; a mean over them divides by it",
+    (FIRST, "F.one_hot(expert, experts).sum(1)"):
+        "count first choices alone, as GShard and DeepSpeed's top-2 do",
+    (FIRST, "F.one_hot(expert.flatten(), experts)"): "count first choices alone, not all k of a token",
+    (PRODUCT, "(probabilities.mean(0) ** 2)"):
+        "one of the two is the share of tokens that chose the expert, which has no gradient",
+    (PRODUCT, "(probabilities.mean(0) / experts)"):
+        "without the counts, the sum is the same for every router",
+    ("probabilities.mean(0)", "probabilities.sum(0)"):
+        "the second is the mean probability, over tokens, not the sum",
+}, praise="the counts say where the load is, and the probabilities carry the gradient")  # fmt: skip
 
 
 def equal_tokens_solution(parameters, k, width, factor):
     return 3 * parameters / (4 * k * factor * width)  # 3 P for weights; 4 exchanges for tokens
 
 
-equal_tokens = Exercise(
-    reference=equal_tokens_solution,
-    cases=(
-        {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
-        {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
-    ),
-    mistakes=edits(equal_tokens_solution, {
-        ("4 * k", "2 * k"): "tokens go there and back, forward and backward: four messages",
-        ("3 * parameters", "2 * parameters"):
-            "ZeRO-3 gathers weights forward and backward, and reduces their gradients: three messages",
-        ("4 * k *", "4 *"): "a token goes to k experts",
-        ("k * factor *", "k *"): "empty rows are sent as well: the factor counts",
-        ("3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"):
-            "that is the other way round: the tokens at which both are equal",
-    }),
-    praise="weights are sent whatever the number of tokens, and tokens whatever the number of experts",
-)  # fmt: skip
+equal_tokens = formula(equal_tokens_solution, cases=(
+    {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
+    {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
+), mistakes={
+    ("4 * k", "2 * k"): "tokens go there and back, forward and backward: four messages",
+    ("3 * parameters", "2 * parameters"):
+        "ZeRO-3 gathers weights forward and backward, and reduces their gradients: three messages",
+    ("4 * k *", "4 *"): "a token goes to k experts",
+    ("k * factor *", "k *"): "empty rows are sent as well: the factor counts",
+    ("3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"):
+        "that is the other way round: the tokens at which both are equal",
+}, praise="weights are sent whatever the number of tokens, and tokens whatever the number of experts")  # fmt: skip

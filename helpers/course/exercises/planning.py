@@ -53,9 +53,6 @@ def _complete(got, names, what):
     return got
 
 
-# --- what a rank holds
-
-
 def _moments(function, seed):
     numbers, found = _random(seed), {}
     for stage in range(4):
@@ -141,9 +138,6 @@ moments = Build(
     ),
     praise="three moments compete, and another one wins with another plan",
 )
-
-
-# --- how long a step takes
 
 
 def _step_seconds(function, seed):
@@ -285,9 +279,6 @@ step_seconds = Build(
     ),
     praise="work, the bubble, and three kinds of messages",
 )
-
-
-# --- the cheapest that fits
 
 
 def _cheapest(function, seed):

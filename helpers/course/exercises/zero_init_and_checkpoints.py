@@ -6,9 +6,9 @@ import io
 import torch
 from torch import nn
 from torch.nn import functional as F
-from helpers.course.exercises.editing import edits
-from helpers.course.exercises.engine import Build, Exercise, RankExercise
+from helpers.course.exercises.engine import RankExercise
 from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.trials import build, formula
 from helpers.tools.theory.construction import largest_built_in_parts
 
 __all__ = ["RunState", "change_a_weight", "constructor", "guess", "keep_shard", "largest_in_parts"]
@@ -90,42 +90,36 @@ ANEW = """new = torch.nn.Parameter(parameter.data.new_empty(0))
         vars(new).update(vars(parameter))
         setattr(module, name, new)"""
 
-keep_shard = Build(
-    "keep_shard", _sharded, together=True,
-    mistakes=edits(keep_shard_solution, {
-        ("comm.broadcast(parameter.data, 0)", "pass"):
-            "every rank has drawn other numbers: broadcast rank 0's before you cut",
-        (PADDED, VIEW):
-            "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it",
-        (RELEASE, "pass"):
-            "the parameter still holds all of its elements: let its `.data` be an empty tensor",
-        (".data.new_empty(0)", ".data.flatten()[:0]"):
-            "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor",
-        (".data.new_empty(0)", ".data[:0]"): "a slice of no rows still keeps the whole tensor's memory "
-            "alive, and its shape is not (0,): `.data.new_empty(0)`",
-        ("parameter.data.new_empty(0)", "torch.empty(0)"):
-            "`torch.empty(0)` is fp32, whatever the parameter was: `.data.new_empty(0)` keeps the dtype",
-        ("for parameter in module.parameters(recurse=False):",
-            "for name, parameter in list(module.named_parameters(recurse=False)):", RELEASE, ANEW):
-            "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`",
-        (PADDED, "part.clone()"): "without padding the last rank's shard is shorter, or there is none: pad "
-            "with zeros to a multiple of N first",
-        (PART, ".chunk(ranks)[rank]", PADDED, "part.clone()"): "without padding `chunk` makes fewer parts "
-            "than there are ranks: pad with zeros to a multiple of N first",
-        ("-(-parameter.numel() // ranks)", "parameter.numel() // ranks"):
-            "rounded down, the last elements belong to nobody: round the shard's size up, and pad",
-        (PART, "[:size]"): "that is rank 0's shard on every rank",
-        (PART, "[rank::ranks]"): "a shard is a range of neighbouring elements, not every N-th",
-        ("recurse=False", ""):
-            "a child's parameters were dealt with when the child was built: `parameters(recurse=False)`",
-        ("parameter.full_shape = parameter.shape", RELEASE, f"{RELEASE}  # the object",
-            "parameter.full_shape = parameter.shape  # the object"):
-            "the shape was taken after the parameter had been emptied",
-        (".detach().flatten()", ".detach().float().flatten()"): "a shard keeps the dtype of its parameter",
-        (".detach()", ""): "the shard must not be part of a graph of autograd: `detach()` first",
-    }),
-    praise="each rank keeps its own range of rank 0's values, and nothing else of the tensor stays in memory",
-)  # fmt: skip
+keep_shard = build(keep_shard_solution, _sharded, together=True, mistakes={
+    ("comm.broadcast(parameter.data, 0)", "pass"):
+        "every rank has drawn other numbers: broadcast rank 0's before you cut",
+    (PADDED, VIEW): "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it",
+    (RELEASE, "pass"): "the parameter still holds all of its elements: let its `.data` be an empty tensor",
+    (".data.new_empty(0)", ".data.flatten()[:0]"):
+        "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor",
+    (".data.new_empty(0)", ".data[:0]"): "a slice of no rows still keeps the whole tensor's memory alive, "
+        "and its shape is not (0,): `.data.new_empty(0)`",
+    ("parameter.data.new_empty(0)", "torch.empty(0)"):
+        "`torch.empty(0)` is fp32, whatever the parameter was: `.data.new_empty(0)` keeps the dtype",
+    ("for parameter in module.parameters(recurse=False):",
+        "for name, parameter in list(module.named_parameters(recurse=False)):", RELEASE, ANEW):
+        "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`",
+    (PADDED, "part.clone()"): "without padding the last rank's shard is shorter, or there is none: pad with "
+        "zeros to a multiple of N first",
+    (PART, ".chunk(ranks)[rank]", PADDED, "part.clone()"): "without padding `chunk` makes fewer parts than "
+        "there are ranks: pad with zeros to a multiple of N first",
+    ("-(-parameter.numel() // ranks)", "parameter.numel() // ranks"):
+        "rounded down, the last elements belong to nobody: round the shard's size up, and pad",
+    (PART, "[:size]"): "that is rank 0's shard on every rank",
+    (PART, "[rank::ranks]"): "a shard is a range of neighbouring elements, not every N-th",
+    ("recurse=False", ""):
+        "a child's parameters were dealt with when the child was built: `parameters(recurse=False)`",
+    ("parameter.full_shape = parameter.shape", RELEASE, f"{RELEASE}  # the object",
+        "parameter.full_shape = parameter.shape  # the object"):
+        "the shape was taken after the parameter had been emptied",
+    (".detach().flatten()", ".detach().float().flatten()"): "a shard keeps the dtype of its parameter",
+    (".detach()", ""): "the shard must not be part of a graph of autograd: `detach()` first",
+}, praise="each rank keeps its own range of rank 0's values, and nothing else of the tensor stays in memory")  # fmt: skip
 
 
 def constructor_solution(kind, build, then):
@@ -203,31 +197,27 @@ def _constructed(function, seed):
 
 BUILDING = "build(module, *arguments, **options)"
 
-constructor = Build(
-    "constructor", _constructed,
-    mistakes=edits(constructor_solution, {
-        ("if type(module) is kind:", "if False:", BUILDING, f"then(module)\n        {BUILDING}"):
-            "before its constructor has run a module has no parameters: build first",
-        ("type(module) is kind", "True"): "a derived class calls the constructor of its parent, whose end is "
-            "not the module's: compare `type(module)` with `kind`",
-        ("arguments, **options):", "arguments):", BUILDING, "build(module, *arguments)"):
-            "constructors are given keywords too: take `*arguments, **options` and hand both on",
-        ("then(module)", "then(kind)"): "`then` wants the module that was built, not its class",
-        (BUILDING, "pass"): "the module was never built: call `build(module, ...)`",
-        (BUILDING, "build(*arguments, **options)"):
-            "a constructor takes the module itself first: `build(module, *arguments, **options)`",
-        (BUILDING, "kind.__init__(module, *arguments, **options)"):
-            "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`",
-        ("return init", "return build"): "nothing is handed on: the new constructor must call `then(module)`",
-        ("then(module)", "then(module)\n        return module"):
-            "a constructor returns nothing, else Python refuses: leave out `return module`",
-        ("return init", "return init()"):
-            "nothing is to be built yet: define a function that builds when it is called, and return that",
-        ("return init", "what_it_returns = None\n    return what_it_returns"):
-            "`constructor` is to return the function `init` itself, not what it returns",
-    }),
-    praise="code that builds a model need not know that each module is cut up as soon as it is complete",
-)  # fmt: skip
+constructor = build(constructor_solution, _constructed, mistakes={
+    ("if type(module) is kind:", "if False:", BUILDING, f"then(module)\n        {BUILDING}"):
+        "before its constructor has run a module has no parameters: build first",
+    ("type(module) is kind", "True"): "a derived class calls the constructor of its parent, whose end is not "
+        "the module's: compare `type(module)` with `kind`",
+    ("arguments, **options):", "arguments):", BUILDING, "build(module, *arguments)"):
+        "constructors are given keywords too: take `*arguments, **options` and hand both on",
+    ("then(module)", "then(kind)"): "`then` wants the module that was built, not its class",
+    (BUILDING, "pass"): "the module was never built: call `build(module, ...)`",
+    (BUILDING, "build(*arguments, **options)"):
+        "a constructor takes the module itself first: `build(module, *arguments, **options)`",
+    (BUILDING, "kind.__init__(module, *arguments, **options)"):
+        "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`",
+    ("return init", "return build"): "nothing is handed on: the new constructor must call `then(module)`",
+    ("then(module)", "then(module)\n        return module"):
+        "a constructor returns nothing, else Python refuses: leave out `return module`",
+    ("return init", "return init()"):
+        "nothing is to be built yet: define a function that builds when it is called, and return that",
+    ("return init", "what_it_returns = None\n    return what_it_returns"):
+        "`constructor` is to return the function `init` itself, not what it returns",
+}, praise="code that builds a model need not know that each module is cut up as soon as it is complete")  # fmt: skip
 
 
 class RunState_solution:
@@ -335,63 +325,55 @@ NO_DEVICE = ('deepspeed.get_accelerator().set_rng_state(state["random, device"])
 GET_CPU, SET_CPU = 'state["random, CPU"] = torch.get_rng_state()', 'torch.set_rng_state(state["random, CPU"])'
 NO_RANDOM = (SET_CPU, "pass", *NO_DEVICE)
 
-RunState = Build(
-    "RunState", _resumed,
-    mistakes=edits(RunState_solution, {
-        (*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM): "nothing was put back",
-        (*NO_POSITION,): "the data begin anew: keep the position of the batches",
-        ('= state["position"]', '= state["position"] + 1'): "`position` counts the batches that were taken, "
-            "so it is the next one already: put it back as it was",
-        ('= state["position"]', '= state["position"] - 1'):
-            "the last batch before the break is trained on again: put `position` back as it was",
-        (*NO_SCHEDULE,): "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`",
-        (*NO_RANDOM,): "dropout draws other numbers than in the unbroken run: keep the state of torch's "
-            "random generator",
-        (SET_CPU, "torch.manual_seed(0)", *NO_DEVICE): "a seed begins a new series of numbers; the unbroken "
-            "run is in the middle of one: keep the generator's state",
-        (SET_CPU, "torch.manual_seed(torch.initial_seed())", *NO_DEVICE):
-            "the first seed begins the series anew; the unbroken run is in the middle of it: keep the state",
-        (GET_CPU, f'{GET_CPU}\n        torch.distributed.broadcast(state["random, CPU"], 0)', *NO_DEVICE):
-            "every rank's generator is elsewhere: each keeps its own state, not rank 0's",
-        (GET_CPU, "type(self).outside = torch.get_rng_state()", SET_CPU,
-            "torch.set_rng_state(type(self).outside)", *NO_DEVICE): "another process finds only what is in "
-            "the dict: put the generator's state into it, not into a variable",
-        (*NO_SCHEDULE, *NO_POSITION): "position and schedule begin anew",
-        (*NO_SCHEDULE, *NO_RANDOM): "the schedule begins anew, and the random numbers are others",
-        (*NO_POSITION, *NO_RANDOM): "the data begin anew, and the random numbers are others",
-        ("self.schedule.state_dict()", "lambda: self.schedule"):
-            "keep plain values and tensors, which can be written to a file",
-        (GET_CPU, f"{GET_CPU}\n        self.batches.next()"):
-            "the run goes on after it was saved: take no batch from it, and draw no number",
-    }),
-    praise="the steps after the break are those of the run that was never broken, on every rank (checked on "
+RunState = build(RunState_solution, _resumed, mistakes={
+    (*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM): "nothing was put back",
+    (*NO_POSITION,): "the data begin anew: keep the position of the batches",
+    ('= state["position"]', '= state["position"] + 1'):
+        "`position` counts the batches that were taken, so it is the next one already: put it back as it was",
+    ('= state["position"]', '= state["position"] - 1'):
+        "the last batch before the break is trained on again: put `position` back as it was",
+    (*NO_SCHEDULE,): "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`",
+    (*NO_RANDOM,):
+        "dropout draws other numbers than in the unbroken run: keep the state of torch's random generator",
+    (SET_CPU, "torch.manual_seed(0)", *NO_DEVICE): "a seed begins a new series of numbers; the unbroken run "
+        "is in the middle of one: keep the generator's state",
+    (SET_CPU, "torch.manual_seed(torch.initial_seed())", *NO_DEVICE):
+        "the first seed begins the series anew; the unbroken run is in the middle of it: keep the state",
+    (GET_CPU, f'{GET_CPU}\n        torch.distributed.broadcast(state["random, CPU"], 0)', *NO_DEVICE):
+        "every rank's generator is elsewhere: each keeps its own state, not rank 0's",
+    (GET_CPU, "type(self).outside = torch.get_rng_state()", SET_CPU,
+        "torch.set_rng_state(type(self).outside)", *NO_DEVICE): "another process finds only what is in the "
+        "dict: put the generator's state into it, not into a variable",
+    (*NO_SCHEDULE, *NO_POSITION): "position and schedule begin anew",
+    (*NO_SCHEDULE, *NO_RANDOM): "the schedule begins anew, and the random numbers are others",
+    (*NO_POSITION, *NO_RANDOM): "the data begin anew, and the random numbers are others",
+    ("self.schedule.state_dict()", "lambda: self.schedule"):
+        "keep plain values and tensors, which can be written to a file",
+    (GET_CPU, f"{GET_CPU}\n        self.batches.next()"):
+        "the run goes on after it was saved: take no batch from it, and draw no number",
+}, praise="the steps after the break are those of the run that was never broken, on every rank (checked on "
     "the CPU: on a GPU dropout draws from the device's generator, whose state has to be kept as "
-    "well)",
-)  # fmt: skip
+    "well)")  # fmt: skip
 
 
 def largest_in_parts_solution(memory, ranks, largest):
     return (memory - 6 * largest) * ranks / 2  # the largest is there in fp32 and, beside it, in bf16: 4 + 2
 
 
-largest_in_parts = Exercise(
-    reference=largest_built_in_parts,
-    cases=({"memory": 1e11, "ranks": 64, "largest": 6e8}, {"memory": 2e11, "ranks": 1024, "largest": 12e9}),
-    mistakes=edits(largest_in_parts_solution, {
-        (" * ranks / 2", " / 2"): "that is what one GPU holds of it; the model has its shards on all ranks",
-        ("ranks / 2", "ranks / 4"): "parts are of the model in bf16",
-        ("ranks / 2", "ranks / 16"):
-            "to build takes the parameters alone; sixteen bytes are what training holds",
-        ("6 * largest", "2 * largest"): "a matrix is made in fp32 and cast: six bytes for a moment",
-        ("6 * largest", "4 * largest"): "in fp32, and its cast in bf16 beside it: six bytes for a moment",
-        ("(memory - 6 * largest)", "memory"):
-            "for a moment the largest tensor is unsharded, beside the shards",
-        ("(memory - 6 * largest) * ranks", "(memory * ranks - 6 * largest)"):
-            "every rank makes the largest tensor, so each has so much less",
-        ("(memory - 6 * largest) * ranks", "memory"): "that is the model built unsharded",
-    }),
-    praise="a rank holds its shards of the model, and for a moment what it is about to cut up",
-)  # fmt: skip
+largest_in_parts = formula(largest_in_parts_solution, reference=largest_built_in_parts, cases=(
+    {"memory": 1e11, "ranks": 64, "largest": 6e8},
+    {"memory": 2e11, "ranks": 1024, "largest": 12e9},
+), mistakes={
+    (" * ranks / 2", " / 2"): "that is what one GPU holds of it; the model has its shards on all ranks",
+    ("ranks / 2", "ranks / 4"): "parts are of the model in bf16",
+    ("ranks / 2", "ranks / 16"): "to build takes the parameters alone; sixteen bytes are what training holds",
+    ("6 * largest", "2 * largest"): "a matrix is made in fp32 and cast: six bytes for a moment",
+    ("6 * largest", "4 * largest"): "in fp32, and its cast in bf16 beside it: six bytes for a moment",
+    ("(memory - 6 * largest)", "memory"): "for a moment the largest tensor is unsharded, beside the shards",
+    ("(memory - 6 * largest) * ranks", "(memory * ranks - 6 * largest)"):
+        "every rank makes the largest tensor, so each has so much less",
+    ("(memory - 6 * largest) * ranks", "memory"): "that is the model built unsharded",
+}, praise="a rank holds its shards of the model, and for a moment what it is about to cut up")  # fmt: skip
 
 
 def _part_of(values, rank, ranks):
