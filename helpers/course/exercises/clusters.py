@@ -294,7 +294,11 @@ def save_interval_solution(save, unit_hours, units):
     return (2 * save * 3600 * unit_hours / units) ** 0.5  # where save / interval + interval / (2 M) is least
 
 
-save_interval = formula(save_interval_solution, reference=lambda save, unit_hours, units: theory.young_interval(save, 3600 * unit_hours / units), cases=(
+def _interval(save, unit_hours, units):
+    return theory.young_interval(save, 3600 * unit_hours / units)
+
+
+save_interval = formula(save_interval_solution, reference=_interval, cases=(
     {"save": 60, "unit_hours": 50_000, "units": 1000},
     {"save": 30, "unit_hours": 20_000, "units": 16},
     {"save": 300, "unit_hours": 50_000, "units": 16_384},

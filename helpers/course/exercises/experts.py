@@ -84,7 +84,8 @@ route = build(route_solution, _routed, worlds=(1, 2), mistakes={
         "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`",
     (RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"):
         "both are of shape (tokens, k): a row for each token",
-}, praise="first choices are served before second ones, in the order of tokens; the rest is dropped")  # fmt: skip
+}, praise="first choices are served before second ones, in the order of tokens; "
+    "the rest is dropped")  # fmt: skip
 
 
 class Exchange_solution(torch.autograd.Function):
@@ -166,7 +167,8 @@ Exchange = build(Exchange_solution, _exchanged, mistakes={
     ("return received", f"return received / comm.get_world_size() {FORWARD}"):
         "forward a row is sent, not a part of it",
     (MESSAGE, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
-}, praise="forward and backward are the same exchange: what was sent to a rank comes back from it")  # fmt: skip
+}, praise="forward and backward are the same exchange: what was sent to a rank "
+    "comes back from it")  # fmt: skip
 
 
 def through_experts_solution(rows, experts):
@@ -336,4 +338,5 @@ equal_tokens = formula(equal_tokens_solution, cases=(
     ("k * factor *", "k *"): "empty rows are sent as well: the factor counts",
     ("3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"):
         "that is the other way round: the tokens at which both are equal",
-}, praise="weights are sent whatever the number of tokens, and tokens whatever the number of experts")  # fmt: skip
+}, praise="weights are sent whatever the number of tokens, and tokens whatever "
+    "the number of experts")  # fmt: skip

@@ -311,7 +311,8 @@ rows_held = formula(rows_held_solution, cases=(
         "that is an equal share, rounded down; shares are rounded up, and the last rank has the fewest",
     (HELD, "most"): "that is what every rank has room for; the last ones have fewer of their own, or none",
     (HELD, "min(most, rows - rank * most)"): "a rank cannot have less than no row",
-}, praise="as torch.chunk cuts: full parts first, what is left in the last one, and none after it")  # fmt: skip
+}, praise="as torch.chunk cuts: full parts first, what is left in the last one, "
+    "and none after it")  # fmt: skip
 
 
 def least_sharing_solution(parameters, memory, per_host):

@@ -103,7 +103,8 @@ tiled_loss = build(tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
         "`.float()` before the loss",
     ("x_BTC.chunk(tiles", "x_BTC.chunk(tiles // 2", "targets_BT.chunk(tiles", "targets_BT.chunk(tiles // 2"):
         "cut into as many tiles as asked for: each that is larger needs more room",
-}, praise="the logits of one tile exist at a time, and are computed once more in the backward pass")  # fmt: skip
+}, praise="the logits of one tile exist at a time, and are computed once more "
+    "in the backward pass")  # fmt: skip
 
 
 def exchange_solution(x, split, collect):
@@ -150,7 +151,8 @@ exchange = build(exchange_solution, _exchanged, together=True, mistakes={
         "dimensions 2 and 1 are one case: cut along `split`, and join along `collect`",
     ("torch.empty_like(sent)", "torch.empty(sent.shape)", "(received, sent)", "(received, sent.float())"):
         "`torch.empty` is fp32, whatever is sent: take `torch.empty_like`",
-}, praise="each rank gave away all but its own share of heads, and got every token for those it kept")  # fmt: skip
+}, praise="each rank gave away all but its own share of heads, and got every token "
+    "for those it kept")  # fmt: skip
 
 
 def turn(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -246,7 +248,8 @@ ring_forward = build(ring_forward_solution, _ringed, together=True, mistakes={
     ("(logits - new[..., None]).exp()", "(logits >= logits.amax(-1, True)).float()"):
         "attention weighs all keys by their exponentials: the largest score alone is not the softmax",
     _gathered: "you hold the keys of all ranks at once; let `turn` bring those of one rank at a time",
-}, praise="parts of a softmax can be added up in any order, as long as each is scaled to the common sum")  # fmt: skip
+}, praise="parts of a softmax can be added up in any order, as long as each is scaled "
+    "to the common sum")  # fmt: skip
 
 
 def longest_sequence_solution(memory, states, layers, width, vocabulary):
@@ -268,7 +271,8 @@ longest_sequence = formula(longest_sequence_solution, whole=True, cases=(
     (LARGER, "12 * vocabulary"): "here a block computed again holds more than the loss",
     (f"2 * width * layers + {LARGER}", "32 * width * layers + 12 * vocabulary"):
         "that is without checkpointing: a checkpointed block keeps its input alone",
-}, praise="everything that grows, grows with the tokens, so the length follows from bytes per token")  # fmt: skip
+}, praise="everything that grows, grows with the tokens, so the length follows "
+    "from bytes per token")  # fmt: skip
 
 
 def ring_over_ulysses_solution(ranks):
@@ -284,7 +288,8 @@ ring_over_ulysses = formula(ring_over_ulysses_solution, cases=(
         "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
     ("6 * ranks / (8 * (ranks - 1) / ranks)", "8 * (ranks - 1) / ranks / (6 * ranks)"): "the other way round",
     ("6 * ranks", "6"): "a rank's tensors are s / N tokens long in both",
-}, praise="a ring sends every key to every rank, Ulysses sends each number to the one rank that needs it")  # fmt: skip
+}, praise="a ring sends every key to every rank, Ulysses sends each number to the one "
+    "rank that needs it")  # fmt: skip
 
 
 GPUS = (1, 2, 4, 8)

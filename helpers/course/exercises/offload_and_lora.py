@@ -156,7 +156,8 @@ LoRA = build(LoRA_solution, _lora, mistakes={
         "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy",
     ("return layer", "layer.bias = self.frozen.bias\n        return layer"):
         "the merged layer shares its bias with the frozen one, so that a change of one changes both",
-}, praise="it starts as the frozen layer, trains only thin matrices, and costs nothing once it is merged")  # fmt: skip
+}, praise="it starts as the frozen layer, trains only thin matrices, and costs nothing "
+    "once it is merged")  # fmt: skip
 
 
 class FrozenLinear_solution(torch.autograd.Function):

@@ -41,6 +41,6 @@ def build(
 def formula(
     solution: Callable, cases: tuple[dict, ...], mistakes: dict[Change, str], praise: str, **options: object
 ) -> Exercise:
-    """The exercise of a formula, with mistakes as `edits` takes them; a `reference` of its own may be given."""
+    """The exercise of a formula, with mistakes as `edits` takes them; it may have another `reference`."""
     options = {"reference": solution} | options
     return Exercise(cases=cases, mistakes=edits(solution, mistakes), praise=praise, **options)

@@ -214,7 +214,8 @@ sharded_backward = build(sharded_backward_solution, _passed_back, together=True,
         "right, but gathered twice: once is enough in a backward pass",
     (REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"):
         "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum",
-}, praise="a rank that keeps one shard can compute the whole layer, and keeps only a shard of its gradient")  # fmt: skip
+}, praise="a rank that keeps one shard can compute the whole layer, and keeps only a "
+    "shard of its gradient")  # fmt: skip
 
 
 def largest_model_solution(memory, ranks, activations):
@@ -229,7 +230,8 @@ zero_3_largest_model = formula(largest_model_solution, cases=(
     ("/ 16", "/ 2"): "gradients and the twelve bytes are there too",
     ("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"): "that is ZeRO-2, which replicates the parameters",
     ("ranks * (memory", "(ranks * memory"): "every rank has activations of its own",
-}, praise="every rank shares its states but holds its own activations, so each gives what those leave")  # fmt: skip
+}, praise="every rank shares its states but holds its own activations, so each "
+    "gives what those leave")  # fmt: skip
 
 
 def stage_3_units_solution(accumulation, checkpointing):
@@ -245,4 +247,5 @@ stage_3_units = formula(stage_3_units_solution, cases=(
     ("* (4 if checkpointing else 3)", "+ 1"): "that is stage 2's k + 1",
     ("4 if", "3 if"): "computing again needs the parameters again",
     ("4 if", "3 if", "else 3", "else 2"): "gathered for the forward pass, and again for the backward pass",
-}, praise="no rank holds a layer, so every pass of every micro-batch that uses a layer gathers it")  # fmt: skip
+}, praise="no rank holds a layer, so every pass of every micro-batch that uses "
+    "a layer gathers it")  # fmt: skip

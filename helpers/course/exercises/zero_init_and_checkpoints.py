@@ -1,17 +1,20 @@
 """Answers of lesson 10: partitioned construction, and a resume that forgets nothing; the mistakes that people
 make there."""
 
+import contextlib
 import io
+from unittest import mock
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from helpers.course.exercises.engine import RankExercise
-from helpers.course.exercises.guesses import guess
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.operators import randn_of_rank
+from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.theory.construction import largest_built_in_parts
-
-__all__ = ["RunState", "change_a_weight", "constructor", "guess", "keep_shard", "largest_in_parts"]
 
 
 def keep_shard_solution(module):
@@ -32,14 +35,12 @@ class _Fresh(nn.Module):
     """A module as its constructor leaves it: own parameters of several sizes and dtypes, and a child whose
     constructor has run before.  Every rank has drawn other numbers."""
 
-    def __init__(self, seed, ranks, rank):
+    def __init__(self, seed, ranks):
         super().__init__()
-        random = torch.Generator().manual_seed(1000 * (seed % 10**6) + rank)
         self.child = nn.Linear(3, 2)
-        shapes = {"weight": (5, 2 * ranks + 1 + seed % 3), "bias": (3 * ranks,), "scale": (1,)}
-        for name, shape in shapes.items():
-            dtype = torch.bfloat16 if name == "bias" else torch.float32
-            self.register_parameter(name, nn.Parameter(torch.randn(shape, generator=random).to(dtype)))
+        self.weight = nn.Parameter(randn_of_rank(seed, 5, 2 * ranks + 1 + seed % 3))
+        self.bias = nn.Parameter(randn_of_rank(seed + 1, 3 * ranks).bfloat16())
+        self.scale = nn.Parameter(randn_of_rank(seed + 2, 1))
 
 
 def _elements_kept(tensor):
@@ -49,27 +50,17 @@ def _elements_kept(tensor):
 def _sharded(function, seed):
     """What is left of each parameter, and this rank's shard; and that a child's parameters stay as they
     are."""
-    import deepspeed.comm as comm
-
-    module = _Fresh(seed, comm.get_world_size(), comm.get_rank())
-    parameters = dict(module.named_parameters(recurse=False))
-    child = module.child.weight.detach().clone()
-    try:
+    module = _Fresh(seed, dist.get_world_size())
+    parameters, child = dict(module.named_parameters(recurse=False)), module.child.weight.detach().clone()
+    words = "without padding `chunk` makes fewer parts than there are ranks: pad with zeros to a multiple of "
+    with helped({"tuple index": f"{words}N first"}):
         function(module)
-    except IndexError as error:
-        if "tuple index" not in str(error):  # this one says that there were fewer parts than ranks
-            raise
-        return {"what your function raised": f"IndexError: {error}"}
-    seen = {"what your function raised": "nothing"}
+    seen = {}
     for name, before in parameters.items():
-        parameter = getattr(module, name)
-        shard = getattr(parameter, "shard", None)
-        seen[f"the shape of {name}.data afterwards"] = str(tuple(parameter.shape))
-        seen[f"{name} has a shard"] = isinstance(shard, torch.Tensor)
-        if not isinstance(shard, torch.Tensor):
-            continue
+        parameter, due = getattr(module, name), f"{name} must have its part as `.shard`, a tensor"
+        shard = returned(getattr(parameter, "shard", None), torch.Tensor, due)
         seen |= {
-            f"the shape of {name}.shard": str(tuple(shard.shape)),
+            f"the shape of {name}.data afterwards": str(tuple(parameter.shape)),
             f"{name}.shard": shard.detach().clone(),
             f"the dtype of {name}.shard": str(shard.dtype),
             f"elements of memory that {name}.shard keeps": _elements_kept(shard),
@@ -106,8 +97,6 @@ keep_shard = build(keep_shard_solution, _sharded, together=True, mistakes={
         "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`",
     (PADDED, "part.clone()"): "without padding the last rank's shard is shorter, or there is none: pad with "
         "zeros to a multiple of N first",
-    (PART, ".chunk(ranks)[rank]", PADDED, "part.clone()"): "without padding `chunk` makes fewer parts than "
-        "there are ranks: pad with zeros to a multiple of N first",
     ("-(-parameter.numel() // ranks)", "parameter.numel() // ranks"):
         "rounded down, the last elements belong to nobody: round the shard's size up, and pad",
     (PART, "[:size]"): "that is rank 0's shard on every rank",
@@ -119,7 +108,8 @@ keep_shard = build(keep_shard_solution, _sharded, together=True, mistakes={
         "the shape was taken after the parameter had been emptied",
     (".detach().flatten()", ".detach().float().flatten()"): "a shard keeps the dtype of its parameter",
     (".detach()", ""): "the shard must not be part of a graph of autograd: `detach()` first",
-}, praise="each rank keeps its own range of rank 0's values, and nothing else of the tensor stays in memory")  # fmt: skip
+}, praise="each rank keeps its own range of rank 0's values, and nothing else of the "
+    "tensor stays in memory")  # fmt: skip
 
 
 def constructor_solution(kind, build, then):
@@ -158,40 +148,37 @@ def _look_of(module):
     return [type(module).__name__.strip("_"), *sums]
 
 
+def _tried(action):
+    """What an action returns, and the name of the error that it raises."""
+    try:
+        return action(), "none"
+    except Exception as error:
+        return None, type(error).__name__
+
+
 def _constructed(function, seed):
     """Which modules are handed on, in which order and in which state; by position, by keyword, nested and
     derived."""
-    width = 2 + seed % 5
+    width, kinds = 2 + seed % 5, (_Base, _Derived, _Outer)
+    made, error = _tried(lambda: function(_Base, _Base.__init__, lambda module: None))
+    seen = {"what the call of your function itself raises": error}
+    seen["your function returns a function"] = callable(made)
     builds = {
         "a base class": lambda: _Base(width),
         "a keyword": lambda: _Base(width, value=4.0),
         "a derived class": lambda: _Derived(width),
         "a module with children": lambda: _Outer(width),
     }
-    originals = {kind: kind.__init__ for kind in (_Base, _Derived, _Outer)}
-    try:
-        made = function(_Base, originals[_Base], lambda module: None)
-    except Exception as error:
-        return {"what the call of your function itself raises": type(error).__name__}
-    seen = {"what the call of your function itself raises": "nothing"}
-    seen["your function returns a function"] = callable(made)
-    if not callable(made):
-        return seen
-    for case, make in builds.items():
-        handed_on, raised = [], "none"
-        try:
-            for kind, build in originals.items():
-                kind.__init__ = function(
-                    kind, build, lambda module, looks=handed_on: looks.append(_look_of(module))
+    for case, make in builds.items() if callable(made) else ():
+        looks = []
+        with contextlib.ExitStack() as patched:
+            for kind in kinds:
+                init = function(
+                    kind, kind.__init__, lambda module, looks=looks: looks.append(_look_of(module))
                 )
-            make()
-        except Exception as error:
-            raised = type(error).__name__
-        finally:
-            for kind, build in originals.items():
-                kind.__init__ = build
-        seen[f"the error while {case} is built"] = raised
-        seen[f"what is handed on while {case} is built"] = handed_on
+                patched.enter_context(mock.patch.object(kind, "__init__", init))
+            _, seen[f"the error while {case} is built"] = _tried(make)
+        seen[f"what is handed on while {case} is built"] = looks
     return seen
 
 
@@ -217,7 +204,8 @@ constructor = build(constructor_solution, _constructed, mistakes={
         "nothing is to be built yet: define a function that builds when it is called, and return that",
     ("return init", "what_it_returns = None\n    return what_it_returns"):
         "`constructor` is to return the function `init` itself, not what it returns",
-}, praise="code that builds a model need not know that each module is cut up as soon as it is complete")  # fmt: skip
+}, praise="code that builds a model need not know that each module is cut up as soon "
+    "as it is complete")  # fmt: skip
 
 
 class RunState_solution:
@@ -243,74 +231,59 @@ class RunState_solution:
 
 
 class _Batches:
-    def __init__(self, seed, rank):
-        self.position, self.seed, self.rank = 0, seed, rank
+    def __init__(self, seed):
+        self.position, self.seed = 0, seed
 
     def next(self):
-        random = torch.Generator().manual_seed(self.seed % 10**6 + 1000 * self.position + self.rank)
         self.position += 1
-        return torch.randn(4, 6, generator=random)
+        return randn_of_rank(self.seed + self.position, 4, 6)
 
 
 class _Run:
     """A model with dropout, its optimizer, a schedule that warms up, and batches."""
 
-    def __init__(self, seed, rank):
-        random = torch.Generator().manual_seed(seed % 10**6)
-        self.model, warmup = nn.Linear(6, 3), 5 + seed % 4
-        with torch.no_grad():
-            self.model.weight.copy_(torch.randn(3, 6, generator=random))
-            self.model.bias.zero_()
+    def __init__(self, seed):
+        self.model, self.batches, warmup = nn.Linear(6, 3), _Batches(seed), 5 + seed % 4
         self.adam = torch.optim.AdamW(self.model.parameters(), lr=0.1)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.adam, lambda step: min(1.0, (step + 1) / warmup)
-        )
-        self.batches = _Batches(seed, rank)
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.adam, 1 / warmup, total_iters=warmup)
 
     def train(self, steps):
-        """Three lists: the positions of the batches, the learning rates, and the losses."""
-        positions, rates, losses = [], [], []
+        """Three tuples: the positions of the batches, the learning rates, and the losses."""
+        rows = []
         for _ in range(steps):
-            positions.append(self.batches.position)
-            rates.append(self.adam.param_groups[0]["lr"])
+            position, rate = self.batches.position, self.adam.param_groups[0]["lr"]
             loss = self.model(F.dropout(self.batches.next(), 0.3)).square().mean()
             loss.backward()
             self.adam.step()
             self.adam.zero_grad()
             self.schedule.step()
-            losses.append(loss.item())
-        return positions, rates, losses
+            rows.append((position, rate, loss.item()))
+        return zip(*rows)
 
 
 def _resumed(kind, seed):
     """Three steps after a resume, with weights and optimizer states put back by the trial, and three steps of
     the run that was saved.  Every rank's generator is elsewhere."""
-    import deepspeed.comm as comm
-
-    rank = comm.get_rank()
-    torch.manual_seed(seed % 10**6 + 7 * rank)
-    run, file = _Run(seed, rank), io.BytesIO()
+    torch.manual_seed(seed % 10**6 + 7 * dist.get_rank())
+    run, file = _Run(seed), io.BytesIO()
     run.train(2 + seed % 2)
-    state = kind(run.schedule, run.batches).state_dict()
-    if not isinstance(state, dict):
-        return {"state_dict returns a dict": False}
-    seen = {"state_dict returns a dict": True}
+    state = returned(kind(run.schedule, run.batches).state_dict(), dict, "state_dict must return a dict")
     try:
         torch.save({"weights": run.model.state_dict(), "adam": run.adam.state_dict(), "rest": state}, file)
     except Exception:
-        return seen | {"the state can be written to a file": False}
-    seen["the state can be written to a file"] = True
+        return {"the state can be written to a file": False}
     _, _, losses_unbroken = run.train(3)
     torch.manual_seed(seed % 10**6 + 1)  # another process, whose generator is elsewhere
-    other = _Run(seed, rank)
+    other = _Run(seed)
     kind(other.schedule, other.batches).state_dict()  # overwrites what is kept outside of the dict
     file.seek(0)
-    read, run = torch.load(file, weights_only=False), _Run(seed, rank)
-    run.model.load_state_dict(read["weights"])
-    run.adam.load_state_dict(read["adam"])
-    kind(run.schedule, run.batches).load_state_dict(read["rest"])
+    saved, run = torch.load(file, weights_only=False), _Run(seed)
+    run.model.load_state_dict(saved["weights"])
+    run.adam.load_state_dict(saved["adam"])
+    kind(run.schedule, run.batches).load_state_dict(saved["rest"])
     positions, rates, losses = run.train(3)
-    return seen | {
+    return {
+        "the state can be written to a file": True,
         "positions of the three batches after the resume": positions,
         "learning rates of the three steps after the resume": rates,
         "losses of the three steps after the resume": losses,
@@ -376,8 +349,10 @@ largest_in_parts = formula(largest_in_parts_solution, reference=largest_built_in
 }, praise="a rank holds its shards of the model, and for a moment what it is about to cut up")  # fmt: skip
 
 
-def _part_of(values, rank, ranks):
-    return values[rank * 8 // ranks : (rank + 1) * 8 // ranks]
+def _part_of(given, whose, part):
+    """A part of the values that a rank was given."""
+    size = 8 // len(given)
+    return given[whose]["values"][part * size : (part + 1) * size]
 
 
 class _WeightExercise(RankExercise):
@@ -385,29 +360,21 @@ class _WeightExercise(RankExercise):
         """As for any exercise, and a word where all ranks return small numbers, which the layer drew
         when it was built."""
         words = super().verdict(reports, given)
-        drawn = all(
-            isinstance(shard, (list, tuple)) and shard and all(0 < abs(value) < 1 for value in shard)
-            for shard in reports
+        are_small = (
+            isinstance(part, list) and part and all(0 < abs(x) < 1 for x in part) for part in reports
         )
-        built = (
-            "those are the values that the layer was built with: without `modifier_rank` what you "
-            "write is dropped"
-        )
-        return f"{words}; {built}" if words and drawn else words
+        drawn = "those are the values that the layer was built with: without `modifier_rank` what you write "
+        return f"{words}; {drawn}is dropped" if words and all(are_small) else words
 
 
 change_a_weight = _WeightExercise(
     inputs=lambda ranks, random: [{"values": random.sample(range(1, 100), 8)} for _ in range(ranks)],
-    expected=lambda rank, given: _part_of(given[0]["values"], rank, len(given)),
+    expected=lambda rank, given: _part_of(given, 0, rank),
     mistakes={
         "that is the whole weight: your shard is in `ds_tensor`": lambda rank, given: given[0]["values"],
         "those are this rank's own values: rank 0's are asked for, and "
-        "`modifier_rank` says whose count": lambda rank, given: _part_of(
-            given[rank]["values"], rank, len(given)
-        ),
-        "every rank's shard begins where the one before ends": lambda rank, given: _part_of(
-            given[0]["values"], 0, len(given)
-        ),
+        "`modifier_rank` says whose count": lambda rank, given: _part_of(given, rank, rank),
+        "every rank's shard begins where the one before ends": lambda rank, given: _part_of(given, 0, 0),
     },
     praise="only while it is gathered is the weight there to be changed, and on release rank 0's values "
     "go into every rank's shard",
