@@ -6,27 +6,12 @@ from pathlib import Path
 
 import numpy
 import torch
+from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.operators import randn_of_rank
 from helpers.course.exercises.trials import build, formula
 from helpers.tools.measure.ledger import Ledger
-
-__all__ = [
-    "AdamInFiles",
-    "FrozenLinear",
-    "LoRA",
-    "adapter_parameters",
-    "guess",
-    "longest_sequence",
-    "offloaded_bytes",
-]
-
-
-def _generator(seed):
-    """Random numbers that differ from rank to rank."""
-    import deepspeed.comm as comm
-
-    return torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
 
 
 class LoRA_solution(torch.nn.Module):
@@ -59,13 +44,13 @@ def _kept_like(weight, layer, rows):
     kept = []
 
     def keep(tensor):
-        own = tensor.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
-        kept.append(tensor.numel() == weight.numel() and not own)
+        kept.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         layer(rows.clone().requires_grad_())
-    return sum(kept)
+    alike = [tensor.untyped_storage().data_ptr() for tensor in kept if tensor.numel() == weight.numel()]
+    return len(alike) - alike.count(weight.untyped_storage().data_ptr())
 
 
 @torch.no_grad()
@@ -78,45 +63,37 @@ def _fill(layer, seed):
 def _lora(function, seed):
     inputs, outputs, rank, alpha = _shape(seed)
     frozen, bare = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs, bias=False)
-    rows = torch.randn(4, inputs, generator=_generator(seed)).requires_grad_()
-    before, weight = frozen(rows.detach()).detach(), frozen.weight.detach().clone()
+    rows = randn_of_rank(seed, 4, inputs).requires_grad_()
+    before = frozen(rows.detach())
     layer = function(frozen, rank, alpha)
     after = layer(rows)
     after.square().sum().backward()
     matrices = (layer.down.weight, layer.up.weight)
-    first = [matrix.grad for matrix in matrices if matrix.grad is not None]
-    seen = {
-        "`frozen` is the layer that was given": getattr(layer, "frozen", None) is frozen,
-        "the first output": after,
-        "the first output is the frozen layer's": torch.allclose(after, before, atol=1e-6),
-        "numbers with a gradient": sum(
-            parameter.numel() for parameter in layer.parameters() if parameter.requires_grad
-        ),
-        "the first step changes the adapter": any(gradient.any() for gradient in first),
-        "channels of the adapter that the first step changes in different ways": max(
-            (int(torch.linalg.matrix_rank(gradient)) for gradient in first), default=0
-        ),
-    }
+    first = [int(torch.linalg.matrix_rank(matrix.grad)) for matrix in matrices if matrix.grad is not None]
+    trained = [parameter.numel() for parameter in layer.parameters() if parameter.requires_grad]
     layer.zero_grad()
     rows.grad = None
     _fill(layer, seed)
-    seen["tensors of the weight's size that are kept for the backward pass"] = _kept_like(
-        frozen.weight, layer, rows.detach()
-    )
-    after = layer(rows)
-    after.square().mean().backward()
+    kept = _kept_like(frozen.weight, layer, rows.detach())
+    later = layer(rows)
+    later.square().mean().backward()
     merged, without = layer.merged(), function(bare, rank, alpha)
     _fill(without, seed)
     shared = {parameter.data_ptr() for parameter in frozen.parameters()}
-    return seen | {
-        "the output": after,
+    return {
+        "`frozen` is the layer that was given": getattr(layer, "frozen", None) is frozen,
+        "the first output": after,
+        "the first output is the frozen layer's": torch.allclose(after, before, atol=1e-6),
+        "numbers with a gradient": sum(trained),
+        "channels of the adapter that the first step changes in different ways": max(first, default=0),
+        "tensors of the weight's size that are kept for the backward pass": kept,
+        "the output": later,
         "the gradient of down": layer.down.weight.grad,
         "the gradient of up": layer.up.weight.grad,
         "the gradient of the input": rows.grad,
         "merged is a plain linear layer": type(merged) is nn.Linear,
         "the output of the merged layer": merged(rows),
-        "the frozen weights after merging": frozen.weight.detach(),
-        "the frozen weights stay as they were": torch.equal(frozen.weight, weight),
+        "the frozen weights after merging": frozen.weight,
         "tensors that the merged layer shares with the frozen one": sum(
             parameter.data_ptr() in shared for parameter in merged.parameters()
         ),
@@ -125,11 +102,6 @@ def _lora(function, seed):
 
 
 COPY, ZERO_UP = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
-
-SUMMED = (
-    "torch.nn.functional.linear(x_BTC, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, "
-    "self.frozen.bias)"
-)
 LoRA = build(LoRA_solution, _lora, mistakes={
     ("self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"):
         "keep the layer itself as `self.frozen`: later cells look for it by that name",
@@ -147,8 +119,10 @@ LoRA = build(LoRA_solution, _lora, mistakes={
     ("self.frozen(x_BTC) + ", ""): "the frozen layer's output is missing: the adapter's is added to it",
     ("self.frozen(x_BTC)", "self.frozen(x_BTC).detach()"):
         "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off",
-    ("self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))", SUMMED): "the sum of W and the product "
-        "is a matrix of W's size, which every pass keeps: send the rows through `down`, then `up`",
+    ("self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))", "nn.functional.linear(x_BTC, "
+        "self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)"):
+        "the sum of W and the product is a matrix of W's size, which every pass keeps: send the rows through "
+        "`down`, then `up`",
     ("+= self.scale * ", "+= "): "the merged weights lack the scale",
     ("return layer", "layer.bias = None\n        return layer"):
         "the merged layer has lost the frozen layer's bias",
@@ -175,15 +149,14 @@ class FrozenLinear_solution(torch.autograd.Function):
 def _frozen_linear(function, seed):
     """Output and input's gradient of a linear function with a frozen weight, and what it keeps between the
     passes."""
-    (inputs, outputs, *_), random = _shape(seed), _generator(seed)
-    shapes = (outputs, inputs), (outputs,), (2, 3, inputs), (2, 3, outputs)
-    weight, bias, rows, gradient = (torch.randn(shape, generator=random) for shape in shapes)
-    rows.requires_grad_()
+    inputs, outputs, *_ = _shape(seed)
+    weight, bias = randn_of_rank(seed, outputs, inputs), randn_of_rank(seed + 1, outputs)
+    rows = randn_of_rank(seed + 2, 2, 3, inputs).requires_grad_()
     with Ledger("cpu") as ledger:
         before = ledger.snapshot("before").total
         after = function.apply(rows.clone(), weight, bias)
         kept = ledger.snapshot("after").total - before - 4 * after.numel()
-    after.backward(gradient)
+    after.backward(randn_of_rank(seed + 3, *after.shape))
     return {
         "the output": after,
         "bytes kept for the backward pass besides the weight": kept,
@@ -236,19 +209,16 @@ def _contents(folder):
 def _nearest(contents, values):
     """What lies nearest to some values among the equally long fp32 vectors of files, whatever the files are
     called."""
-    size = 4 * len(values)
-    whole = [content for content in contents if len(content) % size == 0]
-    parts = [content[at : at + size] for content in whole for at in range(0, len(content), size)]
-    vectors = [torch.from_numpy(numpy.frombuffer(part, "float32").copy()) for part in parts]
-    distance = lambda vector: float((vector - values).abs().nan_to_num(1e30).sum())  # noqa: E731
-    return min(vectors, key=distance, default=torch.zeros(0))
+    whole = b"".join(content for content in contents if len(content) % (4 * len(values)) == 0)
+    vectors = torch.from_numpy(numpy.frombuffer(whole, "float32").copy()).view(-1, len(values))
+    distances = (vectors - values).abs().nan_to_num(1e30).sum(1)
+    return vectors[distances.argmin()] if len(vectors) else torch.zeros(0)
 
 
-def _give_gradients(parameters, random):
+def _give_gradients(parameters):
     """Gradients of both signs, now large, now small; one is always zero, and one is Adam's epsilon."""
     for parameter in parameters:
-        scale = 10 ** (2 * torch.rand(1, generator=random) - 1)
-        gradient = scale * torch.randn(parameter.shape, generator=random)
+        gradient = 10 ** (2 * torch.rand(1) - 1) * torch.randn(parameter.shape)
         gradient.view(-1)[:2] = torch.tensor([0.0, 1e-8])
         parameter.grad = gradient.bfloat16()
 
@@ -256,31 +226,26 @@ def _give_gradients(parameters, random):
 def _in_files(function, seed):
     """Small steps of bf16 parameters: each alone is lost in bf16, so that only master weights in fp32 move at
     all."""
-    random = _generator(seed)
-    parameters = [
-        nn.Parameter(1 + torch.rand(shape, generator=random).bfloat16()) for shape in ((3, 5), (7,))
-    ]
+    torch.manual_seed(1000 * (seed % 10**6) + dist.get_rank())
+    parameters = [nn.Parameter(1 + torch.rand(shape).bfloat16()) for shape in ((3, 5), (7,))]
     elements, seen = sum(parameter.numel() for parameter in parameters), {}
     with tempfile.TemporaryDirectory() as folder:
         with Ledger("cpu") as ledger:  # during the first step: states kept in memory stay from there on
             adam = function(parameters, Path(folder), 1.2e-3 + 3e-4 * (seed % 3))
-            _give_gradients(parameters, random)
+            _give_gradients(parameters)
             before = _contents(folder)
             adam.step()
-            changed = [content for path, content in _contents(folder).items() if content != before[path]]
+            changed = sum(len(data) for path, data in _contents(folder).items() if data != before[path])
             kept = ledger.snapshot("between steps").total
-            seen["a step changes 12 bytes per parameter in the files"] = (
-                sum(map(len, changed)) >= 12 * elements
-            )
+            seen["a step changes 12 bytes per parameter in the files"] = changed >= 12 * elements
             seen["gradients are gone after a step"] = all(parameter.grad is None for parameter in parameters)
             seen["no tensors of states between steps"] = kept <= 3 * elements
         for _ in range(STEPS - 1):
-            _give_gradients(parameters, random)
+            _give_gradients(parameters)
             adam.step()
-        contents = _contents(folder).values()
         for index, parameter in enumerate(parameters):
             values = parameter.detach().flatten()
-            master = _nearest(contents, values.float())
+            master = _nearest(_contents(folder).values(), values.float())
             seen[f"master weights {index} in the files after {STEPS} steps"] = master
             seen[f"parameter {index} is its master weights, rounded"] = values.equal(master.bfloat16())
     return seen
@@ -288,11 +253,8 @@ def _in_files(function, seed):
 
 MAPPED = 'numpy.memmap(path, "float32", "w+", shape=(parameter.numel(),)) for path in paths'
 ZERO_FILE = "for path in paths if path.write_bytes(bytes(4 * parameter.numel()))"
-VIEWS, MEAN, SHRINK = (
-    "(torch.from_numpy(file) for file in files)",
-    "mean.lerp_(gradient",
-    "mul_(1 - 0.01 * self.lr).",
-)
+VIEWS, MEAN = "(torch.from_numpy(file) for file in files)", "mean.lerp_(gradient"
+SHRINK = "mul_(1 - 0.01 * self.lr)."
 ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.steps)"
 
 AdamInFiles = build(AdamInFiles_solution, _in_files, mistakes={
