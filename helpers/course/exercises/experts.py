@@ -2,15 +2,14 @@
 and the mistakes that people make."""
 
 import torch
+from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.operators import randn_of_rank
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.operators import randn_of_rank, summed  # noqa: F401 (an edit calls `summed`)
+from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools import theory
 from helpers.tools.measure.traffic import Traffic
-
-__all__ = ["Exchange", "balance_loss", "guess", "message_bytes", "equal_tokens", "route", "through_experts"]
 
 
 def route_solution(probabilities, k, capacity):
@@ -30,13 +29,10 @@ CASES = ((1, 2), (1, 40), (2, 3), (2, 40), (3, 4))  # choices of a token, rows o
 
 def _pair(answer):
     """The two tensors of an answer as int64."""
-    pair = answer if isinstance(answer, (tuple, list)) else ()
-    if len(pair) != 2 or not all(isinstance(tensor, torch.Tensor) for tensor in pair):
-        raise TypeError(f"route must return two tensors, expert and slot, not {answer!r}")
-    if any(tensor.is_floating_point() for tensor in pair):
-        raise TypeError(
-            "route must return whole numbers (int64), not floats: the numbers of experts and of rows"
-        )
+    pair = answer if isinstance(answer, (tuple, list)) and len(answer) == 2 else [None]
+    if not all(isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() for tensor in pair):
+        due = "two tensors of whole numbers (int64), those of experts and of rows"
+        raise TypeError(f"route must return {due}, not {answer!r}")
     return [tensor.long() for tensor in pair]
 
 
@@ -104,52 +100,41 @@ class Exchange_solution(torch.autograd.Function):
 
 SLIPS = {
     "must be contiguous": "rows, and a gradient, may be a transposed view: send `rows.contiguous()`, and "
-    "receive in a contiguous tensor"
+    "receive in a contiguous tensor",
+    "does not require grad": "no gradient comes back from the answers: send with `Exchange.apply`, which "
+    "autograd knows, both ways",
 }
 
 
 def _exchanged(function, seed):
     """The operator in the middle of other work, in fp32 and float64; what comes in, forward and backward,
     need not be contiguous."""
-    import deepspeed.comm as comm
-
-    shape, seen = (3 + seed % 2, 2 * comm.get_world_size(), 4), {}
+    shape, seen = (3 + seed % 2, 2 * dist.get_world_size(), 4), {}
+    due = "forward must return what was received: all_to_all_single fills its first tensor, and returns none"
     for dtype in (torch.float32, torch.float64):
         x = randn_of_rank(seed, *shape).to(dtype).requires_grad_()
         rows = (x * 1.0).transpose(0, 1)
         before = rows.detach().clone()
         with Traffic() as traffic, helped(SLIPS):
-            result = function.apply(rows)
-            if not isinstance(result, torch.Tensor):
-                raise TypeError(
-                    f"forward must return the tensor that was received, not {result!r} (all_to_all_single "
-                    "fills the first one, and returns none)"
-                )
+            result = returned(function.apply(rows), torch.Tensor, due)
             (result.transpose(0, 1) * randn_of_rank(seed + 1, *shape).to(dtype)).sum().backward()
-        if x.grad is None:
-            raise TypeError("backward must return the gradient of rows, not None")
+        sent = sum(traffic.ideal.values())
         seen |= {
             f"what was received, {dtype}": result,
             f"its dtype, {dtype}": str(result.dtype),
             f"the gradient of rows, {dtype}": x.grad,
             f"what was given to forward is as it was, {dtype}": rows.detach().equal(before),
-            f"there and back a rank sends less than twice its rows, {dtype}": sum(traffic.ideal.values())
-            < 2 * x.nbytes,
+            f"there and back a rank sends less than twice its rows, {dtype}": sent < 2 * x.nbytes,
         }
     return seen
 
 
-MESSAGE, BACK = (
-    "comm.all_to_all_single(received, rows.contiguous())",
-    "Exchange_solution.forward(context, gradient)",
-)
-GATHERING = """everything = rows.new_empty(comm.get_world_size() * len(rows), *rows.shape[1:])
+MESSAGE = "comm.all_to_all_single(received, rows.contiguous())"
+BACK = "Exchange_solution.forward(context, gradient)"
+GATHERING = """ranks = comm.get_world_size()
+        everything = rows.new_empty(ranks * len(rows), *rows.shape[1:])
         comm.all_gather_into_tensor(everything, rows.contiguous())
-        parts = [part.chunk(comm.get_world_size()) for part in everything.chunk(comm.get_world_size())]
-        received = torch.cat([part[comm.get_rank()] for part in parts])"""
-SUMMING = (
-    "total = gradient.contiguous().clone()\n        torch.distributed.all_reduce(total)\n        return total"
-)
+        received = everything.unflatten(0, (ranks, ranks, -1))[:, comm.get_rank()].flatten(0, 1)"""
 # Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
 FORWARD = "if rows.requires_grad else received"
 
@@ -159,7 +144,7 @@ Exchange = build(Exchange_solution, _exchanged, mistakes={
     (BACK, "gradient"):
         "backward, the gradient of what was sent lies on the rank that received it: it must come back",
     ("return received", f"return rows.clone() {FORWARD}"): "forward nothing was sent",
-    (f"return {BACK}", SUMMING): "each gradient has one place to go back to: nothing is summed",
+    (BACK, "summed(gradient)"): "each gradient has one place to go back to: nothing is summed",
     (BACK, f"{BACK} / torch.distributed.get_world_size()"):
         "a row that goes to one rank has one gradient; there is nothing to average",
     (MESSAGE, "comm.all_reduce(received.copy_(rows))"):
@@ -181,42 +166,21 @@ def through_experts_solution(rows, experts):
     return Exchange_solution.apply(torch.stack(answers, 1).view_as(rows))
 
 
-def _experts(seed, own, width):
-    """This rank's experts, each with weights of its own."""
-    import deepspeed.comm as comm
-
-    experts = []
-    for number in range(own):
-        torch.manual_seed(7 * (seed % 10**6) + own * comm.get_rank() + number)
-        experts.append(nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, width)))
-    return nn.ModuleList(experts)
-
-
-def _gradient_of(tensor):
-    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-
-
 def _through(function, seed):
-    import deepspeed.comm as comm
-
-    own, capacity, width = 2 + seed % 2, 3 + seed % 3, 4 + seed % 2
-    experts = _experts(seed, own, width)
-    rows = randn_of_rank(seed, own * comm.get_world_size(), capacity, width).requires_grad_()
-    answers = function(rows, experts)
-    if not isinstance(answers, torch.Tensor):
-        raise TypeError(f"through_experts must return a tensor of the shape of rows, not {answers!r}")
-    if answers.shape != rows.shape:
-        return {"the answers": answers}
-    if not answers.requires_grad:
-        raise TypeError(
-            "no gradient comes back from the answers: send with `Exchange.apply`, which autograd "
-            "knows, both ways"
-        )
-    (answers * randn_of_rank(seed + 1, *rows.shape)).sum().backward()
-    return {"the answers": answers, "the gradient of rows": _gradient_of(rows)} | {
-        f"the gradient of expert {number}'s {name}": _gradient_of(parameter)
-        for number, expert in enumerate(experts)
-        for name, parameter in expert.named_parameters()
+    """Answers and gradients of experts that have, on every rank, weights of their own."""
+    number, capacity, width = 2 + seed % 2, 3 + seed % 3, 4 + seed % 2
+    torch.manual_seed(1000 * (seed % 10**6) + dist.get_rank())
+    experts = nn.ModuleList(
+        nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, width)) for _ in range(number)
+    )
+    rows = randn_of_rank(seed, number * dist.get_world_size(), capacity, width).requires_grad_()
+    due = "through_experts must return a tensor of the shape of rows"
+    answers = returned(function(rows, experts), torch.Tensor, due)
+    with helped(SLIPS):
+        (answers * randn_of_rank(seed + 1, *answers.shape)).sum().backward()
+    return {"the answers": answers, "the gradient of rows": rows.grad} | {
+        f"the gradient of {name}, first the expert's number": parameter.grad
+        for name, parameter in experts.named_parameters()
     }
 
 
@@ -284,22 +248,16 @@ def balance_loss_solution(probabilities, expert):
 
 def _balanced(function, seed):
     """The loss and its gradient, of routers that choose evenly and unevenly."""
-    seen = {}
-    for place, k in enumerate((1, 2)):
-        tokens, experts = 24 + (seed + place) % 7, 3 + (seed + place) % 4
-        scores = (
-            randn_of_rank(seed + place, tokens, experts) + torch.linspace(0, 2, experts)
-        ).requires_grad_()
-        probabilities = scores.softmax(-1)
-        loss = function(probabilities, probabilities.topk(k).indices)
-        if not isinstance(loss, torch.Tensor) or loss.dim():
-            raise TypeError(f"balance_loss must return a tensor without dimensions, not {loss!r}")
-        if not loss.requires_grad:
-            raise TypeError(
-                "balance_loss must have a gradient: it comes from the probabilities, since the "
-                "choices have none"
-            )
-        loss.backward()
+    seen, due = {}, "balance_loss must return a tensor without dimensions"
+    for k in (1, 2):
+        tokens, experts = 24 + (seed + k) % 7, 3 + (seed + k) % 4
+        scores = randn_of_rank(seed + k, tokens, experts) + torch.linspace(0, 2, experts)
+        probabilities = scores.requires_grad_().softmax(-1)
+        loss = returned(function(probabilities, probabilities.topk(k).indices), torch.Tensor, due)
+        with helped(
+            {"does not require grad": "it comes from the probabilities, since the choices have none"}
+        ):
+            loss.backward()
         seen |= {f"the loss, k = {k}": loss, f"the gradient of the scores, k = {k}": scores.grad}
     return seen
 
