@@ -299,10 +299,8 @@ def _interval(save, unit_hours, units):
 
 
 save_interval = formula(save_interval_solution, reference=_interval, cases=(
-    {"save": 60, "unit_hours": 50_000, "units": 1000},
-    {"save": 30, "unit_hours": 20_000, "units": 16},
-    {"save": 300, "unit_hours": 50_000, "units": 16_384},
-    {"save": 1, "unit_hours": 10_000, "units": 1},
+    {"save": 60, "unit_hours": 50_000, "units": 1000}, {"save": 30, "unit_hours": 20_000, "units": 16},
+    {"save": 300, "unit_hours": 50_000, "units": 16_384}, {"save": 1, "unit_hours": 10_000, "units": 1},
 ), mistakes={
     (" / units", ""):
         "all units can fail, and the first one ends the job: divide their hours by their number",

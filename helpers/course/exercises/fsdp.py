@@ -300,10 +300,8 @@ def rows_held_solution(rows, ranks, rank):
 HELD = "max(0, min(most, rows - rank * most))"
 
 rows_held = formula(rows_held_solution, cases=(
-    {"rows": 10, "ranks": 4, "rank": 0},
-    {"rows": 10, "ranks": 4, "rank": 3},
-    {"rows": 9, "ranks": 8, "rank": 6},
-    {"rows": 64, "ranks": 4, "rank": 2},
+    {"rows": 10, "ranks": 4, "rank": 0}, {"rows": 10, "ranks": 4, "rank": 3},
+    {"rows": 9, "ranks": 8, "rank": 6}, {"rows": 64, "ranks": 4, "rank": 2},
 ), mistakes={
     (HELD, "rows // ranks + (rank < rows % ranks)"):
         "the first ranks take as many as fit, so the remainder is missing at the end, not spread",
@@ -321,8 +319,7 @@ def least_sharing_solution(parameters, memory, per_host):
 
 
 least_sharing = formula(least_sharing_solution, cases=(
-    {"parameters": 7e9, "memory": 40e9, "per_host": 8},
-    {"parameters": 70e9, "memory": 40e9, "per_host": 8},
+    {"parameters": 7e9, "memory": 40e9, "per_host": 8}, {"parameters": 70e9, "memory": 40e9, "per_host": 8},
     {"parameters": 13e9, "memory": 20e9, "per_host": 4},
 ), mistakes={
     ("(memory * per_host)", "memory", "int(hosts) * per_host", "int(hosts)"):

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import copy
 import gc
-import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.comparing import counted
+from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.operators import randn_of_rank
 from helpers.course.exercises.telling import tell
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import EllipsisType
-
-__all__ = [
-    "exchange",
-    "guess",
-    "longest_sequence",
-    "ring_forward",
-    "ring_over_ulysses",
-    "score_plan",
-    "tiled_loss",
-]
 
 
 def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
@@ -65,12 +56,10 @@ def _in_tiles(function, seed):
     with Ledger("cpu") as ledger:
         for tensor in (x, targets, head.weight):
             ledger.label("inputs", tensor)
-        start = ledger.current
-        loss = function(head, x, targets, tiles)
+        start, due = ledger.current, "tiled_loss must return a tensor without dimensions"
+        loss = returned(function(head, x, targets, tiles), torch.Tensor, due)
         gc.collect()
         kept = ledger.current - start
-        if not isinstance(loss, torch.Tensor):
-            raise TypeError(f"tiled_loss must return a tensor without dimensions, not {loss!r}")
         (loss / (3 + seed % 4)).backward()  # as a micro-batch's loss is divided
         peak = ledger.peak - start
     half = copy.deepcopy(head).bfloat16()
@@ -85,11 +74,7 @@ def _in_tiles(function, seed):
     }
 
 
-COUNT, CHECKPOINTED = (
-    "(targets_BT != -100).sum()",
-    "checkpoint(summed, x, targets, use_reentrant=False, preserve",
-)
-
+COUNT = "(targets_BT != -100).sum()"
 tiled_loss = build(tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
     ('"sum"', '"mean"', COUNT, "tiles"): "the last tile may be shorter, so a mean of means is not the mean: "
         "sum, and divide once by the number of targets",
@@ -118,9 +103,7 @@ def exchange_solution(x, split, collect):
 
 def _exchanged(function, seed):
     """There and back again, and what was sent; then other dimensions and another dtype."""
-    import deepspeed.comm as comm
-
-    x = randn_of_rank(seed, 1 + seed % 2, 32, 2 * comm.get_world_size(), 64)
+    x = randn_of_rank(seed, 1 + seed % 2, 32, 2 * dist.get_world_size(), 64)
     before = x.clone()
     with Traffic() as traffic:
         by_heads = function(x, 2, 1)
@@ -155,16 +138,13 @@ exchange = build(exchange_solution, _exchanged, together=True, mistakes={
     "for those it kept")  # fmt: skip
 
 
-def turn(*tensors: torch.Tensor) -> list[torch.Tensor]:
+def _turned(*tensors):
     """Pass tensors on to the next rank of the ring; returns those of the rank before."""
-    import deepspeed.comm as comm
-
-    rank, ranks = comm.get_rank(), comm.get_world_size()
-    tensors = [tensor.contiguous() for tensor in tensors]
-    received = [torch.empty_like(tensor) for tensor in tensors]
-    sending = [comm.isend(tensor, (rank + 1) % ranks) for tensor in tensors]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    received = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
+    sending = [dist.isend(tensor.contiguous(), (rank + 1) % ranks) for tensor in tensors]
     for tensor in received:
-        comm.recv(tensor, (rank - 1) % ranks)
+        dist.recv(tensor, (rank - 1) % ranks)
     for message in sending:
         message.wait()
     return received
@@ -194,41 +174,22 @@ def _ringed(function, seed):
         q, turns = scale * q, []
         before = torch.stack([q, k, v])
 
-        def counting(*tensors, turns=turns):
+        def turn(*tensors, turns=turns):
             turns.append(len(tensors))
-            return turn(*tensors)
+            return _turned(*tensors)
 
-        answer = function(q, k, v, counting)
+        answer = function(q, k, v, turn)
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            what = type(answer).__name__
-            raise TypeError(
-                f"ring_forward must return two tensors, the result and the log-sum-exp, not {what}"
-            )
+            due = "two tensors, the result and the log-sum-exp"
+            raise TypeError(f"ring_forward must return {due}, not {type(answer).__name__}")
+        times = len(turns) if set(turns) <= {2} else "of other tensors"
         seen |= {
             f"the result{case}": answer[0],
             f"the log-sum-exp{case}": answer[1],
             f"queries, keys and values are as they were{case}": torch.stack([q, k, v]).equal(before),
-            f"turns of keys and values, so that they come home{case}": len(turns)
-            if set(turns) <= {2}
-            else "of other tensors",
+            f"turns of keys and values, so that they come home{case}": times,
         }
     return seen
-
-
-def _gathered(q, k, v, turn):
-    """Attention to the keys of all ranks at once."""
-    import deepspeed.comm as comm
-
-    ranks, rank, own = comm.get_world_size(), comm.get_rank(), q.shape[-2]
-    parts = []
-    for tensor in (k, v):
-        received = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])
-        comm.all_gather_into_tensor(received, tensor.contiguous())
-        parts.append(torch.cat(received.chunk(ranks), -2)[..., : (rank + 1) * own, :])
-    scores = q @ parts[0].transpose(-2, -1) / math.sqrt(q.shape[-1])
-    seen = torch.ones(own, scores.shape[-1], dtype=torch.bool).tril(rank * own)
-    scores = scores.masked_fill(~seen, -math.inf)
-    return scores.softmax(-1) @ parts[1], scores.logsumexp(-1)
 
 
 ring_forward = build(ring_forward_solution, _ringed, together=True, mistakes={
@@ -247,7 +208,8 @@ ring_forward = build(ring_forward_solution, _ringed, together=True, mistakes={
         "keep the logarithm of the sum, and scale by differences of logarithms",
     ("(logits - new[..., None]).exp()", "(logits >= logits.amax(-1, True)).float()"):
         "attention weighs all keys by their exponentials: the largest score alone is not the softmax",
-    _gathered: "you hold the keys of all ranks at once; let `turn` bring those of one rank at a time",
+    ("k, v = turn(k, v)", "k, v = _turned(k, v)"):
+        "you hold the keys of all ranks at once; let `turn` bring those of one rank at a time",
 }, praise="parts of a softmax can be added up in any order, as long as each is scaled "
     "to the common sum")  # fmt: skip
 
@@ -280,9 +242,7 @@ def ring_over_ulysses_solution(ranks):
 
 
 ring_over_ulysses = formula(ring_over_ulysses_solution, cases=(
-    {"ranks": 4},
-    {"ranks": 2},
-    {"ranks": 8},
+    {"ranks": 4}, {"ranks": 2}, {"ranks": 8},
 ), mistakes={
     ("(8 * (ranks - 1) / ranks)", "8"):
         "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
@@ -290,9 +250,6 @@ ring_over_ulysses = formula(ring_over_ulysses_solution, cases=(
     ("6 * ranks", "6"): "a rank's tensors are s / N tokens long in both",
 }, praise="a ring sends every key to every rank, Ulysses sends each number to the one "
     "rank that needs it")  # fmt: skip
-
-
-GPUS = (1, 2, 4, 8)
 
 
 def score_plan(
@@ -305,32 +262,22 @@ def score_plan(
         needed: (ranks, **remedies) -> GB of a rank; ranks, and every remedy, have a default that means none.
         room: GB of a GPU.
     """
-    fewest = next(
-        f"{ranks} GPU{'s' * (ranks > 1)}"
-        for ranks in GPUS
-        if needed(ranks=ranks, again=True, tiles=64, host=True) < room
-    )
+    remedies = {"again": True, "tiles": 64, "host": True}
+    fewest = next(ranks for ranks in (1, 2, 4, 8) if needed(ranks=ranks, **remedies) < room)
+    cheapest = f"fits with the fewest has {counted(fewest, 'GPU')}"
     if plan is ... or plan is None:
-        return tell(f"no plan; what fits with the fewest has {fewest}")
+        return tell(f"no plan; what {cheapest}")
     if not isinstance(plan, dict):
         return tell(f"a plan is a dict, such as {{'ranks': 8, 'stage': 3}}, and {plan!r} is none")
     try:
         need = needed(**plan)
     except (TypeError, ValueError, ZeroDivisionError) as error:
         return tell(f"this plan cannot be computed: {error}")
-    gpus = plan.get("ranks", 1)
     bound = "at least " if plan.get("stage") == 3 else ""  # what stage 3 gathers is left out
-    said = (
-        f"your plan needs {bound}{need:.1f} of {room} GB on {gpus} GPU{'s' * (gpus != 1)}: it "
-        f"{'fits' if need < room else 'does not fit'}"
-    )
-    if need < room:
-        spare = [
-            name
-            for name in plan
-            if name != "ranks" and needed(**{key: value for key, value in plan.items() if key != name}) < room
-        ]
-        said += (
-            f". It would fit without {' or without '.join(f'`{name}`' for name in spare)}" if spare else ""
-        )
-    return tell(f"{said}. What fits with the fewest has {fewest}")
+    said = f"your plan needs {bound}{need:.1f} of {room} GB on {counted(plan.get('ranks', 1), 'GPU')}: it "
+    if need >= room:
+        return tell(f"{said}does not fit. What {cheapest}")
+    others = {name: {key: plan[key] for key in plan if key != name} for name in plan if name != "ranks"}
+    spare = [f"without `{name}`" for name, other in others.items() if needed(**other) < room]
+    unneeded = f" It would fit {' or '.join(spare)}." if spare else ""
+    return tell(f"{said}fits.{unneeded} What {cheapest}")

@@ -290,8 +290,7 @@ def adapter_parameters_solution(inputs, outputs, rank):
 
 
 adapter_parameters = formula(adapter_parameters_solution, cases=(
-    {"inputs": 4096, "outputs": 256, "rank": 8},
-    {"inputs": 64, "outputs": 192, "rank": 4},
+    {"inputs": 4096, "outputs": 256, "rank": 8}, {"inputs": 64, "outputs": 192, "rank": 4},
 ), mistakes={
     ("(inputs + outputs)", "inputs"):
         "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
@@ -308,8 +307,7 @@ def offloaded_bytes_solution(trained, ranks):
 
 
 offloaded_bytes = formula(offloaded_bytes_solution, cases=(
-    {"trained": 5_619_712, "ranks": 2},
-    {"trained": 6_243_584_000, "ranks": 8},
+    {"trained": 5_619_712, "ranks": 2}, {"trained": 6_243_584_000, "ranks": 8},
 ), mistakes={
     (" / ranks", ""): "ZeRO shards them first: a rank offloads its own part",
     ("12 *", "8 *"): "that is Adam's part; the fp32 master weights go with it",

@@ -263,8 +263,7 @@ def ranks_needed_solution(parameters, memory):
 
 
 zero_1_ranks_needed = formula(ranks_needed_solution, cases=(
-    {"parameters": 7.5e9, "memory": 40e9},
-    {"parameters": 1e9, "memory": 16e9},
+    {"parameters": 7.5e9, "memory": 40e9}, {"parameters": 1e9, "memory": 16e9},
 ), mistakes={
     (" - 4 * parameters", ""): "four bytes per parameter stay on every rank",
     ("12 *", "16 *", " - 4 * parameters", ""): "not all sixteen are sharded",

@@ -309,8 +309,7 @@ def micro_batch_size_solution(train_batch, accumulation, ranks):
 
 
 micro_batch_size = formula(micro_batch_size_solution, cases=(
-    {"train_batch": 16, "accumulation": 4, "ranks": 2},
-    {"train_batch": 1024, "accumulation": 8, "ranks": 64},
+    {"train_batch": 16, "accumulation": 4, "ranks": 2}, {"train_batch": 1024, "accumulation": 8, "ranks": 64},
 ), mistakes={
     ("(accumulation * ranks)", "accumulation"): "the ranks share the batch",
     ("accumulation * ", ""): "that is a rank's share of a step, which comes in several micro-batches",

@@ -223,8 +223,7 @@ def largest_model_solution(memory, ranks, activations):
 
 
 zero_3_largest_model = formula(largest_model_solution, cases=(
-    {"memory": 80e9, "ranks": 8, "activations": 20e9},
-    {"memory": 24e9, "ranks": 2, "activations": 8e9},
+    {"memory": 80e9, "ranks": 8, "activations": 20e9}, {"memory": 24e9, "ranks": 2, "activations": 8e9},
 ), mistakes={
     ("return ranks *", "return"): "that is one GPU: stage 3 shards all sixteen bytes",
     ("/ 16", "/ 2"): "gradients and the twelve bytes are there too",
@@ -239,8 +238,7 @@ def stage_3_units_solution(accumulation, checkpointing):
 
 
 stage_3_units = formula(stage_3_units_solution, cases=(
-    {"accumulation": 4, "checkpointing": False},
-    {"accumulation": 4, "checkpointing": True},
+    {"accumulation": 4, "checkpointing": False}, {"accumulation": 4, "checkpointing": True},
     {"accumulation": 1, "checkpointing": True},
 ), mistakes={
     ("accumulation * (", "("): "every micro-batch gathers and reduces anew",

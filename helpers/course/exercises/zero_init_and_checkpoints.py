@@ -334,8 +334,7 @@ def largest_in_parts_solution(memory, ranks, largest):
 
 
 largest_in_parts = formula(largest_in_parts_solution, reference=largest_built_in_parts, cases=(
-    {"memory": 1e11, "ranks": 64, "largest": 6e8},
-    {"memory": 2e11, "ranks": 1024, "largest": 12e9},
+    {"memory": 1e11, "ranks": 64, "largest": 6e8}, {"memory": 2e11, "ranks": 1024, "largest": 12e9},
 ), mistakes={
     (" * ranks / 2", " / 2"): "that is what one GPU holds of it; the model has its shards on all ranks",
     ("ranks / 2", "ranks / 4"): "parts are of the model in bf16",
