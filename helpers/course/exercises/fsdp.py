@@ -1,61 +1,46 @@
 """Answers of the appendix on FSDP2, and the mistakes that people make there."""
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 
 import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from helpers.course import models
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.operators import randn_of_rank
+from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.measure.traffic import OPERATIONS, Traffic
 
-__all__ = ["gather_rows", "guess", "least_sharing", "reduce_rows", "rows_held", "wrap"]
+DTYPES = (torch.float32, torch.float64)
 
 
 def _shapes(seed, ranks):
     """Three parameters: a matrix whose rows divide by the ranks, a vector whose elements do not, a
     matrix with fewer rows than ranks."""
-    random = torch.Generator().manual_seed(seed)
-    a, b, c = (int(torch.randint(2, 5, (), generator=random)) for _ in range(3))
+    a, b, c = 2 + seed % 3, 2 + seed // 3 % 3, 2 + seed // 9 % 3
     return [torch.Size(shape) for shape in ((a * ranks, 3), (b * ranks + 1,), (ranks - 1, c))]
 
 
-def _unsharded(seed, ranks, dtype, rank=0):
-    """A tensor of each shape: alike on all ranks, or this rank's own."""
-    random = torch.Generator().manual_seed(1000 * (seed % 10**6) + rank)
-    return [torch.randn(shape, generator=random).to(dtype) for shape in _shapes(seed, ranks)]
-
-
 def _checked(tensors, number, name):
-    tensors = list(tensors) if isinstance(tensors, (list, tuple, Iterator)) else [None]
-    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-        raise TypeError(f"{name} must return a list of tensors, one for each parameter")
+    due = f"{name} must return a list of tensors, one for each parameter"
+    tensors = [
+        returned(tensor, torch.Tensor, due) for tensor in returned(tensors, (list, tuple, Iterator), due)
+    ]
     if len(tensors) != number:
         raise ValueError(f"{name} must return {number} tensors, one for each parameter, not {len(tensors)}")
-    return [tensor.clone() for tensor in tensors]
+    return tensors
 
 
-def _in_both_dtypes(once):
-    """A trial that runs `once(function, seed, dtype)` in fp32 and in float64."""
-
-    def trial(function, seed):
-        once_each = {dtype: once(function, seed, dtype) for dtype in (torch.float32, torch.float64)}
-        return {
-            f"{name}, {dtype}": value for dtype, seen in once_each.items() for name, value in seen.items()
-        }
-
-    return trial
-
-
-def _sent(traffic, name, tensors, once):
+def _sent(traffic, name, tensors, once, dtype):
     """What was sent, and what came of it: `once` is the bytes that a rank sends at least."""
-    return {f"{name} {index}": tensor for index, tensor in enumerate(tensors)} | {
+    seen = {f"{name} {index}": tensor for index, tensor in enumerate(tensors)} | {
         "dtypes": [str(tensor.dtype) for tensor in tensors],
         "messages": sum(message.count for message in traffic.messages),
         "a rank sends no more bytes than it must": sum(traffic.ideal.values()) <= once,
     }
+    return {f"{words}, {dtype}": value for words, value in seen.items()}
 
 
 def gather_rows_solution(shards, shapes):
@@ -78,21 +63,21 @@ GATHER_WORDS = {
 }
 
 
-@_in_both_dtypes
-def _gathered(function, seed, dtype):
-    import deepspeed.comm as comm
-
-    rank, ranks, shards = comm.get_rank(), comm.get_world_size(), []
-    for tensor in _unsharded(seed, ranks, dtype):
-        padding = tensor.new_zeros(-len(tensor) % ranks, *tensor.shape[1:])
-        shards.append(torch.cat([tensor, padding]).chunk(ranks)[rank].clone())
-    before = [shard.clone() for shard in shards]
-    with helped(GATHER_WORDS), Traffic() as traffic:
-        full = _checked(function(shards, _shapes(seed, ranks)), len(shards), "gather_rows")
-    once = (ranks - 1) * sum(shard.nbytes for shard in shards)
-    return _sent(traffic, "parameter", full, once) | {
-        "the shards are as before": all(map(torch.equal, shards, before))
-    }
+def _gathered(function, seed):
+    """In fp32 and float64; every rank cuts its shards from the same parameters."""
+    rank, ranks, seen = dist.get_rank(), dist.get_world_size(), {}
+    shapes = _shapes(seed, ranks)
+    for dtype in DTYPES:
+        full = [torch.randn(shape, dtype=dtype) for shape in shapes]
+        rows = [tensor.new_zeros(-len(tensor) % ranks, *tensor.shape[1:]) for tensor in full]  # to pad with
+        shards = [torch.cat(both).chunk(ranks)[rank].clone() for both in zip(full, rows)]
+        before = [shard.clone() for shard in shards]
+        with helped(GATHER_WORDS), Traffic() as traffic:
+            gathered = _checked(function(shards, list(shapes)), len(shards), "gather_rows")
+        once = (ranks - 1) * sum(shard.nbytes for shard in shards)
+        seen |= _sent(traffic, "parameter", gathered, once, dtype)
+        seen[f"the shards are as before, {dtype}"] = all(map(torch.equal, shards, before))
+    return seen
 
 
 GATHERING = "comm.all_gather_into_tensor(flat, mine)"
@@ -148,15 +133,17 @@ REDUCE_WORDS = {
 }
 
 
-@_in_both_dtypes
-def _reduced(function, seed, dtype):
-    import deepspeed.comm as comm
-
-    rank, ranks = comm.get_rank(), comm.get_world_size()
-    gradients = _unsharded(seed, ranks, dtype, rank + 1)
-    with helped(REDUCE_WORDS), Traffic() as traffic:
-        rows = _checked(function(gradients), len(gradients), "reduce_rows")
-    return _sent(traffic, "rows of gradient", rows, (ranks - 1) * sum(part.nbytes for part in rows))
+def _reduced(function, seed):
+    """In fp32 and float64; every rank has gradients of its own."""
+    ranks, seen = dist.get_world_size(), {}
+    for dtype in DTYPES:
+        shapes = enumerate(_shapes(seed, ranks))
+        gradients = [randn_of_rank(seed + index, *shape).to(dtype) for index, shape in shapes]
+        with helped(REDUCE_WORDS), Traffic() as traffic:
+            rows = _checked(function(gradients), len(gradients), "reduce_rows")
+        once = (ranks - 1) * sum(part.nbytes for part in rows)
+        seen |= _sent(traffic, "rows of gradient", rows, once, dtype)
+    return seen
 
 
 MEAN, SCATTERING = "(mine / ranks)", "comm.reduce_scatter_tensor(mine, flat)"
@@ -207,10 +194,7 @@ WRAP_WORDS = {
 def _wrapped(function, seed):
     """A GPT of two or three blocks through one step; with four ranks another one too, on a mesh of two
     replicas."""
-    import deepspeed.comm as comm
-    from torch.distributed.device_mesh import init_device_mesh
-
-    ranks = comm.get_world_size()
+    ranks = dist.get_world_size()
     seen = _stepped(function, seed, init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",)))
     if ranks == 4:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -227,20 +211,15 @@ def _elements(model, sharded):
 
 def _stepped(function, seed, mesh):
     """What is sharded, sent and computed in a step; every rank has tokens of its own."""
-    import deepspeed.comm as comm
-
     size = models.GPTSize(vocabulary=16, context=8, width=8, layers=2 + seed % 2, heads=2)
     model, whole = models.GPT(size), []  # elements that are whole when a block begins to compute
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of a linear layer
     with helped(WRAP_WORDS):
-        called = function(model, mesh)
-    if not isinstance(called, torch.nn.Module):
-        raise TypeError(f"wrap must return the model that is called, not {type(called).__name__}")
+        called = returned(function(model, mesh), torch.nn.Module, "wrap must return the model that is called")
     for block in model.blocks:
         block.attention.register_forward_pre_hook(lambda *call: whole.append(_elements(model, sharded=False)))
     seen = {"elements that are sharded": _elements(model, sharded=True)}
-    random = torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
-    ids = torch.randint(size.vocabulary, (1, 4), generator=random)
+    ids = randn_of_rank(seed, 1, 4, size.vocabulary).argmax(-1)
     with Traffic() as traffic:
         with helped(WRAP_WORDS):
             loss = called(ids, ids)
@@ -248,12 +227,10 @@ def _stepped(function, seed, mesh):
         seen["elements that are full between the passes"] = _elements(model, sharded=False)
         loss.backward()
     seen["elements that are full after the backward pass"] = _elements(model, sharded=False)
-    counts = Counter()
-    for message in traffic.messages:
-        counts[OPERATIONS[message.operation][0]] += message.count
-    comm.barrier(group=own_group())
+    dist.barrier(group=own_group())
+    sent = [OPERATIONS[message.operation][0] for message in traffic.messages for _ in range(message.count)]
     for kind in ("all_gather", "reduce_scatter", "all_reduce"):
-        seen[f"messages of kind {kind}"] = counts[kind]
+        seen[f"messages of kind {kind}"] = sent.count(kind)
     seen |= {"the loss": loss, "the loss's dtype": str(loss.dtype)}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
