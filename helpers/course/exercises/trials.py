@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 from helpers.course.exercises.comparing import article
@@ -44,3 +45,29 @@ def formula(
     """The exercise of a formula, with mistakes as `edits` takes them; it may have another `reference`."""
     options = {"reference": solution} | options
     return Exercise(cases=cases, mistakes=edits(solution, mistakes), praise=praise, **options)
+
+
+def mistakes_in(table: str) -> dict[Change, str]:
+    """Mistakes as `edits` takes them, out of a text: what to think about, and indented below it the changes.
+
+    sums are divided by the number of ranks
+        return total -> return total / ranks
+    """
+    mistakes = {}
+    for words, changes in re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", table, flags=re.M):
+        pairs = [line.strip().split(" -> ") for line in changes.splitlines()]
+        mistakes[tuple(text for pair in pairs for text in pair)] = words.strip().replace("\n", " ")
+    return mistakes
+
+
+def complete(answer: object, names: tuple[str, ...], what: str = "") -> dict[str, object]:
+    """The dict that a learner's function has returned, if all names are in it.
+
+    Raises:
+        TypeError: it is no dict.
+        KeyError: a name is missing.
+    """
+    returned(answer, dict, f"{what}return a dict with {', '.join(names)}")
+    if missing := [name for name in names if name not in answer]:
+        raise KeyError(f"{what}{', '.join(missing)} is missing")
+    return answer
