@@ -1,6 +1,8 @@
 """Answers of lesson 16: what crosses the cable, a restart on the ranks that are left, a checkpoint named when
 it is whole, how often to save."""
 
+import contextlib
+import functools
 import os
 import random
 import shutil
@@ -8,25 +10,11 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from helpers.course.exercises.guesses import guess
+from torch import distributed as dist
+from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import own_group
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.trials import build, complete, formula, random_of_rank, returned
 from helpers.tools import theory
-
-__all__ = ["cable_bytes", "guess", "restart", "save_interval", "save_safely"]
-
-
-def _random(seed):
-    """The trial's random numbers, other ones on every rank."""
-    import deepspeed.comm as comm
-
-    return random.Random(1000 * seed + comm.get_rank())
-
-
-def _something_else(wanted, answer):
-    """The error for an answer of another type."""
-    what = "nothing" if answer is None else f"a {type(answer).__name__}"
-    return TypeError(f"return {wanted}, not {what}")
 
 
 def cable_bytes_solution(sent, place):
@@ -40,9 +28,7 @@ def cable_bytes_solution(sent, place):
 
 def _places(numbers):
     """Placements to try, each with its name."""
-    import deepspeed.comm as comm
-
-    ranks = 2 * comm.get_world_size() + 2
+    ranks = 2 * dist.get_world_size() + 2
     by_chance = [numbers.randrange(3) for _ in range(ranks - 3)] + [0, 1, 2]
     numbers.shuffle(by_chance)
     return {
@@ -56,12 +42,11 @@ def _places(numbers):
 
 
 def _cable_bytes(function, seed):
-    numbers, seen = _random(seed), {}
+    numbers, seen = random_of_rank(seed), {}
     for words, place in _places(numbers).items():
         sent = 1000 * numbers.randint(1, 9999)
-        cards = function(sent, list(place))
-        if not isinstance(cards, (list, tuple)):
-            raise _something_else("a list with a number for each machine", cards)
+        due = "return a list with a number for each machine"
+        cards = returned(function(sent, list(place)), (list, tuple), due)
         case = f"ranks on {place} ({words}), each sends {sent:,}"
         seen[f"bytes from each machine, {case}"] = [float(bytes_sent) for bytes_sent in cards]
     return seen
@@ -101,17 +86,11 @@ RESTARTS += [(16, 4, 4), (36, 6, 8)]
 
 
 def _restart(function, seed):
-    numbers, seen, names = _random(seed), {}, ("ranks", "micro_batch", "accumulation")
-    cases = [
-        (numbers.choice([48, 60, 72, 84, 90, 120]), numbers.randint(1, 9), numbers.randint(2, 48))
-        for _ in range(6)
-    ]
+    numbers, seen, names = random_of_rank(seed), {}, ("ranks", "micro_batch", "accumulation")
+    batches = (48, 60, 72, 84, 90, 120)
+    cases = [(numbers.choice(batches), numbers.randint(1, 9), numbers.randint(2, 48)) for _ in range(6)]
     for batch, largest, left in RESTARTS + cases:
-        settings = function(batch, largest, left)
-        if not isinstance(settings, dict):
-            raise _something_else("a dict with ranks, micro_batch and accumulation", settings)
-        if missing := [name for name in names if name not in settings]:
-            raise KeyError(f"{', '.join(missing)} is missing")
+        settings = complete(function(batch, largest, left), names)
         case = f"{batch} sequences, {left} ranks left, at most {largest} at once"
         seen |= {f"{name}: {case}": settings[name] for name in names}
     return seen
@@ -159,6 +138,12 @@ def _text(file):
     return file.read_text() if file.exists() else "nothing: there is no such file"
 
 
+def _noted(rename, latest, renames, old, new, **options):
+    """A rename; notes what `latest` says just before, and the folder that the renamed file comes from."""
+    renames.append((_text(latest), Path(old).parent))
+    return rename(old, new, **options)
+
+
 class _Pretended:
     """An engine that saves as DeepSpeed does: a file of each rank; `latest`, by rank 0 after its own file; a
     barrier.
@@ -167,97 +152,70 @@ class _Pretended:
     barrier without it, all others raise."""
 
     def __init__(self, fails):
-        import deepspeed.comm as comm
-
-        self.fails, self.global_rank, self.seen = fails, comm.get_rank(), ""
-        self.last = comm.get_world_size() - 1
+        self.fails, self.global_rank, self.last = fails, dist.get_rank(), dist.get_world_size() - 1
+        self.seen = "nothing: it was not asked to save"
 
     def save_checkpoint(
         self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False
     ):
-        import deepspeed.comm as comm
-
         folder, tag = Path(save_dir), str(tag)
         (folder / tag).mkdir(parents=True, exist_ok=True)
         if self.global_rank < self.last:
             (folder / tag / f"rank-{self.global_rank}").touch()
         if save_latest and self.global_rank == 0:
             (folder / "latest").write_text(tag)
-        comm.barrier()
-        if self.global_rank == self.last:
-            self.seen = _text(folder / "latest")
-        comm.barrier()
+        dist.barrier()
+        self.seen = _text(folder / "latest")
+        dist.barrier()
         if self.fails:
             raise ConnectionError("the last rank has ended before its file was written")
         if self.global_rank == self.last:
             (folder / tag / f"rank-{self.global_rank}").touch()
-        comm.barrier()
-
-
-class _Renames:
-    """What `latest` says just before each rename to it, and the folder that the renamed file comes from."""
-
-    def __init__(self, latest):
-        self.latest, self.before, self.beside = latest, [], []
-
-    def noting(self, rename):
-        """`os.rename` or `os.replace`, which takes notes first."""
-
-        def noting(old, new, **options):
-            self.before.append(_text(self.latest))
-            self.beside.append(Path(old).parent == self.latest.parent)
-            return rename(old, new, **options)
-
-        return noting
+        dist.barrier()
 
 
 def _save_safely(function, seed):
     """Two saves into a folder whose `latest` names an older checkpoint, and in which a second name of that
     file shows whether it is written into."""
-    import deepspeed.comm as comm
-    import torch.distributed as dist
-
     numbers, seen = random.Random(seed), {}
     for fails in (False, True):
-        shared = [tempfile.mkdtemp()] if comm.get_rank() == 0 else [None]
+        shared = [tempfile.mkdtemp()] if dist.get_rank() == 0 else [None]
         dist.broadcast_object_list(shared, group=own_group())
         folder, tag = Path(shared[0]), f"after-{numbers.randint(3, 999)}"
         latest, old_file = folder / "latest", folder / "the same file"
-        if comm.get_rank() == 0:
+        if dist.get_rank() == 0:
             latest.write_text("after-2")
             os.link(latest, old_file)
-        comm.barrier(group=own_group())
-        engine, renames = _Pretended(fails), _Renames(latest)
-        rename, replace = renames.noting(os.rename), renames.noting(os.replace)
-        with mock.patch("os.replace", replace), mock.patch("os.rename", rename):
-            try:
-                function(engine, str(folder) if fails else folder, tag)
-            except ConnectionError:
-                if not fails:
-                    raise
-        comm.barrier(group=own_group())
+        dist.barrier(group=own_group())
+        engine, renames = _Pretended(fails), []
+        with contextlib.ExitStack() as stack:
+            for rename in (os.rename, os.replace):
+                noted = functools.partial(_noted, rename, latest, renames)
+                stack.enter_context(mock.patch.object(os, rename.__name__, noted))
+            stack.enter_context(contextlib.suppress(*[ConnectionError] * fails))
+            function(engine, str(folder) if fails else folder, tag)
+        dist.barrier(group=own_group())
         case = "when the last rank dies in the save" if fails else "when all goes well"
         if engine.global_rank:
-            seen[f"how many files this rank renames, {case}"] = len(renames.before)
+            seen[f"how many files this rank renames, {case}"] = len(renames)
         elif not fails:
-            said = renames.before[-1] if renames.before else "nothing was renamed"
+            said = renames[-1][0] if renames else "nothing was renamed"
             seen[f"what `latest` says just before a file is renamed to it, {case}"] = said
-            seen[f"the renamed file comes from the folder of `latest`, {case}"] = all(renames.beside)
+            in_folder = all(source == folder for _, source in renames)
+            seen[f"the renamed file comes from the folder of `latest`, {case}"] = in_folder
         if engine.global_rank == engine.last:
             seen[f"what `latest` says while the last rank has not written its file, {case}"] = engine.seen
         seen[f"what `latest` says in the end, {case}"] = _text(latest)
         seen[f"what the file that was `latest` before holds, {case}"] = old_file.read_text()
-        comm.barrier(group=own_group())
-        if comm.get_rank() == 0:
+        dist.barrier(group=own_group())
+        if dist.get_rank() == 0:
             shutil.rmtree(folder)
     return seen
 
 
-SAVING, ON_RANK_0 = (
-    "engine.save_checkpoint(folder, tag=tag, save_latest=False)",
-    "if engine.global_rank == 0:",
-)
-WRITING, RENAMING = "new.write_text(tag)", 'os.replace(new, Path(folder, "latest"))'
+SAVING = "engine.save_checkpoint(folder, tag=tag, save_latest=False)"
+ON_RANK_0, WRITING = "if engine.global_rank == 0:", "new.write_text(tag)"
+RENAMING = 'os.replace(new, Path(folder, "latest"))'
 EMPTIED = """if engine.global_rank == 0:
         Path(folder, "latest").unlink()
         Path(folder, "latest").write_text("")
