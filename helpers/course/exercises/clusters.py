@@ -1,5 +1,4 @@
-"""Answers of lesson 16: what crosses the cable, a restart on the ranks that are left, a checkpoint named when
-it is whole, how often to save."""
+"""Answers of lesson 16: what crosses the cable, a restart on fewer ranks, saving safely, and how often."""
 
 import contextlib
 import functools
@@ -53,7 +52,6 @@ def _cable_bytes(function, seed):
 
 
 CROSSES, ADDS = "if neighbour != machine:", "cards[machine] += sent"
-
 cable_bytes = build(cable_bytes_solution, _cable_bytes, mistakes={
     ("enumerate(place)", "enumerate(place[:-1])"): "the ring closes: the last rank sends to rank 0",
     (CROSSES, "if True:"):
@@ -98,7 +96,6 @@ def _restart(function, seed):
 
 RANKS = "next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)"
 MICRO, REST = "next(size for size in range(largest, 0, -1) if part % size == 0)", "part // micro_batch"
-
 restart = build(restart_solution, _restart, mistakes={
     (RANKS, "left"):
         "not all ranks that are left can share the batch equally: take the largest number that divides it",
@@ -221,7 +218,6 @@ EMPTIED = """if engine.global_rank == 0:
         Path(folder, "latest").write_text("")
     """
 UNLINKED = 'Path(folder, "latest").unlink()\n        '
-
 save_safely = build(save_safely_solution, _save_safely, together=True, mistakes={
     (", save_latest=False", "", ON_RANK_0, "if False:"): "DeepSpeed's rank 0 writes `latest` after its own "
         "files, not after everybody's: save_latest=False, and name it afterwards",

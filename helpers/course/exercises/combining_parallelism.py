@@ -1,5 +1,4 @@
-"""Answers of lesson 13: the ranks of several axes, their groups, what crosses a cable, and a norm over axes;
-and the mistakes that people make."""
+"""Answers of lesson 13: ranks of several axes, their groups, what crosses a cable, a norm over axes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Answers of lesson 14: which expert gets which token, the way to the experts and back, balance and messages;
-and the mistakes that people make."""
+"""Answers of lesson 14: experts for tokens, the way there and back, balance and messages; usual mistakes."""
 
 import torch
 from torch import distributed as dist
@@ -58,7 +57,6 @@ ROW, RETURNED = "((asked.cumsum(0) - 1) * asked).sum(1)", "return expert, slot.m
 BY_PROBABILITY = """torch.empty_like(served)
     queue = probabilities.topk(k).values.T.flatten().argsort(descending=True)
     row[queue] = ((asked[queue].cumsum(0) - 1) * asked[queue]).sum(1)"""
-
 route = build(route_solution, _routed, worlds=(1, 2), mistakes={
     ("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"):
         "the first choices of all tokens come before any second choice",
@@ -137,7 +135,6 @@ GATHERING = """ranks = comm.get_world_size()
         received = everything.unflatten(0, (ranks, ranks, -1))[:, comm.get_rank()].flatten(0, 1)"""
 # Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
 FORWARD = "if rows.requires_grad else received"
-
 Exchange = build(Exchange_solution, _exchanged, mistakes={
     (MESSAGE, "received.copy_(rows)"):
         "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
@@ -187,7 +184,6 @@ def _through(function, seed):
 THERE, STACKED = "Exchange_solution.apply(rows)", "torch.stack(answers, 1)"
 AND_BACK = f"Exchange_solution.apply({STACKED}.view_as(rows))"
 VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
-
 through_experts = build(through_experts_solution, _through, together=True, mistakes={
     (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
         "answers"): "what arrives is ordered by the rank it comes from, and within that by expert",
@@ -219,7 +215,6 @@ def _bytes(tokens, experts, k, factor, width, element_bytes):
 
 
 CEILED = "math.ceil(tokens * k * factor / experts)"
-
 message_bytes = formula(message_bytes_solution, reference=_bytes, cases=(
     {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
     {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
@@ -263,7 +258,6 @@ def _balanced(function, seed):
 
 
 FIRST, PRODUCT = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
-
 balance_loss = build(balance_loss_solution, _balanced, worlds=(1, 2), mistakes={
     ("experts * (chosen", "(chosen"):
         "multiply by the number of experts, so that an even load gives 1 for any E",

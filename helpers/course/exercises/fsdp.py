@@ -86,7 +86,6 @@ EACH_GATHERED = """pieces = flat.split([ranks * shard.numel() for shard in shard
     for piece, shard in zip(pieces, shards):
         comm.all_gather_into_tensor(piece, shard.flatten())"""
 ALL_REDUCED = "flat.zero_().view(ranks, -1)[comm.get_rank()] = mine\n    comm.all_reduce(flat)"
-
 gather_rows = build(gather_rows_solution, _gathered, together=True, mistakes={
     (SPLIT, "flat.split([ranks * shard.numel() for shard in shards])"): "the message holds one rank's part "
         "after the other, and each part holds a piece of every parameter: split by rank, then by parameter",
@@ -150,7 +149,6 @@ MEAN, SCATTERING = "(mine / ranks)", "comm.reduce_scatter_tensor(mine, flat)"
 OWN_PART = "mine = flat.chunk(ranks)[comm.get_rank()]"
 EACH_SCATTERED = """for part, piece in zip(mine.split([piece.shape[1] for piece in pieces]), pieces):
         comm.reduce_scatter_tensor(part, piece.flatten())"""
-
 reduce_rows = build(reduce_rows_solution, _reduced, together=True, mistakes={
     (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
     (MEAN, "(mine / 2)"): "divide by the number of ranks, which is not always two",
@@ -242,7 +240,6 @@ def _stepped(function, seed, mesh):
 BLOCKS, A_BLOCK, ROOT = "in model.blocks:", "fully_shard(block, mesh=mesh)", "fully_shard(model, mesh=mesh)"
 LINEAR = "[part for part in model.blocks.modules() if isinstance(part, torch.nn.Linear)]"
 EVERY = "[part for part in [*model.blocks.modules()][::-1] if [*part.parameters(recurse=False)]]"
-
 wrap = build(wrap_solution, _wrapped, mistakes={
     (A_BLOCK, "pass"): "there is one group only: all parameters are gathered at once. Give each block to "
         "`fully_shard` first",
@@ -275,7 +272,6 @@ def rows_held_solution(rows, ranks, rank):
 
 
 HELD = "max(0, min(most, rows - rank * most))"
-
 rows_held = formula(rows_held_solution, cases=(
     {"rows": 10, "ranks": 4, "rank": 0}, {"rows": 10, "ranks": 4, "rank": 3},
     {"rows": 9, "ranks": 8, "rank": 6}, {"rows": 64, "ranks": 4, "rank": 2},

@@ -122,7 +122,6 @@ SENDING = "received = torch.empty_like(sent)\n    comm.all_to_all_single(receive
 GATHERING = """everything = sent.new_empty(comm.get_world_size() * len(sent), *sent.shape[1:])
     comm.all_gather_into_tensor(everything, sent)
     received = everything[comm.get_rank() :: comm.get_world_size()]"""
-
 exchange = build(exchange_solution, _exchanged, together=True, mistakes={
     (SENDING, "received = sent"): "these are this rank's own parts: nothing was sent",
     ("unbind(), collect", "unbind(), split"):
@@ -220,7 +219,6 @@ def longest_sequence_solution(memory, states, layers, width, vocabulary):
 
 
 LARGER = "max(32 * width, 12 * vocabulary)"
-
 longest_sequence = formula(longest_sequence_solution, whole=True, cases=(
     {"memory": 24e9, "states": 12.5e9, "layers": 30, "width": 4096, "vocabulary": 65024},
     {"memory": 80e9, "states": 30e9, "layers": 96, "width": 12288, "vocabulary": 32000},

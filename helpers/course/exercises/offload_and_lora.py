@@ -1,5 +1,4 @@
-"""Answers of lesson 11: adapters, a linear function of a frozen weight, and Adam whose states live in
-files."""
+"""Answers of lesson 11: adapters, a linear function of a frozen weight, Adam whose states live in files."""
 
 import tempfile
 from pathlib import Path
@@ -256,7 +255,6 @@ ZERO_FILE = "for path in paths if path.write_bytes(bytes(4 * parameter.numel()))
 VIEWS, MEAN = "(torch.from_numpy(file) for file in files)", "mean.lerp_(gradient"
 SHRINK = "mul_(1 - 0.01 * self.lr)."
 ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.steps)"
-
 AdamInFiles = build(AdamInFiles_solution, _in_files, mistakes={
     (ROOT, "square.sqrt()", LAST, ""): "the running means start near zero: divide them by 1 - beta ** steps",
     (MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"): "steps are added to the bf16 "

@@ -1,5 +1,4 @@
-"""Answers of lesson 15: the three functions of a planner: what a rank holds, how long its step takes, and the
-cheapest plan that fits; and the mistakes that people make there."""
+"""Answers of lesson 15, a planner: what a rank holds, how long a step takes, the cheapest plan that fits."""
 
 from dataclasses import replace
 

@@ -1,5 +1,4 @@
-"""Answers of lesson 10: partitioned construction, and a resume that forgets nothing; the mistakes that people
-make there."""
+"""Answers of lesson 10: partitioned construction, a resume that forgets nothing; the mistakes made there."""
 
 import contextlib
 import io
@@ -80,7 +79,6 @@ RELEASE = "parameter.data = parameter.data.new_empty(0)"
 ANEW = """new = torch.nn.Parameter(parameter.data.new_empty(0))
         vars(new).update(vars(parameter))
         setattr(module, name, new)"""
-
 keep_shard = build(keep_shard_solution, _sharded, together=True, mistakes={
     ("comm.broadcast(parameter.data, 0)", "pass"):
         "every rank has drawn other numbers: broadcast rank 0's before you cut",
@@ -183,7 +181,6 @@ def _constructed(function, seed):
 
 
 BUILDING = "build(module, *arguments, **options)"
-
 constructor = build(constructor_solution, _constructed, mistakes={
     ("if type(module) is kind:", "if False:", BUILDING, f"then(module)\n        {BUILDING}"):
         "before its constructor has run a module has no parameters: build first",
@@ -297,7 +294,6 @@ NO_POSITION = ('self.batches.position = state["position"]', "pass")
 NO_DEVICE = ('deepspeed.get_accelerator().set_rng_state(state["random, device"])', "pass")
 GET_CPU, SET_CPU = 'state["random, CPU"] = torch.get_rng_state()', 'torch.set_rng_state(state["random, CPU"])'
 NO_RANDOM = (SET_CPU, "pass", *NO_DEVICE)
-
 RunState = build(RunState_solution, _resumed, mistakes={
     (*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM): "nothing was put back",
     (*NO_POSITION,): "the data begin anew: keep the position of the batches",
