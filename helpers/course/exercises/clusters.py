@@ -172,8 +172,7 @@ class _Pretended:
 
 
 def _save_safely(function, seed):
-    """Two saves into a folder whose `latest` names an older checkpoint, and in which a second name of that
-    file shows whether it is written into."""
+    """Two saves beside an older checkpoint; a second name of `latest` shows whether it is written into."""
     numbers, seen = random.Random(seed), {}
     for fails in (False, True):
         shared = [tempfile.mkdtemp()] if dist.get_rank() == 0 else [None]

@@ -1,11 +1,9 @@
 """Answers of lesson 13: ranks of several axes, their groups, what crosses a cable, a norm over axes."""
 
-from __future__ import annotations
-
 import json
 import random
+from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
@@ -14,15 +12,13 @@ from helpers.course.exercises.telling import tell
 from helpers.course.exercises.trials import build, formula, mistakes_in
 from helpers.tools.theory import combined
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import EllipsisType
+NAMES = ("pipe", "data", "model")
 
 
 def _axes(seed):
     """Some shapes, none of which reads the same backwards, one of as many ranks as there are here."""
     numbers, ranks = random.Random(seed), dist.get_world_size()
-    names = numbers.sample(["pipe", "data", "model"], 3)
+    names = numbers.sample(NAMES, 3)
     first, second, third = numbers.sample([2, 3, 4], 3)
     here = {2: (2, 1, 1), 4: (2, 1, 2)}.get(ranks, (ranks, 1, 1))
     return [
@@ -87,8 +83,7 @@ coordinates = build(
 
 
 def _grouped(function, seed):
-    """Groups of some shapes; where those of the shape that has these ranks are right, the ranks add up
-    numbers in real groups made of them."""
+    """Groups of some shapes; where they are right, the ranks add up numbers in real groups."""
     seen, shapes = {}, _axes(seed)
     for axes in shapes:
         for name in axes:
@@ -186,17 +181,13 @@ cable_bytes = formula(
 
 
 class Order:
-    """A choice with consequences: the lesson runs the order that the learner names, and says what it has
-    cost."""
+    """A choice with consequences: the lesson runs the learner's order, and says what it has cost."""
 
     def __init__(self):
         self.chosen = None
 
-    def choose(
-        self, order: Sequence[str | EllipsisType] | str | EllipsisType, axes: Iterable[str]
-    ) -> tuple[str, ...]:
-        """The order that the lesson goes on with, a tuple of names from the outermost: the learner's if it is
-        one, else that of `axes`."""
+    def choose(self, order: object, axes: Iterable[str]) -> tuple[str, ...]:
+        """The order that the lesson goes on with, from the outermost: the learner's, or that of `axes`."""
         self.chosen, course = None, tuple(axes)
         names = order.replace(" ", "").split(",") if isinstance(order, str) else order
         names = tuple(names) if isinstance(names, (tuple, list)) else (names,)
@@ -229,21 +220,17 @@ class Order:
 order = Order()
 
 
-def _shapes(ranks):
-    """Axes of so many ranks, with other groups in each."""
-    two = [{"pipe": 1, "data": 1, "model": 1} | {name: 2} for name in ("pipe", "data", "model")]
-    return {2: two, 4: [axes | {"model": 2} for axes in two[:2]]}[ranks]
-
-
 def _normed(function, seed):
     """Random gradients as combined parallelism leaves them: each sharded one is a rank's own, replicated ones
     are alike on tensor-parallel ranks."""
-    seen = {}
+    seen, shapes = {}, [dict.fromkeys(NAMES, 1) | {name: 2} for name in NAMES]
+    if dist.get_world_size() == 4:
+        shapes = [axes | {"model": 2} for axes in shapes[:2]]
 
     def drawn(*numbers):
         return torch.randn(5, generator=torch.Generator().manual_seed(hash((seed, *numbers)) % 2**31))
 
-    for axes in _shapes(dist.get_world_size()):
+    for axes in shapes:
         place = combined.coordinates(dist.get_rank(), axes)
         groups = {name: _group_of_this_rank(combined.groups_along(name, axes)) for name in axes}
         sharded = [drawn(place["pipe"], place["model"], index) for index in range(2)]

@@ -78,8 +78,7 @@ route = build(route_solution, _routed, worlds=(1, 2), mistakes={
         "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`",
     (RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"):
         "both are of shape (tokens, k): a row for each token",
-}, praise="first choices are served before second ones, in the order of tokens; "
-    "the rest is dropped")  # fmt: skip
+}, praise="first choices come before second ones, in the order of tokens; the rest is dropped")  # fmt: skip
 
 
 class Exchange_solution(torch.autograd.Function):
@@ -105,8 +104,7 @@ SLIPS = {
 
 
 def _exchanged(function, seed):
-    """The operator in the middle of other work, in fp32 and float64; what comes in, forward and backward,
-    need not be contiguous."""
+    """The operator in the middle of other work, in fp32 and float64; what comes in is not contiguous."""
     shape, seen = (3 + seed % 2, 2 * dist.get_world_size(), 4), {}
     due = "forward must return what was received: all_to_all_single fills its first tensor, and returns none"
     for dtype in (torch.float32, torch.float64):
@@ -149,8 +147,7 @@ Exchange = build(Exchange_solution, _exchanged, mistakes={
     ("return received", f"return received / comm.get_world_size() {FORWARD}"):
         "forward a row is sent, not a part of it",
     (MESSAGE, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
-}, praise="forward and backward are the same exchange: what was sent to a rank "
-    "comes back from it")  # fmt: skip
+}, praise="both passes are the same exchange: what was sent to a rank comes back from it")  # fmt: skip
 
 
 def through_experts_solution(rows, experts):
@@ -290,5 +287,4 @@ equal_tokens = formula(equal_tokens_solution, cases=(
     ("k * factor *", "k *"): "empty rows are sent as well: the factor counts",
     ("3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"):
         "that is the other way round: the tokens at which both are equal",
-}, praise="weights are sent whatever the number of tokens, and tokens whatever "
-    "the number of experts")  # fmt: skip
+}, praise="weights are sent however many tokens there are, and tokens however many experts")  # fmt: skip

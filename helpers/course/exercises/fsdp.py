@@ -17,8 +17,7 @@ DTYPES = (torch.float32, torch.float64)
 
 
 def _shapes(seed, ranks):
-    """Three parameters: a matrix whose rows divide by the ranks, a vector whose elements do not, a
-    matrix with fewer rows than ranks."""
+    """A matrix whose rows divide by the ranks, a vector whose elements do not, and too few rows."""
     a, b, c = 2 + seed % 3, 2 + seed // 3 % 3, 2 + seed // 9 % 3
     return [torch.Size(shape) for shape in ((a * ranks, 3), (b * ranks + 1,), (ranks - 1, c))]
 
@@ -190,8 +189,7 @@ WRAP_WORDS = {
 
 
 def _wrapped(function, seed):
-    """A GPT of two or three blocks through one step; with four ranks another one too, on a mesh of two
-    replicas."""
+    """A GPT through one step; with four ranks another one too, on a mesh of two replicas."""
     ranks = dist.get_world_size()
     seen = _stepped(function, seed, init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",)))
     if ranks == 4:
@@ -282,8 +280,7 @@ rows_held = formula(rows_held_solution, cases=(
         "that is an equal share, rounded down; shares are rounded up, and the last rank has the fewest",
     (HELD, "most"): "that is what every rank has room for; the last ones have fewer of their own, or none",
     (HELD, "min(most, rows - rank * most)"): "a rank cannot have less than no row",
-}, praise="as torch.chunk cuts: full parts first, what is left in the last one, "
-    "and none after it")  # fmt: skip
+}, praise="as torch.chunk cuts: full parts first, the rest in the last one, and none after it")  # fmt: skip
 
 
 def least_sharing_solution(parameters, memory, per_host):

@@ -1,10 +1,8 @@
 """Answers of lesson 12: long sequences, and the mistakes that people make there."""
 
-from __future__ import annotations
-
 import copy
 import gc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import distributed as dist
@@ -16,10 +14,6 @@ from helpers.course.exercises.telling import tell
 from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import EllipsisType
 
 
 def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
@@ -39,8 +33,7 @@ VOCABULARY, MASKED = 2000, -100
 
 
 def _in_tiles(function, seed):
-    """Loss and gradients, and what was held; the tokens cannot be cut into equal tiles, and some targets are
-    masked."""
+    """Loss and gradients, and what was held; tiles differ in size, and some targets are masked."""
     tiles = 8 + seed % 3
     head, tokens = nn.Linear(8, VOCABULARY, bias=False), 6 * tiles - 3 - seed % 2
     targets = torch.randint(VOCABULARY, (2, tokens))
@@ -88,8 +81,7 @@ tiled_loss = build(tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
         "`.float()` before the loss",
     ("x_BTC.chunk(tiles", "x_BTC.chunk(tiles // 2", "targets_BT.chunk(tiles", "targets_BT.chunk(tiles // 2"):
         "cut into as many tiles as asked for: each that is larger needs more room",
-}, praise="the logits of one tile exist at a time, and are computed once more "
-    "in the backward pass")  # fmt: skip
+}, praise="the logits of one tile exist at a time, and are computed again in the backward pass")  # fmt: skip
 
 
 def exchange_solution(x, split, collect):
@@ -133,8 +125,7 @@ exchange = build(exchange_solution, _exchanged, together=True, mistakes={
         "dimensions 2 and 1 are one case: cut along `split`, and join along `collect`",
     ("torch.empty_like(sent)", "torch.empty(sent.shape)", "(received, sent)", "(received, sent.float())"):
         "`torch.empty` is fp32, whatever is sent: take `torch.empty_like`",
-}, praise="each rank gave away all but its own share of heads, and got every token "
-    "for those it kept")  # fmt: skip
+}, praise="each rank gave away all but its own heads, and got every token for those it kept")  # fmt: skip
 
 
 def _turned(*tensors):
@@ -209,8 +200,7 @@ ring_forward = build(ring_forward_solution, _ringed, together=True, mistakes={
         "attention weighs all keys by their exponentials: the largest score alone is not the softmax",
     ("k, v = turn(k, v)", "k, v = _turned(k, v)"):
         "you hold the keys of all ranks at once; let `turn` bring those of one rank at a time",
-}, praise="parts of a softmax can be added up in any order, as long as each is scaled "
-    "to the common sum")  # fmt: skip
+}, praise="parts of a softmax add up in any order, as long as each is scaled to the common sum")  # fmt: skip
 
 
 def longest_sequence_solution(memory, states, layers, width, vocabulary):
@@ -231,8 +221,7 @@ longest_sequence = formula(longest_sequence_solution, whole=True, cases=(
     (LARGER, "12 * vocabulary"): "here a block computed again holds more than the loss",
     (f"2 * width * layers + {LARGER}", "32 * width * layers + 12 * vocabulary"):
         "that is without checkpointing: a checkpointed block keeps its input alone",
-}, praise="everything that grows, grows with the tokens, so the length follows "
-    "from bytes per token")  # fmt: skip
+}, praise="all that grows, grows with the tokens, so bytes per token give the length")  # fmt: skip
 
 
 def ring_over_ulysses_solution(ranks):
@@ -246,13 +235,10 @@ ring_over_ulysses = formula(ring_over_ulysses_solution, cases=(
         "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
     ("6 * ranks / (8 * (ranks - 1) / ranks)", "8 * (ranks - 1) / ranks / (6 * ranks)"): "the other way round",
     ("6 * ranks", "6"): "a rank's tensors are s / N tokens long in both",
-}, praise="a ring sends every key to every rank, Ulysses sends each number to the one "
-    "rank that needs it")  # fmt: skip
+}, praise="a ring sends every key to every rank, Ulysses each number to the rank that needs it")  # fmt: skip
 
 
-def score_plan(
-    plan: dict[str, object] | EllipsisType | None, needed: Callable[..., float], room: float
-) -> None:
+def score_plan(plan: object, needed: Callable[..., float], room: float) -> None:
     """Say whether a plan fits, with how many GPUs others fit, and what in it is not needed.
 
     Args:

@@ -38,8 +38,7 @@ def _shape(seed):
 
 
 def _kept_like(weight, layer, rows):
-    """How many tensors of a weight's size, other than the weight, a forward pass keeps for the backward
-    pass."""
+    """How many other tensors of a weight's size a forward pass keeps for the backward pass."""
     kept = []
 
     def keep(tensor):
@@ -129,8 +128,7 @@ LoRA = build(LoRA_solution, _lora, mistakes={
         "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy",
     ("return layer", "layer.bias = self.frozen.bias\n        return layer"):
         "the merged layer shares its bias with the frozen one, so that a change of one changes both",
-}, praise="it starts as the frozen layer, trains only thin matrices, and costs nothing "
-    "once it is merged")  # fmt: skip
+}, praise="it starts as the frozen layer, trains only thin matrices, and is free once merged")  # fmt: skip
 
 
 class FrozenLinear_solution(torch.autograd.Function):
@@ -146,8 +144,7 @@ class FrozenLinear_solution(torch.autograd.Function):
 
 
 def _frozen_linear(function, seed):
-    """Output and input's gradient of a linear function with a frozen weight, and what it keeps between the
-    passes."""
+    """A linear function of a frozen weight: output, input's gradient, what is kept in between."""
     inputs, outputs, *_ = _shape(seed)
     weight, bias = randn_of_rank(seed, outputs, inputs), randn_of_rank(seed + 1, outputs)
     rows = randn_of_rank(seed + 2, 2, 3, inputs).requires_grad_()
@@ -206,8 +203,7 @@ def _contents(folder):
 
 
 def _nearest(contents, values):
-    """What lies nearest to some values among the equally long fp32 vectors of files, whatever the files are
-    called."""
+    """What lies nearest to some values among all equally long fp32 vectors of files."""
     whole = b"".join(content for content in contents if len(content) % (4 * len(values)) == 0)
     vectors = torch.from_numpy(numpy.frombuffer(whole, "float32").copy()).view(-1, len(values))
     distances = (vectors - values).abs().nan_to_num(1e30).sum(1)
@@ -223,8 +219,7 @@ def _give_gradients(parameters):
 
 
 def _in_files(function, seed):
-    """Small steps of bf16 parameters: each alone is lost in bf16, so that only master weights in fp32 move at
-    all."""
+    """Small steps of bf16 parameters: each alone is lost in bf16, and moves master weights in fp32 only."""
     torch.manual_seed(1000 * (seed % 10**6) + dist.get_rank())
     parameters = [nn.Parameter(1 + torch.rand(shape).bfloat16()) for shape in ((3, 5), (7,))]
     elements, seen = sum(parameter.numel() for parameter in parameters), {}

@@ -21,8 +21,7 @@ def _shapes(seed, ranks, even=False):
 
 
 def _flattened(function, seed):
-    """A total that is no multiple of the ranks, in fp32, and one that is, in bf16; the flat tensor, and
-    whether the parameters live in it."""
+    """A total that is no multiple of the ranks, in fp32, and one that is, in bf16; what lives in it."""
     ranks, values = dist.get_world_size(), {}
     for case, dtype in (("", torch.float32), (", where nothing is to pad, in bf16", torch.bfloat16)):
         shapes = _shapes(seed, ranks, even=bool(case))
@@ -77,8 +76,7 @@ flatten = build(flatten_solution, _flattened, together=True, mistakes={
         "the next parameter starts `numel()` elements further, not `shape[0]`",
     (".detach()", ""):
         "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first",
-}, praise="write into the flat tensor and you write into the model, so one "
-    "all-gather updates all weights")  # fmt: skip
+}, praise="write into the flat tensor and you write into the model: one all-gather updates all")  # fmt: skip
 
 
 ADVICE = {  # {what torch says of a slip: what to do}
@@ -211,13 +209,11 @@ zero_1_step = build(zero_1_step_solution, _stepped, together=True, mistakes={
         "right, but in four bytes per gradient: send them in their own dtype, and cast this rank's shard",
     (REDUCE, "comm.all_reduce(gradients)\n    mine = _own_part(gradients)"): "right, but an all-reduce gives "
         "each rank all gradients, and costs twice the bytes: it needs its own shard only",
-}, praise="you split the all-reduce into its two halves and updated one shard "
-    "per rank between them")  # fmt: skip
+}, praise="you split the all-reduce into its halves and updated a shard per rank between them")  # fmt: skip
 
 
 def _clipped(function, seed):
-    """A gradient that is too long, one of which this holds though rank 0's shard is short, and one that is
-    not."""
+    """A gradient that is too long, one that is although rank 0's shard is short, and one that is not."""
     rank, values = dist.get_rank(), {}
     lengths = {
         "a long gradient": 1 + rank,
@@ -254,8 +250,7 @@ clip_shard = build(clip_shard_solution, _clipped, together=True, mistakes={
     ("gradient *= max_norm / norm", "pass"): "the norm is right, and the shard must be scaled, in place",
     ("if norm > max_norm", "if gradient.norm() > max_norm"):
         "the norm of the whole gradient decides whether to clip, not that of this rank's shard",
-}, praise="squares add up across ranks; norms don't. That is the 4-byte message "
-    "that you saw above")  # fmt: skip
+}, praise="squares add up across ranks; norms don't. That is the 4-byte message you saw above")  # fmt: skip
 
 
 def ranks_needed_solution(parameters, memory):
@@ -269,5 +264,4 @@ zero_1_ranks_needed = formula(ranks_needed_solution, cases=(
     ("12 *", "16 *", " - 4 * parameters", ""): "not all sixteen are sharded",
     ("12 * parameters / (memory - 4 * parameters)", "(memory - 4 * parameters) / (12 * parameters)"):
         "the other way round",
-}, praise="each rank keeps 4 bytes per parameter; if nothing is left beside them, "
-    "no N is enough")  # fmt: skip
+}, praise="each rank keeps 4 bytes per parameter; if these fill its memory, no N is enough")  # fmt: skip

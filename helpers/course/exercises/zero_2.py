@@ -313,5 +313,4 @@ micro_batch_size = formula(micro_batch_size_solution, cases=(
 ), mistakes={
     ("(accumulation * ranks)", "accumulation"): "the ranks share the batch",
     ("accumulation * ", ""): "that is a rank's share of a step, which comes in several micro-batches",
-}, praise="a step's batch counts all ranks and micro-batches; one call gets one "
-    "micro-batch of one rank")  # fmt: skip
+}, praise="a step's batch counts all ranks and micro-batches; one call gets one micro-batch")  # fmt: skip

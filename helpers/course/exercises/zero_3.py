@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.course.exercises.operators import randn_of_rank
+from helpers.course.exercises.operators import randn_of_rank, summed  # noqa: F401 (an edit calls `summed`)
 from helpers.course.exercises.trials import build, formula
 from helpers.tools.measure.traffic import Traffic
 
@@ -119,8 +119,7 @@ def _layers(seed, ranks):
 
 
 def _passed_back(function, seed):
-    """Two micro-batches through a table and two layers; the shards' gradients, what is left behind, and what
-    was sent."""
+    """Two micro-batches through a table and two layers: gradients, what is left behind, what was sent."""
     values, layers = {}, [_Sharded(layer) for layer in _layers(seed, dist.get_world_size())]
     most = sum(2 * 4 * (sharded.ranks - 1) * len(sharded.shard) for sharded in layers)
     for micro_batch in (1, 2):
@@ -194,8 +193,7 @@ sharded_backward = build(sharded_backward_solution, _passed_back, together=True,
         "x.detach().requires_grad_(), and return its .grad",
     ("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,"):
         "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient",
-    ("return", "if x.grad is not None:\n"
-        "        comm.all_reduce(x.grad.div_(sharded.ranks))\n    return"):
+    ("return x.grad,", "return None if x.grad is None else summed(x.grad) / sharded.ranks,"):
         "x is this rank's own, and so is its gradient: nothing of it is reduced",
     (RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"):
         "the padding belongs to the end, where the shards have theirs",
@@ -214,8 +212,7 @@ sharded_backward = build(sharded_backward_solution, _passed_back, together=True,
         "right, but gathered twice: once is enough in a backward pass",
     (REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"):
         "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum",
-}, praise="a rank that keeps one shard can compute the whole layer, and keeps only a "
-    "shard of its gradient")  # fmt: skip
+}, praise="a rank with one shard computes the whole layer, and keeps a shard of its gradient")  # fmt: skip
 
 
 def largest_model_solution(memory, ranks, activations):
@@ -229,8 +226,7 @@ zero_3_largest_model = formula(largest_model_solution, cases=(
     ("/ 16", "/ 2"): "gradients and the twelve bytes are there too",
     ("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"): "that is ZeRO-2, which replicates the parameters",
     ("ranks * (memory", "(ranks * memory"): "every rank has activations of its own",
-}, praise="every rank shares its states but holds its own activations, so each "
-    "gives what those leave")  # fmt: skip
+}, praise="every rank shares its states, holds its own activations, and gives what those leave")  # fmt: skip
 
 
 def stage_3_units_solution(accumulation, checkpointing):
@@ -245,5 +241,4 @@ stage_3_units = formula(stage_3_units_solution, cases=(
     ("* (4 if checkpointing else 3)", "+ 1"): "that is stage 2's k + 1",
     ("4 if", "3 if"): "computing again needs the parameters again",
     ("4 if", "3 if", "else 3", "else 2"): "gathered for the forward pass, and again for the backward pass",
-}, praise="no rank holds a layer, so every pass of every micro-batch that uses "
-    "a layer gathers it")  # fmt: skip
+}, praise="no rank holds a layer, so every pass of every micro-batch through a layer gathers it")  # fmt: skip

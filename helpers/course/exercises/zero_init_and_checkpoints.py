@@ -1,6 +1,7 @@
 """Answers of lesson 10: partitioned construction, a resume that forgets nothing; the mistakes made there."""
 
 import contextlib
+import functools
 import io
 from unittest import mock
 
@@ -47,8 +48,7 @@ def _elements_kept(tensor):
 
 
 def _sharded(function, seed):
-    """What is left of each parameter, and this rank's shard; and that a child's parameters stay as they
-    are."""
+    """What is left of each parameter, and this rank's shard; a child's parameters stay as they are."""
     module = _Fresh(seed, dist.get_world_size())
     parameters, child = dict(module.named_parameters(recurse=False)), module.child.weight.detach().clone()
     words = "without padding `chunk` makes fewer parts than there are ranks: pad with zeros to a multiple of "
@@ -101,13 +101,10 @@ keep_shard = build(keep_shard_solution, _sharded, together=True, mistakes={
     (PART, "[rank::ranks]"): "a shard is a range of neighbouring elements, not every N-th",
     ("recurse=False", ""):
         "a child's parameters were dealt with when the child was built: `parameters(recurse=False)`",
-    ("parameter.full_shape = parameter.shape", RELEASE, f"{RELEASE}  # the object",
-        "parameter.full_shape = parameter.shape  # the object"):
-        "the shape was taken after the parameter had been emptied",
+    ("= parameter.shape", "= torch.Size([0])"): "the shape was taken after the parameter had been emptied",
     (".detach().flatten()", ".detach().float().flatten()"): "a shard keeps the dtype of its parameter",
     (".detach()", ""): "the shard must not be part of a graph of autograd: `detach()` first",
-}, praise="each rank keeps its own range of rank 0's values, and nothing else of the "
-    "tensor stays in memory")  # fmt: skip
+}, praise="each rank keeps its range of rank 0's values, and nothing else stays in memory")  # fmt: skip
 
 
 def constructor_solution(kind, build, then):
@@ -138,12 +135,11 @@ class _Outer(nn.Module):
         self.own = nn.Parameter(torch.ones(width))
 
 
-def _look_of(module):
-    """A module's class, and the names and sums of its own parameters if it is built."""
-    ready = isinstance(module, nn.Module) and "_parameters" in vars(module)
-    parameters = module.named_parameters(recurse=False) if ready else ()
+def _note(looks, module):
+    """Note a module's class, and the names and sums of its own parameters if it is built."""
+    parameters = getattr(module, "_parameters", {}).items()
     sums = [f"{name} {parameter.sum().item():g}" for name, parameter in parameters]
-    return [type(module).__name__.strip("_"), *sums]
+    looks.append([type(module).__name__.strip("_"), *sums])
 
 
 def _tried(action):
@@ -155,12 +151,10 @@ def _tried(action):
 
 
 def _constructed(function, seed):
-    """Which modules are handed on, in which order and in which state; by position, by keyword, nested and
-    derived."""
-    width, kinds = 2 + seed % 5, (_Base, _Derived, _Outer)
-    made, error = _tried(lambda: function(_Base, _Base.__init__, lambda module: None))
-    seen = {"what the call of your function itself raises": error}
-    seen["your function returns a function"] = callable(made)
+    """Which modules are handed on, in which order and state; by keyword, nested and derived."""
+    width = 2 + seed % 5
+    made, error = _tried(lambda: function(_Base, _Base.__init__, id))
+    seen = {"what the call of your function itself raises": error, "it returns a function": callable(made)}
     builds = {
         "a base class": lambda: _Base(width),
         "a keyword": lambda: _Base(width, value=4.0),
@@ -170,10 +164,8 @@ def _constructed(function, seed):
     for case, make in builds.items() if callable(made) else ():
         looks = []
         with contextlib.ExitStack() as patched:
-            for kind in kinds:
-                init = function(
-                    kind, kind.__init__, lambda module, looks=looks: looks.append(_look_of(module))
-                )
+            for kind in (_Base, _Derived, _Outer):
+                init = function(kind, kind.__init__, functools.partial(_note, looks))
                 patched.enter_context(mock.patch.object(kind, "__init__", init))
             _, seen[f"the error while {case} is built"] = _tried(make)
         seen[f"what is handed on while {case} is built"] = looks
@@ -201,8 +193,7 @@ constructor = build(constructor_solution, _constructed, mistakes={
         "nothing is to be built yet: define a function that builds when it is called, and return that",
     ("return init", "what_it_returns = None\n    return what_it_returns"):
         "`constructor` is to return the function `init` itself, not what it returns",
-}, praise="code that builds a model need not know that each module is cut up as soon "
-    "as it is complete")  # fmt: skip
+}, praise="code that builds a model need not know that each module is cut up once it is built")  # fmt: skip
 
 
 class RunState_solution:
@@ -352,8 +343,7 @@ def _part_of(given, whose, part):
 
 class _WeightExercise(RankExercise):
     def verdict(self, reports, given):
-        """As for any exercise, and a word where all ranks return small numbers, which the layer drew
-        when it was built."""
+        """As for any exercise, and a word where all ranks return small numbers, drawn by the layer."""
         words = super().verdict(reports, given)
         are_small = (
             isinstance(part, list) and part and all(0 < abs(x) < 1 for x in part) for part in reports
