@@ -78,16 +78,14 @@ def restart_solution(batch, largest, left):
     return {"ranks": ranks, "micro_batch": micro_batch, "accumulation": part // micro_batch}
 
 
-# (batch, largest, left); every batch has at least a sequence for each rank, as it had before
-RESTARTS = [(8, 4, 2), (8, 4, 3), (24, 4, 10), (30, 4, 7), (64, 3, 5), (7, 8, 4), (12, 1, 5), (96, 8, 64)]
-RESTARTS += [(16, 4, 4), (36, 6, 8)]
-
-
 def _restart(function, seed):
+    """Cases (batch, largest, left): every batch has at least a sequence for each rank, as it had before."""
     numbers, seen, names = random_of_rank(seed), {}, ("ranks", "micro_batch", "accumulation")
     batches = (48, 60, 72, 84, 90, 120)
-    cases = [(numbers.choice(batches), numbers.randint(1, 9), numbers.randint(2, 48)) for _ in range(6)]
-    for batch, largest, left in RESTARTS + cases:
+    cases = [(8, 4, 2), (8, 4, 3), (24, 4, 10), (30, 4, 7), (64, 3, 5), (7, 8, 4), (12, 1, 5), (96, 8, 64)]
+    cases += [(16, 4, 4), (36, 6, 8)]
+    cases += [(numbers.choice(batches), numbers.randint(1, 9), numbers.randint(2, 48)) for _ in range(6)]
+    for batch, largest, left in cases:
         settings = complete(function(batch, largest, left), names)
         case = f"{batch} sequences, {left} ranks left, at most {largest} at once"
         seen |= {f"{name}: {case}": settings[name] for name in names}
@@ -142,11 +140,8 @@ def _noted(rename, latest, renames, old, new, **options):
 
 
 class _Pretended:
-    """An engine that saves as DeepSpeed does: a file of each rank; `latest`, by rank 0 after its own file; a
-    barrier.
-
-    The last rank writes late, and looks at `latest` just before.  With `fails`, it never writes: it and, as a
-    barrier without it, all others raise."""
+    """An engine that saves as DeepSpeed does: each rank's file; `latest`, by rank 0 after its own; a barrier.
+    The last rank writes late, and looks at `latest` just before.  If it `fails`, all ranks raise."""
 
     def __init__(self, fails):
         self.fails, self.global_rank, self.last = fails, dist.get_rank(), dist.get_world_size() - 1
@@ -212,10 +207,6 @@ def _save_safely(function, seed):
 SAVING = "engine.save_checkpoint(folder, tag=tag, save_latest=False)"
 ON_RANK_0, WRITING = "if engine.global_rank == 0:", "new.write_text(tag)"
 RENAMING = 'os.replace(new, Path(folder, "latest"))'
-EMPTIED = """if engine.global_rank == 0:
-        Path(folder, "latest").unlink()
-        Path(folder, "latest").write_text("")
-    """
 UNLINKED = 'Path(folder, "latest").unlink()\n        '
 save_safely = build(save_safely_solution, _save_safely, together=True, mistakes={
     (", save_latest=False", "", ON_RANK_0, "if False:"): "DeepSpeed's rank 0 writes `latest` after its own "
@@ -231,7 +222,7 @@ save_safely = build(save_safely_solution, _save_safely, together=True, mistakes=
         "all ranks write the same file at the same time: let rank 0 do it",
     (SAVING, f"import contextlib\n\n    with contextlib.suppress(ConnectionError):\n        {SAVING}"):
         "a save that failed must not be named: let its error pass",
-    (SAVING, f"{EMPTIED}{SAVING}"):
+    (SAVING, f'{ON_RANK_0}\n        {UNLINKED}Path(folder, "latest").write_text("")\n    {SAVING}'):
         "until the new checkpoint is whole `latest` must name the old one: do not empty or remove it",
     (RENAMING, f'{UNLINKED}new.rename(Path(folder, "latest"))'):
         "a job that dies between the two leaves no `latest` at all: `os.replace` needs no unlink before it",

@@ -202,11 +202,7 @@ class Order:
         return self.chosen or course
 
     def compare(self, counted: dict[str, int]) -> None:
-        """Say what the chosen order has sent beside the least of all.
-
-        Args:
-            counted: {order, as "pipe, data, model": bytes over the cable}.
-        """
+        """Say what the chosen order has sent beside the least, of {"pipe, data, model": bytes sent}."""
         if self.chosen is None:
             return tell("no order of yours to judge")
         mine, least = counted[", ".join(self.chosen)], min(counted.values())

@@ -23,9 +23,6 @@ def route_solution(probabilities, k, capacity):
     return expert, slot.masked_fill(slot >= capacity, -1)
 
 
-CASES = ((1, 2), (1, 40), (2, 3), (2, 40), (3, 4))  # choices of a token, rows of an expert
-
-
 def _pair(answer):
     """The two tensors of an answer as int64."""
     pair = answer if isinstance(answer, (tuple, list)) and len(answer) == 2 else [None]
@@ -38,7 +35,8 @@ def _pair(answer):
 def _routed(function, seed):
     """The routes of random tokens, some of whose experts are asked for far more than they can take."""
     seen = {}
-    for place, (k, capacity) in enumerate(CASES):
+    cases = ((1, 2), (1, 40), (2, 3), (2, 40), (3, 4))  # choices of a token, rows of an expert
+    for place, (k, capacity) in enumerate(cases):
         tokens, experts = 13 + (seed + place) % 5, 4 + (seed + place) % 3
         liked = torch.linspace(0, 3, experts)[torch.randperm(experts)]  # the router prefers some experts
         probabilities = (randn_of_rank(seed + place, tokens, experts) + liked).softmax(-1)
@@ -53,7 +51,6 @@ def _routed(function, seed):
     return seen
 
 
-ROW, RETURNED = "((asked.cumsum(0) - 1) * asked).sum(1)", "return expert, slot.masked_fill(slot"
 BY_PROBABILITY = """torch.empty_like(served)
     queue = probabilities.topk(k).values.T.flatten().argsort(descending=True)
     row[queue] = ((asked[queue].cumsum(0) - 1) * asked[queue]).sum(1)"""
@@ -73,10 +70,11 @@ route = build(route_solution, _routed, worlds=(1, 2), mistakes={
     ("asked.cumsum(0)", "torch.cat([part.cumsum(0) for part in asked.split(tokens)])"):
         "second choices go on counting where the first ones ended, else two tokens share a row",
     ("topk(k)", "topk(k, largest=False)"): "the router's favourites are the largest probabilities",
-    (ROW, BY_PROBABILITY): "within a choice the rows go to tokens in their order, not by their probability",
+    ("((asked.cumsum(0) - 1) * asked).sum(1)", BY_PROBABILITY):
+        "within a choice the rows go to tokens in their order, not by their probability",
     ("view(k, tokens).T", "view(tokens, k)"):
         "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`",
-    (RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"):
+    ("return expert,", "return expert.T,", ", -1)", ", -1).T"):
         "both are of shape (tokens, k): a row for each token",
 }, praise="first choices come before second ones, in the order of tokens; the rest is dropped")  # fmt: skip
 
@@ -125,7 +123,7 @@ def _exchanged(function, seed):
     return seen
 
 
-MESSAGE = "comm.all_to_all_single(received, rows.contiguous())"
+SEND = "comm.all_to_all_single(received, rows.contiguous())"
 BACK = "Exchange_solution.forward(context, gradient)"
 GATHERING = """ranks = comm.get_world_size()
         everything = rows.new_empty(ranks * len(rows), *rows.shape[1:])
@@ -134,7 +132,7 @@ GATHERING = """ranks = comm.get_world_size()
 # Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
 FORWARD = "if rows.requires_grad else received"
 Exchange = build(Exchange_solution, _exchanged, mistakes={
-    (MESSAGE, "received.copy_(rows)"):
+    (SEND, "received.copy_(rows)"):
         "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
     (BACK, "gradient"):
         "backward, the gradient of what was sent lies on the rank that received it: it must come back",
@@ -142,11 +140,10 @@ Exchange = build(Exchange_solution, _exchanged, mistakes={
     (BACK, "summed(gradient)"): "each gradient has one place to go back to: nothing is summed",
     (BACK, f"{BACK} / torch.distributed.get_world_size()"):
         "a row that goes to one rank has one gradient; there is nothing to average",
-    (MESSAGE, "comm.all_reduce(received.copy_(rows))"):
-        "that sums the ranks' rows: each part goes to one rank",
+    (SEND, "comm.all_reduce(received.copy_(rows))"): "that sums the ranks' rows: each part goes to one rank",
     ("return received", f"return received / comm.get_world_size() {FORWARD}"):
         "forward a row is sent, not a part of it",
-    (MESSAGE, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
+    (SEND, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
 }, praise="both passes are the same exchange: what was sent to a rank comes back from it")  # fmt: skip
 
 
@@ -164,9 +161,8 @@ def _through(function, seed):
     """Answers and gradients of experts that have, on every rank, weights of their own."""
     number, capacity, width = 2 + seed % 2, 3 + seed % 3, 4 + seed % 2
     torch.manual_seed(1000 * (seed % 10**6) + dist.get_rank())
-    experts = nn.ModuleList(
-        nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, width)) for _ in range(number)
-    )
+    layers = [nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, width)) for _ in range(number)]
+    experts = nn.ModuleList(layers)
     rows = randn_of_rank(seed, number * dist.get_world_size(), capacity, width).requires_grad_()
     due = "through_experts must return a tensor of the shape of rows"
     answers = returned(function(rows, experts), torch.Tensor, due)
@@ -179,7 +175,7 @@ def _through(function, seed):
 
 
 THERE, STACKED = "Exchange_solution.apply(rows)", "torch.stack(answers, 1)"
-AND_BACK = f"Exchange_solution.apply({STACKED}.view_as(rows))"
+REPLY = f"Exchange_solution.apply({STACKED}.view_as(rows))"
 VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
 through_experts = build(through_experts_solution, _through, together=True, mistakes={
     (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
@@ -187,15 +183,14 @@ through_experts = build(through_experts_solution, _through, together=True, mista
     (STACKED, "torch.stack(answers)"):
         "the answers must go back in the order of the rows: by rank, and within that by expert",
     (THERE, f"{THERE}.flip(0)"): "what arrives is in the order of the ranks, not in the opposite one",
-    (AND_BACK, f"{STACKED}.view_as(rows)"):
-        "the answers must go back to the ranks that asked: exchange twice",
+    (REPLY, f"{STACKED}.view_as(rows)"): "the answers must go back to the ranks that asked: exchange twice",
     (THERE, "rows"): "rows must be sent to the ranks of their experts before an expert sees them",
-    (THERE, "rows", AND_BACK, f"{STACKED}.view_as(rows)"):
+    (THERE, "rows", REPLY, f"{STACKED}.view_as(rows)"):
         "nothing was sent: most of these rows are for the experts of other ranks",
     ("expert(arrived", "experts[0](arrived"): "each expert has rows of its own: all went to the first",
-    (THERE, "Exchange_solution.apply(rows.detach())", AND_BACK, f"{AND_BACK}.detach() + 0 * rows"):
+    (THERE, "Exchange_solution.apply(rows.detach())", REPLY, f"{REPLY}.detach() + 0 * rows"):
         "no gradient comes back: send with `Exchange.apply`, which autograd knows",
-    (AND_BACK, f"{AND_BACK} / comm.get_world_size()"): "every rank gets its answers once: divide nothing",
+    (REPLY, f"{REPLY} / comm.get_world_size()"): "every rank gets its answers once: divide nothing",
 }, praise="two exchanges: rows to the ranks of their experts, and the answers back")  # fmt: skip
 
 
@@ -211,7 +206,6 @@ def _bytes(tokens, experts, k, factor, width, element_bytes):
     return theory.all_to_all_bytes(experts, capacity, width, element_bytes)
 
 
-CEILED = "math.ceil(tokens * k * factor / experts)"
 message_bytes = formula(message_bytes_solution, reference=_bytes, cases=(
     {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
     {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
@@ -219,7 +213,7 @@ message_bytes = formula(message_bytes_solution, reference=_bytes, cases=(
     {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
 ), mistakes={
     ("tokens * k *", "tokens *"): "the capacity counts choices, of which a token has k",
-    (CEILED, "tokens * k * factor / experts"): "an expert takes whole tokens: round its capacity up",
+    ("math.ceil(", "("): "an expert takes whole tokens: round its capacity up",
     ("math.ceil(", "int("): "an expert takes whole tokens: round up, not down",
     ("return experts * ", "return "): "that is one expert's part: the message has rows for all of them",
     ("k * factor", "k"): "empty rows are sent too, and the factor says how many there are",
@@ -246,27 +240,23 @@ def _balanced(function, seed):
         scores = randn_of_rank(seed + k, tokens, experts) + torch.linspace(0, 2, experts)
         probabilities = scores.requires_grad_().softmax(-1)
         loss = returned(function(probabilities, probabilities.topk(k).indices), torch.Tensor, due)
-        with helped(
-            {"does not require grad": "it comes from the probabilities, since the choices have none"}
-        ):
+        with helped({"does not require grad": "it comes from the probabilities: choices have none"}):
             loss.backward()
         seen |= {f"the loss, k = {k}": loss, f"the gradient of the scores, k = {k}": scores.grad}
     return seen
 
 
-FIRST, PRODUCT = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
+FIRST, TERMS = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
 balance_loss = build(balance_loss_solution, _balanced, worlds=(1, 2), mistakes={
-    ("experts * (chosen", "(chosen"):
-        "multiply by the number of experts, so that an even load gives 1 for any E",
-    (f"experts * {PRODUCT}.sum()", f"{PRODUCT}.mean()"):
+    ("experts * (", "("): "multiply by the number of experts, so that an even load gives 1 for any E",
+    (f"experts * {TERMS}.sum()", f"{TERMS}.mean()"):
         "multiply by the number of experts; a mean over them divides by it",
     (FIRST, "F.one_hot(expert, experts).sum(1)"):
         "count first choices alone, as GShard and DeepSpeed's top-2 do",
     (FIRST, "F.one_hot(expert.flatten(), experts)"): "count first choices alone, not all k of a token",
-    (PRODUCT, "(probabilities.mean(0) ** 2)"):
+    (TERMS, "(probabilities.mean(0) ** 2)"):
         "one of the two is the share of tokens that chose the expert, which has no gradient",
-    (PRODUCT, "(probabilities.mean(0) / experts)"):
-        "without the counts, the sum is the same for every router",
+    (TERMS, "(probabilities.mean(0) / experts)"): "without the counts, the sum is the same for every router",
     ("probabilities.mean(0)", "probabilities.sum(0)"):
         "the second is the mean probability, over tokens, not the sum",
 }, praise="the counts say where the load is, and the probabilities carry the gradient")  # fmt: skip

@@ -13,8 +13,6 @@ from helpers.course.exercises.operators import randn_of_rank
 from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.measure.traffic import OPERATIONS, Traffic
 
-DTYPES = (torch.float32, torch.float64)
-
 
 def _shapes(seed, ranks):
     """A matrix whose rows divide by the ranks, a vector whose elements do not, and too few rows."""
@@ -24,9 +22,8 @@ def _shapes(seed, ranks):
 
 def _checked(tensors, number, name):
     due = f"{name} must return a list of tensors, one for each parameter"
-    tensors = [
-        returned(tensor, torch.Tensor, due) for tensor in returned(tensors, (list, tuple, Iterator), due)
-    ]
+    parts = returned(tensors, (list, tuple, Iterator), due)
+    tensors = [returned(tensor, torch.Tensor, due) for tensor in parts]
     if len(tensors) != number:
         raise ValueError(f"{name} must return {number} tensors, one for each parameter, not {len(tensors)}")
     return tensors
@@ -56,8 +53,7 @@ def gather_rows_solution(shards, shapes):
 
 GATHER_WORDS = {
     "invalid tensor size": "`flat` needs room for what all ranks give: N times the elements of `mine`",
-    "is invalid for input of size": "what was gathered has rows of zeros at the end of a parameter: cut "
-    "them off",
+    "invalid for input": "what was gathered has rows of zeros at the end of a parameter: cut them off",
     "same number of dimensions": "flatten() each shard before they are joined",
 }
 
@@ -66,7 +62,7 @@ def _gathered(function, seed):
     """In fp32 and float64; every rank cuts its shards from the same parameters."""
     rank, ranks, seen = dist.get_rank(), dist.get_world_size(), {}
     shapes = _shapes(seed, ranks)
-    for dtype in DTYPES:
+    for dtype in (torch.float32, torch.float64):
         full = [torch.randn(shape, dtype=dtype) for shape in shapes]
         rows = [tensor.new_zeros(-len(tensor) % ranks, *tensor.shape[1:]) for tensor in full]  # to pad with
         shards = [torch.cat(both).chunk(ranks)[rank].clone() for both in zip(full, rows)]
@@ -79,7 +75,7 @@ def _gathered(function, seed):
     return seen
 
 
-GATHERING = "comm.all_gather_into_tensor(flat, mine)"
+GATHER = "comm.all_gather_into_tensor(flat, mine)"
 SPLIT = "flat.view(ranks, -1).split([shard.numel() for shard in shards], dim=1)"
 EACH_GATHERED = """pieces = flat.split([ranks * shard.numel() for shard in shards])
     for piece, shard in zip(pieces, shards):
@@ -97,11 +93,10 @@ gather_rows = build(gather_rows_solution, _gathered, together=True, mistakes={
         "all-gather puts the ranks' parts in the order of ranks, on every rank alike",
     ("reshape(-1, *", "reshape(ranks, -1, *shape[1:]).transpose(0, 1).reshape(-1, *"):
         "rank 0 has the first rows, rank 1 those after them: they are not dealt in turn",
-    (GATHERING, "flat.view(ranks, -1)[:] = mine"):
-        "nothing was gathered: those are this rank's rows, repeated",
-    (f"{GATHERING}\n    pieces = {SPLIT}", EACH_GATHERED):
+    (GATHER, "flat.view(ranks, -1)[:] = mine"): "nothing was gathered: those are this rank's rows, repeated",
+    (f"{GATHER}\n    pieces = {SPLIT}", EACH_GATHERED):
         "right, but each parameter was a message of its own: join the shards into one flat tensor first",
-    (GATHERING, ALL_REDUCED):
+    (GATHER, ALL_REDUCED):
         "right, but an all-reduce of zeros and of your part sends twice the bytes: all-gather the parts",
     ("mine.new_empty", "torch.empty", "flat, mine)", "flat, mine.float())"):
         "`torch.empty` is fp32, whatever the shards are: take `mine.new_empty`",
@@ -134,7 +129,7 @@ REDUCE_WORDS = {
 def _reduced(function, seed):
     """In fp32 and float64; every rank has gradients of its own."""
     ranks, seen = dist.get_world_size(), {}
-    for dtype in DTYPES:
+    for dtype in (torch.float32, torch.float64):
         shapes = enumerate(_shapes(seed, ranks))
         gradients = [randn_of_rank(seed + index, *shape).to(dtype) for index, shape in shapes]
         with helped(REDUCE_WORDS), Traffic() as traffic:
@@ -144,7 +139,7 @@ def _reduced(function, seed):
     return seen
 
 
-MEAN, SCATTERING = "(mine / ranks)", "comm.reduce_scatter_tensor(mine, flat)"
+MEAN, SCATTER = "(mine / ranks)", "comm.reduce_scatter_tensor(mine, flat)"
 OWN_PART = "mine = flat.chunk(ranks)[comm.get_rank()]"
 EACH_SCATTERED = """for part, piece in zip(mine.split([piece.shape[1] for piece in pieces]), pieces):
         comm.reduce_scatter_tensor(part, piece.flatten())"""
@@ -153,16 +148,16 @@ reduce_rows = build(reduce_rows_solution, _reduced, together=True, mistakes={
     (MEAN, "(mine / 2)"): "divide by the number of ranks, which is not always two",
     ("torch.cat(pieces, dim=1).flatten()", "torch.cat([piece.flatten() for piece in pieces])"):
         "rank r gets the r-th part of the flat tensor: that part must hold its rows of every gradient",
-    (SCATTERING, OWN_PART): "these are this rank's own gradients: reduce-scatter the gradients of all ranks",
-    (SCATTERING, OWN_PART, MEAN, "mine"):
+    (SCATTER, OWN_PART): "these are this rank's own gradients: reduce-scatter the gradients of all ranks",
+    (SCATTER, OWN_PART, MEAN, "mine"):
         "these are this rank's own gradients, not divided either: reduce-scatter, then divide",
     ("(0, missing)", "(missing, 0)"): "the rows of zeros belong to the end of each gradient",
     ("-len(gradient) % ranks * gradient[0].numel()", "-gradient.numel() % ranks",
         "part.view(-1, *gradient.shape[1:])", "part"): "padded by elements, as ZeRO-3 cuts: FSDP2 cuts rows, "
         "so pad with rows, and give each part the shape of rows",
-    (SCATTERING, f"comm.all_reduce(flat)\n    {OWN_PART}"):
+    (SCATTER, f"comm.all_reduce(flat)\n    {OWN_PART}"):
         "right, but an all-reduce sends twice the bytes: each rank needs only its own rows",
-    (SCATTERING, EACH_SCATTERED):
+    (SCATTER, EACH_SCATTERED):
         "right, but each gradient was a message of its own: join them into one flat tensor",
     ("flat.new_empty", "torch.empty", "mine, flat)", "mine, flat.float())"):
         "`torch.empty` is fp32, whatever the gradients are: take `flat.new_empty`",
@@ -182,8 +177,7 @@ WRAP_WORDS = {
     "first, and for the model last",
     "shared with a parameter": "the token table is the head's matrix too: leave both to the last call, for "
     "the model",
-    "containers that do not implement forward": "model.blocks is a list of modules: call fully_shard for "
-    "each block in it",
+    "not implement forward": "model.blocks is a list of modules: call fully_shard for each block in it",
     "FSDP needs a non-CPU accelerator": "that is FSDP1: use fully_shard",
 }
 

@@ -29,23 +29,20 @@ def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
     return total / (targets_BT != -100).sum()  # once: a mean of means would favour tiles with few targets
 
 
-VOCABULARY, MASKED = 2000, -100
-
-
 def _in_tiles(function, seed):
     """Loss and gradients, and what was held; tiles differ in size, and some targets are masked."""
-    tiles = 8 + seed % 3
-    head, tokens = nn.Linear(8, VOCABULARY, bias=False), 6 * tiles - 3 - seed % 2
-    targets = torch.randint(VOCABULARY, (2, tokens))
+    tiles, vocabulary, masked_out = 8 + seed % 3, 2000, -100
+    head, tokens = nn.Linear(8, vocabulary, bias=False), 6 * tiles - 3 - seed % 2
+    targets = torch.randint(vocabulary, (2, tokens))
     masked = torch.rand(2, tokens) < 0.5
     masked[:, ::2], masked[:, 0] = False, True  # every tile has a target that counts
-    targets[masked] = MASKED
+    targets[masked] = masked_out
     prompt = targets.clone()
-    prompt[:, : 15 + seed % 7] = MASKED  # a prompt that fills two tiles or three
+    prompt[:, : 15 + seed % 7] = masked_out  # a prompt that fills two tiles or three
     x = torch.randn(2, tokens, 8, requires_grad=True)
-    logits = 4 * VOCABULARY * targets.numel()  # bytes, of all tokens
+    logits = 4 * vocabulary * targets.numel()  # bytes, of all tokens
     gradients = 4 * (3 * head.weight.numel() + 3 * x.numel())
-    room = 12 * VOCABULARY * 2 * -(-tokens // tiles) + gradients  # the logits of a tile, three times
+    room = 12 * vocabulary * 2 * -(-tokens // tiles) + gradients  # the logits of a tile, three times
     with Ledger("cpu") as ledger:
         for tensor in (x, targets, head.weight):
             ledger.label("inputs", tensor)
@@ -242,8 +239,8 @@ def score_plan(plan: object, needed: Callable[..., float], room: float) -> None:
     """Say whether a plan fits, with how many GPUs others fit, and what in it is not needed.
 
     Args:
-        plan: the learner's: a dict of keyword arguments of `needed`; dots or None where there is none.
-        needed: (ranks, **remedies) -> GB of a rank; ranks, and every remedy, have a default that means none.
+        plan: the learner's: keyword arguments of `needed`; dots or None where there is none.
+        needed: (ranks, **remedies) -> GB of a rank, with defaults that mean none.
         room: GB of a GPU.
     """
     remedies = {"again": True, "tiles": 64, "host": True}

@@ -77,7 +77,7 @@ def _lora(function, seed):
     later.square().mean().backward()
     merged, without = layer.merged(), function(bare, rank, alpha)
     _fill(without, seed)
-    shared = {parameter.data_ptr() for parameter in frozen.parameters()}
+    own, others = ({parameter.data_ptr() for parameter in layer.parameters()} for layer in (frozen, merged))
     return {
         "`frozen` is the layer that was given": getattr(layer, "frozen", None) is frozen,
         "the first output": after,
@@ -92,14 +92,12 @@ def _lora(function, seed):
         "merged is a plain linear layer": type(merged) is nn.Linear,
         "the output of the merged layer": merged(rows),
         "the frozen weights after merging": frozen.weight,
-        "tensors that the merged layer shares with the frozen one": sum(
-            parameter.data_ptr() in shared for parameter in merged.parameters()
-        ),
+        "tensors that the merged layer shares with the frozen one": len(own & others),
         "the outputs beside a layer without bias": torch.stack([without(rows), without.merged()(rows)]),
     }
 
 
-COPY, ZERO_UP = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
+COPY, ZERO = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
 LoRA = build(LoRA_solution, _lora, mistakes={
     ("self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"):
         "keep the layer itself as `self.frozen`: later cells look for it by that name",
@@ -108,11 +106,10 @@ LoRA = build(LoRA_solution, _lora, mistakes={
     ("alpha / rank", "1.0"): "the adapter is not scaled: multiply it by alpha / rank",
     ("alpha / rank", "alpha"): "the adapter is multiplied by alpha: divide by the rank too",
     ("alpha / rank", "rank / alpha"): "the scale is alpha / rank, not rank / alpha",
-    (ZERO_UP, "pass"):
-        "before training the adapter must add nothing: start one of its matrices, `up`, at zero",
-    (ZERO_UP, f"{ZERO_UP}, torch.nn.init.zeros_(self.down.weight)"): "both matrices are zero: each one's "
+    (ZERO, "pass"): "before training the adapter must add nothing: start one of its matrices, `up`, at zero",
+    (ZERO, f"{ZERO}, torch.nn.init.zeros_(self.down.weight)"): "both matrices are zero: each one's "
         "gradient is a product with the other, so neither would ever change",
-    (ZERO_UP, f"{ZERO_UP}, torch.nn.init.ones_(self.down.weight)"):
+    (ZERO, f"{ZERO}, torch.nn.init.ones_(self.down.weight)"):
         "all channels of the adapter start alike, so they stay alike: leave `down` at random numbers",
     ("self.frozen(x_BTC) + ", ""): "the frozen layer's output is missing: the adapter's is added to it",
     ("self.frozen(x_BTC)", "self.frozen(x_BTC).detach()"):
@@ -194,9 +191,6 @@ class AdamInFiles_solution:
             parameter.copy_(master.view_as(parameter))
 
 
-STEPS = 200
-
-
 def _contents(folder):
     """{path: bytes} of all files."""
     return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
@@ -222,7 +216,7 @@ def _in_files(function, seed):
     """Small steps of bf16 parameters: each alone is lost in bf16, and moves master weights in fp32 only."""
     torch.manual_seed(1000 * (seed % 10**6) + dist.get_rank())
     parameters = [nn.Parameter(1 + torch.rand(shape).bfloat16()) for shape in ((3, 5), (7,))]
-    elements, seen = sum(parameter.numel() for parameter in parameters), {}
+    elements, steps, seen = sum(parameter.numel() for parameter in parameters), 200, {}
     with tempfile.TemporaryDirectory() as folder:
         with Ledger("cpu") as ledger:  # during the first step: states kept in memory stay from there on
             adam = function(parameters, Path(folder), 1.2e-3 + 3e-4 * (seed % 3))
@@ -234,13 +228,13 @@ def _in_files(function, seed):
             seen["a step changes 12 bytes per parameter in the files"] = changed >= 12 * elements
             seen["gradients are gone after a step"] = all(parameter.grad is None for parameter in parameters)
             seen["no tensors of states between steps"] = kept <= 3 * elements
-        for _ in range(STEPS - 1):
+        for _ in range(steps - 1):
             _give_gradients(parameters)
             adam.step()
         for index, parameter in enumerate(parameters):
             values = parameter.detach().flatten()
             master = _nearest(_contents(folder).values(), values.float())
-            seen[f"master weights {index} in the files after {STEPS} steps"] = master
+            seen[f"master weights {index} in the files after {steps} steps"] = master
             seen[f"parameter {index} is its master weights, rounded"] = values.equal(master.bfloat16())
     return seen
 

@@ -21,11 +21,7 @@ def random_of_rank(seed: int) -> random.Random:
 
 
 def returned(answer: object, kind: type | tuple[type, ...], due: str) -> object:
-    """What a learner's function has returned, if it is of a kind.
-
-    Raises:
-        TypeError: it is not, and `due` says what is.
-    """
+    """What a learner's function has returned; a TypeError says what is due where it is of another kind."""
     if not isinstance(answer, kind):
         raise TypeError(f"{due}, not {'nothing' if answer is None else article(type(answer).__name__)}")
     return answer
@@ -61,12 +57,7 @@ def mistakes_in(table: str) -> dict[Change, str]:
 
 
 def complete(answer: object, names: tuple[str, ...], what: str = "") -> dict[str, object]:
-    """The dict that a learner's function has returned, if all names are in it.
-
-    Raises:
-        TypeError: it is no dict.
-        KeyError: a name is missing.
-    """
+    """A dict that a learner's function has returned; a KeyError says which of the names are missing."""
     returned(answer, dict, f"{what}return a dict with {', '.join(names)}")
     if missing := [name for name in names if name not in answer]:
         raise KeyError(f"{what}{', '.join(missing)} is missing")

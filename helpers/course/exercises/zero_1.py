@@ -26,8 +26,7 @@ def _flattened(function, seed):
     for case, dtype in (("", torch.float32), (", where nothing is to pad, in bf16", torch.bfloat16)):
         shapes = _shapes(seed, ranks, even=bool(case))
         parameters = [nn.Parameter(torch.randn(shape).to(dtype)) for shape in shapes]
-        handed = list(parameters)  # to change this list changes no model
-        flat = returned(function(handed, ranks), torch.Tensor, "flatten must return one tensor")
+        flat = returned(function(list(parameters), ranks), torch.Tensor, "flatten must return one tensor")
         values |= {
             f"the flat tensor{case}": flat.detach().clone(),
             f"the dtype of the flat tensor{case}": str(flat.dtype),
@@ -82,10 +81,8 @@ flatten = build(flatten_solution, _flattened, together=True, mistakes={
 ADVICE = {  # {what torch says of a slip: what to do}
     "attempting to assign a gradient": "the master is fp32, and so is its gradient: cast this rank's shard, "
     "`mine.float()`",
-    "unsupported operand type(s) for /: 'NoneType'": "a collective writes into the tensor that it is given "
-    "and returns nothing of use",
-    "'NoneType' object has no attribute": "the master has no gradient until you assign one: "
-    "`master.grad = ...`",
+    "for /: 'NoneType'": "a collective writes into the tensor that it is given and returns nothing of use",
+    "'NoneType' object": "the master has no gradient until you assign one: `master.grad = ...`",
 }
 
 

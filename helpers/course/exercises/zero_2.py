@@ -16,10 +16,8 @@ from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.measure.traffic import Traffic
 
 REDUCER_HINTS = {
-    "expected a non-empty list of Tensors": "a bucket may hold nothing of an owner's: "
-    "then there is nothing to send",
-    "doesn't match the broadcast shape": "a gradient across a partition boundary has two owners: cut it "
-    "there",
+    "non-empty list of Tensors": "a bucket may hold nothing of an owner's: then there is nothing to send",
+    "match the broadcast shape": "a gradient across a partition boundary has two owners: cut it there",
     "The size of tensor a (": "place p of the flat tensor is `own[p - rank * S]`, and of a "
     "gradient `gradient[p - start]`",
 }
@@ -40,13 +38,9 @@ def _rehearsed(function, bucket, own):
 
 
 def _buckets(seed, ranks):
-    """{where a gradient begins: its elements} of three buckets, in the order of a backward pass, and the
-    elements of a shard.
-
-    The first touches all owners, and its second gradient lies across a partition boundary.  The second
-    touches the first rank's shard only.  The third has the same places as the first: a further micro-batch.
-    Now and then the end of the flat tensor is padding.
-    """
+    """{where a gradient begins: its elements} of three buckets, and the elements of a shard.  The first
+    touches all owners, and its second gradient lies across a partition boundary.  The second touches the
+    first rank's shard only.  The third is the first again: a further micro-batch."""
     shard = 12 + seed % 5
     first = {shard + 2: (ranks - 1) * shard - 4 - seed % 2, shard - 1: 3, shard - 3: 2}
     return [first, {4: shard - 7, 0: 4}, first], shard
@@ -169,10 +163,7 @@ RELEASE_HINTS = {
 
 class _Reducer:
     """Takes the buckets; notes what was in them, and how many gradients of earlier ones still have memory.
-
-    It sees gradients as soon as they are made, so that it notices those that are kept elsewhere while the
-    bucket has copies.
-    """
+    It sees gradients as soon as they are made, and so those that are kept while the bucket has copies."""
 
     def __init__(self, parameters):
         self.places, self.gradients, self.alive, self.earlier, self.fresh = [], [], [], [], []
@@ -262,15 +253,13 @@ def release_by_bucket_solution(parameters, bucket_size, reduce):
 
 
 FREE, FULL = "parameter.grad = None", "sum(len(gradient) for gradient in bucket.values()) >= bucket_size"
-COPIES = (".flatten()", ".flatten().clone()")
+COPY = (".flatten()", ".flatten().clone()")
 KEEPS = ("def ready(parameter):", "def ready(parameter, kept=[]):\n        kept.append(parameter.grad)")
 release_by_bucket = build(release_by_bucket_solution, _filled, mistakes={
     (FREE, "pass"):
         "the gradients are still on the parameters: set `.grad` to None as soon as they are in the bucket",
-    (FREE, "pass", *COPIES):
-        "the gradients, or their copies, are still on the parameters: set `.grad` to None",
-    (FREE, "parameter.grad.zero_()", *COPIES):
-        "a gradient of zeros takes as much memory: set `.grad` to None",
+    (FREE, "pass", *COPY): "the gradients, or their copies, are still on the parameters: set `.grad` to None",
+    (FREE, "parameter.grad.zero_()", *COPY): "a gradient of zeros takes as much memory: set `.grad` to None",
     (FREE, "parameter.grad.zero_()"): "`.grad.zero_()` releases nothing, and writes zeros into the bucket, "
         "which has the same memory: set `.grad` to None",
     ("bucket.clear()", "pass"): "a bucket that was reduced must be emptied, or its gradients are sent again",
@@ -293,7 +282,7 @@ release_by_bucket = build(release_by_bucket_solution, _filled, mistakes={
     (".flatten()", "", "len(gradient)", "gradient.numel()"):
         "gradients in a bucket have one dimension: `.flatten()`",
     (*KEEPS,): "something else still refers to gradients that were reduced: keep them in the bucket only",
-    (*KEEPS, *COPIES): "the bucket has copies, and something still refers to the gradients themselves",
+    (*KEEPS, *COPY): "the bucket has copies, and something still refers to the gradients themselves",
     (KEEPS[0], KEEPS[1].replace(".grad", ".grad.clone()")):
         "copies of the gradients are kept beside the bucket",
     (FULL, "False"): "the buckets were reduced at the end only, when all gradients were there",

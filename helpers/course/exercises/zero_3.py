@@ -69,9 +69,8 @@ class _Operator(torch.autograd.Function):
         (x,) = context.saved_tensors
         result = context.function(context.sharded, x, y_gradient)
         x_gradient, shard_gradient = _two(result, x.shape, context.sharded.shard.shape)
-        context.noted.append(
-            (x_gradient if x_gradient is None else x_gradient.clone(), shard_gradient.clone())
-        )
+        x_copy = None if x_gradient is None else x_gradient.clone()
+        context.noted.append((x_copy, shard_gradient.clone()))
         return x_gradient, shard_gradient, None, None, None
 
 
@@ -164,16 +163,6 @@ def sharded_backward_solution(sharded, x, y_gradient):
     return x.grad, mine / sharded.ranks
 
 
-def _reduced_alone(sharded):
-    """This rank's parts of the sums of all parameters' gradients, each padded by itself."""
-    gradients = [sharded.flatten([parameter.grad]) for parameter in sharded.layer.parameters()]
-    parts = [gradient.new_empty(len(gradient) // sharded.ranks) for gradient in gradients]
-    for part, gradient in zip(parts, gradients):
-        dist.reduce_scatter_tensor(part, gradient)
-    return torch.cat(parts)
-
-
-FLAT = "sharded.flatten(parameter.grad for parameter in sharded.layer.parameters())"
 REDUCE, MEAN = "comm.reduce_scatter_tensor(mine, flat)", "mine / sharded.ranks"
 OWN_PART = "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()"
 RELEASE, FREE = "sharded.release()", "parameter.grad = None"
@@ -185,8 +174,10 @@ sharded_backward = build(sharded_backward_solution, _passed_back, together=True,
         "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks",
     (REDUCE, OWN_PART, MEAN, "mine"):
         "that is a part of this rank's own gradient: reduce-scatter, then divide",
-    (FLAT, "_reduced_alone(sharded)", REDUCE, "mine = flat[: len(mine)]"): "the shard was cut from one flat "
-        "tensor of all parameters: put all their gradients into one, then reduce-scatter",
+    ("sharded.flatten(parameter.grad", "torch.cat([sharded.flatten([parameter.grad]).view(sharded.ranks, -1)",
+        "layer.parameters())", "layer.parameters()], 1)[:, : len(sharded.shard)].flatten()"):
+        "the shard was cut from one flat tensor of all parameters: put all their gradients into one, then "
+        "reduce-scatter",
     ("backward(y_gradient)", "backward(torch.ones_like(y_gradient))"):
         "the layer's backward pass starts from `y_gradient`, not from ones",
     (".requires_grad_(x.is_floating_point())", ""): "x has no gradient here, so the layers before get none: "
