@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from helpers.tools.theory.checks import positive, whole, zero_stage
+from helpers.tools.whole import not_negative, positive, whole
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send")
 
@@ -29,7 +29,7 @@ def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}; not {collective!r}")
-    whole(ranks=ranks)
+    whole(ranks, "ranks")
     if collective == "send":
         return tensor_bytes
     return (2 if collective == "all_reduce" else 1) * tensor_bytes * (ranks - 1) / ranks
@@ -38,24 +38,17 @@ def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
 def collective_seconds(
     collective: str, tensor_bytes: float, ranks: int, latency: float, bandwidth: float
 ) -> float:
-    """Seconds that a collective takes by the alpha-beta model: every message costs a latency, and its bytes
-    over the bandwidth.
+    """Seconds of a collective (as in `wire_bytes`) by the alpha-beta model: alpha, the `latency` in seconds,
+    for each message, and bytes over 1 / beta, the `bandwidth` in bytes per second (Hockney, "The
+    communication challenge for MPP", 1994).  Additions take no time.
 
-    Hockney, "The communication challenge for MPP" (1994), for the model; Thakur et al., "Optimization of
-    collective communication operations in MPICH" (2005), section 4, for the messages of each algorithm; the
-    time of the additions is left out.  With N ranks and S bytes: all-gather, reduce-scatter (ring) and
-    all-to-all (pairs) are N - 1 messages of S / N, one after another; an all-reduce (ring) 2 (N - 1) of them;
-    broadcast and reduce (binomial tree) ceil(log2 N) messages of S; a send one of S.
-
-    Args:
-        collective, tensor_bytes, ranks: as in `wire_bytes`.
-        latency: alpha, seconds per message.
-        bandwidth: 1 / beta, bytes per second.
+    Messages are those of Thakur et al., "Optimization of collective communication operations in MPICH"
+    (2005), section 4.  With N ranks and S bytes: all-gather, reduce-scatter (ring) and all-to-all (pairs) are
+    N - 1 messages of S / N, one after another; an all-reduce (ring) 2 (N - 1) of them; broadcast and reduce
+    (binomial tree) ceil(log2 N) messages of S; a send one of S.
     """
-    if not bandwidth > 0 or not latency >= 0:
-        raise ValueError(
-            f"bandwidth must be positive and latency must not be negative, not {bandwidth!r} and {latency!r}"
-        )
+    positive(bandwidth=bandwidth)
+    not_negative(latency=latency)
     sent = wire_bytes(collective, tensor_bytes, ranks)
     if collective in ("broadcast", "reduce"):
         return math.ceil(math.log2(ranks)) * (latency + tensor_bytes / bandwidth)
@@ -63,27 +56,14 @@ def collective_seconds(
     return sent / bandwidth + messages * latency
 
 
-def all_reduce_seconds(tensor_bytes: float, ranks: int, latency: float, bandwidth: float) -> float:
-    """2 (N-1) (latency + S / (N bandwidth)): `collective_seconds` of an all-reduce (Thakur et al., 2005,
-    section 4.5)."""
-    return collective_seconds("all_reduce", tensor_bytes, ranks, latency, bandwidth)
-
-
 @dataclass(frozen=True)
 class Pass:
     """A part of a step, in seconds: a rank's work, and messages that belong to it.  Every account of time in
-    this package is made of these.
+    this package is made of these."""
 
-    Attributes:
-        work: of the computation that the messages need not wait for.
-        messages: by themselves.
-        hides: whether messages go on behind the work: at best as long as it lasts, on hardware that does both
-            at once without either becoming slower.
-    """
-
-    work: float
-    messages: float = 0.0
-    hides: bool = False
+    work: float  # of the computation that the messages need not wait for
+    messages: float = 0.0  # by themselves
+    hides: bool = False  # whether messages go on behind the work, and neither slows the other
 
     @property
     def hidden(self) -> float:
@@ -102,11 +82,9 @@ class Pass:
 
 
 def hidden_fraction(work_seconds: float, message_seconds: float) -> float:
-    """The part of the messages that can go on behind the work (`Pass`): min(1, work / messages); 1 without
-    messages."""
-    return (
-        Pass(work_seconds, message_seconds, hides=True).hidden / message_seconds if message_seconds else 1.0
-    )
+    """The part of the messages that work can hide: min(1, work / messages), 1 without messages."""
+    hidden = Pass(work_seconds, message_seconds, hides=True).hidden
+    return hidden / message_seconds if message_seconds else 1.0
 
 
 def hiding_bandwidth(flops: float, message_bytes: float, rate: float) -> float:
@@ -139,12 +117,11 @@ def zero_wire_bytes(
     Args:
         parameters: Psi, elements of the whole model.
         element_bytes: e, per gradient and parameter.
-        accumulation: micro-batches of a step.
         whole_buckets: as DeepSpeed's default `use_multi_rank_bucket_allreduce` does at stages 1 and 2: whole
             buckets are all-reduced, which sends gradients twice.
     """
-    zero_stage(stage)
-    whole(accumulation=accumulation)
+    whole(stage, "stage", 0, 3)
+    whole(accumulation, "accumulation")
     unit = wire_bytes("all_gather", element_bytes * parameters, ranks)
     if stage == 0:
         return 2 * unit

@@ -4,15 +4,11 @@ DeepSpeed's own `DeepSpeedConfig` reads it, with its spellings, types and defaul
 here.  Before that, "auto" is filled by the rules of transformers (transformers/integrations/deepspeed.py).
 Three things differ from DeepSpeed: a section that is null counts as absent, the number of ranks is an
 argument, and `Configuration.notes` says what DeepSpeed says in its log or nowhere.
-
-A subclass replaces one private method of DeepSpeed, `_configure_train_batch_size`, which divides the batch by
-the ranks of the process group: here there is none.
 """
 
 from __future__ import annotations
 
 import copy
-import difflib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,42 +16,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.tools.theory.deepspeed_keys import (
+    ACCUMULATION,
+    BATCHES,
+    KNOWN,
+    MICRO,
+    MODELS,
+    TRAIN,
+    BadConfiguration,
+    check_kinds,
+    unknown_keys,
+)
+
 if TYPE_CHECKING:
     from deepspeed.runtime.config import DeepSpeedConfig
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
     from transformers import PreTrainedConfig
 
 
-def _names(text):
-    return text.split()
-
-
-BATCHES = _names("train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps")
-TRAIN, MICRO, ACCUMULATION = BATCHES
-# Sections that DeepSpeed reads by pydantic: it drops "auto" from them and refuses keys that it does not know.
-MODELS = _names(
-    "bf16 bfloat16 comet comms_logger compile csv_monitor fp16 hybrid_engine tensor_parallel tensorboard "
-    "timers wandb weight_quantization zero_optimization"
-)
-SECTIONS = MODELS + _names(
-    "activation_checkpointing aio autotuning checkpoint data_efficiency data_types datastates_ckpt "
-    "expert_parallel flops_profiler optimizer pipeline scheduler torch_autocast"
-)
-TEXTS = _names("communication_data_type gradient_allreduce_op log_level seq_parallel_communication_data_type")
-NUMBERS = _names(  # and booleans
-    "allgather_size data_parallel_size dataloader_drop_last disable_allgather disable_python_gc dump_state "
-    "gradient_clipping gradient_predivide_factor managed_gradient_accumulation memory_breakdown "
-    "prescale_gradients sequence_parallel_size steps_per_print use_data_before_expert_parallelism "
-    "vocabulary_size wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer"
-)
-KNOWN = {  # of these sections DeepSpeed passes over other keys without a word
-    "": [*SECTIONS, *TEXTS, *NUMBERS, *BATCHES],
-    "data_types": _names("grad_accum_dtype param_dtype buffer_dtype keep_in_fp32_modules"),
-    "optimizer": _names("type params legacy_fusion"),
-    "scheduler": _names("type params"),
-    "torch_autocast": _names("enabled dtype lower_precision_safe_modules"),
-}
-OWN_AUTO = _names("data_types.keep_in_fp32_modules pipeline.stages expert_parallel.score_apply")
+OWN_AUTO = ("data_types.keep_in_fp32_modules", "pipeline.stages", "expert_parallel.score_apply")
 TRAINER = {  # {section: {key: what transformers' TrainingArguments by default put in the place of "auto"}}
     "": {"gradient_clipping": 1.0},
     "optimizer.params": {"lr": 5e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
@@ -68,29 +47,18 @@ BY_WIDTH = {  # in `zero_optimization`, from the model's hidden size; the last t
 }
 
 
-class BadConfiguration(ValueError):
-    """A configuration that cannot be read, or that DeepSpeed refuses; says which key and why."""
-
-
 @dataclass(frozen=True)
 class Configuration:
-    """What DeepSpeed makes of a configuration.
+    """What DeepSpeed makes of a configuration; batch sizes are None where nothing says."""
 
-    Attributes:
-        config: the same as a dict for `deepspeed.initialize`: no null sections, no "auto" that transformers
-            fills, today's spelling, and the batch sizes as far as they are known.
-        deepspeed: DeepSpeed's own object, which has every value.
-        micro_batch, accumulation, train_batch: sequences of a micro-batch on a rank, micro-batches of a step,
-            sequences of a step on all ranks; None where nothing says.
-        notes: sentences about what was assumed, and about keys that DeepSpeed passes over.
-    """
-
+    # for `deepspeed.initialize`: no null sections, no "auto" that transformers fills, today's spelling, and
+    # batch sizes as far as they are known
     config: dict
-    deepspeed: DeepSpeedConfig = field(repr=False)
-    micro_batch: int | None
-    accumulation: int | None
-    train_batch: int | None
-    notes: tuple[str, ...]
+    deepspeed: DeepSpeedConfig = field(repr=False)  # DeepSpeed's own object, which has every value
+    micro_batch: int | None  # sequences of a micro-batch on a rank
+    accumulation: int | None  # micro-batches of a step
+    train_batch: int | None  # sequences of a step on all ranks
+    notes: tuple[str, ...]  # sentences: what was assumed, and keys that DeepSpeed passes over
 
     @property
     def zero(self) -> DeepSpeedZeroConfig:
@@ -126,8 +94,7 @@ def read(
 
     Args:
         config: a dict, which is not changed, or a file in hjson: JSON with comments and trailing commas.
-        ranks: the data-parallel ranks, among which a batch is divided; without them batch sizes are taken as
-            they stand and not compared.
+        ranks: the data-parallel ones; without them batch sizes are taken as they stand and not compared.
         model: a configuration of transformers, for what is "auto" and depends on the hidden size.
         micro_batch, accumulation: in the place of what the configuration says.  With one of them its
             train_batch_size decides the other; with both it is dropped.
@@ -136,12 +103,12 @@ def read(
         BadConfiguration: it cannot be read, or DeepSpeed refuses it.
     """
     config, notes = _without_null(_loaded(config)), []
-    _check_kinds(config)
+    check_kinds(config)
     _fill_precision(config, notes)
     _fill_auto(config, model, notes)
     old = config.pop("bfloat16", None)  # the old spelling counts where there is no "bf16"
     config |= {"bf16": config.get("bf16", old)} if old else {}
-    notes += _unknown(config)
+    notes += unknown_keys(config)
     sizes = _batches(config, micro_batch, accumulation)
     if ranks and (sizes[TRAIN] or sizes[MICRO]):
         parsed = _parsed(config | {key: size for key, size in sizes.items() if size}, ranks)
@@ -159,9 +126,11 @@ def _loaded(config):
     """A dict that may be changed."""
     if isinstance(config, (str, Path)):
         import hjson
+        from deepspeed.runtime.config_utils import dict_raise_error_on_duplicate_keys
 
         try:
-            config = hjson.loads(Path(config).read_text(), object_pairs_hook=_unique)
+            text = Path(config).read_text()
+            config = hjson.loads(text, object_pairs_hook=dict_raise_error_on_duplicate_keys)
         except OSError as error:
             raise BadConfiguration(f"{config} cannot be read: {error.strerror}") from None
         except ValueError as error:
@@ -171,13 +140,6 @@ def _loaded(config):
     return copy.deepcopy(config)
 
 
-def _unique(pairs):
-    keys = [key for key, _ in pairs]
-    if twice := {key for key in keys if keys.count(key) > 1}:
-        raise ValueError(f"duplicate keys: {', '.join(sorted(twice))}")
-    return dict(pairs)
-
-
 def _without_null(config):
     """Without null at the top and in sections that are not of pydantic, which knows where null may stand."""
     config = {key: value for key, value in config.items() if value is not None}
@@ -185,16 +147,6 @@ def _without_null(config):
         if isinstance(config[name], dict):
             config[name] = {key: value for key, value in config[name].items() if value is not None}
     return config
-
-
-def _check_kinds(config):
-    """Raises where DeepSpeed would fail later on: a section is no object, or a text stands for a number."""
-    for key in set(SECTIONS) & set(config):
-        if not isinstance(config[key], (dict, bool) if key == "zero_optimization" else dict):
-            raise BadConfiguration(f"{key} must be an object with keys, not {config[key]!r}")
-    for key in set(NUMBERS) & set(config):
-        if isinstance(config[key], str) and config[key] != "auto":
-            raise BadConfiguration(f"{key} must be a number or a boolean, not the text {config[key]!r}")
 
 
 def _fill_precision(config, notes):
@@ -247,14 +199,6 @@ def _hidden_size(model, path):
     raise BadConfiguration(f'{path} is "auto", which needs the hidden size, and {missing}: write a number')
 
 
-def _unknown(config):
-    """A sentence for each key that DeepSpeed passes over."""
-    for section, known in KNOWN.items():
-        for key in sorted(set(config.get(section, {}) if section else config) - set(known)):
-            alike = "".join(f" (is it {name}?)" for name in difflib.get_close_matches(key, known, 1))
-            yield f"DeepSpeed knows no {f'{section}.{key}' if section else key} and passes over it{alike}"
-
-
 def _batches(config, micro_batch, accumulation):
     """{key: size or None}, taken out of the configuration."""
     sizes = {key: config.pop(key, None) for key in BATCHES}
@@ -273,7 +217,10 @@ def _batches(config, micro_batch, accumulation):
 
 
 def _parsed(config, ranks):
-    """DeepSpeed's own object; its warnings about old keys and the accelerator stay out of the log."""
+    """DeepSpeed's own object; its warnings about old keys and the accelerator stay out of the log.
+
+    A private method of DeepSpeed is replaced, which takes the ranks of the process group: there is none.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -26,13 +26,12 @@ def ddp_bytes(
     """What a rank holds under `DistributedDataParallel` of an fp32 model, from the second step on, {category:
     bytes}: 4 + 4 + 8 bytes per parameter, and 4 of buckets, "other".
 
-    The buckets, in which gradients are sent, are there all the time.  With `gradient_as_bucket_view` the
-    gradients lie in them, so they are never given back: `zero_grad` fills them with zeros.
+    The buckets, in which gradients are sent, are there all the time.  With `bucket_view` (DDP's
+    `gradient_as_bucket_view`) gradients lie in them and are never given back: `zero_grad` fills in zeros.
 
     Args:
         elements: of each parameter.
-        moment: "after forward", "after backward" or "after step" (after `zero_grad`).
-        bucket_view: DDP's `gradient_as_bucket_view`.
+        moment: one of `FSDP_MOMENTS`; "after step" is after `zero_grad`.
         device: "cpu" or "cuda", where torch's Adam keeps its step counters on the CPU.
     """
     _check_moment(moment)
@@ -57,8 +56,8 @@ def fsdp_bytes(
     dtype: str = "fp32",
     device: str = "cpu",
 ) -> dict[str, int]:
-    """What a rank holds under `fully_shard` of an fp32 model with AdamW, from the second step on, to the
-    byte: {category: bytes}; "other" is the mesh's list of ranks.
+    """What a rank holds under `fully_shard` of an fp32 model with AdamW, from the second step on: {category:
+    bytes}; "other" is the mesh's list of ranks.
 
     With S = ranks / replicas, the ranks that share one copy of the model: of a parameter of shape (d, ...) a
     rank keeps rows of dimension 0, r = ceil(d / S) at most; the last ranks may have fewer, or none.
@@ -66,17 +65,15 @@ def fsdp_bytes(
     are not, 8 bytes for each element that is really there.  A group that is gathered adds all its rows, S r
     of each parameter.
 
-    In mixed precision (`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`) nothing of this changes except for
-    what is gathered: the shard is the fp32 master copy, and its gradient is fp32 again once it was reduced.
+    In mixed precision (`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`, `dtype="bf16"`) only what is
+    gathered changes: the shard is the fp32 master copy, and its gradient is fp32 again once it was reduced.
 
     Args:
         groups: shapes of the parameters that each call of `fully_shard` took, the root's last.
-        ranks, rank: of the job, and which of them.
         replicas: copies of the model, each sharded among ranks / replicas neighbours (HSDP); 1 for FSDP.
-        moment: "after forward", "after backward" or "after step" (after `zero_grad`).
+        moment: one of `FSDP_MOMENTS`; "after step" is after `zero_grad`.
         reshard: `reshard_after_forward` of every call: True, False, or None, FSDP2's default, which is True,
             except for the root.
-        dtype: in which it computes, "fp32" or "bf16".
         device: "cpu" or "cuda", where torch's Adam and the mesh keep their small tensors on the CPU.
     """
     _check_moment(moment)
@@ -116,7 +113,6 @@ def fsdp_wire_bytes(
 
     Args:
         reduce_dtype: of the gradients that are sent; None for `dtype`, as in `MixedPrecisionPolicy`.
-        groups, ranks, replicas, reshard, dtype: as in `fsdp_bytes`.
     """
     _check_job(ranks, 0)
     sharing, reduced = _sharing(ranks, replicas), ELEMENT_BYTES[reduce_dtype or dtype]

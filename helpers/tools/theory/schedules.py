@@ -8,6 +8,7 @@ after another.  A *timeline* is an order with times: (kind, stage, micro, start,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ INSTRUCTIONS = {"ForwardPass": "F", "BackwardPass": "B"}  # DeepSpeed's names of
 
 
 def actions(instructions: Iterable[str], stage: int) -> list[Action]:
-    """The order that DeepSpeed's instructions (their class names, in order) amount to: each kind takes
-    micro-batch after micro-batch."""
+    """The order of DeepSpeed's instructions (class names): each kind takes micro-batch after micro-batch."""
     counts = dict.fromkeys(INSTRUCTIONS.values(), 0)
     order = []
     for name in instructions:
@@ -58,8 +58,7 @@ def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], floa
 
     Args:
         orders: of each rank.
-        seconds: {kind: seconds}; or {(kind, stage): seconds} for stages that differ, which is looked up
-            first.
+        seconds: {kind: seconds}; or {(kind, stage): seconds}, looked up first, for stages that differ.
 
     Raises:
         ValueError: where ranks wait for each other for ever, with the action that each waits before.
@@ -82,14 +81,9 @@ def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], floa
                     break
                 action, moved = order.pop(0), True
                 start = max([timeline[-1][-1] if timeline else 0.0, *(times[0] for times in before)])
-                ended[action] = start + _duration(action, seconds)
+                ended[action] = start + seconds[action[:2] if action[:2] in seconds else action[0]]
                 timeline.append((*action, start, ended[action]))
     return timelines
-
-
-def _duration(action, seconds):
-    kind, stage, _ = action
-    return seconds[kind, stage] if (kind, stage) in seconds else seconds[kind]
 
 
 def by_the_clock(clocks: Sequence[Clock]) -> list[list[tuple]]:
@@ -103,12 +97,10 @@ def by_the_clock(clocks: Sequence[Clock]) -> list[list[tuple]]:
     begin = min(start for clock in clocks for kind, _, start, _ in clock.boxes if kind in kinds)
     for stage, clock in enumerate(clocks):
         boxes = sorted((start, end, kind, label) for kind, label, start, end in clock.boxes if kind in kinds)
-        timelines.append(
-            [
-                (kinds[kind], stage, int(label) - 1, 1e3 * (start - begin), 1e3 * (end - begin))
-                for start, end, kind, label in boxes
-            ]
-        )
+        timeline = []
+        for start, end, kind, label in boxes:
+            timeline.append((kinds[kind], stage, int(label) - 1, 1e3 * (start - begin), 1e3 * (end - begin)))
+        timelines.append(timeline)
     return timelines
 
 
@@ -121,27 +113,23 @@ def idle_fraction(timelines: list[list[tuple]]) -> float:
 
 def held_over_time(timeline: list[tuple]) -> list[tuple[float, float]]:
     """[(time, micro-batches)] that a rank holds from that time on: each from the start of its "F" to the end
-    of its "B", or "W" where it is split.
-
-    A micro-batch on one of v stages that the rank has counts as 1/v.
-    """
-    release = "W" if any(kind == "W" for kind, *_ in timeline) else "B"
+    of its "B", or "W" where it is split.  On one of the rank's v stages a micro-batch counts as 1/v."""
+    release = _release(timeline)
     stages = len({stage for _, stage, *_ in timeline})
     changes = [(start, 1) for kind, *_, start, _ in timeline if kind == "F"]
     changes += [(end, -1) for kind, *_, end in timeline if kind == release]
-    now, held = 0, []
-    for time, change in sorted(changes):
-        now += change
-        held.append((time, now / stages))
-    return held
+    changes.sort()
+    held = accumulate(change for _, change in changes)
+    return [(time, count / stages) for (time, _), count in zip(changes, held)]
 
 
 def most_in_flight(order: list[Action]) -> int:
     """Most micro-batches (of a stage) that a rank holds activations of at once: from "F" until "B", or until
     "W" where it is split."""
-    release = "W" if any(kind == "W" for kind, _, _ in order) else "B"
-    now = most = 0
-    for kind, _, _ in order:
-        now += (kind == "F") - (kind == release)
-        most = max(most, now)
-    return most
+    release = _release(order)
+    return max(accumulate(((kind == "F") - (kind == release) for kind, *_ in order), initial=0))
+
+
+def _release(actions):
+    """The kind of action that releases a micro-batch."""
+    return "W" if any(kind == "W" for kind, *_ in actions) else "B"
