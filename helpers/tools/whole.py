@@ -1,9 +1,10 @@
-"""Numbers that somebody gives as an argument: refused in words where they mean nothing."""
+"""What somebody gives as an argument, a number above all: refused in words where it means nothing."""
 
 from __future__ import annotations
 
 import operator
 import reprlib
+from collections.abc import Collection
 from numbers import Real
 
 
@@ -46,6 +47,13 @@ def shared(ranks: int, **numbers: int) -> None:
         if ranks < 1 or number % ranks:
             refusal = f"{number!r} {name} cannot be divided among {ranks!r} ranks"
             raise ValueError(f"{refusal}: use a multiple of the ranks, or use a divisor of {number!r}")
+
+
+def check_choice(name: str, value: object, choices: Collection[str | None]) -> None:
+    """Raise a ValueError for what is none of the choices."""
+    if not (value is None or isinstance(value, str)) or value not in choices:
+        *first, last = ["None" if choice is None else f'"{choice}"' for choice in choices]
+        raise ValueError(f"{name} must be {', '.join(first)} or {last}, not {shown(value)}")
 
 
 def shown(value: object) -> str:

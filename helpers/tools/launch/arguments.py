@@ -52,12 +52,6 @@ def checked_arguments(arguments: object) -> dict[str, object]:
     return dict(arguments)
 
 
-def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
-    if not (value is None or isinstance(value, str)) or value not in choices:
-        *first, last = ["None" if choice is None else f'"{choice}"' for choice in choices]
-        raise ValueError(f"{name} must be {', '.join(first)} or {last}, not {shown(value)}")
-
-
 def check_types(**values: object) -> None:
     """Of arguments that are passed on to a cluster, or switch something on."""
     nothing, word, path = type(None), ((str,), "a string"), ((str, os.PathLike), "a path")

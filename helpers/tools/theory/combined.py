@@ -9,9 +9,9 @@ torch's `init_device_mesh` count ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from math import prod
 
+import numpy as np
 from helpers.tools.theory.communication import wire_bytes, zero_wire_bytes
 from helpers.tools.theory.gpt_size import GPTSize
 from helpers.tools.theory.layers import (
@@ -31,22 +31,16 @@ from helpers.tools.whole import whole
 
 def coordinates(rank: int, axes: dict[str, int]) -> dict[str, int]:
     """Where a rank stands on each axis."""
-    rank = whole(rank, "a rank of these axes", 0, prod(axes.values()) - 1)
-    place = {}
-    for name in reversed(axes):
-        rank, place[name] = divmod(rank, axes[name])
-    return {name: place[name] for name in axes}
+    whole(rank, "a rank of these axes", 0, prod(axes.values()) - 1)
+    return dict(zip(axes, map(int, np.unravel_index(rank, tuple(axes.values())))))
 
 
 def groups_along(name: str, axes: dict[str, int]) -> list[list[int]]:
     """The groups of ranks that differ in one coordinate alone, each in the order of that coordinate."""
     if name not in axes:
         raise ValueError(f"there is no axis {name!r}: there are {', '.join(axes)}")
-    groups = {}
-    for rank, place in enumerate(product(*map(range, axes.values()))):
-        others = tuple(at for axis, at in zip(axes, place) if axis != name)
-        groups.setdefault(others, []).append(rank)
-    return list(groups.values())
+    ranks = np.arange(prod(axes.values())).reshape(tuple(axes.values()))
+    return np.moveaxis(ranks, list(axes).index(name), -1).reshape(-1, axes[name]).tolist()
 
 
 def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: bool = False) -> float:

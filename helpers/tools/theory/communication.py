@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from helpers.tools.whole import not_negative, positive, whole
+from helpers.tools.whole import check_choice, not_negative, positive, whole
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send")
 
@@ -27,8 +27,7 @@ def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
             from, that every rank holds in an all-reduce.
         ranks: N, that take part.
     """
-    if collective not in COLLECTIVES:
-        raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}; not {collective!r}")
+    check_choice("collective", collective, COLLECTIVES)
     whole(ranks, "ranks")
     if collective == "send":
         return tensor_bytes

@@ -162,11 +162,10 @@ def _fill_precision(config, notes):
 
 def _fill_auto(config, model, notes):
     """Put in the place of "auto" what transformers puts there."""
-    for path in [path for path, value in _leaves(config) if value == "auto" and path not in OWN_AUTO]:
-        above, _, key = path.rpartition(".")
-        section, is_zero = config, above == "zero_optimization"
-        for name in above.split(".") if above else ():
-            section = section[name]
+    for section, above, key in list(_open(config)):
+        path, is_zero = f"{above}.{key}" if above else key, above == "zero_optimization"
+        if path in OWN_AUTO:
+            continue
         del section[key]
         if is_zero and key == "reduce_bucket_size" or key in BY_WIDTH and str(section.get("stage")) == "3":
             section[key] = BY_WIDTH[key](_hidden_size(model, path))
@@ -179,13 +178,13 @@ def _fill_auto(config, model, notes):
             raise BadConfiguration(f'{path} is "auto", which transformers does not fill: write a value')
 
 
-def _leaves(section: dict, above: str = "") -> Iterator[tuple[str, object]]:
-    """(path, value) of all that is no object, as ("zero_optimization.stage", 2)."""
+def _open(section: dict, above: str = "") -> Iterator[tuple[dict, str, str]]:
+    """All that is "auto": (the section, its path, the key), as (..., "optimizer.params", "lr")."""
     for key, value in section.items():
         if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+            yield from _open(value, f"{above}.{key}" if above else key)
+        elif value == "auto":
+            yield section, above, key
 
 
 def _hidden_size(model, path):

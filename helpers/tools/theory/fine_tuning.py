@@ -21,6 +21,7 @@ from helpers.tools.theory.model_states import (
     ADAM,
     COUNTER,
     MASTER,
+    MOMENTS,
     NORM,
     _ceil,
     _check_job,
@@ -31,7 +32,7 @@ from helpers.tools.theory.model_states import (
     deepspeed_bytes,
 )
 from helpers.tools.theory.zero_config import ZeroConfig
-from helpers.tools.whole import whole
+from helpers.tools.whole import check_choice, whole
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
 # bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks
@@ -126,8 +127,7 @@ def offload_bytes(
     config = ZeroConfig.of(config, offloaded=True)
     if config.stage == 0 or config.dtype != "bf16" or config.sums_in_fp32:
         raise ValueError(f"offload_bytes covers stages 1 to 3 in bf16, not {config}")
-    if moment not in ("after step", "between micro-batches"):
-        raise ValueError(f'moment must be "after step" or "between micro-batches", not {moment!r}')
+    check_choice("moment", moment, MOMENTS[:2])
     held = fine_tuning_bytes(frozen, trained, config, ranks=ranks, rank=rank, moment=moment)
     if config.stage == 3:
         groups = _sub_groups(trained, config, ranks)

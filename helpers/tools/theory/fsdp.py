@@ -34,8 +34,7 @@ def ddp_bytes(
         moment: one of `FSDP_MOMENTS`; "after step" is after `zero_grad`.
         device: "cpu" or "cuda", where torch's Adam keeps its step counters on the CPU.
     """
-    _check_moment(moment)
-    _check_job(1, 0, device)
+    _check_job(1, 0, device, moment, FSDP_MOMENTS)
     total = ELEMENT_BYTES["fp32"] * sum(elements)
     return {
         "parameters": total,
@@ -76,8 +75,7 @@ def fsdp_bytes(
             except for the root.
         device: "cpu" or "cuda", where torch's Adam and the mesh keep their small tensors on the CPU.
     """
-    _check_moment(moment)
-    _check_job(ranks, rank, device)
+    _check_job(ranks, rank, device, moment, FSDP_MOMENTS)
     sharing, element = _sharing(ranks, replicas), ELEMENT_BYTES["fp32"]
     padded = sum(_padded(shape, sharing) for group in groups for shape in group)
     own = sum(_rows(shape, sharing, rank % sharing) * prod(shape[1:]) for group in groups for shape in group)
@@ -125,11 +123,6 @@ def fsdp_wire_bytes(
         sent["reduce_scatter"] += wire_bytes("reduce_scatter", reduced * padded * sharing, sharing)
         sent["all_reduce"] += wire_bytes("all_reduce", reduced * padded, replicas)
     return sent
-
-
-def _check_moment(moment):
-    if moment not in FSDP_MOMENTS:
-        raise ValueError(f"moment must be one of {', '.join(FSDP_MOMENTS)}; not {moment!r}")
 
 
 def _sharing(ranks, replicas):

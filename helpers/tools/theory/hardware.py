@@ -21,7 +21,6 @@ class Known:
     source: str
 
 
-RECORDED = "recorded/constants-NVIDIA-H200.json"
 HARDWARE = {
     "H100 80GB": {
         "memory": Known(85.0e9, "bytes", "recorded", "torch's total_memory, 79.2 GiB"),
@@ -33,18 +32,12 @@ HARDWARE = {
     },
     "H200": {
         "peak": Known(989e12, "FLOP/s in bf16", "data sheet", "NVIDIA H200, SXM, without sparsity"),
-        "NVLink": Known(277e9, "bytes/s", "recorded", f"two GPUs, all-reduces of up to 1 GB: {RECORDED}"),
         "outside tensors": Known(2.27e9, "bytes", "recorded", "two GPUs: recorded/zero-2-NVIDIA-H200.json"),
     },
     "A100 80GB": {
         "peak": Known(312e12, "FLOP/s in bf16", "data sheet", "NVIDIA A100, SXM, without sparsity"),
         "NVLink": Known(300e9, "bytes/s", "data sheet", "NVLink 3: 600 GB/s both ways"),
         "card": Known(25e9, "bytes/s", "data sheet", "InfiniBand HDR, 200 Gbit/s"),
-    },
-    "links": {
-        "PCIe 5.0, 16 lanes": Known(63e9, "bytes/s", "data sheet", "PCI-SIG: 32 GT/s, 128 of 130 bits"),
-        "Ethernet, 100 Gbit/s": Known(12.5e9, "bytes/s", "data sheet", "IEEE 802.3"),
-        "Ethernet, 10 Gbit/s": Known(1.25e9, "bytes/s", "data sheet", "IEEE 802.3"),
     },
 }
 HOST = 8  # GPUs of one host

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
-from helpers.tools.whole import whole
+from helpers.tools.whole import check_choice, whole
 
 MOMENTS = ("after step", "between micro-batches", "after backward")
 MASTER = 4  # bytes per element of the fp32 copy that the optimizer updates
@@ -27,11 +27,11 @@ def _ceil(a, b):
     return -(-a // b)
 
 
-def _check_job(ranks, rank, device="cpu"):
+def _check_job(ranks, rank, device="cpu", moment=None, moments=(None,)):
     whole(ranks, "ranks")
     whole(rank, "rank", 0, ranks - 1)
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')
+    check_choice("device", device, ("cpu", "cuda"))
+    check_choice("moment", moment, moments)
 
 
 def ideal_bytes(parameters: float, ranks: int = 1, stage: int = 0, dtype: str = "bf16") -> dict[str, float]:
@@ -83,9 +83,7 @@ def deepspeed_bytes(
         device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
     """
     config = ZeroConfig.of(config)
-    _check_job(ranks, rank, device)
-    if moment not in MOMENTS:
-        raise ValueError(f"moment must be one of {', '.join(MOMENTS)}; not {moment!r}")
+    _check_job(ranks, rank, device, moment, MOMENTS)
     if config.stage == 0:
         states, stepped = _stage_0(elements, config, moment), len(elements)
     elif config.stage == 3:

@@ -18,9 +18,7 @@ from helpers.tools.theory.layers import (
     head_activation_bytes,
     norm_parameters,
 )
-from helpers.tools.whole import whole
-
-SCHEDULES = ("gpipe", "1f1b")
+from helpers.tools.whole import check_choice, whole
 
 
 def bubble_fraction(stages: int, micro_batches: int, chunks: int = 1) -> float:
@@ -63,8 +61,7 @@ def micro_batches_in_flight(stages: int, stage: int, micro_batches: int, schedul
     whole(stages, "stages")
     whole(micro_batches, "micro-batches")
     whole(stage, "stage", 0, stages - 1)
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}; not {schedule!r}")
+    check_choice("schedule", schedule, ("gpipe", "1f1b"))
     return micro_batches if schedule == "gpipe" else min(stages - stage, micro_batches)
 
 

@@ -41,7 +41,9 @@ class MachineConstants:
     def __post_init__(self):
         if not self.matrix or not all(self.matrix.values()):
             raise ValueError("matrix must hold at least one rate, {dtype: {size: FLOPs per second}}")
-        rates = [rate for by_size in self.matrix.values() for rate in by_size.values()]
+        sizes = {dtype: {int(n): by_size[n] for n in by_size} for dtype, by_size in self.matrix.items()}
+        object.__setattr__(self, "matrix", sizes)  # JSON has no other keys than strings
+        rates = [rate for by_size in sizes.values() for rate in by_size.values()]
         rates += [self.memory, *self.attention.values(), *self.misaligned.values()]
         rates += [] if self.bandwidth is None else [self.bandwidth]
         if not all(rate > 0 for rate in rates) or min(self.launch, self.call or 0, self.latency) < 0:
@@ -50,8 +52,7 @@ class MachineConstants:
     def matrix_rate(self, rows: int, inner: int, columns: int, dtype: str = "bf16") -> float:
         """FLOPs per second of a (rows, inner) x (inner, columns) product, by its smallest side: between the
         measured ones on a straight line of logarithms, beyond them that of the nearest."""
-        by_size = {int(size): rate for size, rate in self._of_dtype(dtype).items()}
-        sides = (rows, inner, columns)
+        by_size, sides = self._of_dtype(dtype), (rows, inner, columns)
         if dtype in self.misaligned and any(side * ELEMENT_BYTES[dtype] % ALIGNED for side in sides):
             return self.misaligned[dtype]
         size = min(max(min(sides), min(by_size)), max(by_size))
@@ -83,20 +84,12 @@ class MachineConstants:
 
     def to_dict(self) -> dict:
         """Plain data, for JSON."""
-        matrix = {dtype: {str(size): rates[size] for size in rates} for dtype, rates in self.matrix.items()}
-        return asdict(self) | {"matrix": matrix}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping) -> MachineConstants:
         """Of what `to_dict` gave, also after a journey through JSON."""
-        known = cls.__dataclass_fields__
-        missing = {"matrix", "memory", "launch"} - set(values)
-        if missing or set(values) - set(known):
-            keys = f"among {', '.join(known)}, with matrix, memory and launch"
-            raise ValueError(f"keys must be {keys}; not {', '.join(values)}")
-        by_size = values["matrix"].items()
-        matrix = {dtype: {int(size): rates[size] for size in rates} for dtype, rates in by_size}
-        return cls(**{**values, "matrix": matrix})
+        return cls(**values)
 
 
 def matrix_flops(rows: int, inner: int, columns: int) -> int:
@@ -136,6 +129,6 @@ def matrix_seconds(
     rows: int, inner: int, columns: int, machine: MachineConstants, dtype: str = "bf16"
 ) -> float:
     """The roofline of one matrix product (m, k) x (k, n) on a machine."""
-    shape = rows, inner, columns
+    shape, rate = (rows, inner, columns), machine.matrix_rate(rows, inner, columns, dtype)
     moved = matrix_bytes(*shape, ELEMENT_BYTES[dtype])
-    return roofline_seconds(matrix_flops(*shape), moved, machine.matrix_rate(*shape, dtype), machine.memory)
+    return roofline_seconds(matrix_flops(*shape), moved, rate, machine.memory)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from helpers.tools.theory.gpt_size import GPTSize
 from helpers.tools.theory.layers import gpt_parameters
-from helpers.tools.whole import positive
+from helpers.tools.whole import check_choice, positive
 
 # what is computed, in units of a forward pass; a backward pass is two
 PASSES = {"forward": 1, "step": 3, "checkpointed step": 4}
@@ -25,8 +25,7 @@ def flops_per_token(size: GPTSize, sequence: int, passes: str = "step", causal: 
     checkpointing leaves it alone.  Attention as in Chowdhery et al., PaLM, arXiv 2204.02311, appendix B;
     recomputation as in Korthikanti et al., arXiv 2205.05198, section 6.
     """
-    if passes not in PASSES:
-        raise ValueError(f"passes must be one of {', '.join(PASSES)}; not {passes!r}")
+    check_choice("passes", passes, PASSES)
     scores = 4 * size.layers * size.width * sequence * (0.5 if causal else 1)
     return PASSES[passes] * (2 * gpt_parameters(size) + scores)
 

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 from helpers.tools.theory.deepspeed_config import Configuration, read
-from helpers.tools.whole import whole
+from helpers.tools.whole import check_choice, whole
 
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}  # bytes per element
 COUNTED = (  # fields of DeepSpeed's `zero_optimization`, without the stage in front
@@ -48,8 +48,7 @@ class ZeroConfig:
         if self.overlap_comm is None:
             object.__setattr__(self, "overlap_comm", self.stage == 3)
         whole(self.stage, "stage", 0, 3)
-        if self.dtype not in ELEMENT_BYTES:
-            raise ValueError(f'dtype must be "bf16" or "fp32", not {self.dtype!r}')
+        check_choice("dtype", self.dtype, ELEMENT_BYTES)
         if self.sums_in_fp32 and (self.grad_accum_dtype != "fp32" or self.stage == 0):
             place = f"in {self.grad_accum_dtype!r} for {self.dtype} at stage {self.stage}"
             raise ValueError(f"DeepSpeed does not accumulate gradients {place}")
