@@ -1,7 +1,6 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
-`theory.gpt_parameters` and all other names of the table below are found in their modules when they are asked
-for; so are the modules themselves, as `theory.schedules`.
+All names of the table below, and the modules, are imported when they are asked for.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ MODULES = {
     " pipeline_seconds pipeline_stage_parameters pipeline_wire_bytes zero_bubble_fraction",
     "plan": "Plan",
     "planner": "all_plans cheapest plan_latency plan_messages plan_seconds",
-    "roofline": "MachineConstants arithmetic_intensity matrix_bytes matrix_flops matrix_seconds ridge"
-    " roofline_rate roofline_seconds",
+    "roofline": "MachineConstants arithmetic_intensity flops_per_token matrix_bytes matrix_flops"
+    " matrix_seconds mfu ridge roofline_rate roofline_seconds",
     "save_interval": "daly_interval hours_between_failures lost_share spares_missing_share young_interval",
     "schedules": "",
     "step_counts": "block_elementwise_bytes ends_elementwise_bytes gradient_copy_bytes operators"
@@ -46,7 +45,6 @@ MODULES = {
     " tensor_parallel_activation_bytes tensor_parallel_block_activation_bytes"
     " tensor_parallel_block_parameters tensor_parallel_block_seconds tensor_parallel_cluster_bytes"
     " tensor_parallel_cluster_seconds tensor_parallel_parameters tensor_parallel_wire_bytes",
-    "throughput": "flops_per_token mfu",
     "zero_config": "ZeroConfig",
     "zero_plan": "ZeroPlan zero_3_passes",
 }

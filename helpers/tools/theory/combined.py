@@ -44,15 +44,11 @@ def groups_along(name: str, axes: dict[str, int]) -> list[list[int]]:
 
 
 def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: bool = False) -> float:
-    """Bytes of a step that leave a machine because of one axis, those of all machines together.
+    """Bytes of a step that leave a machine of `each` neighbouring ranks, all machines together, where a rank
+    sends `sent` bytes to its neighbour in one of the groups (`groups_along`).
 
     Collectives go round a ring in the order of the group (Patarasuk and Yuan, 2009).  A pipeline is a `line`,
     along which neighbours send in both directions.
-
-    Args:
-        groups: those along the axis, as `groups_along` gives them.
-        sent: bytes that a rank sends to one neighbour.
-        each: ranks on a machine, neighbours together.
     """
     crossings = 0
     for group in groups:
@@ -84,7 +80,6 @@ def sent_by_axis(
         axes: {"pipe": p, "data": d, "model": t}, in any order.
         batch, sequence: of a micro-batch.
         micro_batches: of a step, those of all replicas together.
-        element_bytes: e, of activations, gradients and parameters.
         elements: parameters on a rank; by default an equal part of the model's.
     """
     p, d, t = (axes[name] for name in ("pipe", "data", "model"))
@@ -109,8 +104,7 @@ def tensor_pipeline_held_bytes(
     device: str = "cpu",
 ) -> int:
     """Most bytes of activations and inputs that a rank holds at once under DeepSpeed's 1F1B where each stage
-    of `blocks` blocks is shared by t = `ranks` tensor-parallel ranks; with t = 1 it is `pipeline_held_bytes`,
-    where outputs stay.
+    is shared by t = `ranks` tensor-parallel ranks; with t = 1 it is `pipeline_held_bytes`, and outputs stay.
 
     A stage's output does not stay: the engine keeps 1/t of it to send (`pipe_partitioned`; that copy, what is
     received and a few lengths are counted as "other" by the ledger) and empties the tensor itself.  The last

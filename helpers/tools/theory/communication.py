@@ -16,16 +16,11 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduc
 
 
 def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
-    """Bytes that each rank sends, on average over the N ranks, for a collective on a tensor of S bytes.
+    """Bytes that each of N ranks sends, on average, for one of `COLLECTIVES` on a tensor of S bytes.
 
     all-reduce 2 (N-1)/N S; reduce-scatter, all-gather, all-to-all (N-1)/N S; broadcast and reduce (N-1)/N S
-    (a tree or chain sends the tensor N-1 times in all); send: S.
-
-    Args:
-        collective: one of `COLLECTIVES`.
-        tensor_bytes: S, of the full tensor: the one that all-gather produces, that reduce-scatter starts
-            from, that every rank holds in an all-reduce.
-        ranks: N, that take part.
+    (a tree or chain sends the tensor N-1 times in all); send: S.  The tensor is the full one: what all-gather
+    produces, what reduce-scatter starts from.
     """
     check_choice("collective", collective, COLLECTIVES)
     whole(ranks, "ranks")
@@ -87,8 +82,7 @@ def hidden_fraction(work_seconds: float, message_seconds: float) -> float:
 
 
 def hiding_bandwidth(flops: float, message_bytes: float, rate: float) -> float:
-    """Bytes per second at which messages take as long as the work that hides them: message bytes x rate /
-    FLOPs, those of one rank.
+    """message bytes x rate / FLOPs: bytes per second at which messages take as long as a rank's work.
 
     ZeRO-3 in bf16 sends 6 Psi bytes (at most, times (N - 1) / N) for 6 Psi T FLOPs of a micro-batch of T
     tokens: F / T at F FLOPs per second (arXiv 1910.02054, section 7, for the bytes).
@@ -105,19 +99,16 @@ def zero_wire_bytes(
     accumulation: int = 1,
     whole_buckets: bool = False,
 ) -> float:
-    """Bytes that a rank ideally sends per step of data parallelism, by ZeRO stage: a number of times e Psi (N
-    - 1) / N.
+    """Bytes that a rank ideally sends per step of data parallelism: some times e Psi (N - 1) / N, Psi the
+    model's `parameters`.
 
     The paper (arXiv 1910.02054, section 7): 2 times at stages 0, 1 and 2 (gradients, and at stages 1 and 2
     the updated parameters); 3 at stage 3 (parameters gathered for the forward and for the backward pass, and
     gradients).  Stages 2 and 3 send gradients, and stage 3 gathers parameters, in each of `accumulation`
     micro-batches.
 
-    Args:
-        parameters: Psi, elements of the whole model.
-        element_bytes: e, per gradient and parameter.
-        whole_buckets: as DeepSpeed's default `use_multi_rank_bucket_allreduce` does at stages 1 and 2: whole
-            buckets are all-reduced, which sends gradients twice.
+    With `whole_buckets`, DeepSpeed's default at stages 1 and 2 (`use_multi_rank_bucket_allreduce`), whole
+    buckets are all-reduced, which sends gradients twice.
     """
     whole(stage, "stage", 0, 3)
     whole(accumulation, "accumulation")

@@ -13,17 +13,13 @@ from helpers.tools.whole import whole
 def construction_peak_bytes(
     modules: Sequence[Sequence[int]], ranks: int = 1, dtype: str = "bf16", partitioned: bool = True
 ) -> int:
-    """The most bytes that a rank holds during construction.
+    """The most bytes that a rank holds while modules, of so many elements in each own parameter, are built in
+    order (a tied matrix counts where it is made).
 
     Whole, that is the model.  Under `zero.Init` (`partitioned`; the ZeRO paper's stage 3, arXiv 1910.02054,
     section 5.3, applied from the start) a module's own parameters are created whole, each in fp32 and then
-    cast, so that for a moment it exists twice; when the module is complete, each is replaced by a shard of
-    ceil(elements / N).
-
-    Args:
-        modules: for every module in the order of construction, the elements of each of its own parameters (a
-            tied matrix counts where it is made).
-        dtype: "bf16" or "fp32", of the finished parameters.
+    cast to `dtype`, so that for a moment it exists twice; when the module is complete, each is replaced by a
+    shard of ceil(elements / N).
     """
     element_bytes = ZeroConfig(dtype=dtype).element_bytes
     whole(ranks, "ranks")
@@ -43,11 +39,8 @@ def construction_peak_bytes(
 
 
 def largest_built_in_parts(memory: float, ranks: int, largest: float) -> float:
-    """Parameters of the largest model that N ranks of `memory` bytes can build under `zero.Init` in bf16.
-
-    Each holds 2 bytes of its 1/N of the model, and for a moment 6 bytes per element of the `largest` tensor,
-    in fp32 with its cast beside it (`construction_peak_bytes` is exact).
-    """
+    """Parameters of the largest model that N ranks of `memory` bytes build under `zero.Init` in bf16: each
+    holds 2 bytes of its 1/N of the model, and for a moment 6 bytes per element of the `largest` tensor."""
     if memory <= 6 * largest:
         need = f"6 x {largest:,.0f} bytes for a moment"
         raise ValueError(f"the largest tensor alone needs {need}, and a rank has {memory:,.0f}")

@@ -1,9 +1,9 @@
 """The one reader of DeepSpeed's configuration: what DeepSpeed 0.19.8 makes of a file or a dict.
 
-DeepSpeed's own `DeepSpeedConfig` reads it, with its spellings, types and defaults; what it refuses is refused
-here.  Before that, "auto" is filled by the rules of transformers (transformers/integrations/deepspeed.py).
-Three things differ from DeepSpeed: a section that is null counts as absent, the number of ranks is an
-argument, and `Configuration.notes` says what DeepSpeed says in its log or nowhere.
+DeepSpeed's own `DeepSpeedConfig` reads it; what it refuses is refused here.  Before that, "auto" is filled by
+the rules of transformers (transformers/integrations/deepspeed.py).  Three things differ from DeepSpeed: a
+section that is null counts as absent, the number of ranks is an argument, and `Configuration.notes` says what
+DeepSpeed says in its log or nowhere.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class Configuration:
     @property
     def dtype(self) -> str:
         """Of the parameters: "bf16", "fp16" or "fp32"."""
-        if self.deepspeed.bfloat16_config.enabled:
-            return "bf16"
-        return "fp16" if self.deepspeed.float16_config.enabled else "fp32"
+        half = "fp16" if self.deepspeed.float16_config.enabled else "fp32"
+        return "bf16" if self.deepspeed.bfloat16_config.enabled else half
 
     @property
     def offload(self) -> dict[str, str]:
@@ -90,7 +89,7 @@ def read(
     micro_batch: int | None = None,
     accumulation: int | None = None,
 ) -> Configuration:
-    """Read a configuration as DeepSpeed does.
+    """Read a configuration as DeepSpeed does; a BadConfiguration where it cannot be read, or is refused.
 
     Args:
         config: a dict, which is not changed, or a file in hjson: JSON with comments and trailing commas.
@@ -98,9 +97,6 @@ def read(
         model: a configuration of transformers, for what is "auto" and depends on the hidden size.
         micro_batch, accumulation: in the place of what the configuration says.  With one of them its
             train_batch_size decides the other; with both it is dropped.
-
-    Raises:
-        BadConfiguration: it cannot be read, or DeepSpeed refuses it.
     """
     config, notes = _without_null(_loaded(config)), []
     check_kinds(config)
@@ -151,13 +147,11 @@ def _without_null(config):
 
 def _fill_precision(config, notes):
     """Where "enabled" is "auto" the Trainer's --bf16 or --fp16 decides: with both open it is bf16."""
-    sections = {name: config[name] for name in ("bf16", "fp16") if "enabled" in config.get(name, {})}
-    unsettled = [name for name, section in sections.items() if section["enabled"] == "auto"]
-    settled = any(section["enabled"] is True for section in sections.values())
-    for name in unsettled:
-        sections[name]["enabled"] = not settled and name == unsettled[0]
-    if unsettled and not settled:
-        notes.append(f'{unsettled[0]} is assumed: "enabled" is "auto", which the Trainer fills')
+    enabled = {name: config.get(name, {}).get("enabled") for name in ("bf16", "fp16")}
+    for name in [name for name in enabled if enabled[name] == "auto"]:
+        enabled[name] = config[name]["enabled"] = True not in enabled.values()
+        if enabled[name]:
+            notes.append(f'{name} is assumed: "enabled" is "auto", which the Trainer fills')
 
 
 def _fill_auto(config, model, notes):
@@ -200,12 +194,11 @@ def _hidden_size(model, path):
 
 def _batches(config, micro_batch, accumulation):
     """{key: size or None}, taken out of the configuration."""
-    sizes = {key: config.pop(key, None) for key in BATCHES}
+    sizes = {key: config.pop(key) for key in BATCHES if key in config}
     for key, size in sizes.items():
-        is_whole = isinstance(size, (int, float)) and size == int(size) and size >= 1
-        if size is not None and (isinstance(size, bool) or not is_whole):
+        if type(size) not in (int, float) or size < 1 or size != int(size):
             raise BadConfiguration(f"{key} must be a whole number, 1 or more, not {size!r}")
-        sizes[key] = size and int(size)
+    sizes = {key: int(sizes[key]) if key in sizes else None for key in BATCHES}
     asked = {MICRO: micro_batch, ACCUMULATION: accumulation}
     asked = {key: size for key, size in asked.items() if size is not None}
     if len(asked) == 1 and sizes[TRAIN]:

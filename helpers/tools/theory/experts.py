@@ -19,13 +19,9 @@ LARGEST_GROUP = 178_956_971
 
 
 def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, least: int = 0) -> int:
-    """C = ceil(tokens factor k / E): of the tokens of a rank those that an expert takes (GShard, arXiv
-    2006.16668, section 2.2; Switch, 2101.03961, equation 3).
-
-    Args:
-        factor: the capacity factor; 1 leaves room for every choice if experts are chosen equally often.
-        least: DeepSpeed's `min_capacity`.
-    """
+    """C = ceil(tokens factor k / E), `least` (DeepSpeed's `min_capacity`) or more: of the tokens of a rank
+    those that an expert takes (GShard, arXiv 2006.16668, section 2.2; Switch, 2101.03961, equation 3).  The
+    capacity factor 1 leaves room for every choice if experts are chosen equally often."""
     if not 1 <= k <= experts:
         raise ValueError(f"a token chooses from 1 to {experts} of {experts} experts, not {k!r}")
     positive(tokens=tokens, factor=factor)
@@ -54,15 +50,11 @@ def expert_parallel_bytes(
     moment: str = "between micro-batches",
     device: str = "cpu",
 ) -> dict[str, int]:
-    """What a rank holds under `deepspeed.moe`, to the byte: `deepspeed_bytes` of two groups of parameters.
+    """What a rank holds under `deepspeed.moe` at stages 0 to 2, to the byte: `deepspeed_bytes` of two groups
+    of parameters, of so many elements each.
 
     ZeRO divides the shared ones among all N ranks, and a rank's experts among the N / ep ranks that hold the
     same ones (DeepSpeed 0.19's source; Rajbhandari et al., DeepSpeed-MoE, arXiv 2201.05596).
-
-    Args:
-        shared: elements of each parameter that all ranks hold.
-        experts: elements of each parameter of this rank's own experts.
-        config: of stage 0, 1 or 2.
     """
     if ep < 1 or ranks % ep:
         raise ValueError(f"ep must divide the {ranks} ranks, which {ep!r} does not")

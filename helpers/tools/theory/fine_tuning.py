@@ -1,9 +1,8 @@
-"""Fine-tuning with frozen weights and adapters (LoRA), and offload: parameters, model states of a rank, and
-what a forward pass keeps.
+"""Fine-tuning with frozen weights and adapters (LoRA), and offload: what a rank holds, and what a forward
+pass keeps.  Arguments that are not explained here are those of `layers` and `model_states`.
 
 LoRA (Hu et al., arXiv 2106.09685, section 4.1) freezes a matrix W of shape (outputs, inputs) and trains a
-product beside it: W + (alpha / r) B A, with A of shape (r, inputs) and B of shape (outputs, r).  Arguments
-that are not explained here are those of `layers` and `model_states`.
+product beside it: W + (alpha / r) B A, with A of shape (r, inputs) and B of shape (outputs, r).
 """
 
 from __future__ import annotations
@@ -118,11 +117,7 @@ def offload_bytes(
     and 2 P more: at stages 1 and 2 a buffer for the new parameters, at stage 3 the gradients as they come.
     Stages 1 and 2 have a buffer of 2 L bytes on either side, and stage 2 keeps on the host, in bf16, every
     gradient that touches its partition.  At stage 1 gradients and the bucket stay on the device between
-    micro-batches.
-
-    Args:
-        moment: "after step" or "between micro-batches".
-        accumulates: a step has several micro-batches.
+    micro-batches, which a step that `accumulates` has several of.  Moments are the first two of `MOMENTS`.
     """
     config = ZeroConfig.of(config, offloaded=True)
     if config.stage == 0 or config.dtype != "bf16" or config.sums_in_fp32:
@@ -201,10 +196,8 @@ def lora_activation_bytes(
     needs.  The adapter keeps A's result, r e s b.  Nothing before the first adapter needs a gradient, so that
     the first norm keeps nothing, nor does the embedding; and the head's frozen matrix needs no input.
 
-    Args:
-        keeps_frozen_inputs: as DeepSpeed's replacement of linear layers does at stage 3
-            (`memory_efficient_linear`, its default): the inputs of both matrices of the feed-forward and of
-            the head are kept too.
+    DeepSpeed's replacement of linear layers at stage 3 (`memory_efficient_linear`, its default) keeps frozen
+    inputs, those of both matrices of the feed-forward and of the head, too.
     """
     shape, tokens = (batch, sequence, size.width), batch * sequence
     unit, norm = element_bytes * tokens * size.width, norm_activation_bytes(*shape, element_bytes)

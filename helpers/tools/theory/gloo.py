@@ -2,10 +2,9 @@
 frames on a cable.
 
 Read in gloo's source (`gloo/allreduce.cc`, `allgather.cc`, `alltoall.cc`, `broadcast.cc`,
-`transport/tcp/pair.h` and `pair.cc`) and confirmed to the byte by what Linux counts at the sockets.  For each
-message between two ranks three headers pass: the sender's offer, the receiver's answer that it is ready, and
-the one before the bytes.  Each of these, and an acknowledgement at the end, is a frame of its own on the
-cable, as long as nothing else waits to be sent that it could travel with.
+`transport/tcp/pair.cc`) and confirmed to the byte by what Linux counts at the sockets.  For each message
+between two ranks three headers pass: an offer, the answer that the receiver is ready, and the one before the
+bytes.  Each of these, and an acknowledgement, is a frame of its own, unless it can travel with another one.
 """
 
 from __future__ import annotations
@@ -15,19 +14,14 @@ import math
 from helpers.tools.theory.communication import wire_bytes
 
 GLOO_HEADER = 3 * 48  # bytes for each message: three times six numbers of 8 bytes (`Op::preamble` in pair.h)
-# bytes of a frame beside what it carries: Ethernet 14, IP 20 (RFC 791), TCP 20 (RFC 9293) with time stamps 12
-# (RFC 7323)
-FRAME_HEADER = 66
+FRAME_HEADER = 14 + 20 + 20 + 12  # bytes: Ethernet, IP (RFC 791), TCP (RFC 9293), its time stamps (RFC 7323)
 FRAME_HEADERS = 4 * FRAME_HEADER  # bytes for each message: four frames
 LARGEST_SEGMENT = 1 << 20  # bytes; a larger part of a sum is cut
 
 
 def gloo_wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
-    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out.
-
-    As `wire_bytes`, but that torch's reduce-scatter over gloo is an all-reduce of the full tensor, of which
-    each rank keeps a part: 2 (N-1)/N S, twice what NCCL sends.
-    """
+    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out: `wire_bytes`, but
+    that torch's reduce-scatter over gloo is an all-reduce, 2 (N-1)/N S, twice what NCCL sends."""
     if collective == "reduce":
         raise ValueError("no formula for a reduce: what gloo sends depends on which rank is the root")
     return wire_bytes("all_reduce" if collective == "reduce_scatter" else collective, tensor_bytes, ranks)

@@ -13,11 +13,11 @@ from helpers.tools.whole import positive, whole
 
 @dataclass(frozen=True)
 class Known:
-    """A number of the table."""
+    """A number of the table; its label is "recorded", "data sheet" or "assumed"."""
 
     value: float
     unit: str
-    label: str  # "recorded", "data sheet" or "assumed"
+    label: str
     source: str
 
 

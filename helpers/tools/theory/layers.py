@@ -11,8 +11,7 @@ Arguments that have the same meaning everywhere, with the symbol that formulas g
     size                a `helpers.tools.theory.GPTSize`: V, context, h, L layers (blocks), a
     element_bytes   e   bytes per element of activations: 2 in bf16, 4 in fp32
     kernel              of attention: "sdpa" (fused) or "explicit" (the s x s scores are a tensor)
-    device              "cpu" or "cuda", which keeps a norm's statistics in fp32, and 16 bytes of random
-                        state per fused 16-bit attention
+    device              "cpu" or "cuda", which keeps a norm's statistics in fp32
 
 Parameters are counted in elements.  One multiply-add counts as two FLOPs; only matrix products are counted,
 as in Megatron-LM (Narayanan et al., arXiv 2104.04473, appendix) and in torch's own FLOP counter.  Activations
@@ -24,7 +23,6 @@ from __future__ import annotations
 
 from helpers.tools.theory.gpt_size import GPTSize
 
-RANDOM_STATE = 16  # bytes: seed and offset, two int64
 TOKEN_ID = 8  # bytes: int64
 BF16, FP32 = 2, 4  # bytes
 
@@ -113,18 +111,19 @@ def attention_activation_bytes(
     kernel: str = "sdpa",
     device: str = "cpu",
 ) -> int:
-    """What attention keeps, without its norm: its input, q, k and v, the result, 5 e s b h bytes; and scores.
-
-    "sdpa": 4 a s b, one fp32 log-sum-exp per head and token (Dao et al., FlashAttention, arXiv 2205.14135,
-    section 3.1).  "explicit": e a s^2 b + s^2, the softmax of the scores and one boolean mask; with dropout
-    it is 5 a s^2 b (Korthikanti et al., arXiv 2205.05198, section 4.1).
-    """
+    """What attention keeps, without its norm: its input, q, k and v, the result, 5 e s b h bytes; and scores:
+    "sdpa" 4 a s b, one fp32 log-sum-exp per head and token (Dao et al., FlashAttention, arXiv 2205.14135,
+    section 3.1), "explicit" e a s^2 b + s^2, the softmax of the scores and one boolean mask."""
     tokens = batch * sequence
     vectors = 5 * element_bytes * tokens * width
     if kernel == "sdpa":
-        random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
-        return vectors + FP32 * heads * tokens + random_state
+        return vectors + FP32 * heads * tokens + random_state_bytes(element_bytes, device)
     return vectors + element_bytes * heads * sequence * tokens + sequence**2
+
+
+def random_state_bytes(element_bytes: int, device: str) -> int:
+    """16 bytes that a fused 16-bit attention keeps on CUDA, whatever its size: seed and offset, two int64."""
+    return 16 if device == "cuda" and element_bytes == 2 else 0
 
 
 def feed_forward_activation_bytes(batch: int, sequence: int, width: int, element_bytes: int) -> int:
@@ -194,15 +193,13 @@ def pass_peak_bytes(
     """Bytes at the moments of one forward and backward pass that compete for its peak; parameters, token ids
     and targets counted, no optimizer.
 
-    Backwards through a checkpointed model each block adds the gradients of its parameters and releases the
-    input of the next (b s h): with more than 12 h tokens its last block, which runs first, holds the most,
-    with fewer its first.  Exact from two sequences on (with one, 8 (s - 1) too many in the first block).
-    With fewer tokens than about h the peak may lie later, where the gradient of the embedding is made.
-
-    Returns:
-        "at the loss": what is kept, and the gradients of log-softmax and logits, fp32 each.
-        "in the last block", "in the first block": checkpointed only; `repeated_block_bytes`, the inputs that
-            are left, and gradients of the head, of the blocks behind, and of the block's last product.
+    "at the loss": what is kept, and the gradients of log-softmax and logits, fp32 each.  Checkpointed also
+    "in the last block" and "in the first block": `repeated_block_bytes`, the inputs that are left, and
+    gradients of the head, of the blocks behind, and of the block's last product.  Backwards each block adds
+    the gradients of its parameters and releases the input of the next (b s h): with more than 12 h tokens the
+    last block, which runs first, holds the most, with fewer the first.  Exact from two sequences on (with
+    one, 8 (s - 1) too many in the first block).  With fewer tokens than about h the peak may lie later, where
+    the gradient of the embedding is made.
     """
     tokens, width, vocabulary = batch * sequence, size.width, size.vocabulary
     always = element_bytes * gpt_parameters(size) + 2 * TOKEN_ID * tokens
@@ -223,12 +220,8 @@ def bytes_at_the_loss(
     size: GPTSize, batch: int, sequence: int, checkpointing: bool = False, accumulates: bool = False
 ) -> dict[str, int]:
     """What a GPU holds at the loss of a micro-batch, trained with Adam in bf16 mixed precision (Rajbhandari
-    et al., arXiv 1910.02054, section 3.1), {category: bytes}; "other" is 8 for each logit, its gradient and
-    that of its log-softmax in fp32.
-
-    Args:
-        accumulates: whether the gradients of a micro-batch before are there.
-    """
+    et al., arXiv 1910.02054, section 3.1), {category: bytes}; "gradients" only of a micro-batch before, where
+    it `accumulates`; "other" is 8 for each logit, its gradient and that of its log-softmax in fp32."""
     parameters = gpt_parameters(size)
     kept_by = checkpointed_activation_bytes if checkpointing else gpt_activation_bytes
     return {

@@ -23,9 +23,7 @@ from helpers.tools.theory.layers import (
 )
 from helpers.tools.whole import shared, whole
 
-# fp32 tensors of (tokens, V) at the peak of the loss: the log-softmax that was kept, its gradient, and the
-# gradient of the logits
-LOSS_TENSORS = 3
+LOSS_TENSORS = 3  # fp32, of (tokens, V), at the peak of the loss: log-softmax, its gradient, the logits'
 ALL_TO_ALLS = 4  # of a layer's forward pass: q, k, v there and the result back; backward the same four
 RING_FORWARD, RING_BACKWARD = 2, 4  # tensors that a rank passes on: keys and values; with their gradients
 
@@ -39,11 +37,8 @@ def loss_peak_bytes(batch: int, sequence: int, vocabulary: int, tiles: int = 1) 
     """12 b s V / tiles bytes, rounded up to whole tokens: the most that logits, cross-entropy and their
     backward pass hold at once, beside the gradients of input and weight.
 
-    Three fp32 tensors, whatever the dtype of the model: in bf16 the logits are cast to fp32 for the loss
-    (torch's log_softmax and nll_loss; the tests hold it against the ledger).
-
-    Args:
-        tiles: into which the tokens are cut, one computed after the other and again in the backward pass.
+    Three fp32 tensors: in bf16, too, the logits are cast to fp32 for the loss.  Tiles of the tokens are
+    computed one after the other and again in the backward pass.
     """
     whole(tiles, "tiles")
     return LOSS_TENSORS * FP32 * vocabulary * batch * -(-sequence // tiles)
@@ -77,17 +72,13 @@ def ulysses_activation_bytes(
 def worst_moment_bytes(
     size: GPTSize, sequence: int, ranks: int = 1, again: bool = False, tiles: int = 1
 ) -> dict[str, int]:
-    """What a rank holds of a GPT at the worst moment of a forward and a backward pass: fp32, one sequence,
-    Adam, no ZeRO, the ranks share the text; {"parameters", "optimizer states", "activations", "other":
-    bytes}.
+    """What a rank holds of a GPT at the worst moment of a forward and a backward pass, {category: bytes}, in
+    fp32 with one sequence, Adam, and no ZeRO; the ranks share the text.
 
-    Two moments compete: the loss at its peak, and, where blocks are computed again, the backward pass of the
-    first block at its GELU.  Activations are those that the forward pass keeps; other is what comes and goes:
-    logits, or a recomputed block and its gradients.  Token ids and Adam's counters are left out.
-
-    Args:
-        again: each block, of two, keeps its input alone and is computed again.
-        tiles: of the loss.
+    Two moments compete: the loss, in `tiles`, at its peak, and, where each block, of two, is computed
+    `again`, the backward pass of the first at its GELU.  Activations are those that the forward pass keeps;
+    other is what comes and goes: logits, or a recomputed block and its gradients.  Token ids and Adam's
+    counters are left out.
     """
     if again and size.layers != 2:
         problem = "with `again` the gradients that are there already are counted for two layers"
@@ -136,16 +127,14 @@ def ring_activation_bytes(size: GPTSize, batch: int, sequence: int, element_byte
 def ring_wire_bytes(
     batch: int, sequence: int, width: int, layers: int, element_bytes: int, ranks: int
 ) -> int:
-    """6 L e b s h bytes that a rank sends in a forward and a backward pass that turn N times each, so that
-    everything is back where it began: 2 N and 4 N messages of e b (s / N) h for each layer; 0 for one rank
-    (arXiv 2310.01889, section 3)."""
+    """6 L e b s h bytes that a rank sends in a forward and a backward pass that turn N times each: 2 N and 4
+    N messages of e b (s / N) h for each layer; 0 for one rank (arXiv 2310.01889, section 3)."""
     tensor = element_bytes * batch * _tokens_each(sequence, ranks) * width
     return 0 if ranks == 1 else layers * ranks * (RING_FORWARD + RING_BACKWARD) * tensor
 
 
 def _key_width(config, ranks):
-    """Channels of the keys that a rank has of each of its tokens after the exchange: a head is copied when
-    there are more ranks than heads."""
+    """Channels of the keys that a rank has per token after the exchange; too few heads are copied."""
     heads, of_keys = config["num_attention_heads"], config["num_key_value_heads"]
     if heads % ranks or (of_keys % ranks and ranks % of_keys):
         kinds = f"{heads} heads and {of_keys} of keys and values"
@@ -174,7 +163,7 @@ def llama_activation_bytes(
     Args:
         config: of a `LlamaConfig`: hidden_size h, intermediate_size i, num_hidden_layers L,
             num_attention_heads a, num_key_value_heads, vocab_size V; a head has h / a channels.
-        tiled: the feed-forward layers by `TiledMLP`, which keeps its input alone, and head and loss by
+        tiled: feed-forward layers by `TiledMLP`, which keeps its input alone, head and loss by
             `sequence_tiled_compute`.
         checkpointed: each layer keeps its input alone, h.
     """
@@ -191,8 +180,7 @@ def llama_activation_bytes(
 def llama_wire_bytes(
     config: Mapping[str, int], batch: int, sequence: int, ranks: int, checkpointed: bool = False
 ) -> float:
-    """Bytes that a rank sends with DeepSpeed's `UlyssesSPAttentionHF` in a forward and a backward pass in
-    fp32; ZeRO's messages not counted.
+    """Bytes that a rank sends with DeepSpeed's `UlyssesSPAttentionHF` in a forward and a backward pass, fp32.
 
     For each layer 4 all-to-alls of 4 b (s / N) h bytes, q and the result forward and backward, and 4 of its
     keys' width (arXiv 2309.14509, section 3.2); and in each forward pass, two if checkpointed, an all-gather

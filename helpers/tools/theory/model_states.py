@@ -1,5 +1,4 @@
-"""Bytes of model states that one data-parallel rank holds under ZeRO stages 0 to 3, for Adam, as {category:
-bytes}.
+"""Model states that one data-parallel rank holds under ZeRO stages 0 to 3, for Adam, as {category: bytes}.
 
 `ideal_bytes` is the ZeRO paper (Rajbhandari et al., arXiv 1910.02054, section 5); `deepspeed_bytes` is
 DeepSpeed 0.19 to the byte, with its padding, its buckets and the parameters that straddle two partitions.
@@ -18,8 +17,7 @@ ADAM = 8  # and of momentum and variance, in fp32
 COUNTER = 4  # bytes of the step counter that torch's Adam keeps for each tensor
 NORM = {1: 4, 2: 4, 3: 8}  # by stage, bytes of DeepSpeed's norm of the gradients: fp32, at stage 3 fp64
 OVERFLOW_FLAG = 1  # byte, at stage 3
-# While Adam steps, bytes per element of what is stepped: the gradients in fp32, and the root of the variance.
-FP32_GRADIENT, ROOT = 4, 4
+FP32_GRADIENT, ROOT = 4, 4  # while Adam steps, bytes per element: the gradient, and the root of the variance
 ALIGNMENT = 2  # stages 1 and 2 pad a partition to a multiple of so many elements (NCCL's 4 bytes in bf16)
 
 
@@ -66,20 +64,16 @@ def deepspeed_bytes(
     """What a rank holds under DeepSpeed 0.19, to the byte, from its second step on: {category: bytes};
     "other" is the norm of the gradients and the overflow flag.
 
-    Derived from DeepSpeed's source and held against measurements by the tests: one parameter group, torch's
-    AdamW, no offload.  With A = parameters padded to a multiple of 2 x ranks and P = A / ranks: stage 1 holds
-    e A + 12 P and between micro-batches full gradients and a bucket; stage 2 keeps whole every gradient that
-    touches its partition; stage 3 rounds each parameter up to a multiple of the ranks, and its gradient
-    partition and bucket are permanent.  In fp32 stages 1 to 3 keep a separate fp32 master copy all the same.
-    Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage 1 keeps 4 A for ever beside the
-    bf16 ones, stage 2 has 4 P, stage 3 its part.
+    One parameter group, torch's AdamW, no offload.  With A = parameters padded to a multiple of 2 x ranks and
+    P = A / ranks: stage 1 holds e A + 12 P and between micro-batches full gradients and a bucket; stage 2
+    keeps whole every gradient that touches its partition; stage 3 rounds each parameter up to a multiple of
+    the ranks, and its gradient partition and bucket are permanent.  In fp32 stages 1 to 3 keep a separate
+    fp32 master copy all the same.  Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage
+    1 keeps 4 A for ever beside the bf16 ones, stage 2 has 4 P, stage 3 its part.
 
     Args:
         elements: of each parameter, in the model's order.
-        config: a `ZeroConfig`, or DeepSpeed's configuration, a dict.
-        ranks, rank: the data-parallel ones, among which states are divided; and which of them.
-        moment: "after step", "between micro-batches" (after a backward pass that is not the last before a
-            step) or "after backward" (the last one before a step).
+        moment: one of `MOMENTS`; "after backward" is after the last backward pass before a step.
         device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
     """
     config = ZeroConfig.of(config)

@@ -28,7 +28,7 @@ def peak_moments(
         activations: what is kept at the loss, and 8 bytes for each logit.
         again: what only the backward pass has; None where that moment does not compete.
         step: everything that is there while the optimizer steps.
-        accumulates: whether there is a micro-batch before, whose gradients are there at the loss.
+        accumulates: whether gradients of a micro-batch before are there at the loss.
     """
     after_step, between, after_backward = (states[moment] for moment in MOMENTS)
     moments = {"loss": {**(between if accumulates else after_step), "activations": activations}}
@@ -75,10 +75,9 @@ def moments(plan: Plan) -> dict[str, float]:
     "backward", "step"}; states by the ZeRO paper (arXiv 1910.02054, section 5).
 
     Within 1.1 % of every recorded training; beside rehearsals of GPTs of four layers, 8,192 and 25,600 wide,
-    on 64 GPUs with one sequence (lesson 15) from 5 % too low to 11 % too high, both at stage 3.
-
-    At stage 0 states of pipelines are replicated, as Megatron's: DeepSpeed's own, with its `BF16_Optimizer`,
-    shard master weights and Adam there as at stage 1, and keep a second set of gradients.
+    on 64 GPUs with one sequence (lesson 15) from 5 % too low to 11 % too high, both at stage 3.  Pipelines at
+    stage 0 replicate states, as Megatron's; DeepSpeed's own, with its `BF16_Optimizer`, shard master weights
+    and Adam there as at stage 1, and keep a second set of gradients.
     """
     return {moment: sum(sizes.values()) for moment, sizes in moment_parts(plan).items()}
 

@@ -22,12 +22,9 @@ from helpers.tools.whole import check_choice, whole
 
 
 def bubble_fraction(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """(p - 1) / (v m + p - 1): the part of all slots in which a rank has nothing to do.
-
-    GPipe and 1F1B alike (Huang et al., arXiv 1811.06965, section 2.3); v > 1 chunks of layers per rank is the
-    interleaved schedule.  Megatron-LM gives the same bubble as (p - 1) / (v m), in units of the useful time
-    (Narayanan et al., arXiv 2104.04473, section 2.2).
-    """
+    """(p - 1) / (v m + p - 1): the part of all slots in which a rank has nothing to do, in GPipe and 1F1B
+    (Huang et al., arXiv 1811.06965, section 2.3); v > 1 chunks of layers per rank is the interleaved
+    schedule.  In units of the useful time it is (p - 1) / (v m) (arXiv 2104.04473, section 2.2)."""
     whole(stages, "stages")
     whole(micro_batches, "micro-batches")
     return (stages - 1) / (chunks * micro_batches + stages - 1)
@@ -37,16 +34,11 @@ def pipeline_seconds(
     stages: int, micro_batches: int, forward: float, backward: float, chunks: int = 1
 ) -> float:
     """Seconds of a step whose stages all take as long: m (f + b) of work, and a bubble of (p - 1) (f + b) / v
-    however many micro-batches there are; messages take none (arXiv 2104.04473, section 2.2).
-
-    Args:
-        forward, backward: seconds of one micro-batch on one rank, over all its chunks.
-        chunks: v, of layers per rank (the interleaved schedule).
-    """
+    however many micro-batches there are; messages take none (arXiv 2104.04473, section 2.2).  A micro-batch
+    takes f and b on one rank, over all its v chunks."""
     whole(stages, "stages")
     whole(micro_batches, "micro-batches")
-    bubble = (stages - 1) * (forward + backward) / chunks
-    return micro_batches * (forward + backward) + bubble
+    return micro_batches * (forward + backward) + (stages - 1) * (forward + backward) / chunks
 
 
 def zero_bubble_fraction(stages: int, micro_batches: int) -> float:
@@ -66,8 +58,7 @@ def micro_batches_in_flight(stages: int, stage: int, micro_batches: int, schedul
 
 
 def pipeline_stage_parameters(size: GPTSize, blocks: int, first: bool = False, last: bool = False) -> int:
-    """A stage with `blocks` blocks; the first has the embedding too, the last the final norm and a head of
-    its own, V h."""
+    """Of so many blocks; the first stage has the embedding too, the last a norm and its own head, V h."""
     ends = embedding_parameters(size.vocabulary, size.context, size.width) if first else 0
     if last:
         ends += norm_parameters(size.width) + size.vocabulary * size.width

@@ -26,8 +26,8 @@ from helpers.tools.theory.tensor_parallel import (
 from helpers.tools.whole import shared, whole
 
 AT_ONCE = 1_000_000_000  # elements: DeepSpeed's `stage3_max_live_parameters` and `sub_group_size`
-# By stage, bytes for each element that is stepped: the fp32 gradient, 4, and a square root, 4, which comes
-# when the flat bf16 copy is gone, and at stages 1 and 2 the bf16 gradients, 2, with it.
+# By stage, bytes for each element that is stepped: the fp32 gradient, 4, and a square root, 4, which replaces
+# the flat bf16 copy and, at stages 1 and 2, the bf16 gradients, 2
 UNFUSED_COPIES = {0: 8, 1: 6, 2: 6, 3: 8}
 
 
@@ -46,8 +46,8 @@ class Plan:
     # p, stages of consecutive layers, as equal as can be (DeepSpeed's `partition_method="type:Block"`)
     pipeline: int = 1
     bucket: int = 500_000_000  # `reduce_bucket_size`, elements
-    # The t GPUs share tokens where they do not share a layer, the embedding, and the vocabulary of the loss
-    # (Megatron); without it, as in DeepSpeed's own tensor parallelism, each has all of these.
+    # t GPUs share tokens where they do not share a layer, the embedding, and the vocabulary of the loss; in
+    # DeepSpeed's own tensor parallelism each has all of these
     sequence_parallel: bool = True
     fused: bool = True  # torch's fused AdamW (`"fused": true`), which needs no memory for square roots
     trained: float = 1.0  # the share of the parameters that are trained, such as adapters (lesson 11)
@@ -56,9 +56,9 @@ class Plan:
 
     def __post_init__(self):
         whole(self.stage, "stage", 0, 3)
+        whole(self.bucket, "bucket", 0)
         for name in ("gpus", "batch", "sequence", "micro", "tensor", "pipeline", "ulysses"):
             whole(getattr(self, name), name)
-        whole(self.bucket, "bucket", 0)
         if refusal := self._refusal():
             raise ValueError(refusal)
         if self.sequence_parallel:
@@ -82,11 +82,9 @@ class Plan:
         if any(number % self.ulysses for number in (self.replicas, self.sequence, heads)):
             amounts = f"{self.replicas} GPUs, {self.sequence} tokens and {heads} heads"
             return f"{amounts} cannot be shared by {self.ulysses} each"
-        groups = self.replicas // self.ulysses
-        if self.batch % (groups * self.micro):
-            amount = f"whole number of micro-batches of {self.micro} on {groups} replicas"
-            return f"{self.batch} sequences are no {amount}"
-        return ""
+        groups, batch, micro = self.replicas // self.ulysses, self.batch, self.micro
+        refusal = f"{batch} sequences are no whole number of micro-batches of {micro} on {groups} replicas"
+        return refusal if batch % (groups * micro) else ""
 
     @property
     def replicas(self) -> int:
@@ -178,12 +176,10 @@ class Plan:
             return complete / self.tensor
         if self.trained < 1:  # gradients of adapters are too small to be counted
             return others + complete / self.tensor
-        if self.stage == 1:
-            return self._again_of_stage_1(complete)
-        return self._again_of_shards(complete, others)
+        return self._again_whole(complete) if self.stage == 1 else self._again_of_shards(complete, others)
 
-    def _again_of_stage_1(self, complete: float) -> float:
-        """The partition's gradients are not yet copied at that moment."""
+    def _again_whole(self, complete: float) -> float:
+        """Stage 1: the partition's gradients are not yet copied at that moment."""
         copied = 0 if self.offload else BF16 * self.parameters / self.replicas
         table, matrix, parameters = self._tensors
         tables = 2 * table / self.tensor
@@ -200,9 +196,9 @@ class Plan:
             waiting += matrix
         else:
             waiting = matrix + (max(matrix, waiting) if self.offload else matrix)
-        first = 5 * self.unit + waiting
+        first = (8 if self.checkpointed else 5) * self.unit + waiting
         if self.checkpointed:
-            first = max(complete + (matrix if self.stage == 3 else 0), 8 * self.unit + waiting)
+            first = max(complete + (matrix if self.stage == 3 else 0), first)
         # stage 2 lets the last gradient of the micro-batch before live
         left = table if self.stage == 2 and self.micro_batches > 1 else 0
         last_block = others + (first + table + left) / self.tensor
@@ -211,8 +207,7 @@ class Plan:
     @property
     def gathered(self) -> float:
         """Bytes of parameters that stage 3 has gathered at once: DeepSpeed's limit of 10^9 elements or, if
-        that is more, the token table of the head with the block that comes first in the backward pass where
-        it is computed again, else with that block's largest matrix."""
+        that is more, the token table with a block, where that is computed again, else its largest matrix."""
         table, matrix, parameters = self._tensors
         return self._gathered(table + (parameters if self.checkpointed else matrix))
 
@@ -223,8 +218,8 @@ class Plan:
 
     @property
     def copies(self) -> int:
-        """Bytes for each element that the optimizer steps at once: its gradient in fp32, 4; above stage 0
-        once more flat in bf16, 2; without the fused AdamW `UNFUSED_COPIES`."""
+        """Bytes per element that is stepped at once: its gradient in fp32, 4; above stage 0 once more flat in
+        bf16, 2; without the fused AdamW `UNFUSED_COPIES`."""
         return (6 if self.stage else 4) if self.fused else UNFUSED_COPIES[self.stage]
 
     @property
@@ -246,7 +241,7 @@ class Plan:
     def name(self) -> str:
         """In words, for a table: "stage 3, checkpointed, 2 x 4, t = 8, p = 4"."""
         shares = {"t": self.tensor, "p": self.pipeline, "u": self.ulysses}
-        parts = [f"stage {self.stage}"] + ["checkpointed"] * self.checkpointed
+        parts = [f"stage {self.stage}", *["checkpointed"] * self.checkpointed]
         parts.append(f"{self.micro_batches} x {self.micro}")
         parts += [f"{letter} = {count}" for letter, count in shares.items() if count > 1]
         parts += ["offload"] * self.offload

@@ -1,9 +1,8 @@
 """A planner: how long a step of a plan takes, and of many plans the cheapest that fits.
 
-Coarse on purpose: work runs at one rate, messages cost bytes over a bandwidth (latency stands apart, in
-`plan_latency`), and the optimizer's step takes no time.  `step_time` has the detailed formula, for one plan.
-Ranks are laid out as lesson 13 advises: the pipeline's stages outermost, then replicas, and the GPUs of a
-tensor-parallel group are neighbours.
+Coarse on purpose: work runs at one rate, messages cost bytes over a bandwidth (latency apart), and the
+optimizer's step takes no time (`step_time` has the detailed formula).  Ranks are laid out as lesson 13
+advises: the pipeline's stages outermost, then replicas, and neighbours share a layer.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from helpers.tools.theory.layers import BF16
 from helpers.tools.theory.long_sequences import ulysses_wire_bytes
 from helpers.tools.theory.peak import needed_bytes
 from helpers.tools.theory.plan import Plan
+from helpers.tools.theory.roofline import flops_per_token
 from helpers.tools.theory.step_counts import step_messages
 from helpers.tools.theory.tensor_parallel import block_messages
-from helpers.tools.theory.throughput import flops_per_token
 from helpers.tools.theory.zero_config import ZeroConfig
 from helpers.tools.whole import not_negative, whole
 
@@ -52,22 +51,18 @@ def plan_messages(plan: Plan) -> list[tuple[str, str, int, int]]:
 
 
 def plan_seconds(plan: Plan, cluster: Cluster, hidden: bool = False) -> dict[str, float]:
-    """Seconds of a step: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}, and "Ulysses" where a
-    plan has it.
+    """Seconds of a step: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}; some have "Ulysses".
 
-    Work is `flops_per_token` over the cluster's rate, that of a GPU on average, the head's spread over all
-    stages.  The bubble is (p - 1) / m of it (arXiv 2104.04473, section 2.2) where stages are equal; else all
-    wait for the longest, which has s = `Plan.imbalance` times as much, and it is (s - 1) + (p - s) / m, exact
-    where the last stage is the longest, and else too much by less than one micro-batch on that stage.
+    Work is `flops_per_token` over the cluster's rate, that of a GPU on average.  The bubble is (p - 1) / m of
+    it (arXiv 2104.04473, section 2.2) where stages are equal; else all wait for the longest, which has s =
+    `Plan.imbalance` times as much, and it is (s - 1) + (p - s) / m, exact where the last stage is the
+    longest, and else too much by less than one micro-batch on that stage.  Messages are those of
+    `plan_messages`, over the `Cluster.bandwidth` of their group; pipeline stages that are not all in one
+    host, and a Ulysses group that is larger than one, send through each GPU's own card.  Offload counts as
+    free (lesson 11).  Adapters save no work here, and ZeRO's messages are those of all parameters.
 
-    Messages are those of `plan_messages`, over the `Cluster.bandwidth` of their group.  Pipeline stages that
-    are not all in one host, and a Ulysses group that is larger than one (`ulysses_wire_bytes`), send through
-    each GPU's own card.  Offload counts as free: how long it takes is recorded in lesson 11.  Adapters save
-    no work here, and ZeRO's messages are those of all parameters.
-
-    Args:
-        hidden: of "ZeRO" only what is exposed where all of it may go on behind the work: behind that of the
-            whole step at stages 2 and 3, behind the last micro-batch's at stages 0 and 1, which send once.
+    With `hidden`, "ZeRO" is only what is exposed where all of it may go on behind the work: of the whole step
+    at stages 2 and 3, of the last micro-batch at stages 0 and 1, which send once.
     """
     passes = "checkpointed step" if plan.checkpointed else "step"
     flops = flops_per_token(plan.size, plan.sequence, passes, causal=True) * plan.batch * plan.sequence

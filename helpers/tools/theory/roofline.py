@@ -1,4 +1,5 @@
-"""How fast a machine can be at best: the few constants that describe it, and the roofline that follows.
+"""How fast a machine can be at best: the few constants that describe it, the roofline that follows, and what
+part of the peak a training run reaches.
 
 Work on b bytes of memory with f FLOPs takes at least f / rate and at least b / bandwidth seconds; the longer
 of the two is its time.  f / b is the *arithmetic intensity*.  Below rate / bandwidth, the *ridge*, memory
@@ -12,11 +13,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from helpers.tools.theory.gpt_size import GPTSize
+from helpers.tools.theory.layers import gpt_parameters
 from helpers.tools.theory.zero_config import ELEMENT_BYTES
-from helpers.tools.whole import positive
+from helpers.tools.whole import check_choice, positive
 
 # bytes: rows of a matrix that begin at multiples of these can be read in whole pieces by a GPU's matrix units
 ALIGNED = 16
+PASSES = {"forward": 1, "step": 3, "checkpointed step": 4}  # in units of a forward pass; backward is two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +102,7 @@ def matrix_flops(rows: int, inner: int, columns: int) -> int:
 
 
 def matrix_bytes(rows: int, inner: int, columns: int, element_bytes: int) -> int:
-    """e (m k + k n + m n): both factors read once and the product written once, as if the device's caches
-    were large enough."""
+    """e (m k + k n + m n): both factors read once and the product written once, as by large enough caches."""
     return element_bytes * (rows * inner + inner * columns + rows * columns)
 
 
@@ -132,3 +135,28 @@ def matrix_seconds(
     shape, rate = (rows, inner, columns), machine.matrix_rate(rows, inner, columns, dtype)
     moved = matrix_bytes(*shape, ELEMENT_BYTES[dtype])
     return roofline_seconds(matrix_flops(*shape), moved, rate, machine.memory)
+
+
+def flops_per_token(size: GPTSize, sequence: int, passes: str = "step", causal: bool = False) -> float:
+    """FLOPs of one token, with L blocks of width C and T tokens in a sequence: 2 N + 4 L C T in a "forward"
+    pass, 6 N + 12 L C T in a "step", 8 N + 16 L C T in a "checkpointed step".
+
+    N is all parameters of a GPT with a tied head (Kaplan et al., arXiv 2001.08361, section 2.1).  Attention
+    counts all T x T scores (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B), `causal` the half that is
+    needed.  The third form counts the head as computed again too, as is usual (Korthikanti et al., arXiv
+    2205.05198, section 6); the course's checkpointing leaves it alone.
+    """
+    check_choice("passes", passes, PASSES)
+    scores = 4 * size.layers * size.width * sequence * (0.5 if causal else 1)
+    return PASSES[passes] * (2 * gpt_parameters(size) + scores)
+
+
+def mfu(size: GPTSize, sequence: int, tokens_per_second: float, peak: float) -> float:
+    """Model FLOPs utilisation: the FLOPs that a step *needs*, per second, as a part of the machine's peak
+    (arXiv 2204.02311, section 4.1 and appendix B).
+
+    Work that is done twice (checkpointing) does not count, so that it cannot look like speed.  The peak, in
+    FLOPs per second, is of the same devices as the tokens: the maker's, or a measured one (say which).
+    """
+    positive(peak=peak)
+    return tokens_per_second * flops_per_token(size, sequence) / peak

@@ -1,11 +1,10 @@
 """Machines fail: how often among many, and how often to save.
 
 A job on many units ends with the first of them that fails.  Failures come independently, at a constant rate,
-so that the time between them is distributed exponentially; its mean is M.  Young, "A first order
-approximation to the optimum checkpoint interval", Communications of the ACM 17 (1974); Daly, "A higher order
-estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006).
-All times of a formula are in one unit: `save`, for which training stands still at each save, and
-`between_failures`, M of the job.
+with the mean time between them M.  Young, "A first order approximation to the optimum checkpoint interval",
+Communications of the ACM 17 (1974); Daly, "A higher order estimate of the optimum checkpoint interval for
+restart dumps", Future Generation Computer Systems 22 (2006).  All times of a formula are in one unit: `save`,
+for which training stands still at each save, and `between_failures`, M of the job.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ NEGLIGIBLE = 1e-18  # of a sum: further terms change nothing
 
 
 def hours_between_failures(unit_hours: float, units: int) -> float:
-    """Mean hours between failures of a job on many units (GPUs, hosts), any of which ends it: unit_hours /
-    units."""
+    """unit_hours / units: mean hours between failures of a job on GPUs or hosts, any of which ends it."""
     positive(unit_hours=unit_hours, units=units)
     return unit_hours / units
 
@@ -45,11 +43,8 @@ def lost_share(interval: float, save: float, restart: float, between_failures: f
 
     1 - interval / (M e^(restart / M) (e^((interval + save) / M) - 1)), from the time to solution of Daly
     2006, equation 20.  About save / interval + (interval / 2 + restart) / M where all of them are short
-    beside M; 1 where next to no interval ever ends.
-
-    Args:
-        interval: of work between two saves.
-        restart: from a failure until training goes on, with loading.
+    beside M; 1 where next to no interval ever ends.  An interval is of work between two saves, a restart
+    from a failure until training goes on, with loading.
     """
     positive(interval=interval, between_failures=between_failures)
     not_negative(save=save, restart=restart)

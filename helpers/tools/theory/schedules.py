@@ -54,15 +54,8 @@ def _needs(action, last):
 
 
 def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], float]) -> list[list[tuple]]:
-    """Every rank's timeline if each kind of action took `seconds` and messages took none.
-
-    Args:
-        orders: of each rank.
-        seconds: {kind: seconds}; or {(kind, stage): seconds}, looked up first, for stages that differ.
-
-    Raises:
-        ValueError: where ranks wait for each other for ever, with the action that each waits before.
-    """
+    """Every rank's timeline if each kind of action took `seconds`, {(kind, stage): seconds} or {kind:
+    seconds}, and messages took none.  A ValueError where ranks wait for each other for ever."""
     last = max(stage for order in orders for _, stage, _ in order)
     timelines, ended = [[] for _ in orders], {}
     waiting = [list(order) for order in orders]
@@ -87,12 +80,8 @@ def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], floa
 
 
 def by_the_clock(clocks: Sequence[Clock]) -> list[list[tuple]]:
-    """Every rank's timeline as its `Clock` noted it: the forward and backward passes of one step of a
-    pipeline, in ms since the first began.
-
-    Args:
-        clocks: of the ranks of one job, stage after stage, which watched a pipeline's engine.
-    """
+    """Every rank's timeline as its `Clock` noted it of a pipeline's engine, stage after stage: forward and
+    backward passes of one step, in ms since the first began."""
     kinds, timelines = {"forward": "F", "backward": "B"}, []
     begin = min(start for clock in clocks for kind, _, start, _ in clock.boxes if kind in kinds)
     for stage, clock in enumerate(clocks):

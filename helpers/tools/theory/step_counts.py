@@ -2,9 +2,8 @@
 torch's AdamW.
 
 Bytes are those of an *eager* model: each operator reads its arguments from memory and writes its result
-there.  They were read from the operators that torch dispatches, and the tests count them again.  Symbols are
-those of `helpers.tools.theory.layers`; U = e s b h bytes is one tensor of the residual stream, N the number
-of ranks.  `accumulation` is micro-batches of a step, `parameters` elements of the whole model.
+there; read from the operators that torch dispatches, and the tests count them again.  U = e s b h bytes is
+one tensor of the residual stream, N the number of ranks; other symbols are those of `layers`.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ BLOCK_MODULES, END_MODULES = 9, 7  # modules whose forward pass DeepSpeed hooks 
 # per fp32 element: read p, g, m, v and write p, m, v once; or in eight operators, one after another
 ADAM_BYTES = {"fused": 28, "unfused": 84}
 STAGE_0_BUCKET, DDP_BUCKET = 500_000_000, 25 * 2**20  # elements, DeepSpeed's own; bytes, torch's
-# Hooks of DeepSpeed are Python alone; in units of an operator inside a model's passes they take the host
-# about: for each parameter's gradient at stages 1 to 3 (1.5 to 2.5 where it was looked at), and for each
-# visit to a module at stage 3, which gathers and releases (12 to 25).
+# What DeepSpeed's hooks, Python alone, take the host in units of an operator, from runs: for each parameter's
+# gradient at stages 1 to 3 (1.5 to 2.5), and for each visit to a module at stage 3 (12 to 25).
 GRADIENT_HOOK, MODULE_HOOK = 2, 15
 
 
@@ -69,8 +67,7 @@ def ends_elementwise_bytes(size: GPTSize, batch: int, sequence: int, element_byt
 def gradient_copy_bytes(
     parameters: float, config: ZeroConfig | dict, ranks: int = 1, accumulation: int = 1
 ) -> dict[str, float]:
-    """Bytes that a rank moves inside its memory for gathering and reducing, in one step: {"forward",
-    "backward"}.
+    """Bytes that a rank moves in its memory for gathering and reducing in a step: {"forward", "backward"}.
 
     Per element of e bytes.  Stage 0, once: flattened, divided (several ranks) and copied back, 2 e each.
     Stages 1 (once), 2 and 3 (in each micro-batch): into the bucket, divided, flattened (several ranks), 2 e
@@ -78,13 +75,11 @@ def gradient_copy_bytes(
     gathered, in both passes.  Stages 0 and 1 add the gradients of each further micro-batch, 3 e.
     """
     config = ZeroConfig.of(config)
-    e, several = config.element_bytes, ranks > 1
-    gathered = accumulation * (2 * e + 3 * e / ranks) if config.stage == 3 and several else 0
+    e, several, times = config.element_bytes, ranks > 1, accumulation if config.stage > 1 else 1
+    gathered = times * (2 * e + 3 * e / ranks) if config.stage == 3 and several else 0
+    reduced = times * ((6 if several or config.stage == 3 else 4) * e + 4 * e / ranks)
     if config.stage == 0:
         reduced = (6 if several else 4) * e if config.dtype == "bf16" or several else 0
-    else:
-        times = 1 if config.stage == 1 else accumulation
-        reduced = times * ((6 if several or config.stage == 3 else 4) * e + 4 * e / ranks)
     added = 3 * e * (accumulation - 1) if config.stage < 2 else 0
     return {"forward": gathered * parameters, "backward": (gathered + reduced + added) * parameters}
 
@@ -96,13 +91,11 @@ def optimizer_bytes(
     fused: bool = False,
     check_overflow: bool = True,
 ) -> float:
-    """Bytes that `engine.step()` reads and writes on a rank, without clipping.
+    """Bytes that `engine.step()` reads and writes on a rank, without clipping: Adam's (`ADAM_BYTES`) and, in
+    bf16, 34 for each element at stage 0, 46 for each of the partition's at stages 1 and 2, 42 at stage 3.
 
-    Adam moves 28 bytes per fp32 element of what the rank updates if it is `fused`, else 84.  Around it, per
-    element of e bytes: gradients cast to fp32, parameters cast back, gradients unscaled, their norm, and a
-    look for infinities at stages 0 to 2 (`check_overflow`: `bf16.check_grad_overflow`, which matters at
-    stages 1 and 2).  In bf16 34 bytes for each element at stage 0 (none in fp32), 46 for each of the
-    partition's at stages 1 and 2, 42 at stage 3.
+    Per element: gradients cast to fp32, parameters cast back, gradients unscaled, their norm, and a look for
+    infinities at stages 0 to 2 (`check_overflow`: `bf16.check_grad_overflow`, at stages 1 and 2).
     """
     config = ZeroConfig.of(config)
     e, adam = config.element_bytes, ADAM_BYTES["fused" if fused else "unfused"]
@@ -123,14 +116,12 @@ def operators(
     fused: bool = False,
     check_overflow: bool = True,
 ) -> dict[str, int]:
-    """Operators that the host issues in a step, {pass: number}; each is about one kernel on a GPU, views left
-    out.
+    """Operators, views left out, that the host issues in a step, {pass: number}; each about one kernel.
 
     DeepSpeed copies each parameter's gradient at stage 0, and visits it by a hook in each micro-batch at
     stages 1 to 3 (`GRADIENT_HOOK`); at stage 3 hooks visit every module in each pass too (`MODULE_HOOK`).
     Its step issues 21 operators for each parameter at stage 0, 16 for each in the partition at stages 1 and 2
-    (2 without `check_overflow`), and 2 for each at stage 3, Adam's own left out.  `config` None is plain
-    torch.
+    (2 without `check_overflow`), and 2 at stage 3, Adam's own left out.  `config` None is plain torch.
     """
     config = ZeroConfig.of(config) if config is not None else None
     stage, layers = config.stage if config else None, size.layers
@@ -143,16 +134,15 @@ def operators(
         forward += visits + 4 * layers
         backward += visits + (MODULE_HOOK * BLOCK_MODULES * layers if checkpointing else 0)
     issued = {"forward": accumulation * forward, "backward": accumulation * backward}
-    adam = 1 if fused else ADAM_OPERATORS
     if stage is None or (stage == 0 and config.dtype == "fp32"):
-        return issued | {"step": 1 if fused else adam * tensors}
+        return issued | {"step": 1 if fused else ADAM_OPERATORS * tensors}
     issued["backward"] += tensors if stage == 0 else GRADIENT_HOOK * tensors * accumulation
     if stage < 2:
         issued["backward"] += tensors * (accumulation - 1)  # gradients are added up
     if stage == 0:
-        return issued | {"step": (21 + (0 if fused else adam)) * tensors}
+        return issued | {"step": (21 + (0 if fused else ADAM_OPERATORS)) * tensors}
     visited = 2 * tensors if stage == 3 else (16 if check_overflow else 2) * tensors / ranks
-    return issued | {"step": round(visited + 50 + adam)}
+    return issued | {"step": round(visited + 50 + (1 if fused else ADAM_OPERATORS))}
 
 
 def step_messages(
@@ -169,10 +159,9 @@ def step_messages(
     Plain torch (`config` None, in `dtype`): gradients, all-reduced in buckets of 25 MiB.  Stage 0: the same
     after the backward pass, in buckets of 5e8 elements.  Stages 1 and 2: gradients all-reduced in whole
     buckets (DeepSpeed's default), at stage 2 in each micro-batch, and updated parameters gathered.  Stage 3,
-    in each micro-batch: parameters gathered twice, a message per module that has some, and gradients
-    reduce-scattered.  (DeepSpeed gathers once what it needs again within `stage3_max_reuse_distance`, by
-    default 1e9 elements: all of a small model.)  Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and
-    DeepSpeed 0.19's source.
+    in each micro-batch: parameters gathered twice, a message per module that has some (but DeepSpeed keeps
+    what it needs again within `stage3_max_reuse_distance`), and gradients reduce-scattered (the ZeRO paper,
+    arXiv 1910.02054, section 7).
     """
     whole(ranks, "ranks")
     whole(accumulation, "accumulation")

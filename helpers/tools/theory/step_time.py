@@ -3,12 +3,10 @@ constants.
 
 Work is counted (`step_counts`), and each kind of it divided by the one constant that limits it: the products
 of blocks by the matrix rate of their size (a roofline each); attention's scores by the rate of fused
-attention; all else by memory bandwidth, as bytes: "elementwise" (norms, residuals, GELU, and the gradients of
-biases and of the view of q, k, v), "embedding and loss" (with the head's products), "gradients" (what
-DeepSpeed copies from buckets to partitions and back, and gathers) and "optimizer" (Adam's bytes, and
-DeepSpeed's around it).  "messages" are the alpha-beta time of each collective, as far as no work hides it;
+attention; all else by memory bandwidth: "elementwise" (norms, residuals, GELU, gradients of biases and of the
+view of q, k, v), "embedding and loss" (with the head's products), "gradients" (what DeepSpeed copies and
+gathers) and "optimizer".  "messages" are the alpha-beta time of each collective, as far as no work hides it;
 "launches" what the device waits for while the host issues operators, on a CPU the time that issuing takes.
-Nothing is fitted to a single run.
 """
 
 from __future__ import annotations
@@ -60,8 +58,8 @@ class StepTime:
 
     @property
     def launch_bound(self) -> bool:
-        """Whether the device does not work for a fifth of the step or more, and rather for its host than for
-        messages: then the step's time says little about the device."""
+        """Whether the device waits for a fifth of the step or more, and for its host more than for messages:
+        then the step's time says little about the device."""
         return self.work_share < BUSY and self.parts["launches"] > self.parts["messages"]
 
 
@@ -79,48 +77,40 @@ def step_seconds(
     check_overflow: bool | None = None,
     dtype: str = "bf16",
 ) -> StepTime:
-    """The time of one optimizer step of the course's GPT on each of `ranks` ranks, with torch's AdamW.
+    """The time of one optimizer step of the course's GPT on each rank, with torch's AdamW.
 
     Device and host work at the same time on a GPU: of the forward passes, the backward passes and the step
-    each takes as long as the slower of the two, and what the device waits is the part "launches".  On a CPU
-    the two add up.  Messages are hidden behind the pass that they belong to (`Pass`): with DDP behind the
-    backward pass, and with `overlap_comm` at stages 1 and 2; at stage 3, where parameters are gathered ahead,
-    behind both passes.
+    each takes as long as the slower of the two.  On a CPU the two add up.  Messages are hidden behind the
+    pass that they belong to (`Pass`): with DDP behind the backward pass, and with `overlap_comm` at stages 1
+    and 2; at stage 3, where parameters are gathered ahead, behind both passes.
 
     Args:
-        batch: b, sequences of a micro-batch on each rank; by default the configuration's.
-        sequence: s, tokens of each; by default the model's context.
-        config: None is plain torch, with DDP where there are several ranks, all in `dtype`.
+        batch: sequences of a micro-batch on each rank; by default the configuration's.
+        sequence: tokens of each; by default the model's context.
+        config: None is plain torch in `dtype`, with DDP where there are several ranks.
         accumulation: micro-batches of a step; by default the configuration's, or 1.
         checkpointing: every block is computed again in the backward pass, but for its last product (not so at
             stage 3); the head is not.
-        fused, check_overflow: as in `optimizer_bytes`; by default what the configuration says, or False and
-            True.
-        dtype: "bf16" or "fp32", without a `config`.
-
-    Raises:
-        ValueError: where the constants lack what is asked for, a rate for the dtype or a bandwidth for
-            several ranks; for a configuration that the formulas do not cover (offload, fp16).
+        fused, check_overflow: as in `optimizer_bytes`; by default the configuration's, or False and True.
     """
     if config is not None and not isinstance(config, ZeroConfig):
         known = read(config, ranks=ranks, micro_batch=batch, accumulation=accumulation)
         batch, accumulation = known.micro_batch, known.accumulation
         params = known.deepspeed.optimizer_params or {}
         fused = bool(params.get("fused")) if fused is None else fused
-        if check_overflow is None:
-            check_overflow = known.deepspeed.bfloat16_config.check_grad_overflow
+        looks = known.deepspeed.bfloat16_config.check_grad_overflow
+        check_overflow = looks if check_overflow is None else check_overflow
         config = ZeroConfig.of(known)
     if batch is None:
         key = "train_micro_batch_size_per_gpu in DeepSpeed's configuration"
         raise ValueError(f"say how large a micro-batch is: batch=, or {key}")
     accumulation = 1 if accumulation is None else accumulation
-    check_overflow = True if check_overflow is None else check_overflow
     for name, number in {"batch": batch, "ranks": ranks, "accumulation": accumulation}.items():
         whole(number, name)
     machine.check_bandwidth(ranks)
     dtype, parameters = config.dtype if config else dtype, gpt_parameters(size)
     zero_3 = config is not None and config.stage == 3
-    shape = batch, sequence or size.context
+    shape, check_overflow = (batch, sequence or size.context), check_overflow is not False
     work = _passes(size, machine, *shape, dtype, accumulation, checkpointing, zero_3)
     if config is None:
         copies = {"backward": 3 * ELEMENT_BYTES[dtype] * parameters * (accumulation - 1)}
@@ -151,8 +141,7 @@ def step_seconds(
 
 
 def _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, zero_3):
-    """{pass: {part: seconds}} of the model's own work on one rank; what is computed again belongs to the
-    backward pass.
+    """{pass: {part: seconds}} of a rank's own work; what is computed again belongs to the backward pass.
 
     torch's checkpointing stops where the last tensor is saved: before a block's last product, whose result is
     added and not kept. DeepSpeed's linear layer at stage 3 saves its arguments only after that product.
@@ -183,6 +172,6 @@ def _overlaps(config):
     """The passes behind whose work messages are hidden."""
     if config is None:
         return ("backward",)
-    if config.stage == 3:
-        return () if config.overlap_comm is False else ("forward", "backward")
-    return ("backward",) if config.stage and config.overlap_comm else ()
+    if not config.stage or not config.overlap_comm:
+        return ()
+    return ("forward", "backward") if config.stage == 3 else ("backward",)

@@ -13,13 +13,12 @@ from helpers.tools.theory.gpt_size import GPTSize
 from helpers.tools.theory.hardware import Cluster
 from helpers.tools.theory.layers import (
     BF16,
-    RANDOM_STATE,
-    attention_activation_bytes,
+    block_activation_bytes,
     embedding_activation_bytes,
-    feed_forward_activation_bytes,
     gpt_parameters,
     head_activation_bytes,
     norm_activation_bytes,
+    random_state_bytes,
 )
 from helpers.tools.theory.long_sequences import loss_peak_bytes
 from helpers.tools.theory.model_states import ideal_bytes
@@ -38,8 +37,7 @@ def tensor_parallel_block_parameters(width: int, ranks: int) -> int:
 
 
 def tensor_parallel_parameters(size: GPTSize, ranks: int, vocabulary_parallel: bool = False) -> int:
-    """L blocks, the final norm's 2 h, s h positions, and V h for the tied token table (V h / t where the
-    vocabulary is divided)."""
+    """L blocks, the final norm's 2 h, s h positions, and V h (or V h / t) for the tied token table."""
     table = size.vocabulary * size.width // (ranks if vocabulary_parallel else 1)
     blocks = size.layers * tensor_parallel_block_parameters(size.width, ranks)
     return table + (size.context + 2) * size.width + blocks
@@ -48,23 +46,18 @@ def tensor_parallel_parameters(size: GPTSize, ranks: int, vocabulary_parallel: b
 def tensor_parallel_block_activation_bytes(
     batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
 ) -> int:
-    """e s b h (4 + 12 / t) + 4 e s b + 4 a s b / t: what one rank keeps of a block, with the fused kernel and
-    no dropout (with dropout and explicit softmax Korthikanti et al., arXiv 2205.05198, equation 2).
+    """e s b h (4 + 12 / t) + 4 e s b + 4 a s b / t: what one rank keeps of a block (Korthikanti et al., arXiv
+    2205.05198, equation 2, without dropout and with the fused kernel).
 
     The inputs of the norms and of the divided maps are whole; q, k, v, attention's result and the
     feed-forward's two wide tensors are divided.
     """
-    whole_input = element_bytes * batch * sequence * width
-    norms, maps, random_state = _block_parts(batch, sequence, width, heads, element_bytes, device)
-    return norms + 2 * whole_input + (maps - 2 * whole_input) // ranks + random_state
-
-
-def _block_parts(batch, sequence, width, heads, element_bytes, device):
-    """Bytes that one rank by itself keeps of a block: of norms, of maps, and of attention's random state."""
-    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
-    maps = attention + feed_forward_activation_bytes(batch, sequence, width, element_bytes)
-    norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
-    return norms, maps, RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    shape, whole_input = (batch, sequence, width), element_bytes * batch * sequence * width
+    norms = 2 * norm_activation_bytes(*shape, element_bytes, device)
+    block = block_activation_bytes(*shape, heads, element_bytes, device=device)
+    random_state = random_state_bytes(element_bytes, device)
+    divided = (block - random_state - norms - 2 * whole_input) // ranks
+    return norms + 2 * whole_input + divided + random_state
 
 
 def sequence_parallel_block_activation_bytes(
@@ -77,8 +70,9 @@ def sequence_parallel_block_activation_bytes(
     input, which it gathers again in the backward pass (Korthikanti et al., section 4.2.2).
     """
     shared(ranks, tokens=sequence)
-    norms, maps, random_state = _block_parts(batch, sequence, width, heads, element_bytes, device)
-    return (norms + maps) // ranks + random_state
+    random_state = random_state_bytes(element_bytes, device)
+    block = block_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
+    return (block - random_state) // ranks + random_state
 
 
 def tensor_parallel_activation_bytes(
@@ -124,16 +118,14 @@ def tensor_parallel_block_seconds(
     sequence_parallel: bool = False,
 ) -> dict[str, float]:
     """What the time of a block consists of on each of t ranks, forward and backward, by the constants of a
-    machine: {part: seconds}.
+    machine, without the host's: {part: seconds}.
 
     The products of Megatron-LM's parts (arXiv 1909.08053, section 3), each on the roofline of its own shape;
     what else a block reads and writes, as in `step_counts`: of 63 U, 24 are norms, residual additions and the
     gradients of two biases, which every rank repeats, or with sequence parallelism does for its own tokens;
-    and messages, those of `block_messages`, of which nothing is hidden.  The host's time is left out.
-
-    A collective costs two latencies, as was measured between two ranks, however small it is; each further
-    message of its ring costs `RING_STEP`; and its bytes flow at the bandwidth between two ranks.  For more
-    than two ranks that is a forecast from constants of two.
+    and messages, those of `block_messages`, of which nothing is hidden.  Each costs two latencies, as was
+    measured between two ranks, `RING_STEP` for each further message of its ring, and its bytes at the
+    bandwidth between two ranks: for more than two ranks, a forecast.
     """
     for name, number in {"batch": batch, "sequence": sequence, "width": width, "ranks": ranks}.items():
         whole(number, name)
@@ -164,12 +156,9 @@ def tensor_parallel_block_seconds(
 def tensor_parallel_cluster_bytes(
     size: GPTSize, sequence: int, ranks: int, gpus: int, stage: int
 ) -> dict[str, float]:
-    """What each of several GPUs holds of a GPT in bf16, {category: bytes}: gpus / t replicas of each part,
-    which share states by ZeRO (`ideal_bytes`, as if all parameters were sharded by t).
-
-    Activations are those of one sequence with sequence parallelism, not checkpointed, and what the loss holds
-    at its peak, with a sharded vocabulary.
-    """
+    """What each of several GPUs holds of a GPT in bf16, {category: bytes}: states of gpus / t replicas
+    (`ideal_bytes`, as if all parameters were sharded by t), and activations of one sequence with sequence
+    parallelism, not checkpointed, with what the loss holds at its peak of a sharded vocabulary."""
     shared(ranks, GPUs=gpus)
     shape = 1, sequence, size.width, size.heads
     kept = size.layers * sequence_parallel_block_activation_bytes(*shape, BF16, ranks)
@@ -190,17 +179,16 @@ def tensor_parallel_cluster_seconds(
     card: float,
     balance: float,
 ) -> dict[str, float]:
-    """Seconds of a step in bf16, nothing hidden: {"work", "tensor parallelism", "ZeRO"}; every GPU sends
-    through a network card of its own.
+    """Seconds of a step in bf16 of `micro_batches` of `tokens` tokens on each replica, nothing hidden:
+    {"work", "tensor parallelism", "ZeRO"}.
 
     Work is 6 FLOPs per parameter and token, shared by t; attention's products are left out (s / 12 h more,
     causal).  Tensor parallelism's messages take work x balance / bandwidth.  ZeRO's between the gpus / t
     replicas are those of the paper, `zero_wire_bytes`.  Groups send at `Cluster.bandwidth`.
 
     Args:
-        tokens: of a micro-batch; there are `micro_batches` of them in a step on each replica.
         rate: FLOPs per second of a GPU.
-        inside, card: bytes per second inside a host, and of a GPU's card.
+        inside, card: bytes per second inside a host, and of a GPU's own card.
         balance: bytes per second at which tensor parallelism's messages take as long as the work.
     """
     shared(ranks, GPUs=gpus)

@@ -72,17 +72,12 @@ class ZeroPlan:
     def step(self, tokens: int, to_owner: bool = False) -> dict[str, float]:
         """One optimizer step on `tokens` tokens of all GPUs together, whole sequences on each.
 
-        Args:
-            to_owner: each part of a gradient is reduced to its owner only, Psi elements
-                (`"use_multi_rank_bucket_allreduce": false`), instead of all-reduced, 2 Psi; makes no
-                difference at stage 0.
-
-        Returns:
-            {"micro-batches": as few as fit and divide a GPU's sequences, "work": 6 Psi FLOPs per token, 8
-                with all blocks checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden":
-                their sum, "hidden at best": the same where each reduction goes on behind the backward pass of
-                its own micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}; seconds but for the
-                first.
+        {"micro-batches": as few as fit and divide a GPU's sequences} and in seconds {"work": 6 Psi FLOPs per
+        token, 8 with all blocks checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden":
+        their sum, "hidden at best": the same where each reduction goes on behind the backward pass of its own
+        micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}.  Above stage 0 each part of a
+        gradient may be reduced `to_owner` only, Psi elements (`"use_multi_rank_bucket_allreduce": false`),
+        instead of all-reduced, 2 Psi.
         """
         parameters, gpus, at_once = gpt_parameters(self.size), self.cluster.gpus, self.at_once
         if not at_once:
@@ -104,13 +99,8 @@ class ZeroPlan:
         sent = zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner)
         messages = sent / self.cluster.link
         reductions = times if self.stage == 2 else 1
-        return {
-            "micro-batches": times,
-            "work": work,
-            "messages": messages,
-            "nothing hidden": work + messages,
-            "hidden at best": work + messages - reductions * backward.hidden,
-        }
+        step = {"micro-batches": times, "work": work, "messages": messages, "nothing hidden": work + messages}
+        return step | {"hidden at best": work + messages - reductions * backward.hidden}
 
 
 def zero_3_passes(
@@ -123,22 +113,17 @@ def zero_3_passes(
     regathered: bool = False,
     hpz: bool = False,
 ) -> list[tuple[float, float]]:
-    """The passes of a step of ZeRO-3 in bf16 on one GPU, in order: [(seconds of work, bytes that it sends
-    over the slowest link), ...].
+    """The passes of a step of ZeRO-3 in bf16 on one GPU of `rate` FLOPs per second with `tokens` tokens, in
+    order: [(seconds of work, bytes that it sends over the slowest link), ...].
 
     A forward pass gathers Psi elements during 2 Psi FLOPs per token, a backward pass gathers Psi and reduces
     Psi (the ZeRO paper, section 7.2.2) during 4 Psi, with checkpointing 6 Psi.  Gathering ahead goes on
     within a micro-batch and not into the next, so a step takes at best the sum of max(work, bytes / link)
     over its passes.
 
-    Args:
-        parameters: Psi.
-        rate: FLOPs per second of each GPU.
-        tokens: of a step, on each.
-        regathered: with checkpointing, whether a block is gathered once for its recomputation and once more
-            for its backward pass.
-        hpz: whether each host keeps a second copy of the parameters until the step (ZeRO++, arXiv 2306.10209,
-            section 3): then only the first forward pass gathers over the link.
+    With checkpointing a block may be `regathered` for its backward pass.  With `hpz` each host keeps a second
+    copy of the parameters until the step (ZeRO++, arXiv 2306.10209, section 3): then only the first forward
+    pass gathers over the link.
     """
     if regathered and (hpz or not checkpointed):
         raise ValueError("a block is gathered a third time only with checkpointing, and without hpz's copy")
