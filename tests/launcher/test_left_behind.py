@@ -6,6 +6,7 @@ That nothing is left, the fixture `nothing_is_left` looks at after each test (te
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,6 +18,7 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
+from helpers.tools.launch import leftovers
 from helpers.tools.launch.failures import RankError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -123,6 +125,37 @@ block.unlink()
 def test_shared_memory_of_the_kernel_outlives_the_ranks_that_use_it(kernels):
     (kernel,) = kernels()
     assert kernel.run(OWN_BLOCK) == [[7, 7], True]
+
+
+MAKE_AND_DIE = """
+import os
+path = f"/dev/shm/torch_{os.getpid()}_7_0"
+open(path, "w").close()
+print(path)
+"""
+
+
+def test_shared_memory_that_another_notebook_of_this_user_made_meanwhile_stays():
+    """Its maker has ended, but who was sent it still uses it."""
+    folder, _ = leftovers.begin()
+    made = subprocess.run([sys.executable, "-c", MAKE_AND_DIE], capture_output=True, text=True, check=True)
+    leftovers.remove(folder)
+    theirs = Path(made.stdout.strip())
+    assert theirs.exists()
+    theirs.unlink()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_shared_memory_of_a_process_that_a_rank_has_started_goes(method):
+    """Only what its rank has noted of it says whose it was: it ends before the job does."""
+
+    def job():
+        worker = multiprocessing.get_context(method).Process(target=exec, args=(MAKE_AND_DIE,))
+        worker.start()
+        worker.join()
+        return f"/dev/shm/torch_{worker.pid}_7_0"
+
+    assert not any(map(os.path.exists, launch(job, 2)))
 
 
 def test_the_deepspeed_command_leaves_nothing_either():

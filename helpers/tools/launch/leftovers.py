@@ -2,8 +2,8 @@
 
 A rank is mostly killed, so nothing that it planned for its end takes place.  Its temporary files therefore
 lie in the job's folder.  What `multiprocessing` would tell its resource tracker, a process that is killed
-with the rank, is written to a file there.  (A descriptor for the tracker is how `multiprocessing` itself
-shares one among processes; the attribute `_fd` is private.)
+with the rank, is written to a file there, and so are the ids of the rank and of processes that it starts.
+(A descriptor for the tracker is how `multiprocessing` itself shares one; the attribute `_fd` is private.)
 """
 
 from __future__ import annotations
@@ -49,29 +49,43 @@ def names() -> list[str]:
 
 
 def list_resources() -> None:
-    """In a rank: where `tempfile` and `multiprocessing` look."""
+    """In a rank: where `tempfile` and `multiprocessing` look, and who makes shared memory."""
     tempfile.tempdir = None
-    if folder := os.environ.pop(FOLDER, None):
-        from multiprocessing import resource_tracker
+    if not (folder := os.environ.pop(FOLDER, None)):
+        return
+    from multiprocessing import resource_tracker, util
 
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        resource_tracker._resource_tracker._fd = os.open(Path(folder, RESOURCES), flags, 0o600)
+    file = os.open(Path(folder, RESOURCES), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    resource_tracker._resource_tracker._fd = file
+    spawn = util.spawnv_passfds
+
+    def note(process):
+        with suppress(OSError):  # the function has closed the file
+            os.write(file, f"PROCESS:{process}\n".encode())
+        return process
+
+    util.spawnv_passfds = lambda *command: note(spawn(*command))
+    os.register_at_fork(after_in_child=lambda: note(os.getpid()))
+    note(os.getpid())
 
 
 def remove(folder: Path) -> None:
-    """Remove what the ranks have left, once all of them have ended, and the folder."""
-    left = set()
+    """Remove what the ranks have left, once all of them have ended, and the folder.
+
+    Of torch's shared memory, `torch_PID_...`, that is what a process of this job made and nobody runs on."""
+    left, makers = set(), set()
     with suppress(OSError):
         for line in (folder / RESOURCES).read_text().splitlines():
             command, _, resource = line.partition(":")
             if command == "REGISTER":
-                left.add(resource)
+                left.add(memory_file(resource))
             elif command == "UNREGISTER":
-                left.discard(resource)
+                left.discard(memory_file(resource))
+            elif command == "PROCESS" and not Path("/proc", resource).exists():
+                makers.add(f"torch_{resource}")
     with suppress(OSError):
-        present = set((folder / PRESENT).read_text().splitlines())
-        files = {memory_file(resource) for resource in left} | {name for name in names() if of_the_dead(name)}
-        for name in files - present:
+        left |= {name for name in names() if "_".join(name.split("_")[:2]) in makers}
+        for name in left - set((folder / PRESENT).read_text().splitlines()):
             with suppress(OSError):
                 (MEMORY / name).unlink()
     shutil.rmtree(folder, ignore_errors=True)
@@ -81,10 +95,3 @@ def memory_file(resource: str) -> str:
     """The name in /dev/shm of what the tracker knows as `/psm_1f:shared_memory` or `/mp-x:semaphore`."""
     name, _, kind = resource.rpartition(":")
     return ("sem." if kind == "semaphore" else "") + os.path.basename(name)
-
-
-def of_the_dead(name: str) -> bool:
-    """Whether it is shared memory of torch, `torch_PID_...`, whose process has ended."""
-    library, _, rest = name.partition("_")
-    process = rest.partition("_")[0]
-    return library == "torch" and process.isdigit() and not Path(f"/proc/{process}").exists()
