@@ -2,10 +2,10 @@
 things."""
 
 import errno
+import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -123,9 +123,10 @@ def test_nobody_else_gets_the_port_before_rank_0_listens_there(monkeypatch):
     asked = []
 
     def start(arguments, **_):
+        command = json.loads(arguments[-1])["command"]
         for address in ("127.0.0.1", ""):
             with socket.socket() as other, pytest.raises(OSError) as caught:
-                other.bind((address, int(arguments[arguments.index("--master_port") + 1])))
+                other.bind((address, int(command[command.index("--master_port") + 1])))
             asked.append(caught.value.errno)
         raise OSError("far enough")
 
@@ -162,38 +163,3 @@ def test_interrupts_and_the_end_of_the_kernel(kernels):
     os.kill(kernel.process.pid, signal.SIGKILL)
     assert eventually(lambda: ours() == before), ours()
     assert private_folders() == []
-
-
-SLOW_KEEPER = """
-import os, shutil, sys, time
-from pathlib import Path
-from helpers.tools.launch.command import keeper
-
-def removed(folder, ignore_errors):  # slowly: what comes meanwhile stays, and keeps the folder
-    names = os.listdir(folder)
-    time.sleep(0.6)
-    for name in names:
-        os.unlink(os.path.join(folder, name))
-    try:
-        os.rmdir(folder)
-    except OSError:
-        pass
-
-written = Path.write_text
-Path.write_text = lambda *given: time.sleep(0.3) or written(*given)
-shutil.rmtree = removed
-os.environ["RANK"] = "0"
-if rank := os.fork():
-    os.setpgid(rank, rank)  # here: it is ended at once
-    keeper.keep(rank, Path(sys.argv[1]))
-time.sleep(60)
-"""
-
-
-def test_a_keeper_that_outlives_the_kernel_leaves_no_folder(tmp_path):
-    """Also where its note of the rank's end and the folder's removal fall together."""
-    folder = tmp_path / "launch-of-nobody"
-    folder.mkdir()
-    (folder / "lock").touch()
-    subprocess.run([sys.executable, "-c", SLOW_KEEPER, folder], check=True, timeout=30)
-    assert not folder.exists()

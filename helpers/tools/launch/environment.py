@@ -1,5 +1,4 @@
-"""The environment variables of a job: what `deepspeed` and `torchrun` set for a script, and what keeps a job
-on this machine and quiet."""
+"""The environment variables of a job."""
 
 from __future__ import annotations
 
@@ -7,19 +6,19 @@ import os
 import sys
 
 
-def environment(device: str, ranks: int, port: int) -> dict[str, str]:
-    """The variables that `deepspeed` and `torchrun` set for a script, and those that keep a job on this
-    machine and quiet."""
+def environment(device: str) -> dict[str, str]:
+    """This process' variables, and what keeps a job quiet."""
+    return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **os.environ, **server_environment(device)}
+
+
+def on_this_machine(ranks: int, port: int) -> dict[str, str]:
+    """What `deepspeed` and `torchrun` set for a script, and what keeps a job on this machine, whatever a
+    cluster's environment says."""
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
     return {
-        **{"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        **os.environ,
-        **server_environment(device),
-        # whatever a cluster's environment says
         **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), loopback),
-        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks)),
-        # without it DeepSpeed asks `numactl` at every reduction how many CPUs there are to be "devices"
-        "LOCAL_SIZE": str(ranks),
+        # without LOCAL_SIZE DeepSpeed asks `numactl` at every reduction how many CPUs are to be "devices"
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"), str(ranks)),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }

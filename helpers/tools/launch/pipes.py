@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from helpers.tools.launch.failures import Outcome
     from helpers.tools.launch.progress import Progress
 
-PIPES = (
-    "report",
-    "output",
-    "stacks",
-)  # what a rank returns, what it writes, where it stands when it is asked
+# what a rank returns, what it writes, where it stands when it is asked
+PIPES = ("report", "output", "stacks")
 AT_WORK = b"."  # the first byte of the report pipe: the rank has begun its function
 # Signals that ask a rank where it stands: for its Python stack, and for the collective that it waits in.
 # Training scripts use SIGUSR1 themselves, so Linux's real-time signals are taken where there are some.
@@ -89,3 +86,7 @@ class Piped:
 
     def leave(self, outcomes: Sequence[Outcome]) -> None:
         """The last look, when all ranks have ended."""
+
+    def remarks(self) -> list[str]:
+        """Lines about the machines, for the error of a job that has failed."""
+        return []

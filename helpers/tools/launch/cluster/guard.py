@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from helpers.tools.launch import leftovers
 from helpers.tools.launch.cluster.orders import ORDERS, STOP, give
+from helpers.tools.launch.forked.forkserver import adopt_orphans, end_orphans
 
 STOPPED, FINISHED = b"s", b"f"  # what the kernel says: end the job; or, all ranks have reported
 PATIENCE = 10.0  # seconds for a command that is to end
@@ -71,20 +73,18 @@ def order_to_stop(task: dict) -> None:
 
 
 def main() -> None:
-    """Argument, as JSON: the job's `folder`; its `command`, empty where others start the ranks; and how it is
-    ended.
+    """Argument, as JSON: the job's `folder`; its `temporary` one (`leftovers`), or none; its `command`, empty
+    where others start the ranks; and how it is ended.
 
     `grace` seconds after it was told to end, the command gets `signals`.  `cancel` is a command that cancels
     it, `remaining` one that prints something as long as there is something of it; both may be empty.
     """
     task = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process = (
-        subprocess.Popen(task["command"], stdin=subprocess.DEVNULL, start_new_session=True)
-        if task["command"]
-        else None
-    )
-    word = None
+    adopt_orphans()
+    process = word = None
+    if task["command"]:
+        process = subprocess.Popen(task["command"], stdin=subprocess.DEVNULL, start_new_session=True)
     while word is None and (process is None or process.poll() is None):
         if select.select([0], [], [], 0.1)[0]:
             word = os.read(0, 1)
@@ -96,8 +96,11 @@ def main() -> None:
         ended(process, task["grace"])
     if process and (word != FINISHED or process.returncode is None):
         stop(process, task)
+    end_orphans()
     if word == b"":  # the kernel has died
         shutil.rmtree(task["folder"], ignore_errors=True)
+        if task["temporary"]:
+            leftovers.remove(Path(task["temporary"]))
     if process:
         sys.exit(process.returncode if process.returncode >= 0 else 128 - process.returncode)
 

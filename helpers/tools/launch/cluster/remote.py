@@ -1,5 +1,5 @@
-"""A rank on another machine, and its keeper there: the parent that writes what comes from the rank into files
-on a file system they share.
+"""A rank that a command has started, and its keeper: the parent that writes what comes from the rank into
+files of the job's folder.
 
     python -m helpers.tools.launch.cluster.remote FOLDER
 
@@ -36,7 +36,14 @@ from helpers.tools.launch.cluster.orders import (
     give,
     patiently,
 )
-from helpers.tools.launch.forked.forkserver import adopt_orphans, die_with_parent, end_orphans, kill_group
+from helpers.tools.launch.failures import KEPT_OUTPUT, Outcome
+from helpers.tools.launch.forked.forkserver import (
+    adopt_orphans,
+    ask_where,
+    die_with_parent,
+    end_orphans,
+    kill_group,
+)
 from helpers.tools.launch.pipes import ASK, PIPES
 from helpers.tools.launch.ports import port_for
 
@@ -112,6 +119,8 @@ class Keeper:
         self.rank, self.folder, self.number = rank, folder, number
         self.readers, self.orders = dict(zip(readers, PIPES)), Reader()
         self.told, self.stopped, self.looked = 0, False, 0.0
+        self.room = KEPT_OUTPUT // int(os.environ.get("WORLD_SIZE", 1)) // 2  # bytes that are written at once
+        self.late = Outcome(int(number), most=self.room)  # what comes after them, written at the end
 
     def file(self, name: str) -> Path:
         return self.folder / f"{name}-{self.number}"
@@ -130,6 +139,8 @@ class Keeper:
                 if not ended and not ready:
                     ended = self.look_after()
                 self.obey()
+            if self.late.output:
+                append(self.file("output"), self.late.text.encode())
         except OSError:  # the kernel has gone, and the folder
             pass
         kill_group(self.rank)
@@ -139,6 +150,10 @@ class Keeper:
         """What is in one pipe, into the file of its name."""
         name, part = self.readers[reader], os.read(reader, 1 << 20)
         if part:
+            if name == "output":
+                self.late.add(name, part[self.room :])
+                part = part[: self.room]
+                self.room -= len(part)
             append(self.file(name), part, flush=name == "stacks")
             if name == "report" and part.startswith(ranks.AT_WORK):
                 self.note(AT_WORK)
@@ -170,26 +185,31 @@ class Keeper:
         for order in orders[self.told :]:
             if order == STACKS:
                 with suppress(ProcessLookupError):
-                    for number in ASK:
-                        os.kill(self.rank, number)
+                    ask_where(self.rank, *ASK)
             self.stopped |= order == STOP
         self.told = max(self.told, len(orders))
 
 
-def main(folder: str) -> None:
-    """A rank: the process that its launcher has started becomes the keeper, and its child the rank."""
+def main(folder: str, elsewhere: bool = True) -> None:
+    """A rank: the process that its launcher has started becomes the keeper, and its child the rank.
+
+    `elsewhere`: it may run on another machine than the kernel, which therefore names itself, and whose
+    launcher has not set all that torch expects.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
     for number in ASK:
         signal.signal(number, signal.SIG_IGN)  # asks the rank where it stands
     adopt_orphans()
-    folder = Path(folder)
-    machine = os.uname().nodename
+    folder, machine = Path(folder), os.uname().nodename
     try:
-        os.environ |= of_deepspeed(os.environ, folder) if "CROSS_RANK" in os.environ else of_slurm(os.environ)
+        if elsewhere:
+            of_deepspeeds = "CROSS_RANK" in os.environ
+            os.environ |= of_deepspeed(os.environ, folder) if of_deepspeeds else of_slurm(os.environ)
         number = os.environ["RANK"]
         payload = patiently(os.open, folder / "payload", os.O_RDONLY)
         values = patiently(os.open, folder / f"values-{number}", os.O_RDWR)
-        give(folder / f"notes-{number}", f"{ON} {machine}")
+        if elsewhere:
+            give(folder / f"notes-{number}", f"{ON} {machine}")
     except OSError as error:
         sys.exit(UNSEEN.format(folder, machine, error.strerror))
     pipes, keeper = [os.pipe() for _ in PIPES], os.getpid()

@@ -1,5 +1,5 @@
-"""Jobs on other machines, through files in a folder that all of them see; `helpers.tools.launch.cluster.srun`
-and `helpers.tools.launch.cluster.hosts` start them."""
+"""Jobs that a command starts, on other machines or this one: kernel and ranks speak through files in a folder
+that all of them see."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.paths import ROOT, run_main
+from helpers.tools.launch import leftovers
 from helpers.tools.launch.cluster.guard import FINISHED, STOPPED
 from helpers.tools.launch.cluster.orders import (
     AT_WORK,
@@ -34,9 +35,10 @@ from helpers.tools.launch.cluster.orders import (
     patiently,
 )
 from helpers.tools.launch.describing import ACROSS
-from helpers.tools.launch.environment import server_environment
+from helpers.tools.launch.environment import environment
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.parcel import memory_file
+from helpers.tools.launch.pipes import Piped
 from helpers.tools.launch.watching import HEAD, is_whole, load
 
 if TYPE_CHECKING:
@@ -51,30 +53,31 @@ SHOWN = 2000  # characters of what a command wrote
 REMARKS: list[Callable[[], list[str]]] = []  # what else is known of the machines, asked when a job has failed
 
 
-class SharedJob:
-    """What jobs on other machines have in common; a back end says which command starts the ranks, and which
-    cancels them."""
+class SharedJob(Piped):
+    """What jobs have in common whose ranks are started by a command and write into files; a back end says
+    which command starts them, and which cancels them."""
 
-    name = "command"  # what failed when the command fails
-    source = file = command = guard = path = log = None
+    name, prefix = "command", ".launch-"  # what failed when the command fails; of the folder's name
+    guard = path = temporary = None
     # commands: what cancels the job, and what prints something as long as there is something of it
     cancel = remaining = ()
     # to the command, so many seconds after it was told to end
     grace, signals = 3.0, (signal.SIGTERM, signal.SIGKILL)
-    pipes, last_look, answers_later, asked = (), 1.5, True, False
+    last_look, answers_later, asked = 1.5, True, False
 
     def __init__(self, payload: Parcel, ranks: int, device: str, folder: str | Path | None = None) -> None:
         self.payload, self.ranks, self.device = payload, ranks, device
         self.parent = Path("." if folder is None else folder).absolute()
-        self.queued, self.complete, self.files = True, False, Reader()
+        self.queued, self.complete, self.files, self.opened = True, False, Reader(), ExitStack()
 
     def prepare(self, progress: Progress) -> None:
         self.progress = progress
         progress.say(f"the {self.name} starts every rank as a new Python (10 to 30 s)")
 
     def start(self) -> None:
+        self.log = self.opened.enter_context(tempfile.TemporaryFile())
         try:  # mode 0700
-            self.path = Path(patiently(tempfile.mkdtemp, None, ".launch-", self.parent, at_once=MISTAKES))
+            self.path = Path(patiently(tempfile.mkdtemp, None, self.prefix, self.parent, at_once=MISTAKES))
         except OSError as error:
             raise LaunchError(
                 "folder must be one that all machines share and this user may write to, not "
@@ -84,9 +87,9 @@ class SharedJob:
             patiently((self.path / name).touch, 0o600)
         patiently(self.write_payload)
         self.command = self.words()
-        self.log = tempfile.TemporaryFile()
         task = {
             "folder": str(self.path),
+            "temporary": self.temporary and str(self.temporary),
             "command": self.launched(),
             "cancel": self.cancel,
             "remaining": self.remaining,
@@ -114,14 +117,8 @@ class SharedJob:
     def variables(self) -> dict[str, str]:
         """Of the command's environment, and so of the ranks'."""
         path = [str(ROOT), *(os.path.abspath(entry) for entry in sys.path)]  # "" is the working directory
-        return {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
-            **os.environ,
-            **server_environment(self.device),
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),
-            ACROSS: "1",
-        }
+        added = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), ACROSS: "1"}
+        return environment(self.device) | added
 
     def log_text(self) -> str:
         self.log.seek(0)
@@ -131,11 +128,7 @@ class SharedJob:
     def begun(self) -> bool:
         return not self.queued
 
-    def activity(self, outcomes: Sequence[Outcome]) -> None:
-        """Not known here: the ranks run elsewhere."""
-
     def remarks(self) -> list[str]:
-        """What to say of the machines when the job has failed."""
         return [line for remarks in REMARKS for line in remarks()]
 
     def look(self, outcomes: Sequence[Outcome]) -> None:
@@ -210,16 +203,18 @@ class SharedJob:
 
     def stop(self) -> None:
         """End the job, wherever it is; the guard does it, and would without this process too."""
-        if not self.guard:
-            return
-        with suppress(OSError):  # the command has ended, and the guard
-            self.guard.stdin.write(FINISHED if self.complete else STOPPED)
-        try:
-            self.guard.wait(90)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.guard.pid, signal.SIGKILL)
-            self.guard.wait()
-        self.guard.stdin.close()
+        if self.guard:
+            with suppress(OSError):  # the command has ended, and the guard
+                self.guard.stdin.write(FINISHED if self.complete else STOPPED)
+            try:
+                self.guard.wait(90)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.guard.pid, signal.SIGKILL)
+                self.guard.wait()
+            self.guard.stdin.close()
+        self.opened.close()
+        if self.temporary:
+            leftovers.remove(self.temporary)
 
     def leave(self, outcomes: Sequence[Outcome]) -> None:
         """Read what the ranks have written, and remove the folder."""
@@ -232,5 +227,3 @@ class SharedJob:
                     file = self.path / f"{name}-{outcome.rank}"
                     getattr(outcome, name)[:] = patiently(file.read_bytes, until=until)
         shutil.rmtree(self.path, ignore_errors=True)
-        if self.log:
-            self.log.close()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.tools.launch import leftovers
-from helpers.tools.launch.environment import environment, server_environment
+from helpers.tools.launch.environment import environment, on_this_machine, server_environment
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.parcel import memory_file
 from helpers.tools.launch.pipes import ASK, PIPES, Piped, end_of
@@ -261,6 +261,9 @@ class Here:
     def variables_of(self, rank: int) -> dict[str, str]:
         return {"LOCAL_RANK": str(rank)}
 
+    def remarks(self) -> list[str]:
+        return []
+
 
 class ForkedJob(Piped):
     """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is
@@ -312,7 +315,8 @@ class ForkedJob(Piped):
         """Ask the forkserver for the ranks."""
         self.folder, temporary = leftovers.begin()
         variables = {
-            **environment(self.device, self.ranks, doors.listener.getsockname()[1]),
+            **environment(self.device),
+            **on_this_machine(self.ranks, doors.listener.getsockname()[1]),
             **self.place.variables(),
             **temporary,
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 serves the store itself
@@ -348,6 +352,9 @@ class ForkedJob(Piped):
             return None  # a thread that waits for a GPU sleeps, too
         left = [outcome for outcome in outcomes if outcome.report is None and outcome.status is None]
         return activity([self.processes.get(outcome.rank) for outcome in left])
+
+    def remarks(self) -> list[str]:
+        return self.place.remarks()
 
     def ask_stacks(self) -> None:
         self.server.send(kind="stacks", signals=[int(number) for number in ASK])
