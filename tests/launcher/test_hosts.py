@@ -439,3 +439,25 @@ def test_a_keeper_outlives_a_break_of_its_file_system_and_ends_with_the_folder(t
     started = time.monotonic()
     keeper.keep()
     assert 1.2 < time.monotonic() - started < 20 and rank.wait(20) == -signal.SIGKILL
+
+
+def test_a_keeper_writes_the_beginning_and_the_end_of_a_long_output(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "KEPT_OUTPUT", 100_000)
+    monkeypatch.setattr(remote, "end_orphans", lambda: None)  # whose children are these tests'
+    for name in (orders.ORDERS, "output-0", "report-0", "notes-0"):
+        (tmp_path / name).touch()
+    readers, writers = zip(*(os.pipe() for _ in range(3)))
+    rank = subprocess.Popen(
+        ["sh", "-c", "echo first; yes 123456789 | head -100000; echo last; exec sleep 60"],
+        stdout=writers[1],
+        start_new_session=True,
+    )
+    os.close(writers[1])
+    keeper = Keeper(rank.pid, tmp_path, "0", readers)
+    threading.Timer(2, orders.give, [tmp_path / orders.ORDERS, orders.STOP]).start()
+    keeper.keep()
+    written = (tmp_path / "output-0").read_text()
+    assert written.startswith("first\n123") and written.endswith("789\nlast\n") and len(written) < 150_000
+    assert "bytes were not kept ..." in written and rank.wait(20) == -signal.SIGKILL
+    for descriptor in (*readers, writers[0], writers[2]):
+        os.close(descriptor)

@@ -280,7 +280,7 @@ def test_what_is_preloaded_is_in_every_rank_of_every_forkserver_and_what_cannot_
     ]
 
 
-@pytest.mark.parametrize("launcher, spares", [(None, range(2, 26)), ("deepspeed", range(2, 16))])
+@pytest.mark.parametrize("launcher, spares", [(None, range(2, 26)), ("deepspeed", range(2, 6))])
 def test_a_job_for_which_there_are_too_few_descriptors_leaves_none_open(launcher, spares):
     import resource
 

@@ -27,11 +27,11 @@ def begin() -> tuple[Path, dict[str, str]]:
     Returns:
         The folder, which `remove` removes, and the variables that name it to the ranks.
     """
-    usual = tempfile.gettempdir()
+    usual, present = tempfile.gettempdir(), "\n".join(names())  # first: it fails without a descriptor
     parent = "/tmp" if len(usual) > LONGEST and os.access("/tmp", os.W_OK) else usual
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=parent))
     (folder / TEMPORARY).mkdir(mode=0o700)
-    (folder / PRESENT).write_text("\n".join(names()))
+    (folder / PRESENT).write_text(present)
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # nobody in particular, as in some containers
