@@ -81,7 +81,7 @@ def nothing_is_left(marked_session, alone_with_shared_memory):
     yield
     assert launch(lambda: os.environ["RANK"], ranks=2) == ["0", "1"]
     assert support.remains_like(before) == before
-    assert len(before["processes"]) == 1 and "forkserver.py" in before["processes"][0]
+    assert len(before["processes"]) == 1 and "forkserver" in before["processes"][0]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from helpers import launch
 from helpers.tools.launch import jobs
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.forked.forked_job import Forkserver
-from helpers.tools.launch.forked.forkserver import compiled_when_called
+from helpers.tools.launch.forked.imports import compiled_when_called
 from tests.launcher.support import REPOSITORY, all_reduced
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

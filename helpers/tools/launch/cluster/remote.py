@@ -37,7 +37,7 @@ from helpers.tools.launch.cluster.orders import (
     patiently,
 )
 from helpers.tools.launch.failures import KEPT_OUTPUT, Outcome
-from helpers.tools.launch.forked.forkserver import (
+from helpers.tools.launch.forked.processes import (
     adopt_orphans,
     ask_where,
     die_with_parent,

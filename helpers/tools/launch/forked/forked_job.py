@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import selectors
+import select
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -15,12 +13,13 @@ import threading
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.paths import run_main
 from helpers.tools.launch import leftovers
 from helpers.tools.launch.environment import environment, on_this_machine, server_environment
 from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launch.forked.forkserver import receive, send
 from helpers.tools.launch.parcel import memory_file
 from helpers.tools.launch.pipes import ASK, PIPES, Piped, end_of
 from helpers.tools.launch.standstill import activity
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from helpers.tools.launch.progress import Progress
     from helpers.tools.machines.namespaces import Placement
 
+SERVER = run_main("helpers.tools.launch.forked.forkserver")
 # of the forkserver only: importing must start no thread
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, ends by itself
@@ -40,11 +40,8 @@ class Forkserver:
     """The kernel's end of `helpers/tools/launch/forked/forkserver.py`."""
 
     def __init__(self, device: str) -> None:
-        self.device, self.ready, self.preloaded = device, False, set()
+        self.ready, self.preloaded = False, set()
         main_thread = threading.current_thread() is threading.main_thread()
-        script = str(Path(__file__).with_name("forkserver.py"))
-        env = {**os.environ, **server_environment(device), **ONE_THREAD}
-        command = [sys.executable, "-P", script]
         with ExitStack() as kept, ExitStack() as handed_over:  # what is kept closes if it cannot be started
             self.socket, control = socket.socketpair()
             kept.callback(self.socket.close)
@@ -55,35 +52,30 @@ class Forkserver:
             handed = (control.fileno(), life)
             self.log = kept.enter_context(tempfile.TemporaryFile())
             self.process = subprocess.Popen(
-                [*command, *map(str, (*handed, int(main_thread), IDLE))],
-                env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=handed,
+                [sys.executable, "-Pc", SERVER, *map(str, (*handed, int(main_thread), IDLE))],
+                env={**os.environ, **server_environment(device), **ONE_THREAD},
+                stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=handed,
                 cwd="/",  # the kernel's folder may be removed, and libraries look for themselves there
                 start_new_session=True,  # an interrupt of the kernel's process group does not reach it
             )  # fmt: skip
             kept.pop_all()
 
-    def send(self, descriptors: Iterable[int] = (), **message: object) -> None:
-        body = json.dumps(message).encode()
-        socket.send_fds(self.socket, [struct.pack("!Q", len(body))], list(descriptors))
-        self.socket.sendall(body)
-
     def receive(self) -> dict:
-        header = self._read(8)
-        return json.loads(self._read(struct.unpack("!Q", header)[0]))
+        try:
+            message, _ = receive(self.socket)
+        except ConnectionError:  # it was killed with a message unread
+            message = None
+        if message is None:
+            raise LaunchError(
+                f"the forkserver has ended; the next launch starts a new one\n{end_of(self.log)}".rstrip()
+            )
+        return message
 
-    def _read(self, size):
-        body = bytearray()
-        while len(body) < size:
-            try:
-                part = self.socket.recv(size - len(body))
-            except ConnectionError:  # it was killed with a message unread
-                part = b""
-            if not part:
-                raise LaunchError(
-                    f"the forkserver has ended; the next launch starts a new one\n{end_of(self.log)}".rstrip()
-                )
-            body += part
-        return bytes(body)
+    def reply(self, progress: Progress) -> dict:
+        """Its next message, waited for; an interrupt may come meanwhile."""
+        while not select.select([self.socket], [], [], 0.1)[0]:
+            progress.tick()
+        return self.receive()
 
     def warm_up(self, progress: Progress) -> None:
         """Wait until torch and DeepSpeed are imported.  An interrupt leaves the import going on for the next
@@ -91,19 +83,7 @@ class Forkserver:
         if self.ready:
             return
         progress.say("first launch of this kernel: importing torch and DeepSpeed once (about 10 s)")
-        while not self.has_written(0.1):
-            progress.tick()
-        self.become_ready()
-
-    def has_written(self, seconds: float) -> bool:
-        """Whether a message waits, or comes within so many seconds."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.socket, selectors.EVENT_READ)
-            return bool(selector.select(seconds))
-
-    def become_ready(self) -> None:
-        """Read its word that torch and DeepSpeed are imported, or why they are not."""
-        message = self.receive()
+        message = self.reply(progress)
         if message["kind"] == "failed":
             raise LaunchError(
                 "torch and DeepSpeed could not be imported; `make check` says what is "
@@ -118,10 +98,9 @@ class Forkserver:
             return
         self.preloaded.update(new)  # what fails is said once; a rank that needs it says more
         progress.say(f"importing {', '.join(new)} once for all ranks to come")
-        self.send(kind="preload", names=new, path=[os.path.abspath(entry) for entry in sys.path])
-        while not self.has_written(0.1):
-            progress.tick()
-        message = self.receive()
+        path = [os.path.abspath(entry) for entry in sys.path]
+        send(self.socket, kind="preload", names=new, path=path)
+        message = self.reply(progress)
         for name, reason in message["failed"].items():
             why = reason.strip().splitlines()[-1]
             print(f"note: {name} could not be imported before the ranks start: {why}")
@@ -132,7 +111,7 @@ class Forkserver:
         and so is well."""
         try:
             self.socket.settimeout(5)
-            self.send(kind="stop")
+            send(self.socket, kind="stop")
             while self.receive()["kind"] != "stopped":
                 pass
             self.socket.settimeout(None)
@@ -281,7 +260,6 @@ class ForkedJob(Piped):
         self.pipes, self.processes = [], {}
 
     def prepare(self, progress: Progress) -> None:
-        """What may take long and may be interrupted."""
         self.server = warm_forkserver(self.device, progress)
         try:
             self.server.preload(_preloaded, progress)
@@ -324,7 +302,8 @@ class ForkedJob(Piped):
         }
         self.file = memory_file()
         self.payload.write(self.file.fileno())
-        self.server.send(
+        send(
+            self.server.socket,
             [self.file.fileno(), doors.listener.fileno(), *writers, *doors.descriptors],
             kind="fork",
             ranks=self.ranks,
@@ -357,7 +336,7 @@ class ForkedJob(Piped):
         return self.place.remarks()
 
     def ask_stacks(self) -> None:
-        self.server.send(kind="stacks", signals=[int(number) for number in ASK])
+        send(self.server.socket, kind="stacks", signals=[int(number) for number in ASK])
 
     def stop(self) -> None:
         """Kill what is left and wait until it is gone; a forkserver that does not answer is ended itself."""
