@@ -116,7 +116,7 @@ def pytest_runtest_protocol(item):
         return (yield)
     from jupyter_client.provisioning import local_provisioner
     from helpers.tools.launch import jobs
-    from helpers.tools.launch.forked import forked_job as forked
+    from helpers.tools.launch.forked import forkservers as forked
 
     def refuse(*arguments, **options):
         raise AssertionError(
@@ -125,7 +125,7 @@ def pytest_runtest_protocol(item):
 
     with pytest.MonkeyPatch.context() as patch:
         for place, name in (
-            (forked, "warm_forkserver"),
+            (forked, "warm"),
             (jobs, "start"),
             (local_provisioner, "launch_kernel"),
         ):

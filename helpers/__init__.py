@@ -21,7 +21,7 @@ from helpers import sources
 sources.record()
 NAMES = {  # where the names lie that a lesson uses and that are not modules
     "helpers.tools.launch.failures": ("LaunchError", "RankError"),
-    "helpers.tools.launch.forked.forked_job": ("preload",),
+    "helpers.tools.launch.forked.forkservers": ("preload",),
     "helpers.tools.launch.jobs": ("launch",),
     "helpers.tools.launch.resources": ("choose_device",),
     "helpers.course.lesson.errors": ("expected_error",),

@@ -16,7 +16,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 from helpers import launch, sources
-from helpers.tools.launch.forked import forked_job
+from helpers.tools.launch.forked import forkservers
 from tests.launcher import support
 from tests.launcher.support import MARK, REPOSITORY, Kernel, all_reduced, remains
 
@@ -50,13 +50,13 @@ def marked_session(tmp_path_factory):
         ensure_event_loop()
     except ImportError:
         pass
-    for device in list(forked_job._forkservers):
-        forked_job.forget_forkserver(device)
+    for device in list(forkservers._forkservers):
+        forkservers.forget(device)
     sources._imported.clear()  # an edit of a helper while the tests run does not change what they read
     launch(lambda: None, ranks=1, device="cpu")
     yield
-    for device in list(forked_job._forkservers):
-        forked_job.forget_forkserver(device)
+    for device in list(forkservers._forkservers):
+        forkservers.forget(device)
     os.environ.clear()
     os.environ.update(before[0])
     tempfile.tempdir = before[1]

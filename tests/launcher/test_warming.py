@@ -11,7 +11,7 @@ import psutil
 import pytest
 from helpers import launch
 from helpers.tools.launch import resources
-from helpers.tools.launch.forked import forked_job, warming
+from helpers.tools.launch.forked import forkservers, warming
 from tests.launcher.support import REPOSITORY, Notebook, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -55,8 +55,8 @@ def test_one_that_dies_while_it_is_warmed_is_replaced(notebook):
 
 
 def test_one_that_dies_while_a_launch_waits_for_it_is_replaced():
-    forked_job.forget_forkserver("cpu")
-    earlier = forked_job.begin_warming("cpu")
+    forkservers.forget("cpu")
+    earlier = forkservers.begin_warming("cpu")
     killer = threading.Timer(0.3, earlier.process.kill)
     killer.start()
     assert launch(lambda: os.environ["RANK"], 2) == ["0", "1"]
@@ -98,8 +98,8 @@ def test_the_probable_number_of_gpus(monkeypatch, visible, nodes, cuda, gpus):
 
 
 def test_an_idle_forkserver_ends_and_the_next_launch_starts_another(monkeypatch):
-    forked_job.forget_forkserver("cpu")
-    monkeypatch.setattr(forked_job, "IDLE", 1.0)
+    forkservers.forget("cpu")
+    monkeypatch.setattr(forkservers, "IDLE", 1.0)
     assert launch(lambda: __import__("time").sleep(1.5) or 1, 1) == [1]  # a job that lasts is not idle
     (forkserver,) = psutil.Process().children()
     assert eventually(lambda: not running([forkserver]))
@@ -108,9 +108,9 @@ def test_an_idle_forkserver_ends_and_the_next_launch_starts_another(monkeypatch)
 
 
 def test_one_that_was_warmed_and_left_idle_is_replaced(monkeypatch):
-    forked_job.forget_forkserver("cpu")
-    monkeypatch.setattr(forked_job, "IDLE", 0.2)
-    server = forked_job.begin_warming("cpu")
+    forkservers.forget("cpu")
+    monkeypatch.setattr(forkservers, "IDLE", 0.2)
+    server = forkservers.begin_warming("cpu")
     assert eventually(lambda: server.process.poll() is not None, 60)
     monkeypatch.undo()
     assert launch(lambda: os.environ["RANK"], 2) == ["0", "1"]

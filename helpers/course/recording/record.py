@@ -28,7 +28,7 @@ from helpers.course import models
 from helpers.course.recording.table import EXPERIMENTS, NAMED, SIZES, experiment
 from helpers.paths import ROOT, WORK, replace
 from helpers.tools.launch.failures import LaunchError, RankError
-from helpers.tools.launch.forked.forked_job import preload
+from helpers.tools.launch.forked.forkservers import preload
 from helpers.tools.launch.jobs import launch
 from helpers.tools.launch.resources import gpu_count
 from helpers.tools.whole import whole

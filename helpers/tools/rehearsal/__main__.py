@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.forked.forked_job import preload
+from helpers.tools.launch.forked.forkservers import preload
 from helpers.tools.rehearsal import answer, question
 from helpers.tools.rehearsal.asked import told as asked_for
 from helpers.tools.rehearsal.drawing import draw

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from helpers.tools.launch import resources
-from helpers.tools.launch.forked import forked_job
+from helpers.tools.launch.forked import forkservers
 from helpers.tools.launch.progress import Progress, in_notebook
 
 USUAL_RANKS = 2  # of a launch that does not say how many
@@ -27,7 +27,7 @@ def begin() -> None:
     device = "cuda" if probable_gpus() >= USUAL_RANKS else "cpu"
     with Progress():  # an interrupt waits for the process to be started: it must not be lost
         try:
-            forked_job.begin_warming(device)
+            forkservers.begin_warming(device)
         except OSError:  # the first launch will meet it too, and say so
             pass
 
