@@ -9,7 +9,6 @@ from helpers.tools.launch import resources
 from helpers.tools.launch.failures import Outcome, failure
 
 GB = 10**9
-NO_LIMIT_V1 = 9223372036854771712  # what version 1 says for no limit
 
 
 @pytest.fixture
@@ -31,18 +30,6 @@ def tree(tmp_path, monkeypatch):
 def group_2(folder, limit, used, **stat):
     lines = "\n".join(f"{name} {number}" for name, number in {"anon": 1, **stat}.items())
     return {f"{folder}/memory.max": limit, f"{folder}/memory.current": used, f"{folder}/memory.stat": lines}
-
-
-def group_1(folder, limit, used, **stat):
-    """What it holds alone, hardly anything, and with the groups below it."""
-    lines = "\n".join(
-        line for name, number in stat.items() for line in (f"{name} 1", f"total_{name} {number}")
-    )
-    return {
-        f"{folder}/memory.limit_in_bytes": limit,
-        f"{folder}/memory.usage_in_bytes": used,
-        f"{folder}/memory.stat": lines,
-    }
 
 
 def test_without_control_groups_the_machine_counts(tree):
@@ -74,10 +61,6 @@ def test_files_that_programs_have_mapped_are_used_memory(tree):
         "sys/fs/cgroup", 8 * GB, 7 * GB, inactive_file=2 * GB, active_file=3 * GB, file_mapped=1 * GB
     )
     assert resources.free_memory(tree({"proc/self/cgroup": "0::/", **files})) == 5 * GB
-    files = group_1(
-        "sys/fs/cgroup/memory", 8 * GB, 7 * GB, inactive_file=2 * GB, active_file=1 * GB, mapped_file=3 * GB
-    )
-    assert resources.free_memory(tree({"proc/self/cgroup": "4:memory:/", **files})) == 3 * GB
 
 
 def test_more_to_be_written_than_there_is_page_cache_takes_nothing_away(tree):
@@ -101,28 +84,6 @@ def test_a_neighbour_group_does_not_count(tree):
     assert resources.free_memory(tree(files)) == 100 * GB
 
 
-@pytest.mark.parametrize("limit, free", [(8 * GB, 5 * GB), (NO_LIMIT_V1, 100 * GB)])
-def test_version_1(tree, limit, free):
-    files = {"proc/self/cgroup": "9:name=systemd:/\n4:memory:/box/7\n1:cpu,cpuacct:/\n0::/"}
-    files |= group_1("sys/fs/cgroup/memory", NO_LIMIT_V1, 50 * GB)
-    files |= group_1(
-        "sys/fs/cgroup/memory/box/7",
-        limit,
-        7 * GB,
-        inactive_file=3 * GB,
-        active_file=2 * GB,
-        dirty=GB // 2,
-        writeback=GB // 2,
-    )
-    assert resources.free_memory(tree(files)) == free
-
-
-def test_version_1_in_a_container_that_sees_its_own_group_as_the_root(tree):
-    files = {"proc/self/cgroup": "4:memory:/docker/0123abc"}
-    files |= group_1("sys/fs/cgroup/memory", 8 * GB, 7 * GB, inactive_file=1 * GB, active_file=3 * GB)
-    assert resources.free_memory(tree(files)) == 5 * GB
-
-
 def test_more_used_than_allowed_is_no_room(tree):
     assert (
         resources.free_memory(tree({"proc/self/cgroup": "0::/", **group_2("sys/fs/cgroup", 1 * GB, 2 * GB)}))
@@ -141,10 +102,6 @@ def test_this_machine():
         {
             "proc/self/cgroup": "0::/mine",
             "sys/fs/cgroup/mine/memory.events": "oom 5\noom_kill 3\noom_group_kill 0",
-        },
-        {
-            "proc/self/cgroup": "4:memory:/mine\n0::/",
-            "sys/fs/cgroup/memory/mine/memory.oom_control": "under_oom 0\noom_kill 3",
         },
         {"proc/self/cgroup": "0::/", "proc/vmstat": "nr_free 9\noom_kill 3"},
     ],

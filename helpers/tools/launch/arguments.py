@@ -54,23 +54,13 @@ def checked_arguments(arguments: object) -> dict[str, object]:
 
 def check_types(**values: object) -> None:
     """Of arguments that are passed on to a cluster, or switch something on."""
-    nothing, word, path = type(None), ((str,), "a string"), ((str, os.PathLike), "a path")
-    switch = ((bool,), "True or False")
-    wanted = {
-        **{
-            "account": word,
-            "partition": word,
-            "folder": path,
-            "hostfile": path,
-            "command": switch,
-            "ssh": switch,
-        },
-        "time": ((str, int), 'minutes, or a string such as "01:30:00"'),
-    }
-    for name, value in values.items():
-        types, words = wanted[name]
-        optional = () if bool in types else (nothing,)
-        if not isinstance(value, types + optional) or (isinstance(value, bool) and bool not in types):
+    word, path = ((str,), "a string"), ((str, os.PathLike), "a path")
+    switch, minutes = ((bool,), "True or False"), ((str, int), 'minutes, or a string such as "01:30:00"')
+    wanted = {"account": word, "partition": word, "folder": path, "hostfile": path, "time": minutes}
+    for name, (types, words) in (wanted | {"command": switch, "ssh": switch}).items():
+        value = values[name]
+        fits = isinstance(value, types) and isinstance(value, bool) <= (bool in types)
+        if not fits and (value is not None or bool in types):
             raise TypeError(f"{name} must be {words}, not {shown(value)}")
 
 

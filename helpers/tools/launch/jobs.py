@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,9 +27,9 @@ from helpers.tools.launch.payload import pack, weight
 from helpers.tools.launch.progress import Progress
 from helpers.tools.launch.resources import (
     choose_device,
-    finish_import,
     free_memory,
     gpu_count,
+    import_whole,
     out_of_memory_kills,
 )
 from helpers.tools.launch.watching import drain, watch
@@ -69,22 +70,10 @@ class Reports(list):
     """
 
     def __init__(
-        self,
-        values: Iterable,
-        outputs: list[str],
-        seconds: float,
-        device: str,
-        command: list[str] | None = None,
+        self, values: Iterable, outputs: list[str], seconds: float, device: str, command: list[str] | None
     ) -> None:
         super().__init__(values)
         self.outputs, self.seconds, self.device, self.command = outputs, seconds, device, command
-
-
-def show(outcome: Outcome) -> None:
-    """Print what rank 0 wrote, its beginning and end where it is long."""
-    text = cut(outcome.text, SHOWN_CHARACTERS, " of rank 0: see .outputs[0] of what launch returned")
-    if text:
-        print(text, end="" if text.endswith("\n") else "\n")
 
 
 @contextmanager
@@ -99,7 +88,6 @@ def alone() -> Iterator[None]:
 
 
 def start(job: Job, progress: Progress) -> None:
-    """Start the ranks of a job."""
     try:
         job.prepare(progress)
         job.start()
@@ -108,7 +96,7 @@ def start(job: Job, progress: Progress) -> None:
 
 
 def make_ready() -> None:
-    """What a program takes for granted that is started from here: a folder, and descriptors 0 to 2."""
+    """Descriptors 0 to 2 and a folder, which a program that is started from here takes for granted."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -119,74 +107,53 @@ def make_ready() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a pipe of the job would take its place
         pass
     os.close(descriptor)
-    finish_import("torch")  # with which is looked at what is sent
-
-
-def cluster_for(
-    launcher: str | None,
-    ranks: int,
-    hostfile: str | Path | None,
-    ssh: bool,
-    **options: int | str | Path | None,
-) -> dict[str, object]:
-    """What a job on other machines is told beside its ranks; nothing for this machine.
-
-    Raises:
-        TypeError, ValueError, LaunchError: an argument cannot be used, or a program is missing.
-    """
-    unused = {**options, "hostfile": hostfile}
-    if launcher == "slurm":
-        unused, cluster = {"hostfile": hostfile}, srun.check(ranks, options)
-    elif hostfile is not None and launcher == "deepspeed":
-        cluster = {"hosts": hosts.check(hostfile, ranks, ssh), "ssh": ssh, "folder": options["folder"]}
-        del unused["hostfile"], unused["folder"]
-    else:
-        cluster = {}
-    if wrong := [name for name, value in unused.items() if value is not None]:
-        raise ValueError(
-            f'{", ".join(wrong)} cannot be used here: hostfile is for launcher="deepspeed", '
-            'folder for it and for "slurm", the others are for "slurm"'
-        )
-    return cluster
+    if (
+        "torch" in sys.modules
+    ):  # with which is looked at what is sent; an interrupted launch may still import it
+        import_whole("torch")
 
 
 def job_for(
     payload: Parcel,
     ranks: int,
-    device: str,
-    launcher: str | None,
-    place: Placement | None,
-    cluster: Mapping[str, object],
-) -> Job:
-    """Of the back end that was asked for."""
-    if launcher == "slurm":
-        return srun.SlurmJob(payload, ranks, device, **cluster)
-    if cluster:
-        return hosts.HostsJob(payload, ranks, device, **cluster)
-    return CommandJob(payload, ranks, device) if launcher else ForkedJob(payload, ranks, device, place)
-
-
-def device_for(
     device: str | None,
-    ranks: int,
     launcher: str | None,
     place: Placement | None,
-    cluster: Mapping[str, object],
-) -> str:
-    """ "cuda" or "cpu"; of other machines nobody here knows more than what is asked for."""
-    if cluster:
-        return device or ("cuda" if cluster.get("gpus") else "cpu")
+    ssh: bool,
+    **options: int | str | Path | None,
+) -> Job:
+    """A job of the back end that was asked for.
+
+    Raises:
+        TypeError, ValueError, LaunchError: an argument cannot be used, or a program is missing.
+    """
+    hostfile, folder = options["hostfile"], options["folder"]
+    used = options.keys() - {"hostfile"} if launcher == "slurm" else set()
+    if launcher == "deepspeed" and hostfile is not None:
+        used = {"hostfile", "folder"}
+    if wrong := [name for name, value in options.items() if value is not None and name not in used]:
+        raise ValueError(
+            f'{", ".join(wrong)} cannot be used here: hostfile is for launcher="deepspeed", '
+            'folder for it and for "slurm", the others are for "slurm"'
+        )
+    if launcher == "slurm":
+        device = device or ("cuda" if options["gpus"] else "cpu")
+        del options["hostfile"]
+        return srun.SlurmJob(payload, ranks, device, **srun.check(ranks, options))
+    if used:
+        return hosts.HostsJob(payload, ranks, device or "cpu", hosts.check(hostfile, ranks, ssh), ssh, folder)
     device = choose_device("cpu" if place else device, ranks)
-    if launcher and device == "cuda" and ranks > gpu_count():
+    if not launcher:
+        return ForkedJob(payload, ranks, device, place)
+    if device == "cuda" and ranks > gpu_count():
         raise ValueError(
             f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or "
             f"leave launcher out"
         )
-    return device
+    return CommandJob(payload, ranks, device)
 
 
-def tell(payload: Parcel, function: Callable, arguments: Mapping[str, object]) -> None:
-    """Notes before a launch: which helpers are stale here, and what is carried where that is much."""
+def print_notes(payload: Parcel, function: Callable, arguments: Mapping[str, object]) -> None:
     if stale := changed_helpers():
         print(
             f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this "
@@ -219,8 +186,7 @@ def launch(
 
     The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK,
     LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, and `deepspeed.init_distributed()` finds the
-    other ranks.  Ranks have a folder for temporary files of their own, which goes with them, as shared memory
-    does.
+    other ranks.  Their temporary files and shared memory go with them.
 
     Args:
         function: any function of a cell; closures and lambdas too.  Its return value must be picklable.
@@ -234,17 +200,15 @@ def launch(
         launcher: None for the warm forkserver, "deepspeed" for the real command, "slurm" for a cluster's
             `srun`.
         command: print the command line of `deepspeed` or `srun`.
-        place: where the ranks run: `Machines`, or what their `place` returns; by default all on this machine.
-            On the CPU only.
+        place: `Machines`, or what their `place` returns; by default this machine.  On the CPU only.
         nodes, gpus, account, partition, time: of a job of Slurm: on how many nodes (1), with how many GPUs on
             each (none: the CPU), at whose cost, where, and for how long at most ("00:10:00", or minutes);
             what is left out is the cluster's own default.
-        folder: one that this machine and all nodes see at the same place, and where the job keeps its files
-            while it runs; the current by default.
+        folder: one that this machine and all nodes see at the same place, for the job's files; the current by
+            default.
         hostfile: with launcher="deepspeed", a file with a line such as `node0 slots=2` for each machine; the
             first are filled first.
-        ssh: whether they are reached through ssh (and pdsh); else the command for each machine is printed,
-            and `launch` waits until all were given.
+        ssh: whether they are reached through ssh (and pdsh); else the command for each machine is printed.
 
     Returns:
         `Reports`, a list in rank order.  Rank 0's output is printed; every rank's is in `.outputs`.
@@ -252,23 +216,16 @@ def launch(
     Raises:
         TypeError, ValueError, MemoryError: before any process starts, when an argument cannot be used.
         RankError: a rank failed or hung; names the guilty rank and the cause.
-        LaunchError: the job could not be started, or another launch is running in this kernel, or there is no
-            Slurm.
+        LaunchError: the job could not be started, or another launch is running in this kernel.
         KeyboardInterrupt: the learner interrupted; shows where each rank stood.
     """
     if os.name != "posix":
         raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
+    options = {"nodes": nodes, "gpus": gpus, "account": account, "partition": partition, "time": time}
+    options |= {"folder": folder, "hostfile": hostfile}
     check_choice("launcher", launcher, (None, "deepspeed", "slurm"))
     check_choice("device", device, ("cpu", "cuda", None))
-    checks.check_types(
-        account=account,
-        partition=partition,
-        time=time,
-        folder=folder,
-        hostfile=hostfile,
-        command=command,
-        ssh=ssh,
-    )
+    checks.check_types(command=command, ssh=ssh, **options)
     elsewhere = launcher == "slurm" or hostfile is not None  # where nobody here knows the memory
     ranks = checks.checked_ranks(ranks, math.inf if elsewhere else free_memory())
     timeout, arguments = checks.checked_timeout(timeout), checks.checked_arguments(arguments)
@@ -280,11 +237,8 @@ def launch(
             f"and {free / 1e9:.1f} GB is free"
         )
     place = checks.checked_place(place, ranks, device, launcher)
-    slurms = {"nodes": nodes, "gpus": gpus, "account": account, "partition": partition, "time": time}
-    cluster = cluster_for(launcher, ranks, hostfile, ssh, folder=folder, **slurms)
-    device = device_for(device, ranks, launcher, place, cluster)
-    tell(payload, function, arguments)
-    job = job_for(payload, ranks, device, launcher, place, cluster)
+    job = job_for(payload, ranks, device, launcher, place, ssh, **options)
+    print_notes(payload, function, arguments)
     machines = place.of if place else [None] * ranks
     outcomes = [
         Outcome(rank, machine=machine, most=KEPT_OUTPUT // ranks) for rank, machine in enumerate(machines)
@@ -303,11 +257,11 @@ def launch(
         raise
     if command and job.command:  # two lines, which a shell reads as one
         print("$", *job.command[:-3], "\\\n   ", *job.command[-3:-1], "<a private folder>")
-    show(outcomes[0])
-    remarks = job.remarks()
+    shown = cut(outcomes[0].text, SHOWN_CHARACTERS, " of rank 0: see .outputs[0] of what launch returned")
+    print(shown, end="" if shown.endswith("\n") or not shown else "\n")
     if late:
-        raise hang(outcomes, timeout, remarks)
+        raise hang(outcomes, timeout, job.remarks())
     if any(outcome.failed for outcome in outcomes):
-        raise failure(outcomes, not cluster and out_of_memory_kills() > kills_before, remarks)
+        raise failure(outcomes, not elsewhere and out_of_memory_kills() > kills_before, job.remarks())
     values, outputs = zip(*((outcome.report["value"], outcome.text) for outcome in outcomes))
-    return Reports(values, list(outputs), perf_counter() - started, device, job.command)
+    return Reports(values, list(outputs), perf_counter() - started, job.device, job.command)

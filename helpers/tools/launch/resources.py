@@ -3,22 +3,66 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from helpers.tools.launch import cgroups
+
+
+def control_groups(root: Path) -> list[Path]:
+    """Folders of this process' control group (version 2) and of those above it, which limit the memory of
+    containers and services; psutil does not know them."""
+    own = re.search(r"^0::/(.*)$", text_of(root / "proc/self/cgroup"), flags=re.M)
+    top = root / "sys/fs/cgroup"
+    group = top / (own[1] if own else "")
+    return [group, *(above for above in group.parents if above.is_relative_to(top))]
+
+
+def text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+def numbers(file: Path) -> dict[str, int]:
+    """A file of lines `name number` as a dict."""
+    return {name: int(number) for name, number in re.findall(r"^(\S+) (\d+)$", text_of(file), flags=re.M)}
+
+
+def room(group: Path) -> float:
+    """Bytes that the processes of a group may still take.
+
+    What the system gives back at once when memory is short counts as free: page cache, and kernel objects
+    that can be rebuilt.  What is yet to be written to a disk does not, nor what running programs have mapped,
+    as torch's libraries.
+    """
+    try:
+        free = int(text_of(group / "memory.max")) - int(text_of(group / "memory.current"))
+    except ValueError:  # no limit ("max")
+        return math.inf
+    stat = numbers(group / "memory.stat")
+    cached, taken = ("inactive_file", "active_file"), ("file_mapped", "file_dirty", "file_writeback")
+    clean = sum(stat.get(name, 0) for name in cached) - sum(stat.get(name, 0) for name in taken)
+    return max(free + max(clean, 0) + stat.get("slab_reclaimable", 0), 0)
 
 
 def free_memory(root: Path = Path("/")) -> int:
     """Bytes that this process and its children may still take: the machine's, or those of a control group (a
     container's) where that is less."""
-    rooms = (cgroups.room(group) for group in cgroups.memory_groups(root))
-    return min([psutil.virtual_memory().available, *(room for room in rooms if room is not None)])
+    return min(psutil.virtual_memory().available, *map(room, control_groups(root)))
+
+
+def out_of_memory_kills(root: Path = Path("/")) -> int:
+    """Processes that the system has killed for want of memory: in this process' control group if it counts
+    them, else on the whole machine."""
+    counts = (numbers(group / "memory.events") for group in control_groups(root))
+    counted = next((count for count in counts if "oom_kill" in count), numbers(root / "proc/vmstat"))
+    return counted.get("oom_kill", 0)
 
 
 def torch_has_cuda() -> bool:
@@ -56,13 +100,6 @@ def import_whole(name: str) -> None:
     thread.join()
 
 
-def finish_import(name: str) -> None:
-    """Wait until a module is whole that `import_whole` has begun to import, and whose launch was
-    interrupted."""
-    if name in sys.modules:
-        import_whole(name)
-
-
 def choose_device(device: str | None, ranks: int) -> str:
     """GPUs when there are at least as many as ranks, else the CPU; `device` forces: on "cuda", ranks share
     GPUs where there are fewer."""
@@ -74,11 +111,3 @@ def choose_device(device: str | None, ranks: int) -> str:
     if device == "cuda" and not gpus:
         raise ValueError('device="cuda" needs a GPU, and there is none: leave device out to use the CPU')
     return "cuda" if device or gpus >= ranks else "cpu"
-
-
-def out_of_memory_kills(root: Path = Path("/")) -> int:
-    """Processes that the system has killed for want of memory: in this process' control group if it counts
-    them, else on the whole machine."""
-    counts = (cgroups.kills(group) for group in cgroups.memory_groups(root))
-    of_group = next((count for count in counts if count is not None), None)
-    return cgroups.numbers(root / "proc/vmstat").get("oom_kill", 0) if of_group is None else of_group

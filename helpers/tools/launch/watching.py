@@ -155,10 +155,7 @@ def load(body: bytes | memoryview, file: IO[bytes], start: int, clock: Callable[
 
 
 def collect_stacks(
-    job: Job,
-    outcomes: Sequence[Outcome],
-    selector: selectors.BaseSelector,
-    read_on: Callable[[float], bool],
+    job: Job, outcomes: Sequence[Outcome], selector: selectors.BaseSelector, read_on: Callable[[float], bool]
 ) -> None:
     """Ask every rank that still runs where it stands, and wait until all at work have answered and nothing
     more comes, or a while has passed without an answer.  Nothing else counts any more."""
