@@ -7,16 +7,16 @@ address or time), so that a stored output can be compared.  What a learner's own
 
 from __future__ import annotations
 
-import linecache
 import re
 import signal
-import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.tools.launch.describing import cut
-from helpers.tools.launch.waits import ANSWER, Frame, waiting_in
+from helpers.tools.launch.outcome import LINE, Outcome, is_learners, names, place, short_traceback
+
+if TYPE_CHECKING:
+    from helpers.tools.launch.waits import Frame
 
 # What a collective says when another rank has gone.  Only a message's words depend on it, never who is named.
 LOST = re.compile(
@@ -25,9 +25,8 @@ LOST = re.compile(
     r"|ncclremoteerror|the client socket",
     re.IGNORECASE,
 )
-CLOSED = re.compile(
-    r"closed by peer|reset by peer|broken pipe", re.IGNORECASE
-)  # by a rank that waited in vain
+# by a rank that waited in vain
+CLOSED = re.compile(r"closed by peer|reset by peer|broken pipe", re.IGNORECASE)
 TORCHS = re.compile(r"gloo|tcpstore|c10d|client socket|server socket|nccl", re.IGNORECASE)
 ADDRESS = re.compile(r"(127\.0\.0\.1|10\.77\.0\.\d+|localhost|\[?::1\]?)(\W{1,3})\d{1,5}\b"), r"\1\2..."
 VARIES = (
@@ -76,10 +75,8 @@ SLOTS = (
     "Return its values (`dataclasses.asdict`), or define the class without `slots=True`, or with "
     "`frozen=True` too."
 )
-LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
+PLAIN = "Return plain data (numbers, strings, lists, dicts, CPU tensors) instead."
 MESSAGE = 20_000  # characters of the whole
-LINE = 300  # characters of a line that are shown
 
 
 class LaunchError(RuntimeError):
@@ -97,154 +94,6 @@ class RankError(LaunchError):
         self.rank, self.outputs = rank, outputs
 
 
-@dataclass
-class Outcome:
-    """What the kernel knows of one rank.
-
-    Attributes:
-        rank: its number.
-        at_work: whether it has begun its function.
-        report: {"value": ...} or {"error": what `describing.describe` returns}.
-        machine: number of one of `Machines`, name of a cluster's node; None for this machine.
-        status: exit status, negative for a signal; None while it runs.
-        ended_at: seconds, of the clock of `describing.describe`: when its end was noted.
-        output: what it wrote; where that is more than `most` bytes, the beginning and the end of it.
-        left_out: bytes between the two.
-        stacks: its answer when it was asked where it stands.
-    """
-
-    rank: int
-    at_work: bool = False
-    report: dict | None = None
-    machine: int | str | None = None
-    status: int | None = None
-    ended_at: float | None = None
-    output: bytearray = field(default_factory=bytearray)
-    stacks: bytearray = field(default_factory=bytearray)
-    most: int = KEPT_OUTPUT
-    left_out: int = 0
-
-    @property
-    def error(self) -> dict | None:
-        return (self.report or {}).get("error")
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None or (self.report is None and self.status is not None)
-
-    @property
-    def failed_at(self) -> float | None:
-        """Seconds, by the clock that all ranks share."""
-        return self.error["at"] if self.error else self.ended_at
-
-    @property
-    def notices(self) -> str | None:
-        """What its error may be a notice of (`describing.notices`); None for an end without a report."""
-        return self.error["notices"] if self.error else None
-
-    @property
-    def fault(self) -> tuple:
-        """What is equal for ranks that failed alike, whatever their messages say."""
-        return (self.error["type"], tuple(self.error["frames"])) if self.error else (self.status, self.rank)
-
-    def add(self, name: str, part: bytes) -> None:
-        """More of its `output` or its `stacks`, which lose their middle where they become too long."""
-        text = getattr(self, name)
-        text += part
-        if len(text) > 1.5 * self.most:  # not at every byte too many: what follows is moved each time
-            excess = len(text) - self.most
-            del text[self.most // 2 : self.most // 2 + excess]
-            self.left_out += excess
-
-    @property
-    def text(self) -> str:
-        if not self.left_out:
-            return self.output.decode("utf-8", "replace")
-        half = self.most // 2
-        beginning, end = self.output[:half], self.output[half:]
-        gap = f"\n[... {self.left_out:,} bytes were not kept ...]\n"
-        return f"{beginning.decode('utf-8', 'ignore')}{gap}{end.decode('utf-8', 'ignore')}"
-
-    def where(self) -> list[Frame]:
-        """Its Python stack when it was asked, outermost first."""
-        stack = re.findall(
-            r'^  File "(.*)", line (\d+) in (.*)$', self.stacks.decode("utf-8", "replace"), re.M
-        )
-        return trim([(file, int(line), name) for file, line, name in reversed(stack)])
-
-    def collective(self) -> str | None:
-        """The collective that it waited in when it was asked, None where it stood elsewhere."""
-        answer = re.search(rf"^{ANSWER}(\w+)$", self.stacks.decode("utf-8", "replace"), re.M)
-        return waiting_in(self.where()) or (answer and answer[1])
-
-
-def trim(frames: Sequence[Frame]) -> list[Frame]:
-    """The frames of the learner's function and of what it called.
-
-    The launcher's own stand above them, and below where it notes what a handle waits for.  Those of a ledger
-    only pass torch's calls on, and below a call of `helpers.tools.machines` a rank waits for a cable's
-    silence.
-    """
-    outer = [
-        index for index, frame in enumerate(frames) if Path(frame[0]).parts[-2:] == ("launch", "rank.py")
-    ]
-    frames = [frame for frame in frames[outer[-1] + 1 if outer else 0 :] if frame[2] != "__torch_dispatch__"]
-    folders = [Path(frame[0]).parts[-3:-1] for frame in frames]
-    inner = next(
-        (index for index, folder in enumerate(folders) if folder == ("tools", "machines")), len(frames)
-    )
-    return [frame for frame in frames[:inner] if not frame[0].endswith("/launch/waits.py")]
-
-
-def is_learners(frame: Frame) -> bool:
-    return not frame[0].startswith(LIBRARIES)
-
-
-def place(frame: Frame) -> str:
-    """File, line and function as a learner knows them: a cell has no file name."""
-    file, line, name = frame
-    if "ipykernel_" in file or file.startswith("<ipython-input"):
-        file = "cell"
-    else:
-        for library in LIBRARIES:
-            file = file.removeprefix(f"{library}/")
-        parts = Path(file).parts
-        file = (
-            "/".join(parts[parts.index("helpers") :])
-            if "helpers" in parts
-            else "/".join(parts[-3:]).lstrip("/")
-        )
-    return f"{file}, line {line}, in {name}"
-
-
-def short_traceback(frames: Sequence[Frame]) -> list[str]:
-    """The learner's own lines with their source, and the innermost library frame they led to."""
-    shown = [frame for frame in frames if is_learners(frame)][-4:]
-    if frames and not is_learners(frames[-1]):
-        shown.append(frames[-1])
-    lines = []
-    for frame in shown:
-        lines.append(f"  {place(frame)}")
-        source = linecache.getline(frame[0], frame[1]).strip()
-        if source and is_learners(frame):
-            lines.append(f"    {source[:LINE]}")
-    return lines
-
-
-def numbered(word: str, numbers: Sequence[int | str]) -> str:
-    """'rank 1' or 'ranks 0, 2, 3'."""
-    return f"{word}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def names(outcomes: Sequence[Outcome], of: int | None = None) -> str:
-    """'rank 1', 'ranks 0, 2, 3' or, where there are machines, 'rank 3 of 4 on machine 1' ('on node n17'), of
-    so many ranks."""
-    machines = sorted({outcome.machine for outcome in outcomes} - {None})
-    said = numbered("rank", [outcome.rank for outcome in outcomes]) + (f" of {of}" if of else "")
-    kind = "node" if machines and isinstance(machines[0], str) else "machine"
-    return f"{said} on {numbered(kind, machines)}" if machines else said
-
-
 def exit_words(status: int | None, out_of_memory: bool) -> str:
     if status is None:
         return "ended without a report"
@@ -259,15 +108,11 @@ def exit_words(status: int | None, out_of_memory: bool) -> str:
 def error_lines(outcome: Outcome) -> tuple[str, list[str]]:
     """What a rank raised, and the lines below it."""
     error = outcome.error
-    if "returned" in error:
-        way_out = "Return plain data (numbers, strings, lists, dicts, CPU tensors) instead."
-        if NO_SLOTS in error["message"]:
-            way_out = SLOTS
-        return (
-            f"returned a {error['returned']}, which cannot be sent back: {error['type']}: {error['message']}",
-            [f"  {way_out}"],
-        )
-    return f"raised {named(error)}", [*short_traceback(error["frames"]), *belonging(error)]
+    if "returned" not in error:
+        return f"raised {named(error)}", [*short_traceback(error["frames"]), *belonging(error)]
+    way_out = SLOTS if NO_SLOTS in error["message"] else PLAIN
+    what = f"returned a {error['returned']}, which cannot be sent back"
+    return f"{what}: {error['type']}: {error['message']}", [f"  {way_out}"]
 
 
 def named(error: dict) -> str:
@@ -314,19 +159,13 @@ def first_to_fail(failed: Sequence[Outcome]) -> Outcome:
     these then closed.
     """
     ends = any(outcome.error is None for outcome in failed)
-    first = min(
-        failed,
-        key=lambda outcome: (
-            outcome.notices == "collective",
-            bool(ends and outcome.notices),
-            outcome.failed_at,
-        ),
-    )
+
+    def order(outcome):
+        return outcome.notices == "collective", bool(ends and outcome.notices), outcome.failed_at
+
+    first = min(failed, key=order)
     alike = [outcome for outcome in failed if outcome.fault == first.fault]
-    return next(
-        (outcome for outcome in alike if not (outcome.notices and CLOSED.search(outcome.error["message"]))),
-        alike[0],
-    )
+    return min(alike, key=lambda outcome: bool(outcome.notices and CLOSED.search(outcome.error["message"])))
 
 
 def failure(
@@ -362,15 +201,12 @@ def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = (
     waits = {outcome.rank: outcome.collective() for outcome in running}
     elsewhere = [outcome for outcome in running if waits[outcome.rank] is None]
     waiting = [outcome for outcome in running if waits[outcome.rank] is not None]
-    absent = [outcome for outcome in running if not outcome.at_work]
     limit = f"after {timeout:g} s"
-    if absent:
-        whose = "their" if len(absent) > 1 else "its"
-        guilty, first = absent, f"never began {whose} function (stopped {limit})"
-    elif elsewhere:
-        guilty, first = elsewhere, f"hung: still running {limit}, in no collective"
-        if waiting:
-            first += f", while {names(waiting)} waited for it"
+    if guilty := [outcome for outcome in running if not outcome.at_work]:
+        first = f"never began {'their' if len(guilty) > 1 else 'its'} function (stopped {limit})"
+    elif guilty := elsewhere:
+        first = f"hung: still running {limit}, in no collective"
+        first += f", while {names(waiting)} waited for it" if waiting else ""
     elif finished:
         guilty = waiting
         first = f"hung in {waits[guilty[0].rank]}, which {names(finished)} never entered (stopped {limit})"

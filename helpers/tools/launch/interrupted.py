@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.tools.launch.failures import Outcome, is_learners, names, place
+from helpers.tools.launch.outcome import Outcome, is_learners, names, place
 
 
 def explain(interrupt: KeyboardInterrupt, outcomes: Sequence[Outcome], seconds: float) -> None:

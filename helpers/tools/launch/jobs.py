@@ -20,9 +20,10 @@ from helpers.tools.launch import arguments as checks
 from helpers.tools.launch.cluster import hosts, srun
 from helpers.tools.launch.command.command_job import CommandJob
 from helpers.tools.launch.describing import cut
-from helpers.tools.launch.failures import KEPT_OUTPUT, LaunchError, Outcome, RankError, failure, hang
+from helpers.tools.launch.failures import LaunchError, RankError, failure, hang
 from helpers.tools.launch.forked.forked_job import ForkedJob
 from helpers.tools.launch.interrupted import explain
+from helpers.tools.launch.outcome import KEPT_OUTPUT, Outcome
 from helpers.tools.launch.payload import pack, weight
 from helpers.tools.launch.progress import Progress
 from helpers.tools.launch.resources import (

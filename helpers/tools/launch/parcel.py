@@ -1,9 +1,8 @@
 """A pickle whose large buffers lie beside it, in a file without a name: written once, then mapped or read,
 never pickled themselves.
 
-Kernel and ranks of one job share one such file: the work lies at its beginning, and the report of rank r,
-where it is large, from
-`region(r)` on.  The file is sparse, so that the distance between regions costs nothing.
+Kernel and ranks of one job share one such file: the work lies at its beginning, and a large report of rank r
+from `region(r)` on.  The file is sparse, so that the distance between regions costs nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
 
     import torch
 
-LARGE = (
-    1 << 20
-)  # bytes from which a buffer lies beside the pickle; each such buffer begins at a multiple of ALIGNMENT
+PROTOCOL = 5  # of pickle: the first with buffers beside the pickle
+LARGE = 1 << 20  # bytes from which a buffer lies beside the pickle, at a multiple of ALIGNMENT
 ALIGNMENT = 64  # bytes, as torch aligns the memory of a CPU tensor
 REGION = 1 << 36  # bytes of the file for the work, and for each rank's report
 
@@ -39,8 +37,7 @@ class Pickler(cloudpickle.Pickler):
     once however many tensors view it.
 
     Everything about a tensor but its memory (strides, class, requires_grad) is pickled as torch does it.
-    Memory on a device, and what is
-    not plain memory, is left to torch altogether.
+    Memory on a device, and what is not plain memory, is left to torch altogether.
     """
 
     def reducer_override(self, obj: object) -> tuple | NotImplementedType:
@@ -113,30 +110,25 @@ class Parcel:
             raise ValueError(
                 f"it takes {self.size / 1e9:.1f} GB, and there is room for {REGION / 1e9:.0f} GB"
             )
-        header = struct.pack(
-            f"!{2 + len(self.buffers)}Q", len(self.pickle), len(self.buffers), *map(len, self.buffers)
-        )
-        _write(file, memoryview(header), start)
-        place = start + len(header)
-        for part in (self.pickle, *self.buffers):
-            place = aligned(place)
+        sizes = (len(self.pickle), len(self.buffers), *map(len, self.buffers))
+        header = memoryview(struct.pack(f"!{len(sizes)}Q", *sizes))
+        place = start
+        for part in (header, self.pickle, *self.buffers):
             _write(file, part, place)
-            place += len(part)
+            place = aligned(place + len(part))
 
 
 def pack(value: object, pickler: type[Pickler] = Pickler) -> Parcel:
     """A value as a `Parcel`."""
     file, buffers = io.BytesIO(), []
 
-    def beside(buffer):
-        """Told of each buffer: whether it stays in the pickle."""
+    def stays_in_the_pickle(buffer):
         memory = buffer.raw()
-        if len(memory) < LARGE:
-            return True
-        buffers.append(memory)
-        return False
+        if len(memory) >= LARGE:
+            buffers.append(memory)
+        return len(memory) < LARGE
 
-    pickler(file, protocol=5, buffer_callback=beside).dump(value)
+    pickler(file, protocol=PROTOCOL, buffer_callback=stays_in_the_pickle).dump(value)
     return Parcel(memoryview(file.getvalue()), buffers)
 
 
@@ -144,8 +136,7 @@ def unpack(file: int, start: int = 0, mapped: bool = False) -> Any:
     """The value of the parcel in a file (its descriptor) from byte `start` on.
 
     `mapped`: large buffers lie in the file's own pages until they are written to, and what is written is seen
-    by this process alone.
-    Else they are read into fresh memory, and the file may go.
+    by this process alone.  Else they are read into fresh memory, and the file may go.
     """
     pickled, count = struct.unpack("!2Q", os.pread(file, 16, start))
     sizes = struct.unpack(f"!{count}Q", os.pread(file, 8 * count, start + 16))

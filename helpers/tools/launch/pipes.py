@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import socket
     from typing import IO
 
-    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.outcome import Outcome
     from helpers.tools.launch.progress import Progress
 
 # what a rank returns, what it writes, where it stands when it is asked

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.outcome import Outcome
 
 DELAY, INTERVAL = 1.0, 0.5  # seconds
 # JupyterLab stores whatever it shows.  A line that stands in the notebook when the kernel is restarted, or in

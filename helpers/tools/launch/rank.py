@@ -1,8 +1,7 @@
 """What happens inside a rank before and after the learner's function; the same for all back ends of `launch`.
 
 A rank reads its work (a cloudpickle of function and arguments), runs it, and writes exactly one report: what
-the function returned, or how it failed.  Nothing here decides about other ranks; that is the kernel's
-business (`helpers.tools.launch.jobs`).
+the function returned, or how it failed.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ import struct
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from helpers.tools.launch import leftovers, waits
 from helpers.tools.launch.describing import describe, undescribable
-from helpers.tools.launch.parcel import Pickler, pack, region, unpack
+from helpers.tools.launch.parcel import PROTOCOL, Pickler, pack, region, unpack
 from helpers.tools.launch.pipes import ASK_STACK, AT_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import NotImplementedType
-    from typing import IO, NoReturn
+    from typing import NoReturn
 
     import torch
     from torch.distributed import TCPStore
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 KNOWN_NOISE = (
     (r"barrier\(\): using the device under current context", UserWarning),
     (
-        r".*(all_gather_into_tensor|reduce_scatter_tensor|_all_gather_base|_reduce_scatter_base).*",
+        r".*(all_gather_into_tensor|reduce_scatter_tensor|_all_gather_base|_reduce_scatter_base)",
         FutureWarning,
     ),
     (r"Attempting to run cuBLAS, but there was no current CUDA context", UserWarning),
@@ -71,12 +71,8 @@ class ReportPickler(Pickler):
     def reducer_override(self, obj: object) -> tuple | NotImplementedType:
         torch = sys.modules.get("torch")
         if torch and isinstance(obj, torch.Tensor) and on_accelerator(obj):
-            return on_cpu(obj).__reduce_ex__(self.proto)
+            return on_cpu(obj).__reduce_ex__(PROTOCOL)
         return super().reducer_override(obj)
-
-    def __init__(self, file: IO[bytes], protocol: int = 5, **options: object) -> None:
-        super().__init__(file, protocol, **options)
-        self.proto = protocol
 
 
 def dumps(value: object, file: int, start: int) -> bytes | memoryview:
@@ -108,7 +104,7 @@ def prepare() -> None:
         be_batch_work()
     else:
         take_gpu(
-            int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+            *(int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")), torch.cuda.device_count()
         )
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)
@@ -128,30 +124,19 @@ def threads_asked_for(environment: Mapping[str, str]) -> int:
 def be_batch_work() -> None:
     """Let no thread of the ranks push another aside because a message woke it; each still has its turn.
 
-    Gloo's thread, woken while the rank's own holds a connection's lock, seems to try that lock and poll, over
-    and over, on the processor that the holder needs (so a profile reads).  On two cores that took a fifth of
-    the processors' time, and lesson 09 took a third longer.
+    Gloo's thread, woken while the rank's own holds a connection's lock, seems to poll on the processor that
+    the holder needs.  On two cores that took a fifth of the processors' time.
     """
-    try:
+    with suppress(AttributeError, OSError):  # not Linux, or a container forbids it
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    except (AttributeError, OSError):  # not Linux, or a container forbids it
-        pass
-
-
-def draw_anew() -> None:
-    """Seed numpy's global generator as a fresh process does: its state was copied from the forkserver.
-    Python's own is seeded by the fork."""
-    if numpy_random := sys.modules.get("numpy.random"):
-        numpy_random.seed()
 
 
 def take_gpu(rank: int, ranks: int, gpus: int) -> None:
     """A GPU for each rank, as a training script chooses it; where there are fewer, ranks share them in turn.
 
-    NCCL refuses two ranks on one GPU of one host.  Ranks that share therefore pose as hosts of their own, and
-    their messages go the way
-    of messages between hosts.  Each may take its part of the GPU's memory, less what the driver and NCCL take
+    NCCL refuses two ranks on one GPU of one host, so ranks that share pose as hosts of their own, and their
+    messages go between hosts.  Each may take its part of the GPU's memory, less what the driver and NCCL take
     outside torch's allocator.
     """
     import torch
@@ -173,19 +158,12 @@ def take_gpu(rank: int, ranks: int, gpus: int) -> None:
 
 
 def serve_store(listener: int) -> TCPStore:
-    """Rank 0: serve the rendezvous store on the socket that the kernel bound to MASTER_ADDR, so that no port
-    is guessed."""
+    """Rank 0: serve the rendezvous store on the socket that the kernel bound to MASTER_ADDR."""
     from torch.distributed import TCPStore
 
-    size, port = int(os.environ["WORLD_SIZE"]), int(os.environ["MASTER_PORT"])
-    return TCPStore(
-        os.environ["MASTER_ADDR"],
-        port,
-        size,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listener,
-    )
+    address, port, size = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
+    options = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener}
+    return TCPStore(address, int(port), int(size), **options)
 
 
 def write(descriptor: int, body: bytes | memoryview) -> None:
@@ -203,9 +181,7 @@ def work(file: int, values: int, start: int) -> bytes | memoryview:
     try:
         function, arguments = unpack(file, mapped=True)
         value = function(**arguments)
-    except (
-        BaseException
-    ) as error:  # SystemExit and KeyboardInterrupt too: a rank that leaves early must say so
+    except BaseException as error:  # SystemExit too: a rank that leaves early must say so
         if os.getpid() != rank:
             end_child(error)
         return dumps({"error": described(error)}, values, start)
@@ -238,26 +214,21 @@ def end_child(error: BaseException | None = None) -> NoReturn:
 
 
 def flush() -> None:
-    """What Python and what C libraries have buffered; the function may have replaced or closed its
-    streams."""
+    """What Python and what C libraries have buffered."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(AttributeError, OSError, ValueError):  # the function has replaced or closed it
             stream.flush()
-        except (AttributeError, OSError, ValueError):
-            pass
     ctypes.CDLL(None).fflush(None)
 
 
 def run(
     shared: int, report: int, stacks: int, listener: int | None = None, values: int | None = None
 ) -> NoReturn:
-    """One rank from start to report; then wait to be stopped.
+    """One rank from start to report; then wait to be stopped, with its sockets open: no slower rank sees a
+    connection closed by a rank that did nothing wrong.
 
-    The file `shared` holds the work, and takes a large report in this rank's region; on another machine the
-    file `values` of its own does.
-
-    A rank that has finished keeps its sockets open, so that no slower rank sees a connection closed by a rank
-    that did nothing wrong.
+    The file `shared` holds the work, and takes a large report in this rank's region; the file `values` does
+    where there is one.
     """
     rank = int(os.environ["RANK"])
     file = os.fdopen(stacks, "w")
@@ -268,7 +239,8 @@ def run(
     prepare()
     waits.remember_waits()
     waits.answer_when_asked(stacks)
-    draw_anew()
+    if numpy_random := sys.modules.get("numpy.random"):  # its state was copied from the forkserver
+        numpy_random.seed()
     store = serve_store(listener) if listener is not None else None  # noqa: F841  (lives as long as this frame)
     os.write(report, AT_WORK)
     body = work(shared, shared, region(rank)) if values is None else work(shared, values, 0)

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.outcome import Outcome
     from helpers.tools.launch.watching import Job
 
 STILL = 0.5  # seconds without any activity after which ranks count as standing still

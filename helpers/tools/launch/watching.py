@@ -17,7 +17,7 @@ from helpers.tools.launch.pipes import AT_WORK, PIPES
 from helpers.tools.launch.standstill import Standstill
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.outcome import Outcome
     from helpers.tools.launch.pipes import Piped as Job
     from helpers.tools.launch.progress import Progress
 

@@ -23,7 +23,7 @@ from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.ports import port_for
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.outcome import Outcome
     from helpers.tools.launch.parcel import Parcel
 
 # file with variables that DeepSpeed gives to the ranks on every machine, beside those that begin with PYTHON

@@ -36,7 +36,6 @@ from helpers.tools.launch.cluster.orders import (
     give,
     patiently,
 )
-from helpers.tools.launch.failures import KEPT_OUTPUT, Outcome
 from helpers.tools.launch.forked.processes import (
     adopt_orphans,
     ask_where,
@@ -44,6 +43,7 @@ from helpers.tools.launch.forked.processes import (
     end_orphans,
     kill_group,
 )
+from helpers.tools.launch.outcome import KEPT_OUTPUT, Outcome
 from helpers.tools.launch.pipes import ASK, PIPES
 from helpers.tools.launch.ports import port_for
 

@@ -42,7 +42,7 @@ from helpers.tools.launch.pipes import Piped
 from helpers.tools.launch.watching import HEAD, is_whole, load
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.outcome import Outcome
     from helpers.tools.launch.parcel import Parcel
     from helpers.tools.launch.progress import Progress
 

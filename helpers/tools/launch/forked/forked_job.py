@@ -19,7 +19,7 @@ from helpers.tools.launch.pipes import ASK, PIPES, Piped
 from helpers.tools.launch.standstill import activity
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.failures import Outcome
+    from helpers.tools.launch.outcome import Outcome
     from helpers.tools.launch.parcel import Parcel
     from helpers.tools.launch.progress import Progress
     from helpers.tools.machines.namespaces import Placement

@@ -1,0 +1,147 @@
+"""What the kernel knows of one rank, and how ranks and places in their code are named."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from helpers.tools.launch.waits import ANSWER, Frame, waiting_in
+
+LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
+LINE = 300  # characters of a line that are shown
+
+
+@dataclass
+class Outcome:
+    """What the kernel knows of one rank."""
+
+    rank: int
+    at_work: bool = False  # whether it has begun its function
+    report: dict | None = None  # {"value": ...} or {"error": what `describing.describe` returns}
+    machine: int | str | None = None  # number of one of `Machines`, or name of a cluster's node
+    status: int | None = None  # exit status, negative for a signal; None while it runs
+    ended_at: float | None = None  # seconds, of the clock of `describing.describe`: when its end was noted
+    output: bytearray = field(default_factory=bytearray)  # what it wrote; where long, beginning and end
+    stacks: bytearray = field(default_factory=bytearray)  # its answer when it was asked where it stands
+    most: int = KEPT_OUTPUT  # bytes of its output that are kept, at least
+    left_out: int = 0  # bytes between the beginning and the end
+
+    @property
+    def error(self) -> dict | None:
+        return (self.report or {}).get("error")
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None or (self.report is None and self.status is not None)
+
+    @property
+    def failed_at(self) -> float | None:
+        """Seconds, by the clock that all ranks share."""
+        return self.error["at"] if self.error else self.ended_at
+
+    @property
+    def notices(self) -> str | None:
+        """What its error may be a notice of (`describing.notices`); None for an end without a report."""
+        return self.error["notices"] if self.error else None
+
+    @property
+    def fault(self) -> tuple:
+        """What is equal for ranks that failed alike, whatever their messages say."""
+        return (self.error["type"], tuple(self.error["frames"])) if self.error else (self.status, self.rank)
+
+    def add(self, name: str, part: bytes) -> None:
+        """More of its `output` or its `stacks`, which lose their middle where they become too long."""
+        text = getattr(self, name)
+        text += part
+        if len(text) > 1.5 * self.most:  # not at every byte too many: what follows is moved each time
+            excess = len(text) - self.most
+            del text[self.most // 2 : self.most // 2 + excess]
+            self.left_out += excess
+
+    @property
+    def text(self) -> str:
+        if not self.left_out:
+            return self.output.decode("utf-8", "replace")
+        beginning, end = self.output[: self.most // 2], self.output[self.most // 2 :]
+        gap = f"\n[... {self.left_out:,} bytes were not kept ...]\n"
+        return f"{beginning.decode('utf-8', 'ignore')}{gap}{end.decode('utf-8', 'ignore')}"
+
+    def where(self) -> list[Frame]:
+        """Its Python stack when it was asked, outermost first."""
+        text = self.stacks.decode("utf-8", "replace")
+        stack = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', text, re.M)
+        return trim([(file, int(line), name) for file, line, name in reversed(stack)])
+
+    def collective(self) -> str | None:
+        """The collective that it waited in when it was asked, None where it stood elsewhere."""
+        answer = re.search(rf"^{ANSWER}(\w+)$", self.stacks.decode("utf-8", "replace"), re.M)
+        return waiting_in(self.where()) or (answer and answer[1])
+
+
+def trim(frames: Sequence[Frame]) -> list[Frame]:
+    """The frames of the learner's function and of what it called.
+
+    The launcher's own stand above them, and below where it notes what a handle waits for.  Those of a ledger
+    only pass torch's calls on, and below a call of `helpers.tools.machines` a rank waits for a cable's
+    silence.
+    """
+    kept = []
+    for frame in frames:
+        folder, file = Path(frame[0]).parts[-3:-1], "/".join(Path(frame[0]).parts[-2:])
+        if folder == ("tools", "machines"):
+            break
+        if file == "launch/rank.py":
+            kept.clear()
+        elif file != "launch/waits.py" and frame[2] != "__torch_dispatch__":
+            kept.append(frame)
+    return kept
+
+
+def is_learners(frame: Frame) -> bool:
+    return not frame[0].startswith(LIBRARIES)
+
+
+def place(frame: Frame) -> str:
+    """File, line and function as a learner knows them: a cell has no file name."""
+    file, line, name = frame
+    if "ipykernel_" in file or file.startswith("<ipython-input"):
+        file = "cell"
+    else:
+        for library in LIBRARIES:
+            file = file.removeprefix(f"{library}/")
+        parts = Path(file).parts
+        parts = parts[parts.index("helpers") :] if "helpers" in parts else parts[-3:]
+        file = "/".join(parts).lstrip("/")
+    return f"{file}, line {line}, in {name}"
+
+
+def short_traceback(frames: Sequence[Frame]) -> list[str]:
+    """The learner's own lines with their source, and the innermost library frame they led to."""
+    shown = [frame for frame in frames if is_learners(frame)][-4:]
+    if frames and not is_learners(frames[-1]):
+        shown.append(frames[-1])
+    lines = []
+    for frame in shown:
+        lines.append(f"  {place(frame)}")
+        source = linecache.getline(frame[0], frame[1]).strip()
+        if source and is_learners(frame):
+            lines.append(f"    {source[:LINE]}")
+    return lines
+
+
+def numbered(word: str, numbers: Sequence[int | str]) -> str:
+    """'rank 1' or 'ranks 0, 2, 3'."""
+    return f"{word}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def names(outcomes: Sequence[Outcome], of: int | None = None) -> str:
+    """'ranks 0, 2' or, of so many and with machines, 'rank 3 of 4 on machine 1' ('on node n17')."""
+    machines = sorted({outcome.machine for outcome in outcomes} - {None})
+    said = numbered("rank", [outcome.rank for outcome in outcomes]) + (f" of {of}" if of else "")
+    kind = "node" if machines and isinstance(machines[0], str) else "machine"
+    return f"{said} on {numbered(kind, machines)}" if machines else said
