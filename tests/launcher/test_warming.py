@@ -32,7 +32,7 @@ def test_the_import_in_a_notebook_starts_what_the_first_launch_uses(notebook):
         message for message in messages if message["msg_type"] in ("stream", "display_data")
     ]
     (forkserver,) = notebook.processes()
-    assert "forkserver" in " ".join(forkserver.cmdline())
+    assert eventually(lambda: "forkserver" in " ".join(forkserver.cmdline()))
     notebook.run("from helpers import launch")
     assert notebook.run(RANKS)[0]["status"] == "ok"
     assert notebook.processes() == [forkserver]

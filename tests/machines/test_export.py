@@ -178,14 +178,14 @@ def port_of_job(line, number):
 
 
 def test_a_rank_without_a_core_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="cpus must be a positive number of processor cores per rank, not 0"):
+    with pytest.raises(ValueError, match="^cpus, the processor cores per rank, must be from 1 to 1024"):
         export(twice, tmp_path, {"x": 4}, cpus=0)
 
 
 def test_restarts_are_counted_from_0(tmp_path):
     export(twice, tmp_path / "never", {"x": 4}, restarts=0)
     assert " -lt 0 ]" in (tmp_path / "never" / "job.sbatch").read_text()
-    with pytest.raises(ValueError, match="restarts must be a number of times, 0 or more, not -1"):
+    with pytest.raises(ValueError, match="^restarts must be from 0 to 1000, not -1$"):
         export(twice, tmp_path / "less", {"x": 4}, restarts=-1)
 
 
@@ -260,7 +260,8 @@ def test_names_are_those_from_outside():
         "def f(a, b=OUTER):\n    c = a.attribute\n    class K:\n        d = 1\n        e = d\n    "
         "return [x + FREE for x in c], len(b)\n"
     )
-    assert names_used(compile(text, "text", "exec")) == ["OUTER", "FREE"]
+    assert names_used(text) == ["OUTER", "FREE"]
+    assert names_used("class C:\n    def f(self):\n        return f(self)\n") == ["f"]
     assert ast.parse(text)
 
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ACROSS = "LAUNCH_ACROSS"  # set where ranks run on machines that have no clock in common but that of the day
-# beginnings of files that send and receive, so that their errors tell of another rank; the rest of
-# torch.distributed uses them
+# beginnings of files that send and receive, so that their errors tell of another rank
 COMMUNICATING = (
     "torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
     "torch/distributed/rendezvous.py", "torch/distributed/_functional_collectives",
@@ -53,8 +52,8 @@ def notices(error: BaseException) -> str | None:
     it came out of C, as from the `wait()` of a handle, or has to do with such an error.  Else None: its cause
     lies in this rank.
     """
-    words = (notice(part) for part in related(error))
-    return next(words) or ("perhaps" if any(words) else None)
+    words = [notice(part) for part in related(error)]
+    return words[0] or ("perhaps" if any(words) else None)
 
 
 def notice(error: BaseException) -> str | None:
@@ -91,19 +90,14 @@ def traceback_of(error: BaseException) -> list[TracebackType]:
 
 def raised_in_python(error: BaseException) -> bool:
     """Whether the innermost frame of its traceback stands in a `raise`, and not in a call into C."""
-    parts = traceback_of(error)
-    if not parts:
-        return False
-    code, place = parts[-1].tb_frame.f_code.co_code, parts[-1].tb_lasti
-    return dis.opname[code[place]] in ("RAISE_VARARGS", "RERAISE")
+    for part in traceback_of(error)[-1:]:
+        return dis.opname[part.tb_frame.f_code.co_code[part.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+    return False
 
 
 def describe(error: BaseException, level: int = 0) -> dict[str, Any]:
-    """An exception as plain data.  Frames are (file, line, function), outermost first.
-
-    `at` is the time in seconds, of a clock that all processes of a machine share; where there are several
-    machines, of the clocks that they set.
-    """
+    """An exception as plain data.  Frames are (file, line, function), outermost first; `at` is the time in
+    seconds, of a clock that all ranks share."""
     codes = [(part.tb_frame.f_code, part.tb_lineno) for part in traceback_of(error)[-FRAMES:]]
     frames = [(code.co_filename, line, code.co_name) for code, line in codes]
     members = getattr(error, "exceptions", ()) if isinstance(error, BaseExceptionGroup) else ()
@@ -133,5 +127,5 @@ def notes(error: BaseException) -> list[str]:
 
 def undescribable(problem: BaseException) -> dict[str, Any]:
     """In place of an exception that cannot be looked at."""
-    words = "its own methods fail when it is looked at"
-    return describe(RuntimeError(f"an exception cannot be shown, since {words}: {type(problem).__name__}"))
+    words = "an exception cannot be shown, since its own methods fail when it is looked at"
+    return describe(RuntimeError(f"{words}: {type(problem).__name__}"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FunctionType
 
 from helpers.tools.launch.script import Script, files_of_helpers
+from helpers.tools.whole import whole
 
 IMPORTS = (
     *("import atexit", "import os", "import sys", "import threading", "import deepspeed", "import torch"),
@@ -116,8 +117,7 @@ def export(
     on several machines.
 
     The script holds the function's source and all that it uses: other functions and classes of the notebook,
-    plain values, imports.  Modules of this course that it imports are copied beside it, so that it runs where
-    the course is not installed; torch and DeepSpeed must be.
+    plain values, imports.  Modules of this course that it imports are copied beside it.
 
     Args:
         function: defined with `def`, in a cell or in a module.
@@ -126,14 +126,14 @@ def export(
         hosts: names of the machines.
         slots: ranks on each.
         cpus: processor cores that Slurm gives a rank; what loads data needs some too.
-        interface: the network card that ranks talk through, as "eth0"; by default gloo and NCCL choose, and
-            gloo often chooses wrongly.
+        interface: the network card that ranks talk through, as "eth0"; by default gloo (often wrongly) and
+            NCCL choose.
         gpus: whether a rank has a GPU; without, DeepSpeed is told to use the CPU.
         time, account, partition: of the Slurm job.
         port: at which rank 0 is found under `run.sh`; a Slurm job takes one from its number.
         restarts: how often the Slurm job may have been started again, for whatever reason, for a failed rank
-            to start it once more.  When a node is lost Slurm starts it again in any case, unless the site
-            forbids it; the function should go on from its last checkpoint.
+            to start it once more; a lost node does in any case.  The function should go on from its last
+            checkpoint.
 
     Returns:
         The script's `Path`.  Beside it lie `hostfile`, `run.sh`, `job.sbatch` and `.deepspeed_env`.
@@ -146,12 +146,9 @@ def export(
     folder, hosts = Path(folder), list(hosts)
     if not hosts or not all(re.fullmatch(r"[\w.-]+", host) for host in hosts) or len(set(hosts)) < len(hosts):
         raise ValueError(f"hosts must be different names of machines, not {hosts!r}")
-    if not isinstance(slots, int) or slots < 1:
-        raise ValueError(f"slots must be a positive number of ranks per machine, not {slots!r}")
-    if not isinstance(cpus, int) or cpus < 1:
-        raise ValueError(f"cpus must be a positive number of processor cores per rank, not {cpus!r}")
-    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
-        raise ValueError(f"restarts must be a number of times, 0 or more, not {restarts!r}")
+    slots = whole(slots, "slots, the ranks per machine,", 1, 1024)
+    cpus = whole(cpus, "cpus, the processor cores per rank,", 1, 1024)
+    restarts = whole(restarts, "restarts", 0, 1000)
     script, name = Script(function), f"{function.__name__}.py"
     values = ", ".join(f"{key}={script.literal(key, value)}" for key, value in (arguments or {}).items())
     imports = sorted({*script.imports, *IMPORTS}, key=lambda line: (line.startswith("from"), line))

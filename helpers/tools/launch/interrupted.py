@@ -10,10 +10,7 @@ from helpers.tools.launch.outcome import Outcome, is_learners, names, place
 
 def explain(interrupt: KeyboardInterrupt, outcomes: Sequence[Outcome], seconds: float) -> None:
     """Let a KeyboardInterrupt say where the ranks stood, in a notebook instead of its traceback, elsewhere
-    below it.
-
-    `outcomes` hold the stacks that the ranks gave, and are none where no rank had been started; `seconds` is
-    the time since the launch began."""
+    below it.  There are no `outcomes` where no rank had been started."""
     places = {}
     for outcome in outcomes:
         places.setdefault(standing(outcome), []).append(outcome)

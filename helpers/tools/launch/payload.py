@@ -17,16 +17,13 @@ def pack(function: Callable, arguments: Mapping[str, object]) -> parcel.Parcel:
     try:
         return parcel.pack((function, dict(arguments)))
     except Exception as error:
-        parts = {f"argument {name!r}": value for name, value in dict(arguments).items()}
-        parts |= {
-            f"the variable {name!r}, which the function uses": value
-            for name, value in variables_of(function).items()
-        }
-        culprits = [name for name, value in parts.items() if _size(value) is None]
+        parts = {f"argument {name!r}": value for name, value in arguments.items()}
+        for name, value in variables_of(function).items():
+            parts[f"the variable {name!r}, which the function uses"] = value
+        culprits = [name for name, value in parts.items() if size_of(value) is None]
         where = f" ({'; '.join(culprits)})" if culprits else ""
-        raise TypeError(
-            f"{getattr(function, '__name__', function)} cannot be sent to the ranks{where}: {error}"
-        ) from None
+        name = getattr(function, "__name__", function)
+        raise TypeError(f"{name} cannot be sent to the ranks{where}: {error}") from None
 
 
 def variables_of(function: Callable) -> dict[str, object]:
@@ -39,20 +36,18 @@ def variables_of(function: Callable) -> dict[str, object]:
 
 
 def weight(packed: parcel.Parcel, function: Callable, arguments: Mapping[str, object]) -> str | None:
-    """What to tell a learner whose function carries much out of the notebook, naming the heavy variables;
-    None where it carries little."""
+    """What to tell a learner whose function carries much out of the notebook; None where it carries
+    little."""
     if packed.size <= CARRIED:
         return None
-    sizes = {name: _size(value) or 0 for name, value in {**variables_of(function), **arguments}.items()}
+    sizes = {name: size_of(value) or 0 for name, value in {**variables_of(function), **arguments}.items()}
     heavy = [name for name in sorted(sizes, key=sizes.get, reverse=True) if sizes[name] > packed.size / 10]
     named = f" ({', '.join(heavy)})" if heavy else ""
-    return (
-        f"{getattr(function, '__name__', function)} carries {packed.size / 1e6:.0f} MB from the "
-        f"notebook{named} to each rank"
-    )
+    name = getattr(function, "__name__", function)
+    return f"{name} carries {packed.size / 1e6:.0f} MB from the notebook{named} to each rank"
 
 
-def _size(value):
+def size_of(value: object) -> int | None:
     """Bytes of a value as it is sent, None where it cannot be."""
     try:
         return parcel.pack(value).size

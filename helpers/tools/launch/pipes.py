@@ -65,18 +65,15 @@ class Piped:
     def read_source(self, outcomes: Sequence[Outcome]) -> None:
         """A message of the source."""
 
-    def pipe_closed(self, outcome: Outcome) -> None:
-        """A rank has closed its report pipe."""
-
     def look(self, outcomes: Sequence[Outcome]) -> None:
         """What has come in another way."""
+
+    def check(self, outcomes: Sequence[Outcome]) -> None:
+        """Whether what started the ranks has ended, or said what is wrong."""
 
     def activity(self, outcomes: Sequence[Outcome]) -> Hashable | None:
         """What is equal at two looks between which the ranks that have not reported slept; None where that is
         not known."""
-
-    def check(self, outcomes: Sequence[Outcome]) -> None:
-        """How ranks, or what started them, have ended."""
 
     def ask_stacks(self) -> None:
         """Ask every rank where it stands."""

@@ -13,12 +13,10 @@ def port_for(number: int) -> int:
 
 
 def held_port() -> socket.socket:
-    """A socket whose port, a free one of this machine, is given to nobody else while it is open; rank 0's
-    store may listen there.
+    """A socket whose port, a free one of this machine, is given to nobody else while it is open.
 
-    A port that is only looked up goes to the next connection or program that asks for one.  This socket is
-    bound and does not listen;
-    beside it, only who names the port and sets SO_REUSEADDR, as the store does, may bind it.
+    It is bound and does not listen: beside it only who names the port and sets SO_REUSEADDR, as rank 0's
+    store does, may bind it.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

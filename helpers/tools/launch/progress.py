@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from helpers.tools.launch.outcome import Outcome
 
 DELAY, INTERVAL = 1.0, 0.5  # seconds
-# JupyterLab stores whatever it shows.  A line that stands in the notebook when the kernel is restarted, or in
-# a copy saved meanwhile, at
-# least takes itself out of sight: it is hidden 3 s after it was drawn last.
+# A line that JupyterLab has stored, as when the kernel is restarted, hides itself 3 s after it was drawn last.
 PASSING = (
     '<style>@keyframes passing {{ to {{ visibility: hidden }} }}</style><span style="animation: '
     'passing 0s 3s forwards">{}</span>'
@@ -51,10 +49,8 @@ class Progress:
         self.last = now
         message = self.message
         if outcomes and all(outcome.at_work for outcome in outcomes):
-            message = (
-                f"the ranks are at work, {sum(outcome.report is not None for outcome in outcomes)} of "
-                f"{len(outcomes)} done"
-            )
+            done = sum(outcome.report is not None for outcome in outcomes)
+            message = f"the ranks are at work, {done} of {len(outcomes)} done"
         self._draw(f"{message} ... {now - self.started:.0f} s")
 
     def _draw(self, text):
@@ -64,9 +60,8 @@ class Progress:
             if self.handle is None:
                 self.handle = DisplayHandle()
                 self.handle.display({}, raw=True)  # empty, so that nothing of it is ever stored or compared
-            self.handle.update(
-                {"text/html": PASSING.format(html.escape(text)), "text/plain": text} if text else {}, raw=True
-            )
+            shown = {"text/html": PASSING.format(html.escape(text)), "text/plain": text}
+            self.handle.update(shown if text else {}, raw=True)
         elif sys.stderr is not None and sys.stderr.isatty():
             print(f"\r{text:<100}" + ("" if text else "\r"), end="", file=sys.stderr, flush=True)
         self.shown = bool(text)
@@ -75,10 +70,8 @@ class Progress:
         self.interrupt = interrupt
 
     def __enter__(self):
-        handler = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread() and callable(
-            handler
-        ):  # only the main thread is ever interrupted
+        handler = signal.getsignal(signal.SIGINT)  # only the main thread is ever interrupted
+        if threading.current_thread() is threading.main_thread() and callable(handler):
             self.handler = handler
             signal.signal(signal.SIGINT, self._put_off)
         return self

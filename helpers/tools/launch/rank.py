@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import TCPStore
 
-# Warnings that DeepSpeed's own code sets off under the tested torch and that a learner can do nothing about:
-# message, category.
+# Warnings that DeepSpeed's own code sets off and that a learner can do nothing about
 KNOWN_NOISE = (
     (r"barrier\(\): using the device under current context", UserWarning),
     (
-        r".*(all_gather_into_tensor|reduce_scatter_tensor|_all_gather_base|_reduce_scatter_base)",
+        r".*(all_gather_into_tensor|reduce_scatter_tensor|_(all_gather|reduce_scatter)_base)",
         FutureWarning,
     ),
     (r"Attempting to run cuBLAS, but there was no current CUDA context", UserWarning),
@@ -88,24 +87,21 @@ def dumps(value: object, file: int, start: int) -> bytes | memoryview:
 def prepare() -> None:
     """Switch off what would hang or break a job on a learner's machine, take this rank's GPU, and silence the
     known noise."""
-    # Under the deepspeed command the imports are still to be done, and they make hardly any garbage.
-    gc.disable()
+    gc.disable()  # under the deepspeed command the imports are still to be done; they make hardly any garbage
     import deepspeed
     import torch
 
     gc.enable()
-    # DeepSpeed asks this table only whether to use its shared-memory collectives, and fills it by running the
-    # compiler.  Those collectives are compiled at first use, wait for ever on a stale lock, fail without a
-    # compiler, and leave files in /dev/shm.  gloo does their work.
+    # By this table DeepSpeed decides whether to use its shared-memory collectives, which are compiled at first
+    # use, wait for ever on a stale lock, and leave files in /dev/shm.  gloo does their work.
     deepspeed.ops.__compatible_ops__ = {}
     logging.getLogger("DeepSpeed").addFilter(lambda record: "untested optimizer" not in record.getMessage())
     torch.set_num_threads(threads_asked_for(os.environ))
     if os.environ["DS_ACCELERATOR"] == "cpu":
         be_batch_work()
     else:
-        take_gpu(
-            *(int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")), torch.cuda.device_count()
-        )
+        local_rank, ranks_here = (int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        take_gpu(local_rank, ranks_here, torch.cuda.device_count())
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)
 

@@ -6,19 +6,17 @@ from __future__ import annotations
 import ast
 import builtins
 import dataclasses
-import dis
 import importlib
 import inspect
 import linecache
 import pprint
+import symtable
 import textwrap
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 
 import helpers
 from helpers.tools import theory
-
-LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_NAME", "STORE_GLOBAL")
 
 
 def source_of(thing: FunctionType | type) -> str:
@@ -46,25 +44,24 @@ def class_in_its_cell(thing: type) -> str | None:
     for method in filter(inspect.isfunction, vars(thing).values()):
         lines, place = linecache.getlines(method.__code__.co_filename), method.__code__.co_firstlineno
         for node in ast.walk(ast.parse("".join(lines))):
-            if (
-                isinstance(node, ast.ClassDef)
-                and node.name == thing.__name__
-                and node.lineno <= place <= node.end_lineno
-            ):
+            if not isinstance(node, ast.ClassDef) or node.name != thing.__name__:
+                continue
+            if node.lineno <= place <= node.end_lineno:
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
     return None
 
 
-def names_used(code: CodeType) -> list[str]:
-    """Names that code takes from outside of itself, functions and classes within it included, in the order of
-    their use."""
-    instructions = list(dis.get_instructions(code))
-    defined = {step.argval for step in instructions if step.opname in STORES}
-    used = [step.argval for step in instructions if step.opname in LOADS]
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            used += names_used(inner)
+def names_used(text: str) -> list[str]:
+    """Names that a text takes from outside of itself, functions and classes within it included, in the order
+    in which they appear."""
+    tables, used = [symtable.symtable(text, "script", "exec")], []
+    defined = {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_assigned()}
+    while tables:
+        table = tables.pop(0)
+        tables = table.get_children() + tables
+        symbols = (symbol for symbol in table.get_symbols() if symbol.is_global())
+        used += [symbol.get_name() for symbol in symbols if symbol.is_referenced()]
     outside = (name for name in dict.fromkeys(used) if name not in defined and not name.startswith("__"))
     return [name for name in outside if not hasattr(builtins, name)]
 
@@ -72,13 +69,10 @@ def names_used(code: CodeType) -> list[str]:
 def surroundings(thing: FunctionType | type) -> dict[str, object]:
     """What names mean where a function or a class was defined."""
     if isinstance(thing, FunctionType):
-        inner = dict(
-            zip(thing.__code__.co_freevars, (cell.cell_contents for cell in thing.__closure__ or ()))
-        )
-        return {**thing.__globals__, **inner}
-    methods = [value for value in vars(thing).values() if isinstance(value, FunctionType)]
+        cells = (cell.cell_contents for cell in thing.__closure__ or ())
+        return {**thing.__globals__, **dict(zip(thing.__code__.co_freevars, cells))}
     known = vars(inspect.getmodule(thing) or builtins).copy()
-    for method in methods:
+    for method in filter(inspect.isfunction, vars(thing).values()):
         known |= surroundings(method)
     return known
 
@@ -112,24 +106,19 @@ class Script:
             if self.known[name] is not value:
                 raise ValueError(f"two things are called {name!r} in what the function uses: rename one")
             return
-        if isinstance(value, ModuleType):
-            self.known[name] = value
-            package, _, last = value.__name__.rpartition(".")
-            self.imports.append(
-                f"from {package} import {last}"
-                if package and last == name
-                else plain_import(value.__name__, name)
-            )
-        elif is_importable(value):
-            self.known[name] = value
-            self.imports.append(
-                f"from {value.__module__} import {value.__qualname__}"
-                + ("" if value.__qualname__ == name else f" as {name}")
-            )
-        elif isinstance(value, (FunctionType, type)):
+        if isinstance(value, (FunctionType, type)) and not is_importable(value):
             self.define(name, value)
+            return
+        self.known[name] = value
+        if isinstance(value, ModuleType):
+            package, _, last = value.__name__.rpartition(".")
+            inner = package and last == name
+            line = f"from {package} import {last}" if inner else f"import {value.__name__}"
+            self.imports.append(line if last == name else f"{line} as {name}")
+        elif is_importable(value):
+            line = f"from {value.__module__} import {value.__qualname__}"
+            self.imports.append(line if value.__qualname__ == name else f"{line} as {name}")
         else:
-            self.known[name] = value
             self.parts.append(f"{name} = {self.literal(name, value)}")
 
     def define(self, name: str, thing: FunctionType | type) -> None:
@@ -137,7 +126,7 @@ class Script:
         self.known[name] = thing
         text = source_of(thing)
         known = surroundings(thing)
-        for used in names_used(compile(text, "script", "exec")):
+        for used in names_used(text):
             if used in known:
                 self.add(used, known[used])
             elif used != thing.__name__:
@@ -168,10 +157,6 @@ class Script:
             f"{name!r} is a {type(value).__name__}, which cannot be written into a script: make "
             "it inside the function"
         )
-
-
-def plain_import(module: str, name: str) -> str:
-    return f"import {module}" if module == name else f"import {module} as {name}"
 
 
 def modules_of_helpers(text: str) -> set[str]:

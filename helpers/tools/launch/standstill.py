@@ -1,5 +1,4 @@
-"""Whether ranks, and what they have started, sleep: then what they wait for is mostly another rank, and a
-failure need not wait for them."""
+"""Whether ranks sleep: then they mostly wait for another rank, and a failure need not wait for them."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ STATE, USER_TIME, SYSTEM_TIME = 0, 11, 12  # places in Linux's /proc/.../stat, c
 def activity(processes: Iterable[int | None]) -> Hashable | None:
     """What is equal at two looks between which all processes slept.
 
-    None where a thread runs, waits for a processor or is ending, where a process has started others, which
-    may work for it, or where nobody says."""
-    found = []
+    None where a thread runs or ends, where a process has started others, which may work for it, or where
+    nobody says."""
+    slept = []
     try:
         for process in processes:
             for thread in sorted(os.listdir(f"/proc/{process}/task")):
@@ -31,15 +30,14 @@ def activity(processes: Iterable[int | None]) -> Hashable | None:
                     children = file.read()
                 if fields[STATE] != "S" or children:
                     return None
-                found.append((thread, fields[USER_TIME], fields[SYSTEM_TIME]))
+                slept.append((thread, fields[USER_TIME], fields[SYSTEM_TIME]))
     except OSError:  # another system, or one that has just ended
         return None
-    return tuple(found)
+    return tuple(slept)
 
 
 class Standstill:
-    """Tells, look after look, when the ranks of a job that have not reported have done nothing for a
-    while."""
+    """Tells when the ranks of a job that have not reported have done nothing for a while."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.before, self.since = job, None, 0.0

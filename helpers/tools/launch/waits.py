@@ -1,11 +1,10 @@
 """Which collective a rank waits in, also where it waits inside C: `work.wait()`, DDP's backward,
 `wait_tensor`.
 
-A Python stack does not tell these apart from other work.  So a thread of the rank answers when it is asked.
-It looks at what `Work.wait` was called on, and else at torch's flight recorder, which lists every collective
-that was begun and has not ended.  Point-to-point messages under gloo are not in that list.
-
-Touches what is private to torch: `Work._get_op_type`, the method `Work.wait` itself, `_dump_fr_trace`.
+A Python stack does not tell these apart from other work.  So a thread of the rank answers when it is asked:
+from what `Work.wait` was called on, and else from torch's flight recorder, which lists every collective that
+was begun and has not ended, but not gloo's point-to-point messages.  Private to torch are
+`Work._get_op_type`, `Work.wait` itself, and `_dump_fr_trace`.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 Frame = tuple[str, int, str]  # file, line and function of a place in a stack
 ASK = getattr(signal, "SIGRTMIN", 0) + 12 if hasattr(signal, "SIGRTMIN") else None  # Linux alone has it
 ANSWER = "waits in "  # the beginning of the line that answers
-COLLECTIVES = (
-    "torch/distributed/",
-    "deepspeed/comm/",
-)  # in the path of a file in which a rank waits for others
-GENERIC = ("wait", "wait_tensor", "trigger_wait", "unwrap", "__torch_dispatch__", "all_wait")  # name none
+COLLECTIVES = ("torch/distributed/", "deepspeed/comm/")  # in a path: a file in which a rank waits for others
+# beginnings of functions there that name no collective
+GENERIC = ("wait", "trigger_wait", "unwrap", "__torch_dispatch__", "all_wait")
 WRAPPERS = ("wrapper", "_wrapper", "log_wrapper")
 # torch's c10d::OpType.  What is missing here, as gloo's reduce_scatter, the flight recorder names.
 OPERATIONS = {
@@ -84,18 +82,17 @@ def answer(file: int, main: int) -> None:
 
 def begun(main: int) -> str | None:
     """The last collective that has not ended, where the main thread waits for another thread; else None."""
-    try:
-        with open(f"/proc/self/task/{main}/syscall") as file:
-            if FUTEX and file.read().split()[0] != FUTEX:
-                return None
-    except OSError:  # the system does not tell
-        pass
+    with suppress(OSError), open(f"/proc/self/task/{main}/syscall") as file:  # not every system tells
+        if FUTEX and file.read().split()[0] != FUTEX:
+            return None
     try:
         recorded = pickle.loads(sys.modules["torch"]._C._distributed_c10d._dump_fr_trace())["entries"]
     except (AttributeError, KeyError):
         return None
-    left = [entry for entry in recorded if not entry["retired"]]
-    if not left:
-        return None
-    frames = [(frame["filename"], frame["line"], frame["name"]) for frame in reversed(left[-1]["frames"])]
-    return waiting_in(frames) or left[-1]["profiling_name"].partition(":")[2].split()[0]
+    for entry in reversed(recorded):
+        if not entry["retired"]:
+            frames = [
+                (frame["filename"], frame["line"], frame["name"]) for frame in reversed(entry["frames"])
+            ]
+            return waiting_in(frames) or entry["profiling_name"].partition(":")[2].split()[0]
+    return None

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from helpers.tools.launch.pipes import Piped as Job
     from helpers.tools.launch.progress import Progress
 
-# seconds that ranks have to report after the first failure, so that the cause is known and not only who
-# noticed first; less where a cause is known and the ranks that are left stand still
+# seconds that ranks have to report after the first failure, of which the cause may come later; less where it is
+# known and the ranks that are left stand still
 GRACE = 3.0
 QUIET = 2.0  # seconds without an answer after which a rank that was asked for its stack counts as mute
 SETTLED = 0.4  # seconds after the last answer of all: each rank answers twice
@@ -30,8 +30,7 @@ HEAD = len(AT_WORK) + 8  # bytes before a report: that the rank is at work, and 
 
 
 class RunningClock:
-    """Seconds in which this process ran.  A pause between two looks, as after Ctrl-Z, counts as one
-    second."""
+    """Seconds in which this process ran.  A pause, as after Ctrl-Z, counts as one second."""
 
     def __init__(self) -> None:
         self.seconds, self.before = 0.0, time.monotonic()
@@ -44,8 +43,8 @@ class RunningClock:
 
 
 def watch(job: Job, outcomes: Sequence[Outcome], timeout: float, progress: Progress) -> bool:
-    """Read what the ranks send until all have reported or one has failed.  Returns whether the time ran out
-    first."""
+    """Read what the ranks send until all have reported or one has failed.  Returns whether the time ran
+    out."""
     reports = [bytearray() for _ in outcomes]
     clock, standstill = RunningClock(), Standstill(job)
     deadline, failed_at = timeout, None
@@ -110,30 +109,23 @@ def take(
     name, outcome = key.data
     if name == "source":
         job.read_source(outcomes)
-        return
-    part = read(key.fd)
-    if part is None:
-        return
-    if not part:
+    elif (part := read(key.fd)) == b"":
         selector.unregister(key.fd)
-        if name == "report":
-            job.pipe_closed(outcome)
-    elif name == "report":
+    elif part and name == "report":
         body = reports[outcome.rank]
         body += part
         outcome.at_work = True
         if is_whole(body):
             outcome.report = load(memoryview(body)[HEAD:], job.file, region(outcome.rank), time.monotonic)
-    else:
+    elif part:
         outcome.add(name, part)
 
 
 def read(pipe: int) -> bytes | None:
     """What is in a pipe: b"" at its end, None when there is nothing yet."""
-    try:
+    with suppress(BlockingIOError):
         return os.read(pipe, 1 << 20)
-    except BlockingIOError:
-        return None
+    return None
 
 
 def is_whole(body: bytes | bytearray) -> bool:

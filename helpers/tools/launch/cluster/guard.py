@@ -1,8 +1,8 @@
-"""The process beside the kernel that holds the command of a job on other machines, and ends that job when it
-is told to or the kernel dies.
+"""The process beside the kernel that holds a job's command, and ends that job when it is told to or the
+kernel dies.
 
 Killing the command is not enough: Slurm goes on with a job whose `srun` has gone, and ssh with what it has
-started.  This process runs without torch."""
+started."""
 
 from __future__ import annotations
 
@@ -35,21 +35,14 @@ def ended(process: subprocess.Popen, seconds: float) -> bool:
 
 def call(command: Sequence[str]) -> bytes:
     """What a short command prints."""
-    with suppress(subprocess.TimeoutExpired, OSError):
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
-        ).stdout
+    nothing = subprocess.DEVNULL
+    with suppress(subprocess.SubprocessError, OSError):
+        return subprocess.check_output(command, stdin=nothing, stderr=nothing, timeout=PATIENCE)
     return b""
 
 
 def stop(process: subprocess.Popen, task: dict) -> None:
-    """End a job: its ranks by the order that their keepers read, by the command `cancel`, and at last by
-    signals to its own command."""
-    order_to_stop(task)
+    """End a command: its job by the command `cancel`, and at last itself by signals."""
     until = time.monotonic() + task["grace"]
     while process.returncode is None and time.monotonic() < until:
         if task["cancel"]:
@@ -88,13 +81,10 @@ def main() -> None:
     while word is None and (process is None or process.poll() is None):
         if select.select([0], [], [], 0.1)[0]:
             word = os.read(0, 1)
+    order_to_stop(task)
     if process is None:
-        order_to_stop(task)
         time.sleep(1)  # the keepers look several times a second
-    elif word == FINISHED:
-        order_to_stop(task)
-        ended(process, task["grace"])
-    if process and (word != FINISHED or process.returncode is None):
+    elif word != FINISHED or not ended(process, task["grace"]):
         stop(process, task)
     end_orphans()
     if word == b"":  # the kernel has died

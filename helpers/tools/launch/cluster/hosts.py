@@ -39,12 +39,7 @@ MISSING = (
 
 
 def read(hostfile: str | Path) -> dict[str, int]:
-    """{machine: slots}, in the file's order.
-
-    Raises:
-        ValueError: a line is not `name slots=2`.
-        OSError: it cannot be read.
-    """
+    """{machine: slots}, in the file's order; ValueError where a line is not `name slots=2`."""
     slots = {}
     for line in patiently(Path(hostfile).read_text, at_once=MISTAKES).splitlines():
         if not (line := line.partition("#")[0].strip()):
@@ -85,11 +80,8 @@ def check(hostfile: str | Path, ranks: int, ssh: bool) -> dict[str, int]:
 
 
 class HostsJob(SharedJob):
-    """Ranks that `deepspeed` starts.
-
-    It is never sent a signal that it could handle: on an interrupt it kills whatever has the name of its own
-    launcher, on every machine.
-    """
+    """The command is never sent a signal that it could handle: on an interrupt it kills whatever has the name
+    of its own launcher, on every machine."""
 
     name, learners = "deepspeed command", {}
     grace, signals = 30.0, (signal.SIGKILL,)
@@ -109,12 +101,9 @@ class HostsJob(SharedJob):
     def words(self) -> list[str]:
         self.learners = learners_variables()
         hosts = "".join(f"{host} slots={slots}\n" for host, slots in self.hosts.items())
-        variables = self.passed_on()
+        variables = "".join(f"{name}={value}\n" for name, value in self.passed_on().items())
         patiently((self.path / HOSTFILE).write_text, hosts)
-        patiently(
-            (self.path / ENVIRONMENT).write_text,
-            "".join(f"{name}={value}\n" for name, value in variables.items()),
-        )
+        patiently((self.path / ENVIRONMENT).write_text, variables)
         return [
             *("deepspeed", "--hostfile", str(self.path / HOSTFILE)),
             # The one machine of a hostfile may be another than this.

@@ -2,11 +2,9 @@
 keeper of each rank notes.
 
 The kernel makes all of them before a rank exists, since a machine may remember for a minute that a file was
-not there.  Each has one writer, who appends short lines.  A file is opened anew to be read: network file
-systems promise to show then what was written and flushed before.
-
-Such a file system may refuse for a while what it allowed before, and will allow again (ESTALE, EIO, ENOENT).
-All that is read and written here waits for it.
+not there.  Each has one writer, who appends.  A file is opened anew to be read: network file systems promise
+to show then what was flushed before.  They may also refuse for a while what they will allow again (ESTALE,
+EIO, ENOENT): all that is read and written here waits.
 """
 
 from __future__ import annotations
@@ -35,14 +33,8 @@ def patiently(
     until: float | None = None,
     at_once: tuple[type[OSError], ...] = (),
 ) -> T:
-    """What a call returns, as soon as the file system allows it.
-
-    Args:
-        until: when to give up, by the monotonic clock; by default after `PATIENCE` seconds.
-        at_once: errors that are raised without another try.
-
-    Raises:
-        OSError: the last of the refusals.
+    """What a call returns, as soon as the file system allows it; the last refusal, an OSError, when the time
+    `until` has come, by default in `PATIENCE` seconds.  Errors `at_once` are raised without another try.
     """
     until = time.monotonic() + PATIENCE if until is None else until
     while True:
@@ -57,11 +49,8 @@ def patiently(
 
 
 class Reader:
-    """Reads files again and again, and never waits: a file that cannot be read now gives None.
-
-    Raises:
-        OSError: a file could not be read for `PATIENCE` seconds.
-    """
+    """Reads files again and again, and never waits: a file that cannot be read now gives None, and an OSError
+    after `PATIENCE` seconds."""
 
     def __init__(self) -> None:
         self.refused: dict[Path, float] = {}  # since when

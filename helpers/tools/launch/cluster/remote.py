@@ -80,10 +80,7 @@ def of_deepspeed(environment: Mapping[str, str], folder: Path) -> dict[str, str]
 
 def cards(environment: Mapping[str, str], hosts: Sequence[str], node: int) -> dict[str, str]:
     """Variables that name the network card towards the other machines, where the learner has not: gloo often
-    chooses wrongly.
-
-    NCCL, which chooses the quickest itself, is left alone.
-    """
+    chooses wrongly.  NCCL, which chooses the quickest itself, is left alone."""
     other = "localhost" if len(hosts) == 1 else hosts[1] if node == 0 else hosts[0]
     card = card_towards(other)
     names = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

@@ -54,8 +54,7 @@ REMARKS: list[Callable[[], list[str]]] = []  # what else is known of the machine
 
 
 class SharedJob(Piped):
-    """What jobs have in common whose ranks are started by a command and write into files; a back end says
-    which command starts them, and which cancels them."""
+    """A back end says which command starts the ranks, and which cancels them."""
 
     name, prefix = "command", ".launch-"  # what failed when the command fails; of the folder's name
     guard = path = temporary = None
@@ -83,19 +82,13 @@ class SharedJob(Piped):
                 "folder must be one that all machines share and this user may write to, not "
                 f"{self.parent}: {error.strerror}"
             ) from None
-        for name in (ORDERS, *(f"{name}-{rank}" for name in FILES for rank in range(self.ranks))):
+        for name in (ORDERS, "payload", *(f"{name}-{rank}" for name in FILES for rank in range(self.ranks))):
             patiently((self.path / name).touch, 0o600)
         patiently(self.write_payload)
         self.command = self.words()
-        task = {
-            "folder": str(self.path),
-            "temporary": self.temporary and str(self.temporary),
-            "command": self.launched(),
-            "cancel": self.cancel,
-            "remaining": self.remaining,
-            "grace": self.grace,
-            "signals": self.signals,
-        }
+        temporary = self.temporary and str(self.temporary)
+        task = {"folder": str(self.path), "temporary": temporary, "command": self.launched()}
+        task |= {name: getattr(self, name) for name in ("cancel", "remaining", "grace", "signals")}
         self.guard = subprocess.Popen(
             [sys.executable, "-S", "-P", "-c", GUARD, json.dumps(task)],
             env=self.variables(), stdin=subprocess.PIPE, bufsize=0, stdout=self.log, stderr=self.log,
@@ -103,15 +96,12 @@ class SharedJob(Piped):
         )  # fmt: skip
 
     def write_payload(self) -> None:
-        descriptor = os.open(self.path / "payload", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            self.payload.write(descriptor)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with open(self.path / "payload", "r+b", buffering=0) as file:
+            self.payload.write(file.fileno())
+            os.fsync(file.fileno())
 
     def launched(self) -> list[str]:
-        """Words of the command as it is started, where that is another than the learner is shown."""
+        """The command as it is started, where that is another than the learner is shown."""
         return self.command
 
     def variables(self) -> dict[str, str]:
@@ -132,11 +122,7 @@ class SharedJob(Piped):
         return [line for remarks in REMARKS for line in remarks()]
 
     def look(self, outcomes: Sequence[Outcome]) -> None:
-        """What the ranks' keepers have noted.
-
-        Raises:
-            LaunchError: the folder could not be read for a while.
-        """
+        """What the ranks' keepers have noted; an error when the folder could not be read for a while."""
         try:
             for outcome in outcomes:
                 if outcome.report is None:
@@ -188,8 +174,7 @@ class SharedJob(Piped):
                 raise LaunchError("\n".join([words, *self.remarks(), self.told(text)]))
 
     def state(self) -> str:
-        """What the cluster says of a job that has ended, in parentheses; the command's own words may be
-        lost."""
+        """What the cluster says of a job that has ended, in parentheses."""
         return ""
 
     def told(self, text: str) -> str:

@@ -33,7 +33,8 @@ VARIES = re.compile(
 
 
 class SlurmJob(SharedJob):
-    """A job under a name of its own, also where the notebook runs inside a job already."""
+    """A job under a name of its own, also where the notebook runs inside a job already.  `options` are more
+    options of `srun`; None is left out."""
 
     name = "srun command"
 
@@ -44,21 +45,12 @@ class SlurmJob(SharedJob):
         device: str,
         nodes: int,
         gpus: int | None = None,
-        account: str | None = None,
-        partition: str | None = None,
-        time: str | int | None = None,
         folder: str | Path | None = None,
+        **options: str | int | None,
     ) -> None:
         super().__init__(payload, ranks, device, folder)
-        self.options = {
-            "nodes": nodes,
-            "ntasks": ranks,
-            "ntasks-per-node": ranks // nodes,
-            "account": account,
-            "partition": partition,
-            "time": time,
-            "gpus-per-node": gpus,
-        }
+        self.options = {"nodes": nodes, "ntasks": ranks, "ntasks-per-node": ranks // nodes, **options}
+        self.options["gpus-per-node"] = gpus
 
     def words(self) -> list[str]:
         title = self.path.name.removeprefix(".")
@@ -72,15 +64,13 @@ class SlurmJob(SharedJob):
 
     def variables(self) -> dict[str, str]:
         variables = super().variables()
-        if "SLURM_JOB_ID" not in variables:
-            return variables
-        return {
-            name: value for name, value in variables.items() if name in KEPT or not name.startswith("SLURM_")
-        }
+        if "SLURM_JOB_ID" in variables:
+            dropped = {name for name in variables if name.startswith("SLURM_") and name not in KEPT}
+            variables = {name: variables[name] for name in variables.keys() - dropped}
+        return variables
 
     def state(self) -> str:
-        """As CANCELLED or TIMEOUT.  srun may end before the line that says so has reached it; nothing is
-        known of a job that was refused."""
+        """As CANCELLED or TIMEOUT: srun may end before the line that says so has reached it."""
         state = call([*self.remaining, "--states=all", "--format=%T"]).decode().strip()
         return state and f" (Slurm: {state})"
 
@@ -89,12 +79,7 @@ class SlurmJob(SharedJob):
 
 
 def check(ranks: int, cluster: dict[str, object]) -> dict[str, object]:
-    """The arguments of a job, as `SlurmJob` takes them, checked before anything is submitted.
-
-    Raises:
-        TypeError, ValueError: an argument cannot be used.
-        LaunchError: there is no Slurm.
-    """
+    """The arguments of a job, as `SlurmJob` takes them, checked before anything is submitted."""
     nodes = 1 if cluster["nodes"] is None else whole(cluster["nodes"], "nodes", 1, MOST_NODES)
     gpus = None if cluster["gpus"] is None else whole(cluster["gpus"], "gpus", 1, MOST_GPUS)
     if ranks % nodes:
