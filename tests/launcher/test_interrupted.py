@@ -10,8 +10,7 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.tools.launch.failures import Outcome
-from helpers.tools.launch.interrupted import explain
+from helpers.tools.launch.outcome import Outcome, explain
 from tests.launcher.support import PROMPT, SLACK, Notebook, eventually, settled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -77,7 +76,7 @@ def test_a_rank_that_holds_the_interpreter_says_where_it_stands_too(tmp_path):
         launch(job, 1)
     assert time.monotonic() - moments[0] < PROMPT + SLACK
     assert caught.value._render_traceback_()[1:] == [
-        "  rank 0 in job, tests/launcher/test_interrupted.py line 66"
+        "  rank 0 in job, tests/launcher/test_interrupted.py line 65"
     ]
     assert caught.value.__notes__ == ["\n".join(caught.value._render_traceback_())]
 

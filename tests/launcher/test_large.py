@@ -194,7 +194,7 @@ def test_more_than_the_machine_holds(monkeypatch):
 
     x = torch.ones(100_000_000)
     monkeypatch.setattr(jobs, "ForkedJob", refuse)
-    monkeypatch.setattr(jobs, "free_memory", lambda: 300_000_000)
+    monkeypatch.setattr(jobs.resources, "free_memory", lambda: 300_000_000)
     with pytest.raises(
         MemoryError, match=r"^the function carries 0.4 GB from the notebook to the ranks, and 0.3 GB is free$"
     ):

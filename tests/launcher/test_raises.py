@@ -151,7 +151,7 @@ def test_no_function(no_start):
 
 
 def test_more_ranks_than_memory(no_start, monkeypatch):
-    monkeypatch.setattr(jobs, "free_memory", lambda: 350_000_000)
+    monkeypatch.setattr(resources, "free_memory", lambda: 350_000_000)
     with pytest.raises(
         MemoryError,
         match=r"^4 ranks need at least 0.4 GB and 0.3 GB is free: use at most 3 "
@@ -161,8 +161,7 @@ def test_more_ranks_than_memory(no_start, monkeypatch):
 
 
 def gpus(monkeypatch, number):
-    for module in (jobs, resources):
-        monkeypatch.setattr(module, "gpu_count", lambda: number)
+    monkeypatch.setattr(resources, "gpu_count", lambda: number)
 
 
 def test_a_gpu_where_there_is_none(no_start, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from helpers.tools.launch import standstill, watching
+from helpers.tools.launch import watching
 from helpers.tools.launch.failures import RankError
 from helpers.tools.launch.jobs import launch
 from tests.launcher.support import eventually
@@ -35,20 +35,20 @@ def process():
 
 def test_who_sleeps_is_told_from_who_works_and_from_who_has_ended(process):
     asleep, at_work = process(SLEEPS), process(WORKS)
-    assert eventually(lambda: standstill.activity([asleep]) is not None)
-    assert standstill.activity([asleep]) == standstill.activity([asleep])
-    assert eventually(lambda: standstill.activity([asleep, at_work]) is None)
-    assert standstill.activity([asleep, process(STARTS)]) is None  # it sleeps, and its child works
-    assert standstill.activity([asleep, None]) is None and standstill.activity([2**22 + 1]) is None
+    assert eventually(lambda: watching.activity([asleep]) is not None)
+    assert watching.activity([asleep]) == watching.activity([asleep])
+    assert eventually(lambda: watching.activity([asleep, at_work]) is None)
+    assert watching.activity([asleep, process(STARTS)]) is None  # it sleeps, and its child works
+    assert watching.activity([asleep, None]) is None and watching.activity([2**22 + 1]) is None
 
 
 def looks(monkeypatch, *seen):
     """What a standstill of three seconds says at looks a second apart."""
-    monkeypatch.setattr(standstill, "STILL", 3)
+    monkeypatch.setattr(watching, "STILL", 3)
     clock, found = iter(range(len(seen))), []
-    monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     left = iter(seen)
-    watched = standstill.Standstill(SimpleNamespace(activity=lambda outcomes: next(left)))
+    watched = watching.Standstill(SimpleNamespace(activity=lambda outcomes: next(left)))
     for _ in seen:
         found.append(watched.reached([]))
     return found

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from helpers.tools.launch import parcel
 from helpers.tools.whole import shown, whole
 
 if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines, Placement
 
 MOST_RANKS = 64
+CARRIED = 100_000_000  # bytes that a function may carry out of the notebook before the learner is told
 BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
 
 
@@ -79,3 +82,48 @@ def checked_place(
     if launcher or device == "cuda":
         raise ValueError("machines take warm ranks on the CPU: leave launcher and device out, or place")
     return place
+
+
+def pack(function: Callable, arguments: Mapping[str, object]) -> parcel.Parcel:
+    """Function and arguments as a `Parcel`; an error that names what cannot be sent."""
+    if not callable(function):
+        raise TypeError(f"launch needs a function to run in every rank, not {function!r}")
+    try:
+        return parcel.pack((function, dict(arguments)))
+    except Exception as error:
+        parts = {f"argument {name!r}": value for name, value in arguments.items()}
+        for name, value in variables_of(function).items():
+            parts[f"the variable {name!r}, which the function uses"] = value
+        culprits = [name for name, value in parts.items() if size_of(value) is None]
+        where = f" ({'; '.join(culprits)})" if culprits else ""
+        name = getattr(function, "__name__", function)
+        raise TypeError(f"{name} cannot be sent to the ranks{where}: {error}") from None
+
+
+def variables_of(function: Callable) -> dict[str, object]:
+    """The variables outside of a function that it uses, by name."""
+    try:
+        used = inspect.getclosurevars(function)
+    except (TypeError, ValueError):  # not a Python function, or one that uses a variable too early
+        return {}
+    return {**used.globals, **used.nonlocals}
+
+
+def weight(packed: parcel.Parcel, function: Callable, arguments: Mapping[str, object]) -> str | None:
+    """What to tell a learner whose function carries much out of the notebook; None where it carries
+    little."""
+    if packed.size <= CARRIED:
+        return None
+    sizes = {name: size_of(value) or 0 for name, value in {**variables_of(function), **arguments}.items()}
+    heavy = [name for name in sorted(sizes, key=sizes.get, reverse=True) if sizes[name] > packed.size / 10]
+    named = f" ({', '.join(heavy)})" if heavy else ""
+    name = getattr(function, "__name__", function)
+    return f"{name} carries {packed.size / 1e6:.0f} MB from the notebook{named} to each rank"
+
+
+def size_of(value: object) -> int | None:
+    """Bytes of a value as it is sent, None where it cannot be."""
+    try:
+        return parcel.pack(value).size
+    except Exception:
+        return None

@@ -17,22 +17,14 @@ from typing import TYPE_CHECKING
 
 from helpers.sources import changed as changed_helpers
 from helpers.tools.launch import arguments as checks
+from helpers.tools.launch import resources
 from helpers.tools.launch.cluster import hosts, srun
 from helpers.tools.launch.command.command_job import CommandJob
 from helpers.tools.launch.describing import cut
 from helpers.tools.launch.failures import LaunchError, RankError, failure, hang
 from helpers.tools.launch.forked.forked_job import ForkedJob
-from helpers.tools.launch.interrupted import explain
-from helpers.tools.launch.outcome import KEPT_OUTPUT, Outcome
-from helpers.tools.launch.payload import pack, weight
+from helpers.tools.launch.outcome import KEPT_OUTPUT, Outcome, explain
 from helpers.tools.launch.progress import Progress
-from helpers.tools.launch.resources import (
-    choose_device,
-    free_memory,
-    gpu_count,
-    import_whole,
-    out_of_memory_kills,
-)
 from helpers.tools.launch.watching import drain, watch
 from helpers.tools.whole import check_choice
 
@@ -111,7 +103,7 @@ def make_ready() -> None:
     if (
         "torch" in sys.modules
     ):  # with which is looked at what is sent; an interrupted launch may still import it
-        import_whole("torch")
+        resources.import_whole("torch")
 
 
 def job_for(
@@ -143,13 +135,13 @@ def job_for(
         return srun.SlurmJob(payload, ranks, device, **srun.check(ranks, options))
     if used:
         return hosts.HostsJob(payload, ranks, device or "cpu", hosts.check(hostfile, ranks, ssh), ssh, folder)
-    device = choose_device("cpu" if place else device, ranks)
+    device = resources.choose_device("cpu" if place else device, ranks)
     if not launcher:
         return ForkedJob(payload, ranks, device, place)
-    if device == "cuda" and ranks > gpu_count():
+    if device == "cuda" and ranks > (gpus := resources.gpu_count()):
         raise ValueError(
-            f"the deepspeed command gives every rank a GPU of its own: use at most {gpu_count()} ranks, or "
-            f"leave launcher out"
+            f"the deepspeed command gives every rank a GPU of its own: use at most {gpus} ranks, or leave "
+            "launcher out"
         )
     return CommandJob(payload, ranks, device)
 
@@ -160,7 +152,7 @@ def print_notes(payload: Parcel, function: Callable, arguments: Mapping[str, obj
             f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this "
             f"kernel the old; restart the kernel"
         )
-    if carried := weight(payload, function, arguments):
+    if carried := checks.weight(payload, function, arguments):
         print(f"note: {carried}")
 
 
@@ -228,11 +220,11 @@ def launch(
     check_choice("device", device, ("cpu", "cuda", None))
     checks.check_types(command=command, ssh=ssh, **options)
     elsewhere = launcher == "slurm" or hostfile is not None  # where nobody here knows the memory
-    ranks = checks.checked_ranks(ranks, math.inf if elsewhere else free_memory())
+    ranks = checks.checked_ranks(ranks, math.inf if elsewhere else resources.free_memory())
     timeout, arguments = checks.checked_timeout(timeout), checks.checked_arguments(arguments)
     make_ready()
-    payload = pack(function, arguments)
-    if payload.size > (free := free_memory()):
+    payload = checks.pack(function, arguments)
+    if payload.size > (free := resources.free_memory()):
         raise MemoryError(
             f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, "
             f"and {free / 1e9:.1f} GB is free"
@@ -244,7 +236,7 @@ def launch(
     outcomes = [
         Outcome(rank, machine=machine, most=KEPT_OUTPUT // ranks) for rank, machine in enumerate(machines)
     ]
-    started, kills_before = perf_counter(), out_of_memory_kills()
+    started, kills_before = perf_counter(), resources.out_of_memory_kills()
     try:
         with Progress() as progress, alone():
             try:
@@ -263,6 +255,8 @@ def launch(
     if late:
         raise hang(outcomes, timeout, job.remarks())
     if any(outcome.failed for outcome in outcomes):
-        raise failure(outcomes, not elsewhere and out_of_memory_kills() > kills_before, job.remarks())
+        raise failure(
+            outcomes, not elsewhere and resources.out_of_memory_kills() > kills_before, job.remarks()
+        )
     values, outputs = zip(*((outcome.report["value"], outcome.text) for outcome in outcomes))
     return Reports(values, list(outputs), perf_counter() - started, job.device, job.command)

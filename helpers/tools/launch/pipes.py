@@ -32,24 +32,15 @@ def end_of(log: IO[bytes], characters: int = 2000) -> str:
 
 
 class Piped:
-    """What every back end gives the kernel, as it is where ranks run on this machine and all comes through
-    pipes.
+    """What every back end gives the kernel, as it is where all comes through pipes."""
 
-    Attributes:
-        command: the command line that starts the ranks, None where there is none.
-        pipes: descriptors for each rank, in the order of `PIPES`; none where all comes in another way.
-        source: a socket that tells how ranks end, or None.
-        file: where large reports lie, or None.
-        queued: whether the job still waits for machines; its time does not run then.
-        last_look: seconds that ranks have at most to say where they stand.
-        answers_later: whether their answers are read only when all is over.
-    """
-
-    command: list[str] | None = None
-    pipes: Sequence[Sequence[int]] = ()
-    source: socket.socket | None = None
-    file: IO[bytes] | None = None
-    queued, last_look, answers_later = False, 10.0, False
+    command: list[str] | None = None  # that starts the ranks, where there is one
+    pipes: Sequence[Sequence[int]] = ()  # of each rank, in the order of `PIPES`; perhaps none
+    source: socket.socket | None = None  # tells how ranks end
+    file: IO[bytes] | None = None  # where large reports lie
+    queued = False  # whether the job still waits for machines; its time does not run then
+    last_look = 10.0  # seconds that ranks have at most to say where they stand
+    answers_later = False  # whether their answers are read only when all is over
 
     @property
     def begun(self) -> bool:

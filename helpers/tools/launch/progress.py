@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from helpers.tools.launch.outcome import Outcome
 
 DELAY, INTERVAL = 1.0, 0.5  # seconds
-# A line that JupyterLab has stored, as when the kernel is restarted, hides itself 3 s after it was drawn last.
+# JupyterLab may store a line, as when the kernel is restarted: it hides itself 3 s after it was drawn last.
 PASSING = (
     '<style>@keyframes passing {{ to {{ visibility: hidden }} }}</style><span style="animation: '
     'passing 0s 3s forwards">{}</span>'

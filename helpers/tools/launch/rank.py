@@ -92,8 +92,8 @@ def prepare() -> None:
     import torch
 
     gc.enable()
-    # By this table DeepSpeed decides whether to use its shared-memory collectives, which are compiled at first
-    # use, wait for ever on a stale lock, and leave files in /dev/shm.  gloo does their work.
+    # By this table DeepSpeed decides whether to use its shared-memory collectives, which must be compiled,
+    # wait for ever on a stale lock, and leave files in /dev/shm.  gloo does their work.
     deepspeed.ops.__compatible_ops__ = {}
     logging.getLogger("DeepSpeed").addFilter(lambda record: "untested optimizer" not in record.getMessage())
     torch.set_num_threads(threads_asked_for(os.environ))

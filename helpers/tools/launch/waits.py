@@ -91,8 +91,7 @@ def begun(main: int) -> str | None:
         return None
     for entry in reversed(recorded):
         if not entry["retired"]:
-            frames = [
-                (frame["filename"], frame["line"], frame["name"]) for frame in reversed(entry["frames"])
-            ]
+            stack = reversed(entry["frames"])
+            frames = [(frame["filename"], frame["line"], frame["name"]) for frame in stack]
             return waiting_in(frames) or entry["profiling_name"].partition(":")[2].split()[0]
     return None

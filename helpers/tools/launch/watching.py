@@ -7,26 +7,61 @@ import os
 import selectors
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
 from helpers.tools.launch.parcel import region, unpack
 from helpers.tools.launch.pipes import AT_WORK, PIPES
-from helpers.tools.launch.standstill import Standstill
 
 if TYPE_CHECKING:
     from helpers.tools.launch.outcome import Outcome
     from helpers.tools.launch.pipes import Piped as Job
     from helpers.tools.launch.progress import Progress
 
-# seconds that ranks have to report after the first failure, of which the cause may come later; less where it is
+# seconds that ranks have to report after the first failure, whose cause may come later; less where it is
 # known and the ranks that are left stand still
 GRACE = 3.0
 QUIET = 2.0  # seconds without an answer after which a rank that was asked for its stack counts as mute
 SETTLED = 0.4  # seconds after the last answer of all: each rank answers twice
 HEAD = len(AT_WORK) + 8  # bytes before a report: that the rank is at work, and the report's length
+STILL = 0.5  # seconds without any activity after which ranks count as standing still
+STATE, USER_TIME, SYSTEM_TIME = 0, 11, 12  # places in Linux's /proc/.../stat, counted behind the name
+
+
+def activity(processes: Iterable[int | None]) -> Hashable | None:
+    """What is equal at two looks between which all processes slept.
+
+    None where a thread runs or ends, where a process has started others, which may work for it, or where
+    nobody says."""
+    slept = []
+    try:
+        for process in processes:
+            for thread in sorted(os.listdir(f"/proc/{process}/task")):
+                with open(f"/proc/{process}/task/{thread}/stat") as file:
+                    fields = file.read().rpartition(") ")[2].split()
+                with open(f"/proc/{process}/task/{thread}/children") as file:
+                    children = file.read()
+                if fields[STATE] != "S" or children:
+                    return None
+                slept.append((thread, fields[USER_TIME], fields[SYSTEM_TIME]))
+    except OSError:  # another system, or one that has just ended
+        return None
+    return tuple(slept)
+
+
+class Standstill:
+    """Tells when the ranks of a job that have not reported have done nothing for a while."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.before, self.since = job, None, 0.0
+
+    def reached(self, outcomes: Sequence[Outcome]) -> bool:
+        seen, now = self.job.activity(outcomes), time.monotonic()
+        if seen is None or seen != self.before:
+            self.before, self.since = seen, now
+        return seen is not None and now - self.since >= STILL
 
 
 class RunningClock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from helpers.tools.launch.forked.forkserver import die_with_parent, enter
+from helpers.tools.launch.forked.processes import die_with_parent, enter
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from helpers.paths import run_main
-from helpers.tools.launch.forked.forkserver import die_with_parent, enter
+from helpers.tools.launch.forked.processes import die_with_parent, enter
 
 FILE = """#!/bin/sh
 exec {python} -S -P -c {enter} {process} {program} "$@"

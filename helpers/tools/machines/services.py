@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from helpers.paths import ROOT
-from helpers.tools.launch.forked.forkserver import (
+from helpers.tools.launch.forked.processes import (
     adopt_orphans,
     die_with_parent,
     end_orphans,

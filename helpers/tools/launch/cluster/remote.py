@@ -22,20 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from helpers.tools.launch import rank as ranks
-from helpers.tools.launch.cluster.orders import (
-    AT_WORK,
-    ENDED,
-    HOSTFILE,
-    ON,
-    ORDERS,
-    REPORTED,
-    STACKS,
-    STOP,
-    Reader,
-    append,
-    give,
-    patiently,
-)
+from helpers.tools.launch.cluster import orders
 from helpers.tools.launch.forked.processes import (
     adopt_orphans,
     ask_where,
@@ -73,7 +60,7 @@ def of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
 
 def of_deepspeed(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """What its launcher has not set; the folder holds the names of the machines."""
-    hosts = [line.split()[0] for line in patiently((folder / HOSTFILE).read_text).splitlines()]
+    hosts = [line.split()[0] for line in orders.patiently((folder / orders.HOSTFILE).read_text).splitlines()]
     local = {"LOCAL_WORLD_SIZE": environment["LOCAL_SIZE"]}
     return local | cards(environment, hosts, int(environment["CROSS_RANK"]))
 
@@ -114,7 +101,7 @@ class Keeper:
 
     def __init__(self, rank: int, folder: Path, number: str, readers: Iterable[int]) -> None:
         self.rank, self.folder, self.number = rank, folder, number
-        self.readers, self.orders = dict(zip(readers, PIPES)), Reader()
+        self.readers, self.orders = dict(zip(readers, PIPES)), orders.Reader()
         self.told, self.stopped, self.looked = 0, False, 0.0
         self.room = KEPT_OUTPUT // int(os.environ.get("WORLD_SIZE", 1)) // 2  # bytes that are written at once
         self.late = Outcome(int(number), most=self.room)  # what comes after them, written at the end
@@ -123,7 +110,7 @@ class Keeper:
         return self.folder / f"{name}-{self.number}"
 
     def note(self, line: str) -> None:
-        give(self.file("notes"), line)
+        orders.give(self.file("notes"), line)
 
     def keep(self) -> None:
         """Until it is told to stop: write what comes, note how the rank ends, and obey."""
@@ -137,7 +124,7 @@ class Keeper:
                     ended = self.look_after()
                 self.obey()
             if self.late.output:
-                append(self.file("output"), self.late.text.encode())
+                orders.append(self.file("output"), self.late.text.encode())
         except OSError:  # the kernel has gone, and the folder
             pass
         kill_group(self.rank)
@@ -151,15 +138,15 @@ class Keeper:
                 self.late.add(name, part[self.room :])
                 part = part[: self.room]
                 self.room -= len(part)
-            append(self.file(name), part, flush=name == "stacks")
+            orders.append(self.file(name), part, flush=name == "stacks")
             if name == "report" and part.startswith(ranks.AT_WORK):
-                self.note(AT_WORK)
+                self.note(orders.AT_WORK)
             return
         del self.readers[reader]
         if name == "report":
             for written in ("report", "output"):
-                append(self.file(written), b"", flush=True)
-            self.note(REPORTED)
+                orders.append(self.file(written), b"", flush=True)
+            self.note(orders.REPORTED)
 
     def look_after(self) -> bool:
         """Note how the rank has ended, once it has and its pipes are empty.  Returns whether."""
@@ -171,20 +158,20 @@ class Keeper:
         if not self.stopped:
             kill_group(self.rank)
             end_orphans()
-            self.note(f"{ENDED} {os.waitstatus_to_exitcode(status)} {time.time()}")
+            self.note(f"{orders.ENDED} {os.waitstatus_to_exitcode(status)} {time.time()}")
         return True
 
     def obey(self) -> None:
         if time.monotonic() - self.looked < LOOK:
             return
         self.looked = time.monotonic()
-        orders = self.orders.lines(self.folder / ORDERS)
-        for order in orders[self.told :]:
-            if order == STACKS:
+        lines = self.orders.lines(self.folder / orders.ORDERS)
+        for order in lines[self.told :]:
+            if order == orders.STACKS:
                 with suppress(ProcessLookupError):
                     ask_where(self.rank, *ASK)
-            self.stopped |= order == STOP
-        self.told = max(self.told, len(orders))
+            self.stopped |= order == orders.STOP
+        self.told = max(self.told, len(lines))
 
 
 def main(folder: str, elsewhere: bool = True) -> None:
@@ -203,10 +190,10 @@ def main(folder: str, elsewhere: bool = True) -> None:
             of_deepspeeds = "CROSS_RANK" in os.environ
             os.environ |= of_deepspeed(os.environ, folder) if of_deepspeeds else of_slurm(os.environ)
         number = os.environ["RANK"]
-        payload = patiently(os.open, folder / "payload", os.O_RDONLY)
-        values = patiently(os.open, folder / f"values-{number}", os.O_RDWR)
+        payload = orders.patiently(os.open, folder / "payload", os.O_RDONLY)
+        values = orders.patiently(os.open, folder / f"values-{number}", os.O_RDWR)
         if elsewhere:
-            give(folder / f"notes-{number}", f"{ON} {machine}")
+            orders.give(folder / f"notes-{number}", f"{orders.ON} {machine}")
     except OSError as error:
         sys.exit(UNSEEN.format(folder, machine, error.strerror))
     pipes, keeper = [os.pipe() for _ in PIPES], os.getpid()

@@ -19,21 +19,8 @@ from typing import TYPE_CHECKING
 
 from helpers.paths import ROOT, run_main
 from helpers.tools.launch import leftovers
+from helpers.tools.launch.cluster import orders
 from helpers.tools.launch.cluster.guard import FINISHED, STOPPED
-from helpers.tools.launch.cluster.orders import (
-    AT_WORK,
-    ENDED,
-    FILES,
-    MISTAKES,
-    ON,
-    ORDERS,
-    PATIENCE,
-    REPORTED,
-    STACKS,
-    Reader,
-    give,
-    patiently,
-)
 from helpers.tools.launch.describing import ACROSS
 from helpers.tools.launch.environment import environment
 from helpers.tools.launch.failures import LaunchError
@@ -67,7 +54,7 @@ class SharedJob(Piped):
     def __init__(self, payload: Parcel, ranks: int, device: str, folder: str | Path | None = None) -> None:
         self.payload, self.ranks, self.device = payload, ranks, device
         self.parent = Path("." if folder is None else folder).absolute()
-        self.queued, self.complete, self.files, self.opened = True, False, Reader(), ExitStack()
+        self.queued, self.complete, self.files, self.opened = True, False, orders.Reader(), ExitStack()
 
     def prepare(self, progress: Progress) -> None:
         self.progress = progress
@@ -76,15 +63,17 @@ class SharedJob(Piped):
     def start(self) -> None:
         self.log = self.opened.enter_context(tempfile.TemporaryFile())
         try:  # mode 0700
-            self.path = Path(patiently(tempfile.mkdtemp, None, self.prefix, self.parent, at_once=MISTAKES))
+            place = None, self.prefix, self.parent
+            self.path = Path(orders.patiently(tempfile.mkdtemp, *place, at_once=orders.MISTAKES))
         except OSError as error:
             raise LaunchError(
                 "folder must be one that all machines share and this user may write to, not "
                 f"{self.parent}: {error.strerror}"
             ) from None
-        for name in (ORDERS, "payload", *(f"{name}-{rank}" for name in FILES for rank in range(self.ranks))):
-            patiently((self.path / name).touch, 0o600)
-        patiently(self.write_payload)
+        of_ranks = [f"{name}-{rank}" for name in orders.FILES for rank in range(self.ranks)]
+        for name in (orders.ORDERS, "payload", *of_ranks):
+            orders.patiently((self.path / name).touch, 0o600)
+        orders.patiently(self.write_payload)
         self.command = self.words()
         temporary = self.temporary and str(self.temporary)
         task = {"folder": str(self.path), "temporary": temporary, "command": self.launched()}
@@ -131,18 +120,18 @@ class SharedJob(Piped):
                 if self.asked and (stacks := self.files.read(self.path / f"stacks-{outcome.rank}")):
                     outcome.stacks[:] = stacks
         except OSError as error:
-            words = f"the job's folder {self.parent} could not be read for {PATIENCE:g} s: {error.strerror}"
-            raise LaunchError("\n".join([words, *self.remarks()])) from None
+            words = f"the job's folder {self.parent} could not be read for {orders.PATIENCE:g} s"
+            raise LaunchError("\n".join([f"{words}: {error.strerror}", *self.remarks()])) from None
         self.complete = all(outcome.report for outcome in outcomes)
 
     def take(self, outcome: Outcome, kind: str, rest: str) -> None:
         """One note, perhaps for the second time."""
-        if kind == ON:
+        if kind == orders.ON:
             outcome.machine, self.queued = rest, False
-        outcome.at_work |= f"{kind} {rest}" == AT_WORK
-        if kind == REPORTED and outcome.report is None:
+        outcome.at_work |= f"{kind} {rest}" == orders.AT_WORK
+        if kind == orders.REPORTED and outcome.report is None:
             outcome.report = self.report_of(outcome.rank)
-        elif kind == ENDED and outcome.report is None and outcome.status is None:
+        elif kind == orders.ENDED and outcome.report is None and outcome.status is None:
             status, at = rest.split()
             outcome.status, outcome.ended_at = int(status), float(at)
 
@@ -184,7 +173,7 @@ class SharedJob(Piped):
     def ask_stacks(self) -> None:
         self.asked = True
         with suppress(OSError):
-            give(self.path / ORDERS, STACKS)
+            orders.give(self.path / orders.ORDERS, orders.STACKS)
 
     def stop(self) -> None:
         """End the job, wherever it is; the guard does it, and would without this process too."""
@@ -205,10 +194,10 @@ class SharedJob(Piped):
         """Read what the ranks have written, and remove the folder."""
         if not self.path:
             return
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + orders.PATIENCE
         for outcome in outcomes:
             for name in ("output", "stacks"):
                 with suppress(OSError):
                     file = self.path / f"{name}-{outcome.rank}"
-                    getattr(outcome, name)[:] = patiently(file.read_bytes, until=until)
+                    getattr(outcome, name)[:] = orders.patiently(file.read_bytes, until=until)
         shutil.rmtree(self.path, ignore_errors=True)

@@ -16,7 +16,7 @@ from helpers.tools.launch.forked import forkservers
 from helpers.tools.launch.forked.forkserver import send
 from helpers.tools.launch.parcel import memory_file
 from helpers.tools.launch.pipes import ASK, PIPES, Piped
-from helpers.tools.launch.standstill import activity
+from helpers.tools.launch.watching import activity
 
 if TYPE_CHECKING:
     from helpers.tools.launch.outcome import Outcome

@@ -25,17 +25,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from helpers.tools.launch import leftovers
+from helpers.tools.launch.forked import processes
 from helpers.tools.launch.forked.imports import REQUIRED, USEFUL, preload
-from helpers.tools.launch.forked.processes import (
-    LINUX,
-    adopt_orphans,
-    ask_where,
-    die_with_parent,
-    end_orphans,
-    ended_children,
-    enter,
-    kill_group,
-)
 
 
 def send(control: socket.socket, descriptors: Iterable[int] = (), **message: object) -> None:
@@ -62,7 +53,7 @@ def threads(seconds: float = 1.0) -> int:
     moment to be gone."""
     until = time.monotonic() + seconds
     while True:
-        number = len(os.listdir("/proc/self/task")) if LINUX else threading.active_count()
+        number = len(os.listdir("/proc/self/task")) if processes.LINUX else threading.active_count()
         if number == 1 or time.monotonic() >= until:
             return number
         time.sleep(0.005)
@@ -76,8 +67,8 @@ def become_rank(
     status = 1
     try:
         os.setpgid(0, 0)  # a group of its own: whatever the rank starts is stopped with it
-        enter(doors)
-        die_with_parent()
+        processes.enter(doors)
+        processes.die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
         signal.set_wakeup_fd(-1)
@@ -161,22 +152,22 @@ class Server:
 
     def reap(self) -> None:
         """Tell the kernel of every rank that has ended since the last look, and end what it has started."""
-        for child, status in ended_children():
+        for child, status in processes.ended_children():
             if child in self.children:
                 at, rank = time.monotonic(), self.children.pop(child)
-                kill_group(child)
-                end_orphans(self.children)
+                processes.kill_group(child)
+                processes.end_orphans(self.children)
                 self.tell(kind="ended", rank=rank, status=os.waitstatus_to_exitcode(status), at=at)
 
     def stop(self) -> None:
         """Kill every rank and what it started, and wait until they are gone."""
         for child in self.children:
-            kill_group(child)
+            processes.kill_group(child)
             os.kill(child, signal.SIGKILL)  # it may not have made its group yet
         for child in self.children:
             os.waitpid(child, 0)
         self.children.clear()
-        end_orphans()
+        processes.end_orphans()
 
     def answer(self, message: dict, descriptors: list[int]) -> None:
         """Do what the kernel asks for."""
@@ -188,7 +179,7 @@ class Server:
             self.tell(kind="preloaded", failed=failed, threads=threads())
         elif message["kind"] == "stacks":
             for child in self.children:
-                ask_where(child, *message["signals"])
+                processes.ask_where(child, *message["signals"])
         elif message["kind"] == "stop":
             self.stop()
             self.tell(kind="stopped")
@@ -221,12 +212,13 @@ def leave_when_closed(life: int, finished: threading.Event) -> None:
 
 
 def main() -> None:
-    adopt_orphans()
+    processes.adopt_orphans()
     control, life = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     with_parent, idle = sys.argv[3] == "1", float(sys.argv[4])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if with_parent:
-        die_with_parent(signal.SIGTERM)  # not SIGKILL: what the ranks have started must be stopped first
+        # not SIGKILL: what the ranks have started must be stopped first
+        processes.die_with_parent(signal.SIGTERM)
     finished = threading.Event()
     watcher = threading.Thread(target=leave_when_closed, args=(life, finished))
     watcher.start()
