@@ -168,26 +168,6 @@ def test_a_system_without_memory_files(monkeypatch):
     assert seen == MANY and torch.equal(back, tensor)
 
 
-def test_a_learner_is_told_what_is_carried(capsys):
-    x, y, unused = torch.ones(20_000_000), numpy.ones(5_000_000), torch.ones(30_000_000)
-
-    def inner():
-        return len(x), small
-
-    def train(table):
-        return inner(), len(table), "unused"
-
-    small = 1
-    launch(train, 2, {"table": y})
-    assert (
-        capsys.readouterr().out
-        == "note: train carries 120 MB from the notebook (inner, table) to each rank\n"
-    )
-    launch(lambda: len(x) - len(x), 2)
-    assert capsys.readouterr().out == ""
-    assert len(unused)
-
-
 def test_more_than_the_machine_holds(monkeypatch):
     def refuse(*arguments):
         raise AssertionError("a job was started")

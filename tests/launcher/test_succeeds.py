@@ -239,18 +239,6 @@ def test_ranks_are_forked_from_one_thread(kernels):
     assert not [line for line in kernel.printed if "thread" in line]
 
 
-def test_a_thread_that_an_import_leaves_running_is_told(kernels, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()\n"
-    )
-    (kernel,) = kernels(PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    assert kernel.works() and kernel.works()
-    assert [line for line in kernel.printed if "thread" in line] == [
-        "note: 2 threads run where torch and DeepSpeed were imported, and a fork copies one: a "
-        "rank that needs another may hang\n"
-    ]
-
-
 def test_what_is_preloaded_is_in_every_rank_of_every_forkserver_and_what_cannot_be_is_said_once(kernels):
     (kernel,) = kernels()
     kernel.start("from helpers import preload; preload('no_such_library.part')")

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines, Placement
 
 MOST_RANKS = 64
-CARRIED = 100_000_000  # bytes that a function may carry out of the notebook before the learner is told
 BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
 
 
@@ -107,18 +106,6 @@ def variables_of(function: Callable) -> dict[str, object]:
     except (TypeError, ValueError):  # not a Python function, or one that uses a variable too early
         return {}
     return {**used.globals, **used.nonlocals}
-
-
-def weight(packed: parcel.Parcel, function: Callable, arguments: Mapping[str, object]) -> str | None:
-    """What to tell a learner whose function carries much out of the notebook; None where it carries
-    little."""
-    if packed.size <= CARRIED:
-        return None
-    sizes = {name: size_of(value) or 0 for name, value in {**variables_of(function), **arguments}.items()}
-    heavy = [name for name in sorted(sizes, key=sizes.get, reverse=True) if sizes[name] > packed.size / 10]
-    named = f" ({', '.join(heavy)})" if heavy else ""
-    name = getattr(function, "__name__", function)
-    return f"{name} carries {packed.size / 1e6:.0f} MB from the notebook{named} to each rank"
 
 
 def size_of(value: object) -> int | None:

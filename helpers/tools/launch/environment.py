@@ -1,7 +1,5 @@
 """The environment variables of a job."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,8 +1,6 @@
 """From the notebook to a cluster: a cell's function as a folder of files that `deepspeed` and Slurm start,
 without this course."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""Real ranks from a notebook cell: `launch(function, ranks=4)`.
-
-Back ends start the same `helpers.tools.launch.rank.run`: a warm forkserver (default: ranks in milliseconds),
-the real `deepspeed` command, and Slurm's `srun`.  Whatever happens, no rank outlives the call.
-"""
+"""Real ranks from a notebook cell: `launch(function, ranks=4)`.  Whatever happens, no rank outlives it."""
 
 from __future__ import annotations
 
@@ -52,14 +48,13 @@ os.register_at_fork(after_in_child=be_idle_in_child)
 
 
 class Reports(list):
-    """What each rank returned, in rank order; beside it what they wrote and how they were run.
+    """What each rank returned, in rank order.
 
     Attributes:
-        outputs: list of str, what each rank wrote to stdout and stderr; of more than 32 MB in all, the
-            beginning and the end.
-        seconds: float, wall-clock time from the call to the last report.
+        outputs: what each rank wrote to stdout and stderr; of more than 32 MB in all, beginning and end.
+        seconds: wall-clock time from the call to the last report.
         device: "cpu" or "cuda".
-        command: list of str, the command line of `deepspeed` or `srun`, None where there was none.
+        command: words of the command line of `deepspeed` or `srun`, None where there was none.
     """
 
     def __init__(
@@ -115,11 +110,7 @@ def job_for(
     ssh: bool,
     **options: int | str | Path | None,
 ) -> Job:
-    """A job of the back end that was asked for.
-
-    Raises:
-        TypeError, ValueError, LaunchError: an argument cannot be used, or a program is missing.
-    """
+    """A job of the back end that was asked for, or an error that says which argument cannot be used."""
     hostfile, folder = options["hostfile"], options["folder"]
     used = options.keys() - {"hostfile"} if launcher == "slurm" else set()
     if launcher == "deepspeed" and hostfile is not None:
@@ -144,16 +135,6 @@ def job_for(
             "launcher out"
         )
     return CommandJob(payload, ranks, device)
-
-
-def print_notes(payload: Parcel, function: Callable, arguments: Mapping[str, object]) -> None:
-    if stale := changed_helpers():
-        print(
-            f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this "
-            f"kernel the old; restart the kernel"
-        )
-    if carried := checks.weight(payload, function, arguments):
-        print(f"note: {carried}")
 
 
 def launch(
@@ -231,7 +212,11 @@ def launch(
         )
     place = checks.checked_place(place, ranks, device, launcher)
     job = job_for(payload, ranks, device, launcher, place, ssh, **options)
-    print_notes(payload, function, arguments)
+    if stale := changed_helpers():
+        print(
+            f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this "
+            f"kernel the old; restart the kernel"
+        )
     machines = place.of if place else [None] * ranks
     outcomes = [
         Outcome(rank, machine=machine, most=KEPT_OUTPUT // ranks) for rank, machine in enumerate(machines)

@@ -6,8 +6,6 @@ with the rank, is written to a file there, and so are the ids of the rank and of
 (A descriptor for the tracker is how `multiprocessing` itself shares one; the attribute `_fd` is private.)
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What the kernel knows of one rank, and how ranks and places in their code are named."""
 
-from __future__ import annotations
-
 import linecache
 import re
 import sysconfig

@@ -1,7 +1,5 @@
 """Ports on which ranks meet, where they must be known before anything can listen on them."""
 
-from __future__ import annotations
-
 import socket
 
 FIRST, COUNT = 15_000, 15_000  # below the ports that systems hand out to connections

@@ -1,7 +1,5 @@
 """What this machine has to offer: memory, GPUs, and what the system killed for want of memory."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

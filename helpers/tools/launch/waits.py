@@ -7,8 +7,6 @@ was begun and has not ended, but not gloo's point-to-point messages.  Private to
 `Work._get_op_type`, `Work.wait` itself, and `_dump_fr_trace`.
 """
 
-from __future__ import annotations
-
 import _thread
 import os
 import pickle

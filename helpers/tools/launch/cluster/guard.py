@@ -4,8 +4,6 @@ kernel dies.
 Killing the command is not enough: Slurm goes on with a job whose `srun` has gone, and ssh with what it has
 started."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

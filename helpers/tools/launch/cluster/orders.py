@@ -7,8 +7,6 @@ to show then what was flushed before.  They may also refuse for a while what the
 EIO, ENOENT): all that is read and written here waits.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

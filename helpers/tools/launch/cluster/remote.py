@@ -7,8 +7,6 @@ The keeper speaks with the rank through pipes, as the kernel does with a rank of
 (`helpers.tools.launch.rank`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

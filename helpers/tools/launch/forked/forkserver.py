@@ -7,8 +7,6 @@ Nobody outlives the kernel: the kernel holds the only write end of the *life pip
 that pipe does.  This process kills the ranks, or Linux does (PR_SET_PDEATHSIG) should this process die first.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -46,17 +44,6 @@ def receive(control: socket.socket) -> tuple[dict | None, list[int]]:
             return None, descriptors
         body += part
     return json.loads(body), descriptors
-
-
-def threads(seconds: float = 1.0) -> int:
-    """Threads of this process, whoever started them; a fork copies only one.  One that was joined may need a
-    moment to be gone."""
-    until = time.monotonic() + seconds
-    while True:
-        number = len(os.listdir("/proc/self/task")) if processes.LINUX else threading.active_count()
-        if number == 1 or time.monotonic() >= until:
-            return number
-        time.sleep(0.005)
 
 
 def become_rank(
@@ -175,8 +162,7 @@ class Server:
             self.fork(message, descriptors)
         elif message["kind"] == "preload":
             sys.path[:] = message["path"]
-            failed = preload(message["names"])
-            self.tell(kind="preloaded", failed=failed, threads=threads())
+            self.tell(kind="preloaded", failed=preload(message["names"]))
         elif message["kind"] == "stacks":
             for child in self.children:
                 processes.ask_where(child, *message["signals"])
@@ -229,7 +215,7 @@ def main() -> None:
     finished.set()
     watcher.join()
     server = Server(control, life)
-    server.tell(kind="ready", threads=threads())
+    server.tell(kind="ready")
     try:
         server.serve(idle)
     finally:  # the kernel has gone: it would have removed what the ranks have left

@@ -83,7 +83,6 @@ class Forkserver:
                 f"missing\n{message['reason']}"
             )
         self.ready = True
-        tell_of_threads(message["threads"], "torch and DeepSpeed")
 
     def preload(self, names: Iterable[str], progress: Progress) -> None:
         """Import what a notebook asked for and this server has not tried yet."""
@@ -93,11 +92,9 @@ class Forkserver:
         progress.say(f"importing {', '.join(new)} once for all ranks to come")
         path = [os.path.abspath(entry) for entry in sys.path]
         send(self.socket, kind="preload", names=new, path=path)
-        message = self.reply(progress)
-        for name, reason in message["failed"].items():
+        for name, reason in self.reply(progress)["failed"].items():
             why = reason.strip().splitlines()[-1]
             print(f"note: {name} could not be imported before the ranks start: {why}")
-        tell_of_threads(message["threads"], ", ".join(new))
 
     def stop_ranks(self) -> bool:
         """Kill what is left of a job and wait until it is gone.  Returns whether the forkserver has answered,
@@ -148,15 +145,6 @@ def preload(*names: str) -> None:
         if importlib.util.find_spec(library := name.partition(".")[0]) is None:
             raise ModuleNotFoundError(f"{library} is not installed here: there is nothing to preload")
     _preloaded.extend(name for name in names if name not in _preloaded)
-
-
-def tell_of_threads(threads: int, libraries: str) -> None:
-    """A note where a fork would lose some."""
-    if threads > 1:
-        print(
-            f"note: {threads} threads run where {libraries} were imported, and a fork copies one: "
-            "a rank that needs another may hang"
-        )
 
 
 def begin_warming(device: str) -> Forkserver:

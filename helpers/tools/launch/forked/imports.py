@@ -1,7 +1,5 @@
 """What the forkserver imports for all ranks to come."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib

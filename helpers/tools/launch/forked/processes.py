@@ -4,8 +4,6 @@ What a rank has started ends with its process group.  What has left that group b
 own parent when its parent ends (PR_SET_CHILD_SUBREAPER), which ends it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import glob
 import os

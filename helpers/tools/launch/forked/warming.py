@@ -1,8 +1,6 @@
 """Imports torch and DeepSpeed for a notebook's first launch while its learner still reads.  Scripts and tests
 start no forkserver before they launch."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress
