@@ -183,7 +183,7 @@ def test_a_rank_that_died_is_explained_by_what_it_wrote():
 
 def test_there_is_no_hint_beside_those_that_are_tested_here():
     tested = (INIT_FIRST, BATCH_SIZE, NOT_DEFINED, NOT_INSTALLED, NEVER_CAME, CLOSED, SIZES, FP16, TOO_LARGE)
-    assert [sum(words in said for words in tested) for _, said in HINTS] == [1] * len(tested)
+    assert [sum(words in said for words in tested) for said in HINTS.values()] == [1] * len(tested)
 
 
 # --- No hint

@@ -138,9 +138,9 @@ print(path)
 def test_shared_memory_that_another_notebook_of_this_user_made_meanwhile_stays():
     """Its maker has ended, but who was sent it still uses it."""
     folder, _ = leftovers.begin()
-    made = subprocess.run([sys.executable, "-c", MAKE_AND_DIE], capture_output=True, text=True, check=True)
+    made = subprocess.check_output([sys.executable, "-c", MAKE_AND_DIE], text=True, timeout=60)
     leftovers.remove(folder)
-    theirs = Path(made.stdout.strip())
+    theirs = Path(made.strip())
     assert theirs.exists()
     theirs.unlink()
 

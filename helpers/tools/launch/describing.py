@@ -46,12 +46,9 @@ def said(value: object) -> str:
 
 
 def notices(error: BaseException) -> str | None:
-    """What an error may be a notice of, for `failures.first_to_fail`.
-
-    "collective": it came out of a collective, as an error does that tells of another rank's end.  "perhaps":
-    it came out of C, as from the `wait()` of a handle, or has to do with such an error.  Else None: its cause
-    lies in this rank.
-    """
+    """What an error may be a notice of: "collective", another rank's end, where it came out of a collective;
+    "perhaps", where it came out of C, as from a handle's `wait()`, or has to do with such an error.  Else
+    None: its cause lies in this rank."""
     words = [notice(part) for part in related(error)]
     return words[0] or ("perhaps" if any(words) else None)
 

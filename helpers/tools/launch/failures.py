@@ -1,8 +1,7 @@
-"""Why a job failed, said once: the guilty rank, its cause, the learner's own lines, and a hint where the
-cause is known.
+"""Why a job failed, said once: the guilty rank, its cause, the learner's own lines, and a hint.
 
-Nothing that the launcher, torch or a library says in a message varies from run to run (no process id, port,
-address or time), so that a stored output can be compared.  What a learner's own code raised stays as it is.
+Nothing that the launcher, torch or a library says varies from run to run (no process id, port, address or
+time), so that a stored output can be compared.  What a learner's own code raised stays as it is.
 """
 
 from __future__ import annotations
@@ -29,46 +28,26 @@ LOST = re.compile(
 CLOSED = re.compile(r"closed by peer|reset by peer|broken pipe", re.IGNORECASE)
 TORCHS = re.compile(r"gloo|tcpstore|c10d|client socket|server socket|nccl", re.IGNORECASE)
 ADDRESS = re.compile(r"(127\.0\.0\.1|10\.77\.0\.\d+|localhost|\[?::1\]?)(\W{1,3})\d{1,5}\b"), r"\1\2..."
-VARIES = (
-    (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at 0x..."),
-    (re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "cell"),
-)
-HINTS = (
-    (r"Type fp16 is not supported", 'this CPU cannot compute in fp16: use "bf16": {"enabled": True} instead'),
-    (
-        r"train_batch_size is not equal",
-        "train_batch_size must equal train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks",
-    ),
-    (
-        r"Default process group has not been initialized|DeepSpeed backend not set"
-        r"|'NoneType' object has no attribute '\w+'\ndeepspeed/comm/",
-        "call deepspeed.init_distributed() first",
-    ),
-    (
-        r"CUDA out of memory",
-        "the model and its states do not fit on this GPU: fewer tokens, a smaller model, or a higher ZeRO "
-        "stage",
-    ),
-    (
-        r"name '\w+' is not defined",
-        "a rank knows what its function uses when `launch` is called: run the cell that defines the name "
-        "first",
-    ),
-    (r"Timed out waiting \d+ms", "a rank never came to this collective, or its machine cannot be reached"),
-    (
-        r"\Alost its connection",
-        "no rank failed before: one has closed its connections, as `destroy_process_group` does",
-    ),
-    (
-        r"gloo::EnforceNotMet",
-        "a message had another size than the rank expected: all ranks must send the same tensors, in the "
-        "same order",
-    ),
-    (
-        r"No module named",
-        "the module is not installed in the course's environment, or its folder is not on sys.path",
-    ),
-)
+CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "cell"
+VARIES = ((re.compile(r"\bat 0x[0-9a-fA-F]+"), "at 0x..."), CELL)
+HINTS = {  # by what is looked for in a failure
+    r"Type fp16 is not supported": 'this CPU cannot compute in fp16: use "bf16": {"enabled": True} instead',
+    r"train_batch_size is not equal": "train_batch_size must equal train_micro_batch_size_per_gpu x "
+    "gradient_accumulation_steps x ranks",
+    r"Default process group has not been initialized|DeepSpeed backend not set"
+    r"|'NoneType' object has no attribute '\w+'\ndeepspeed/comm/": "call deepspeed.init_distributed() first",
+    r"CUDA out of memory": "the model and its states do not fit on this GPU: fewer tokens, a smaller model, "
+    "or a higher ZeRO stage",
+    r"name '\w+' is not defined": "a rank knows what its function uses when `launch` is called: run the cell "
+    "that defines the name first",
+    r"Timed out waiting \d+ms": "a rank never came to this collective, or its machine cannot be reached",
+    r"\Alost its connection": "no rank failed before: one has closed its connections, as "
+    "`destroy_process_group` does",
+    r"gloo::EnforceNotMet": "a message had another size than the rank expected: all ranks must send the same "
+    "tensors, in the same order",
+    r"No module named": "the module is not installed in the course's environment, or its folder is not on "
+    "sys.path",
+}
 NO_SLOTS = "object has no attribute '__dict__'"  # what cloudpickle's copy of such a class lacks, says pickle
 SLOTS = (
     "An object of a class of a cell with `__slots__` cannot come back: cloudpickle leaves the slots out.  "
@@ -147,16 +126,14 @@ def last_words(outcome: Outcome) -> list[str]:
 def hint(text: str) -> list[str]:
     """For the first line of a failure, the innermost place of what was raised, and what a rank that died had
     written."""
-    return [f"  Hint: {said}" for pattern, said in HINTS if re.search(pattern, text)][:1]
+    return [f"  Hint: {said}" for pattern, said in HINTS.items() if re.search(pattern, text)][:1]
 
 
 def first_to_fail(failed: Sequence[Outcome]) -> Outcome:
     """The first by the clock, but an error in a collective comes after every other, and one that perhaps is a
-    notice after every rank's end.
+    notice after every rank's end, which is noted a little later than the others notice it.
 
-    An end is noted a little later than the others notice it.  Of ranks that have failed alike so far the
-    lowest is taken, in every run the same, but of those that waited in vain before those whose connections
-    these then closed.
+    Of ranks that have failed alike the lowest is taken, and those whose connections others closed come last.
     """
     ends = any(outcome.error is None for outcome in failed)
 

@@ -20,11 +20,8 @@ FOLDER = "LAUNCH_FOLDER"  # the variable that names it
 
 
 def begin() -> tuple[Path, dict[str, str]]:
-    """Make a job's folder, and note what is there before the job, which its ranks must not lose.
-
-    Returns:
-        The folder, which `remove` removes, and the variables that name it to the ranks.
-    """
+    """A job's folder, which `remove` removes, with a note of what is there before the job, and the variables
+    that name it to the ranks."""
     usual, present = tempfile.gettempdir(), "\n".join(names())  # first: it fails without a descriptor
     parent = "/tmp" if len(usual) > LONGEST and os.access("/tmp", os.W_OK) else usual
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=parent))

@@ -82,12 +82,8 @@ class Outcome:
 
 
 def trim(frames: Sequence[Frame]) -> list[Frame]:
-    """The frames of the learner's function and of what it called.
-
-    The launcher's own stand above them, and below where it notes what a handle waits for.  Those of a ledger
-    only pass torch's calls on, and below a call of `helpers.tools.machines` a rank waits for a cable's
-    silence.
-    """
+    """The frames of the learner's function and of what it called, without the launcher's own, a ledger's,
+    which only pass torch's calls on, and those of waiting for a cable's silence."""
     kept = []
     for frame in frames:
         folder, file = Path(frame[0]).parts[-3:-1], "/".join(Path(frame[0]).parts[-2:])

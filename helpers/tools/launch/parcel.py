@@ -34,10 +34,7 @@ REGION = 1 << 36  # bytes of the file for the work, and for each rank's report
 
 class Pickler(cloudpickle.Pickler):
     """Pickles functions and classes of cells by value, and the memory of CPU tensors as buffers, each storage
-    once however many tensors view it.
-
-    Everything about a tensor but its memory (strides, class, requires_grad) is pickled as torch does it.
-    Memory on a device, and what is not plain memory, is left to torch altogether.
+    once however many tensors view it.  All else about a tensor, and other memory, is left to torch.
     """
 
     def reducer_override(self, obj: object) -> tuple | NotImplementedType:

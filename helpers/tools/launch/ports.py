@@ -11,11 +11,8 @@ def port_for(number: int) -> int:
 
 
 def held_port() -> socket.socket:
-    """A socket whose port, a free one of this machine, is given to nobody else while it is open.
-
-    It is bound and does not listen: beside it only who names the port and sets SO_REUSEADDR, as rank 0's
-    store does, may bind it.
-    """
+    """A socket whose port, a free one of this machine, is given to nobody else while it is open.  It does not
+    listen: who names the port and sets SO_REUSEADDR, as rank 0's store does, may bind it too."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))

@@ -23,12 +23,8 @@ PASSING = (
 
 
 class Progress:
-    """Context manager.  In a notebook one display that ends empty; in a terminal one line of stderr;
-    elsewhere nothing.
-
-    Inside it Ctrl-C counts only where `tick` is called: starting, reading and stopping ranks must not be cut
-    short.
-    """
+    """Context manager: in a notebook one display that ends empty, in a terminal one line of stderr.  Inside
+    Ctrl-C counts only where `tick` is called: starting and stopping ranks must not be cut short."""
 
     def __init__(self):
         self.started = self.last = time.monotonic()

@@ -118,11 +118,9 @@ def threads_asked_for(environment: Mapping[str, str]) -> int:
 
 
 def be_batch_work() -> None:
-    """Let no thread of the ranks push another aside because a message woke it; each still has its turn.
-
-    Gloo's thread, woken while the rank's own holds a connection's lock, seems to poll on the processor that
-    the holder needs.  On two cores that took a fifth of the processors' time.
-    """
+    """Let no thread of the ranks push another aside because a message woke it: gloo's, woken while the rank's
+    own holds a connection's lock, seems to poll on the processor that the holder needs, which on two cores
+    took a fifth of the processors' time."""
     with suppress(AttributeError, OSError):  # not Linux, or a container forbids it
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -131,9 +129,8 @@ def be_batch_work() -> None:
 def take_gpu(rank: int, ranks: int, gpus: int) -> None:
     """A GPU for each rank, as a training script chooses it; where there are fewer, ranks share them in turn.
 
-    NCCL refuses two ranks on one GPU of one host, so ranks that share pose as hosts of their own, and their
-    messages go between hosts.  Each may take its part of the GPU's memory, less what the driver and NCCL take
-    outside torch's allocator.
+    Ranks that share pose as hosts of their own, since NCCL refuses two on one GPU of one host.  Each may take
+    its part of the GPU's memory, less what the driver and NCCL take outside torch's allocator.
     """
     import torch
 

@@ -33,12 +33,9 @@ def numbers(file: Path) -> dict[str, int]:
 
 
 def room(group: Path) -> float:
-    """Bytes that the processes of a group may still take.
-
-    What the system gives back at once when memory is short counts as free: page cache, and kernel objects
-    that can be rebuilt.  What is yet to be written to a disk does not, nor what running programs have mapped,
-    as torch's libraries.
-    """
+    """Bytes that the processes of a group may still take, with what the system gives back at once: kernel
+    objects that can be rebuilt, and page cache, but for what is yet to be written to a disk, and what running
+    programs have mapped, as torch's libraries."""
     try:
         free = int(text_of(group / "memory.max")) - int(text_of(group / "memory.current"))
     except ValueError:  # no limit ("max")

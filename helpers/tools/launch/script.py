@@ -20,11 +20,7 @@ from helpers.tools import theory
 
 
 def source_of(thing: FunctionType | type) -> str:
-    """The text that defines a function or a class.
-
-    Raises:
-        TypeError: it has no text that could stand in a script.
-    """
+    """The text that defines a function or a class; TypeError where none could stand in a script."""
     name = getattr(thing, "__name__", repr(thing))
     if name == "<lambda>":
         raise TypeError("a lambda cannot be written into a script: give it a name with `def`")
@@ -89,12 +85,7 @@ def is_importable(thing: object) -> bool:
 
 
 class Script:
-    """The parts of a script, each before what needs it.
-
-    Attributes:
-        imports: list of lines.
-        parts: list of texts, definitions and values.
-    """
+    """The lines of a script that import, and its parts, definitions and values, each before what needs it."""
 
     def __init__(self, function: FunctionType) -> None:
         self.imports, self.parts, self.known = [], [], {}

@@ -31,10 +31,8 @@ STATE, USER_TIME, SYSTEM_TIME = 0, 11, 12  # places in Linux's /proc/.../stat, c
 
 
 def activity(processes: Iterable[int | None]) -> Hashable | None:
-    """What is equal at two looks between which all processes slept.
-
-    None where a thread runs or ends, where a process has started others, which may work for it, or where
-    nobody says."""
+    """What is equal at two looks between which all processes slept; None where a thread runs or ends, where a
+    process has started others, which may work for it, or where nobody says."""
     slept = []
     try:
         for process in processes:

@@ -1,10 +1,7 @@
 """A rank that a command has started, and its keeper: the parent that writes what comes from the rank into
-files of the job's folder.
+files of the job's folder.  It speaks with the rank through pipes, as the kernel does with one that it forked.
 
     python -m helpers.tools.launch.cluster.remote FOLDER
-
-The keeper speaks with the rank through pipes, as the kernel does with a rank of its own machine
-(`helpers.tools.launch.rank`).
 """
 
 import os
@@ -173,11 +170,8 @@ class Keeper:
 
 
 def main(folder: str, elsewhere: bool = True) -> None:
-    """A rank: the process that its launcher has started becomes the keeper, and its child the rank.
-
-    `elsewhere`: it may run on another machine than the kernel, which therefore names itself, and whose
-    launcher has not set all that torch expects.
-    """
+    """The process that a launcher has started becomes the keeper, and its child the rank.  `elsewhere`: on a
+    machine that may be another than the kernel's, and whose launcher has not set all that torch expects."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel alone decides what an interrupt means
     for number in ASK:
         signal.signal(number, signal.SIG_IGN)  # asks the rank where it stands

@@ -27,28 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Doors:
-    """Of a job to where its ranks run.
+    """Of a job to where its ranks run."""
 
-    Attributes:
-        listener: the socket on which rank 0 serves the rendezvous store.
-        of: for each rank the places in `descriptors` of the namespaces that it enters, in this order.
-        descriptors: open files that travel to the forkserver.
-        kept: {variable: the place of a descriptor that every rank keeps and finds the number of in its
-            environment}.
-    """
-
-    listener: socket.socket
-    of: list[list[int]]
-    descriptors: list[int] = field(default_factory=list)
+    listener: socket.socket  # on which rank 0 serves the rendezvous store
+    of: list[list[int]]  # for each rank the places in `descriptors` of the namespaces that it enters
+    descriptors: list[int] = field(default_factory=list)  # open files that travel to the forkserver
+    # {variable: the place of a descriptor that every rank keeps, and whose number it finds there}
     kept: dict[str, int] = field(default_factory=dict)
 
 
 class ForkedJob(Piped):
-    """Ranks forked from the warm server; they meet on a socket that is bound here, so that no port is
-    guessed.
-
-    `place` puts them on machines (`helpers.tools.machines.namespaces.Placement`): it gives the socket, the
-    ways in, and the variables of each rank."""
+    """Ranks forked from the warm server; they meet on a socket that is bound here, or by `place`, which puts
+    them on machines (`helpers.tools.machines.namespaces.Placement`)."""
 
     folder = None
 

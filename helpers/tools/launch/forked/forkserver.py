@@ -112,11 +112,8 @@ class Server:
             send(self.control, **message)
 
     def fork(self, message: dict, descriptors: list[int]) -> None:
-        """Fork one child per rank.
-
-        `descriptors` are the payload, the socket that listens, three pipes for each rank, and the namespaces
-        of machines and what else ranks keep.  Every child keeps its own pipes and what it is told to keep.
-        """
+        """Fork one child per rank.  `descriptors` are the payload, the socket that listens, three pipes for
+        each rank, and the namespaces of machines and what else ranks keep."""
         ranks, parent, self.folder = message["ranks"], os.getpid(), Path(message["folder"])
         payload, listener, *rest = descriptors
         pipes, more = rest[: 3 * ranks], rest[3 * ranks :]

@@ -131,8 +131,7 @@ _preloaded: list[str] = []  # what this kernel asked for, in order
 
 
 def preload(*names: str) -> None:
-    """Import libraries once for all ranks of the launches to come, where each rank would import them again in
-    each launch.
+    """Import libraries once for all ranks of the launches to come.
 
     Args:
         names: modules, or what is looked up in them, since large libraries import their parts on demand:

@@ -21,12 +21,8 @@ USEFUL = (  # another DeepSpeed version may lack some
 
 
 def compiled_when_called(compiler: Callable) -> Callable:
-    """`torch.compile` that leaves a function alone until it is called first, which is when the function would
-    be compiled anyway.
-
-    DeepSpeed decorates functions of its Muon optimizer, which it imports for every optimizer, and torch then
-    imports all of its compiler: that takes as long as importing torch.
-    """
+    """`torch.compile` that leaves a function alone until it is called first: else torch imports all of its
+    compiler when DeepSpeed decorates its Muon optimizer, which takes as long as importing torch."""
 
     def compile_function(function=None, **options):
         if function is None:
@@ -45,14 +41,11 @@ def compiled_when_called(compiler: Callable) -> Callable:
 
 
 def preload(names: Iterable[str]) -> dict[str, str]:
-    """Import modules that the ranks are to share, and what needs others to be looked up in them, like
-    `transformers.Trainer`.
+    """Import modules that the ranks are to share, and what is looked up in them; {name: traceback} of those
+    that failed.
 
     No garbage is looked for meanwhile: nearly nothing is garbage, and to look takes a third of the time.
     What was imported is then frozen, so that no rank looks there either, which would copy its memory.
-
-    Returns:
-        {name: traceback} of those that failed.
     """
     failed = {}
     gc.disable()
