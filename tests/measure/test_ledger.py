@@ -88,7 +88,7 @@ def test_a_storage_emptied_and_filled_again_is_for_the_same_as_before():
         )
         storage.resize_(0)
         del tensor, storage
-        assert ledger.current == 0 and not ledger._emptied
+        assert ledger.current == 0 and not ledger._known
     assert torch.UntypedStorage.resize_ is before
 
 

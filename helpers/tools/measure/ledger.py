@@ -19,21 +19,21 @@ the memory.
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import sys
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from functools import partial
+from itertools import accumulate
 
 import torch
 from helpers.tools.measure import together
+from helpers.tools.measure.held import CATEGORIES, History, OutOfMemory, Snapshot, Storage
 from helpers.tools.measure.internals import (
     TorchDispatchMode,
     dense_parts,
-    owned_tensors,
     storage_key,
     storage_of,
     tell_of_resizing,
@@ -41,120 +41,18 @@ from helpers.tools.measure.internals import (
     unseen,
 )
 from helpers.tools.measure.messages import unheard
+from helpers.tools.measure.owners import owned_tensors
 
-CATEGORIES = (
-    "parameters",
-    "gradients",
-    "master weights",
-    "optimizer states",
-    "buffers",
-    "activations",
-    "inputs",
-    "other",
-)
-MODEL_STATES = CATEGORIES[:5]
 # A snapshot is taken after SETTLED seconds without a change, or after ASLEEP looks in a row, 3 ms apart, at
 # which nothing has changed and no other thread computes; after LONGEST seconds it is taken anyway.
 SETTLED, LONGEST, ASLEEP = 0.05, 2.0, 3
-KINDS = {  # of memory, in the words of an `OutOfMemory`
-    "activations": "activations, which the forward pass keeps for the backward pass",
-    "other": "temporaries, or tensors that nobody has named to the ledger",
-}
 
 
-class OutOfMemory(MemoryError, torch.OutOfMemoryError):
-    """A tensor was made for which the ledger's limit has no room; the message says which, and what held the
-    memory.
-
-    It is a `torch.OutOfMemoryError`, too: a program that goes on with less after one on a GPU does so under a
-    limit.
-
-    Attributes:
-        asked: bytes of the tensor's storage.
-        held: {category: bytes} without it.
-        limit: bytes.
-        place: the operation, and the module in whose forward pass it ran.
-    """
-
-    def __init__(self, asked: int, held: dict[str, int], limit: int, place: str) -> None:
-        super().__init__(asked, held, limit, place)
-        self.asked, self.held, self.limit, self.place = asked, held, limit, place
-
-    def __str__(self):
-        total = sum(self.held.values())
-        by_size = sorted(((size, category) for category, size in self.held.items() if size), reverse=True)
-        parts = "; ".join(f"{size:,} of {KINDS.get(category, category)}" for size, category in by_size)
-        return (
-            f"no room for {self.asked:,} bytes more, the result of {self.place}: this rank may hold "
-            f"{self.limit:,} and holds {total:,} ({parts})"
-        )
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The bytes of one rank at one moment.
-
-    Attributes:
-        moment: the name it was given.
-        categories: dict of category to bytes; they sum to `total`.
-        peak: the largest total since the snapshot before, bytes.
-        settled: False where storages were still dying when it was taken (after two seconds of waiting).
-        device: "cpu" or "cuda".
-    """
-
-    moment: str
-    categories: dict[str, int]
-    peak: int
-    settled: bool
-    device: str
-
-    @property
-    def total(self) -> int:
-        return sum(self.categories.values())
-
-    @property
-    def model_states(self) -> int:
-        """Parameters, gradients, master weights, optimizer states and buffers, in bytes: what ZeRO shards and
-        a little more."""
-        return sum(self.categories[name] for name in MODEL_STATES)
-
-    def __getitem__(self, category):
-        return self.categories[category]
-
-
-@dataclass
-class Storage:
-    """One storage's life: its bytes, the ledger's clock at birth and death, and its category once known."""
-
-    bytes: int
-    born: int
-    died: int | None = None
-    category: str | None = None
-    in_forward: bool = False
-
-    @property
-    def final_category(self) -> str:
-        return self.category or ("activations" if self.in_forward else "other")
-
-
-@dataclass
-class History:
-    """Bytes over time as plain lists: `totals[category][i]` after the i-th birth or death; `marks` are (i,
-    name)."""
-
-    totals: dict[str, list[int]] = field(default_factory=dict)
-    marks: list[tuple[int, str]] = field(default_factory=list)
-
-    @property
-    def total(self) -> list[int]:
-        return [sum(values) for values in zip(*self.totals.values())]
-
-
-def _storage_died(ledger, key, record):
+def _storage_died(ledger, key):
     """Note it in a ledger that is still there: a strong reference would keep the ledger, and so what it
     watches, for as long as the storage."""
     if known := ledger():
-        known._close(key, record)
+        known._forget(key)
 
 
 class Ledger(TorchDispatchMode):
@@ -175,12 +73,11 @@ class Ledger(TorchDispatchMode):
         self.storages: list[Storage] = []
         self.snapshots: list[Snapshot] = []
         self.current = self.peak = self.clock = 0
-        self._live: dict[int, Storage] = {}
-        self._emptied: dict[int, Storage] = {}  # of storages resized to nothing, which may be filled again
+        self._known: dict[int, Storage] = {}  # of storages that live, one resized to nothing among them
         self._marks: list[tuple[int, str]] = []
         self._forward_of: list[str] = []  # modules whose forward pass is running, the outermost first
         self._watched: list[tuple] = []
-        self._hooks: list = []
+        self._undo = ExitStack()
         self._lock = threading.RLock()  # a communication thread may drop the last reference to a tensor
 
     # --- births and deaths
@@ -215,45 +112,39 @@ class Ledger(TorchDispatchMode):
 
     def _register_storage(self, storage):
         key, size = storage_key(storage), storage.nbytes()
-        known = self._live.get(key)
-        if known is not None and known.bytes == size:  # it cannot die meanwhile: who calls this holds it
+        known = self._known.get(key)
+        if known is not None and known.died is None and known.bytes == size:
             return known
         with self._lock:
             if known is not None:
-                self._close(key)
+                self._end(known)
             if size == 0:
                 return None
             self.clock += 1
-            record = Storage(size, self.clock, in_forward=bool(self._forward_of))
+            record = self._known[key] = Storage(size, self.clock, in_forward=bool(self._forward_of))
             self.storages.append(record)
-            self._live[key] = record
             self.current += size
             self.peak = max(self.peak, self.current)
-        weakref.finalize(storage, _storage_died, weakref.ref(self), key, record).atexit = False
+        if known is None:
+            weakref.finalize(storage, _storage_died, weakref.ref(self), key).atexit = False
         return record
 
     def _resized(self, storage):
         """A storage that was known has another size now, and is for the same as before."""
-        key = storage_key(storage)
-        known = self._live.get(key) or self._emptied.pop(key, None)
-        if known is None:
-            return
-        record = self._register_storage(storage)
-        if record is None:
-            self._emptied[key] = known
-        elif record is not known:
+        known = self._known.get(storage_key(storage))
+        if known is not None and (record := self._register_storage(storage)) is not None:
             record.category, record.in_forward = known.category, known.in_forward
 
-    def _close(self, key, record=None):
+    def _end(self, record):
         with self._lock:
-            if record is not None and self._emptied.get(key) is record:
-                del self._emptied[key]
-            if record is not None and self._live.get(key) is not record:
-                return  # resized in place since
-            record = self._live.pop(key)
-            self.clock += 1
-            record.died = self.clock
-            self.current -= record.bytes
+            if record.died is None:
+                self.clock += 1
+                record.died = self.clock
+                self.current -= record.bytes
+
+    def _forget(self, key):
+        with self._lock:
+            self._end(self._known.pop(key))
 
     # --- categories
 
@@ -262,13 +153,16 @@ class Ledger(TorchDispatchMode):
         optimizer."""
         self._watched.append((model, optimizer))
         module = getattr(model, "module", model)
+        hooks = []
         for name, part in module.named_modules():
             enter = partial(self._enter_forward, name)
-            self._hooks.append(part.register_forward_pre_hook(enter, with_kwargs=True))
-            self._hooks.append(part.register_forward_hook(self._leave_forward, always_call=True))
+            hooks.append(part.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.append(part.register_forward_hook(self._leave_forward, always_call=True))
         for parameter in module.parameters():
             if parameter.requires_grad:
-                self._hooks.append(parameter.register_hook(partial(self._label_gradient, parameter)))
+                hooks.append(parameter.register_hook(partial(self._label_gradient, parameter)))
+        for hook in hooks:
+            self._undo.callback(hook.remove)
         self._label_owned()
         return self
 
@@ -307,8 +201,9 @@ class Ledger(TorchDispatchMode):
         self._label_owned()
         totals = dict.fromkeys(CATEGORIES, 0)
         with self._lock:
-            for record in self._live.values():
-                totals[record.final_category] += record.bytes
+            for record in self._known.values():
+                if record.died is None:
+                    totals[record.final_category] += record.bytes
         return totals
 
     def snapshot(self, moment: str) -> Snapshot:
@@ -363,7 +258,7 @@ class Ledger(TorchDispatchMode):
                     line[max(record.born - first, 0)] += record.bytes
                     if record.died is not None and record.died <= last:
                         line[record.died - first] -= record.bytes
-        totals = {category: list(itertools.accumulate(line)) for category, line in changes.items()}
+        totals = {category: list(accumulate(line)) for category, line in changes.items()}
         return History(totals, [(at - first, name) for at, name in self._marks if first <= at <= last])
 
     def _clock_of(self, name, default):
@@ -376,16 +271,13 @@ class Ledger(TorchDispatchMode):
         return moments[name]
 
     def __enter__(self):
-        together.begin(self)
-        self._hear_no_more = tell_of_resizing(self._resized)
+        together.begin("Ledger")
+        self._undo.callback(together.end, "Ledger")
+        self._undo.callback(tell_of_resizing(self._resized))
         return super().__enter__()
 
     def __exit__(self, *problem):
-        together.end(self)
-        self._hear_no_more()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._undo.close()
         return super().__exit__(*problem)
 
 
