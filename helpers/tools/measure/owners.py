@@ -1,5 +1,5 @@
 """What the tensors of a DeepSpeed engine, or of a torch module and its optimizer, are for: where torch 2.11
-and DeepSpeed 0.19 keep them.  `tests/measure/test_internals.py` names each attribute that a new version lacks.
+and DeepSpeed 0.19 keep them.  `tests/measure/test_internals.py` names each that a new version lacks.
 """
 
 from __future__ import annotations

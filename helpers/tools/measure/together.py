@@ -15,8 +15,8 @@ def begin(name: str, of_time: bool = False, modes: Iterable[str] = ()) -> None:
     """
     if beside := {other for other, timed in _open if of_time or timed}.union(modes):
         raise RuntimeError(
-            f"a {name} cannot be opened inside a {' and '.join(sorted(beside))}: counting takes time, and the "
-            "clock would tell lies; measure in two runs, one after the other"
+            f"a {name} cannot be opened inside a {' and '.join(sorted(beside))}: counting takes time, and "
+            "the clock would tell lies; measure in two runs, one after the other"
         )
     _open.append((name, of_time))
 
