@@ -65,11 +65,8 @@ EFFORTS = {
 
 
 def constants(dtypes: tuple[str, ...] = ("bf16", "fp32"), effort: Effort | None = None) -> MachineConstants:
-    """Measure this rank's device, and the connection to the others where there are several: a function for
-    `launch`.
-
-    Takes 3 to 5 seconds on a CPU.  Without ranks (in a process that no launcher started) it measures the
-    device alone.
+    """Measure this rank's device in 3 to 5 seconds, and the connection to the others where there are several:
+    a function for `launch`.
 
     Args:
         dtypes: "bf16", "fp32" or both.
@@ -197,18 +194,15 @@ def all_reduce_times(effort: Effort, device: torch.device) -> dict[int, float]:
 
 def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[float, float]:
     """Latency (alpha) and bandwidth (1 / beta) of the ring's 2 (N - 1) messages, by least squares on relative
-    errors.
+    errors: seconds per message, bytes per second.
 
-    Hockney, "The communication challenge for MPP" (1994); the ring as in `theory.collective_seconds`.
+    Hockney, "The communication challenge for MPP" (1994); the ring as in `theory.collective_seconds`.  Where
+    the latency would be negative it is 0, and where larger messages took no longer the bandwidth is what the
+    largest reached, latency and all.
 
     Args:
         times: {bytes of an all-reduced tensor: seconds}, two sizes or more.
         ranks: N, that took part.
-
-    Returns:
-        Seconds per message, bytes per second; a fit whose latency would be negative is made again without
-        one, and where larger messages took no longer the bandwidth is what the largest reached, latency and
-        all.
 
     Raises:
         ValueError: for fewer than two sizes or ranks.
@@ -223,7 +217,7 @@ def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[f
     latency, whole = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
     if latency < 0:
         latency, whole = 0.0, torch.linalg.lstsq(rows[:, 1:], ones).solution.item()
-    if whole <= 0:  # larger messages took no longer: all that is known is what the largest reached
+    if whole <= 0:
         latency, whole = 0.0, times[largest] / messages
     return latency, largest / ranks / whole
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 
@@ -99,3 +101,18 @@ class History:
     @property
     def total(self) -> list[int]:
         return [sum(values) for values in zip(*self.totals.values())]
+
+    @classmethod
+    def between(
+        cls, first: int, last: int, storages: Iterable[Storage], marks: Iterable[tuple[int, str]]
+    ) -> History:
+        """Of storages from one moment of their ledger's clock to another."""
+        changes = {category: [0] * (last - first + 1) for category in CATEGORIES}
+        for storage in storages:
+            if storage.born <= last and (storage.died is None or storage.died > first):
+                line = changes[storage.final_category]
+                line[max(storage.born - first, 0)] += storage.bytes
+                if storage.died is not None and storage.died <= last:
+                    line[storage.died - first] -= storage.bytes
+        totals = {category: list(accumulate(line)) for category, line in changes.items()}
+        return cls(totals, [(at - first, name) for at, name in marks if first <= at <= last])

@@ -113,10 +113,11 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
 
 
-def storages_among(*values: object) -> list[torch.UntypedStorage]:
-    """The storages of all tensors in nested arguments."""
+def storages_among(*values: object, device: str | None = None) -> list[torch.UntypedStorage]:
+    """The storages of all tensors in nested arguments, or of those on one type of device."""
     parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
-    return [storage for storage in map(storage_of, parts) if storage is not None]
+    storages = [storage_of(part) for part in parts if device is None or part.device.type == device]
+    return [storage for storage in storages if storage is not None]
 
 
 def bytes_of(*values: object) -> int:
