@@ -13,7 +13,7 @@ from helpers import launch, models
 from helpers.tools.launch import parcel
 from helpers.tools.measure import internals, owners, timelines
 from helpers.tools.measure.ledger import Ledger
-from helpers.tools.measure.traffic import OPERATIONS
+from helpers.tools.measure.operations import OPERATIONS
 from tests.support import configuration
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 from helpers.tools.whole import shown
-
-if TYPE_CHECKING:
-    from helpers.tools.machines.namespaces import Machines
 
 BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?) ?([kMG])bit(?:/s)?", re.ASCII)
 UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
@@ -35,22 +31,6 @@ class Card:
 
     def __sub__(self, earlier):
         return Card(*(getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)))
-
-
-class Counting(list):
-    """A `Card` for each machine, filled when the block is left."""
-
-    def __init__(self, machines: Machines) -> None:
-        super().__init__()
-        self.machines = machines
-
-    def __enter__(self):
-        self.before = self.machines.silent()
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if kind is None:
-            self[:] = [after - before for after, before in zip(self.machines.silent(), self.before)]
 
 
 def bytes_per_second(bandwidth: str | None) -> int | None:

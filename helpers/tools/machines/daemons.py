@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.progress import Progress
 from helpers.tools.machines.login import Login
 from helpers.tools.machines.namespaces import Machines
-from helpers.tools.machines.placement import remarks
 from helpers.tools.machines.services import Services
 from helpers.tools.whole import shown
 
@@ -26,16 +24,8 @@ LONGEST = 60  # characters of the path of the temporary folder: a socket's own m
 
 def found(program: str) -> str | None:
     """Path of a program itself, not of a `Login` to it; None where there is none."""
-    logins = [str(login.folder) for login in Login.opened]
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *ADMINISTRATORS]
-    return shutil.which(program, path=os.pathsep.join(at for at in folders if at not in logins))
-
-
-def not_installed(programs: Iterable[str], words: str) -> str | None:
-    """Why something cannot be started here, in one line; None where all its programs are installed.  The
-    words have room for names and for "is" or "are"."""
-    missing = [name for name in programs if not found(name)]
-    return words.format(", ".join(missing), "is" if len(missing) == 1 else "are") if missing else None
+    return shutil.which(program, path=os.pathsep.join(at for at in folders if at not in Login.folders))
 
 
 class Daemons:
@@ -43,9 +33,8 @@ class Daemons:
     notebook's kernel.
 
     A kind of them has these methods:
-        problem: why they cannot run here, in one line, or None.
         commands: writes the configuration into the folder; [(machine, command, file for what it writes)].
-        login: the `programs` and `variables` of a `Login`.
+        login: the `programs` of a `Login`.
         is_up: whether all of them answer.
         complaints: what they have written, for an error.
 
@@ -57,8 +46,17 @@ class Daemons:
     """
 
     name = "a cluster"  # with its article, for errors
+    needed, whose, packages = (), "", ""  # programs, whose they are, and Debian's packages that bring them
     patience = 30.0  # seconds in which all must be up; they are after one
     folder = opened = owner = None
+
+    @classmethod
+    def problem(cls) -> str | None:
+        """Why they cannot run here, in one line; None where their programs are."""
+        missing = [name for name in cls.needed if not found(name)]
+        words = f"{cls.whose}{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed here"
+        cure = f"on Debian and Ubuntu `apt install {cls.packages}` brings what is needed"
+        return f"{words}: {cure}" if missing else None
 
     def __init__(self, machines: Machines) -> None:
         if not isinstance(machines, Machines):
@@ -80,7 +78,7 @@ class Daemons:
             opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
             services = Services(self.machines, self.folder, self.commands())
             opened.callback(services.close)
-            opened.enter_context(Login(self.folder / "bin", services.ids[0], *self.login()))
+            opened.enter_context(Login(self.folder / "bin", self.machines.namespaces(0), self.login()))
             until = time.monotonic() + self.patience
             while not self.is_up():
                 progress.tick()
@@ -89,12 +87,8 @@ class Daemons:
                 time.sleep(0.02)
             self.opened, self.owner = opened.pop_all(), os.getpid()
             self.machines.daemons.append(self)
-            REMARKS.append(self.remarks)
+            REMARKS.append(self.machines.remarks)
         return self
-
-    def remarks(self) -> list[str]:
-        """What to say of the machines when a job has failed."""
-        return remarks(self.machines)
 
     def close(self) -> None:
         """End the daemons, and all that runs through them.  In a forked child of the process that started
@@ -102,7 +96,7 @@ class Daemons:
         with Progress():
             if self.opened and self.owner == os.getpid():
                 self.machines.daemons.remove(self)
-                REMARKS.remove(self.remarks)
+                REMARKS.remove(self.machines.remarks)
                 self.opened.close()
             elif self.opened:
                 self.opened.pop_all()

@@ -22,12 +22,12 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING
 
-from helpers.tools.measure import together
 from helpers.tools.measure.timelines import MESSAGES, Noted
+from helpers.tools.measure.together import measuring
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
-    from helpers.tools.measure.messages import Call
+    from helpers.tools.measure.operations import Message
 
 PATIENCE = 5.0  # seconds for the last messages to end
 # Instructions of DeepSpeed's pipelines, methods of its other engines, and the kind of their boxes.
@@ -98,10 +98,10 @@ class Clock(Noted):
 
     # --- messages
 
-    def _begin(self, call: Call) -> Callable:
-        kind, start = MESSAGES[call.operation], self._now()
+    def _begin(self, message: Message) -> Callable:
+        kind, start = MESSAGES[message.operation], self._now()
         label = self._number(kind)
-        self.sizes[kind, label] = call.bytes
+        self.sizes[kind, label] = message.bytes
 
         def under_way(request):
             if request is None:  # the back end has waited, or has put what follows in line behind the message
@@ -172,9 +172,9 @@ class Clock(Noted):
         from helpers.tools.measure.internals import open_modes
         from helpers.tools.measure.messages import listen, listen_to_requests
 
-        together.begin("Clock", of_time=True, modes=[type(mode).__name__ for mode in open_modes()])
-        self._undo = ExitStack()
-        self._undo.callback(together.end, "Clock", of_time=True)
+        modes, undo = [type(mode).__name__ for mode in open_modes()], ExitStack()
+        undo.enter_context(measuring("Clock", of_time=True, modes=modes))
+        self._undo = undo
         self._undo.callback(listen(self._begin))
         self._undo.callback(listen_to_requests(self._wait))
         if self._device == "cuda":

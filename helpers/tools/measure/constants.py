@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from helpers.tools.theory import MachineConstants, matrix_flops
 
@@ -209,17 +210,15 @@ def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[f
     """
     if len(times) < 2 or ranks < 2:
         raise ValueError(f"a fit needs at least two sizes and two ranks, not {len(times)} and {ranks}")
-    messages, largest = 2 * (ranks - 1), max(times)
-    # Seconds = messages (latency + size / largest whole), each equation divided by its seconds.
-    sizes, seconds = (torch.tensor(list(each), dtype=torch.float64) for each in (times, times.values()))
-    rows = messages / seconds[:, None] * torch.stack((torch.ones_like(sizes), sizes / largest), dim=1)
-    ones = torch.ones(len(times), 1, dtype=torch.float64)
-    latency, whole = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
+    messages = 2 * (ranks - 1)
+    sizes, seconds = (np.array(list(each), dtype=float) for each in (times, times.values()))
+    slope, latency = np.polyfit(sizes, seconds, 1, w=1 / seconds)
     if latency < 0:
-        latency, whole = 0.0, torch.linalg.lstsq(rows[:, 1:], ones).solution.item()
-    if whole <= 0:
-        latency, whole = 0.0, times[largest] / messages
-    return latency, largest / ranks / whole
+        rates = sizes / seconds
+        slope, latency = rates.sum() / (rates**2).sum(), 0.0
+    if slope <= 0:
+        slope, latency = times[max(times)] / max(times), 0.0
+    return float(latency / messages), float(messages / ranks / slope)
 
 
 def _processor():

@@ -87,13 +87,17 @@ def tensors_among(*values: object) -> list[torch.Tensor]:
     return tensors
 
 
-def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors in which a tensor keeps its numbers: itself; the indices and values of a sparse one; what
-    subclasses such as DTensor or a jagged tensor wrap; and what quantized and nested tensors keep besides."""
+def parts_among(*values: object) -> list[torch.Tensor]:
+    """The tensors in which those in nested arguments keep their numbers: themselves; the indices and values
+    of sparse ones; what subclasses such as DTensor or a jagged tensor wrap; and what quantized and nested
+    tensors keep besides."""
+    return [part for tensor in tensors_among(*values) for part in _parts(tensor)]
+
+
+def _parts(tensor):
     if hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
-        inner = tensors_among(*(getattr(tensor, name) for name in names))
-        return [part for tensor in inner for part in dense_parts(tensor)]
+        return parts_among(*(getattr(tensor, name) for name in names))
     if tensor.layout is not torch.strided:
         return [getattr(tensor, name)() for name in SPARSE.get(tensor.layout, ())] or [tensor]
     if tensor.is_nested:
@@ -103,27 +107,23 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [tensor]
 
 
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of one of `dense_parts`; None, with a warning, where torch hides it, as for MKLDNN."""
-    try:
-        return tensor.untyped_storage()
-    except NotImplementedError:
-        text = f"tensors of {tensor.layout} are not counted: torch gives no access to their memory"
-        warnings.warn(text, stacklevel=2)
-        return None
-
-
 def storages_among(*values: object, device: str | None = None) -> list[torch.UntypedStorage]:
-    """The storages of all tensors in nested arguments, or of those on one type of device."""
-    parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
-    storages = [storage_of(part) for part in parts if device is None or part.device.type == device]
-    return [storage for storage in storages if storage is not None]
+    """The storages of all tensors in nested arguments, or of those on one type of device; a warning names
+    those that torch hides, as MKLDNN's."""
+    storages = []
+    for part in parts_among(*values):
+        try:
+            if device is None or part.device.type == device:
+                storages.append(part.untyped_storage())
+        except NotImplementedError:
+            text = f"tensors of {part.layout} are not counted: torch gives no access to their memory"
+            warnings.warn(text, stacklevel=2)
+    return storages
 
 
 def bytes_of(*values: object) -> int:
     """Bytes of the elements of all tensors in nested arguments: of a view, only those that it shows."""
-    parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
-    return sum(part.numel() * part.element_size() for part in parts)
+    return sum(part.numel() * part.element_size() for part in parts_among(*values))
 
 
 def unseen() -> AbstractContextManager:

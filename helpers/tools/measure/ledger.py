@@ -24,7 +24,6 @@ from contextlib import ExitStack
 from functools import partial
 
 import torch
-from helpers.tools.measure import together
 from helpers.tools.measure.held import CATEGORIES, History, OutOfMemory, Snapshot, Storage
 from helpers.tools.measure.internals import (
     TorchDispatchMode,
@@ -36,6 +35,7 @@ from helpers.tools.measure.internals import (
 )
 from helpers.tools.measure.messages import unheard
 from helpers.tools.measure.owners import owned_tensors
+from helpers.tools.measure.together import measuring
 
 # Seconds without a change after which a snapshot is taken, and after which it is taken anyway.
 SETTLED, LONGEST = 0.05, 2.0
@@ -233,8 +233,7 @@ class Ledger(TorchDispatchMode):
             return History.between(first, last, self.storages, self._marks)
 
     def __enter__(self):
-        together.begin("Ledger")
-        self._undo.callback(together.end, "Ledger")
+        self._undo.enter_context(measuring("Ledger"))
         self._undo.callback(tell_of_resizing(self._resized))
         return super().__enter__()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import torch.distributed as dist
@@ -26,28 +25,14 @@ from helpers.tools.measure.internals import (
     storage_key,
     storages_among,
 )
+from helpers.tools.measure.operations import Message
 
 TORCH = "torch.distributed.distributed_c10d"  # the module of torch's own functions
 
 
-@dataclass(frozen=True)
-class Call:
-    """A message that begins.
-
-    Attributes:
-        operation: DeepSpeed's name of it.
-        bytes: of the tensors that this rank hands in; of a scatter or a receive, of those that it is given.
-        group: the ranks that take part, as a tuple; of what passes between two ranks, these two.
-    """
-
-    operation: str
-    bytes: int
-    group: tuple[int, ...]
-
-
 # Called when a message begins; may return a function that is called with its request once it is under way, or
 # with None where torch gave none.
-Listener = Callable[[Call], Callable[[dist.Work | None], None] | None]
+Listener = Callable[[Message], Callable[[dist.Work | None], None] | None]
 
 _listeners: list[Listener] = []
 _ends: list[Callable[[], None]] = []
@@ -88,7 +73,7 @@ def _around(operator, arguments, call):
     if caller(2) == (TORCH, asynchronous) and caller(3) != (TORCH, operation):
         operation = asynchronous
     size = bytes_of(arguments[argument]) if argument else 0
-    message = Call(operation, size, _ranks(operator, arguments))
+    message = Message(operation, size, _ranks(operator, arguments))
     afterwards = [listener(message) for listener in list(_listeners)]
     with unheard():
         result = call()

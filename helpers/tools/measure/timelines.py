@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from helpers.tools.measure.traffic import OPERATIONS
+from helpers.tools.measure.operations import OPERATIONS
 
 Box = tuple[str, str, float, float]  # kind, label, start, end
 WORK = ("forward", "backward", "optimizer")

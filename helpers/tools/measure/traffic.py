@@ -14,80 +14,15 @@ import socket
 import struct
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
-from helpers.tools.measure import together
-from helpers.tools.theory import gloo_messages, gloo_wire_bytes, wire_bytes
+from helpers.tools.measure.operations import OPERATIONS, SENDS_NOTHING, Message
+from helpers.tools.measure.together import measuring
 
 # From byte 144 of Linux's struct tcp_info (since 4.19): bytes accepted but not sent yet; 52 bytes of others;
 # bytes sent, again and again included; bytes sent again.
 TCP_INFO = struct.Struct("=144xI52xQQ")
-SENDS_NOTHING = (None, False)
-# DeepSpeed's name of an operation, the collective it is, and whether the logged tensor is 1/N of the full
-# one.  Of a gather and a scatter, in which a part passes between the root and each other rank, the mean over
-# the ranks is that of a broadcast of one part.
-OPERATIONS = {
-    "all_reduce": ("all_reduce", False),
-    "all_reduce_coalesced": ("all_reduce", False),
-    "all_gather": ("all_gather", True),
-    "all_gather_into_tensor": ("all_gather", True),
-    "all_gather_coalesced": ("all_gather", True),
-    "reduce_scatter": ("reduce_scatter", False),
-    "reduce_scatter_tensor": ("reduce_scatter", False),
-    "reduce": ("reduce", False),
-    "broadcast": ("broadcast", False),
-    "gather": ("broadcast", False),
-    "scatter": ("broadcast", False),
-    "all_to_all": ("all_to_all", False),
-    "all_to_all_single": ("all_to_all", False),
-    "send": ("send", False),
-    "isend": ("send", False),
-    "recv": SENDS_NOTHING,
-    "irecv": SENDS_NOTHING,
-    "barrier": SENDS_NOTHING,
-    "monitored_barrier": SENDS_NOTHING,
-}
-
-
-@dataclass
-class Message:
-    """All messages of one operation and size among the same ranks.
-
-    Attributes:
-        operation: DeepSpeed's name of it.
-        bytes: of one, as logged.
-        group: the ranks that took part, as a tuple; of what passes between two ranks, these two.
-        count: how many.
-    """
-
-    operation: str
-    bytes: int
-    group: tuple[int, ...]
-    count: int
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks took part."""
-        return len(self.group)
-
-    @property
-    def ideal(self) -> float:
-        """Bytes that this rank would send for all of them with bandwidth-optimal algorithms, the mean over
-        the group's ranks."""
-        return self._each(wire_bytes)
-
-    @property
-    def over_gloo(self) -> tuple[float, float]:
-        """(bytes, gloo's messages) that this rank sends for all of them over gloo, headers left out, the mean
-        over the group's ranks."""
-        return self._each(gloo_wire_bytes), self._each(gloo_messages)
-
-    def _each(self, formula):
-        """`formula(collective, bytes of the full tensor, ranks)`, times their count; 0 for what sends
-        nothing."""
-        collective, is_part = OPERATIONS[self.operation]
-        full = self.bytes * (self.ranks if is_part else 1)
-        return self.count * formula(collective, full, self.ranks) if collective else 0.0
 
 
 @dataclass
@@ -113,20 +48,18 @@ class Traffic:
             )
         from helpers.tools.measure.messages import listen
 
-        together.begin("Traffic")
-        self._calls = Counter()
-        self._end = listen(lambda call: self._calls.update([call]))
+        self._counts, self._open = Counter(), ExitStack()
+        self._open.enter_context(measuring("Traffic"))
+        self._open.callback(listen(lambda message: self._counts.update([message])))
         self._before = bytes_sent()
         return self
 
     def __exit__(self, *problem):
         after = bytes_sent()
         self.sent = None if after is None else after - self._before
-        self._end()
-        together.end("Traffic")
-        for call, count in self._calls.items():
-            self.messages.append(Message(call.operation, call.bytes, call.group, count))
-        del self._before, self._end, self._calls
+        self._open.close()
+        self.messages += [replace(message, count=count) for message, count in self._counts.items()]
+        del self._before, self._open, self._counts
 
     @property
     def logged(self) -> dict[str, int]:
