@@ -304,7 +304,7 @@ def launch(
     if command and job.command:  # two lines, which a shell reads as one
         print("$", *job.command[:-3], "\\\n   ", *job.command[-3:-1], "<a private folder>")
     show(outcomes[0])
-    remarks = place.remarks() if place else job.remarks() if cluster else []
+    remarks = place.machines.remarks() if place else job.remarks() if cluster else []
     if late:
         raise hang(outcomes, timeout, remarks)
     if any(outcome.failed for outcome in outcomes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 CURES = {  # a file below /proc/sys: the content that forbids, the one that allows, whose system has the file
@@ -58,7 +57,3 @@ def stay_who_we_are(process: int) -> None:
     (folder / "uid_map").write_text(f"{os.geteuid()} {os.geteuid()} 1\n")
     (folder / "setgroups").write_text("deny")
     (folder / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1\n")
-
-
-def is_linux() -> bool:
-    return sys.platform.startswith("linux")

@@ -13,9 +13,9 @@ from pathlib import Path
 from helpers.tools.launch.cluster.shared_job import REMARKS
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.progress import Progress
-from helpers.tools.machines.login import Login
+from helpers.tools.machines.login import FOLDERS, login
 from helpers.tools.machines.namespaces import Machines
-from helpers.tools.machines.services import Services
+from helpers.tools.machines.services import services
 from helpers.tools.whole import shown
 
 ADMINISTRATORS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where daemons lie; not in every user's PATH
@@ -23,9 +23,9 @@ LONGEST = 60  # characters of the path of the temporary folder: a socket's own m
 
 
 def found(program: str) -> str | None:
-    """Path of a program itself, not of a `Login` to it; None where there is none."""
+    """Path of a program itself, not of a `login`'s file; None where there is none."""
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *ADMINISTRATORS]
-    return shutil.which(program, path=os.pathsep.join(at for at in folders if at not in Login.folders))
+    return shutil.which(program, path=os.pathsep.join(at for at in folders if at not in FOLDERS))
 
 
 class Daemons:
@@ -34,12 +34,9 @@ class Daemons:
 
     A kind of them has these methods:
         commands: writes the configuration into the folder; [(machine, command, file for what it writes)].
-        login: the `programs` of a `Login`.
+        programs: those of a `login` to machine 0.
         is_up: whether all of them answer.
         complaints: what they have written, for an error.
-
-    Args:
-        machines: `Machines` that are up.
 
     Attributes:
         folder: `Path` of what they need and write; None while they are not up.
@@ -76,13 +73,12 @@ class Daemons:
             short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
             self.folder = Path(tempfile.mkdtemp(prefix=f"{kind.lower()}-", dir=short))
             opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            services = Services(self.machines, self.folder, self.commands())
-            opened.callback(services.close)
-            opened.enter_context(Login(self.folder / "bin", self.machines.namespaces(0), self.login()))
+            all_run = opened.enter_context(services(self.machines, self.folder, self.commands()))
+            opened.enter_context(login(self.folder / "bin", self.machines.namespaces(0), self.programs()))
             until = time.monotonic() + self.patience
             while not self.is_up():
                 progress.tick()
-                if time.monotonic() > until or not services.all_run():
+                if time.monotonic() > until or not all_run():
                     raise LaunchError(f"{kind} did not come up:\n{self.complaints()}")
                 time.sleep(0.02)
             self.opened, self.owner = opened.pop_all(), os.getpid()
@@ -104,6 +100,3 @@ class Daemons:
 
     def __exit__(self, *problem):
         self.close()
-
-    def __repr__(self):
-        return f"{type(self).__name__}({self.machines!r})"

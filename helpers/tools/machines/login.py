@@ -1,4 +1,4 @@
-"""`Login`: programs of the system that run on machine 0 though they are called from here, as if the caller
+"""`login`: programs of the system that run on machine 0 though they are called from here, as if the caller
 were logged in there; and the process that enters a machine and becomes such a program.
 
 Each is a small file in a folder that comes first in PATH.  Called on a machine, it only becomes the program.
@@ -11,13 +11,15 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from helpers.paths import run_main
 from helpers.tools.launch.forked.forkserver import die_with_parent, enter
 
 USER = "/proc/self/ns/user"
+FOLDERS: list[str] = []  # of those logins that have not ended
 
 
 def entering(number: int, namespaces: Sequence[str], command: Sequence[str]) -> list[str]:
@@ -32,37 +34,28 @@ def entering(number: int, namespaces: Sequence[str], command: Sequence[str]) -> 
     return [*python, os.readlink(USER), str(int(number)), ":".join(namespaces), *command]
 
 
-class Login:
-    """Context manager: calls of programs from this process and its children run on a machine.
+@contextmanager
+def login(folder: Path, namespaces: Sequence[str], programs: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    """Calls of programs from this process and its children run on a machine.
 
     Args:
         folder: where the files are written.
         namespaces: paths of the machine's, the user's first.
         programs: {name: [program, arguments that come first]}.
     """
-
-    folders: list[str] = []  # of those that have not ended
-
-    def __init__(
-        self, folder: Path, namespaces: Sequence[str], programs: Mapping[str, Sequence[str]]
-    ) -> None:
-        self.folder, self.namespaces, self.programs = folder, namespaces, programs
-
-    def __enter__(self):
-        self.folder.mkdir()
-        for name, command in self.programs.items():
-            words = entering(signal.SIGTERM, self.namespaces, command)
-            (self.folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-            (self.folder / name).chmod(0o700)
-        self.folders.append(str(self.folder))
-        os.environ["PATH"] = f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        return self
-
-    def __exit__(self, *problem):
-        """Take away what is this login's own; another one that began later may still be open."""
-        self.folders.remove(str(self.folder))
+    folder.mkdir()
+    for name, command in programs.items():
+        words = shlex.join(entering(signal.SIGTERM, namespaces, command))
+        (folder / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (folder / name).chmod(0o700)
+    FOLDERS.append(str(folder))
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    try:
+        yield
+    finally:  # another one that began later may still be open
+        FOLDERS.remove(str(folder))
         path = os.environ.get("PATH", "").split(os.pathsep)
-        os.environ["PATH"] = os.pathsep.join(folder for folder in path if folder != str(self.folder))
+        os.environ["PATH"] = os.pathsep.join(each for each in path if each != str(folder))
 
 
 def main() -> None:

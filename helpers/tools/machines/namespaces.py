@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from helpers.paths import ROOT
 from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launch.forked.forkserver import LINUX
 from helpers.tools.launch.progress import Progress
-from helpers.tools.machines.allowed import LINUX_ONLY, explain, is_linux, stay_who_we_are
+from helpers.tools.machines.allowed import LINUX_ONLY, explain, stay_who_we_are
 from helpers.tools.machines.cards import Card, bytes_per_second
 from helpers.tools.machines.login import entering
 from helpers.tools.machines.netlink import BURST
 from helpers.tools.machines.placement import ORDERS, Placement
-from helpers.tools.machines.switch import MOST_DESCRIPTORS, doors_to
+from helpers.tools.machines.switch import MOST_DESCRIPTORS
 from helpers.tools.whole import shown, whole
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Machines:
             self.orders = socket.socket(fileno=os.dup(int(os.environ[ORDERS])))
 
     def __enter__(self):
-        if not is_linux():
+        if not LINUX:
             raise LaunchError(LINUX_ONLY)
         if self.orders:
             raise ValueError("these machines are up already: make others with Machines(...)")
@@ -194,9 +195,8 @@ class Machines:
         return self.programs[-1]
 
     def namespaces(self, machine: int) -> list[str]:
-        """Paths of the namespaces that make a machine, the user's first."""
-        paths = self.ask("look")[0]["namespaces"]
-        return [paths[place] for place in doors_to(machine)]
+        """Paths of the namespaces that make a machine: of the user, mounts, the network and the name."""
+        return self.ask("look")[0]["namespaces"][machine]
 
     def cable(self) -> list[Card]:
         """What has passed so far: a `Card` for each machine."""

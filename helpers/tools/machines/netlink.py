@@ -48,19 +48,15 @@ def link(*attributes: bytes, index: int = 0, flags: int = 0, change: int = 0) ->
 
 
 class Netlink:
-    """Talks about the devices of the network namespace in which it was made, wherever its process goes
-    later."""
+    """Talks about the devices of the network namespace in which it was made, wherever its process goes."""
 
     def __init__(self):
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
         self.socket = socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE)
 
     def ask(self, kind: int, body: bytes, flags: int = 0) -> bytes:
-        """Send one message; the body of the kernel's answer, b"" where it only agrees.
-
-        Raises:
-            OSError: the kernel's refusal.
-        """
+        """Send one message: the body of the kernel's answer, b"" where it only agrees, an OSError where it
+        refuses."""
         wanted = REQUEST | flags | (0 if kind == GET_LINK else ACKNOWLEDGE)
         self.socket.send(struct.pack("=IHHII", 16 + len(body), kind, wanted, 0, 0) + body)
         answer = self.socket.recv(1 << 16)
@@ -115,9 +111,10 @@ class Netlink:
                 raise
         self.ask(NEW_LINK, link(index=self.index(name), flags=UP if up else 0, change=UP))
 
-    def add_address(self, name: str, address: str, prefix: int = 24) -> None:
+    def add_address(self, name: str, address: str) -> None:
+        """An IPv4 address, in a network of 256."""
         packed = socket.inet_aton(address)
-        head = struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, self.index(name))
+        head = struct.pack("=BBBBi", socket.AF_INET, 24, 0, 0, self.index(name))
         self.ask(NEW_ADDRESS, head + attribute(1, packed) + attribute(2, packed), CREATE | EXCLUSIVE)
 
     def limit(self, name: str, rate: int) -> None:

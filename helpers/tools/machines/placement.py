@@ -59,6 +59,3 @@ class Placement:
             "CROSS_SIZE": len(used),
         }
         return {name: str(number) for name, number in numbers.items()}
-
-    def remarks(self) -> list[str]:
-        return self.machines.remarks()

@@ -13,8 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from helpers.paths import ROOT
@@ -28,29 +28,28 @@ if TYPE_CHECKING:
 NETWORK = 2  # its place in `Machines.namespaces`
 
 
-class Services:
-    """The notebook's end.
+@contextmanager
+def services(
+    machines: Machines, folder: Path, commands: Iterable[tuple[int, Sequence[str], Path]]
+) -> Iterator[Callable[[], bool]]:
+    """While it is open they run; gives a function that says whether none of them has ended.
 
     Args:
         machines: `Machines` that are up.
         folder: what they write into; it is removed at the end.
-        commands: list of (number of the machine, words of the command, file for what it writes).
+        commands: (number of the machine, words of the command, file for what it writes) of each.
     """
-
-    def __init__(
-        self, machines: Machines, folder: Path, commands: Iterable[tuple[int, Sequence[str], Path]]
-    ) -> None:
-        started = [
-            [entering(signal.SIGKILL, machines.namespaces(machine), command), str(log)]
-            for machine, command, log in commands
-        ]
-        networks = [os.readlink(machines.namespaces(machine)[NETWORK]) for machine in range(machines.count)]
-        told, tell = os.pipe()
-        life, end = os.pipe()
-        self.life = os.fdopen(end, "wb")
+    started = [
+        [entering(signal.SIGKILL, machines.namespaces(machine), command), str(log)]
+        for machine, command, log in commands
+    ]
+    networks = [os.readlink(machines.namespaces(machine)[NETWORK]) for machine in range(machines.count)]
+    life, end = os.pipe()
+    told, tell = os.pipe()
+    with os.fdopen(told) as answer, os.fdopen(end, "wb") as held:
         words = [str(life), str(tell), str(folder), json.dumps(started), *networks]
         try:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-S", "-P", "-m", "helpers.tools.machines.services", *words],
                 env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
                 pass_fds=[life, tell], start_new_session=True,
@@ -58,21 +57,16 @@ class Services:
         finally:
             os.close(life)
             os.close(tell)
-        with os.fdopen(told) as answer:
-            self.ids = json.loads(answer.read() or "[]")
-
-    def all_run(self) -> bool:
-        """Whether none of them has ended."""
-        return self.process.poll() is None and all(os.path.exists(f"/proc/{process}") for process in self.ids)
-
-    def close(self) -> None:
-        """End them, and wait until they are gone."""
-        self.life.close()
-        self.process.wait()
+        ids = json.loads(answer.read() or "[]")
+        try:
+            yield lambda: process.poll() is None and all(os.path.exists(f"/proc/{each}") for each in ids)
+        finally:
+            held.close()
+            process.wait()
 
 
 def end_callers(folder: str, networks: Iterable[str]) -> None:
-    """Kill what has come to the machines through a `Login`, whose environment names the folder: nobody would
+    """Kill what has come to the machines through a `login`, whose environment names the folder: nobody would
     answer it any more."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it has ended, or is another user's

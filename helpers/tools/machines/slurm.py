@@ -110,7 +110,7 @@ class Slurm(Daemons):
             daemons.append((machine, command, self.folder / f"slurmd-{machine}.out"))
         return daemons
 
-    def login(self) -> dict[str, list[str]]:
+    def programs(self) -> dict[str, list[str]]:
         here = ["env", f"SLURM_CONF={self.folder}/slurm.conf"]
         return {name: [*here, found(name)] for name in CLIENTS if found(name)}
 

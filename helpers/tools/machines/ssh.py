@@ -80,7 +80,7 @@ class Ssh(Daemons):
         self.logs = [self.folder / f"sshd-{machine}.out" for machine in machines]
         return [(machine, command, log) for machine, log in enumerate(self.logs)]
 
-    def login(self) -> dict[str, list[str]]:
+    def programs(self) -> dict[str, list[str]]:
         return {"ssh": [found("ssh"), "-F", str(self.folder / "ssh_config")], "pdsh": [found("pdsh")]}
 
     def is_up(self) -> bool:

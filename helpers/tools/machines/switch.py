@@ -159,7 +159,8 @@ class Switch:
     def tell(self, answer: socket.socket, descriptors: Iterable[int] = ()) -> None:
         unplugged = [machine for machine, plugged in enumerate(self.plugged) if not plugged]
         paths = [f"/proc/{os.getpid()}/fd/{door}" for door in self.doors()]
-        content = {"cable": self.counters(), "unplugged": unplugged, "namespaces": paths}
+        each = [[paths[place] for place in doors_to(machine)] for machine in range(len(self.machines))]
+        content = {"cable": self.counters(), "unplugged": unplugged, "namespaces": each}
         send(answer, content, descriptors)
 
     def counting(self) -> bool:

@@ -161,13 +161,6 @@ class Clock(Noted):
             if blocking:
                 self.blocked.append((start, end))
 
-    def _cost_of_a_note(self):
-        scratch, started = Clock(self._device), time.perf_counter()
-        for _ in range(SAMPLES):
-            with scratch.work("forward"):
-                pass
-        return (time.perf_counter() - started) / SAMPLES
-
     def __enter__(self):
         from helpers.tools.measure.internals import open_modes
         from helpers.tools.measure.messages import listen, listen_to_requests
@@ -201,7 +194,11 @@ class Clock(Noted):
             raise RuntimeError(
                 f"{unfinished} messages have not ended: wait for every request inside the clock's block"
             )
-        self.cost = self._cost_of_a_note() * len(self.boxes)
+        scratch, started = Clock(self._device), time.perf_counter()
+        for _ in range(SAMPLES):
+            with scratch.work("forward"):
+                pass
+        self.cost = (time.perf_counter() - started) / SAMPLES * len(self.boxes)
         if self._device == "cuda":
             self._put_seconds_for_events()
 

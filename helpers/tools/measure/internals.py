@@ -1,5 +1,5 @@
-"""The private attributes of torch and DeepSpeed that measuring needs; the rest of `helpers/tools/measure`
-touches none whose name begins with an underscore.
+"""The private attributes of torch and DeepSpeed that measuring and recording need; the rest of
+`helpers/tools/measure` touches none whose name begins with an underscore.
 
 Elsewhere a rehearsal replaces many, listed in `helpers/tools/rehearsal/patches.py`; its modules and
 `tools/launch/parcel.py` and `waits.py` read others of torch.  Written against torch 2.11 and DeepSpeed 0.19;
@@ -137,7 +137,7 @@ def open_modes() -> list[TorchDispatchMode]:
 
 
 def in_backward() -> bool:
-    """Whether autograd is at work in this thread."""
+    """Whether autograd is at work in this thread, as a rehearsal asks."""
     return torch._C._current_graph_task_id() != -1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch.autograd.graph import saved_tensors_hooks
@@ -42,18 +43,16 @@ class SavedActivations:
         self._seen = {storage_key(storage) for storage in storages_among(*self.module.parameters())}
         self._alive, self._stack, self._hooks = [], [], ExitStack()
         for name, part in self.module.named_modules():
-            self._hooks.enter_context(part.register_forward_pre_hook(self._enter(name), with_kwargs=True))
+            enter = partial(self._enter, name)
+            self._hooks.enter_context(part.register_forward_pre_hook(enter, with_kwargs=True))
             self._hooks.enter_context(part.register_forward_hook(self._leave, always_call=True))
         self._hooks.enter_context(saved_tensors_hooks(self._keep, lambda tensor: tensor))
         return self
 
-    def _enter(self, name):
-        def hook(module, args, kwargs):
-            if not self._stack:
-                self._seen |= {storage_key(storage) for storage in storages_among(args, kwargs)}
-            self._stack.append(name)
-
-        return hook
+    def _enter(self, name, module, args, kwargs):
+        if not self._stack:
+            self._seen |= {storage_key(storage) for storage in storages_among(args, kwargs)}
+        self._stack.append(name)
 
     def _leave(self, module, args, output):
         self._stack.pop()

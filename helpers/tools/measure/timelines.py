@@ -78,13 +78,10 @@ def _within(spans, moments):
 
 
 def clock_rows(clocks: Sequence[Noted]) -> dict[str, list[Box]]:
-    """What all ranks do on one axis, for `plots.timeline`: {"rank 0: work": [(kind, label, start, end), ...],
-    "rank 0: messages": ...}.
+    """What the ranks of one job on one machine do on one axis, for `plots.timeline`: {"rank 0: work": [(kind,
+    label, start, end), ...], "rank 0: messages": ...}.
 
     Milliseconds since the first beginning on any rank; waiting is drawn in the row of messages.
-
-    Args:
-        clocks: of the ranks of one job on one machine, or of one process.
     """
     begin, rows = _beginning(clocks), {}
     for clock in clocks:
@@ -98,16 +95,12 @@ def clock_rows(clocks: Sequence[Noted]) -> dict[str, list[Box]]:
 
 
 def chrome_trace(path: str | os.PathLike, clocks: Sequence[Noted]) -> str | os.PathLike:
-    """Write what all ranks do as a Chrome trace, a JSON file that ui.perfetto.dev and chrome://tracing open;
-    returns the path.
+    """Write what the ranks of one job on one machine do as a Chrome trace, a JSON file that ui.perfetto.dev
+    and chrome://tracing open; returns the path.
 
     Each rank is a process; its work, its messages (in as many lanes as are under way at once) and its waiting
     are threads.  Times are microseconds since the first beginning on any rank, and messages have their bytes
     as an argument.
-
-    Args:
-        path: of the file.
-        clocks: of the ranks of one job on one machine.
     """
     begin = _beginning(clocks)
     events = [event for clock in clocks for event in _events(clock, begin)]
@@ -125,17 +118,12 @@ def _events(clock: Noted, begin: float) -> Iterator[dict]:
             thread = "messages" if not lane else f"messages, {lane + 1} at once"
         else:
             thread = "waiting" if kind in WAITING else "work"
-        size = clock.sizes.get((kind, label))
-        yield {
-            "name": f"{kind} {label}".strip(),
-            "cat": kind,
-            "ph": "X",
-            "pid": clock.rank,
-            "tid": threads.setdefault(thread, len(threads)),
-            "ts": 1e6 * (start - begin),
-            "dur": 1e6 * (end - start),
-            "args": {} if size is None else {"bytes": size},
-        }
+        event = {"name": f"{kind} {label}".strip(), "cat": kind, "ph": "X", "pid": clock.rank}
+        event |= {"tid": threads.setdefault(thread, len(threads))}
+        event |= {"ts": 1e6 * (start - begin), "dur": 1e6 * (end - start)}
+        if (kind, label) in clock.sizes:
+            event["args"] = {"bytes": clock.sizes[kind, label]}
+        yield event
     named = {"ph": "M", "pid": clock.rank}
     yield {"name": "process_name", **named, "args": {"name": f"rank {clock.rank}"}}
     for name, number in threads.items():
