@@ -23,26 +23,16 @@ FOLDERS: list[str] = []  # of those logins that have not ended
 
 
 def entering(number: int, namespaces: Sequence[str], command: Sequence[str]) -> list[str]:
-    """The words of a program on a machine, or where it is called if that is a machine already.
-
-    Args:
-        number: of the signal that it gets when its caller ends.
-        namespaces: paths of the machine's, the user's first.
-        command: the words of the program.
-    """
+    """The words of a command on the machine of these namespaces (paths, the user's first), or where it is
+    called if that is a machine already.  It gets the signal of this number when its caller ends."""
     python = [sys.executable, "-S", "-P", "-c", run_main("helpers.tools.machines.login")]
     return [*python, os.readlink(USER), str(int(number)), ":".join(namespaces), *command]
 
 
 @contextmanager
 def login(folder: Path, namespaces: Sequence[str], programs: Mapping[str, Sequence[str]]) -> Iterator[None]:
-    """Calls of programs from this process and its children run on a machine.
-
-    Args:
-        folder: where the files are written.
-        namespaces: paths of the machine's, the user's first.
-        programs: {name: [program, arguments that come first]}.
-    """
+    """Calls of programs, {name: [program, arguments that come first]}, from this process and its children run
+    on the machine of these namespaces; their files are written into the folder."""
     folder.mkdir()
     for name, command in programs.items():
         words = shlex.join(entering(signal.SIGTERM, namespaces, command))

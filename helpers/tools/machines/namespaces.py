@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from helpers.paths import ROOT
@@ -17,7 +17,7 @@ from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.forked.forkserver import LINUX
 from helpers.tools.launch.progress import Progress
 from helpers.tools.machines.allowed import LINUX_ONLY, explain, stay_who_we_are
-from helpers.tools.machines.cards import Card, bytes_per_second
+from helpers.tools.machines.cards import Card, Counting, bytes_per_second
 from helpers.tools.machines.login import entering
 from helpers.tools.machines.netlink import BURST
 from helpers.tools.machines.placement import ORDERS, Placement
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MOST_MACHINES = 16
 MOST_RANKS = 64  # as `launch` takes
 PATIENCE = 30.0  # seconds in which machines must be up; they take 0.1
-ENDED = "the machines have ended: start them again"
 
 
 class Machines:
@@ -161,7 +160,7 @@ class Machines:
             except OSError:
                 body = b""
         if not body:
-            raise LaunchError(ENDED)
+            raise LaunchError("the machines have ended: start them again")
         answer = json.loads(body)
         if "refused" in answer:
             raise LaunchError(f"the machines refused an order: {answer['refused']}")
@@ -202,13 +201,10 @@ class Machines:
         """What has passed so far: a `Card` for each machine."""
         return [Card(*numbers) for numbers in self.ask("look")[0]["cable"]]
 
-    @contextmanager
-    def counting(self) -> Iterator[list[Card]]:
+    def counting(self) -> Counting:
         """What passes meanwhile, with silence before and after: `with machines.counting() as cable: ...`,
         then `cable[0].sent`.  In ranks a collective: each waits for all, without a byte on the cable."""
-        before, cards = self.silent(), []
-        yield cards
-        cards += [after - earlier for after, earlier in zip(self.silent(), before)]
+        return Counting(self.silent)
 
     def silent(self) -> list[Card]:
         """Cards once all ranks have asked, and nothing more is on its way."""

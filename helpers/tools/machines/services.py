@@ -32,13 +32,8 @@ NETWORK = 2  # its place in `Machines.namespaces`
 def services(
     machines: Machines, folder: Path, commands: Iterable[tuple[int, Sequence[str], Path]]
 ) -> Iterator[Callable[[], bool]]:
-    """While it is open they run; gives a function that says whether none of them has ended.
-
-    Args:
-        machines: `Machines` that are up.
-        folder: what they write into; it is removed at the end.
-        commands: (number of the machine, words of the command, file for what it writes) of each.
-    """
+    """Commands run while it is open: (number of the machine, words, file for what it writes) of each.  They
+    write into the folder, which is removed at the end.  Gives a function: whether none of them has ended."""
     started = [
         [entering(signal.SIGKILL, machines.namespaces(machine), command), str(log)]
         for machine, command, log in commands
