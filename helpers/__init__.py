@@ -30,7 +30,7 @@ NAMES = {  # where the names lie that a lesson uses and that are not modules
     "helpers.course.recording.on_machines": ("OnMachines", "machines_missing"),
     "helpers.tools.machines.slurm": ("Slurm",),
     "helpers.tools.machines.ssh": ("Ssh",),
-    "helpers.tools.measure.clock": ("Clock", "chrome_trace", "clock_rows"),
+    "helpers.tools.measure.clock": ("Clock",),
     "helpers.course.runs.constructing": ("beginning_of", "construct", "moved_by_initialize"),
     "helpers.course.runs.gathered": ("gathered_in_a_step",),
     "helpers.tools.measure.internals": ("group_patience", "limit_patience"),
@@ -44,6 +44,7 @@ NAMES = {  # where the names lie that a lesson uses and that are not modules
         "trained",
         "trained_pipeline",
     ),
+    "helpers.tools.measure.timelines": ("chrome_trace", "clock_rows"),
     "helpers.tools.measure.traffic": ("Traffic",),
     "helpers.tools.rehearsal.rehearsing": ("rehearse",),
 }

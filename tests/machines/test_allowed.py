@@ -72,7 +72,7 @@ def test_every_known_reason_has_its_cure(tmp_path, file, content, cure):
 
 
 def test_another_system_than_linux_is_told_where_to_go(monkeypatch):
-    monkeypatch.setattr(namespaces, "is_linux", lambda: False)
+    monkeypatch.setattr(namespaces, "LINUX", False)
     with pytest.raises(LaunchError, match="WSL2"), Machines(2):
         pass
 

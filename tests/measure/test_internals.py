@@ -11,9 +11,9 @@ import pytest
 import torch
 from helpers import launch, models
 from helpers.tools.launch import parcel
-from helpers.tools.measure import clock, internals
+from helpers.tools.measure import internals, owners, timelines
 from helpers.tools.measure.ledger import Ledger
-from helpers.tools.measure.traffic import OPERATIONS
+from helpers.tools.measure.operations import OPERATIONS
 from tests.support import configuration
 
 
@@ -28,7 +28,7 @@ def found(name):
 
 WRAPPED = [
     (name, attribute)
-    for name, groups in internals.WRAPPERS.items()
+    for name, groups in owners.WRAPPERS.items()
     for attributes in groups.values()
     for attribute in attributes
 ]
@@ -40,7 +40,7 @@ def test_the_optimizer_still_has(name, attribute):
     assert f"self.{attribute}" in text, f"{name} has no {attribute} any more"
 
 
-INNER = [name for name in internals.WRAPPERS if name not in internals.STATELESS]
+INNER = [name for name in owners.WRAPPERS if name not in owners.STATELESS]
 
 
 @pytest.mark.parametrize("name", INNER)
@@ -48,7 +48,7 @@ def test_the_wrapper_keeps_the_inner_optimizer_in_the_same_place(name):
     assert "self.optimizer = " in inspect.getsource(found(name)), f"{name} has no optimizer any more"
 
 
-@pytest.mark.parametrize("name", [*internals.WITH_STATE, *internals.STATELESS])
+@pytest.mark.parametrize("name", [*owners.WITH_STATE, *owners.STATELESS])
 def test_the_class_is_still_there(name):
     assert inspect.isclass(found(name))
 
@@ -95,7 +95,7 @@ def test_the_operator_still_takes_its_message_so(name):
     operation, argument = internals.MESSAGES[name]
     arguments = {each.name for each in getattr(torch.ops.c10d, name).default._schema.arguments}
     assert {argument or "tensor", "process_group"} <= arguments
-    assert operation in OPERATIONS and operation in clock.MESSAGES
+    assert operation in OPERATIONS and operation in timelines.MESSAGES
 
 
 def test_no_operator_of_a_process_group_is_missing():
@@ -122,7 +122,7 @@ def test_messages_operators_have_no_kernel_of_the_key_that_counting_uses():
 IN_SOURCES = [  # where it is, the words that must stand there
     *[
         ("deepspeed.runtime.zero.partition_parameters", f"param.{name} = ")
-        for name in (*internals.SHARDS, "ds_status", "ds_shape")
+        for name in (*owners.SHARDS, "ds_status", "ds_shape")
     ],
     (
         "deepspeed.comm.torch",
@@ -208,7 +208,7 @@ def initialised(stage, keys):
     )
     with Ledger("cpu") as ledger:
         ledger.watch(engine)
-    return internals._name(engine.optimizer)
+    return owners._name(engine.optimizer)
 
 
 FP32_SUMS = {"extra": {"data_types": {"grad_accum_dtype": "fp32"}}}

@@ -1,18 +1,14 @@
 """The ledger against torch's profiler, and against itself."""
 
 import gc
-import hashlib
 import itertools
 import pickle
-import sys
-import threading
-import time
 import weakref
 
 import pytest
 import torch
 from helpers import corpus, launch, models, theory
-from helpers.tools.measure.ledger import CATEGORIES, Ledger, OutOfMemory, _other_threads_sleep
+from helpers.tools.measure.ledger import CATEGORIES, Ledger, OutOfMemory
 from helpers.tools.measure.saved import SavedActivations
 from helpers.tools.measure.traffic import Traffic
 from tests.support import configuration
@@ -88,7 +84,7 @@ def test_a_storage_emptied_and_filled_again_is_for_the_same_as_before():
         )
         storage.resize_(0)
         del tensor, storage
-        assert ledger.current == 0 and not ledger._emptied
+        assert ledger.current == 0 and not ledger._known
     assert torch.UntypedStorage.resize_ is before
 
 
@@ -341,35 +337,6 @@ def test_the_second_copy_of_hpz_is_parameters_until_the_step():
         own, second = (sum(2 * -(-count // ranks) for count in elements) for ranks in (4, 2))
         assert [snapshot["parameters"] for snapshot in held] == [own + second, own]
         assert held[0]["activations"] == held[1]["activations"] == 0
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says what threads do")
-def test_a_thread_that_computes_is_told_from_one_that_waits():
-    done = threading.Event()
-    waits = threading.Thread(target=done.wait)
-    enough = threading.Event()
-
-    def compute():
-        while not enough.is_set():
-            hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000)  # without Python's lock
-
-    computes = threading.Thread(target=compute)
-    waits.start()
-    assert eventually(_other_threads_sleep)
-    computes.start()
-    assert eventually(lambda: not _other_threads_sleep())
-    enough.set()
-    computes.join()
-    assert eventually(_other_threads_sleep)
-    done.set()
-    waits.join()
-
-
-def eventually(condition, seconds=20):
-    until = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < until:
-        time.sleep(0.01)
-    return found
 
 
 def test_sparse_gradients_count_as_their_indices_and_values():

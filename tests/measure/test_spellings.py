@@ -28,7 +28,8 @@ from torch.distributed import (
     send,
 )
 from helpers import launch, theory
-from helpers.tools.measure.clock import SENT, Clock
+from helpers.tools.measure.clock import Clock
+from helpers.tools.measure.timelines import SENT
 from helpers.tools.measure.traffic import Traffic
 
 pytestmark = pytest.mark.ranks

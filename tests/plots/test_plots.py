@@ -8,8 +8,8 @@ import pytest
 from helpers import plots
 from helpers.course.plots.style import picture
 from helpers.course.plots.timeline import KINDS, side_by_side
-from helpers.tools.measure.clock import MESSAGES, SENT, WORK
 from helpers.tools.measure.ledger import CATEGORIES, History
+from helpers.tools.measure.timelines import MESSAGES, SENT, WORK
 from helpers.tools.theory import MachineConstants
 
 STATES = {"parameters": 4_000_000, "gradients": 2_000_000}

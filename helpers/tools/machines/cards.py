@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 from helpers.tools.whole import shown
-
-if TYPE_CHECKING:
-    from helpers.tools.machines.namespaces import Machines
 
 BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?) ?([kMG])bit(?:/s)?", re.ASCII)
 UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
@@ -38,19 +35,18 @@ class Card:
 
 
 class Counting(list):
-    """A `Card` for each machine, filled when the block is left."""
+    """A `Card` for each machine, filled when the block is left; `silent` gives all once nothing passes."""
 
-    def __init__(self, machines: Machines) -> None:
-        super().__init__()
-        self.machines = machines
+    def __init__(self, silent: Callable[[], list[Card]]) -> None:
+        self.silent = silent
 
-    def __enter__(self):
-        self.before = self.machines.silent()
+    def __enter__(self):  # a generator's would stand between a rank that waits here and its own line
+        self.before = self.silent()
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind, *problem):
         if kind is None:
-            self[:] = [after - before for after, before in zip(self.machines.silent(), self.before)]
+            self[:] = [after - before for after, before in zip(self.silent(), self.before)]
 
 
 def bytes_per_second(bandwidth: str | None) -> int | None:

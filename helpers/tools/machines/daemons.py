@@ -7,17 +7,15 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
 from helpers.tools.launch.cluster.shared_job import REMARKS
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.progress import Progress
-from helpers.tools.machines.login import Login
+from helpers.tools.machines.login import FOLDERS, login
 from helpers.tools.machines.namespaces import Machines
-from helpers.tools.machines.placement import remarks
-from helpers.tools.machines.services import Services
+from helpers.tools.machines.services import services
 from helpers.tools.whole import shown
 
 ADMINISTRATORS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where daemons lie; not in every user's PATH
@@ -25,17 +23,9 @@ LONGEST = 60  # characters of the path of the temporary folder: a socket's own m
 
 
 def found(program: str) -> str | None:
-    """Path of a program itself, not of a `Login` to it; None where there is none."""
-    logins = [str(login.folder) for login in Login.opened]
+    """Path of a program itself, not of a `login`'s file; None where there is none."""
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *ADMINISTRATORS]
-    return shutil.which(program, path=os.pathsep.join(at for at in folders if at not in logins))
-
-
-def not_installed(programs: Iterable[str], words: str) -> str | None:
-    """Why something cannot be started here, in one line; None where all its programs are installed.  The
-    words have room for names and for "is" or "are"."""
-    missing = [name for name in programs if not found(name)]
-    return words.format(", ".join(missing), "is" if len(missing) == 1 else "are") if missing else None
+    return shutil.which(program, path=os.pathsep.join(at for at in folders if at not in FOLDERS))
 
 
 class Daemons:
@@ -43,22 +33,27 @@ class Daemons:
     notebook's kernel.
 
     A kind of them has these methods:
-        problem: why they cannot run here, in one line, or None.
         commands: writes the configuration into the folder; [(machine, command, file for what it writes)].
-        login: the `programs` and `variables` of a `Login`.
+        programs: those of a `login` to machine 0.
         is_up: whether all of them answer.
         complaints: what they have written, for an error.
-
-    Args:
-        machines: `Machines` that are up.
 
     Attributes:
         folder: `Path` of what they need and write; None while they are not up.
     """
 
     name = "a cluster"  # with its article, for errors
+    needed, whose, packages = (), "", ""  # programs, whose they are, and Debian's packages that bring them
     patience = 30.0  # seconds in which all must be up; they are after one
     folder = opened = owner = None
+
+    @classmethod
+    def problem(cls) -> str | None:
+        """Why they cannot run here, in one line; None where their programs are."""
+        missing = [name for name in cls.needed if not found(name)]
+        words = f"{cls.whose}{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed here"
+        cure = f"on Debian and Ubuntu `apt install {cls.packages}` brings what is needed"
+        return f"{words}: {cure}" if missing else None
 
     def __init__(self, machines: Machines) -> None:
         if not isinstance(machines, Machines):
@@ -78,23 +73,18 @@ class Daemons:
             short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
             self.folder = Path(tempfile.mkdtemp(prefix=f"{kind.lower()}-", dir=short))
             opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            services = Services(self.machines, self.folder, self.commands())
-            opened.callback(services.close)
-            opened.enter_context(Login(self.folder / "bin", services.ids[0], *self.login()))
+            all_run = opened.enter_context(services(self.machines, self.folder, self.commands()))
+            opened.enter_context(login(self.folder / "bin", self.machines.namespaces(0), self.programs()))
             until = time.monotonic() + self.patience
             while not self.is_up():
                 progress.tick()
-                if time.monotonic() > until or not services.all_run():
+                if time.monotonic() > until or not all_run():
                     raise LaunchError(f"{kind} did not come up:\n{self.complaints()}")
                 time.sleep(0.02)
             self.opened, self.owner = opened.pop_all(), os.getpid()
             self.machines.daemons.append(self)
-            REMARKS.append(self.remarks)
+            REMARKS.append(self.machines.remarks)
         return self
-
-    def remarks(self) -> list[str]:
-        """What to say of the machines when a job has failed."""
-        return remarks(self.machines)
 
     def close(self) -> None:
         """End the daemons, and all that runs through them.  In a forked child of the process that started
@@ -102,7 +92,7 @@ class Daemons:
         with Progress():
             if self.opened and self.owner == os.getpid():
                 self.machines.daemons.remove(self)
-                REMARKS.remove(self.remarks)
+                REMARKS.remove(self.machines.remarks)
                 self.opened.close()
             elif self.opened:
                 self.opened.pop_all()
@@ -110,6 +100,3 @@ class Daemons:
 
     def __exit__(self, *problem):
         self.close()
-
-    def __repr__(self):
-        return f"{type(self).__name__}({self.machines!r})"

@@ -9,16 +9,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from helpers.paths import ROOT, run_main
+from helpers.paths import ROOT
 from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launch.forked.forkserver import LINUX
 from helpers.tools.launch.progress import Progress
-from helpers.tools.machines.allowed import LINUX_ONLY, explain, is_linux, stay_who_we_are
+from helpers.tools.machines.allowed import LINUX_ONLY, explain, stay_who_we_are
 from helpers.tools.machines.cards import Card, Counting, bytes_per_second
+from helpers.tools.machines.login import entering
 from helpers.tools.machines.netlink import BURST
 from helpers.tools.machines.placement import ORDERS, Placement
-from helpers.tools.machines.switch import MOST_DESCRIPTORS, doors_to
+from helpers.tools.machines.switch import MOST_DESCRIPTORS
 from helpers.tools.whole import shown, whole
 
 if TYPE_CHECKING:
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 MOST_MACHINES = 16
 MOST_RANKS = 64  # as `launch` takes
 PATIENCE = 30.0  # seconds in which machines must be up; they take 0.1
-ENTER = run_main("helpers.tools.machines.entering")
-ENDED = "the machines have ended: start them again"
 
 
 class Machines:
@@ -71,7 +72,7 @@ class Machines:
             self.orders = socket.socket(fileno=os.dup(int(os.environ[ORDERS])))
 
     def __enter__(self):
-        if not is_linux():
+        if not LINUX:
             raise LaunchError(LINUX_ONLY)
         if self.orders:
             raise ValueError("these machines are up already: make others with Machines(...)")
@@ -89,7 +90,7 @@ class Machines:
         self.orders, its_orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         life, holder = os.pipe()
         self.life, self.owner = os.fdopen(holder, "wb"), os.getpid()  # an object closes it whatever happens
-        log = os.fdopen(os.memfd_create("log"), "w+b")
+        log = os.fdopen(os.memfd_create("log"), "w+", errors="replace")
         with hello, its_hello, its_orders, os.fdopen(life, "rb"), log:
             hello.settimeout(PATIENCE)
             descriptors = [its_hello.fileno(), its_orders.fileno(), life]
@@ -117,8 +118,7 @@ class Machines:
             raise LaunchError(words) from None
         if not body:
             log.seek(0)
-            words = log.read().decode(errors="replace")[-2000:]
-            raise LaunchError(f"the machines could not be started:\n{words}")
+            raise LaunchError(f"the machines could not be started:\n{log.read()[-2000:]}")
         if refusal := json.loads(body):
             raise LaunchError(explain(refusal["step"], refusal["words"]))
 
@@ -129,17 +129,12 @@ class Machines:
             if self.owner == os.getpid():
                 for daemons in reversed(self.daemons):
                     daemons.close()
-                for program in self.programs:
-                    end(program)
-            for opened in (self.life, self.orders):
-                if opened:
-                    opened.close()
-            if self.process and self.owner == os.getpid():
-                try:
-                    self.process.wait(2)
-                except subprocess.TimeoutExpired:
-                    self.process.kill()
-                    self.process.wait()
+                for program in filter(None, [*self.programs, self.process]):
+                    with suppress(ProcessLookupError):
+                        os.killpg(program.pid, signal.SIGKILL)  # each has a session of its own
+                    program.wait()
+            for opened in filter(None, (self.life, self.orders)):
+                opened.close()
             self.__setstate__({})
 
     def __exit__(self, *problem):
@@ -165,7 +160,7 @@ class Machines:
             except OSError:
                 body = b""
         if not body:
-            raise LaunchError(ENDED)
+            raise LaunchError("the machines have ended: start them again")
         answer = json.loads(body)
         if "refused" in answer:
             raise LaunchError(f"the machines refused an order: {answer['refused']}")
@@ -176,12 +171,8 @@ class Machines:
         return whole(machine, "the number of a machine", 0, self.count - 1)
 
     def place(self, ranks: int | Sequence[int]) -> Placement:
-        """Where ranks run, for `launch(..., place=...)`.
-
-        Args:
-            ranks: how many, in equal blocks of neighbours, as launchers place them; or for each rank the
-                number of its machine: [0, 1, 0, 1].
-        """
+        """Where ranks run, for `launch(..., place=...)`: so many, in equal blocks of neighbours, as launchers
+        place them; or each on the machine with its number, [0, 1, 0, 1]."""
         try:
             places = list(ranks)
         except TypeError:  # a number
@@ -193,30 +184,18 @@ class Machines:
         return Placement(self, [self.numbered(machine) for machine in places])
 
     def start(self, machine: int, command: Sequence[str], **options: object) -> subprocess.Popen:
-        """Start a program on a machine, in the current folder.  It ends with the machines, and so does all
-        that it has started in its session.
-
-        Args:
-            machine: its number.
-            command: list of words, as `subprocess.Popen` takes them.
-            options: `subprocess.Popen`'s: env, stdout, ...
-
-        Returns:
-            The `subprocess.Popen`.
-        """
+        """Start a program on a machine, from where the machines were made: `subprocess.Popen(command,
+        **options)`.  It ends with the machines, and so does all that it has started in its session."""
         machine = self.numbered(machine)
         if not isinstance(command, (list, tuple)) or not command:
             raise TypeError(f'command must be a list of words, as ["hostname"], not {shown(command)}')
-        _, doors = self.ask("doors")
-        try:
-            wanted = [doors[place] for place in doors_to(machine)]
-            enter = [sys.executable, "-S", "-P", "-c", ENTER, ",".join(map(str, wanted))]
-            program = subprocess.Popen([*enter, *command], pass_fds=wanted, start_new_session=True, **options)
-        finally:
-            for door in doors:
-                os.close(door)
-        self.programs.append(program)
-        return program
+        words = entering(signal.SIGKILL, self.namespaces(machine), command)
+        self.programs.append(subprocess.Popen(words, start_new_session=True, **options))
+        return self.programs[-1]
+
+    def namespaces(self, machine: int) -> list[str]:
+        """Paths of the namespaces that make a machine: of the user, mounts, the network and the name."""
+        return self.ask("look")[0]["namespaces"][machine]
 
     def cable(self) -> list[Card]:
         """What has passed so far: a `Card` for each machine."""
@@ -224,11 +203,8 @@ class Machines:
 
     def counting(self) -> Counting:
         """What passes meanwhile, with silence before and after: `with machines.counting() as cable: ...`,
-        then `cable[0].sent`.
-
-        In ranks a collective: each of them waits for all others there, without a byte on the cable.
-        """
-        return Counting(self)
+        then `cable[0].sent`.  In ranks a collective: each waits for all, without a byte on the cable."""
+        return Counting(self.silent)
 
     def silent(self) -> list[Card]:
         """Cards once all ranks have asked, and nothing more is on its way."""
@@ -238,10 +214,9 @@ class Machines:
     def unplug(self, machine: int) -> None:
         """Pull a machine's cable out of the switch.
 
-        Nobody is told: what is sent to it or by it is lost, Linux gives a connection up after some 15
-        minutes, and a collective waits until gloo's own timeout (`deepspeed.init_distributed(timeout=...)`,
-        by default 10 minutes; 30 in the groups that DeepSpeed makes) or that of `launch`.  Plugged in again,
-        it goes on.
+        Nobody is told: what is sent to it or by it is lost.  Linux gives a connection up after some 15
+        minutes; a collective waits until gloo's own timeout (`deepspeed.init_distributed(timeout=...)`, by
+        default 10 minutes; 30 in the groups that DeepSpeed makes) or `launch`'s.  Plugged in, it goes on.
         """
         self.ask("unplug", machine=self.numbered(machine))
 
@@ -254,14 +229,12 @@ class Machines:
         """Numbers of the machines whose cable is pulled."""
         return self.ask("look")[0]["unplugged"]
 
-
-def end(program: subprocess.Popen) -> None:
-    """Kill a program and its session's process group."""
-    try:
-        os.killpg(program.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    program.wait()
+    def remarks(self) -> list[str]:
+        """What to say of the machines when a job on them has failed."""
+        try:
+            return [f"  machine {machine} is unplugged" for machine in self.unplugged]
+        except LaunchError as error:
+            return [f"  {error}"]
 
 
 def problem() -> str | None:

@@ -1,5 +1,4 @@
-"""Network devices by the kernel's own messages (netlink): what `ip` and `tc` would do, on machines where
-neither is installed.
+"""Network devices by the kernel's own messages (netlink): what `ip` and `tc` would do where they are missing.
 
 Numbers are those of Linux's <linux/rtnetlink.h>, <linux/if_link.h> and <linux/pkt_sched.h>.
 """
@@ -35,12 +34,12 @@ def nested(kind: int, *attributes: bytes) -> bytes:
 
 def attributes(body: bytes) -> dict[int, bytes]:
     """{kind: body} of attributes one after another."""
-    found, place = {}, 0
-    while place + 4 <= len(body):
-        length, kind = struct.unpack_from("=HH", body, place)
-        found[kind & ~NESTED] = body[place + 4 : place + length]
-        place += length + -length % 4
-    return found
+    bodies = {}
+    while body:
+        length, kind = struct.unpack_from("=HH", body)
+        bodies[kind & ~NESTED] = body[4:length]
+        body = body[length + -length % 4 :]
+    return bodies
 
 
 def link(*attributes: bytes, index: int = 0, flags: int = 0, change: int = 0) -> bytes:
@@ -49,20 +48,15 @@ def link(*attributes: bytes, index: int = 0, flags: int = 0, change: int = 0) ->
 
 
 class Netlink:
-    """Talks about the devices of the network namespace in which it was made, wherever its process goes
-    later."""
+    """Talks about the devices of the network namespace in which it was made, wherever its process goes."""
 
     def __init__(self):
-        self.socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
-        )
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+        self.socket = socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE)
 
     def ask(self, kind: int, body: bytes, flags: int = 0) -> bytes:
-        """Send one message; the body of the kernel's answer, b"" where it only agrees.
-
-        Raises:
-            OSError: the kernel's refusal.
-        """
+        """Send one message: the body of the kernel's answer, b"" where it only agrees, an OSError where it
+        refuses."""
         wanted = REQUEST | flags | (0 if kind == GET_LINK else ACKNOWLEDGE)
         self.socket.send(struct.pack("=IHHII", 16 + len(body), kind, wanted, 0, 0) + body)
         answer = self.socket.recv(1 << 16)
@@ -84,55 +78,43 @@ class Netlink:
     def counters(self, name: str) -> tuple[int, int, int, int]:
         """(bytes sent, bytes received, frames sent, frames received) of a device since it was made, headers
         included."""
-        frames_received, frames_sent, received, sent = struct.unpack_from(
-            "=4Q", self.look(name)[1][STATISTICS]
-        )
+        _, told = self.look(name)
+        frames_received, frames_sent, received, sent = struct.unpack_from("=4Q", told[STATISTICS])
         return sent, received, frames_sent, frames_received
+
+    def _add(self, name, kind, options):
+        info = nested(INFO, attribute(KIND, kind), nested(DATA, options))
+        self.ask(NEW_LINK, link(attribute(NAME, name.encode()), info), CREATE | EXCLUSIVE)
 
     def add_bridge(self, name: str) -> None:
         """A switch, which sends nothing of its own: without the snooping by which it would look for groups of
         listeners."""
-        options = nested(DATA, attribute(SNOOPING, b"\0"))
-        self.ask(
-            NEW_LINK,
-            link(attribute(NAME, name.encode()), nested(INFO, attribute(KIND, b"bridge"), options)),
-            CREATE | EXCLUSIVE,
-        )
+        self._add(name, b"bridge", attribute(SNOOPING, b"\0"))
 
     def add_pair(self, name: str, other: str, namespace: int) -> None:
         """A cable: two devices, each receives what the other sends.  The other one lies in another namespace,
         given as a descriptor."""
-        peer = attribute(
-            PEER | NESTED, link(attribute(NAME, other.encode()), attribute(NAMESPACE, namespace))
-        )
-        self.ask(
-            NEW_LINK,
-            link(attribute(NAME, name.encode()), nested(INFO, attribute(KIND, b"veth"), nested(DATA, peer))),
-            CREATE | EXCLUSIVE,
-        )
+        peer = link(attribute(NAME, other.encode()), attribute(NAMESPACE, namespace))
+        self._add(name, b"veth", attribute(PEER | NESTED, peer))
 
     def plug_into(self, name: str, bridge: str) -> None:
         self.ask(NEW_LINK, link(attribute(MASTER, self.index(bridge)), index=self.index(name)))
 
-    def set_up(self, name: str) -> None:
-        self.ask(NEW_LINK, link(index=self.index(name), flags=UP, change=UP))
-
-    def set_down(self, name: str) -> None:
-        self.ask(NEW_LINK, link(index=self.index(name), change=UP))
-
-    def without_ipv6(self, name: str) -> None:
-        """No IPv6 address, and so none of the frames by which one is announced; where there is no IPv6, there
-        is nothing to do."""
+    def set_up(self, name: str, up: bool = True) -> None:
+        """Let a device send and receive, or not; without an IPv6 address, and so without the frames by which
+        one is announced."""
         mode = nested(FAMILIES, nested(socket.AF_INET6, attribute(8, b"\1")))
         try:
             self.ask(NEW_LINK, link(mode, index=self.index(name)))
         except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # there is no IPv6 here
                 raise
+        self.ask(NEW_LINK, link(index=self.index(name), flags=UP if up else 0, change=UP))
 
-    def add_address(self, name: str, address: str, prefix: int = 24) -> None:
+    def add_address(self, name: str, address: str) -> None:
+        """An IPv4 address, in a network of 256."""
         packed = socket.inet_aton(address)
-        head = struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, self.index(name))
+        head = struct.pack("=BBBBi", socket.AF_INET, 24, 0, 0, self.index(name))
         self.ask(NEW_ADDRESS, head + attribute(1, packed) + attribute(2, packed), CREATE | EXCLUSIVE)
 
     def limit(self, name: str, rate: int) -> None:

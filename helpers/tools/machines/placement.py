@@ -7,7 +7,6 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.forked.forked_job import Doors
 from helpers.tools.machines.switch import CARD, address_of, doors_to
 
@@ -60,14 +59,3 @@ class Placement:
             "CROSS_SIZE": len(used),
         }
         return {name: str(number) for name, number in numbers.items()}
-
-    def remarks(self) -> list[str]:
-        return remarks(self.machines)
-
-
-def remarks(machines: Machines) -> list[str]:
-    """What to say of machines when a job on them has failed."""
-    try:
-        return [f"  machine {machine} is unplugged" for machine in machines.unplugged]
-    except LaunchError as error:
-        return [f"  {error}"]

@@ -5,29 +5,23 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.machines.daemons import Daemons, found, not_installed
-from helpers.tools.machines.switch import address_of, name_of
+from helpers.tools.machines.daemons import Daemons, found
+from helpers.tools.machines.switch import name_of
 from helpers.tools.whole import whole
 
 if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines
 
-DAEMONS = ("slurmctld", "slurmd")
 CLIENTS = ("srun", "sbatch", "salloc", "scancel", "sinfo", "squeue", "scontrol", "sattach")
-MISSING = (
-    "Slurm's {} {} not installed here: on Debian and Ubuntu `apt install slurmctld slurmd "
-    "slurm-client` brings what is needed"
-)
 # They stand for GPUs, which Slurm hands out by number and never opens.
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
-MOST_CPUS = 1024
-GPUS = "AutoDetect=off\nName=gpu File={}\n"
 CONFIGURATION = """ClusterName=course
-SlurmctldHost={first}({address})
+SlurmctldHost=machine0(10.77.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/none
@@ -56,13 +50,9 @@ AccountingStorageType=accounting_storage/none
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
 SlurmdParameters=config_overrides
 GresTypes=gpu
-{nodes}PartitionName=all Nodes=ALL Default=YES State=UP
+NodeName=machine[0-{last}] NodeAddr=10.77.0.[1-{count}] CPUs=8 RealMemory=4000 {gres} State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP
 """
-
-
-def problem() -> str | None:
-    """Why there can be no Slurm here, in one line; None where its programs are."""
-    return not_installed((*DAEMONS, "srun", "scancel", "sinfo"), MISSING)
 
 
 class Slurm(Daemons):
@@ -74,79 +64,75 @@ class Slurm(Daemons):
             launch(function, ranks=4, launcher="slurm", nodes=2)
 
     Inside the block `srun`, `sbatch`, `scancel`, `squeue`, `sinfo` and `scontrol` mean this Slurm, in this
-    process and in all that it starts (PATH and SLURM_CONF say so), and run on machine 0.  With the block, or
-    with the notebook's kernel, it ends, and so do its jobs.
+    process and in all that it starts (PATH says so), and run on machine 0.  It ends with the block, or with
+    the notebook's kernel, and so do its jobs.
 
     Args:
         machines: `Machines` that are up.
-        cpus: what each node says it has; a rank takes one.
         gpus: how many GPUs each node says it has, 0 to 4.  There are none: Slurm counts them, gives them out
-            and sets `CUDA_VISIBLE_DEVICES`, as it does where there are.
+            and sets `CUDA_VISIBLE_DEVICES` all the same.
 
     Attributes:
         folder: `Path` of its configuration and the logs of its daemons.
 
     Raises:
         TypeError, ValueError: an argument cannot be used, or the machines run a Slurm already.
-        LaunchError: when the block is entered and its programs are not installed, or its nodes do not come
-            up.
+        LaunchError: when the block is entered: a program is not installed, or a node does not come up.
     """
 
-    name = "a Slurm"
-    problem = staticmethod(problem)
+    name, whose = "a Slurm", "Slurm's "
+    needed = ("slurmctld", "slurmd", "srun", "scancel", "sinfo")
+    packages = "slurmctld slurmd slurm-client"
 
-    def __init__(self, machines: Machines, cpus: int = 8, gpus: int = 0) -> None:
+    def __init__(self, machines: Machines, gpus: int = 0) -> None:
         super().__init__(machines)
-        self.cpus = whole(cpus, "the cpus of each node", 1, MOST_CPUS)
         self.gpus = whole(gpus, "the gpus of each node", 0, len(DEVICES))
 
     def commands(self) -> list[tuple[int, list[str], Path]]:
-        (self.folder / "slurm.conf").write_text(self.configuration())
+        count = self.machines.count
+        text = CONFIGURATION.format(
+            user=pwd.getpwuid(os.geteuid()).pw_name,
+            folder=self.folder,
+            last=count - 1,
+            count=count,
+            gres=f"Gres=gpu:{self.gpus}" if self.gpus else "",
+        )
+        (self.folder / "slurm.conf").write_text(text)
         if self.gpus:
-            (self.folder / "gres.conf").write_text(GPUS.format(",".join(DEVICES[: self.gpus])))
+            files = ",".join(DEVICES[: self.gpus])
+            (self.folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={files}\n")
         (self.folder / "state").mkdir()
         options = ["-D", "-f", str(self.folder / "slurm.conf")]
         daemons = [(0, [found("slurmctld"), "-c", *options], self.folder / "slurmctld.out")]
-        for machine in range(self.machines.count):
+        for machine in range(count):
             (self.folder / name_of(machine)).mkdir()
             command = [found("slurmd"), "-N", name_of(machine), *options]
             daemons.append((machine, command, self.folder / f"slurmd-{machine}.out"))
         return daemons
 
-    def login(self) -> tuple[dict[str, list[str]], dict[str, str]]:
-        programs = {name: [found(name)] for name in CLIENTS if found(name)}
-        return programs, {"SLURM_CONF": str(self.folder / "slurm.conf")}
+    def programs(self) -> dict[str, list[str]]:
+        here = ["env", f"SLURM_CONF={self.folder}/slurm.conf"]
+        return {name: [*here, found(name)] for name in CLIENTS if found(name)}
 
     def is_up(self) -> bool:
         self.said = self.run("sinfo", "--noheader", "--format=%D %T").strip()
         return self.said == f"{self.machines.count} idle"
 
-    def configuration(self) -> str:
-        each = f"CPUs={self.cpus} RealMemory=4000" + (f" Gres=gpu:{self.gpus}" if self.gpus else "")
-        nodes = "".join(
-            f"NodeName={name_of(machine)} NodeAddr={address_of(machine)} {each} State=UNKNOWN\n"
-            for machine in range(self.machines.count)
-        )
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        return CONFIGURATION.format(
-            first=name_of(0), address=address_of(0), user=user, folder=self.folder, nodes=nodes
-        )
-
     def complaints(self) -> str:
-        """What sinfo said last, and the last lines of every daemon's log that tell of an error."""
+        """What sinfo said last, and the logs' last errors."""
         logs = sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out"))
         lines = [line for log in logs for line in log.read_text().splitlines()[-50:]]
-        errors = [
-            line for line in lines if ("error" in line or "fatal" in line) and "pmi" not in line.lower()
-        ]
+        errors = [line for line in lines if re.search("error|fatal", line) and "pmi" not in line.lower()]
         return "\n".join([self.said, *errors[-12:]])
 
-    def run(self, *command: str, timeout: float = 120) -> str:
-        """Run one of Slurm's commands on machine 0, like `slurm.run("sinfo", "--long")`: what it wrote,
-        errors included."""
+    def run(self, *command: str) -> str:
+        """What one of Slurm's commands writes, errors included, as `slurm.run("sinfo", "--long")`."""
         if not self.folder:
             raise ValueError(
                 "this Slurm is not up: use it inside `with Machines(2) as machines, Slurm(machines) as slurm`"
             )
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.run(command, **streams, text=True, timeout=timeout, check=False).stdout
+        return subprocess.run(command, **streams, text=True, timeout=120, check=False).stdout
+
+
+problem = Slurm.problem

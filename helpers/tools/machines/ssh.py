@@ -1,5 +1,4 @@
-"""`Ssh(machines)`: an sshd on every machine, so that `ssh machine1` and pdsh work from here, without root and
-without a password."""
+"""`Ssh(machines)`: an sshd on every machine; `ssh machine1` and pdsh work from here, without root."""
 
 from __future__ import annotations
 
@@ -8,17 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.machines.daemons import Daemons, found, not_installed
+from helpers.tools.machines.daemons import Daemons, found
 from helpers.tools.machines.switch import name_of
 from helpers.tools.whole import whole
 
 if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines
 
-NEEDED = ("sshd", "ssh", "ssh-keygen", "pdsh")
-MISSING = (
-    "{} {} not installed here: on Debian and Ubuntu `apt install openssh-server pdsh` brings what is needed"
-)
 # which root's sshd wants; where there is none, it gets a /run of its own, in a view that only it has
 ROOTS_FOLDER = "/run/sshd"
 PORT = 2222  # one that needs no root
@@ -42,11 +37,6 @@ CLIENT = """Host *
 """
 
 
-def problem() -> str | None:
-    """Why there can be no ssh between machines here, in one line; None where its programs are."""
-    return not_installed(NEEDED, MISSING)
-
-
 class Ssh(Daemons):
     """Inside the block `ssh` and `pdsh` reach the machines by name, from this process and from all that it
     starts; they run on machine 0.
@@ -65,13 +55,10 @@ class Ssh(Daemons):
 
     Raises:
         TypeError, ValueError: an argument cannot be used, or the machines run an Ssh already.
-        LaunchError: when the block is entered and its programs are not installed, or the servers do not come
-            up.
+        LaunchError: when the block is entered: a program is not installed, or a server does not come up.
     """
 
-    name = "an Ssh"
-    patience = 20.0  # seconds in which every sshd must answer
-    problem = staticmethod(problem)
+    name, needed, packages = "an Ssh", ("sshd", "ssh", "ssh-keygen", "pdsh"), "openssh-server pdsh"
 
     def __init__(self, machines: Machines, slots: int = 2) -> None:
         super().__init__(machines)
@@ -93,11 +80,14 @@ class Ssh(Daemons):
         self.logs = [self.folder / f"sshd-{machine}.out" for machine in machines]
         return [(machine, command, log) for machine, log in enumerate(self.logs)]
 
-    def login(self) -> tuple[dict[str, list[str]], dict[str, str]]:
-        return {"ssh": [found("ssh"), "-F", str(self.folder / "ssh_config")], "pdsh": [found("pdsh")]}, {}
+    def programs(self) -> dict[str, list[str]]:
+        return {"ssh": [found("ssh"), "-F", str(self.folder / "ssh_config")], "pdsh": [found("pdsh")]}
 
     def is_up(self) -> bool:
         return all(log.exists() and "Server listening" in log.read_text() for log in self.logs)
 
     def complaints(self) -> str:
         return "\n".join(log.read_text()[-500:] for log in self.logs if log.exists())
+
+
+problem = Ssh.problem

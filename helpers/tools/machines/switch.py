@@ -1,10 +1,9 @@
 """The process that holds a `Machines`: makes its namespaces, its cards and the switch between them, and obeys
 orders while they stand.
 
-It runs without torch, as a module of its own, and starts in some 50 ms.  Everything lives as long as this
-process: its descriptors and the ranks hold the namespaces, and these hold the devices.  No file is left, not
-even `/etc/hosts`, which lies in a file system of its own.  The kernel holds the only write end of the *life
-pipe*, and this process ends when that pipe does.
+It runs without torch, as a module of its own, and starts in some 50 ms.  Its descriptors and the ranks hold
+the namespaces, and these hold the devices: no file is left, not even `/etc/hosts`, which lies in a file
+system of its own.  The kernel holds the only write end of the *life pipe*; this process ends when that does.
 
 An order is one datagram, a JSON object with a socket for the answer beside it.  The kernel and the ranks
 share the socket of orders.  Ranks run a learner's code, so any datagram may come: one that is no order is
@@ -33,17 +32,16 @@ CARD, SWITCH = "eth0", "switch"
 SILENCE = 0.25
 MOST_DESCRIPTORS = 253  # beside one message
 LONGEST = 4096  # bytes of an order
-SEND_ONCE = {"tcp_sack": 0, "tcp_reordering": 300}  # below /proc/sys/net/ipv4, of one network namespace
+# Below /proc/sys/net/ipv4, of each machine.  These cables lose nothing, but on a busy machine frames overtake
+# each other between its processors.  Without selective acknowledgements and with Linux's highest bound on
+# reordering TCP sends again, which cards would count, only what was not answered in time (at least 0.2 s).
+SEND_ONCE = {"tcp_sack": 0, "tcp_reordering": 300}
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *arguments: bytes | int | None) -> None:
-    """A function of the C library.
-
-    Raises:
-        OSError: it failed.
-    """
+    """Call a function of the C library; an OSError where it fails."""
     if getattr(libc, name)(*arguments):
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
@@ -58,25 +56,12 @@ def address_of(machine: int) -> str:
 
 
 def doors_to(machine: int) -> list[int]:
-    """Where, in the descriptors of `Switch.doors`, the namespaces lie that make one machine."""
+    """Where, in `Switch.doors`, the namespaces lie that make one machine."""
     return [0, 1, 2 + 2 * machine, 3 + 2 * machine]
 
 
 def open_namespace(kind: str) -> int:
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def send_once() -> None:
-    """Keep TCP from sending again what is only late or out of order: these cables lose nothing, and cards
-    would count it twice.
-
-    On a busy machine frames of one connection overtake each other between its processors.  Without selective
-    acknowledgements and with Linux's highest bound on reordering, TCP repeats only what was not answered in
-    time (at least 0.2 s).
-    """
-    for name, value in SEND_ONCE.items():
-        with open(f"/proc/sys/net/ipv4/{name}", "w") as setting:
-            setting.write(str(value))
 
 
 def name_hosts(count: int) -> None:
@@ -98,18 +83,15 @@ class Switch:
     """The machines; `rate` is what each card may send, in bytes per second, or None."""
 
     def __init__(self, count: int, rate: int | None) -> None:
-        self.rate, self.unplugged = rate, set()
-        self.waiting, self.expected = [], 0  # who asked for silent cables, and how many will
+        self.rate, self.plugged = rate, [True] * count
+        self.waiting, self.expected = [], 0  # who asked for silent cables, and how many of them must
         call("unshare", NEW_NETWORK | NEW_MOUNTS)
         self.user, self.home = open_namespace("user"), open_namespace("net")
-        try:
+        with suppress(OSError):  # a container may forbid mounts; addresses serve as well
             name_hosts(count)
-        except OSError:  # a container may forbid mounts; addresses serve as well
-            pass
         self.mounts = open_namespace("mnt")
         self.route = Netlink()
         self.route.add_bridge(SWITCH)
-        self.route.without_ipv6(SWITCH)
         self.route.set_up(SWITCH)
         self.machines = [self.add(machine) for machine in range(count)]
 
@@ -120,17 +102,15 @@ class Switch:
         network, name, inside = open_namespace("net"), open_namespace("uts"), Netlink()
         port = f"port{machine}"
         self.route.add_pair(port, CARD, network)
-        self.route.without_ipv6(port)
         self.route.plug_into(port, SWITCH)
         self.route.set_up(port)
         inside.set_up("lo")
-        inside.without_ipv6(CARD)
         inside.add_address(CARD, address_of(machine))
         inside.set_up(CARD)
-        try:
-            send_once()
-        except OSError:  # a container may forbid to write there
-            pass
+        with suppress(OSError):  # a container may forbid to write there
+            for setting, value in SEND_ONCE.items():
+                with open(f"/proc/sys/net/ipv4/{setting}", "w") as file:
+                    file.write(str(value))
         if self.rate:
             inside.limit(CARD, self.rate)
         call("setns", self.home, NEW_NETWORK)
@@ -141,8 +121,7 @@ class Switch:
         return [inside.counters(CARD) for _, _, inside in self.machines]
 
     def listen(self, machine: int) -> socket.socket:
-        """A socket on a machine's card, where the ranks of a new job meet; those of the last have gone."""
-        self.forget_waiting()
+        """A socket on a machine's card, where the ranks of a new job meet."""
         call("setns", self.machines[machine][0], NEW_NETWORK)
         try:
             return socket.create_server((address_of(machine), 0), backlog=128)
@@ -151,54 +130,38 @@ class Switch:
 
     def doors(self) -> list[int]:
         """Descriptors of the namespaces common to all machines, then of those of each."""
-        return [
-            self.user,
-            self.mounts,
-            *(door for network, name, _ in self.machines for door in (network, name)),
-        ]
-
-    def forget_waiting(self) -> None:
-        for answer in self.waiting:
-            answer.close()
-        self.waiting = []
+        of_each = [door for network, name, _ in self.machines for door in (network, name)]
+        return [self.user, self.mounts, *of_each]
 
     def obey(self, order: dict, answer: socket.socket) -> None:
         """Carry out one order and answer it; `count` is answered when as many have asked as it says, and the
-        cables are silent.
-
-        Raises:
-            ValueError: it is no order.
-            OSError: the system refuses it.
-        """
+        cables are silent.  A ValueError says that it is no order, an OSError that the system refuses it."""
         kind = order.get("order")
+        if kind in ("job", "unplug", "plug"):
+            machine = number_in(order, "machine", 0, len(self.machines) - 1)
         if kind == "count":
             self.expected, self.seen = number_in(order, "of", 1, MOST_DESCRIPTORS), None
-            self.waiting = [*filter(still_waits, self.waiting), answer]
+            # those that can be read have lost the process that waited
+            here = [waits for waits in self.waiting if not select.select([waits], [], [], 0)[0]]
+            self.waiting = [*here, answer]
         elif kind == "look":
             self.tell(answer)
-        elif kind == "doors":
-            self.tell(answer, self.doors())
         elif kind == "job":
-            with self.listen(self.machine_in(order)) as listener:
+            with self.listen(machine) as listener:
                 self.tell(answer, [listener.fileno(), *self.doors()])
-        elif kind == "unplug":
-            machine = self.machine_in(order)
-            self.route.set_down(f"port{machine}")
-            self.unplugged.add(machine)
-            self.tell(answer)
-        elif kind == "plug":
-            machine = self.machine_in(order)
-            self.route.set_up(f"port{machine}")
-            self.unplugged.discard(machine)
+        elif kind in ("unplug", "plug"):
+            self.plugged[machine] = kind == "plug"
+            self.route.set_up(f"port{machine}", self.plugged[machine])
             self.tell(answer)
         else:
             raise ValueError(f"{kind!r:.100} is no order")
 
-    def machine_in(self, order: dict) -> int:
-        return number_in(order, "machine", 0, len(self.machines) - 1)
-
     def tell(self, answer: socket.socket, descriptors: Iterable[int] = ()) -> None:
-        send(answer, {"cable": self.counters(), "unplugged": sorted(self.unplugged)}, descriptors)
+        unplugged = [machine for machine, plugged in enumerate(self.plugged) if not plugged]
+        paths = [f"/proc/{os.getpid()}/fd/{door}" for door in self.doors()]
+        each = [[paths[place] for place in doors_to(machine)] for machine in range(len(self.machines))]
+        content = {"cable": self.counters(), "unplugged": unplugged, "namespaces": each}
+        send(answer, content, descriptors)
 
     def counting(self) -> bool:
         return bool(self.waiting) and len(self.waiting) == self.expected
@@ -216,28 +179,24 @@ class Switch:
 
     def serve(self, orders: socket.socket, life: int) -> None:
         """Until the kernel goes."""
-        poll = select.poll()
-        for descriptor in (orders.fileno(), life):
-            poll.register(descriptor, select.POLLIN)
-        while True:
-            ready = dict(poll.poll(20 if self.counting() else None))
-            if life in ready:
-                return
-            if orders.fileno() in ready and not self.take(orders) and ready[orders.fileno()] & select.POLLHUP:
-                return  # nobody is left who could give an order
+        ready = []
+        while life not in ready:
+            if orders in ready:
+                self.take(orders)
             if self.counting():
                 self.listen_to_the_cables()
+            ready, _, _ = select.select([orders, life], [], [], 0.02 if self.counting() else None)
 
-    def take(self, orders: socket.socket) -> bool:
-        """Take one datagram and obey it, or refuse it; returns whether it brought anything."""
+    def take(self, orders: socket.socket) -> None:
+        """Take one datagram and obey it, or refuse it."""
         body, descriptors, _, _ = socket.recv_fds(orders, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
         if not descriptors:  # nobody waits for an answer
-            return bool(body)
+            return
         try:
             answer = socket.socket(fileno=descriptors[0])
         except OSError:  # it is no socket
             os.close(descriptors[0])
-            return True
+            return
         try:
             order = json.loads(body)
             if not isinstance(order, dict):
@@ -245,7 +204,6 @@ class Switch:
             self.obey(order, answer)
         except (ValueError, OSError, RecursionError) as error:
             send(answer, {"refused": str(error)})
-        return True
 
 
 def number_in(order: dict, name: str, least: int, most: int) -> int:
@@ -254,17 +212,6 @@ def number_in(order: dict, name: str, least: int, most: int) -> int:
     if type(number) is not int or not least <= number <= most:
         raise ValueError(f"{name} must be a whole number from {least} to {most}")
     return number
-
-
-def still_waits(answer: socket.socket) -> bool:
-    """Whether the process that waits for an answer is still there; closes the socket where it is not."""
-    try:
-        gone = not answer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except OSError as error:
-        gone = not isinstance(error, BlockingIOError)
-    if gone:
-        answer.close()
-    return not gone
 
 
 def send(answer: socket.socket, content: dict, descriptors: Iterable[int] = ()) -> None:
@@ -280,18 +227,18 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     kernel, orders = socket.socket(fileno=hello), socket.socket(fileno=orders)
     step = "user"
-    try:
-        call("unshare", NEW_USER)
-        kernel.send(b"{}")
-        if not kernel.recv(1):  # the kernel says who is who in it
+    with kernel:
+        try:
+            call("unshare", NEW_USER)
+            kernel.send(b"{}")
+            if not kernel.recv(1):  # the kernel says who is who in it
+                return
+            step = "network"
+            switch = Switch(count, rate or None)
+        except OSError as error:
+            kernel.send(json.dumps({"step": step, "words": str(error)}).encode())
             return
-        step = "network"
-        switch = Switch(count, rate or None)
-    except OSError as error:
-        kernel.send(json.dumps({"step": step, "errno": error.errno, "words": str(error)}).encode())
-        return
-    kernel.send(b"{}")
-    kernel.close()
+        kernel.send(b"{}")
     switch.serve(orders, life)
 
 

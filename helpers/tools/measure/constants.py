@@ -6,18 +6,23 @@ and `plots.roofline` take.
     machine = launch(constants, ranks=2)[0]
 
 Every rank measures while all others do, with the threads that it has in a launch: what a rank can count on,
-not what the machine could do for one process alone.  Rates are medians of several repetitions with random
-numbers (zeros cost a processor less power); they vary with what else runs."""
+not what one process alone could.  Rates are medians of repetitions with random numbers (zeros cost a
+processor less power); they vary with what else runs.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from helpers.tools.theory import MachineConstants, matrix_flops
 
@@ -25,12 +30,12 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 LAUNCHES = 300  # bare operators that are issued one after another
 PROBE_LAYERS = 50  # of the model that calls are timed with
 PROBE_OPERATORS = 6  # of each layer, a linear map and a GELU: forward 2, backward 4
-REPETITIONS = 5  # of everything, at least where it is quick enough
+REPETITIONS = 5  # of an all-reduce, after one that warms up
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How large the measurements are: so that each shows its limit, and all together take a few seconds."""
+    """How large the measurements are: each shows its limit, and all together take a few seconds."""
 
     tokens: int  # rows of what a linear layer is given
     sizes: tuple[int, ...]  # its n channels; it has 4 n results
@@ -61,11 +66,8 @@ EFFORTS = {
 
 
 def constants(dtypes: tuple[str, ...] = ("bf16", "fp32"), effort: Effort | None = None) -> MachineConstants:
-    """Measure this rank's device, and the connection to the others where there are several: a function for
-    `launch`.
-
-    Takes 3 to 5 seconds on a CPU.  Without ranks (in a process that no launcher started) it measures the
-    device alone.
+    """Measure this rank's device in 3 to 5 seconds, and the connection to the others where there are several:
+    a function for `launch`.
 
     Args:
         dtypes: "bf16", "fp32" or both.
@@ -76,60 +78,57 @@ def constants(dtypes: tuple[str, ...] = ("bf16", "fp32"), effort: Effort | None 
     """
     if unknown := [name for name in dtypes if name not in DTYPES]:
         raise ValueError(f"dtypes must be among {', '.join(DTYPES)}; not {', '.join(map(str, unknown))}")
-    device = _device()
-    effort, on_gpu = effort or EFFORTS[device.type], device.type == "cuda"
+    on_gpu = os.environ.get("DS_ACCELERATOR") == "cuda"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    effort = effort or EFFORTS[device.type]
     latency, bandwidth = 0.0, None
     if (ranks := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         latency, bandwidth = fit_latency_and_bandwidth(all_reduce_times(effort, device), ranks)
+    matrix, odd, attention = {}, {}, {}
+    for name in dtypes:
+        rate = partial(linear_rate, dtype=DTYPES[name], effort=effort, device=device)
+        matrix[name] = {n: rate(n, 4 * n) for n in effort.sizes}
+        if on_gpu:
+            odd[name] = rate(effort.sizes[-2], 4 * effort.sizes[-2] + 1)
+        attention[name] = attention_rate(DTYPES[name], effort, device)
     return MachineConstants(
-        name=torch.cuda.get_device_name(device)
-        if on_gpu
-        else f"{_processor()}, {torch.get_num_threads()} thread(s)",
-        matrix={name: matrix_rates(name, effort, device) for name in dtypes},
+        name=torch.cuda.get_device_name(device) if on_gpu else _processor(),
+        matrix=matrix,
         memory=memory_bandwidth(effort, device),
         launch=launch_seconds(effort, device),
         call=call_seconds(effort, device),
         latency=latency,
         bandwidth=bandwidth,
-        attention={name: attention_rate(name, effort, device) for name in dtypes},
-        misaligned={name: misaligned_rate(name, effort, device) for name in dtypes} if on_gpu else {},
+        attention=attention,
+        misaligned=odd,
         asynchronous=on_gpu,
     )
 
 
-def matrix_rates(dtype: str, effort: Effort, device: torch.device) -> dict[int, float]:
-    """{n: FLOPs per second of the three products of a linear layer from n to 4 n channels: result, input's
-    gradient, weight's gradient}."""
-    return {n: _linear_rate(effort.tokens, n, 4 * n, dtype, effort, device) for n in effort.sizes}
-
-
-def misaligned_rate(dtype: str, effort: Effort, device: torch.device) -> float:
-    """The same of a layer with an odd number of results, 4 n + 1 with the largest but one n: FLOPs per
-    second."""
-    return _linear_rate(effort.tokens, effort.sizes[-2], 4 * effort.sizes[-2] + 1, dtype, effort, device)
-
-
-def _linear_rate(tokens, channels, results, dtype, effort, device):
-    inputs = torch.randn(tokens, channels, device=device, dtype=DTYPES[dtype])
-    weight = torch.randn(results, channels, device=device, dtype=DTYPES[dtype])
+def linear_rate(
+    channels: int, results: int, dtype: torch.dtype, effort: Effort, device: torch.device
+) -> float:
+    """FLOPs per second of a linear layer's three products: result, input's gradient, weight's gradient."""
+    inputs = torch.randn(effort.tokens, channels, device=device, dtype=dtype)
+    weight = torch.randn(results, channels, device=device, dtype=dtype)
 
     def products():
         result = inputs @ weight.T
         result @ weight
         result.T @ inputs
 
-    return 3 * matrix_flops(tokens, channels, results) / _seconds(products, effort, device)
+    return 3 * matrix_flops(effort.tokens, channels, results) / _seconds(products, effort, device)
 
 
-def attention_rate(dtype: str, effort: Effort, device: torch.device) -> float:
+def attention_rate(dtype: torch.dtype, effort: Effort, device: torch.device) -> float:
     """FLOPs per second of torch's fused causal attention, forward and backward, half of the scores counted.
 
     2 products forward and 5 backward, each of b a s^2 d multiply-adds, halved (Dao et al., FlashAttention,
     arXiv 2205.14135, appendix B).
     """
     batch, heads, tokens, channels = effort.attention
-    inputs = torch.randn(3, *effort.attention, device=device, dtype=DTYPES[dtype], requires_grad=True)
-    gradient = torch.randn(*effort.attention, device=device, dtype=DTYPES[dtype])
+    inputs = torch.randn(3, *effort.attention, device=device, dtype=dtype, requires_grad=True)
+    gradient = torch.randn(*effort.attention, device=device, dtype=dtype)
     parts = inputs.unbind()
 
     def both():
@@ -147,8 +146,8 @@ def memory_bandwidth(effort: Effort, device: torch.device) -> float:
 
 
 def launch_seconds(effort: Effort, device: torch.device) -> float:
-    """Seconds that the host needs for one operator on a tiny tensor, without autograd.  On a GPU only the
-    host is timed: it does not wait."""
+    """Seconds that the host, which does not wait for a GPU, needs for one operator on a tiny tensor, without
+    autograd."""
     numbers, ones = (torch.ones(8, device=device) for _ in range(2))
 
     def operators():
@@ -159,11 +158,8 @@ def launch_seconds(effort: Effort, device: torch.device) -> float:
 
 
 def call_seconds(effort: Effort, device: torch.device) -> float:
-    """Seconds that the host needs for one operator of a model's passes: forward and backward of many tiny
-    layers, over the operators in them.
-
-    Python's calls of modules and autograd's bookkeeping are part of it.  On a GPU only the host is timed.
-    """
+    """Seconds that the host needs for one operator of a model's passes, Python's calls of modules and
+    autograd's bookkeeping included: forward and backward of many tiny layers, over the operators in them."""
     layers = [layer for _ in range(PROBE_LAYERS) for layer in (torch.nn.Linear(8, 8), torch.nn.GELU())]
     model = torch.nn.Sequential(*layers).to(device)
     inputs, gradient = torch.randn(1, 8, device=device, requires_grad=True), torch.ones(1, 8, device=device)
@@ -189,92 +185,64 @@ def all_reduce_times(effort: Effort, device: torch.device) -> dict[int, float]:
         count = max(1, min(10, 2**23 // size))  # the same on every rank
         for _ in range(REPETITIONS + 1):  # the first one is for warming up
             comm.barrier()
-            _wait(device)
-            started = time.perf_counter()
+            started = _moment(device)
             for _ in range(count):
                 comm.all_reduce(message)
-            _wait(device)
-            series.append((time.perf_counter() - started) / count)
+            series.append((_moment(device) - started) / count)
         times[size] = statistics.median(series[1:])
     return times
 
 
 def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[float, float]:
     """Latency (alpha) and bandwidth (1 / beta) of the ring's 2 (N - 1) messages, by least squares on relative
-    errors.
+    errors: seconds per message, bytes per second.
 
-    Hockney, "The communication challenge for MPP" (1994); the ring as in `theory.collective_seconds`.
+    Hockney, "The communication challenge for MPP" (1994); the ring as in `theory.collective_seconds`.  Where
+    the latency would be negative it is 0, and where larger messages took no longer the bandwidth is what the
+    largest reached, latency and all.
 
     Args:
         times: {bytes of an all-reduced tensor: seconds}, two sizes or more.
         ranks: N, that took part.
-
-    Returns:
-        Seconds per message, bytes per second; a fit whose latency would be negative is made again without
-        one, and where larger messages took no longer the bandwidth is what the largest reached, latency and
-        all.
 
     Raises:
         ValueError: for fewer than two sizes or ranks.
     """
     if len(times) < 2 or ranks < 2:
         raise ValueError(f"a fit needs at least two sizes and two ranks, not {len(times)} and {ranks}")
-    messages, largest = 2 * (ranks - 1), max(times)
-    # Seconds = messages (latency + size / largest whole), each equation divided by its seconds.
-    sizes, seconds = (torch.tensor(list(each), dtype=torch.float64) for each in (times, times.values()))
-    rows = messages / seconds[:, None] * torch.stack((torch.ones_like(sizes), sizes / largest), dim=1)
-    ones = torch.ones(len(times), 1, dtype=torch.float64)
-    latency, whole = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
+    messages = 2 * (ranks - 1)
+    sizes, seconds = (np.array(list(each), dtype=float) for each in (times, times.values()))
+    slope, latency = np.polyfit(sizes, seconds, 1, w=1 / seconds)
     if latency < 0:
-        latency, whole = 0.0, torch.linalg.lstsq(rows[:, 1:], ones).solution.item()
-    if whole <= 0:  # larger messages took no longer: all that is known is what the largest reached
-        latency, whole = 0.0, times[largest] / messages
-    return latency, largest / ranks / whole
-
-
-# --- by the clock
-
-
-def _device():
-    accelerator = os.environ.get("DS_ACCELERATOR")
-    return torch.device("cuda", torch.cuda.current_device()) if accelerator == "cuda" else torch.device("cpu")
+        rates = sizes / seconds
+        slope, latency = rates.sum() / (rates**2).sum(), 0.0
+    if slope <= 0:
+        slope, latency = times[max(times)] / max(times), 0.0
+    return float(latency / messages), float(messages / ranks / slope)
 
 
 def _processor():
     try:
         with open("/proc/cpuinfo") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
-        return platform.processor() or "CPU"
+        name = platform.processor() or "CPU"
+    return f"{name}, {torch.get_num_threads()} thread(s)"
 
 
-def _wait(device):
+def _moment(device):
+    """The clock, once the device has done what was queued for it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _seconds(work: Callable, effort: Effort, device: torch.device, wait: bool = True) -> float:
-    """Seconds of one call: the median of several series of calls, each long enough for the clock; the first
-    one warms up.
-
-    `REPETITIONS` of them at least, unless the work is so slow that they would take four times as long as they
-    may.
-    """
-    work()
-    _wait(device)
-    started = time.perf_counter()
-    work()
-    _wait(device)
-    count = max(1, min(100, round(effort.seconds / 10 / max(time.perf_counter() - started, 1e-6))))
-    series, begin = [], time.perf_counter()
-    while len(series) < 2 or time.perf_counter() - begin < (
-        effort.seconds if len(series) >= REPETITIONS else 4 * effort.seconds
-    ):
-        _wait(device)
-        started = time.perf_counter()
-        for _ in range(count):
-            work()
-        if wait:
-            _wait(device)
-        series.append((time.perf_counter() - started) / count)
-    return statistics.median(series[1:])
+    """Seconds of one call: the median of ten series of calls, each long enough for the clock; fewer where the
+    work is slow."""
+    timer = timeit.Timer(work, setup=gc.enable, timer=partial(_moment, device) if wait else time.perf_counter)
+    timer.timeit(1)  # warms up
+    once = max(timer.timeit(1), 1e-6)
+    count = max(1, min(100, round(effort.seconds / 10 / once)))
+    series = max(2, min(10, round(4 * effort.seconds / (once * count))))
+    return statistics.median(timer.repeat(series, count)) / count

@@ -1,17 +1,19 @@
-"""The private attributes of torch and DeepSpeed that measuring needs.
+"""The private attributes of torch and DeepSpeed that measuring and recording need; the rest of
+`helpers/tools/measure` touches none whose name begins with an underscore.
 
-In `helpers/tools/measure` no other module touches one.  Elsewhere a rehearsal replaces many, listed in
-`helpers/tools/rehearsal/patches.py`; its modules and `tools/launch/parcel.py` read others of torch.  Written
-against torch 2.11 and DeepSpeed 0.19; `tests/measure/test_internals.py` names each attribute that a new
-version no longer has.
+Elsewhere a rehearsal replaces many, listed in `helpers/tools/rehearsal/patches.py`; its modules and
+`tools/launch/parcel.py` and `waits.py` read others of torch.  Written against torch 2.11 and DeepSpeed 0.19;
+`tests/measure/test_internals.py` names each attribute that a new version no longer has.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,160 +24,6 @@ from torch.utils._pytree import tree_leaves
 if TYPE_CHECKING:
     from deepspeed import PipelineEngine
 
-# DeepSpeed's optimizer wrappers, {class: {category: attributes}}; each attribute holds a tensor or containers
-# of tensors.
-WRAPPERS = {
-    "deepspeed.runtime.fp16.unfused_optimizer.FP16_UnfusedOptimizer": {  # stage 0 in bf16
-        "parameters": ("fp16_groups",),
-        "master weights": ("fp32_groups",),
-    },
-    "deepspeed.runtime.fp16.fused_optimizer.FP16_Optimizer": {  # the same with DeepSpeed's own FusedAdam
-        "parameters": ("fp16_groups_flat",),
-        "master weights": ("fp32_groups_flat",),
-    },
-    "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer": {
-        "parameters": ("bit16_groups_flat",),
-        "master weights": ("single_partition_of_fp32_groups",),
-        "gradients": ("averaged_gradients", "grads_in_partition", "all_grad_tensors"),
-        "buffers": (
-            "ipg_buckets",
-            "param_buffer_of_bit16_for_cpu_offload_groups",
-            "temp_grad_buffer_for_cpu_offload",
-        ),
-    },
-    "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3": {
-        "parameters": ("fp16_groups", "fp16_partitioned_groups_flat", "lp_param_buffer"),
-        "master weights": ("fp32_partitioned_groups_flat",),
-        "gradients": ("averaged_gradients", "grad_partitions_flat_buffer"),
-        "buffers": ("ipg_buckets",),
-    },
-    # stage 1 with gradients accumulated in fp32, and pipelines
-    "deepspeed.runtime.bf16_optimizer.BF16_Optimizer": {
-        "parameters": ("bf16_groups_flat",),
-        "master weights": ("fp32_groups_flat_partition",),
-        "gradients": (
-            "fp32_groups_gradients_flat",
-            "fp32_groups_gradients",
-            "fp32_groups_gradient_flat_partition",
-        ),
-    },
-    "deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload": {},  # stage 3 without an optimizer
-    "deepspeed.runtime.utils.DummyOptim": {},  # none
-}
-STATELESS = tuple(name for name, attributes in WRAPPERS.items() if not attributes)
-# Optimizers that keep all their tensors in `state`, as torch's own do.
-WITH_STATE = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
-# Of a parameter under ZeRO-3: this rank's part; with hpZ its part among its neighbours, until the step.
-SHARDS = ("ds_tensor", "ds_secondary_tensor")
-
-
-# --- what tensors are for
-
-
-def owned_tensors(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """(category, tensor) of a DeepSpeed engine, or of a torch module and its optimizer.
-
-    Raises:
-        TypeError: for an optimizer of a class that is not known here.
-    """
-    module = getattr(model, "module", model)
-    optimizer = optimizer or getattr(model, "optimizer", None)
-    for buffer in module.buffers():
-        yield "buffers", buffer
-    if optimizer is not None:
-        yield from _tensors_of_optimizer(optimizer)
-    for parameter in module.parameters():
-        yield "parameters", parameter.data
-        for name in SHARDS:
-            if (shard := getattr(parameter, name, None)) is not None:
-                yield "parameters", shard
-        if parameter.grad is not None:
-            yield "gradients", parameter.grad
-
-
-def _tensors_of_optimizer(optimizer):
-    name = _name(optimizer)
-    if name in WRAPPERS:
-        for category, attributes in WRAPPERS[name].items():
-            for attribute in attributes:  # one that these keys of DeepSpeed do not create is passed over
-                for tensor in _tensors_in(getattr(optimizer, attribute, None)):
-                    yield category, tensor
-        if name in STATELESS:
-            return
-        optimizer, name = optimizer.optimizer, _name(optimizer.optimizer)
-    if not name.startswith("torch.optim.") and name not in WITH_STATE:
-        raise TypeError(
-            f"the ledger does not know where {name} keeps its tensors, and would count them as "
-            '"other": watch the model alone and label them yourself, `ledger.label("optimizer states", '
-            "tensor)`, or name the class in helpers/tools/measure/internals.py"
-        )
-    for tensor in _tensors_in(dict(optimizer.state)):
-        yield "optimizer states", tensor
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                yield "gradients", parameter.grad
-
-
-def _name(thing):
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
-
-
-def _tensors_in(value):
-    """Every tensor in nested containers and DeepSpeed's bucket objects (which keep theirs in `buffer`)."""
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif isinstance(leaf, (list, set)):  # a class of its own, as DeepSpeed's GradPartitionBufferGroup
-            yield from _tensors_in([*leaf])
-        elif hasattr(leaf, "buffer"):
-            yield from _tensors_in(leaf.buffer)
-
-
-# --- torch
-
-
-def storage_key(storage: torch.UntypedStorage) -> int:
-    """A number that is the same for all Python objects of one storage, as long as that lives."""
-    return storage._cdata
-
-
-def tensors_among(*values: object) -> list[torch.Tensor]:
-    """The tensors in nested arguments or results.
-
-    A ledger asks for every operation's, and nearly always there is one: torch's general search would take
-    longer than the operation.
-    """
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif type(value) in (tuple, list):
-            found += tensors_among(*value)
-        elif value is not None:
-            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-    return found
-
-
-def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors in which a tensor keeps its numbers: itself; the indices and values of a sparse one; what
-    subclasses such as DTensor or a jagged tensor wrap; and what quantized and nested tensors keep besides.
-    """
-    if hasattr(tensor, "__tensor_flatten__"):
-        names, _ = tensor.__tensor_flatten__()
-        inner = tensors_among(*(getattr(tensor, name) for name in names))
-        return [part for tensor in inner for part in dense_parts(tensor)]
-    if tensor.layout is not torch.strided:
-        return [getattr(tensor, name)() for name in SPARSE.get(tensor.layout, ())] or [tensor]
-    if tensor.is_nested:
-        return [tensor, *(getattr(tensor, name)() for name in NESTED)]
-    if tensor.is_quantized and "per_channel" in str(tensor.qscheme()):
-        return [tensor, tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
-    return [tensor]
-
-
 # Methods that give what a sparse tensor consists of; the public ones of COO refuse equal indices.
 SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),
@@ -185,76 +33,6 @@ SPARSE = {
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
 NESTED = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
-
-
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of one of `dense_parts`; None, with a warning, where torch hides it, as for MKLDNN."""
-    try:
-        return tensor.untyped_storage()
-    except NotImplementedError:
-        text = f"tensors of {tensor.layout} are not counted: torch gives no access to their memory"
-        warnings.warn(text, stacklevel=2)
-        return None
-
-
-def storages_among(*values: object) -> list[torch.UntypedStorage]:
-    """The storages of all tensors in nested arguments."""
-    parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
-    return [storage for storage in map(storage_of, parts) if storage is not None]
-
-
-def bytes_of(*values: object) -> int:
-    """Bytes of the elements of all tensors in nested arguments: of a view, only those that it shows."""
-    parts = [part for tensor in tensors_among(*values) for part in dense_parts(tensor)]
-    return sum(part.numel() * part.element_size() for part in parts)
-
-
-def tell_of_resizing(listener: Callable[[torch.UntypedStorage], None]) -> Callable[[], None]:
-    """Call `listener(storage)` after every `UntypedStorage.resize_`, which no operator shows: so FSDP2 frees
-    and takes gathered parameters.
-
-    Returns a function that ends it.
-    """
-    plain = torch.UntypedStorage.resize_
-
-    def resize_(storage, size):
-        result = plain(storage, size)
-        listener(storage)
-        return result
-
-    torch.UntypedStorage.resize_ = resize_
-    return lambda: setattr(torch.UntypedStorage, "resize_", plain)
-
-
-def unseen() -> AbstractContextManager:
-    """A context in which no ledger sees the tensors that are made."""
-    return _disable_current_modes()
-
-
-def open_modes() -> list[TorchDispatchMode]:
-    """The modes that see every operator now, for instance ledgers, the outermost first."""
-    return _get_current_dispatch_mode_stack()
-
-
-def in_backward() -> bool:
-    """Whether autograd is at work in this thread."""
-    return torch._C._current_graph_task_id() != -1
-
-
-def clear_workspaces() -> None:
-    """Give back what matrix products on a GPU keep for themselves."""
-    torch._C._cuda_clearCublasWorkspaces()
-
-
-def grow_segments() -> None:
-    """Let torch's allocator for GPUs extend what it holds in the place of taking new pieces
-    (`expandable_segments:True`): without gaps between blocks of unequal sizes.  As the environment variable
-    PYTORCH_CUDA_ALLOC_CONF does, but from within a rank."""
-    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
-
-
-# --- messages
-
 # torch's operators that send or receive, `torch.ops.c10d`: DeepSpeed's name of the operation, and the
 # argument that holds this rank's message.
 MESSAGES = {
@@ -284,6 +62,129 @@ Future = torch._C.Future  # of a message that is under way
 WAITS = ("_c10d_functional", ("wait_tensor",))
 
 
+# --- tensors and storages
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """A number that is the same for all Python objects of one storage, as long as that lives."""
+    return storage._cdata
+
+
+def tensors_among(*values: object) -> list[torch.Tensor]:
+    """The tensors in nested arguments or results.
+
+    A ledger asks for every operation's, and nearly always there is one: torch's general search alone would
+    take longer than the operation.
+    """
+    tensors = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif type(value) in (tuple, list):
+            tensors += tensors_among(*value)
+        elif value is not None:
+            tensors += [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return tensors
+
+
+def parts_among(*values: object) -> list[torch.Tensor]:
+    """The tensors in which those in nested arguments keep their numbers: themselves; the indices and values
+    of sparse ones; what subclasses such as DTensor or a jagged tensor wrap; and what quantized and nested
+    tensors keep besides."""
+    return [part for tensor in tensors_among(*values) for part in _parts(tensor)]
+
+
+def _parts(tensor):
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        return parts_among(*(getattr(tensor, name) for name in names))
+    if tensor.layout is not torch.strided:
+        return [getattr(tensor, name)() for name in SPARSE.get(tensor.layout, ())] or [tensor]
+    if tensor.is_nested:
+        return [tensor, *(getattr(tensor, name)() for name in NESTED)]
+    if tensor.is_quantized and "per_channel" in str(tensor.qscheme()):
+        return [tensor, tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
+    return [tensor]
+
+
+def storages_among(*values: object, device: str | None = None) -> list[torch.UntypedStorage]:
+    """The storages of all tensors in nested arguments, or of those on one type of device; a warning names
+    those that torch hides, as MKLDNN's."""
+    storages = []
+    for part in parts_among(*values):
+        try:
+            if device is None or part.device.type == device:
+                storages.append(part.untyped_storage())
+        except NotImplementedError:
+            text = f"tensors of {part.layout} are not counted: torch gives no access to their memory"
+            warnings.warn(text, stacklevel=2)
+    return storages
+
+
+def bytes_of(*values: object) -> int:
+    """Bytes of the elements of all tensors in nested arguments: of a view, only those that it shows."""
+    return sum(part.numel() * part.element_size() for part in parts_among(*values))
+
+
+def unseen() -> AbstractContextManager:
+    """A context in which no ledger sees the tensors that are made."""
+    return _disable_current_modes()
+
+
+def open_modes() -> list[TorchDispatchMode]:
+    """The modes that see every operator now, for instance ledgers, the outermost first."""
+    return _get_current_dispatch_mode_stack()
+
+
+def in_backward() -> bool:
+    """Whether autograd is at work in this thread, as a rehearsal asks."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def clear_workspaces() -> None:
+    """Give back what matrix products on a GPU keep for themselves."""
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+def grow_segments() -> None:
+    """Let torch's allocator for GPUs extend its segments, without gaps between blocks of unequal sizes: from
+    within a rank what PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True does before it starts."""
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+
+
+# --- what stands in the place of something else; each function returns one that puts it back
+
+
+def replaced(owner: object, name: str, new: object) -> Callable[[], None]:
+    """Set an attribute of an object or a class."""
+    of_its_own, before = name in vars(owner), getattr(owner, name)
+    setattr(owner, name, new)
+    return partial(setattr, owner, name, before) if of_its_own else partial(delattr, owner, name)
+
+
+def tell_of_resizing(listener: Callable[[torch.UntypedStorage], None]) -> Callable[[], None]:
+    """Call `listener(storage)` after every `UntypedStorage.resize_`, which no operator shows: so FSDP2 frees
+    and takes gathered parameters."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize_(storage, size):
+        result = plain(storage, size)
+        listener(storage)
+        return result
+
+    return replaced(torch.UntypedStorage, "resize_", resize_)
+
+
+def wrap_instructions(
+    engine: PipelineEngine, wrap: Callable[[str, Callable], Callable]
+) -> Callable[[], None]:
+    """Replace what a pipeline engine executes: `wrap(name, instruction)` gives a function to be called as
+    `instruction` is, with the engine."""
+    instructions = engine._INSTRUCTION_MAP.items()
+    wrapped = {kind: wrap(kind.__name__, instruction) for kind, instruction in instructions}
+    return replaced(engine, "_INSTRUCTION_MAP", wrapped)
+
+
 def stand_before(
     namespace: str, operators: Iterable[str], around: Callable[[str, dict, Callable[[], object]], object]
 ) -> Callable[[], None]:
@@ -291,8 +192,7 @@ def stand_before(
     whoever calls them, C++ too; it must return what `call()` does.
 
     The kernel has the dispatch key BackendSelect, which lies below torch's modes, autograd and inference
-    mode, and which these operators do not use otherwise.  Other operators are as fast as before.  Returns a
-    function that ends it.
+    mode, and which these operators do not use otherwise.  Other operators are as fast as before.
     """
     key, library = torch._C.DispatchKey.BackendSelect, torch.library.Library(namespace, "IMPL")
     below = torch._C._dispatch_keyset_full_after(key)
@@ -318,7 +218,20 @@ def caller(depth: int) -> tuple[str, str]:
     return frame.f_globals.get("__name__", ""), frame.f_code.co_name
 
 
-# --- DeepSpeed
+# --- groups of ranks, and parameters under ZeRO-3
+
+
+def group_patience(group: torch.distributed.ProcessGroup | None = None) -> float:
+    """Seconds after which a collective of a process group on the CPU gives up; by default of the group of all
+    ranks."""
+    group = group or torch.distributed.group.WORLD
+    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+
+def limit_patience(group: torch.distributed.ProcessGroup, seconds: float) -> None:
+    """Let the collectives of a process group give up after so many seconds, from now on; the same on every
+    rank."""
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def is_partitioned(parameter: torch.nn.Parameter) -> bool:
@@ -334,32 +247,3 @@ def is_gathered(parameter: torch.nn.Parameter) -> bool:
 def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
     """The shape that such a parameter has when it is gathered."""
     return parameter.ds_shape
-
-
-def group_patience(group: torch.distributed.ProcessGroup | None = None) -> float:
-    """Seconds after which a collective of a process group on the CPU gives up; by default of the group of all
-    ranks."""
-    group = group or torch.distributed.group.WORLD
-    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-
-
-def limit_patience(group: torch.distributed.ProcessGroup, seconds: float) -> None:
-    """Let the collectives of a process group give up after so many seconds, from now on; the same on every
-    rank."""
-    from datetime import timedelta
-
-    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
-
-
-def wrap_instructions(
-    engine: PipelineEngine, wrap: Callable[[str, Callable], Callable]
-) -> Callable[[], None]:
-    """Replace what a pipeline engine executes: `wrap(name, instruction)` gives a function to be called as
-    `instruction` is, with the engine.
-
-    Returns a function that ends it.
-    """
-    name = "_INSTRUCTION_MAP"
-    of_class, before = name not in vars(engine), engine._INSTRUCTION_MAP
-    engine._INSTRUCTION_MAP = {kind: wrap(kind.__name__, instruction) for kind, instruction in before.items()}
-    return lambda: delattr(engine, name) if of_class else setattr(engine, name, before)

@@ -3,158 +3,49 @@ peak and over time.
 
 A `Ledger` sees each tensor that torch's dispatcher returns, registers its storage once (of a sparse tensor
 those of its indices and values), and notes the storage's death through a weak reference.  What a storage is
-*for* is found out later and then holds for its whole life: parameters, gradients and optimizer states are
-looked up where torch and DeepSpeed keep them; what a forward pass creates and nobody claims is an activation.
+*for* holds for its whole life: `owners` knows where torch and DeepSpeed keep parameters, gradients and
+optimizer states; what a forward pass creates and nobody claims is an activation.
 
     with Ledger() as ledger:
         engine, *_ = deepspeed.initialize(...)
         ledger.watch(engine)
         engine.backward(engine(ids, targets))
         ledger.snapshot("between micro-batches")
-
-With a limit it also plays a GPU of that size: what would not fit raises `OutOfMemory`, which says what held
-the memory.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
-import os
 import sys
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from functools import partial
 
 import torch
-from helpers.tools.measure import together
+from helpers.tools.measure.held import CATEGORIES, History, OutOfMemory, Snapshot, Storage
 from helpers.tools.measure.internals import (
     TorchDispatchMode,
-    dense_parts,
-    owned_tensors,
     storage_key,
-    storage_of,
+    storages_among,
     tell_of_resizing,
     tensors_among,
     unseen,
 )
 from helpers.tools.measure.messages import unheard
+from helpers.tools.measure.owners import owned_tensors
+from helpers.tools.measure.together import measuring
 
-CATEGORIES = (
-    "parameters",
-    "gradients",
-    "master weights",
-    "optimizer states",
-    "buffers",
-    "activations",
-    "inputs",
-    "other",
-)
-MODEL_STATES = CATEGORIES[:5]
-# A snapshot is taken after SETTLED seconds without a change, or after ASLEEP looks in a row, 3 ms apart, at
-# which nothing has changed and no other thread computes; after LONGEST seconds it is taken anyway.
-SETTLED, LONGEST, ASLEEP = 0.05, 2.0, 3
-KINDS = {  # of memory, in the words of an `OutOfMemory`
-    "activations": "activations, which the forward pass keeps for the backward pass",
-    "other": "temporaries, or tensors that nobody has named to the ledger",
-}
+# Seconds without a change after which a snapshot is taken, and after which it is taken anyway.
+SETTLED, LONGEST = 0.05, 2.0
 
 
-class OutOfMemory(MemoryError, torch.OutOfMemoryError):
-    """A tensor was made for which the ledger's limit has no room; the message says which, and what held the
-    memory.
-
-    It is a `torch.OutOfMemoryError`, too: a program that goes on with less after one on a GPU does so under a
-    limit.
-
-    Attributes:
-        asked: bytes of the tensor's storage.
-        held: {category: bytes} without it.
-        limit: bytes.
-        place: the operation, and the module in whose forward pass it ran.
-    """
-
-    def __init__(self, asked: int, held: dict[str, int], limit: int, place: str) -> None:
-        super().__init__(asked, held, limit, place)
-        self.asked, self.held, self.limit, self.place = asked, held, limit, place
-
-    def __str__(self):
-        total = sum(self.held.values())
-        by_size = sorted(((size, category) for category, size in self.held.items() if size), reverse=True)
-        parts = "; ".join(f"{size:,} of {KINDS.get(category, category)}" for size, category in by_size)
-        return (
-            f"no room for {self.asked:,} bytes more, the result of {self.place}: this rank may hold "
-            f"{self.limit:,} and holds {total:,} ({parts})"
-        )
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The bytes of one rank at one moment.
-
-    Attributes:
-        moment: the name it was given.
-        categories: dict of category to bytes; they sum to `total`.
-        peak: the largest total since the snapshot before, bytes.
-        settled: False where storages were still dying when it was taken (after two seconds of waiting).
-        device: "cpu" or "cuda".
-    """
-
-    moment: str
-    categories: dict[str, int]
-    peak: int
-    settled: bool
-    device: str
-
-    @property
-    def total(self) -> int:
-        return sum(self.categories.values())
-
-    @property
-    def model_states(self) -> int:
-        """Parameters, gradients, master weights, optimizer states and buffers, in bytes: what ZeRO shards and
-        a little more."""
-        return sum(self.categories[name] for name in MODEL_STATES)
-
-    def __getitem__(self, category):
-        return self.categories[category]
-
-
-@dataclass
-class Storage:
-    """One storage's life: its bytes, the ledger's clock at birth and death, and its category once known."""
-
-    bytes: int
-    born: int
-    died: int | None = None
-    category: str | None = None
-    in_forward: bool = False
-
-    @property
-    def final_category(self) -> str:
-        return self.category or ("activations" if self.in_forward else "other")
-
-
-@dataclass
-class History:
-    """Bytes over time as plain lists: `totals[category][i]` after the i-th birth or death; `marks` are (i,
-    name)."""
-
-    totals: dict[str, list[int]] = field(default_factory=dict)
-    marks: list[tuple[int, str]] = field(default_factory=list)
-
-    @property
-    def total(self) -> list[int]:
-        return [sum(values) for values in zip(*self.totals.values())]
-
-
-def _storage_died(ledger, key, record):
-    """Note it in a ledger that is still there: a strong reference would keep the ledger, and so what it
-    watches, for as long as the storage."""
+def _storage_died(ledger, key):
+    """For a ledger that is still there: a strong reference would keep alive what it watches."""
     if known := ledger():
-        known._close(key, record)
+        with known._lock:
+            known._end(known._known.pop(key))
 
 
 class Ledger(TorchDispatchMode):
@@ -162,9 +53,9 @@ class Ledger(TorchDispatchMode):
 
     Args:
         device: "cpu" or "cuda"; by default the one that DeepSpeed uses in this rank.
-        limit: bytes that tensors may take together, as on a GPU with so much memory; by default as many as
-            there are.  An operation whose result goes beyond raises `OutOfMemory`.  Subtract first what a
-            real GPU holds besides tensors: its context, buffers of the network, the gaps between tensors.
+        limit: bytes that tensors may take together, as on a GPU with so much memory; by default there is no
+            limit.  An operation whose result goes beyond raises `OutOfMemory`.  Subtract first what a real
+            GPU holds besides tensors: its context, buffers of the network, the gaps between tensors.
     """
 
     def __init__(self, device: str | None = None, limit: float | None = None) -> None:
@@ -175,15 +66,12 @@ class Ledger(TorchDispatchMode):
         self.storages: list[Storage] = []
         self.snapshots: list[Snapshot] = []
         self.current = self.peak = self.clock = 0
-        self._live: dict[int, Storage] = {}
-        self._emptied: dict[int, Storage] = {}  # of storages resized to nothing, which may be filled again
+        self._known: dict[int, Storage] = {}  # of storages that live, one resized to nothing among them
         self._marks: list[tuple[int, str]] = []
         self._forward_of: list[str] = []  # modules whose forward pass is running, the outermost first
         self._watched: list[tuple] = []
-        self._hooks: list = []
+        self._undo = ExitStack()
         self._lock = threading.RLock()  # a communication thread may drop the last reference to a tensor
-
-    # --- births and deaths
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -202,55 +90,45 @@ class Ledger(TorchDispatchMode):
         held = self.categories()
         for record in records:
             held[record.final_category] -= record.bytes
-        operation = str(getattr(function, "overloadpacket", function))
-        inside = f" in {self._forward_of[-1] or 'the model'}" if self._forward_of else ""
-        return OutOfMemory(sum(record.bytes for record in records), held, int(self.limit), operation + inside)
+        place = str(getattr(function, "overloadpacket", function))
+        if self._forward_of:
+            place += f" in {self._forward_of[-1] or 'the model'}"
+        return OutOfMemory(sum(record.bytes for record in records), held, int(self.limit), place)
 
     def _register(self, tensor):
-        """The records of a tensor's storages, of which a dense one has one; a new one for a storage that was
-        not known, or was resized in place."""
-        storages = [storage_of(part) for part in dense_parts(tensor) if part.device.type == self.device]
-        records = [self._register_storage(storage) for storage in storages if storage is not None]
+        """The records of a tensor's storages; a new one where a storage is new, or was resized in place."""
+        storages = storages_among(tensor, device=self.device)
+        records = [self._register_storage(storage) for storage in storages]
         return [record for record in records if record is not None]
 
     def _register_storage(self, storage):
         key, size = storage_key(storage), storage.nbytes()
-        known = self._live.get(key)
-        if known is not None and known.bytes == size:  # it cannot die meanwhile: who calls this holds it
+        known = self._known.get(key)
+        if known is not None and known.died is None and known.bytes == size:
             return known
         with self._lock:
             if known is not None:
-                self._close(key)
+                self._end(known)
             if size == 0:
                 return None
             self.clock += 1
-            record = Storage(size, self.clock, in_forward=bool(self._forward_of))
+            record = self._known[key] = Storage(size, self.clock, in_forward=bool(self._forward_of))
             self.storages.append(record)
-            self._live[key] = record
             self.current += size
             self.peak = max(self.peak, self.current)
-        weakref.finalize(storage, _storage_died, weakref.ref(self), key, record).atexit = False
+        if known is None:
+            weakref.finalize(storage, _storage_died, weakref.ref(self), key).atexit = False
         return record
 
     def _resized(self, storage):
         """A storage that was known has another size now, and is for the same as before."""
-        key = storage_key(storage)
-        known = self._live.get(key) or self._emptied.pop(key, None)
-        if known is None:
-            return
-        record = self._register_storage(storage)
-        if record is None:
-            self._emptied[key] = known
-        elif record is not known:
+        known = self._known.get(storage_key(storage))
+        if known is not None and (record := self._register_storage(storage)) is not None:
             record.category, record.in_forward = known.category, known.in_forward
 
-    def _close(self, key, record=None):
-        with self._lock:
-            if record is not None and self._emptied.get(key) is record:
-                del self._emptied[key]
-            if record is not None and self._live.get(key) is not record:
-                return  # resized in place since
-            record = self._live.pop(key)
+    def _end(self, record):
+        """Note that a storage died or was resized; with the lock."""
+        if record.died is None:
             self.clock += 1
             record.died = self.clock
             self.current -= record.bytes
@@ -258,17 +136,17 @@ class Ledger(TorchDispatchMode):
     # --- categories
 
     def watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Ledger:
-        """Learn what the tensors of an engine are for: a DeepSpeed engine, or a torch module and its
-        optimizer."""
+        """Learn what the tensors of a DeepSpeed engine, or of a torch module and its optimizer, are for."""
         self._watched.append((model, optimizer))
         module = getattr(model, "module", model)
         for name, part in module.named_modules():
             enter = partial(self._enter_forward, name)
-            self._hooks.append(part.register_forward_pre_hook(enter, with_kwargs=True))
-            self._hooks.append(part.register_forward_hook(self._leave_forward, always_call=True))
+            self._undo.enter_context(part.register_forward_pre_hook(enter, with_kwargs=True))
+            self._undo.enter_context(part.register_forward_hook(self._leave_forward, always_call=True))
         for parameter in module.parameters():
             if parameter.requires_grad:
-                self._hooks.append(parameter.register_hook(partial(self._label_gradient, parameter)))
+                label = partial(self._label_gradient, parameter)
+                self._undo.enter_context(parameter.register_hook(label))
         self._label_owned()
         return self
 
@@ -307,15 +185,12 @@ class Ledger(TorchDispatchMode):
         self._label_owned()
         totals = dict.fromkeys(CATEGORIES, 0)
         with self._lock:
-            for record in self._live.values():
-                totals[record.final_category] += record.bytes
+            for record in self._known.values():
+                totals[record.final_category] += record.bytes if record.died is None else 0
         return totals
 
     def snapshot(self, moment: str) -> Snapshot:
-        """The bytes of this moment, taken when every rank has come to it and nothing is dying any more.
-
-        With several ranks this is a barrier: every rank must call it.
-        """
+        """The bytes of this moment, when every rank has come to it (all must call it) and nothing dies."""
         settled = self._settle()
         snapshot = Snapshot(moment, self.categories(), self.peak, settled, self.device)
         self.snapshots.append(snapshot)
@@ -332,14 +207,13 @@ class Ledger(TorchDispatchMode):
                 torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)
         gc.collect()
         started = changed = time.monotonic()
-        before, asleep = self.clock, 0
-        while time.monotonic() - changed < SETTLED and asleep < ASLEEP:
+        before = self.clock
+        while time.monotonic() - changed < SETTLED:
             if time.monotonic() - started > LONGEST:
                 return False
             time.sleep(0.003)
-            asleep = asleep + 1 if not on_gpu and _other_threads_sleep() else 0
             if self.clock != before:
-                before, changed, asleep = self.clock, time.monotonic(), 0
+                before, changed = self.clock, time.monotonic()
         return True
 
     def mark(self, name: str) -> None:
@@ -347,45 +221,24 @@ class Ledger(TorchDispatchMode):
         self._marks.append((self.clock, name))
 
     def history(self, start: str | None = None, end: str | None = None) -> History:
-        """Bytes after every birth and death, by category, as plain lists.
-
-        Args:
-            start, end: names of marks or snapshots between which to look; by default from the first event to
-                the last.
-        """
+        """Bytes after every birth and death between two marks or snapshots, given by name; by default from
+        the first event to the last."""
         self._label_owned()
-        first, last = self._clock_of(start, 0), self._clock_of(end, self.clock)
-        changes = {category: [0] * (last - first + 1) for category in CATEGORIES}
-        with self._lock:
-            for record in self.storages:
-                if record.born <= last and (record.died is None or record.died > first):
-                    line = changes[record.final_category]
-                    line[max(record.born - first, 0)] += record.bytes
-                    if record.died is not None and record.died <= last:
-                        line[record.died - first] -= record.bytes
-        totals = {category: list(itertools.accumulate(line)) for category, line in changes.items()}
-        return History(totals, [(at - first, name) for at, name in self._marks if first <= at <= last])
-
-    def _clock_of(self, name, default):
-        if name is None:
-            return default
-        moments = {known: at for at, known in self._marks}  # the last of several with one name
-        if name not in moments:
+        moments = {name: at for at, name in self._marks}  # the last of several with one name
+        for name in {start, end} - {None, *moments}:
             names = ", ".join(sorted(moments)) or "none"
             raise ValueError(f"no mark or snapshot is called {name!r}; there are {names}")
-        return moments[name]
+        with self._lock:
+            first, last = moments.get(start, 0), moments.get(end, self.clock)
+            return History.between(first, last, self.storages, self._marks)
 
     def __enter__(self):
-        together.begin(self)
-        self._hear_no_more = tell_of_resizing(self._resized)
+        self._undo.enter_context(measuring("Ledger"))
+        self._undo.callback(tell_of_resizing(self._resized))
         return super().__enter__()
 
     def __exit__(self, *problem):
-        together.end(self)
-        self._hear_no_more()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._undo.close()
         return super().__exit__(*problem)
 
 
@@ -393,17 +246,3 @@ def _default_device():
     accelerator = sys.modules.get("deepspeed.accelerator")
     name = accelerator.get_accelerator().device_name() if accelerator else None
     return name or ("cuda" if torch.cuda.is_initialized() else "cpu")
-
-
-def _other_threads_sleep():
-    """Whether all other threads of this process wait for something, as Linux says: one of gloo that has done
-    its work may still hold tensors."""
-    own, states = str(threading.get_native_id()), set()
-    try:
-        for number in os.listdir("/proc/self/task"):
-            if number != own:
-                with open(f"/proc/self/task/{number}/stat") as file:
-                    states.add(file.read().rpartition(") ")[2][0])
-    except OSError:  # another system, or a thread that has just ended
-        return False
-    return states <= {"S"}

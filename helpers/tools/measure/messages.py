@@ -1,18 +1,16 @@
 """Every message of this rank, as torch's dispatcher sees it: however the program spells the call.
 
 torch.distributed's functions under any name, a process group's own methods, functional collectives, DTensor,
-FSDP2, DeepSpeed's communication and the reducer of DistributedDataParallel, which is C++: all call the same
-operators, in whichever thread.  What passes by them is not seen: a back end's own methods
-(`ProcessGroupGloo.allreduce`), DeepSpeed's kernel for shared memory, which `launch` switches off, and NCCL's
-symmetric memory.
+FSDP2, DeepSpeed's communication and DistributedDataParallel's reducer, which is C++: all call the same
+operators, in whichever thread.  Not seen are a back end's own methods (`ProcessGroupGloo.allreduce`),
+DeepSpeed's kernel for shared memory, which `launch` switches off, and NCCL's symmetric memory.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch.distributed as dist
@@ -22,32 +20,19 @@ from helpers.tools.measure.internals import (
     Future,
     bytes_of,
     caller,
+    replaced,
     stand_before,
     storage_key,
     storages_among,
 )
+from helpers.tools.measure.operations import Message
 
 TORCH = "torch.distributed.distributed_c10d"  # the module of torch's own functions
 
 
-@dataclass(frozen=True)
-class Call:
-    """A message that begins.
-
-    Attributes:
-        operation: DeepSpeed's name of it.
-        bytes: of the tensors that this rank hands in; of a scatter or a receive, of those that it is given.
-        group: the ranks that take part, as a tuple; of what passes between two ranks, these two.
-    """
-
-    operation: str
-    bytes: int
-    group: tuple[int, ...]
-
-
 # Called when a message begins; may return a function that is called with its request once it is under way, or
 # with None where torch gave none.
-Listener = Callable[[Call], Callable[[dist.Work | None], None] | None]
+Listener = Callable[[Message], Callable[[dist.Work | None], None] | None]
 
 _listeners: list[Listener] = []
 _ends: list[Callable[[], None]] = []
@@ -83,33 +68,26 @@ def _around(operator, arguments, call):
     if getattr(_this, "busy", False):  # a back end in Python sends by operators of its own
         return call()
     operation, argument = MESSAGES[operator]
-    if operator in ("send", "recv_", "recv_any_source_"):
-        operation = _as_called(operation)
+    # torch's `send` calls `isend`, and both the same operator
+    asynchronous = f"i{operation}"
+    if caller(2) == (TORCH, asynchronous) and caller(3) != (TORCH, operation):
+        operation = asynchronous
     size = bytes_of(arguments[argument]) if argument else 0
-    message = Call(operation, size, _ranks(operator, arguments))
+    message = Message(operation, size, _ranks(operator, arguments))
     afterwards = [listener(message) for listener in list(_listeners)]
     with unheard():
         result = call()
     request = result[-1] if isinstance(result, tuple) else result
     request = None if request is None else dist.Work.unbox(request)
-    for after in afterwards:
-        if after:
-            after(request)
+    for after in filter(None, afterwards):
+        after(request)
     if _functional is not None:
-        _functional.update(dict.fromkeys(_keys(arguments.values()), request))
+        _functional.update(dict.fromkeys(_keys(arguments), request))
     return result
 
 
-def _keys(values):
-    return [storage_key(storage) for storage in storages_among(*values)]
-
-
-def _as_called(operation):
-    """torch's `send` calls `isend`, and both the same operator."""
-    asynchronous = f"i{operation}"
-    if caller(3) == (TORCH, asynchronous) and caller(4) != (TORCH, operation):
-        return asynchronous
-    return operation
+def _keys(arguments):
+    return [storage_key(storage) for storage in storages_among(*arguments.values())]
 
 
 def _ranks(operator, arguments):
@@ -124,10 +102,9 @@ def _ranks(operator, arguments):
 
 def listen_to_requests(
     listener: Callable[[dist.Work | None, Callable[[], object], bool], object],
-    methods: tuple[str, ...] = ("wait",),
 ) -> Callable[[], None]:
-    """Call `listener(request, call, inside)` in the place of the methods of requests and of their futures; it
-    must return what `call()` does.
+    """Call `listener(request, wait, inside)` in the place of the method `wait` of requests and of their
+    futures; it must return what `wait()` does.
 
     `inside` is True where a function of torch waits before it returns, and not the program.  A functional
     collective is waited for by what it returned; where that is not known, the request is None.  Returns a
@@ -135,35 +112,25 @@ def listen_to_requests(
     """
     global _functional
 
-    before = [
-        (owner, name, getattr(owner, name))
-        for owner in (dist.Work, Future)
-        for name in methods
-        if hasattr(owner, name)
-    ]
-
     def method(plain):
-        def asked(request, *arguments, **options):
+        def wait(request, *arguments, **options):
             module, name = caller(1)
             inside = module == TORCH and name != "wait"  # as a coalescing manager's is called
             return listener(request, partial(plain, request, *arguments, **options), inside)
 
-        return asked
-
-    for owner, name, plain in before:
-        setattr(owner, name, method(plain))
+        return wait
 
     def wait_tensor(operator, arguments, call):
-        (key,) = _keys(arguments.values())
+        (key,) = _keys(arguments)
         return listener(_functional.get(key), call, False)
 
-    _functional, end_waits = {}, stand_before(*WAITS, wait_tensor)
-
-    def end():
+    def forget():
         global _functional
-        end_waits()
         _functional = None
-        for place in before:
-            setattr(*place)
 
-    return end
+    _functional, ends = {}, ExitStack()
+    ends.callback(forget)
+    for owner in (dist.Work, Future):
+        ends.callback(replaced(owner, "wait", method(owner.wait)))
+    ends.callback(stand_before(*WAITS, wait_tensor))
+    return ends.close

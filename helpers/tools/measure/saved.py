@@ -1,11 +1,11 @@
 """What a forward pass keeps for the backward pass, layer by layer: each storage once, charged to the layer
-that asked autograd to keep it.
-
-The ledger says how many bytes of activations are alive; this says who wants them.
-"""
+that asked autograd to keep it."""
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch.autograd.graph import saved_tensors_hooks
@@ -28,13 +28,12 @@ class SavedActivations:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = getattr(module, "module", module)
-        self.by_layer: dict[str, int] = {}
+        self.by_layer = Counter()
 
     def under(self, name: str) -> int:
         """Bytes kept by a submodule and everything inside it."""
-        return sum(
-            size for layer, size in self.by_layer.items() if layer == name or layer.startswith(f"{name}.")
-        )
+        layers = self.by_layer.items()
+        return sum(size for layer, size in layers if layer == name or layer.startswith(f"{name}."))
 
     @property
     def total(self) -> int:
@@ -42,21 +41,18 @@ class SavedActivations:
 
     def __enter__(self):
         self._seen = {storage_key(storage) for storage in storages_among(*self.module.parameters())}
-        self._alive, self._stack, self._hooks = [], [], []
+        self._alive, self._stack, self._hooks = [], [], ExitStack()
         for name, part in self.module.named_modules():
-            self._hooks.append(part.register_forward_pre_hook(self._enter(name), with_kwargs=True))
-            self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
-        self._saving = saved_tensors_hooks(self._keep, lambda tensor: tensor)
-        self._saving.__enter__()
+            enter = partial(self._enter, name)
+            self._hooks.enter_context(part.register_forward_pre_hook(enter, with_kwargs=True))
+            self._hooks.enter_context(part.register_forward_hook(self._leave, always_call=True))
+        self._hooks.enter_context(saved_tensors_hooks(self._keep, lambda tensor: tensor))
         return self
 
-    def _enter(self, name):
-        def hook(module, args, kwargs):
-            if not self._stack:
-                self._seen |= {storage_key(storage) for storage in storages_among(args, kwargs)}
-            self._stack.append(name)
-
-        return hook
+    def _enter(self, name, module, args, kwargs):
+        if not self._stack:
+            self._seen |= {storage_key(storage) for storage in storages_among(args, kwargs)}
+        self._stack.append(name)
 
     def _leave(self, module, args, output):
         self._stack.pop()
@@ -67,18 +63,9 @@ class SavedActivations:
             if (key := storage_key(storage)) not in self._seen:
                 self._seen.add(key)
                 self._alive.append(storage)  # its address must not be given to another one while we count
-                self.by_layer[name] = self.by_layer.get(name, 0) + storage.nbytes()
+                self.by_layer[name] += storage.nbytes()
         return tensor
 
     def __exit__(self, *problem):
-        self._saving.__exit__(*problem)
-        for hook in self._hooks:
-            hook.remove()
-        del (
-            self._seen,
-            self._alive,
-            self._stack,
-            self._hooks,
-            self._saving,
-            self.module,
-        )  # what is left is plain data
+        self._hooks.close()
+        del self._seen, self._alive, self._stack, self._hooks, self.module  # what is left is plain data

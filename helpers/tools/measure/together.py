@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-_open = []  # (measurement, whether it measures time)
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+_open: list[tuple[str, bool]] = []  # measurements: the name of its class, and whether it measures time
 
 
-def begin(measurement: object, of_time: bool = False) -> None:
-    """Note a measurement as open.
-
-    Raises:
-        RuntimeError: where one of time would go on beside another, which slows down what is timed.
-    """
-    if beside := [other for other, timed in _open if of_time or timed]:
-        names = " and ".join(sorted({type(other).__name__ for other in beside}))
-        what = f"a {type(measurement).__name__} cannot be opened inside a {names}"
+@contextmanager
+def measuring(name: str, of_time: bool = False, modes: Iterable[str] = ()) -> Iterator[None]:
+    """While a measurement is open; `modes` are torch's that see every operator now.  A RuntimeError where one
+    of time would go on beside another, which slows down what is timed."""
+    if beside := {other for other, timed in _open if of_time or timed}.union(modes):
         raise RuntimeError(
-            f"{what}: counting bytes takes time, so that the clock would tell lies; measure them "
-            "in two runs, one after the other"
+            f"a {name} cannot be opened inside a {' and '.join(sorted(beside))}: counting takes time, and "
+            "the clock would tell lies; measure in two runs, one after the other"
         )
-    _open.append((measurement, of_time))
-
-
-def end(measurement: object) -> None:
-    """It is open no more."""
-    _open[:] = [(other, timed) for other, timed in _open if other is not measurement]
+    _open.append((name, of_time))
+    try:
+        yield
+    finally:
+        _open.remove((name, of_time))

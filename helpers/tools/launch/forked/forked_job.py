@@ -121,7 +121,7 @@ class ForkedJob(Piped):
         return activity([self.processes.get(outcome.rank) for outcome in left])
 
     def remarks(self) -> list[str]:
-        return self.place.remarks() if self.place else []
+        return self.place.machines.remarks() if self.place else []
 
     def ask_stacks(self) -> None:
         send(self.server.socket, kind="stacks", signals=[int(number) for number in ASK])
