@@ -68,9 +68,8 @@ def memory_bars(
     behind = {**BEHIND, "pad": 1} if capacity else None  # the line may pass behind the number
     for place, top, total, (_, sizes) in zip(places, tops, totals, bars):
         words = f"{total / divisor:,.3g}" if sizes else "does not\nfit"
-        write_beside(
-            axes, place, top, words, 0, 2, ha="center", va="bottom", fontsize=9, bbox=behind, zorder=5
-        )
+        look = {"ha": "center", "va": "bottom", "fontsize": 9, "bbox": behind, "zorder": 5}
+        write_beside(axes, place, top, words, 0, 2, **look)
     axes.set_xticks(places, [name for name, _ in bars], fontsize=9 if len(bars) < 6 else 8)
     if len(clusters) > 1:
         for cluster, middle in middles.items():
@@ -113,7 +112,7 @@ def _stack(
 
 @in_style
 def _part_bars(rows, title, y, looks, divisor, sentence, width=7.2):
-    """A figure of one stack for each row, its legend in the order of the parts."""
+    """A figure with a stack for each row; its legend has the order of the parts."""
     figure, axes = new_figure(width)
     tops = _stack(axes, list(rows), list(rows.values()), looks, divisor, width=0.7)
     axes.set(title=title, ylabel=y, ylim=(0, 1.05 * max(tops)))

@@ -24,11 +24,14 @@ def new_figure(width: float = 7.2, height: float = 3.6) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def new_panels(count: int, width: float, height: float, title: str = "") -> tuple[Figure, Sequence[Axes]]:
-    """A figure, sizes of each panel in inches, and its axes beside each other."""
+def new_panels(
+    count: int, width: float, height: float, title: str = "", y: float | None = None
+) -> tuple[Figure, Sequence[Axes]]:
+    """A figure, sizes of each panel in inches, and its axes beside each other; `y` is the title's place in
+    parts of the height, where titles of the panels need room."""
     figure = Figure(figsize=(width * count, height))
     if title:
-        figure.suptitle(title, fontsize=11)
+        figure.suptitle(title, fontsize=11, y=y)
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
@@ -98,11 +101,12 @@ def blank(axes: Axes, **limits: object) -> None:
     bare(axes)
 
 
-def name_rows(axes: Axes, names: Iterable[str], **look: object) -> None:
-    """Names at the left of rows of height 1, from the top, without ticks."""
+def name_rows(axes: Axes, names: Iterable[str]) -> None:
+    """Names at the left of rows of height 1, from the top, without ticks, grid and frame."""
     names = list(names)
-    axes.set_yticks([row + 0.5 for row in range(len(names))], names, **look)
+    axes.set_yticks([row + 0.5 for row in range(len(names))], names)
     axes.tick_params(axis="y", length=0)
+    bare(axes)
 
 
 def rank_names(ranks: int) -> list[str]:

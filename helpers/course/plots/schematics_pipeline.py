@@ -79,7 +79,7 @@ def pipeline_schedules(schedules: Mapping[str, list[list[Event]]], title: str, x
     axes, said = figure.subplots(panels, 1, sharex=True), []
     for above, below, (name, timelines) in zip(axes[::2], axes[1::2], schedules.items()):
         begin, idle = _begin(timelines), idle_fraction(timelines)
-        _draw_actions(above, timelines, longest)
+        _draw_actions(above, timelines, begin, longest)
         above.set_title(f"{name}: what each rank does (idle {100 * idle:.1f} %)", fontsize=10)
         for rank, row in enumerate(held[name]):
             times = [time - begin for time, _ in row] + [longest]
@@ -105,10 +105,10 @@ def pipeline_schedules(schedules: Mapping[str, list[list[Event]]], title: str, x
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
-def _draw_actions(axes, timelines, longest):
+def _draw_actions(axes, timelines, begin, longest):
     for rank, timeline in enumerate(timelines):
         for kind, stage, micro, start, end in timeline:
-            left, width, paler = start - _begin(timelines), end - start, stage >= len(timelines)
+            left, width, paler = start - begin, end - start, stage >= len(timelines)
             look = {"alpha": 0.55 if paler else 1, "edgecolor": "white"}
             box(axes, left, rank + 0.06, width, 0.88, ACTIONS[kind][0], **look)
             if width > LETTER * longest * len(str(micro)):

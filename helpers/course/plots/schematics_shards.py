@@ -9,7 +9,6 @@ from helpers.course.plots.drawing import (
     BEHIND,
     EDGE,
     EMPTY,
-    bare,
     blank,
     box,
     name_rows,
@@ -31,8 +30,7 @@ APART = 2.2  # boxes between two parameters
 
 
 def _held(axes, left, width, ranks, sharded, colour, hatch="", ground=None):
-    """A box on every rank's row, and filled in it what the rank holds: its shard, or all; nothing without a
-    colour."""
+    """A box on every rank's row.  What the rank holds has the colour: its shard, or all of the box."""
     ground = {"colour": EMPTY, "edgecolor": EDGE, "linewidth": 0.5, **(ground or {})}
     part = width / ranks if sharded else width
     for rank in range(ranks):
@@ -46,8 +44,8 @@ def _held(axes, left, width, ranks, sharded, colour, hatch="", ground=None):
 def zero_states(
     held: Mapping[str, Mapping[str, float]], replicated: Mapping[str, float], ranks: int, title: str
 ) -> Plot:
-    """The model states of a training job, a row for each rank: filled what the rank holds, outlined what
-    other ranks hold for it.
+    """The model states of a training job, a row for each rank: what it holds has a colour, what other ranks
+    hold for it is grey.
 
     Args:
         held: {panel: {category: bytes per parameter that one rank holds}}, for instance {"ZeRO-1":
@@ -72,7 +70,6 @@ def zero_states(
         axes.set_xlabel("bytes per parameter, and their sum on each rank")
         axes.set_title(name, fontsize=10)
         name_rows(axes, rank_names(ranks))
-        bare(axes)
         said.append(f"{name}: {', '.join(parts)}; together {together:.3g}")
     return Plot(figure, f"{title}. Bytes per parameter on each of {ranks} ranks. {'; '.join(said)}.")
 
@@ -129,8 +126,7 @@ def gathered_layers(
         layers: names of the layers, in order.
         ranks: N.
     """
-    figure, panels = new_panels(len(moments), 3.2, 1.1 + 0.34 * ranks)
-    figure.suptitle(title, fontsize=11, y=1.13)
+    figure, panels = new_panels(len(moments), 3.2, 1.1 + 0.34 * ranks, title, y=1.13)
     said = []
     for axes, (name, gathered) in zip(panels, moments.items()):
         for index, layer in enumerate(layers):
@@ -149,13 +145,12 @@ def gathered_layers(
 
 @in_style
 def flat_partition(elements: Mapping[str, int], cuts: Mapping[str, Sequence[int]], title: str) -> Plot:
-    """Parameters one after another in a flat tensor, padding at its end, and the boundaries at which it is
-    cut among ranks: a row for each job.
+    """Parameters in a flat tensor with padding at its end, and the boundaries at which it is cut among ranks:
+    a row for each job.
 
     Args:
         elements: {parameter: its elements}, in the model's order.
-        cuts: {row: elements of each rank's partition}; what the partitions have more than the parameters is
-            padding.
+        cuts: {row: elements of each rank's partition}; elements beyond the parameters are padding.
     """
     total, most, said = sum(elements.values()), max(map(sum, cuts.values())), []
     figure, axes = new_figure(9, 0.9 + 0.75 * len(cuts))
@@ -173,7 +168,6 @@ def flat_partition(elements: Mapping[str, int], cuts: Mapping[str, Sequence[int]
         said.append(f"{name}: partitions of {', '.join(map(str, parts))} elements, {padding} of them padding")
     axes.set(title=title, xlabel="elements", xlim=(-0.01 * most, 1.01 * most), ylim=(len(cuts), 0))
     name_rows(axes, cuts)
-    bare(axes)
     return Plot(figure, f"{title}. {total} elements in {len(elements)} parameters. {'; '.join(said)}.")
 
 
@@ -215,7 +209,6 @@ def flat_buckets(
     axes.set(title=title, xlabel="place in the flat tensor, elements")
     axes.set(xlim=(-0.01 * total, 1.02 * ranks * part), ylim=(len(rows), -0.1))
     name_rows(axes, rows)
-    bare(axes)
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
@@ -236,8 +229,7 @@ def sharded_elements(
     """
     tall = max(rows for rows, _ in shapes.values())
     wide = sum(columns + APART for _, columns in shapes.values())
-    figure, panels = new_panels(len(ways), 0.32 * wide, 0.7 + 0.32 * tall)
-    figure.suptitle(title, fontsize=11, y=1.1)
+    figure, panels = new_panels(len(ways), 0.32 * wide, 0.7 + 0.32 * tall, title, y=1.1)
     said = []
     for axes, (way, owner) in zip(panels, ways.items()):
         left, words = 0.0, []

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from helpers.course.plots.drawing import (
-    bare,
     blank,
     box,
     legend_below,
@@ -121,6 +120,5 @@ def fused_rows(cuts: Mapping[str, Sequence[int]], names: Sequence[str], rows: in
     axes.set_xticks(ends)
     name_rows(axes, cuts)
     axes.tick_params(length=0)
-    bare(axes)
     legend_beside(axes, rank_swatches(sorted({rank for ranks in cuts.values() for rank in ranks})))
     return Plot(figure, f"{title}, {', '.join(names)} stacked. {'; '.join(said)}.".replace("\n", " "))
