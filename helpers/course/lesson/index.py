@@ -54,12 +54,8 @@ def table(title: str, lessons: list[Lesson]) -> str:
     heads = "| |lesson|its question|paper|core|exercises|optional|"
     rows = [f"### {title}", "", heads, "|---|---|---|---|--:|--:|--:|"]
     for lesson in lessons:
-        link, paper, optional = (
-            f"[{lesson.title}]({lesson.file})",
-            lesson.paper or "–",
-            lesson.optional or "–",
-        )
-        minutes = f"{lesson.core}|{lesson.exercises}|{optional}"
+        link, paper = f"[{lesson.title}]({lesson.file})", lesson.paper or "–"
+        minutes = f"{lesson.core}|{lesson.exercises}|{lesson.optional or '–'}"
         rows.append(f"|{lesson.number}|{link}|{lesson.question}|{paper}|{minutes}|")
     return "\n".join(rows)
 

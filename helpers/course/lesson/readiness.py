@@ -46,7 +46,7 @@ class Line:
 
 
 def note(name: str, found: str, fine: object, advice: str) -> Line:
-    """Of something that lessons can do without."""
+    """A line on something that lessons can do without."""
     return Line(name, found, bool(fine), advice, needed=False)
 
 
@@ -89,8 +89,8 @@ def machine() -> Iterator[Line]:
     advice = "not needed; only DeepSpeed's own optimizers would be compiled with it"
     yield note("compiler", compiler or "none", compiler, advice)
     refused = problem()
-    can = "not allowed" if refused else "several can be made of this one"
-    yield note("machines", can, not refused, refused or "")
+    allowed = "not allowed" if refused else "several can be made of this one"
+    yield note("machines", allowed, not refused, refused or "")
     gpus = available.gpu_count()
     yield Line("GPUs", str(gpus) if gpus else "none: ranks run on the CPU")
 

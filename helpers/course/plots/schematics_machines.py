@@ -8,15 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
-from helpers.course.plots.drawing import (
-    arrow,
-    disc,
-    legend_below,
-    new_figure,
-    new_panels,
-    rounded,
-    write,
-)
+from helpers.course.plots.drawing import arrow, disc, legend_below, new_figure, new_panels, rounded, write
 from helpers.course.plots.style import LINES, LOOK, Plot, in_style
 from helpers.tools.theory.combined import coordinates, groups_along
 
@@ -55,9 +47,8 @@ def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
         write(axes, place, -0.2, "a process, with its own memory:", fontsize=7.5)
         for line, (what, text) in enumerate(memory.items()):
             top, colour = -0.42 - HEIGHT * line, LOOK.get(what, ("#CCCCCC", ""))[0]
-            rounded(
-                axes, place - 0.92, top - 0.22, 1.84, 0.18, 0.02, facecolor=colour + "55", edgecolor="none"
-            )
+            paint = {"facecolor": colour + "55", "edgecolor": "none"}
+            rounded(axes, place - 0.92, top - 0.22, 1.84, 0.18, 0.02, **paint)
             write(axes, place, top - 0.13, f"{what}{': ' if text else ''}{text}", fontsize=8)
         if rank:
             ends = (place - 1.42, bottom / 2), (place - 1.08, bottom / 2)
@@ -129,11 +120,10 @@ def placements(orders: Sequence[dict[str, int]], each: int, title: str) -> Plot:
             model.
         each: ranks on a machine.
     """
-    panels, ranks = len(orders), prod(orders[0].values())
-    height = (1.2 + 1.25 * (ranks // each)) if panels == 1 else 0.6 + 1.05 * (ranks // each)
-    figure, all_axes = new_panels(panels, max(6.4 / panels, 0.85 * each + 0.8 / panels), height, title)
-    said = []
-    for axes, order in zip(all_axes, orders):
+    count, ranks, said = len(orders), prod(orders[0].values()), []
+    height = 1.2 + 1.25 * (ranks // each) if count == 1 else 0.6 + 1.05 * (ranks // each)
+    figure, panels = new_panels(count, max(6.4 / count, 0.85 * each + 0.8 / count), height, title)
+    for axes, order in zip(panels, orders):
         counts = _draw_order(axes, order, each, ranks)
         said.append(f"{', '.join(order)}: {', '.join(f'{name} {count}' for name, count in counts.items())}")
     handles = []
