@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from matplotlib.ticker import NullLocator
 from helpers.course.plots.drawing import box, ink, legend_beside, new_figure, new_panels, swatch, write
-from helpers.course.plots.style import MARKERS, Plot, check_told_apart, in_style
+from helpers.course.plots.style import MARKERS, Plot, check_told_apart, in_style, told
 
 # Okabe and Ito's colours and hatches of plans, from those that send least to those that send most; nothing
 # fits: white
@@ -63,7 +63,8 @@ def heat_maps(
         panel.set_xticks([column + 0.5 for column in range(len(columns))], columns, fontsize=8)
         panel.set_yticks([row + 0.5 for row in range(len(rows))], rows, fontsize=8)
         panel.grid(False)
-        counts[name] = Counter(plan[0] if plan else NOTHING for plan in plans.values())
+        counted = Counter(plan[0] if plan else NOTHING for plan in plans.values())
+        counts[name] = {kind: counted[kind] for kind in looks if kind in counted}
     for panel in axes[1:]:
         panel.set_yticklabels([""] * len(rows))
     axes[0].set_ylabel(y)
@@ -74,11 +75,7 @@ def heat_maps(
     ]
     figure.suptitle(title)
     figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, fontsize=8)
-    said = "; ".join(
-        f"{name}: {', '.join(f'{kind} {count[kind]}' for kind in looks if kind in count)}"
-        for name, count in counts.items()
-    )
-    return Plot(figure, f"{title}, {y} over {x}. Of {len(cells)} cells each: {said}.")
+    return Plot(figure, f"{title}, {y} over {x}. Of {len(cells)} cells each: {told(counts, str)}.")
 
 
 @in_style

@@ -47,9 +47,8 @@ def ring(rounds: Mapping[str, Sequence[int]], title: str) -> Plot:
         axes.set(xlim=(-1.45, 1.45), ylim=(-1.4, 1.4), aspect="equal")
         axes.set_title(caption, fontsize=9)
         axes.axis("off")
-        said.append(
-            f"{caption}: {', '.join(f'rank {rank} sends part {part}' for rank, part in enumerate(sent))}"
-        )
+        parts = ", ".join(f"rank {rank} sends part {part}" for rank, part in enumerate(sent))
+        said.append(f"{caption}: {parts}")
     return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
@@ -82,16 +81,25 @@ def rank_grid(grid: Sequence[Sequence[int]], names: Sequence[str], title: str) -
     axes.set_yticks(range(rows), [f"{down} {row}" for row in range(rows)])
     axes.tick_params(length=0)
     bare(axes)
-    rows, columns = (
-        "; ".join(", ".join(map(str, group)) for group in groups) for groups in (grid, zip(*grid))
-    )
-    groups = f"Groups across, of one {down}: {rows}. Groups down, of one {across}: {columns}."
+
+    def listed(groups):
+        return "; ".join(", ".join(map(str, group)) for group in groups)
+
+    rows_said, columns_said = listed(grid), listed(zip(*grid))
+    groups = f"Groups across, of one {down}: {rows_said}. Groups down, of one {across}: {columns_said}."
     return Plot(figure, f"{title}. {groups}")
 
 
 def contributors(number: int) -> list[int]:
     """The ranks that a number of the collectives lesson comes from: rank r counts in units of 10^r."""
     return [rank for rank, digit in enumerate(reversed(str(abs(number)))) if digit != "0"]
+
+
+def _colour(sources, ranks):
+    """Of a number that comes from one rank, or is a sum over none, some or all."""
+    if len(sources) == 1:
+        return part_colour(sources[0])
+    return NONE if not sources else ALL if len(sources) == ranks else SOME
 
 
 def rank_contents(
@@ -117,9 +125,8 @@ def contents_over_time(moments: Mapping[str, Rows], title: str) -> Plot:
     for axes, (name, rows) in zip(panels, moments.items()):
         for rank, row in enumerate(rows):
             for column, number in enumerate(row or ()):
-                sources = contributors(number)
-                colours = {ranks: ALL, 0: NONE, 1: part_colour((sources or [0])[0])}
-                box(axes, column, rank + 0.06, 0.94, 0.88, colours.get(len(sources), SOME), str(number), 9)
+                colour = _colour(contributors(number), ranks)
+                box(axes, column, rank + 0.06, 0.94, 0.88, colour, str(number), 9)
         blank(axes, title=f"{title}: {name}", xlim=(0, max(widest, 1)), ylim=(len(rows), 0))
         name_rows(axes, rank_names(len(rows)))
     said = "; ".join(

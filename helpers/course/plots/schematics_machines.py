@@ -4,6 +4,7 @@ axes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,8 @@ def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
         if rank:
             ends = (place - 1.42, bottom / 2), (place - 1.08, bottom / 2)
             arrow(axes, *ends, arrowstyle="<|-|>", color="#D55E00", linewidth=2)
-        said.append(f"rank {rank} has {', '.join(f'{what} {text}'.strip() for what, text in memory.items())}")
+        contents = ", ".join(f"{what} {text}".strip() for what, text in memory.items())
+        said.append(f"rank {rank} has {contents}")
     axes.set(title=title, xlim=(-1.3, 2.5 * (count - 1) + 1.3), ylim=(bottom - 0.25, 1.6))
     axes.axis("off")
     start = f"A notebook's cell starts {count} ranks, which send messages to each other"
@@ -125,7 +127,8 @@ def placements(orders: Sequence[dict[str, int]], each: int, title: str) -> Plot:
     figure, panels = new_panels(count, max(6.4 / count, 0.85 * each + 0.8 / count), height, title)
     for axes, order in zip(panels, orders):
         counts = _draw_order(axes, order, each, ranks)
-        said.append(f"{', '.join(order)}: {', '.join(f'{name} {count}' for name, count in counts.items())}")
+        crossing = ", ".join(f"{name} {count}" for name, count in counts.items())
+        said.append(f"{', '.join(order)}: {crossing}")
     handles = []
     for name in orders[0]:
         colour, dash, words = AXES[name]
@@ -145,7 +148,7 @@ def _draw_order(axes: Axes, order: dict[str, int], each: int, ranks: int) -> dic
     for name in order:
         colour, dash, _ = AXES[name]
         counts[name] = 0
-        for here, there in (pair for group in groups_along(name, order) for pair in zip(group, group[1:])):
+        for here, there in chain.from_iterable(map(pairwise, groups_along(name, order))):
             near = here // each == there // each
             counts[name] += not near
             bend = 0 if not near or there - here == 1 else -0.36 if here % 2 == 0 else 0.36

@@ -117,7 +117,8 @@ def amount(count: float) -> str:
 
 def told(groups: Mapping[str, Mapping[str, object]], words: Callable[[object], str]) -> str:
     """{group: {name: value}} in a sentence: "group: name value, name value; group: name value"."""
-    return "; ".join(
-        f"{group}: {', '.join(f'{name} {words(value)}' for name, value in values.items())}"
-        for group, values in groups.items()
-    )
+    said = []
+    for group, values in groups.items():
+        parts = ", ".join(f"{name} {words(value)}" for name, value in values.items())
+        said.append(f"{group}: {parts}")
+    return "; ".join(said)
