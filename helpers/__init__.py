@@ -68,10 +68,10 @@ MODULES = {
 
 def __getattr__(name: str) -> object:
     if name in LAZY:
-        found = getattr(imported(LAZY[name]), name)
+        value = getattr(imported(LAZY[name]), name)
         if name == "launch":
             importlib.import_module("helpers.tools.launch.forked.warming").begin()
-        return found
+        return value
     if name in MODULES:
         return imported(MODULES[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__dir__())}")

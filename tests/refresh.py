@@ -14,8 +14,8 @@ import time
 import nbformat
 from nbclient import NotebookClient
 from helpers.course.lesson import index
-from helpers.course.lesson.copies import INDEX, LANGUAGE, lessons
-from helpers.course.lesson.outline import course, number_of
+from helpers.course.lesson.copies import INDEX, LANGUAGE
+from helpers.course.lesson.outline import course, notebooks, number_of
 from helpers.course.plots.style import picture
 from helpers.course.recording.on_machines import RECORDING
 from helpers.paths import NOTEBOOKS, ROOT
@@ -109,7 +109,7 @@ def store_pictures(notebook, path):
 
 
 def main(number=""):
-    chosen = [path for path in [*lessons(), NOTEBOOKS / INDEX] if number in ("", number_of(path))]
+    chosen = [path for path in [*notebooks(), NOTEBOOKS / INDEX] if number in ("", number_of(path))]
     if not chosen:
         sys.exit(f"no lesson {number!r}")
     os.environ[RECORDING] = "yes"  # what a lesson shows of machines is written down too

@@ -9,7 +9,7 @@ import time
 import nbformat
 import psutil
 from nbclient import NotebookClient
-from helpers.course.lesson.copies import lessons
+from helpers.course.lesson.outline import notebooks
 
 
 def proportional_memory(process):
@@ -63,7 +63,7 @@ class Meter(NotebookClient):
 
 def main():
     print(f"{'lesson':32}{'seconds':>8}{'slowest cell':>16}{'peak memory':>14}")
-    for path in lessons():
+    for path in notebooks():
         meter = Meter(
             nbformat.read(path, as_version=4),
             timeout=600,

@@ -7,8 +7,7 @@ import linecache
 import re
 
 from helpers.course.exercises import SUBJECTS
-from helpers.course.lesson.copies import lessons
-from helpers.course.lesson.outline import number_of
+from helpers.course.lesson.outline import notebooks, number_of
 
 LESSONS = {
     number: importlib.import_module(f"helpers.course.exercises.{subject}")
@@ -31,7 +30,7 @@ def read(number):
     """The code cells of a lesson."""
     import nbformat  # takes a second, and every rank that runs a function of these tests imports this module
 
-    path = next(path for path in lessons() if number_of(path) == number)
+    path = next(path for path in notebooks() if number_of(path) == number)
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 

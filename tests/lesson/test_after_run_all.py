@@ -4,14 +4,14 @@ forgotten, and a broken one is found."""
 import nbformat
 import pytest
 from helpers.course.exercises import start_here as lesson_00
-from helpers.course.lesson.copies import lessons
+from helpers.course.lesson.outline import notebooks
 from tests.after_run_all import CHECK, after_run_all
 
 SOLUTION = "def sum_of_ranks_solution(ranks):\n    return first * ranks + ranks * (ranks - 1) // 2"
 STUB = "def sum_of_ranks(ranks): ...\n\n\nexercises.sum_of_ranks.check(sum_of_ranks, sum_of_ranks_solution)"
 
 
-@pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_no_exercise_is_forgotten(path):
     notebook = nbformat.read(path, as_version=4)
     found = {

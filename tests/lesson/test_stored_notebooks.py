@@ -5,8 +5,8 @@ import re
 
 import nbformat
 import pytest
-from helpers.course.lesson.copies import INDEX, LANGUAGE, lessons
-from helpers.course.lesson.outline import number_of
+from helpers.course.lesson.copies import INDEX, LANGUAGE
+from helpers.course.lesson.outline import notebooks, number_of
 from helpers.course.plots.style import picture
 from helpers.paths import NOTEBOOKS
 
@@ -29,12 +29,12 @@ def said(cell):
     )
 
 
-@pytest.fixture(params=lessons(), ids=lambda path: path.stem)
+@pytest.fixture(params=notebooks(), ids=lambda path: path.stem)
 def notebook(request):
     return nbformat.read(request.param, as_version=4)
 
 
-@pytest.fixture(params=[*lessons(), NOTEBOOKS / INDEX], ids=lambda path: path.stem)
+@pytest.fixture(params=[*notebooks(), NOTEBOOKS / INDEX], ids=lambda path: path.stem)
 def page(request):
     """A lesson or the start page."""
     return nbformat.read(request.param, as_version=4)
@@ -112,7 +112,7 @@ def test_the_cells_of_optional_sections_are_tagged_and_no_others(notebook):
     assert not unlike
 
 
-@pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_an_error_is_shown_and_stops_nothing(path):
     """Neither Run All, nor a script made with nbconvert; JupyterLab's table of contents would mark it as an
     accident."""
@@ -121,7 +121,7 @@ def test_an_error_is_shown_and_stops_nothing(path):
         assert not any(output.output_type == "error" for output in cell.outputs)
 
 
-@pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_solutions_are_folded_with_what_their_checks_say(path):
     solutions = [
         cell
@@ -133,9 +133,9 @@ def test_solutions_are_folded_with_what_their_checks_say(path):
     )
 
 
-@pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_a_lesson_ends_with_links_to_the_next_and_to_the_map(path):
-    numbered = [one for one in lessons() if number_of(one).isdigit()]
+    numbered = [one for one in notebooks() if number_of(one).isdigit()]
     following = (
         numbered[numbered.index(path) + 1 :][:1] if path in numbered else []
     )  # appendices stand by themselves

@@ -1,4 +1,4 @@
-"""The learner's copies of the lessons: `python -m helpers.course.lesson.copies open | copy | reset 02`.
+"""The learner's copies of the lessons: `python -m helpers.course.lesson.copies open | reset 02`.
 
 JupyterLab saves as you work, so lessons are opened as copies in `work/`, which git ignores.  They come
 without the stored outputs, so that no answer stands under a question; the start page comes with what the
@@ -12,6 +12,7 @@ import hashlib
 import json
 import platform
 import sys
+from itertools import count
 from typing import TYPE_CHECKING
 
 from helpers.course.lesson import index, lab
@@ -33,23 +34,16 @@ LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the not
 }
 
 
-def lessons(root: Path = ROOT) -> list[Path]:
-    """The course's notebooks in order: lessons by their numbers, then appendices."""
-    return notebooks(root / "notebooks")
-
-
 def copy(root: Path = ROOT) -> Path:
     """Copy every lesson that has no copy yet, renew untouched copies of older lessons, and the start page;
     returns the folder."""
     work = root / "work"
-    work.mkdir(exist_ok=True)
     dates = read_dates(work)
-    for lesson in lessons(root):
+    for lesson in notebooks(root / "notebooks"):
         target = work / lesson.name
         if not target.exists() or (is_untouched(target, dates) and dates[lesson.name] != digest(lesson)):
             write_copy(lesson, target, dates)
-    if (root / "notebooks" / INDEX).exists():
-        write_copy(root / "notebooks" / INDEX, work / INDEX, {})
+    write_copy(root / "notebooks" / INDEX, work / INDEX, {})
     save_dates(work, dates)
     return work
 
@@ -57,12 +51,11 @@ def copy(root: Path = ROOT) -> Path:
 def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
     """Make a fresh copy of one lesson.  Returns its path, and where the old one went: None when it was
     untouched."""
-    numbered = {number_of(lesson): lesson for lesson in lessons(root)}
+    numbered = {number_of(lesson): lesson for lesson in notebooks(root / "notebooks")}
     if number not in numbered:
         raise ValueError(f"no lesson {number!r}: name one with LESSON=, of {', '.join(numbered)}")
     lesson, kept = numbered[number], None
     target = root / "work" / lesson.name
-    target.parent.mkdir(exist_ok=True)
     dates = read_dates(target.parent)
     if target.exists() and not is_untouched(target, dates):
         kept = free_name(target)
@@ -74,21 +67,20 @@ def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
 
 def older(root: Path = ROOT) -> list[Path]:
     """Lessons of the course that are newer than the learner's copies of them."""
-    work, newer = root / "work", []
+    work = root / "work"
     dates = read_dates(work)
-    for lesson in lessons(root):
-        copied = work / lesson.name
-        if copied.exists() and digest(lesson) not in (dates.get(lesson.name), digest(copied)):
-            newer.append(lesson)
-    return newer
+    return [
+        lesson
+        for lesson in notebooks(root / "notebooks")
+        if (work / lesson.name).exists()
+        and digest(lesson) not in (dates.get(lesson.name), digest(work / lesson.name))
+    ]
 
 
 def free_name(path: Path) -> Path:
     """`02_training_memory.mine-1.ipynb`, or the next number that no file has."""
-    at = 1
-    while (mine := path.with_name(f"{path.stem}.mine-{at}.ipynb")).exists():
-        at += 1
-    return mine
+    names = (path.with_name(f"{path.stem}.mine-{number}.ipynb") for number in count(1))
+    return next(mine for mine in names if not mine.exists())
 
 
 def write_copy(lesson: Path, target: Path, dates: dict[str, str | None]) -> None:
@@ -132,27 +124,20 @@ def save_dates(work: Path, dates: dict[str, str | None]) -> None:
     replace(work / DATES, json.dumps(dates, indent=1) + "\n")
 
 
-def say_older(root: Path = ROOT) -> None:
-    for lesson in older(root):
-        print(
-            f"work/{lesson.name} is older than the course's; for the new one `make reset "
-            f"LESSON={number_of(lesson)}`, which keeps yours beside it"
-        )
-
-
 def main(verb: str = "open", number: str = "") -> None:
-    if verb == "open":
-        work = copy()
-        say_older()
-        lab.open_lab(work, INDEX)
-    elif verb == "copy":
-        print(copy())
-        say_older()
-    elif verb == "reset":
+    if verb == "reset":
         fresh, kept = reset(number)
         print("fresh:", fresh.relative_to(ROOT), f"(yours is now {kept.relative_to(ROOT)})" if kept else "")
+    elif verb == "open":
+        work = copy()
+        for lesson in older():
+            print(
+                f"work/{lesson.name} is older than the course's; for the new one `make reset "
+                f"LESSON={number_of(lesson)}`, which keeps yours beside it"
+            )
+        lab.open_lab(work, INDEX)
     else:
-        raise ValueError(f"{verb!r} is not one of open, copy, reset")
+        raise ValueError(f"{verb!r} is neither open nor reset")
 
 
 if __name__ == "__main__":

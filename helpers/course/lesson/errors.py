@@ -15,16 +15,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def expected_error(kind: type[Exception] = LaunchError, width: int | None = None) -> Iterator[None]:
-    """Print the error that the block raises, and go on: a failure to look at stops neither Run All nor an
-    exported script.
-
-        with expected_error():
-            launch(one_fails, ranks=2)
-
-    Args:
-        kind: which errors are meant; others are raised as ever.  `launch` raises LaunchError or its kind
-            RankError.
-        width: columns at which long lines are broken, more than 4; by default they are not.
+    """Print the error of this kind that the block raises, and go on: a failure to look at stops neither Run
+    All nor an exported script.  Long lines are broken at `width` columns, if it is given, at least 5.
 
     Raises:
         AssertionError: the block raised nothing.

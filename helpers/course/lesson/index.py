@@ -25,9 +25,8 @@ def diagram(lessons: list[Lesson]) -> str:
     """What needs what, as a Mermaid diagram in Markdown; an arrow leads from a lesson to one that builds on
     it."""
     # A word a line makes the boxes narrow, so that the whole fits with large letters.
-    boxes = [
-        f'  {lesson.number}["{lesson.number}<br>{lesson.title.replace(" ", "<br>")}"]' for lesson in lessons
-    ]
+    titles = {lesson.number: lesson.title.replace(" ", "<br>") for lesson in lessons}
+    boxes = [f'  {number}["{number}<br>{title}"]' for number, title in titles.items()]
     needs = {lesson.number: directly_needs(lesson, lessons) for lesson in lessons}
     arrows = [f"  {need}-->{number}" for number, direct in needs.items() for need in direct]
     told = [f"{number} needs {' and '.join(direct)}" for number, direct in needs.items() if direct]
@@ -52,19 +51,12 @@ def tables(lessons: list[Lesson]) -> list[str]:
 
 def table(title: str, lessons: list[Lesson]) -> str:
     """One part of the course."""
-    rows = [
-        f"### {title}",
-        "",
-        "| |lesson|its question|paper|core|exercises|optional|",
-        "|---|---|---|---|--:|--:|--:|",
-    ]
+    heads = "| |lesson|its question|paper|core|exercises|optional|"
+    rows = [f"### {title}", "", heads, "|---|---|---|---|--:|--:|--:|"]
     for lesson in lessons:
-        link, minutes = (
-            f"[{lesson.title}]({lesson.file})",
-            (lesson.core, lesson.exercises, lesson.optional or "–"),
-        )
-        cells = ["", lesson.number, link, lesson.question, lesson.paper or "–", *minutes, ""]
-        rows.append("|".join(map(str, cells)))
+        link, paper = f"[{lesson.title}]({lesson.file})", lesson.paper or "–"
+        minutes = f"{lesson.core}|{lesson.exercises}|{lesson.optional or '–'}"
+        rows.append(f"|{lesson.number}|{link}|{lesson.question}|{paper}|{minutes}|")
     return "\n".join(rows)
 
 

@@ -21,19 +21,15 @@ def open_lab(folder: Path, page: str) -> NoReturn:
     if not browser:
         print(tunnel(port), flush=True)
     os.chdir(folder)
-    command = [sys.executable, "-m", "jupyterlab", *options(page, port, browser, root=os.geteuid() == 0)]
-    os.execv(sys.executable, command)
+    chosen = options(page, port, browser, root=os.geteuid() == 0)
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *chosen])
 
 
 def options(page: str, port: int, browser: bool, root: bool = False) -> list[str]:
-    """Command-line options; the link that JupyterLab prints and opens leads to its default page, so that is
-    ours."""
+    """Command-line options: the default page is where the link leads that JupyterLab prints and opens; root
+    runs it in a container."""
     chosen = [f"--port={port}", f"--LabApp.default_url=/lab/tree/{page}"]
-    if not browser:
-        chosen.append("--no-browser")
-    if root:  # in a container
-        chosen.append("--allow-root")
-    return chosen
+    return chosen + ["--no-browser"] * (not browser) + ["--allow-root"] * root
 
 
 def has_browser(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bool:

@@ -26,29 +26,18 @@ PAPER = re.compile(rf"\*\*Further reading\.\*\*.*?({LINK}(?: and {LINK})*{SECTIO
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson.
+    """One lesson."""
 
-    Attributes:
-        number: "02"; of an appendix its name, "fsdp".
-        file: name of the notebook.
-        title: its heading up to a colon.
-        question: what it answers, one sentence.
-        core, exercises, optional: minutes; a lesson whose table gives one number gives the core's.
-        needs: numbers of the lessons to have read before.
-        checks: names of the exercises that are checked, in order.
-        paper: the first paper that its end names, as a link, with the sections to read; empty without one.
-    """
-
-    number: str
-    file: str
-    title: str
-    question: str
-    core: int
-    exercises: int
-    optional: int
-    needs: tuple[str, ...]
-    checks: tuple[str, ...]
-    paper: str = ""
+    number: str  # "02"; of an appendix its name, "fsdp"
+    file: str  # name of the notebook
+    title: str  # its heading up to a colon
+    question: str  # what it answers, one sentence
+    core: int  # minutes; a lesson whose table gives one number gives these
+    exercises: int  # minutes
+    optional: int  # minutes
+    needs: tuple[str, ...]  # numbers of the lessons to have read before
+    checks: tuple[str, ...]  # names of the exercises that are checked, in order
+    paper: str = ""  # the first paper that its end names, as a link, with the sections to read
 
 
 def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
@@ -56,7 +45,7 @@ def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
     return [read(path) for path in notebooks(folder)]
 
 
-def notebooks(folder: Path) -> list[Path]:
+def notebooks(folder: Path = NOTEBOOKS) -> list[Path]:
     """A folder's lessons by their numbers, then its appendices by their names."""
     return [*sorted(folder.glob("[0-9][0-9]_*.ipynb")), *sorted(folder.glob("appendix_*.ipynb"))]
 

@@ -5,30 +5,28 @@ Only copies of lessons that run in `work/` write it, so neither the tests nor a 
 
 from __future__ import annotations
 
+import fcntl
 import json
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from helpers import paths
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME = "progress.json"
 
 
-def record(name: str, lesson: str, work: Path | str | None = None) -> bool:
+def record(name: str, lesson: str, work: Path | None = None) -> bool:
     """Keep that the check `name` of a lesson ("04") is passed; returns whether it was kept.
 
     Nothing happens outside of `work/`, and a folder that cannot be written is no error: a verdict does not
     depend on it.
     """
-    work = Path(work or paths.WORK)
+    work = work or paths.WORK
     try:
         if Path.cwd().resolve() != work.resolve():
             return False
-        with alone(work):
+        with open(work / f".{NAME}.lock", "w") as lock:
+            # One kernel at a time reads, adds and writes; a kernel that dies gives the lock back.
+            fcntl.flock(lock, fcntl.LOCK_EX)
             known = passed(work)
             if name not in known.setdefault(lesson, []):
                 known[lesson].append(name)
@@ -38,12 +36,12 @@ def record(name: str, lesson: str, work: Path | str | None = None) -> bool:
     return True
 
 
-def passed(work: Path | str | None = None) -> dict[str, list[str]]:
+def passed(work: Path | None = None) -> dict[str, list[str]]:
     """{lesson: names of the checks passed, in the order of passing}; what cannot be read counts as
     nothing."""
     try:
-        kept = json.loads((Path(work or paths.WORK) / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        kept = json.loads(((work or paths.WORK) / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
     lessons = kept.items() if isinstance(kept, dict) else ()
     return {
@@ -51,13 +49,3 @@ def passed(work: Path | str | None = None) -> dict[str, list[str]]:
         for lesson, names in lessons
         if isinstance(names, list)
     }
-
-
-@contextmanager
-def alone(work: Path) -> Iterator[None]:
-    """One kernel at a time: reading, adding and writing belong together."""
-    import fcntl
-
-    with open(work / f".{NAME}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, also by a kernel that dies
-        yield

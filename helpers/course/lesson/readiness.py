@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
-from helpers.paths import ROOT, WORK
+from helpers.paths import ROOT, WORK, replace
 from helpers.tools.launch import resources as available
 from helpers.tools.launch.jobs import launch
 from helpers.tools.machines.namespaces import problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 TESTED = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
 ENOUGH_MEMORY = 1_500_000_000
@@ -46,7 +46,7 @@ class Line:
 
 
 def note(name: str, found: str, fine: object, advice: str) -> Line:
-    """Of something that lessons can do without."""
+    """A line on something that lessons can do without."""
     return Line(name, found, bool(fine), advice, needed=False)
 
 
@@ -63,12 +63,11 @@ def versions() -> Iterator[Line]:
     python, advice = sys.version_info[:3], "install Python 3.11.5 to 3.13 and run `make lab` again"
     yield Line("python", ".".join(map(str, python)), (3, 11, 5) <= python < (3, 14), advice)
     for name, tested in TESTED.items():
-        installed = version(name)
-        if installed is None:
+        if installed := version(name):
+            advice = f"{tested} was tested: stored losses may differ, byte counts should not"
+            yield note(name, installed, installed.split("+")[0] == tested, advice)
+        else:
             yield Line(name, "not installed", False, "run `make lab`, which installs everything")
-            continue
-        advice = f"{tested} was tested: stored losses may differ, byte counts should not"
-        yield note(name, installed, installed.split("+")[0] == tested, advice)
 
 
 def machine() -> Iterator[Line]:
@@ -90,8 +89,8 @@ def machine() -> Iterator[Line]:
     advice = "not needed; only DeepSpeed's own optimizers would be compiled with it"
     yield note("compiler", compiler or "none", compiler, advice)
     refused = problem()
-    can = "not allowed" if refused else "several can be made of this one"
-    yield note("machines", can, not refused, refused or "")
+    allowed = "not allowed" if refused else "several can be made of this one"
+    yield note("machines", allowed, not refused, refused or "")
     gpus = available.gpu_count()
     yield Line("GPUs", str(gpus) if gpus else "none: ranks run on the CPU")
 
@@ -124,30 +123,23 @@ def ranks() -> Iterator[Line]:
     yield Line("launch", f"{first:.1f} s the first time, then {seconds:.2f} s")
 
 
-def check(
-    parts: Iterable[Callable[[], Iterable[Line]]] = (versions, machine, ranks), quiet: bool = False
-) -> bool:
+def check(again: bool = False) -> bool:
     """Print a line for each thing that is needed as soon as it is known, and a verdict; returns whether every
-    lesson can run.
-
-    Args:
-        parts: functions that yield lines.
-        quiet: only what is not fine.
-    """
+    lesson can run.  With `again`, what takes seconds is left out, and what is fine is not printed."""
     failed = []
-    for part in parts:
+    for part in (versions, machine) if again else (versions, machine, ranks):
         for line in part():
-            if not (quiet and line.fine):
+            if not (again and line.fine):
                 print(line, flush=True)
             if line.needed and not line.fine:
                 failed.append(line.name)
-    if not quiet:
+    if not again:
         print()
     if failed:
         print(f"Not ready: {', '.join(failed)}. The lines above say what to do.")
     else:
-        again = " (checked before; `make check` checks again)" if quiet else ""
-        print(f"Ready: every lesson can run on this machine{again}.")
+        before = " (checked before; `make check` checks again)" if again else ""
+        print(f"Ready: every lesson can run on this machine{before}.")
     return not failed
 
 
@@ -159,13 +151,11 @@ def fingerprint() -> str:
 def main(arguments: Sequence[str] = ()) -> int:
     """With `--once` ranks are tried only where they have not yet started in this environment."""
     stamp = WORK / ".ready"
-    if "--once" in arguments and stamp.exists() and stamp.read_text() == fingerprint():
-        return 0 if check((versions, machine), quiet=True) else 1
-    if not check((versions, machine, ranks)):
-        return 1
-    WORK.mkdir(exist_ok=True)
-    stamp.write_text(fingerprint())
-    return 0
+    again = "--once" in arguments and stamp.exists() and stamp.read_text() == fingerprint()
+    ready = check(again)
+    if ready and not again:
+        replace(stamp, fingerprint())
+    return 0 if ready else 1
 
 
 if __name__ == "__main__":

@@ -2,30 +2,35 @@
 
 # ruff: noqa: F401  these names are what the package offers
 
-from helpers.course.plots.lines_and_bars import byte_bars, curves, grouped_bars, share_bars, time_bars
-from helpers.course.plots.memory import category_over_time, memory_bars, memory_over_time, phases
+from helpers.course.plots.bars import expert_loads, grouped_bars, memory_bars, share_bars, time_bars
+from helpers.course.plots.lines import by_depth, curves, lost_time, roofline
+from helpers.course.plots.memory import category_over_time, memory_over_time, phases
 from helpers.course.plots.planning import errors, heat_maps
-from helpers.course.plots.ranks import contents_over_time, contributors, gathered_over_time, rank_contents
-from helpers.course.plots.roofline import roofline
-from helpers.course.plots.saving import lost_time
-from helpers.course.plots.schematics_cluster import cluster
-from helpers.course.plots.schematics_collectives import rank_grid, ring
-from helpers.course.plots.schematics_construction import construction
-from helpers.course.plots.schematics_experts import dispatch, expert_loads
-from helpers.course.plots.schematics_fsdp import sharded_elements
-from helpers.course.plots.schematics_job import job
-from helpers.course.plots.schematics_memory import checkpointed_lifetimes, lifetimes, mixed_precision
+from helpers.course.plots.schematics_collectives import (
+    contents_over_time,
+    contributors,
+    rank_contents,
+    rank_grid,
+    ring,
+)
+from helpers.course.plots.schematics_experts import dispatch
+from helpers.course.plots.schematics_machines import cluster, job, placements
+from helpers.course.plots.schematics_model import (
+    checkpointed_lifetimes,
+    kept_tensors,
+    mixed_precision,
+    transformer,
+)
 from helpers.course.plots.schematics_pipeline import pipeline_schedules, stages
-from helpers.course.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
-from helpers.course.plots.schematics_topology import placements
-from helpers.course.plots.schematics_transformer import by_depth, kept_tensors, transformer
-from helpers.course.plots.schematics_zero import (
+from helpers.course.plots.schematics_shards import (
+    construction,
     flat_buckets,
     flat_partition,
-    reductions_in_a_step,
+    gathered_layers,
+    sharded_elements,
     zero_states,
 )
-from helpers.course.plots.schematics_zero_3 import gathered_layers, prefetching
+from helpers.course.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
 from helpers.course.plots.style import LOOK, Plot
 from helpers.course.plots.tables import Table, table
-from helpers.course.plots.timeline import timeline
+from helpers.course.plots.timeline import gathered_over_time, prefetching, reductions_in_a_step, timeline

@@ -1,70 +1,58 @@
-"""Schematics of who talks to whom: ranks in a ring, and ranks in a grid with its groups."""
+"""Schematics of collectives: ranks in a ring, ranks in a grid with its groups, what each rank holds when."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-import matplotlib
-from matplotlib.patches import Circle, Rectangle
-from helpers.course.plots.style import PARTS, STYLE, Plot, arrow, bare, new_figure, rounded, swatch, write
+from helpers.course.plots.drawing import (
+    arrow,
+    bare,
+    blank,
+    box,
+    disc,
+    ink,
+    legend_beside,
+    name_rows,
+    new_figure,
+    new_panels,
+    rank_names,
+    rounded,
+    swatch,
+    write,
+)
+from helpers.course.plots.style import Plot, in_style, part_colour
 
-LIGHT = ("#88CCEE", "#DDCC77")  # of the parts' colours, those on which black is read
+Rows = Sequence[Sequence[int] | None]  # numbers that each rank holds; None for a rank without any
+NONE, SOME, ALL = "#EEEEEE", "#888888", "#444444"  # sums over so many ranks
 
 
+@in_style
 def ring(rounds: Mapping[str, Sequence[int]], title: str) -> Plot:
-    """Ranks in a ring, and which part of its tensor each sends to its right neighbour: a panel for each
-    round.
-
-    Args:
-        rounds: {caption of the panel: for each rank the number of the part that it sends}.
-        title: what the figure shows.
-    """
-    count = len(next(iter(rounds.values())))
-    places = [
-        (math.sin(2 * math.pi * rank / count), math.cos(2 * math.pi * rank / count)) for rank in range(count)
-    ]
-    with matplotlib.style.context(STYLE):
-        figure, panels = new_figure(len(rounds), figsize=(3.2 * len(rounds), 3.5))
-        figure.suptitle(title, fontsize=11)
-        for axes, (caption, sent) in zip([panels] if len(rounds) == 1 else panels, rounds.items()):
-            for rank, (part, here, there) in enumerate(zip(sent, places, [*places[1:], places[0]])):
-                colour = PARTS[part % len(PARTS)]
-                arrow(
-                    axes,
-                    here,
-                    there,
-                    connectionstyle="arc3,rad=0.18",
-                    shrinkA=21,
-                    shrinkB=21,
-                    lw=2.5,
-                    color=colour,
-                    arrowstyle="-|>",
-                    mutation_scale=16,
-                )
-                middle = [0.62 * (one + other) for one, other in zip(here, there)]
-                box = {"boxstyle": "round,pad=0.25", "facecolor": colour, "edgecolor": "none"}
-                axes.text(
-                    *middle,
-                    f"part {part}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    bbox=box,
-                    color="black" if colour in LIGHT else "white",
-                )
-                axes.add_patch(Circle(here, 0.28, facecolor="white", edgecolor="#444444", zorder=3))
-                axes.text(*here, f"rank {rank}", ha="center", va="center", fontsize=8, zorder=4)
-            axes.set(xlim=(-1.45, 1.45), ylim=(-1.4, 1.4), aspect="equal")
-            axes.set_title(caption, fontsize=9)
-            axes.axis("off")
-    said = "; ".join(
-        f"{caption}: {', '.join(f'rank {rank} sends part {part}' for rank, part in enumerate(sent))}"
-        for caption, sent in rounds.items()
-    )
-    return Plot(figure, f"{title}. {said}.")
+    """Ranks in a ring, and which part of its tensor each sends to its right neighbour: {caption of a panel:
+    for each rank the number of the part that it sends}."""
+    figure, panels = new_panels(len(rounds), 3.2, 3.5, title)
+    said = []
+    for axes, (caption, sent) in zip(panels, rounds.items()):
+        angles = [2 * math.pi * rank / len(sent) for rank in range(len(sent))]
+        places = [(math.sin(angle), math.cos(angle)) for angle in angles]
+        for rank, (part, here, there) in enumerate(zip(sent, places, [*places[1:], places[0]])):
+            colour = part_colour(part)
+            look = {"shrinkA": 21, "shrinkB": 21, "lw": 2.5, "color": colour, "mutation_scale": 16}
+            arrow(axes, here, there, connectionstyle="arc3,rad=0.18", **look)
+            middle = [0.62 * (start + end) for start, end in zip(here, there)]
+            label = {"boxstyle": "round,pad=0.25", "facecolor": colour, "edgecolor": "none"}
+            write(axes, *middle, f"part {part}", fontsize=8, bbox=label, color=ink(colour))
+            disc(axes, *here, 0.28, f"rank {rank}")
+        axes.set(xlim=(-1.45, 1.45), ylim=(-1.4, 1.4), aspect="equal")
+        axes.set_title(caption, fontsize=9)
+        axes.axis("off")
+        parts = ", ".join(f"rank {rank} sends part {part}" for rank, part in enumerate(sent))
+        said.append(f"{caption}: {parts}")
+    return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
+@in_style
 def rank_grid(grid: Sequence[Sequence[int]], names: Sequence[str], title: str) -> Plot:
     """Ranks in a grid: a frame around each row, a group along the second dimension, and a line through each
     column, a group along the first.
@@ -72,50 +60,77 @@ def rank_grid(grid: Sequence[Sequence[int]], names: Sequence[str], title: str) -
     Args:
         grid: rows of ranks.
         names: of the two dimensions, the first goes down and the second across; as for `init_device_mesh`.
-        title: what the figure shows.
     """
-    rows, columns = len(grid), len(grid[0])
-    with matplotlib.style.context(STYLE):
-        figure, axes = new_figure(figsize=(2.0 + 1.35 * columns, 0.9 + 0.95 * rows))
-        for column in range(columns):
-            axes.plot(
-                [column, column],
-                [0, rows - 1],
-                color="#E69F00",
-                linewidth=9,
-                alpha=0.75,
-                solid_capstyle="round",
-                zorder=1,
-            )
-        for row, ranks in enumerate(grid):
-            rounded(
-                axes,
-                (-0.33, row - 0.27),
-                columns - 1 + 0.66,
-                0.54,
-                pad=0.06,
-                facecolor="#56B4E933",
-                zorder=0,
-                edgecolor="#0072B2",
-                linewidth=2,
-            )
-            for column, rank in enumerate(ranks):
-                axes.add_patch(Circle((column, row), 0.24, facecolor="white", edgecolor="#444444", zorder=3))
-                write(axes, column, row, f"rank {rank}", fontsize=8, zorder=4)
-        handles = [swatch(f'a group along "{names[1]}"', "#56B4E933", edgecolor="#0072B2", linewidth=2)]
-        handles.append(
-            Rectangle((0, 0), 1, 1, color="#E69F00", alpha=0.75, label=f'a group along "{names[0]}"')
-        )
-        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        axes.set(title=title, xlim=(-0.6, columns - 0.4), ylim=(rows - 0.5, -0.5), aspect="equal")
-        axes.set_xticks(range(columns), [f"{names[1]} {column}" for column in range(columns)])
-        axes.set_yticks(range(rows), [f"{names[0]} {row}" for row in range(rows)])
-        axes.tick_params(length=0)
-        bare(axes)
-    across, down = (
-        "; ".join(", ".join(str(rank) for rank in group) for group in groups) for groups in (grid, zip(*grid))
+    rows, columns, (down, across) = len(grid), len(grid[0]), names
+    line, frame = {"color": "#E69F00", "alpha": 0.75}, {"edgecolor": "#0072B2", "linewidth": 2}
+    figure, axes = new_figure(2.0 + 1.35 * columns, 0.9 + 0.95 * rows)
+    for column in range(columns):
+        axes.plot([column] * 2, [0, rows - 1], linewidth=9, solid_capstyle="round", zorder=1, **line)
+    for row, ranks in enumerate(grid):
+        size = columns - 1 + 0.66, 0.54
+        rounded(axes, -0.33, row - 0.27, *size, pad=0.06, facecolor="#56B4E933", zorder=0, **frame)
+        for column, rank in enumerate(ranks):
+            disc(axes, column, row, 0.24, f"rank {rank}")
+    handles = [
+        swatch(f'a group along "{across}"', "#56B4E933", **frame),
+        swatch(f'a group along "{down}"', "#E69F00", edgecolor="#E69F00", alpha=0.75),
+    ]
+    legend_beside(axes, handles)
+    axes.set(title=title, xlim=(-0.6, columns - 0.4), ylim=(rows - 0.5, -0.5), aspect="equal")
+    axes.set_xticks(range(columns), [f"{across} {column}" for column in range(columns)])
+    axes.set_yticks(range(rows), [f"{down} {row}" for row in range(rows)])
+    axes.tick_params(length=0)
+    bare(axes)
+
+    def listed(groups):
+        return "; ".join(", ".join(map(str, group)) for group in groups)
+
+    rows_said, columns_said = listed(grid), listed(zip(*grid))
+    groups = f"Groups across, of one {down}: {rows_said}. Groups down, of one {across}: {columns_said}."
+    return Plot(figure, f"{title}. {groups}")
+
+
+def contributors(number: int) -> list[int]:
+    """The ranks that a number of the collectives lesson comes from: rank r counts in units of 10^r."""
+    return [rank for rank, digit in enumerate(reversed(str(abs(number)))) if digit != "0"]
+
+
+def _colour(sources, ranks):
+    """Of a number that comes from one rank, or is a sum over none, some or all."""
+    if len(sources) == 1:
+        return part_colour(sources[0])
+    return NONE if not sources else ALL if len(sources) == ranks else SOME
+
+
+def rank_contents(
+    before: Rows, after: Rows, title: str, moments: Sequence[str] = ("before", "after")
+) -> Plot:
+    """`contents_over_time` of two moments, before and after a collective."""
+    return contents_over_time(dict(zip(moments, (before, after))), title)
+
+
+@in_style
+def contents_over_time(moments: Mapping[str, Rows], title: str) -> Plot:
+    """What every rank holds at some moments: a panel per moment, a row per rank, a box per element, coloured
+    by the rank it comes from.
+
+    Args:
+        moments: {name: for each rank a list of whole numbers in which rank r counts in units of 10^r, so that
+            the digits of a sum say who is in it; None or an empty list for a rank that holds nothing of
+            interest}.
+    """
+    states = list(moments.values())
+    ranks, widest = len(states[0]), max(len(row or ()) for rows in states for row in rows)
+    figure, panels = new_panels(len(states), 3.6, 0.5 + 0.33 * ranks)
+    for axes, (name, rows) in zip(panels, moments.items()):
+        for rank, row in enumerate(rows):
+            for column, number in enumerate(row or ()):
+                colour = _colour(contributors(number), ranks)
+                box(axes, column, rank + 0.06, 0.94, 0.88, colour, str(number), 9)
+        blank(axes, title=f"{title}: {name}", xlim=(0, max(widest, 1)), ylim=(len(rows), 0))
+        name_rows(axes, rank_names(len(rows)))
+    said = "; ".join(
+        f"rank {rank} {' -> '.join(str(row or 'nothing') for row in rows)}"
+        for rank, rows in enumerate(zip(*states))
     )
-    return Plot(
-        figure,
-        f"{title}. Groups across, of one {names[0]}: {across}. Groups down, of one {names[1]}: {down}.",
-    )
+    return Plot(figure, f"{title}. {said}.")
