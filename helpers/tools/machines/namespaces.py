@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from helpers.paths import ROOT
 from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.forked.forkserver import LINUX
+from helpers.tools.launch.forked.processes import LINUX
 from helpers.tools.launch.progress import Progress
 from helpers.tools.machines.allowed import LINUX_ONLY, explain, stay_who_we_are
 from helpers.tools.machines.cards import Card, Counting, bytes_per_second
