@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import resource
 import time
@@ -16,12 +15,11 @@ from helpers.tools.rehearsal.of_transformers import build_transformers, checkpoi
 
 if TYPE_CHECKING:
     import torch
-    from deepspeed import DeepSpeedEngine
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
     from helpers.tools.rehearsal.question import Question
 
-# Of a checkpointed block, which is called again by itself; of the whole model they are a few kB.
+# Inputs of a checkpointed block, which is called again by itself; those of the whole model are a few kB.
 KEPT = {"inputs": "activations"}
 
 
@@ -29,7 +27,6 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     """For `rehearse`: the first step makes the optimizer's states, the second goes on with them.
 
     Args:
-        question: a `helpers.tools.rehearsal.question.Question`.
         drawn: whether a figure is to be made, which takes a history.
         diary: a file that always says how far it has come.
 
@@ -41,6 +38,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         figure; "seconds", and "real_bytes" of this process.
     """
     import deepspeed
+    import torch
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
 
@@ -64,11 +62,14 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
         ledger.watch(engine)
         elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
+        shape = (question.micro_batch, question.sequence)
         for last_step in (False, True):
             for micro in range(micro_batches):
                 with Traffic() as traffic:
                     begin("forward")
-                    loss = loss_of(engine, question)
+                    ids = torch.zeros(shape, dtype=torch.int64, device=engine.device)
+                    loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+                    del ids
                     begin("backward")
                     engine.backward(loss)
                     del loss
@@ -84,7 +85,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "elements": elements,
             "states": states,
             "peaks": peaks(ledger, marks),
-            "host": at_peak(host, 0, host.clock) if host else None,
+            "host": peaks(host, [(0, "all"), (host.clock, "")])["all"] if host else None,
             "sent": sent(traffics[-micro_batches:], question.accumulation),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,
@@ -101,34 +102,25 @@ def built(question: Question) -> torch.nn.Module:
     return (checkpointed(model) if question.checkpointing else model).train()
 
 
-def loss_of(engine: DeepSpeedEngine, question: Question) -> torch.Tensor:
-    """The loss of a micro-batch."""
-    import torch
-
-    ids = torch.zeros(question.micro_batch, question.sequence, dtype=torch.int64, device=engine.device)
-    return engine(input_ids=ids, labels=ids, use_cache=False).loss
-
-
 def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[str, int]]:
     """{phase: {category: bytes at its highest moment}}, a phase from one of the marks (clock, phase) to the
     next; of several the highest."""
-    highest = {}
+    import numpy
+
     ledger.categories()  # so that what is owned has its category
-    for (first, phase), (last, _) in zip(marks, marks[1:]):
-        held = at_peak(ledger, first, last)
-        highest[phase] = max(highest.get(phase, held), held, key=lambda parts: sum(parts.values()))
-    return highest
+    changes, highest = numpy.zeros(ledger.clock + 1, dtype=numpy.int64), {}
+    for storage in ledger.storages:
+        changes[storage.born] = storage.bytes
+        if storage.died:
+            changes[storage.died] = -storage.bytes
+    totals = changes.cumsum()
+    for (first, phase), (last, _) in itertools.pairwise(marks):
+        moment = first + int(totals[first : last + 1].argmax())
+        highest[phase] = max(highest.get(phase, moment), moment, key=totals.__getitem__)
+    return {phase: held_at(ledger, moment) for phase, moment in highest.items()}
 
 
-def at_peak(ledger: Ledger, first: int, last: int) -> dict[str, int]:
-    """{category: bytes} at the highest moment between two of a ledger's clock."""
-    changes = [(storage.born, storage.bytes) for storage in ledger.storages]
-    changes += [(storage.died, -storage.bytes) for storage in ledger.storages if storage.died]
-    changes.sort()
-    begin, end = (bisect.bisect_right(changes, (clock, float("inf"))) for clock in (first, last))
-    totals = list(itertools.accumulate((change for _, change in changes[:end]), initial=0))
-    highest = max(range(begin, end + 1), key=totals.__getitem__)
-    moment = changes[highest - 1][0] if highest > begin else first
+def held_at(ledger: Ledger, moment: int) -> dict[str, int]:
     held = Counter()
     for storage in ledger.storages:
         if storage.born <= moment and (storage.died is None or storage.died > moment):

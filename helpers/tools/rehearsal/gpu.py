@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 GPU = "gpu"
 GPUS = 8  # of a host, as far as a program asks
 MEMORY = 80_000_000_000  # bytes of a GPU of which nothing was said
-TENSORS = {  # properties of an accelerator: types of tensors on it
-    "BFloat16Tensor": torch.bfloat16,
-    "ByteTensor": torch.uint8,
-    "DoubleTensor": torch.double,
-    "FloatTensor": torch.float,
-    "HalfTensor": torch.half,
-    "IntTensor": torch.int,
-    "LongTensor": torch.long,
+# An accelerator has a property for each, as `BFloat16Tensor`, which makes tensors of the type on it.
+TYPES = {"BFloat16": torch.bfloat16, "Byte": torch.uint8} | {
+    name: getattr(torch, name.lower()) for name in ("Double", "Float", "Half", "Int", "Long")
 }
 
 aten = torch.ops.aten
@@ -72,29 +68,24 @@ def answers(memory: float) -> dict[str, Callable | property]:
         "Stream": property(lambda self: Idle),
         "Event": property(lambda self: Idle),
     } | {
-        name: property(lambda self, dtype=dtype: lambda *of: torch.tensor(*of, dtype=dtype, device=GPU))
-        for name, dtype in TENSORS.items()
+        f"{name}Tensor": property(lambda self, dtype=dtype: partial(torch.tensor, dtype=dtype, device=GPU))
+        for name, dtype in TYPES.items()
     }
 
 
 def attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """What torch chooses on a GPU as H100 and H200 are, in the place of `plain`: cuDNN's kernel in 16 bits,
-    the memory-efficient one in 32.
-
-    torch itself asks the device, and there is none.
-    """
+    """What torch chooses on a GPU such as an H100, in the place of `plain`: cuDNN's kernel in 16 bits, the
+    memory-efficient one in 32.  torch itself asks the device, and there is none."""
 
     def chosen(
         query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ):
         half = query.dtype in (torch.bfloat16, torch.float16)
+        given, mask = (query, key, value), attn_mask
         if query.device.type != GPU or (enable_gqa and not half):
-            return plain(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )
-        kernel = (
-            aten._scaled_dot_product_cudnn_attention if half else aten._scaled_dot_product_efficient_attention
-        )
-        return kernel(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
+            return plain(*given, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        kernel = "cudnn" if half else "efficient"
+        attend = getattr(aten, f"_scaled_dot_product_{kernel}_attention")
+        return attend(*given, mask, True, dropout_p, is_causal, scale=scale)[0]
 
     return chosen

@@ -8,6 +8,7 @@ of them has the same bytes, and lives as long.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -16,9 +17,8 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-GATHERING = (
-    "_all_gather_dtype"  # the function in DeepSpeed's `partition_parameters` that looks at every rank's part
-)
+# the function in DeepSpeed's `partition_parameters` that looks at every rank's part
+GATHERING = "_all_gather_dtype"
 
 
 def scattering(plain: Callable[..., list[torch.Tensor]]) -> Callable[..., list[torch.Tensor]]:
@@ -34,21 +34,18 @@ def scattering(plain: Callable[..., list[torch.Tensor]]) -> Callable[..., list[t
         if len(tensors) == 1 and tensors[0].numel() % ranks == 0:
             flat = tensors[0].view(-1)
         else:
-            short = sorted(
-                (one, place)
-                for place, each in enumerate(parts)
-                if each
-                for one in range(tensors[place].numel() // each, ranks)
-            )
-            missing = [  # noqa: F841
-                tensors[place].new_empty(parts[place] - own(tensors[place], parts[place], one))
-                for one, place in short
+            short = [
+                (one, tensor, each)
+                for tensor, each in zip(tensors, parts)
+                for one in range(tensor.numel() // each if each else ranks, ranks)
             ]
+            short.sort(key=lambda padded: padded[0])
+            padding = [tensor.new_empty(each - own(tensor, each, one)) for one, tensor, each in short]  # noqa: F841
             flat = tensors[0].new_empty(ranks * sum(parts))
         flat.div_(ranks)
         mine = flat.narrow(0, rank * sum(parts), sum(parts))
         coalesced_collectives._torch_reduce_scatter_fn(flat, mine, group=group)
-        starts = [sum(parts[:place]) for place in range(len(parts))]
+        starts = itertools.accumulate(parts, initial=0)
         return [
             mine.narrow(0, start, own(tensor, each, rank))
             for start, tensor, each in zip(starts, tensors, parts)
@@ -75,9 +72,8 @@ def gathering(plain: Callable[..., None]) -> Callable[..., None]:
             parameter.ds_status = ZeroParamStatus.AVAILABLE
         self.complete = True
         if not get_accelerator().is_synchronized_device() and not handle_dependency:
-            AllGatherCoalescedHandle.data_buffer.append(
-                self.partitions[:1]
-            )  # a view of what was received, which keeps that alive
+            # a view of what was received, which keeps that alive
+            AllGatherCoalescedHandle.data_buffer.append(self.partitions[:1])
         return None
 
     return wait

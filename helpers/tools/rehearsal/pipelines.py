@@ -13,17 +13,13 @@ from pathlib import Path
 
 import torch
 
-Shapes = tuple[
-    bool, list[tuple[list[int], torch.dtype]]
-]  # of what a stage sends: whether that is a tuple, and of each tensor its shape and type
+# of what a stage sends: whether that is a tuple, and of each tensor its shape and type
+Shapes = tuple[bool, list[tuple[list[int], torch.dtype]]]
 
 
 class NeedsRank(BaseException):
-    """The rehearsed rank must be told something by another one, which has to be rehearsed before: its number
-    is the first argument.
-
-    Not an `Exception`, so that no program takes it for an error of its own.
-    """
+    """The rehearsed rank must be told something by another one, to be rehearsed before: its number is the
+    argument.  Not an `Exception`, so that no program takes it for an error of its own."""
 
 
 class Mail:

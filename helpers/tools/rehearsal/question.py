@@ -15,11 +15,6 @@ from helpers.tools.theory.gpt_size import GPTSize
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-UNITS = {"": 1, "B": 1, "kB": 1000} | {
-    f"{letter}{kind}B": base ** (1 + place)
-    for place, letter in enumerate("KMGT")
-    for kind, base in (("", 1000), ("i", 1024))
-}
 MICRO_BATCHES = 2  # of a step, at most: what a third one holds and sends is what the second did
 # Sections that change no byte of a model on the GPU, and would write files or print.
 LEFT_OUT = ("scheduler", "wandb", "tensorboard", "csv_monitor", "comet", "flops_profiler", "comms_logger")
@@ -36,12 +31,7 @@ class Question:
     Attributes:
         model: keys of transformers' configuration, with `model_type`.
         config: DeepSpeed's, complete, with at most `MICRO_BATCHES` of accumulation.
-        ranks: how many.
-        sequence, micro_batch: tokens of a sequence, sequences of a micro-batch.
-        checkpointing: of every block.
         accumulation: micro-batches of a step, however many.
-        stage, dtype: of ZeRO, and of the parameters.
-        is_offloaded: whether the host's memory holds a part.
         notes: what is rehearsed otherwise than it was asked, or was assumed.
     """
 
@@ -59,23 +49,15 @@ class Question:
 
 
 def size(text: str) -> int:
-    """Bytes from "80GB", "80 GiB" or "80e9".
-
-    Raises:
-        BadQuestion: it is none of these.
-    """
-    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kKMGT]?i?B?)\s*", text)
-    if not parts or parts[2] not in UNITS or float(parts[1]) <= 0:
+    """Bytes from "80GB", "80 GiB" or "80e9"."""
+    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kKMGT]?)(i?)B?\s*", text)
+    if not parts or float(parts[1]) <= 0:
         raise BadQuestion(f"a size of memory is written as 80GB, 80GiB or 80e9, not {text!r}")
-    return int(float(parts[1]) * UNITS[parts[2]])
+    return int(float(parts[1]) * (1024 if parts[3] else 1000) ** " KMGT".index(parts[2].upper() or " "))
 
 
 def read_model(path: str | Path) -> dict:
-    """The JSON object of a file, or of config.json in a folder.
-
-    Raises:
-        BadQuestion: there is none.
-    """
+    """The JSON object of a file, or of config.json in a folder."""
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
     try:
@@ -90,19 +72,13 @@ def read_model(path: str | Path) -> dict:
 
 
 def as_transformers(model: dict) -> dict:
-    """The keys of a configuration of transformers; a `GPTSize` becomes a GPT-2 of its numbers.
-
-    Raises:
-        BadQuestion: it is neither.
-    """
+    """The keys of a configuration of transformers; a `GPTSize` becomes a GPT-2 of its numbers."""
     if "model_type" in model:
         return model
-    known = {field.name for field in fields(GPTSize)}
-    if not model or not set(model) <= known:
-        raise BadQuestion(
-            "a model is a configuration of transformers, with its model_type, or has keys out of "
-            f"{', '.join(sorted(known))}"
-        )
+    known = sorted(field.name for field in fields(GPTSize))
+    if not model or not set(model) <= set(known):
+        either = "a model is a configuration of transformers, with its model_type, or has keys out of"
+        raise BadQuestion(f"{either} {', '.join(known)}")
     try:
         shape = GPTSize(**model)
     except ValueError as error:
@@ -113,11 +89,7 @@ def as_transformers(model: dict) -> dict:
 
 
 def shape_of(model: dict) -> PreTrainedConfig:
-    """The configuration as an object of transformers.
-
-    Raises:
-        BadQuestion: transformers has no causal language model of its kind, or refuses it.
-    """
+    """The configuration as an object of transformers."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     kind = model["model_type"]
@@ -131,7 +103,7 @@ def shape_of(model: dict) -> PreTrainedConfig:
             "trains it, for helpers.rehearse"
         )
     try:
-        return AutoConfig.for_model(**{"model_type": kind} | model)
+        return AutoConfig.for_model(**model)
     except Exception as error:
         raise BadQuestion(f"transformers refuses the model's configuration: {error}") from error
 
@@ -155,8 +127,7 @@ def ask(
     """A `Question` from two configurations; DeepSpeed's is read as `deepspeed_config.read` does.
 
     Raises:
-        BadQuestion: a part of it is not rehearsed.
-        BadConfiguration: DeepSpeed refuses its configuration.
+        BadQuestion, BadConfiguration: a part of it is not rehearsed, or DeepSpeed refuses its configuration.
     """
     model = as_transformers(model)
     shape = shape_of(model)
@@ -166,12 +137,13 @@ def ask(
         known = read(config, ranks=ranks, model=shape, micro_batch=1)
         notes.append("nothing says how large a micro-batch is: 1 sequence is assumed")
     elif micro_batch:
-        notes += _replaced(read(config, model=shape), known)
-    if names := list(_not_rehearsed(known)):
-        raise BadQuestion(
-            f"this command rehearses data parallelism and ZeRO; {names[0]} needs a function of your own for "
-            "helpers.rehearse"
-        )
+        written = read(config, model=shape)
+        if written.train_batch or written.micro_batch not in (None, known.micro_batch):
+            step = f"accumulation {known.accumulation}, {known.train_batch:,} sequences in a step"
+            notes.append(f"--micro-batch {known.micro_batch} counts more than the file: {step}")
+    if name := next(_not_rehearsed(known), None):
+        own = f"{name} needs a function of your own for helpers.rehearse"
+        raise BadQuestion(f"this command rehearses data parallelism and ZeRO; {own}")
     if "nvme" in known.offload.values():
         raise BadQuestion(
             '"nvme" is not rehearsed: ask with "device": "cpu", whose GPU holds the same but for buffers'
@@ -194,18 +166,9 @@ def ask(
     )
 
 
-def _replaced(written, known):
-    """A note where an argument counts more than the file."""
-    if written.micro_batch not in (None, known.micro_batch) or written.train_batch:
-        yield (
-            f"--micro-batch {known.micro_batch} counts more than the file: accumulation "
-            f"{known.accumulation}, {known.train_batch:,} sequences in a step"
-        )
-
-
 def _not_rehearsed(known):
     """Names of what is in use and not rehearsed."""
-    whole, zero = known.deepspeed, known.zero
+    whole, zero, partitioned = known.deepspeed, known.zero, known.stage == 3
     in_use = {
         "tensor_parallel": whole.tensor_parallel_config.autotp_size > 1,
         "sequence_parallel_size": known.config.get("sequence_parallel_size", 1) != 1,
@@ -217,10 +180,9 @@ def _not_rehearsed(known):
         "compile.deepcompile": whole.compile_config.deepcompile,
         "weight_quantization": whole.weight_quantization_config,
         "zenflow": zero.zenflow,
-        "zero_quantized_weights": known.stage == 3 and zero.zero_quantized_weights,
-        "zero_quantized_gradients": known.stage == 3 and zero.zero_quantized_gradients,
-        "zero_quantized_nontrainable_weights": known.stage == 3 and zero.zero_quantized_nontrainable_weights,
     }
+    quantized = (f"zero_quantized_{what}" for what in ("weights", "gradients", "nontrainable_weights"))
+    in_use |= {name: partitioned and getattr(zero, name) for name in quantized}
     return (name for name, value in in_use.items() if value)
 
 
@@ -233,13 +195,13 @@ def _optimizer(known: Configuration) -> tuple[dict, list[str]]:
             f"the optimizer {known.config['optimizer']['type']} is not rehearsed: its states are not Adam's; "
             "ask with AdamW, or use helpers.rehearse"
         )
+    on_host, is_torchs = "offload_optimizer" in known.offload, params.get("torch_adam")
     adam, changed, note = {"lr": 1e-4, "torch_adam": True}, {}, []
-    if "offload_optimizer" in known.offload:
+    if on_host:
         changed = {"zero_force_ds_cpu_optimizer": False}
         note = ["torch's Adam on the host in the place of DeepSpeed's: it needs more there while it steps"]
-    elif not params.get("torch_adam"):
-        adam["fused"] = True
+    elif not is_torchs:
         note = ["torch's fused Adam in the place of DeepSpeed's: it takes 4 bytes more for each tensor"]
-    elif params.get("fused"):
+    if not on_host and (params.get("fused") or not is_torchs):
         adam["fused"] = True
     return changed | {"optimizer": {"type": "AdamW", "params": adam}}, note

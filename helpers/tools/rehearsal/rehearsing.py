@@ -4,21 +4,22 @@ of any number of them."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+import torch
 from helpers.tools.launch.failures import RankError
 from helpers.tools.launch.jobs import launch
-from helpers.tools.rehearsal.asked import Place, told
-from helpers.tools.rehearsal.patches import Pose
-
-if TYPE_CHECKING:
-    from helpers.tools.rehearsal.inside import Told
+from helpers.tools.rehearsal.asked import Place, questions, told
+from helpers.tools.rehearsal.fake import Weightless, raised
+from helpers.tools.rehearsal.patches import Pose, put_on
+from helpers.tools.rehearsal.pipelines import NeedsRank
 
 T = TypeVar("T")
 
@@ -27,6 +28,8 @@ OLDEST_TORCH = (2, 13)  # with 2.11 rehearsals failed, 2.12 was not tried
 # Lines about the rehearsal's own frames in an error: of no use to the author of the function.
 OWN_FRAMES = re.compile(r"^  helpers/tools/rehearsal/.*\n(    .*\n)?", re.MULTILINE)
 LOST = re.compile(r"was killed by SIGABRT|raised SystemError")
+HINT = """
+  Hint: an error in the backward pass was lost on the way; rehearse with device="cpu", which shows it"""
 
 
 class RehearsalError(RankError):
@@ -53,10 +56,8 @@ def rehearse(
     that follows from it, and is told so at the end.  What a GPU holds outside of tensors is not rehearsed.
 
     Args:
-        function: any function of a cell, as for `launch`.
-        ranks: how many there would be.
-        rank: which of them is rehearsed.
-        arguments: keyword arguments.
+        function, arguments: any function of a cell, and keyword arguments for it, as for `launch`.
+        ranks, rank: how many there would be, and which of them is rehearsed.
         device: "cpu", or "cuda" to pose as a GPU, which this machine need not have.
         memory: bytes that tensors may take on that device, for every ledger without a limit of its own; None
             for as many as they want.
@@ -105,8 +106,18 @@ def check(ranks: int, rank: int, device: str, memory: float | None) -> None:
         raise ValueError(f"memory must be a positive number of bytes, not {memory!r}")
 
 
+@dataclass
+class Told:
+    """What came of a rehearsal: the function's `value` and the places that `asked` for a number, or the rank
+    to be rehearsed before, `needs`."""
+
+    value: object = None
+    needs: int | None = None
+    asked: list[Place] = field(default_factory=list)
+
+
 def deliver(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
-    """Rehearse a rank, and before it each rank from which it must be told shapes; a `Told`."""
+    """Rehearse a rank, and before it each rank from which it must be told shapes."""
     while True:
         text, found = io.StringIO(), None
         try:
@@ -122,18 +133,34 @@ def deliver(function: Callable, arguments: dict[str, object], pose: Pose, timeou
 
 
 def in_a_process(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
-    """One rehearsal in a process of its own, where torch may be changed; a `Told`."""
-    from helpers.tools.rehearsal.inside import rehearsed
-
+    """One rehearsal in a process of its own, where torch may be changed."""
     given = {"function": function, "arguments": arguments, "pose": pose}
     try:
         return launch(rehearsed, ranks=1, arguments=given, device="cpu", timeout=timeout)[0]
     except RankError as error:
         words = OWN_FRAMES.sub("", f"{error}\n").rstrip("\n")
         words = words.replace("rank 0 of 1", f"rank {pose.rank} of {pose.ranks:,}, rehearsed,", 1)
-        if pose.device == "cuda" and LOST.search(words):
-            words += (
-                "\n  Hint: an error in the backward pass was lost on the way; rehearse with "
-                'device="cpu", which shows it'
-            )
+        words += HINT if pose.device == "cuda" and LOST.search(words) else ""
         raise RehearsalError(words, pose.rank, error.outputs) from None
+
+
+def rehearsed(function: Callable, arguments: Mapping[str, object], pose: Pose) -> Told:
+    """In the process of a rehearsal: run `function(**arguments)` as the rank of a pose, without numbers."""
+    put_on(pose)
+    try:
+        # One thread for autograd: the mode is of this thread alone.
+        with torch.autograd.set_multithreading_enabled(False), Weightless():
+            # torch imports here what its mode needs; garbage is looked for in that no more: every snapshot
+            # of a ledger looks for some.
+            weight = torch.ones(2, 2, requires_grad=True)
+            torch.nn.functional.cross_entropy(weight @ weight, torch.zeros(2, dtype=torch.int64)).backward()
+            gc.collect()
+            gc.freeze()
+            del weight
+            return Told(function(**arguments), asked=questions.places())
+    except NeedsRank as rank:
+        return Told(needs=rank.args[0])
+    except SystemError as error:
+        if not raised:
+            raise
+        raise raised[0].with_traceback(error.__traceback__) from None

@@ -111,8 +111,8 @@ def saying(plain: Callable) -> Callable:
     return run_backward
 
 
-def with_limit(plain: Callable[..., None], posing: str, memory: float) -> Callable[..., None]:
-    """A ledger of the posing device that was given no limit takes the pose's."""
+def with_limit(plain: Callable[..., None], posing: str, memory: float | None) -> Callable[..., None]:
+    """A ledger of the posing device that was given no limit takes the pose's, which may be none either."""
 
     def __init__(self, device=None, limit=None):
         plain(self, device, limit)
