@@ -66,12 +66,8 @@ class Verdict:
         most = f"rank {self.rank} needs most, {gigabytes(self.needed)} GB, in {PHASES[self.phase]}"
         if self.memory is None:
             return most
-        left = self.memory - self.needed
-        words = (
-            f"fits, with {gigabytes(left)} GB to spare"
-            if self.fits
-            else f"does not fit: {gigabytes(-left)} GB too much"
-        )
+        off = gigabytes(abs(self.memory - self.needed))
+        words = f"fits, with {off} GB to spare" if self.fits else f"does not fit: {off} GB too much"
         return f"{words} of {gigabytes(self.memory)} GB ({most})"
 
 
@@ -81,13 +77,10 @@ def gigabytes(size: float) -> str:
 
 def verdict(reports: Mapping[int, dict], memory: int | None, outside: int = OUTSIDE) -> Verdict:
     """The `Verdict` over {rank: what `fitting.two_steps` returned}."""
-    heights = {
-        (rank, phase): sum(held.values())
-        for rank, report in reports.items()
-        for phase, held in report["peaks"].items()
-    }
-    rank, phase = max(heights, key=heights.get)
-    return Verdict(heights[rank, phase] + outside, memory, rank, phase)
+    places = [(rank, phase) for rank, report in reports.items() for phase in report["peaks"]]
+    needed = {(rank, phase): sum(reports[rank]["peaks"][phase].values()) for rank, phase in places}
+    most = max(places, key=needed.get)
+    return Verdict(needed[most] + outside, memory, *most)
 
 
 def advice(question: Question, reports: Mapping[int, dict], found: Verdict) -> str:

@@ -59,32 +59,28 @@ class Place:
         return words if len(words) <= WIDE else words[: WIDE - 3] + "..."
 
 
-class Questions:
-    """Those that one process was asked."""
-
-    def __init__(self):
-        self._times = Counter()
-
-    def answered(self, answer: bool | float) -> bool | float:
-        """The answer, after a note of who asked for it."""
-        frame = sys._getframe(1)
-        while frame and frame.f_code.co_filename.startswith(PASSED):
-            frame = frame.f_back
-        if frame and not any(library in frame.f_code.co_filename for library in LIBRARIES):
-            code = frame.f_code
-            self._times[Place(code.co_filename, frame.f_lineno, code.co_name, columns(frame), answer)] += 1
-        return answer
-
-    def scaled(self) -> None:
-        """Note that a loss scale was kept because no gradient has overflowed."""
-        self._times[Place(SCALING, 0, "", None, False)] += 1
-
-    def places(self) -> list[Place]:
-        """In the order in which they first asked."""
-        return [replace(place, times=times) for place, times in self._times.items()]
+_times = Counter()  # {Place: how often} of this process, which rehearses once
 
 
-questions = Questions()  # of this process, which rehearses once
+def answered(answer: bool | float) -> bool | float:
+    """The answer, after a note of who asked for it."""
+    frame = sys._getframe(1)
+    while frame and frame.f_code.co_filename.startswith(PASSED):
+        frame = frame.f_back
+    if frame and not any(library in frame.f_code.co_filename for library in LIBRARIES):
+        code = frame.f_code
+        _times[Place(code.co_filename, frame.f_lineno, code.co_name, columns(frame), answer)] += 1
+    return answer
+
+
+def scaled() -> None:
+    """Note that a loss scale was kept because no gradient has overflowed."""
+    _times[Place(SCALING, 0, "", None, False)] += 1
+
+
+def places() -> list[Place]:
+    """In the order in which they first asked."""
+    return [replace(place, times=times) for place, times in _times.items()]
 
 
 def columns(frame: FrameType) -> tuple[int, int] | None:

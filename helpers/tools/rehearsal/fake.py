@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import tree_leaves
-from helpers.tools.rehearsal.asked import questions
+from helpers.tools.rehearsal import asked
 from helpers.tools.rehearsal.remembered import UNSEEN, Memory
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class Weightless(FakeTensorMode):
             made = super().__torch_dispatch__(function, types, args, kwargs)
         except tuple(WITHOUT_NUMBERS) as error:
             if function is aten._local_scalar_dense.default:  # .item(), bool(), float(), int()
-                return questions.answered(answer(args[0]))
+                return asked.answered(answer(args[0]))
             if function in SAME:
-                return questions.answered(True)
+                return asked.answered(True)
             raised[:] = [NoNumbers(WITHOUT_NUMBERS[type(error)].format(function))]
             raise raised[0] from None
         if key is not None:

@@ -73,19 +73,22 @@ def answers(memory: float) -> dict[str, Callable | property]:
     }
 
 
-def attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def attention(
+    plain: Callable[..., torch.Tensor],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
     """What torch chooses on a GPU such as an H100, in the place of `plain`: cuDNN's kernel in 16 bits, the
     memory-efficient one in 32.  torch itself asks the device, and there is none."""
-
-    def chosen(
-        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-    ):
-        half = query.dtype in (torch.bfloat16, torch.float16)
-        given, mask = (query, key, value), attn_mask
-        if query.device.type != GPU or (enable_gqa and not half):
-            return plain(*given, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        kernel = "cudnn" if half else "efficient"
-        attend = getattr(aten, f"_scaled_dot_product_{kernel}_attention")
-        return attend(*given, mask, True, dropout_p, is_causal, scale=scale)[0]
-
-    return chosen
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    given = (query, key, value, attn_mask)
+    if query.device.type != GPU or (enable_gqa and not half):
+        return plain(*given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    attend = getattr(aten, f"_scaled_dot_product_{'cudnn' if half else 'efficient'}_attention")
+    return attend(*given, True, dropout_p, is_causal, scale=scale)[0]

@@ -8,16 +8,18 @@ has; so does a rehearsal itself.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-from helpers.tools.rehearsal import gpu, many, replacements
+from helpers.tools.rehearsal import gpu, many, pipelines, replacements
 from helpers.tools.rehearsal.fake import KNOWN
-from helpers.tools.rehearsal.pipelines import Mail, exchanging
+from helpers.tools.rehearsal.pipelines import Mail
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,18 @@ def owner(name: str) -> object:
 
 def patches(pose: Pose) -> list[Patch]:
     """Those that a pose needs, in the order in which they are applied."""
-    rows = [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose), *of_many()]
+    rows = [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose)]
     return [Patch(*row) for row in rows + (of_gpu(pose) if pose.device == "cuda" else [])]
 
 
-def around(place: str, name: str, replacement: object, need: str, *more: object) -> tuple:
-    """A patch whose replacement calls what it replaces."""
-    return place, name, replacement(getattr(owner(place), name), *more), need
+def around(place: str, name: str, replacement: Callable, need: str, *more: object) -> tuple:
+    """A patch whose replacement calls what it replaces: it is given that, and then `more`."""
+    plain = inspect.unwrap(getattr(owner(place), name))
+
+    def replaced(*arguments, **options):
+        return replacement(plain, *more, *arguments, **options)
+
+    return place, name, replaced, need
 
 
 def of_torch() -> list[tuple]:
@@ -94,11 +101,11 @@ def of_the_ledger(pose: Pose) -> list[tuple]:
     device = gpu.GPU if pose.device == "cuda" else "cpu"
     return [
         (module, "SETTLED", 0.0, still),
-        around(ledger, "__torch_dispatch__", replacements.passing, often),
-        around(ledger, "_refusal", replacements.said_later, late),
-        around("torch.autograd", "_engine_run_backward", replacements.saying, late),
-        around("torch.autograd.graph", "_engine_run_backward", replacements.saying, late),
-        around(ledger, "__init__", replacements.with_limit, limited, device, pose.memory),
+        around(ledger, "__torch_dispatch__", replacements.dispatched, often),
+        around(ledger, "_refusal", replacements.refusal, late),
+        around("torch.autograd", "_engine_run_backward", replacements.run_backward, late),
+        around("torch.autograd.graph", "_engine_run_backward", replacements.run_backward, late),
+        around(ledger, "__init__", replacements.begin, limited, device, pose.memory),
     ]
 
 
@@ -106,17 +113,17 @@ def of_messages(pose: Pose) -> list[tuple]:
     """What would wait for another rank is answered here."""
     waits, reads = "it would wait for the other ranks", "it would read another rank's object from numbers"
     copied = "gloo reduces in a copy of what is to be scattered, which is gone when the call returns"
-    names = {
-        "init_process_group": (replacements.in_vain(pose.rank, pose.ranks), waits),
-        "new_group": (replacements.anywhere(torch.distributed.new_group), waits),
-        "broadcast_object_list": (replacements.left_as_they_are, reads),
-        "all_gather_object": (replacements.everyone_says_the_same, reads),
-    }
+    rows = [
+        around("torch.distributed", "init_process_group", replacements.in_vain, waits, pose.rank, pose.ranks),
+        around("torch.distributed", "new_group", replacements.anywhere, waits),
+        ("torch.distributed", "broadcast_object_list", replacements.left_as_they_are, reads),
+        ("torch.distributed", "all_gather_object", replacements.everyone_says_the_same, reads),
+    ]
     for name in ("reduce_scatter_tensor", "_reduce_scatter_base") if pose.device == "cpu" else ():
-        if plain := getattr(torch.distributed, name, None):
-            names[name] = replacements.reducing_in_a_copy(plain), copied
+        if hasattr(torch.distributed, name):
+            rows.append(around("torch.distributed", name, replacements.reducing_in_a_copy, copied))
     places = ("torch.distributed.distributed_c10d", "torch.distributed")
-    return [(place, name, *row) for name, row in names.items() for place in places]
+    return [(place, *row[1:]) for row in rows for place in places]
 
 
 SCALING = (  # optimizers that find a loss scale
@@ -131,30 +138,26 @@ ASSERTING = ("partition_parameters", "partitioned_param_coordinator", "stage3")
 def of_deepspeed(pose: Pose) -> list[tuple]:
     runtime = "deepspeed.runtime"
     pipeline = f"{runtime}.pipe.engine.PipelineEngine"
-    send, receive = exchanging(Mail(pose.mail))
+    mail = Mail(pose.mail)
     overflowed = "no gradient says whether it overflowed"
     compared = "ZeRO-3 checks that all ranks are at one place; what rank 0 would answer nobody knows"
     batch = "AutoTP compares its batch with another rank's"
     told = "a pipeline's stage reads from numbers which shapes it will be sent"
     asserted = "assert_ints_same_as_other_ranks", replacements.agreed, compared
+    often = "ZeRO-3 does it for every rank, whenever it gathers or scatters"
+    handle = f"{runtime}.zero.partition_parameters.AllGatherCoalescedHandle"
     return [
         *(
-            around(f"{runtime}.{place}", "_update_scale", replacements.scaling, overflowed)
+            around(f"{runtime}.{place}", "_update_scale", replacements.update_scale, overflowed)
             for place in SCALING
         ),
         *((f"{runtime}.zero.{module}", *asserted) for module in ASSERTING),
         (f"{runtime}.engine", "compare_tensors_in_structures", lambda mine, other: True, batch),
-        (pipeline, "_send_tensor_meta", send, told),
-        (pipeline, "_recv_tensor_meta", receive, told),
-    ]
-
-
-def of_many() -> list[tuple]:
-    zero, often = "deepspeed.runtime.zero", "ZeRO-3 does it for every rank, whenever it gathers or scatters"
-    return [
-        around(f"{zero}.stage3", "reduce_scatter_coalesced", many.scattering, often),
-        around(f"{zero}.partition_parameters.AllGatherCoalescedHandle", "wait", many.gathering, often),
-        around("torch.Tensor", "narrow", many.narrowing, often),
+        around(pipeline, "_send_tensor_meta", pipelines.send, told, mail),
+        around(pipeline, "_recv_tensor_meta", pipelines.receive, told, mail),
+        (f"{runtime}.zero.stage3", "reduce_scatter_coalesced", many.reduce_scatter_coalesced, often),
+        around(handle, "wait", many.wait, often),
+        around("torch.Tensor", "narrow", many.narrow, often),
     ]
 
 

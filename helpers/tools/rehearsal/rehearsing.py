@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from helpers.tools.launch.failures import RankError
 from helpers.tools.launch.jobs import launch
-from helpers.tools.rehearsal.asked import Place, questions, told
+from helpers.tools.rehearsal.asked import Place, places, told
 from helpers.tools.rehearsal.fake import Weightless, raised
 from helpers.tools.rehearsal.patches import Pose, put_on
 from helpers.tools.rehearsal.pipelines import NeedsRank
@@ -52,22 +52,19 @@ def rehearse(
 
     Real are all of torch's and DeepSpeed's Python, every shape, type and device, every byte that a `Ledger`
     counts and every message that a `Traffic` does.  There are no numbers in tensors: a program that asks for
-    one (`loss.item()`, `if loss > 2`) is answered 1.0, or 0 where the type is of whole numbers, goes the way
-    that follows from it, and is told so at the end.  What a GPU holds outside of tensors is not rehearsed.
+    one (`loss.item()`, `if loss > 2`) is answered 1.0, or 0 where the type is of whole numbers, and is told so
+    at the end.  What a GPU holds outside of tensors is not rehearsed.
 
     Args:
         function, arguments: any function of a cell, and keyword arguments for it, as for `launch`.
         ranks, rank: how many there would be, and which of them is rehearsed.
         device: "cpu", or "cuda" to pose as a GPU, which this machine need not have.
-        memory: bytes that tensors may take on that device, for every ledger without a limit of its own; None
-            for as many as they want.
+        memory: bytes of that device, for every ledger without a limit of its own; None for as many as it wants.
         timeout: seconds after which a rehearsal counts as hung.
-        asked: a list to which every `Place` is added that asked for a number; None to have them printed at
-            the end.
+        asked: a list to which every `Place` is added that asked for a number; None to have them printed.
 
     Returns:
-        What the function returned; its tensors with their numbers where these are known, else on torch's
-        device "meta".
+        What the function returned; tensors without known numbers are on torch's device "meta".
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
@@ -93,7 +90,7 @@ def check_torch() -> None:
 
 
 def check(ranks: int, rank: int, device: str, memory: float | None) -> None:
-    for name, value in (("ranks", ranks), ("rank", rank)):
+    for name, value in {"ranks": ranks, "rank": rank}.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be a whole number, not {value!r}")
     if ranks < 1:
@@ -157,7 +154,7 @@ def rehearsed(function: Callable, arguments: Mapping[str, object], pose: Pose) -
             gc.collect()
             gc.freeze()
             del weight
-            return Told(function(**arguments), asked=questions.places())
+            return Told(function(**arguments), asked=places())
     except NeedsRank as rank:
         return Told(needs=rank.args[0])
     except SystemError as error:

@@ -72,7 +72,7 @@ class Memory:
             return self.new(*what)
         if kind == "given":
             return tensors[what]
-        return kind(self.follow(part, tensors) for part in what) if kind in (tuple, list) else what
+        return kind(self.follow(part, tensors) for part in what) if what is not None else None
 
     def new(
         self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
@@ -138,7 +138,7 @@ def plan_of(result: object, tensors: list[FakeTensor], storages: set[int]) -> tu
     if isinstance(result, (tuple, list)):  # also with names
         return list if type(result) is list else tuple, [plan_of(part, tensors, storages) for part in result]
     if result is None:
-        return "nothing", None
+        return None, None
     raise Unknown
 
 
