@@ -22,17 +22,26 @@ from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.rehearsing import RehearsalError, rehearse
 
 FITS, DOES_NOT_FIT, FAILED = 0, 1, 2  # exit statuses
-NEEDED, NUMBER = {"required": True}, {"type": int}
+
+
+def count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+NEEDED, COUNT = {"required": True}, {"type": count}
 OPTIONS = {  # name: how it is read, what it is
     "model": (NEEDED, "a configuration of transformers (a file, or a folder with config.json), or a GPTSize"),
     "deepspeed": (NEEDED, "DeepSpeed's configuration, JSON with comments and trailing commas"),
-    "ranks": (NEEDED | NUMBER, "how many GPUs"),
-    "sequence": (NEEDED | NUMBER, "tokens of a sequence"),
-    "micro-batch": (NUMBER, "sequences of a micro-batch; else what DeepSpeed's configuration says, or 1"),
+    "ranks": (NEEDED | COUNT, "how many GPUs"),
+    "sequence": (NEEDED | COUNT, "tokens of a sequence"),
+    "micro-batch": (COUNT, "sequences of a micro-batch; else what DeepSpeed's configuration says, or 1"),
     "checkpointing": ({"action": "store_true"}, "keep only each block's input, and compute the block again"),
     "gpu-memory": ({}, "of a GPU, as 80GB or 80GiB"),
     "outside-tensors": ({}, "of it that is not for tensors; else what was recorded, 2.27GB"),
-    "only-rank": (NUMBER, "rehearse this one; else the first, the middle and the last"),
+    "only-rank": ({"type": int}, "rehearse this one; else the first, the middle and the last"),
     "figure": ({}, "a PNG file for the first rank's memory over the two steps"),
 }
 
@@ -61,10 +70,6 @@ def main(words: Sequence[str] | None = None) -> int:
 def told(options: argparse.Namespace) -> int:
     memory = question.size(options.gpu_memory) if options.gpu_memory else None
     outside = question.size(options.outside_tensors) if options.outside_tensors else answer.OUTSIDE
-    for name in ("ranks", "sequence", "micro_batch"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise question.BadQuestion(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
     total, sizes = options.ranks, (options.ranks, options.sequence, options.micro_batch)
     asked = question.ask(question.read_model(options.model), options.deepspeed, *sizes, options.checkpointing)
     ranks = sorted({0, total // 2, total - 1}) if options.only_rank is None else [options.only_rank]

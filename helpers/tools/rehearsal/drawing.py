@@ -22,7 +22,7 @@ VISIBLE = 0.002  # of the highest moment: a category that is smaller is left out
 
 
 def draw(history: History, file: str, title: str) -> None:
-    """Draw what is held after every allocation and release, in order; each phase is as wide as the others."""
+    """What is held after every allocation and release, in order; each phase is as wide as the others."""
     from matplotlib.figure import Figure
 
     totals = history.total

@@ -31,11 +31,9 @@ aten = torch.ops.aten
 CPU = torch.device("cpu")
 KNOWN = 2**16  # elements
 DEVICE = torch.ops.prim.device.default
-RANDOM = {"randint": "default low generator low_generator", "randperm": "default generator"}
 DRAWN = {  # at random, as what a batch is put together from
-    getattr(getattr(aten, name), overload)
-    for name, overloads in RANDOM.items()
-    for overload in overloads.split()
+    *(getattr(aten.randint, name) for name in ("default", "low", "generator", "low_generator")),
+    *(aten.randperm.default, aten.randperm.generator),
 }
 FILLED = {aten.zeros.default, aten.ones.default, aten.full.default}
 COUNTED = {aten.arange.default, aten.arange.start, aten.arange.start_step}
@@ -55,8 +53,7 @@ class NoNumbers(RuntimeError):
     """A program did what depends on the numbers in a tensor, or what a rehearsal cannot do; says what."""
 
 
-# The last error of an operation: torch loses what is raised in a backward pass on a device that a program has
-# added.
+# The last error of an operation: torch loses what is raised in a backward pass on an added device.
 raised = []
 
 
@@ -78,7 +75,9 @@ class Weightless(FakeTensorMode):
         if self.memory.looks(function) and (made := self.memory.view(function, args, kwargs)) is not UNSEEN:
             return made
         if function.namespace == "c10d":  # a message: nobody knows the numbers any more
-            self._forget(args)
+            for leaf in tree_leaves(args):
+                if isinstance(leaf, FakeTensor) and leaf.constant is not None:
+                    self.fake_tensor_converter.invalidate_constant_aliases(leaf.constant)
         if function in MAKERS:
             return self._make(function, args, kwargs)
         if function in ALL:
@@ -113,11 +112,6 @@ class Weightless(FakeTensorMode):
         if is_known:
             return self.fake_tensor_converter.from_real_tensor(self, made, make_constant=True)
         return self.memory.wrap(shape, FakeTensor._normalize_fake_device(device))
-
-    def _forget(self, args):
-        for leaf in tree_leaves(args):
-            if isinstance(leaf, FakeTensor) and leaf.constant is not None:
-                self.fake_tensor_converter.invalidate_constant_aliases(leaf.constant)
 
 
 def answer(tensor: FakeTensor) -> bool | float:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from helpers.tools.rehearsal.of_transformers import build_transformers, checkpointed
 
 if TYPE_CHECKING:
-    import torch
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
     from helpers.tools.rehearsal.question import Question
@@ -39,6 +38,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     """
     import deepspeed
     import torch
+    from transformers import AutoConfig
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
 
@@ -57,7 +57,9 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         ledger = stack.enter_context(Ledger())
         host = stack.enter_context(Ledger("cpu")) if question.is_offloaded else None
         begin("building")
-        model = built(question)
+        config = question.config if question.stage == 3 else None
+        model = build_transformers(AutoConfig.for_model(**question.model), config)
+        model = (checkpointed(model) if question.checkpointing else model).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
         ledger.watch(engine)
@@ -91,15 +93,6 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "seconds": time.perf_counter() - started,
             "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
-
-
-def built(question: Question) -> torch.nn.Module:
-    """The model, on the host and whole, or partitioned under stage 3."""
-    from transformers import AutoConfig
-
-    config = question.config if question.stage == 3 else None
-    model = build_transformers(AutoConfig.for_model(**question.model), config)
-    return (checkpointed(model) if question.checkpointing else model).train()
 
 
 def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[str, int]]:

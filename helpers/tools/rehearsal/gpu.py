@@ -1,9 +1,6 @@
-"""Posing as a GPU: a device that is not the CPU, and DeepSpeed's accelerator answering as its CUDA
-accelerator does where that changes what is made.
-
-The device is the one that torch lets a program add, under the name `GPU`: tensors of torch's own "cuda"
-cannot go backward where torch was built without CUDA.
-"""
+"""Posing as a GPU: DeepSpeed's accelerator answers as its CUDA accelerator does where that changes what is
+made.  The device is one that torch lets a program add, under the name `GPU`: tensors of torch's own "cuda"
+cannot go backward where torch was built without CUDA."""
 
 from __future__ import annotations
 
@@ -73,22 +70,16 @@ def answers(memory: float) -> dict[str, Callable | property]:
     }
 
 
-def attention(
-    plain: Callable[..., torch.Tensor],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
+def attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """What torch chooses on a GPU such as an H100, in the place of `plain`: cuDNN's kernel in 16 bits, the
     memory-efficient one in 32.  torch itself asks the device, and there is none."""
-    half = query.dtype in (torch.bfloat16, torch.float16)
-    given = (query, key, value, attn_mask)
-    if query.device.type != GPU or (enable_gqa and not half):
-        return plain(*given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    attend = getattr(aten, f"_scaled_dot_product_{'cudnn' if half else 'efficient'}_attention")
-    return attend(*given, True, dropout_p, is_causal, scale=scale)[0]
+
+    def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **options):
+        half = query.dtype in (torch.bfloat16, torch.float16)
+        given = (query, key, value, attn_mask)
+        if query.device.type != GPU or (options.get("enable_gqa") and not half):
+            return plain(*given, dropout_p, is_causal, scale=scale, **options)
+        kernel = getattr(aten, f"_scaled_dot_product_{'cudnn' if half else 'efficient'}_attention")
+        return kernel(*given, True, dropout_p, is_causal, scale=scale)[0]
+
+    return attend

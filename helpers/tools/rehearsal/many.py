@@ -1,10 +1,6 @@
-"""Short ways where there are many ranks: what ZeRO-3 does once for each of them it does at once, and makes
-the same tensors.
-
-A thousand ranks have a thousand parts of every parameter, and DeepSpeed looks at each part whenever it
-gathers a parameter or scatters a gradient. Without numbers in them they need not be looked at; what is made
-of them has the same bytes, and lives as long.
-"""
+"""Short ways where there are many ranks: a thousand have a thousand parts of every parameter, and DeepSpeed
+looks at each whenever it gathers a parameter or scatters a gradient.  Without numbers in them they need not
+be looked at; what is made of them has the same bytes, and lives as long."""
 
 from __future__ import annotations
 
@@ -76,11 +72,8 @@ def wait(plain: Callable, self: AllGatherCoalescedHandle, handle_dependency: boo
 
 
 def narrow(plain: Callable, self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
-    """`Tensor.narrow`, of a tensor without numbers and outside of what autograd follows: the view alone,
-    which nobody needs to be told of.
-
-    Of what ZeRO-3 gathers it makes one for each rank; there the first stands for all.
-    """
+    """`Tensor.narrow`, of a tensor without numbers and outside of what autograd follows: the view alone.  Of
+    what ZeRO-3 gathers it makes one for each rank; there the first stands for all."""
     if type(self) is not FakeTensor or self.constant is not None or torch.is_grad_enabled():
         return plain(self, dim, start, length)
     is_gathered = sys._getframe(2).f_code.co_name == GATHERING

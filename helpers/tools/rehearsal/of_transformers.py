@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def build_transformers(shape: PreTrainedConfig, config: dict | None = None, seed: int = 0) -> PreTrainedModel:
-    """A causal language model of transformers from its configuration, such as a `GPTNeoXConfig`; partitioned as
-    it is built where `config`, DeepSpeed's, says ZeRO stage 3."""
+    """A causal language model of transformers from its configuration, as a `GPTNeoXConfig`; partitioned as it
+    is built where `config`, DeepSpeed's, says ZeRO stage 3."""
     from transformers import AutoModelForCausalLM
     from transformers.integrations import HfDeepSpeedConfig
 

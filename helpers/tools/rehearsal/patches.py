@@ -7,19 +7,17 @@ has; so does a rehearsal itself.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 from helpers.tools.rehearsal import gpu, many, pipelines, replacements
 from helpers.tools.rehearsal.fake import KNOWN
-from helpers.tools.rehearsal.pipelines import Mail
 
 
 @dataclass(frozen=True)
@@ -45,19 +43,11 @@ class Patch:
 
     def apply(self) -> None:
         """Replace it; an AttributeError names what is not there any more."""
-        found = owner(self.owner)
+        found = resolve_name(self.owner)
         if not hasattr(found, self.name):
             gone = f"{self.owner} has no {self.name} any more, which rehearsals replace"
             raise AttributeError(f"{gone}: {self.need}")
         setattr(found, self.name, self.instead)
-
-
-def owner(name: str) -> object:
-    """The module or class of a dotted name."""
-    with suppress(ModuleNotFoundError):
-        return importlib.import_module(name)
-    module, _, attribute = name.rpartition(".")
-    return getattr(owner(module), attribute)
 
 
 def patches(pose: Pose) -> list[Patch]:
@@ -68,7 +58,7 @@ def patches(pose: Pose) -> list[Patch]:
 
 def around(place: str, name: str, replacement: Callable, need: str, *more: object) -> tuple:
     """A patch whose replacement calls what it replaces: it is given that, and then `more`."""
-    plain = inspect.unwrap(getattr(owner(place), name))
+    plain = inspect.unwrap(getattr(resolve_name(place), name))
 
     def replaced(*arguments, **options):
         return replacement(plain, *more, *arguments, **options)
@@ -120,8 +110,7 @@ def of_messages(pose: Pose) -> list[tuple]:
         ("torch.distributed", "all_gather_object", replacements.everyone_says_the_same, reads),
     ]
     for name in ("reduce_scatter_tensor", "_reduce_scatter_base") if pose.device == "cpu" else ():
-        if hasattr(torch.distributed, name):
-            rows.append(around("torch.distributed", name, replacements.reducing_in_a_copy, copied))
+        rows.append(around("torch.distributed", name, replacements.reducing_in_a_copy, copied))
     places = ("torch.distributed.distributed_c10d", "torch.distributed")
     return [(place, *row[1:]) for row in rows for place in places]
 
@@ -138,7 +127,7 @@ ASSERTING = ("partition_parameters", "partitioned_param_coordinator", "stage3")
 def of_deepspeed(pose: Pose) -> list[tuple]:
     runtime = "deepspeed.runtime"
     pipeline = f"{runtime}.pipe.engine.PipelineEngine"
-    mail = Mail(pose.mail)
+    mail = pipelines.Mail(pose.mail)
     overflowed = "no gradient says whether it overflowed"
     compared = "ZeRO-3 checks that all ranks are at one place; what rank 0 would answer nobody knows"
     batch = "AutoTP compares its batch with another rank's"
@@ -168,6 +157,7 @@ def of_gpu(pose: Pose) -> list[tuple]:
 
     data = property(replacements.plain_data.__get__, replacements.set_data)
     posing = type("Posing", (type(get_accelerator()),), gpu.answers(pose.memory or gpu.MEMORY))
+    plain = torch.nn.functional.scaled_dot_product_attention
     types = [torch.Tensor, torch.nn.Parameter, FakeTensor]
     accelerator = "deepspeed.accelerator.real_accelerator.ds_accelerator"
     streams, attends = "ZeRO tells torch's allocator which stream uses a tensor", "a GPU has other kernels"
@@ -176,7 +166,7 @@ def of_gpu(pose: Pose) -> list[tuple]:
         (accelerator, "__class__", posing, "DeepSpeed asks its accelerator what a GPU would answer"),
         ("torch.Tensor", "data", data, "ZeRO puts a parameter's data on another device"),
         ("torch.Tensor", "record_stream", lambda self, stream: None, streams),
-        around("torch.nn.functional", "scaled_dot_product_attention", gpu.attention, attends),
+        ("torch.nn.functional", "scaled_dot_product_attention", gpu.attention(plain), attends),
         ("torch.optim.optimizer", "_foreach_supported_types", types, foreach),
         ("torch.utils._foreach_utils", "_foreach_supported_types", types, foreach),
     ]

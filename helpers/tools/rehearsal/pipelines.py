@@ -1,8 +1,5 @@
 """Pipelines: a stage is told by the stage before which shapes it will receive.  Files carry them from
-rehearsal to rehearsal.
-
-A `Clock` is of no use here: nothing computes, and no neighbour is waited for.  `theory.schedules.replay` says
-when stages would work and wait."""
+rehearsal to rehearsal.  A `Clock` is of no use here; `theory.schedules.replay` says when stages work."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ class NeedsRank(BaseException):
 
 
 class Mail:
-    """The shapes that ranks have sent one another, in a folder; the n-th from one rank to another is a
-    file."""
+    """The shapes that ranks have sent one another, in a folder: a file for each from one rank to another."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder, self.counts = Path(folder), Counter()

@@ -26,26 +26,19 @@ class BadQuestion(ValueError):
 
 @dataclass(frozen=True)
 class Question:
-    """A training of which somebody wants to know whether it fits.
+    """A training of which somebody wants to know whether it fits."""
 
-    Attributes:
-        model: keys of transformers' configuration, with `model_type`.
-        config: DeepSpeed's, complete, with at most `MICRO_BATCHES` of accumulation.
-        accumulation: micro-batches of a step, however many.
-        notes: what is rehearsed otherwise than it was asked, or was assumed.
-    """
-
-    model: dict
-    config: dict
+    model: dict  # keys of transformers' configuration, with `model_type`
+    config: dict  # DeepSpeed's, complete, with at most `MICRO_BATCHES` of accumulation
     ranks: int
     sequence: int
     micro_batch: int
     checkpointing: bool
-    accumulation: int
+    accumulation: int  # micro-batches of a step, however many
     stage: int
     dtype: str
     is_offloaded: bool
-    notes: tuple
+    notes: tuple  # what is rehearsed otherwise than it was asked, or was assumed
 
 
 def size(text: str) -> int:
@@ -94,9 +87,8 @@ def shape_of(model: dict) -> PreTrainedConfig:
 
     kind = model["model_type"]
     if kind not in CONFIG_MAPPING:
-        raise BadQuestion(
-            f"transformers knows no model_type {kind!r}: models with code of their own are not rehearsed"
-        )
+        not_known = f"transformers knows no model_type {kind!r}"
+        raise BadQuestion(f"{not_known}: models with code of their own are not rehearsed")
     if not libraries(model) or model.get("is_encoder_decoder"):
         raise BadQuestion(
             f"this command rehearses causal language models, and {kind} is none: write a function that "

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 OLDEST_TORCH = (2, 13)  # with 2.11 rehearsals failed, 2.12 was not tried
 
-# Lines about the rehearsal's own frames in an error: of no use to the author of the function.
+# Lines about the rehearsal's own frames in an error.
 OWN_FRAMES = re.compile(r"^  helpers/tools/rehearsal/.*\n(    .*\n)?", re.MULTILINE)
 LOST = re.compile(r"was killed by SIGABRT|raised SystemError")
 HINT = """
@@ -52,14 +52,14 @@ def rehearse(
 
     Real are all of torch's and DeepSpeed's Python, every shape, type and device, every byte that a `Ledger`
     counts and every message that a `Traffic` does.  There are no numbers in tensors: a program that asks for
-    one (`loss.item()`, `if loss > 2`) is answered 1.0, or 0 where the type is of whole numbers, and is told so
-    at the end.  What a GPU holds outside of tensors is not rehearsed.
+    one (`loss.item()`, `if loss > 2`) is answered 1.0, or 0 where the type is of whole numbers, and is told
+    so.  What a GPU holds outside of tensors is not rehearsed.
 
     Args:
         function, arguments: any function of a cell, and keyword arguments for it, as for `launch`.
         ranks, rank: how many there would be, and which of them is rehearsed.
         device: "cpu", or "cuda" to pose as a GPU, which this machine need not have.
-        memory: bytes of that device, for every ledger without a limit of its own; None for as many as it wants.
+        memory: bytes of that device, for every ledger without a limit of its own; None for no limit.
         timeout: seconds after which a rehearsal counts as hung.
         asked: a list to which every `Place` is added that asked for a number; None to have them printed.
 
@@ -82,11 +82,10 @@ def rehearse(
 
 
 def check_torch() -> None:
-    """Raises a `RehearsalError` where torch is too old."""
-    found, oldest = version("torch"), ".".join(map(str, OLDEST_TORCH))
+    found = version("torch")
     if tuple(map(int, found.split(".")[:2])) < OLDEST_TORCH:
-        needed = f"a rehearsal needs torch {oldest} or newer, of which it replaces parts, and here is {found}"
-        raise RehearsalError(needed, 0, [])
+        needed = "a rehearsal needs torch {}.{} or newer, of which it replaces parts".format(*OLDEST_TORCH)
+        raise RehearsalError(f"{needed}, and here is {found}", 0, [])
 
 
 def check(ranks: int, rank: int, device: str, memory: float | None) -> None:

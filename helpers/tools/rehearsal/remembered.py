@@ -1,9 +1,5 @@
 """What operations return, remembered by the shapes of what they are given: a model does the same operations
-in every layer and every step.
-
-torch's own mode remembers too, but what it looks at before it knows an operation again takes some ten times
-as long as what follows.
-"""
+in every layer and every step.  torch's own mode remembers too, and takes some ten times as long."""
 
 from __future__ import annotations
 

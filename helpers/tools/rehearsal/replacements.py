@@ -94,11 +94,11 @@ def run_backward(plain: Callable, *arguments: object, **options: object) -> obje
     return found
 
 
-def begin(plain: Callable, on: str, limit: float | None, /, self: Ledger, *given: object, **more) -> None:
+def begin(plain: Callable, on: str, room: float | None, self: Ledger, *given: object, **more: object) -> None:
     """`Ledger.__init__`: one of the posing device that was given no limit takes the pose's."""
     plain(self, *given, **more)
     if self.limit is None and self.device == on:
-        self.limit = limit
+        self.limit = room
 
 
 # --- messages: torch's back end "fake" takes them and sends none
@@ -140,8 +140,7 @@ def everyone_says_the_same(object_list: list, obj: object, group: Group | None =
 
 
 def update_scale(plain: Callable, self: object, *arguments: object, **options: object) -> None:
-    """An optimizer that finds its loss scale: where gradients overflow a step is left out, and none does
-    here."""
+    """Of an optimizer that finds its loss scale, and leaves out a step whose gradients overflow: none do."""
     if getattr(self, "loss_scale_config", self).dynamic_loss_scale:
         asked.scaled()
     plain(self, *arguments, **options)
