@@ -89,9 +89,10 @@ def of_the_ledger(pose: Pose) -> list[tuple]:
     late = "an error in a backward pass on an added device ends the process: it is raised after the pass"
     limited = "a rank of which it was said how much memory it has is refused more"
     device = gpu.GPU if pose.device == "cuda" else "cpu"
+    dispatch = inspect.unwrap(resolve_name(ledger).__torch_dispatch__)
     return [
         (module, "SETTLED", 0.0, still),
-        around(ledger, "__torch_dispatch__", replacements.dispatched, often),
+        (ledger, "__torch_dispatch__", replacements.dispatching(dispatch), often),
         around(ledger, "_refusal", replacements.refusal, late),
         around("torch.autograd", "_engine_run_backward", replacements.run_backward, late),
         around("torch.autograd.graph", "_engine_run_backward", replacements.run_backward, late),

@@ -66,11 +66,13 @@ def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
 # --- the ledger
 
 
-def dispatched(
-    plain: Callable, self: Ledger, function: Callable, types: tuple, args: tuple = (), kwargs: object = None
-) -> object:
-    """`Ledger.__torch_dispatch__` that answers the question for a device."""
-    return args[0].device if function is DEVICE else plain(self, function, types, args, kwargs)
+def dispatching(plain: Callable) -> Callable:
+    """`Ledger.__torch_dispatch__` that answers the question for a device; no error shows frames so named."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return args[0].device if function is DEVICE else plain(self, function, types, args, kwargs)
+
+    return __torch_dispatch__
 
 
 def refusal(plain: Callable, self: Ledger, records: list, function: Callable) -> OutOfMemory | None:
@@ -103,8 +105,6 @@ def begin(plain: Callable, on: str, room: float | None, self: Ledger, *given: ob
 
 # --- messages: torch's back end "fake" takes them and sends none
 
-Group = torch.distributed.ProcessGroup
-
 
 def reducing_in_a_copy(
     plain: Callable, output: torch.Tensor, input: torch.Tensor, *arguments: object, **options: object
@@ -122,7 +122,7 @@ def in_vain(plain: Callable, rank: int, ranks: int, /, *arguments: object, **opt
     plain("fake", rank=rank, world_size=ranks, store=FakeStore())
 
 
-def anywhere(plain: Callable, *arguments: object, **options: object) -> Group:
+def anywhere(plain: Callable, *arguments: object, **options: object) -> torch.distributed.ProcessGroup:
     """`new_group` with the same back end as all ranks have together; ranks and a timeout go before it."""
     return plain(*arguments[:2], **(options | {"backend": None}))
 
@@ -131,7 +131,7 @@ def left_as_they_are(*arguments: object, **options: object) -> None:
     """`broadcast_object_list`: this rank's own objects stand for those of the rank that would send."""
 
 
-def everyone_says_the_same(object_list: list, obj: object, group: Group | None = None) -> None:
+def everyone_says_the_same(object_list: list, obj: object, group: object = None) -> None:
     """`all_gather_object`: the names are torch's."""
     object_list[:] = [obj] * len(object_list)
 
