@@ -132,6 +132,8 @@ def ask(
     elif micro_batch and (written.train_batch or written.micro_batch not in (None, micro_batch)):
         step = f"accumulation {known.accumulation}, {known.train_batch:,} sequences in a step"
         notes.append(f"--micro-batch {micro_batch} counts more than the file: {step}")
+    if "activation_checkpointing" in written.config:
+        notes.append("activation_checkpointing is not for models of transformers, which have --checkpointing")
     if written.accumulation is None and written.train_batch is None:
         assumed.append(f"accumulation {known.accumulation}")
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
