@@ -29,7 +29,7 @@ OPTIONS = {  # name: how it is read, what it is
     "checkpointing": ({"action": "store_true"}, "keep only each block's input, and compute the block again"),
     "gpu-memory": ({}, "of a GPU, as 80GB or 80GiB"),
     "gpus-per-host": (COUNT | {"default": 8}, "GPUs of a machine, 8 where nothing is said"),
-    "outside-tensors": ({}, "of it that is not for tensors; else what was recorded, 2.27GB"),
+    "outside-tensors": ({}, "of it that torch's allocator never sees; else what was recorded, 2.21GB"),
     "only-rank": ({"type": int}, "rehearse this one; else the first, and those that hold most and least"),
     "figure": ({}, "a PNG file for the first rank's memory over the two steps"),
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from helpers.tools.rehearsal.answer import Verdict, gigabytes, verdict
 from helpers.tools.rehearsal.question import Question, ask
 from helpers.tools.rehearsal.rehearsing import RehearsalError
+from helpers.tools.rehearsal.reserving import FITS
 from helpers.tools.theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN
 
 PASSING, STEPPING = ("forward", "backward"), ("step",)
@@ -104,7 +105,7 @@ def advice(
         rehearsed: gives the report of a changed question and a rank.
     """
     now, possible = reports[found.rank], list(changes(asked))
-    held = now["peaks"][found.phase]
+    held = max(now["peaks"].values(), key=lambda parts: sum(parts.values()))
     largest = max(held, key=held.get)
     cause = f"most of it, {gigabytes(held[largest])} GB, is {largest}"
     kinds = {(*change.zero, *change.more): change for change in possible}  # the furthest of each
@@ -124,7 +125,7 @@ def advice(
         except (RehearsalError, ValueError):  # a model that cannot be checkpointed, say
             continue
         least = verdict({found.rank: report}, found.memory, outside)
-        if least.fits:
+        if least.found.how == FITS:
             words = " and ".join(change.words for change in together)
             return f"{cause}: try {words}, which needs {gigabytes(least.needed)} GB (rehearsed)"
     tried = f"; with all of it {gigabytes(least.needed)} GB are needed" if least else ""

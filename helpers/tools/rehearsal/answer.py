@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from helpers.tools.rehearsal.reserving import EXPANDABLE, FITS, NOT, OUTSIDE, RETRIES, Reserved, reserved
+
 if TYPE_CHECKING:
     from helpers.tools.rehearsal.question import Question
 
+WORST = (FITS, RETRIES, EXPANDABLE, NOT)
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 PHASES = {
     "building": "building, initialising",
@@ -16,32 +19,58 @@ PHASES = {
     "backward": "backward",
     "step": "optimizer's step",
 }
-# Bytes that two H200 gave to one rank beside its tensors (the driver, kernels, NCCL, workspaces):
-# recorded/zero-2-NVIDIA-H200.json, stage 0.
-OUTSIDE = 2_270_000_000
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a training fits: bytes that are `needed` on a GPU, on the rank and in the phase that need most,
-    and bytes that a GPU has, None where nothing was said."""
+    """Whether a training fits.
 
-    needed: int
-    memory: int | None
+    Attributes:
+        rank: the one that needs most.
+        found: what torch's allocator reserves for it, and how that fits.
+        outside: bytes of a GPU that the allocator never sees.
+        memory: bytes that a GPU has, None where nothing was said.
+    """
+
     rank: int
-    phase: str
+    found: Reserved
+    outside: int
+    memory: int | None
+
+    @property
+    def needed(self) -> int:
+        """Bytes of a GPU."""
+        return self.found.most + self.outside
 
     @property
     def fits(self) -> bool:
-        return self.memory is None or self.needed <= self.memory
+        return self.found.how in (FITS, RETRIES)
 
     def __str__(self):
-        most = f"rank {self.rank} needs most, {gigabytes(self.needed)} GB, in {PHASES[self.phase]}"
+        found, off = self.found, gigabytes(abs((self.memory or 0) - self.needed))
+        phase = max(found.peaks, key=found.peaks.get)
+        reserved = " to ".join(dict.fromkeys(map(gigabytes, (found.least, found.most))))
+        most = (
+            f"rank {self.rank} needs most, {gigabytes(self.needed)} GB: "
+            f"allocated {gigabytes(found.allocated)}, reserved {reserved}, outside the allocator {gigabytes(self.outside)}; in {named(phase)}"
+        )
         if self.memory is None:
             return most
-        off = gigabytes(abs(self.memory - self.needed))
-        words = f"fits, with {off} GB to spare" if self.fits else f"does not fit: {off} GB too much"
-        return f"{words} of {gigabytes(self.memory)} GB ({most})"
+        of = f"of {gigabytes(self.memory)} GB"
+        if found.how == FITS:
+            return f"fits, with {off} GB to spare {of}\n({most})"
+        if found.how == RETRIES:
+            words = "fits only with retries, where the allocator gives free segments back and asks again"
+        elif found.how == EXPANDABLE:
+            words = "fits only with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        else:
+            where, refused = found.refused
+            words = f"does not fit: in {named(where)} {refused / 2**20:,.0f} MiB are refused"
+        return f"{words}; {off} GB too much {of}\n({most})"
+
+
+def named(phase: str) -> str:
+    return PHASES.get(phase, PHASES["backward"])  # a snapshot in the backward pass begins a phase, too
 
 
 def gigabytes(size: float) -> str:
@@ -50,10 +79,10 @@ def gigabytes(size: float) -> str:
 
 def verdict(reports: Mapping[int, dict], memory: int | None, outside: int = OUTSIDE) -> Verdict:
     """The `Verdict` over {rank: what `fitting.two_steps` returned}."""
-    places = [(rank, phase) for rank, report in reports.items() for phase in report["peaks"]]
-    needed = {(rank, phase): sum(reports[rank]["peaks"][phase].values()) for rank, phase in places}
-    most = max(places, key=needed.get)
-    return Verdict(needed[most] + outside, memory, *most)
+    room = None if memory is None else memory - outside
+    found = {rank: reserved(report["requests"], room) for rank, report in reports.items()}
+    rank = max(found, key=lambda rank: (WORST.index(found[rank].how), found[rank].most))
+    return Verdict(rank, found[rank], outside, memory)
 
 
 def table(question: Question, reports: Mapping[int, dict], outside: int = OUTSIDE) -> list[str]:
@@ -74,7 +103,7 @@ def table(question: Question, reports: Mapping[int, dict], outside: int = OUTSID
         held = [report["peaks"][phase] for report in ranks]
         add(f"  {name}", (sum(parts.values()) for parts in held))
         add_each(visible(held), held, "    ")
-    add("outside of tensors, as on two H200", (outside for _ in ranks))
+    add("outside of torch's allocator, as on two H200", (outside for _ in ranks))
     if question.is_offloaded:
         host = (sum(report["host"].values()) for report in ranks)
         add("the host's memory at most, of this rank", host)

@@ -36,14 +36,15 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         A dict: "elements" of the model; "sizes", elements of each parameter that is trained; "states",
         {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
         {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
-        highest moment where something is offloaded; "sent", {operation: bytes that this rank sends during a
-        whole step, as efficiently as can be}; "history" for a figure; "seconds", and "real_bytes" of this
-        process.
+        highest moment where something is offloaded; "requests" to torch's allocator, as `playing` takes them;
+        "sent", {operation: bytes that this rank sends during a whole step, as efficiently as can be};
+        "history" for a figure; "seconds", and "real_bytes" of this process.
     """
     import deepspeed
     from transformers import AutoConfig
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
+    from helpers.tools.rehearsal.requests import recorder
 
     started = time.perf_counter()
     deepspeed.init_distributed()
@@ -92,6 +93,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "states": states,
             "peaks": peaks(ledger, marks),
             "host": peaks(host, [(0, "all"), (host.clock, "")])["all"] if host else None,
+            "requests": recorder.requests,
             "sent": sent(traffics[-micro_batches:], question.accumulation),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,

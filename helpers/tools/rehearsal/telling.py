@@ -22,6 +22,7 @@ from helpers.tools.rehearsal.drawing import draw
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.gpu import MEMORY
 from helpers.tools.rehearsal.rehearsing import rehearse
+from helpers.tools.rehearsal.reserving import smallest_gpu
 from helpers.tools.rehearsal.spread import most_different
 
 FITS, DOES_NOT_FIT = 0, 1  # exit statuses
@@ -65,6 +66,11 @@ def told(options: argparse.Namespace) -> int:
     print(verdict, flush=True)
     if options.figure:
         draw(first["history"], options.figure, f"rank {one} of {asked.ranks:,}, rehearsed")
+    if not verdict.fits or not memory:
+        requests = reports[verdict.rank]["requests"]
+        smallest, grown = (smallest_gpu(requests, outside, way) for way in (False, True))
+        ways = f"{answer.gigabytes(smallest)} GB, with expandable segments {answer.gigabytes(grown)} GB"
+        print(f"the smallest GPU on which rank {verdict.rank} runs: {ways}")
     if not verdict.fits:
         print(advice(asked, reports, verdict, outside, partial(rehearsed, words=", changed")))
     return FITS if verdict.fits else DOES_NOT_FIT
