@@ -90,7 +90,7 @@ def test_a_killed_kernel_leaves_no_slurm_and_no_job(kernels):
 
 def test_without_its_programs_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(
-        daemons, "found", lambda program: None if program == "slurmd" else f"/usr/bin/{program}"
+        daemons, "path_of", lambda program: None if program == "slurmd" else f"/usr/bin/{program}"
     )
     with Machines(1) as single, pytest.raises(LaunchError) as caught:
         Slurm(single).__enter__()

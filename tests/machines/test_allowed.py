@@ -8,8 +8,8 @@ import pytest
 from helpers.paths import ROOT
 from helpers.tools.launch.failures import LaunchError
 from helpers.tools.machines import allowed, namespaces
-from helpers.tools.machines.cards import Card, bytes_per_second
 from helpers.tools.machines.namespaces import Machines
+from helpers.tools.machines.network_cards import Card, bytes_per_second
 
 # A user namespace in which nobody may make another: what a system does that allows none.
 FORBIDDEN = """

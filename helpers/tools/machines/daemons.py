@@ -22,7 +22,7 @@ ADMINISTRATORS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where daemons lie;
 LONGEST = 60  # characters of the path of the temporary folder: a socket's own may have 107
 
 
-def found(program: str) -> str | None:
+def path_of(program: str) -> str | None:
     """Path of a program itself, not of a `login`'s file; None where there is none."""
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *ADMINISTRATORS]
     return shutil.which(program, path=os.pathsep.join(at for at in folders if at not in FOLDERS))
@@ -50,7 +50,7 @@ class Daemons:
     @classmethod
     def problem(cls) -> str | None:
         """Why they cannot run here, in one line; None where their programs are."""
-        missing = [name for name in cls.needed if not found(name)]
+        missing = [name for name in cls.needed if not path_of(name)]
         words = f"{cls.whose}{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed here"
         cure = f"on Debian and Ubuntu `apt install {cls.packages}` brings what is needed"
         return f"{words}: {cure}" if missing else None

@@ -17,9 +17,9 @@ from helpers.tools.launch.failures import LaunchError
 from helpers.tools.launch.forked.processes import LINUX
 from helpers.tools.launch.progress import Progress
 from helpers.tools.machines.allowed import LINUX_ONLY, explain, stay_who_we_are
-from helpers.tools.machines.cards import Card, Counting, bytes_per_second
 from helpers.tools.machines.login import entering
 from helpers.tools.machines.netlink import BURST
+from helpers.tools.machines.network_cards import Card, Counting, bytes_per_second
 from helpers.tools.machines.placement import ORDERS, Placement
 from helpers.tools.machines.switch import MOST_DESCRIPTORS
 from helpers.tools.whole import shown, whole

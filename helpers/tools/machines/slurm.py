@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.machines.daemons import Daemons, found
+from helpers.tools.machines.daemons import Daemons, path_of
 from helpers.tools.machines.switch import name_of
 from helpers.tools.whole import whole
 
@@ -103,16 +103,16 @@ class Slurm(Daemons):
             (self.folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={files}\n")
         (self.folder / "state").mkdir()
         options = ["-D", "-f", str(self.folder / "slurm.conf")]
-        daemons = [(0, [found("slurmctld"), "-c", *options], self.folder / "slurmctld.out")]
+        daemons = [(0, [path_of("slurmctld"), "-c", *options], self.folder / "slurmctld.out")]
         for machine in range(count):
             (self.folder / name_of(machine)).mkdir()
-            command = [found("slurmd"), "-N", name_of(machine), *options]
+            command = [path_of("slurmd"), "-N", name_of(machine), *options]
             daemons.append((machine, command, self.folder / f"slurmd-{machine}.out"))
         return daemons
 
     def programs(self) -> dict[str, list[str]]:
         here = ["env", f"SLURM_CONF={self.folder}/slurm.conf"]
-        return {name: [*here, found(name)] for name in CLIENTS if found(name)}
+        return {name: [*here, path_of(name)] for name in CLIENTS if path_of(name)}
 
     def is_up(self) -> bool:
         self.said = self.run("sinfo", "--noheader", "--format=%D %T").strip()

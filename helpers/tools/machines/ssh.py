@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.machines.daemons import Daemons, found
+from helpers.tools.machines.daemons import Daemons, path_of
 from helpers.tools.machines.switch import name_of
 from helpers.tools.whole import whole
 
@@ -66,14 +66,14 @@ class Ssh(Daemons):
 
     def commands(self) -> list[tuple[int, list[str], Path]]:
         for name in ("host", "user"):
-            key = [found("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name]
+            key = [path_of("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name]
             subprocess.run(key, check=True, stdin=subprocess.DEVNULL)
         for name, text in (("sshd_config", SERVER), ("ssh_config", CLIENT)):
             (self.folder / name).write_text(text.format(folder=self.folder, port=PORT))
         machines = range(self.machines.count)
         self.hostfile = self.folder / "hostfile"
         self.hostfile.write_text("".join(f"{name_of(at)} slots={self.slots}\n" for at in machines))
-        command = [found("sshd"), "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        command = [path_of("sshd"), "-D", "-e", "-f", str(self.folder / "sshd_config")]
         if os.geteuid() == 0 and not os.path.exists(ROOTS_FOLDER):
             make = f'mount -t tmpfs tmpfs /run && mkdir {ROOTS_FOLDER}; exec "$@"'
             command = ["unshare", "--mount", "sh", "-c", make, "sh", *command]
@@ -81,7 +81,7 @@ class Ssh(Daemons):
         return [(machine, command, log) for machine, log in enumerate(self.logs)]
 
     def programs(self) -> dict[str, list[str]]:
-        return {"ssh": [found("ssh"), "-F", str(self.folder / "ssh_config")], "pdsh": [found("pdsh")]}
+        return {"ssh": [path_of("ssh"), "-F", str(self.folder / "ssh_config")], "pdsh": [path_of("pdsh")]}
 
     def is_up(self) -> bool:
         return all(log.exists() and "Server listening" in log.read_text() for log in self.logs)
