@@ -193,9 +193,9 @@ def test_what_is_not_rehearsed_is_refused_by_name_and_nothing_is_written(config,
 
 ASSUMED = [  # DeepSpeed's configuration, --micro-batch; what of it was assumed
     (BF16, None, ()),
-    ({}, None, ("fp32", "micro-batch 1", "accumulation 1")),
+    ({}, None, ("precision", "micro-batch 1", "accumulation 1")),
     ({"bf16": {"enabled": False}}, 4, ("accumulation 1",)),
-    ({"fp16": {"enabled": "auto"}, "train_batch_size": 8}, None, ("fp16",)),
+    ({"fp16": {"enabled": "auto"}, "train_batch_size": 8}, None, ("precision",)),
     ({"bf16": {"enabled": True}, "gradient_accumulation_steps": 4}, None, ("micro-batch 1",)),
 ]
 
@@ -203,6 +203,15 @@ ASSUMED = [  # DeepSpeed's configuration, --micro-batch; what of it was assumed
 @pytest.mark.parametrize("config, micro_batch, assumed", ASSUMED)
 def test_what_was_assumed_is_named(config, micro_batch, assumed):
     assert question.ask(GPT2, config, 2, 16, micro_batch).assumed == assumed
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("more, dtype", [({}, "fp32"), ({"torch_dtype": "bfloat16"}, "bf16")])
+def test_without_a_precision_the_models_own_is_rehearsed_and_named(more, dtype, tmp_path, capsys):
+    assert command(tmp_path, LLAMA | more, {}) == 0
+    assumed = f"(assumed: {dtype}, micro-batch 1, accumulation 1)"
+    header = f"parameters in {dtype}, ZeRO stage 0, 2 ranks, 1 x 16 tokens, accumulation 1 {assumed}"
+    assert header in capsys.readouterr().out
 
 
 # --- exit statuses
