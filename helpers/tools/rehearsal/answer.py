@@ -52,7 +52,8 @@ class Verdict:
         reserved = " to ".join(dict.fromkeys(map(gigabytes, (found.least, found.most))))
         most = (
             f"rank {self.rank} needs most, {gigabytes(self.needed)} GB: "
-            f"allocated {gigabytes(found.allocated)}, reserved {reserved}, outside the allocator {gigabytes(self.outside)}; in {named(phase)}"
+            f"allocated {gigabytes(found.allocated)}, reserved {reserved}, "
+            f"outside the allocator {gigabytes(self.outside)}; in {named(phase)}"
         )
         if self.memory is None:
             return most

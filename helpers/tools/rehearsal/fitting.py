@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Inputs of a checkpointed block, which is called again by itself; those of the whole model are a few kB.
 KEPT = {"inputs": "activations"}
+SHORT = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 
 
 def two_steps(question: Question, drawn: bool = False, diary: str | None = None) -> dict:
@@ -33,12 +34,12 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         diary: a file that always says how far it has come.
 
     Returns:
-        A dict: "elements" of the model; "sizes", elements of each parameter that is trained; "states",
-        {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
-        {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
-        highest moment where something is offloaded; "requests" to torch's allocator, as `playing` takes them;
-        "sent", {operation: bytes that this rank sends during a whole step, as efficiently as can be};
-        "history" for a figure; "seconds", and "real_bytes" of this process.
+        A dict: "elements" of the model; "dtype" of its parameters; "sizes", elements of each that is trained;
+        "states", {category: bytes} between two micro-batches, or after the backward pass of the only one;
+        "peaks", {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the
+        host's highest moment where something is offloaded; "requests" to torch's allocator, as `playing`
+        takes them; "sent", {operation: bytes that this rank sends during a whole step, as efficiently as can
+        be}; "history" for a figure; "seconds", and "real_bytes" of this process.
     """
     import deepspeed
     from transformers import AutoConfig
@@ -89,6 +90,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             host.watch(engine)
         return {
             "elements": elements,
+            "dtype": SHORT.get(str(trained[0].dtype), str(trained[0].dtype)),
             "sizes": [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained],
             "states": states,
             "peaks": peaks(ledger, marks),

@@ -124,7 +124,7 @@ def ask(
     refuse(written)
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
     notes += known.notes
-    assumed = [known.dtype] if _is_assumed(known) else []
+    assumed = ["precision"] if _is_assumed(known) else []
     if known.micro_batch is None:
         known = read(config, ranks=ranks, model=shape, micro_batch=1)
         assumed.append("micro-batch 1")

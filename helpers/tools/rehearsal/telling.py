@@ -52,7 +52,7 @@ def told(options: argparse.Namespace) -> int:
         in_turn = asked.config.get("zero_optimization", {}).get("round_robin_gradients", False)
         for rank in most_different(first["sizes"], asked.stage, asked.ranks, in_turn)[1:]:
             reports[rank] = rehearsed(asked, rank)
-    print(header(asked, first["elements"]))
+    print(header(asked, first["elements"], first["dtype"]))
     notes = list(asked.notes)
     if asked.stage in (1, 2) and not memory:
         notes.append(f"DeepSpeed, which asks what is free, is told of a GPU of {answer.gigabytes(MEMORY)} GB")
@@ -76,12 +76,15 @@ def told(options: argparse.Namespace) -> int:
     return FITS if verdict.fits else DOES_NOT_FIT
 
 
-def header(asked: question.Question, elements: int) -> str:
+def header(asked: question.Question, elements: int, dtype: str) -> str:
+    """In one line what was rehearsed; the parameters' type is the model's own where DeepSpeed's configuration
+    names none."""
     words = (
-        f"{elements:,} parameters in {asked.dtype}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
+        f"{elements:,} parameters in {dtype}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
         f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
     )
-    return words + (f" (assumed: {', '.join(asked.assumed)})" if asked.assumed else "")
+    assumed = ", ".join(asked.assumed).replace("precision", dtype)
+    return f"{words} (assumed: {assumed})" if assumed else words
 
 
 @contextlib.contextmanager
