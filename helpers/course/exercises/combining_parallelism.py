@@ -9,7 +9,7 @@ import torch
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.telling import tell
-from helpers.course.exercises.trials import build, formula, mistakes_in
+from helpers.course.exercises.trials import build, formula
 from helpers.tools.theory import combined
 
 NAMES = ("pipe", "data", "model")
@@ -77,7 +77,7 @@ return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes
 coordinates = build(
     coordinates_solution,
     _coordinated,
-    mistakes_in(COORDINATES_MISTAKES),
+    COORDINATES_MISTAKES,
     praise="a rank is a number whose digits are its coordinates, and each axis is the base of one",
 )
 
@@ -127,7 +127,7 @@ in a group, ranks stand in the order of their coordinate
 groups_along = build(
     groups_along_solution,
     _grouped,
-    mistakes_in(GROUPS_ALONG_MISTAKES),
+    GROUPS_ALONG_MISTAKES,
     praise="each rank is in one group along every axis, and these groups are all that a combined job needs",
 )
 
@@ -174,7 +174,7 @@ cable_bytes = formula(
         _case("pipe", 1000, 2, data=2, pipe=5),
         _case("pipe", 500, 4, pipe=2, data=2, model=2),
     ),
-    mistakes_in(CABLE_BYTES_MISTAKES),
+    CABLE_BYTES_MISTAKES,
     reference=combined.cable_bytes,
     praise="only pairs on different machines cross, and the order of the axes says which pairs those are",
 )
@@ -277,6 +277,6 @@ that is the square of the norm
 global_norm = build(
     global_norm_solution,
     _normed,
-    mistakes_in(GLOBAL_NORM_MISTAKES),
+    GLOBAL_NORM_MISTAKES,
     praise="that is what the attribute `model_parallel` is for",
 )

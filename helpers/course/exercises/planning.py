@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.trials import build, complete, mistakes_in, random_of_rank
+from helpers.course.exercises.trials import build, complete, random_of_rank
 from helpers.course.models import GPTSize
 from helpers.tools import theory
 
@@ -82,7 +82,7 @@ a GPU has the parameters of its tensor shard and pipeline stage alone: `plan.par
 moments = build(
     moments_solution,
     _moments,
-    mistakes_in(MOMENTS_MISTAKES),
+    MOMENTS_MISTAKES,
     praise="three moments compete, and another one wins with another plan",
 )
 
@@ -185,7 +185,7 @@ stages 2 and 3 send in each micro-batch: `accumulation=plan.micro_batches`
 step_seconds = build(
     step_seconds_solution,
     _step_seconds,
-    mistakes_in(STEP_SECONDS_MISTAKES),
+    STEP_SECONDS_MISTAKES,
     praise="work, the bubble, and three kinds of messages",
 )
 
@@ -249,6 +249,6 @@ of those that take at most 5 % more, take the first
 cheapest_that_fits = build(
     cheapest_that_fits_solution,
     _cheapest,
-    mistakes_in(CHEAPEST_THAT_FITS_MISTAKES),
+    CHEAPEST_THAT_FITS_MISTAKES,
     praise="a loop over all plans is enough: there are hundreds, and each takes microseconds",
 )
