@@ -204,6 +204,6 @@ def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answere
                 continue
             assert None not in got, f"this mistake fails instead of being answered: {words}"
             if build.wrong(list(zip(expected, got))):
-                assert build.thought(got, tried) == words
+                assert build.thought(got, tried) == f"; {words}"
                 del unanswered[words]
     assert not unanswered

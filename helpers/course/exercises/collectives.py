@@ -299,7 +299,7 @@ two_level_seconds = formula(
 all_numbers = RankExercise(
     lambda ranks, random: [{"number": number} for number in random.sample(range(10, 100), ranks)],
     lambda rank, given: [own["number"] for own in given],
-    {
+    mistakes={
         "that is one number over and over: each broadcast needs a source of its own, and a fresh tensor": (
             lambda rank, given: [given[0]["number"]] * len(given)
         )

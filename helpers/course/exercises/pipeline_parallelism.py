@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.engine import Build, first_thought, with_thought
+from helpers.course.exercises.engine import Build, first_thought
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import own_group
 from helpers.course.exercises.reading import is_unwritten
@@ -100,9 +100,7 @@ class Schedule(Build):
                 return f"not yet: {error}"
             if wrong := differing(got, of(solution)):
                 thought = first_thought(self.mistakes, lambda mistake, got=got, of=of: of(mistake) == got)
-                return with_thought(
-                    f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}", thought
-                )
+                return f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}{thought}"
         return ""
 
 

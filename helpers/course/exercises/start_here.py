@@ -82,7 +82,7 @@ def _mean(numbers):
 mean_of_squares = RankExercise(
     lambda ranks, random: [{"value": value} for value in random.sample(range(10, 100), ranks)],
     lambda rank, given: _mean([own["value"] ** 2 for own in given]),
-    {
+    mistakes={
         "that is its own value: nothing was communicated": lambda rank, given: given[rank]["value"] ** 2,
         "that is the sum; a mean is divided by the number of ranks": lambda rank, given: sum(
             own["value"] ** 2 for own in given

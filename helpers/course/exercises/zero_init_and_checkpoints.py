@@ -337,9 +337,9 @@ def _part_of(given, whose, part):
 
 
 class _WeightExercise(RankExercise):
-    def verdict(self, reports, given):
+    def wrong(self, reports, given):
         """As for any exercise, and a word where all ranks return small numbers, drawn by the layer."""
-        words = super().verdict(reports, given)
+        words = super().wrong(reports, given)
         lists = [part for part in reports if isinstance(part, list) and part]
         are_small = len(lists) == len(reports) and all(0 < abs(x) < 1 for part in lists for x in part)
         drawn = "those are the values that the layer was built with: without `modifier_rank` what you write "
