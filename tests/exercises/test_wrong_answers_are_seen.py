@@ -10,6 +10,7 @@ from helpers.course.exercises import (
     zero_init_and_checkpoints,
 )
 from helpers.course.exercises.editing import edit
+from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
 
@@ -107,7 +108,7 @@ def test_fewer_parts_than_ranks_are_answered_with_what_to_do():
 def test_gathered_tokens_that_are_kept_as_an_attribute_are_seen():
     said = verdict(
         tensor_parallelism.GatheredLinear,
-        tensor_parallelism.GatheredLinear_solution,
+        solutions()["05-GatheredLinear"],
         "context.save_for_backward(own_tokens, weight)",
         "context.save_for_backward(weight)\n        context.x = exercises.gather(own_tokens)",
         "own_tokens, weight = context.saved_tensors",
@@ -122,7 +123,7 @@ def test_gathered_tokens_that_are_kept_as_an_attribute_are_seen():
 def test_a_target_at_an_end_of_a_ranks_vocabulary_is_tried_always(change):
     build, solution = (
         tensor_parallelism.vocabulary_parallel_loss,
-        tensor_parallelism.vocabulary_parallel_loss_solution,
+        solutions()["05-vocabulary_parallel_loss"],
     )
     for seed in range(3):
         tried = build.tried([solution, edit(solution, *change)], 2, seed)
@@ -130,7 +131,7 @@ def test_a_target_at_an_end_of_a_ranks_vocabulary_is_tried_always(change):
 
 
 def test_large_messages_of_an_imported_collective_are_seen():
-    solution = tensor_parallelism.vocabulary_parallel_loss_solution
+    solution = solutions()["05-vocabulary_parallel_loss"]
     sent = "call(logits.new_zeros(*logits.shape[:2], 9))"  # as many as the largest rank's logits
     change = tensor_parallelism.LARGEST, f"{tensor_parallelism.LARGEST}\n    {sent}"
     said = verdict(tensor_parallelism.vocabulary_parallel_loss, solution, *imported("all_reduce"), *change)
@@ -138,7 +139,7 @@ def test_large_messages_of_an_imported_collective_are_seen():
 
 
 def test_buckets_that_are_sent_by_an_imported_all_reduce_are_right_and_one_that_is_waited_for_is_not():
-    build, solution = data_parallelism.average_in_buckets, data_parallelism.average_in_buckets_solution
+    build, solution = data_parallelism.average_in_buckets, solutions()["04-average_in_buckets"]
     right = edit(solution, *imported("all_reduce"), "comm.all_reduce(", "call(")
     assert build.verdict(right, solution).startswith("correct in 2 and 4 ranks")
     blocking = "comm.all_reduce(bucket, async_op=True)", "call(bucket)", "request.wait()", "pass"
@@ -147,7 +148,7 @@ def test_buckets_that_are_sent_by_an_imported_all_reduce_are_right_and_one_that_
 
 @pytest.mark.parametrize("future", [".get_future()", ".get_future().then(lambda future: future.value())"])
 def test_buckets_that_are_waited_for_by_futures_are_right(future):
-    build, solution = data_parallelism.average_in_buckets, data_parallelism.average_in_buckets_solution
+    build, solution = data_parallelism.average_in_buckets, solutions()["04-average_in_buckets"]
     call = "comm.all_reduce(bucket, async_op=True)"
     assert verdict(build, solution, call, call + future).startswith("correct in 2 and 4 ranks")
 

@@ -56,16 +56,6 @@ def _exchanged(function, seed):
     return values
 
 
-def exchange_solution(outgoing, incoming):
-    import torch.distributed as dist
-
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    send = dist.P2POp(dist.isend, outgoing, (rank + 1) % ranks)
-    receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % ranks)
-    for request in dist.batch_isend_irecv([send, receive]):  # both are under way before a rank waits: no hang
-        request.wait()
-
-
 EXCHANGE = """
 correct: every rank sent and received at once, so none waited for a rank that was waiting too
 
@@ -78,7 +68,7 @@ that is this rank's own tensor: the left neighbour's must be received
 nothing has arrived in `incoming`: receive into that very tensor, and wait
     dist.irecv, incoming -> dist.irecv, torch.empty_like(incoming)
 """
-exchange = build(exchange_solution, _exchanged, EXCHANGE, together=True)
+exchange = build("exchange", _exchanged, EXCHANGE, together=True)
 
 
 HINTS = {  # two errors that say little: what to do
@@ -117,21 +107,6 @@ def _summed_in_a_ring(function, seed):
     return values
 
 
-def ring_all_reduce_solution(tensor, exchange):
-    import torch
-    import torch.distributed as dist
-
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    parts = tensor.tensor_split(ranks)  # views: what is added to a part is added to the tensor
-    for step in range(ranks - 1):  # reduce-scatter: the sums grow while they travel
-        arriving = parts[(rank - step - 1) % ranks]
-        incoming = torch.empty_like(arriving)
-        exchange(parts[(rank - step) % ranks], incoming)
-        arriving += incoming
-    for step in range(ranks - 1):  # all-gather: finished sums are passed on
-        exchange(parts[(rank + 1 - step) % ranks], parts[(rank - step) % ranks])
-
-
 RING_ALL_REDUCE = """
 correct: each rank sent every part but one, twice, and never waited for more than its neighbour
 
@@ -164,7 +139,7 @@ the second half must begin with the part that a rank has finished, r + 1, not wi
     parts = tensor.tensor_split(ranks) -> parts = list(tensor.tensor_split(ranks))
     arriving += incoming -> parts[(rank - step - 1) % ranks] = arriving + incoming
 """
-ring_all_reduce = build(ring_all_reduce_solution, _summed_in_a_ring, RING_ALL_REDUCE, together=True)
+ring_all_reduce = build("ring_all_reduce", _summed_in_a_ring, RING_ALL_REDUCE, together=True)
 
 
 def tree_all_reduce(tensor: torch.Tensor) -> None:
@@ -207,23 +182,6 @@ def _summed_in_halves(function, seed):
     return {"the tensor": mine, "the elements sent": sum(sent), "the number of exchanges": len(sent)}
 
 
-def halve_and_double_solution(tensor, swap):
-    import torch
-    import torch.distributed as dist
-
-    rank, gap, mine, way = dist.get_rank(), dist.get_world_size() // 2, tensor, []
-    while gap:  # reduce-scatter: keep one half, give the other
-        low, high = mine.chunk(2)
-        mine, given = (high, low) if rank & gap else (low, high)
-        incoming = torch.empty_like(mine)
-        swap(rank ^ gap, given, incoming)
-        mine += incoming
-        way.append((gap, mine, given))
-        gap //= 2
-    for gap, mine, given in reversed(way):  # all-gather: the same way back
-        swap(rank ^ gap, mine, given)
-
-
 HALVE_AND_DOUBLE = """
 correct: the ring's bytes in 2 log2 N exchanges
 
@@ -235,7 +193,7 @@ before
     swap(rank ^ gap, given, incoming) -> swap(rank ^ gap, given.clone(), incoming)
     in reversed(way) -> in []
 """
-halve_and_double = build(halve_and_double_solution, _summed_in_halves, HALVE_AND_DOUBLE, together=True)
+halve_and_double = build("halve_and_double", _summed_in_halves, HALVE_AND_DOUBLE, together=True)
 
 
 def bus_bandwidth_solution(size, ranks, seconds):

@@ -33,14 +33,6 @@ def _averaged(function, seed):
     return _gradients(model)
 
 
-def average_gradients_solution(model):
-    import deepspeed.comm as comm
-
-    for parameter in model.parameters():
-        comm.all_reduce(parameter.grad)  # in place: the sum over the ranks
-        parameter.grad /= comm.get_world_size()
-
-
 AVERAGE_GRADIENTS = """
 correct: the parts are equal, so the mean of the ranks' means is the whole batch's gradient
 
@@ -55,7 +47,7 @@ that is this rank's own gradient: the mean must be written into `.grad` itself
             comm.all_reduce(total)
     parameter.grad /= -> total /=
 """
-average_gradients = build(average_gradients_solution, _averaged, AVERAGE_GRADIENTS, together=True)
+average_gradients = build("average_gradients", _averaged, AVERAGE_GRADIENTS, together=True)
 
 
 def _is_left_over(sizes, full):
@@ -90,37 +82,6 @@ def _in_buckets(function, seed):
         values |= _gradients(model, f", step {step}")
         model.zero_grad(set_to_none=False)
     return values
-
-
-def average_in_buckets_solution(model, bucket_elements):
-    import deepspeed.comm as comm
-
-    ready, under_way = [], []  # parameters to be sent; (request, bucket, parameters) that were
-
-    def send():
-        bucket = torch.cat([parameter.grad.flatten() for parameter in ready])
-        under_way.append((comm.all_reduce(bucket, async_op=True), bucket, list(ready)))
-        ready.clear()
-
-    def add(parameter):  # autograd calls this when the gradient is complete
-        ready.append(parameter)
-        if sum(one.numel() for one in ready) >= bucket_elements:
-            send()
-
-    def finish():
-        if ready:
-            send()  # the last bucket is rarely full
-        while under_way:
-            request, bucket, parameters = under_way.pop(0)  # and no longer held than it is needed
-            request.wait()
-            bucket /= comm.get_world_size()
-            sizes = [parameter.numel() for parameter in parameters]
-            for parameter, part in zip(parameters, bucket.split(sizes)):
-                parameter.grad.copy_(part.view_as(parameter))
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(add)
-    return finish
 
 
 AVERAGE_IN_BUCKETS = """
@@ -159,7 +120,7 @@ the parts of a bucket belong to the parameters in the order in which they were p
 that is this rank's own gradient: the means must be written back into `.grad`
     parameter.grad.copy_(part.view_as(parameter)) -> pass
 """
-average_in_buckets = build(average_in_buckets_solution, _in_buckets, AVERAGE_IN_BUCKETS)
+average_in_buckets = build("average_in_buckets", _in_buckets, AVERAGE_IN_BUCKETS)
 
 
 def _micro_batches(seed):
@@ -182,18 +143,6 @@ def _weighted(function, seed):
     return _gradients(model)
 
 
-def weighted_gradients_solution(model, micro_batches):
-    import deepspeed.comm as comm
-    import torch.nn.functional as F
-
-    tokens = sum((targets != -100).sum() for _, targets in micro_batches)
-    comm.all_reduce(tokens)  # of all ranks, before the first backward pass
-    for inputs, targets in micro_batches:
-        (F.cross_entropy(model(inputs), targets, reduction="sum") / tokens).backward()
-    for parameter in model.parameters():
-        comm.all_reduce(parameter.grad)  # a sum of parts that are divided already
-
-
 WEIGHTED_GRADIENTS = """
 correct: you add up sums and counts first, and divide once, so every token counts the same
 
@@ -212,7 +161,7 @@ that is divided by the ranks once too often: the sums of all ranks belong to the
 that is this rank's part: the gradients of all ranks must be summed
     comm.all_reduce(parameter.grad) -> pass
 """
-weighted_gradients = build(weighted_gradients_solution, _weighted, WEIGHTED_GRADIENTS, together=True)
+weighted_gradients = build("weighted_gradients", _weighted, WEIGHTED_GRADIENTS, together=True)
 
 
 def accumulation_steps_solution(train_batch, micro_batch, ranks):

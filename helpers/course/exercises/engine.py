@@ -10,8 +10,8 @@ import math
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -27,6 +27,7 @@ from helpers.course.exercises.comparing import (
     same,
     shown,
 )
+from helpers.course.exercises.editing import edit
 from helpers.course.exercises.in_ranks import PATIENCE, call_with_own, run_patiently, try_mistakes, try_out
 from helpers.course.exercises.telling import tell
 from helpers.course.lesson import progress
@@ -44,7 +45,8 @@ class Check:
     under the learner's name.
 
     Attributes:
-        mistakes: {what to think about: a wrong answer that people really give}.
+        mistakes: {what to think about: a wrong answer that people really give}; of a `Build` also the
+            changes of its solution that make one, as `edit` takes them.
         praise: why a correct answer is right.
         last: the learner's last answer, for a check that runs again when the name stands for the course's.
     """
@@ -280,11 +282,20 @@ class Build(InRanks):
         wrong = self.wrong(found)
         if not wrong:
             return ""
+        mistakes = self.mistaken(solution)
         try:
-            tried = self.tried(list(self.mistakes.values()), ranks, seed)
+            tried = self.tried(list(mistakes.values()), ranks, seed)
         except RankError:
             return f"not yet: {wrong}"
-        return f"not yet: {wrong}{self.thought([got for _, got in found], tried)}"
+        return f"not yet: {wrong}{self.thought(mistakes, [got for _, got in found], tried)}"
+
+    def mistaken(self, solution: Callable) -> dict[str, Callable]:
+        """{what to think about: a wrong answer}, without those that a changed solution no longer gives."""
+        mistakes, names = {}, vars(sys.modules[self.trial.__module__])
+        for words, mistake in self.mistakes.items():
+            with suppress(ValueError, OSError):
+                mistakes[words] = mistake if callable(mistake) else edit(solution, *mistake, names=names)
+        return mistakes
 
     def wrong(self, found: Sequence[tuple[Values, Values]]) -> str:
         """The first place where a rank's values are not the expected ones, in words, else ""; `found` holds
@@ -301,10 +312,12 @@ class Build(InRanks):
         arguments = {"trial": self.trial, "mistakes": functions, "seed": seed}
         return run_patiently(try_mistakes, ranks, arguments, self.patience)
 
-    def thought(self, got: Sequence[Values], tried: Sequence[Sequence[Values | None]]) -> str:
+    def thought(
+        self, mistakes: Iterable[str], got: Sequence[Values], tried: Sequence[Sequence[Values | None]]
+    ) -> str:
         """What to think about for the first mistake whose values, `tried` by every rank, are those that the
         ranks got; else ""."""
-        results = dict(zip(self.mistakes, zip(*tried)))
+        results = dict(zip(mistakes, zip(*tried)))
         return first_thought(
             results, lambda ranks: all(same(*pair, self.tolerance) for pair in zip(got, ranks))
         )

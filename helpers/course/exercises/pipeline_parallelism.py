@@ -99,7 +99,9 @@ class Schedule(Build):
             except NotASchedule as error:
                 return f"not yet: {error}"
             if wrong := differing(got, of(solution)):
-                thought = first_thought(self.mistakes, lambda mistake, got=got, of=of: of(mistake) == got)
+                thought = first_thought(
+                    self.mistaken(solution), lambda mistake, got=got, of=of: of(mistake) == got
+                )
                 return f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}{thought}"
         return ""
 
@@ -200,12 +202,6 @@ def _carried_out(function, seed):
     return values
 
 
-def gpipe_solution(rank, ranks, count):
-    forwards = [("F", rank, micro) for micro in range(count)]
-    backwards = [("B", rank, micro) for micro in range(count)]
-    return forwards + backwards  # so every micro-batch is kept until the last has gone forward
-
-
 GPIPE = """
 correct: every stage does all its forward passes first, so all micro-batches are in flight at once
 
@@ -222,17 +218,7 @@ stage 0 is rank 0's; a rank's own stage has its own number
     ("F", rank -> ("F", 0
     ("B", rank -> ("B", 0
 """
-gpipe = build(gpipe_solution, _carried_out, GPIPE, kind=Schedule)
-
-
-def one_f_one_b_solution(rank, ranks, count):
-    forwards = [("F", rank, micro) for micro in range(count)]
-    backwards = [("B", rank, micro) for micro in range(count)]
-    first = min(ranks - rank - 1, count)  # one per later stage: work until a first gradient comes back
-    order = forwards[:first]
-    for pair in zip(forwards[first:], backwards):
-        order += pair  # each new micro-batch is followed by the end of an old one: memory grows no more
-    return order + backwards[count - first :]
+gpipe = build("gpipe", _carried_out, GPIPE, kind=Schedule)
 
 
 ONE_F_ONE_B = """
@@ -258,16 +244,7 @@ at the end, the backward passes that are left over are missing
 there may be fewer micro-batches than ranks
     forwards[:first] -> [("F", rank, micro) for micro in range(ranks - rank - 1)]
 """
-one_f_one_b = build(one_f_one_b_solution, _carried_out, ONE_F_ONE_B, kind=Schedule)
-
-
-def zero_bubble_solution(rank, ranks, count):
-    order = []
-    for kind, stage, micro in one_f_one_b_solution(rank, ranks, count):
-        order.append(("F" if kind == "F" else "I", stage, micro))  # the stage before waits for I
-        if kind == "B" and micro >= rank:  # nobody waits for W: it can fill slots that would be idle
-            order.append(("W", stage, micro - rank))
-    return order + [("W", rank, micro) for micro in range(max(count - rank, 0), count)]
+one_f_one_b = build("one_f_one_b", _carried_out, ONE_F_ONE_B, kind=Schedule)
 
 
 ZERO_BUBBLE = """
@@ -290,7 +267,7 @@ all W at the end hold every micro-batch until then: postpone by the rank's numbe
 the postponed gradients of the weights are missing at the end
     + [("W", rank, micro) for micro in range(max(count - rank, 0), count)] ->
 """
-zero_bubble = build(zero_bubble_solution, _carried_out, ZERO_BUBBLE, kind=Schedule)
+zero_bubble = build("zero_bubble", _carried_out, ZERO_BUBBLE, kind=Schedule)
 
 
 def _passed_back(function, seed):
@@ -317,11 +294,6 @@ def _passed_back(function, seed):
     return values | line.finish()
 
 
-def pass_back_solution(x, y, gradient):
-    y.backward(gradient)  # from here, through this stage's layers, to their weights and to x
-    return x.grad
-
-
 PASS_BACK = """
 correct: autograd's graph ends at the edge of a rank; the gradient of what you sent takes it up again
 
@@ -339,7 +311,7 @@ the gradient that has arrived must go in: it says how the loss changes with this
 that is the gradient of what this stage sent; the stage before needs that of what it sent
     return x.grad -> return gradient
 """
-pass_back = build(pass_back_solution, _passed_back, PASS_BACK)
+pass_back = build("pass_back", _passed_back, PASS_BACK)
 
 
 def micro_batches_for_solution(stages, fraction):

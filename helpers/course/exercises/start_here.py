@@ -14,17 +14,6 @@ def _averaged(function, seed):
     return {f"the mean, {name}": function(value) for name, value in values.items()}
 
 
-def mean_over_ranks_solution(value):
-    import deepspeed.comm as comm
-    import torch
-    from deepspeed.accelerator import get_accelerator
-
-    device = get_accelerator().current_device_name()
-    total = torch.tensor([float(value)], device=device)
-    comm.all_reduce(total)  # every rank gets the sum, so each can divide for itself
-    return total.item() / comm.get_world_size()
-
-
 MEAN_OVER_RANKS = """
 correct: an all-reduce leaves the sum on every rank, so each divides it for itself
 
@@ -38,7 +27,7 @@ only rank 0 has the mean; an all-reduce gives it to all
     comm.all_reduce(total) -> comm.reduce(total, 0)
         total = total if comm.get_rank() == 0 else torch.tensor([float(value)])
 """
-mean_over_ranks = build(mean_over_ranks_solution, _averaged, MEAN_OVER_RANKS, together=True)
+mean_over_ranks = build("mean_over_ranks", _averaged, MEAN_OVER_RANKS, together=True)
 
 
 def sum_of_ranks_solution(ranks):

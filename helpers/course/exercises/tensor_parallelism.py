@@ -3,8 +3,6 @@ mistakes that people make there."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import torch
 from torch import distributed as dist
 from helpers.course.exercises.calls import Calls
@@ -47,34 +45,6 @@ def _added(function, seed):
     return _applied(function, randn_of_rank(seed, 2 + seed % 2, 3), torch.randn(2 + seed % 2, 3))
 
 
-class CopyToRanks_solution(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x.view_as(x)  # every rank has x already: nothing is sent or copied
-
-    @staticmethod
-    def backward(context, gradient):
-        import deepspeed.comm as comm
-
-        total = gradient.contiguous().clone()  # a copy, since autograd may use the gradient elsewhere, too
-        comm.all_reduce(total)  # one x was used on all ranks, so its gradient is the sum of theirs
-        return total
-
-
-class SumOverRanks_solution(torch.autograd.Function):
-    @staticmethod
-    def forward(context, part):
-        import deepspeed.comm as comm
-
-        total = part.contiguous().clone()  # a copy, since an all-reduce would overwrite the part
-        comm.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient  # each part enters the sum once, and every rank has the sum's gradient already
-
-
 COPY_TO_RANKS = """
 correct: every rank uses x, so its gradient is the sum of all their gradients
 
@@ -90,7 +60,7 @@ the parts of a gradient add up; a mean of them is too small by the number of ran
 the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it
     .contiguous().clone() ->
 """
-CopyToRanks = build(CopyToRanks_solution, _copied, COPY_TO_RANKS)
+CopyToRanks = build("CopyToRanks", _copied, COPY_TO_RANKS)
 
 SUM_OVER_RANKS = """
 correct: all ranks go on with the same sum, so the sum's gradient is the gradient of each part
@@ -107,7 +77,7 @@ the parts add up to the result; it is not their mean
 what came in was changed in place, and autograd may need it: sum a copy
     .contiguous().clone() ->
 """
-SumOverRanks = build(SumOverRanks_solution, _added, SUM_OVER_RANKS)
+SumOverRanks = build("SumOverRanks", _added, SUM_OVER_RANKS)
 
 
 def _layer(function, x, weight, bias, weights):
@@ -148,18 +118,6 @@ def _row(function, seed):
     return _layer(function, x, weight, torch.randn(outputs), torch.randn(2, tokens, outputs))
 
 
-def column_parallel_solution(x, weight, bias):
-    from torch.nn import functional as F
-
-    return F.linear(CopyToRanks_solution.apply(x), weight, bias)  # outputs are sharded: no sum
-
-
-def row_parallel_solution(x, weight, bias):
-    from torch.nn import functional as F
-
-    return SumOverRanks_solution.apply(F.linear(x, weight)) + bias  # after the sum: else t times too much
-
-
 COLUMN_PARALLEL = """
 correct: this layer sends nothing forward, and the gradient of x once backward
 
@@ -174,7 +132,7 @@ f belongs to what goes in: behind the product it sums gradients of different cha
     F.linear(CopyToRanks_solution.apply(x) -> CopyToRanks_solution.apply(F.linear(x
     weight, bias)  # -> weight, bias))  #
 """
-column_parallel = build(column_parallel_solution, _column, COLUMN_PARALLEL, together=True)
+column_parallel = build("column_parallel", _column, COLUMN_PARALLEL, together=True)
 
 ROW_PARALLEL = """
 correct: the sum is sent once, forward; you add the bias after it, because all ranks hold the same one
@@ -194,7 +152,7 @@ g belongs behind the product: before it, different channels are added up
 each rank has channels of its own: f would mix up the gradients of different channels
     F.linear(x, -> F.linear(CopyToRanks_solution.apply(x),
 """
-row_parallel = build(row_parallel_solution, _row, ROW_PARALLEL, together=True)
+row_parallel = build("row_parallel", _row, ROW_PARALLEL, together=True)
 
 
 def gather(own_tokens: torch.Tensor) -> torch.Tensor:
@@ -237,23 +195,6 @@ def _of_own_tokens(function, seed):
     return values | {f"the gradient of {name}": tensor.grad for name, tensor in tensors.items()}
 
 
-exercises = SimpleNamespace(gather=gather, scatter=scatter)  # the lesson's name of this module
-
-
-class GatheredLinear_solution(torch.autograd.Function):
-    @staticmethod
-    def forward(context, own_tokens, weight, bias):
-        context.save_for_backward(own_tokens, weight)  # not the gathered tokens, which are t times as large
-        return torch.nn.functional.linear(exercises.gather(own_tokens), weight, bias)
-
-    @staticmethod
-    def backward(context, gradient):
-        own_tokens, weight = context.saved_tensors  # its gradient needs all tokens, so gather again
-        x, flat = exercises.gather(own_tokens).flatten(0, 1), gradient.flatten(0, 1)
-        own_gradient = exercises.scatter(gradient @ weight)  # a sum over the ranks for x alone
-        return own_gradient, flat.T @ x, flat.sum(0)
-
-
 GATHERED_LINEAR = """
 correct: you gather twice, and reduce-scatter once, to keep no more than your own tokens in between
 
@@ -272,7 +213,7 @@ each rank has a bias of its own, and sees all tokens: its gradient is complete
 the ranks' contributions are summed, not averaged
     @ weight) -> @ weight) / rank_count()
 """
-GatheredLinear = build(GatheredLinear_solution, _of_own_tokens, GATHERED_LINEAR)
+GatheredLinear = build("GatheredLinear", _of_own_tokens, GATHERED_LINEAR)
 
 
 def _loss(function, seed):
@@ -294,18 +235,6 @@ def _loss(function, seed):
         largest = max((call.elements for call in calls.made), default=0)
         values[f"no message has more elements than there are tokens{size}"] = largest <= targets.numel()
     return values
-
-
-def vocabulary_parallel_loss_solution(logits, targets, first):
-    import deepspeed.comm as comm
-
-    largest = logits.detach().amax(-1)  # keeps exp() from overflowing, and cancels: it needs no gradient
-    comm.all_reduce(largest, op=comm.ReduceOp.MAX)
-    total = SumOverRanks_solution.apply((logits - largest.unsqueeze(-1)).exp().sum(-1))
-    columns = targets - first
-    mine = (columns >= 0) & (columns < logits.shape[-1])  # targets of other ranks will add 0 to the sum
-    own_logit = logits.gather(-1, columns.where(mine, 0).unsqueeze(-1)).squeeze(-1) * mine
-    return (total.log() + largest - SumOverRanks_solution.apply(own_logit)).mean()
 
 
 LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
@@ -338,9 +267,7 @@ that sends all logits; three numbers for each token are enough
     comm.all_reduce(largest, -> dist.all_gather_object([None] * rank_count(), logits.detach())
         comm.all_reduce(largest,
 """
-vocabulary_parallel_loss = build(
-    vocabulary_parallel_loss_solution, _loss, VOCABULARY_PARALLEL_LOSS, together=True
-)
+vocabulary_parallel_loss = build("vocabulary_parallel_loss", _loss, VOCABULARY_PARALLEL_LOSS, together=True)
 
 
 def balance_bandwidth_solution(width, rate, ranks):

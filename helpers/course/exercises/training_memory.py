@@ -1,7 +1,6 @@
 """Answers of lesson 02: training memory, and the mistakes that people make there."""
 
 import gc
-from functools import partial
 
 import torch
 from torch import nn
@@ -48,18 +47,6 @@ def _three_steps(function, seed):
     return values
 
 
-def mixed_step_solution(weights, masters, optimizer):
-    import torch
-
-    for weight, master in zip(weights, masters):
-        master.grad, weight.grad = weight.grad.float(), None  # the optimizer needs fp32; bf16 is freed
-    optimizer.step()
-    with torch.no_grad():
-        for weight, master in zip(weights, masters):
-            weight.copy_(master)  # rounds to bf16
-            master.grad = None
-
-
 MIXED_STEP = """
 correct: the masters keep what bf16 would round away, and the weights are their rounded image
 
@@ -98,7 +85,7 @@ gradients of zeros take as much memory as any others: set them to None
     master.grad = None -> weight.grad = torch.zeros_like(weight)
                 master.grad = torch.zeros_like(master)
 """
-mixed_step = build(mixed_step_solution, _three_steps, MIXED_STEP, worlds=(1, 2))
+mixed_step = build("mixed_step", _three_steps, MIXED_STEP, worlds=(1, 2))
 
 
 class _Counted(nn.Sequential):
@@ -155,27 +142,6 @@ def _raised(loss):
     return "nothing"
 
 
-def checkpoint_solution(function, x):
-    import torch
-
-    class Again(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            context.save_for_backward(x)
-            return function(x)  # autograd is off: nothing inside is kept
-
-        @staticmethod
-        def backward(context, gradient):
-            (x,) = context.saved_tensors
-            x = x.detach().requires_grad_()  # the new graph ends here
-            with torch.enable_grad():
-                y = function(x)
-            torch.autograd.backward(y, gradient)
-            return x.grad
-
-    return Again.apply(x)
-
-
 CHECKPOINT = """
 correct: x alone is kept, and everything else is computed once more when its gradient is asked for
 
@@ -200,32 +166,11 @@ torch.enable_grad():`
 the second graph goes on into the model behind x: let it end there, with `x.detach().requires_grad_()`
     x.detach().requires_grad_() -> x
 """
-checkpoint = build(checkpoint_solution, _checkpointed, CHECKPOINT, worlds=(1, 2))
+checkpoint = build("checkpoint", _checkpointed, CHECKPOINT, worlds=(1, 2))
 
 
-def seeded_checkpoint_solution(function, x):
-    import torch
-
-    class Again(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            context.save_for_backward(x)
-            context.random = torch.get_rng_state()  # before anything is drawn
-            return function(x)
-
-        @staticmethod
-        def backward(context, gradient):
-            (x,) = context.saved_tensors
-            x = x.detach().requires_grad_()  # a leaf, where the new graph ends: x.grad is its gradient
-            present = torch.get_rng_state()  # what would have been drawn next, without checkpointing
-            torch.set_rng_state(context.random)  # so that dropout drops the same elements again
-            with torch.enable_grad():
-                y = function(x)
-            torch.set_rng_state(present)  # so that nobody notices that numbers were drawn twice
-            torch.autograd.backward(y, gradient)
-            return x.grad
-
-    return Again.apply(x)
+def _with_dropout(function, seed):
+    return _checkpointed(function, seed, dropout=0.5)
 
 
 SEEDED_CHECKPOINT = """
@@ -237,8 +182,7 @@ the second pass dropped other elements than the first: give it the random state 
 the random state was set back and left there, so that what is drawn next was drawn before
     torch.set_rng_state(present) -> pass
 """
-_with_dropout = partial(_checkpointed, dropout=0.5)
-seeded_checkpoint = build(seeded_checkpoint_solution, _with_dropout, SEEDED_CHECKPOINT, worlds=(1, 2))
+seeded_checkpoint = build("seeded_checkpoint", _with_dropout, SEEDED_CHECKPOINT, worlds=(1, 2))
 
 
 def largest_batch_solution(capacity, parameters, per_sequence, logits, accumulates):

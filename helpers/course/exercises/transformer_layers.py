@@ -68,21 +68,6 @@ def _kept_bytes(function, seed):
     return found | {f"bytes kept by {name}": function(part.to(dtype), x) for name, part in modules.items()}
 
 
-def kept_bytes_solution(module, *inputs):
-    parameters = {one.untyped_storage().data_ptr() for one in module.parameters()}  # in memory anyway
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()  # several views may share one, which takes memory once
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes()  # in full, since any view keeps all of it alive
-        return tensor  # autograd keeps what is returned here, as it would have without us
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module(*inputs)
-    return sum(kept.values())
-
-
 KEPT_BYTES = """
 correct: storages are what memory holds, and tensors are views of them
 
@@ -112,7 +97,7 @@ these are all tensors that `pack` gets: count storages, each once and in its ful
 the input counts too: the weight's gradient is computed from it
     in module.parameters() -> in (*module.parameters(), *inputs)
 """
-kept_bytes = build(kept_bytes_solution, _kept_bytes, KEPT_BYTES)
+kept_bytes = build("kept_bytes", _kept_bytes, KEPT_BYTES)
 
 
 HINTS = {  # what torch raises where the heads are not beside each other: what to do
@@ -136,20 +121,6 @@ def _llama_block(function, seed):
     found = {"the block's output": after.detach().clone(), "bytes kept for the backward pass": kept.total}
     after.square().mean().backward()
     return found | {"the gradient of x": x.grad, "the gradient of the keys' matrix": parts.k.weight.grad}
-
-
-def llama_block_solution(parts, x_BTC):
-    from torch.nn import functional as F
-
-    B, T, C = x_BTC.shape
-    y_BTC = parts.attention_norm(x_BTC)
-    q, k, v = (m(y_BTC).view(B, T, -1, C // parts.heads).transpose(1, 2) for m in (parts.q, parts.k, parts.v))
-    q, k = models.rotated(q), models.rotated(k)
-    # enable_gqa lets query heads share a key and a value: repeated heads would be copies, which are kept.
-    y_BHTD = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    x_BTC = x_BTC + parts.out(y_BHTD.transpose(1, 2).flatten(2))
-    y_BTC = parts.feed_forward_norm(x_BTC)
-    return x_BTC + parts.down(F.silu(parts.gate(y_BTC)) * parts.up(y_BTC))
 
 
 LLAMA_BLOCK = """
@@ -199,7 +170,7 @@ repeated keys and values are copies, and are kept: give the kernel the few heads
     k, v, is_causal -> *(m.repeat_interleave(parts.heads // parts.kv_heads, 1) for m in (k, v)), is_causal
     , enable_gqa=True ->
 """
-llama_block = build(llama_block_solution, _llama_block, LLAMA_BLOCK)
+llama_block = build("llama_block", _llama_block, LLAMA_BLOCK)
 
 
 def crossover_length_solution(width, heads):

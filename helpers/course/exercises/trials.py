@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 
 from helpers.course.exercises.comparing import article
-from helpers.course.exercises.editing import edits
+from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.reading import names_of
 
 Change = Callable | tuple[str, ...]  # a mistaken function, or the changes of a solution that make one
-Verdicts = str | dict[Change, str]  # a table as `verdicts_in` reads it, or mistakes as `edits` takes them
+Verdicts = str | dict[Change, str]  # a table as `verdicts_in` reads it, or {mistake: what to think about}
 
 
 def random_of_rank(seed: int) -> random.Random:
@@ -30,10 +30,14 @@ def returned(answer: object, kind: type | tuple[type, ...], due: str) -> object:
 
 
 def build(
-    solution: Callable, trial: Callable, verdicts: Verdicts = "", kind: type[Build] = Build, **options: object
+    solution: Callable | str,
+    trial: Callable,
+    verdicts: Verdicts = "",
+    kind: type[Build] = Build,
+    **options: object,
 ) -> Build:
-    """The build of a solution, under its name."""
-    name = solution.__name__.removesuffix("_solution")
+    """The build of a solution, under its name; of a name alone where the solution is in the lesson only."""
+    name = solution if isinstance(solution, str) else solution.__name__.removesuffix("_solution")
     return kind(name, trial, **options_in(solution, verdicts, options))
 
 
@@ -50,18 +54,19 @@ def formula(
     return Exercise(cases=cases, **{"reference": solution} | options_in(solution, verdicts, options))
 
 
-def options_in(solution: Callable, verdicts: Verdicts, options: dict[str, object]) -> dict[str, object]:
-    """A check's options, with `praise` and `mistakes` out of the verdicts."""
-    mistakes = options.pop("mistakes", {})
-    if isinstance(verdicts, str):
-        praise, more = verdicts_in(verdicts)
-        return {"praise": praise, "mistakes": edits(solution, more | mistakes)} | options
-    return {"mistakes": edits(solution, verdicts | mistakes)} | options
+def options_in(solution: Callable | str, verdicts: Verdicts, options: dict[str, object]) -> dict[str, object]:
+    """A check's options, with `praise` and `mistakes` out of the verdicts: functions where the solution is
+    here, else the changes that make them."""
+    praise, mistakes = verdicts_in(verdicts) if isinstance(verdicts, str) else ("", verdicts)
+    mistakes = {words: change for change, words in (mistakes | options.pop("mistakes", {})).items()}
+    for words, change in mistakes.items():
+        if callable(solution) and not callable(change):
+            mistakes[words] = edit(solution, *change)
+    return {"praise": praise, "mistakes": mistakes} | options
 
 
 def verdicts_in(table: str) -> tuple[str, dict[Change, str]]:
-    """(praise, mistakes as `edits` takes them) out of a text: the praise and a blank line, then for each
-    mistake what to think about and, indented below it, the changes of the solution.
+    """(praise, {changes of a solution: what to think about}) out of a text.
 
     correct: a mean is the same on every rank
 
