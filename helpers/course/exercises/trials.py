@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from helpers.course.exercises.comparing import article
 from helpers.course.exercises.editing import edit
@@ -30,15 +30,10 @@ def returned(answer: object, kind: type | tuple[type, ...], due: str) -> object:
 
 
 def build(
-    solution: Callable | str,
-    trial: Callable,
-    verdicts: Verdicts = "",
-    kind: type[Build] = Build,
-    **options: object,
+    name: str, trial: Callable, verdicts: Verdicts = "", kind: type[Build] = Build, **options: object
 ) -> Build:
-    """The build of a solution, under its name; of a name alone where the solution is in the lesson only."""
-    name = solution if isinstance(solution, str) else solution.__name__.removesuffix("_solution")
-    return kind(name, trial, **options_in(solution, verdicts, options))
+    """The build of a solution that stands in the lesson."""
+    return kind(name, trial, **options_in(verdicts, **options))
 
 
 def formula(
@@ -49,19 +44,19 @@ def formula(
     Args:
         cases: the arguments of each call, by name or in the solution's order.
     """
-    names = names_of(solution)
+    names, options = names_of(solution), {"reference": solution} | options_in(verdicts, **options)
     cases = tuple(case if isinstance(case, dict) else dict(zip(names, case, strict=True)) for case in cases)
-    return Exercise(cases=cases, **{"reference": solution} | options_in(solution, verdicts, options))
+    for words, change in options["mistakes"].items():
+        options["mistakes"][words] = change if callable(change) else edit(solution, *change)
+    return Exercise(cases=cases, **options)
 
 
-def options_in(solution: Callable | str, verdicts: Verdicts, options: dict[str, object]) -> dict[str, object]:
-    """A check's options, with `praise` and `mistakes` out of the verdicts: functions where the solution is
-    here, else the changes that make them."""
-    praise, mistakes = verdicts_in(verdicts) if isinstance(verdicts, str) else ("", verdicts)
-    mistakes = {words: change for change, words in (mistakes | options.pop("mistakes", {})).items()}
-    for words, change in mistakes.items():
-        if callable(solution) and not callable(change):
-            mistakes[words] = edit(solution, *change)
+def options_in(
+    verdicts: Verdicts, mistakes: Mapping[Change, str] = {}, **options: object
+) -> dict[str, object]:
+    """A check's options; `praise` and `mistakes`, {what to think about: mistake}, are out of the verdicts."""
+    praise, listed = verdicts_in(verdicts) if isinstance(verdicts, str) else ("", verdicts)
+    mistakes = {words: change for change, words in (listed | mistakes).items()}
     return {"praise": praise, "mistakes": mistakes} | options
 
 
