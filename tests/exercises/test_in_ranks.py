@@ -163,6 +163,13 @@ def test_a_type_error_of_the_check_is_not_taken_for_the_learners(monkeypatch):
         make().check(in_place, mean_solution)
 
 
+def every_mistake(build, solution):
+    """{words: function}; each mistake that is written as changes of the solution must fit it."""
+    mistakes = build.mistaken(solution)
+    assert list(mistakes) == list(build.mistakes)
+    return mistakes
+
+
 SCHEDULES = [name for name, build in BUILDS.items() if isinstance(build, Schedule)]
 
 
@@ -173,7 +180,7 @@ def test_the_lessons_solution_of_a_schedule_is_right(name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_known_mistake_of_a_schedule_is_answered_with_its_own_words(name):
-    for words, wrong in BUILDS[name].mistakes.items():
+    for words, wrong in every_mistake(BUILDS[name], SOLUTIONS[name]).items():
         assert BUILDS[name].verdict(wrong, SOLUTIONS[name]).endswith(words)
 
 
@@ -185,25 +192,24 @@ def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answere
     after its lesson's last cell.
     """
     build, solution = BUILDS[name], SOLUTIONS[name]
-    unanswered = dict(build.mistakes)
+    mistakes = every_mistake(build, solution)
+    unanswered = dict(mistakes)
     for answer in (solution, *unanswered.values()):
         assert not before_running(answer, names_of(solution), solution, "code", by_position=True)
         assert not with_advice("", answer) and not reading_note(answer, solution)
     for ranks in build.worlds:
-        tried = build.tried(
-            [solution, solution, *build.mistakes.values()], ranks, seed=random.randrange(2**31)
-        )
+        tried = build.tried([solution, solution, *mistakes.values()], ranks, seed=random.randrange(2**31))
         expected, again, tried = (
             [values[0] for values in tried],
             [values[1] for values in tried],
             [values[2:] for values in tried],
         )
         assert None not in expected and not build.wrong(list(zip(expected, again)))
-        for words, got in zip(build.mistakes, zip(*tried)):
+        for words, got in zip(mistakes, zip(*tried)):
             if words not in unanswered:
                 continue
             assert None not in got, f"this mistake fails instead of being answered: {words}"
             if build.wrong(list(zip(expected, got))):
-                assert build.thought(got, tried) == words
+                assert build.thought(mistakes, got, tried) == f"; {words}"
                 del unanswered[words]
     assert not unanswered

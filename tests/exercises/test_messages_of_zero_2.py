@@ -10,10 +10,7 @@ from helpers.course.exercises.in_ranks import tried_mistake
 from tests.exercises.course import solutions
 
 pytestmark = pytest.mark.ranks
-BUILDS = {
-    "reduce_bucket": zero_2.reduce_bucket_solution,
-    "release_by_bucket": zero_2.release_by_bucket_solution,
-}
+BUILDS = {build: solutions()[f"08-{build}"] for build in ("reduce_bucket", "release_by_bucket")}
 
 
 def try_each(build, functions):
@@ -26,7 +23,8 @@ def try_each(build, functions):
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_mistake_is_seen_in_four_ranks_and_told_from_the_others(build):
-    functions = [BUILDS[build], *getattr(zero_2, build).mistakes.values()]
+    mistakes = getattr(zero_2, build).mistaken(BUILDS[build])
+    functions = [BUILDS[build], *mistakes.values()]
     by_rank = launch(try_each, ranks=4, arguments={"build": build, "functions": functions}, device="cpu")
     found = list(zip(*by_rank))
     assert all(one is not None for values in found for one in values)
@@ -34,7 +32,7 @@ def test_every_mistake_is_seen_in_four_ranks_and_told_from_the_others(build):
         twins = [
             other for other in found[:at] if all(same(one, two, 1e-5) for one, two in zip(values, other))
         ]
-        assert not twins, list(getattr(zero_2, build).mistakes)[at - 1]
+        assert not twins, list(mistakes)[at - 1]
 
 
 def pieces_of(bucket, owner, shard):
@@ -98,8 +96,8 @@ def test_a_place_in_the_flat_tensor_is_none_in_the_shard(capsys):
 
 
 def test_ranks_that_call_different_reductions_are_told_so_before_they_hang():
-    to_itself = edit(zero_2.reduce_bucket_solution, "dst=owner", "dst=rank")
-    said = zero_2.reduce_bucket.verdict(to_itself, zero_2.reduce_bucket_solution)
+    to_itself = edit(BUILDS["reduce_bucket"], "dst=owner", "dst=rank")
+    said = zero_2.reduce_bucket.verdict(to_itself, BUILDS["reduce_bucket"])
     assert "rank 0 calls reduce of" in said and "`dst` is the owner of the pieces" in said
 
 
@@ -154,7 +152,7 @@ def test_errors_in_the_release_get_words(slip, words):
 
 
 def test_a_bucket_of_copies_is_right_but_not_where_the_gradients_are_kept():
-    solution = zero_2.release_by_bucket_solution
+    solution = BUILDS["release_by_bucket"]
     copies, kept = edit(solution, *zero_2.COPY), edit(solution, *zero_2.COPY, *zero_2.KEEPS)
     assert zero_2.release_by_bucket.verdict(copies, solution).startswith("correct in 2 and 4 ranks")
     words = "something still refers to the gradients themselves"

@@ -30,7 +30,7 @@ def reports(exercise, answer, arguments):
 @pytest.mark.parametrize("name, ranks", CASES)
 def test_what_the_ranks_should_return_is_right(name, ranks):
     arguments = given(ALL[name], ranks)
-    assert ALL[name].verdict(reports(ALL[name], ALL[name].expected, arguments), arguments) == ""
+    assert ALL[name].wrong(reports(ALL[name], ALL[name].expected, arguments), arguments) == ""
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_the_ranks_should_return_is_right(name, ranks):
 )
 def test_every_known_mistake_is_answered_with_its_own_words(name, words, wrong):
     arguments = given(ALL[name], 4)
-    verdict = ALL[name].verdict(reports(ALL[name], wrong, arguments), arguments)
+    verdict = ALL[name].wrong(reports(ALL[name], wrong, arguments), arguments)
     assert verdict.startswith("not yet: rank ") and verdict.endswith(words)
 
 
@@ -46,7 +46,7 @@ def test_every_known_mistake_is_answered_with_its_own_words(name, words, wrong):
 def test_what_is_right_once_is_wrong_the_next_time(name):
     exercise = ALL[name]
     learnt = reports(exercise, exercise.expected, given(exercise, 4, seed=1))
-    assert exercise.verdict(learnt, given(exercise, 4, seed=2))
+    assert exercise.wrong(learnt, given(exercise, 4, seed=2))
     assert len(set(exercise.worlds)) >= 2
 
 
@@ -63,13 +63,13 @@ def test_other_wrong_answers_of_a_rank(wrong, words):
     exercise = lesson_00.mean_of_squares
     arguments = given(exercise, 2)
     right = exercise.expected(0, arguments)
-    assert words in exercise.verdict([right, wrong(right)], arguments)
+    assert words in exercise.wrong([right, wrong(right)], arguments)
 
 
 def test_short_lists_are_shown_with_as_many_digits_as_make_them_read_differently():
     exercise = RankExercise(inputs=None, expected=lambda rank, given: [1.0000002, 2], tolerance=1e-9)
     assert (
-        exercise.verdict([[1.0000001, 2]], None)
+        exercise.wrong([[1.0000001, 2]], None)
         == "not yet: rank 0 of 1 returned [1.0000001, 2] where [1.0000002, 2] is right"
     )
 

@@ -1,4 +1,8 @@
-"""The exercises: what a learner writes or guesses, and what is said to it.  A module for each subject."""
+"""The exercises: what a learner writes or guesses, and what is said to it.  A module for each subject.
+
+A solution in ranks stands in its lesson alone.  The lesson hands it to the check, which edits its text into
+the mistakes that people make.
+"""
 
 SUBJECTS = {  # a lesson's number, and its module here
     "00": "start_here",

@@ -1,57 +1,43 @@
-"""A learner's collectives, counted in torch's dispatcher.  There it does not matter what a function calls
-them: `comm.all_reduce`, `dist.all_reduce`, or a name imported from either module."""
+"""A learner's collectives, whatever a function calls them: `comm.all_reduce`, `dist.all_reduce`, or a name
+imported from either module."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import distributed as dist
+from helpers.tools.measure import internals
+from helpers.tools.measure.messages import listen, listen_to_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
-NAMES = {  # {the dispatcher's name: DeepSpeed's}
-    "allreduce_": "all_reduce",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather_into_tensor",
-    "_reduce_scatter_base_": "reduce_scatter_tensor",
-}
 POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A collective that a function has begun.
-
-    Attributes:
-        name: DeepSpeed's name of it.
-        arguments: {name: value} of the dispatcher's operator.
-    """
+    """A collective that a function has begun: DeepSpeed's name of it, and the arguments of torch's operator,
+    {name: value}."""
 
     name: str
     arguments: dict[str, object]
 
     @property
-    def message(self) -> Tensor | list:
-        """What this rank hands in: the second argument where the first is only written to."""
-        first, second, *_ = self.arguments.items()
-        return second[1] if second[0].startswith("input") else first[1]
-
-    @property
     def elements(self) -> int:
-        """Elements of the message."""
-        return sum(tensor.numel() for tensor in tree_leaves(self.message))
+        """Elements that this rank hands in: in the second argument where the first is only written to."""
+        first, second, *_ = self.arguments
+        message = self.arguments[second if second.startswith("input") else first]
+        return sum(tensor.numel() for tensor in internals.tensors_among(message))
 
     def __str__(self):
         root = self.arguments.get("root_rank")
         return f"{self.name} of {self.elements} elements" + ("" if root is None else f" to rank {root}")
 
 
-class Calls(TorchDispatchMode):
+class Calls:
     """Notes the collectives that begin while it is entered.
 
     Args:
@@ -65,68 +51,58 @@ class Calls(TorchDispatchMode):
     """
 
     def __init__(self, look: Callable[[Call], None] | None = None, carry_out: bool = True):
-        super().__init__()
-        self.look, self.carry_out, self.made, self.waited, self.real = look, carry_out, [], {}, []
-        self.followed, self.futures = (
-            {},
-            {},
-        )  # {id: request} of those with a callback; {id: (future, request)}
+        self.look, self.carry_out, self.made, self.waited = look, carry_out, [], {}
+        self.followed = {}  # {id: request} of those with a callback
+        self.futures = {}  # {id: (future, request)}; both are kept, so that no other gets their id
 
     @property
     def all_waited_for(self) -> bool:
         """Whether every call was waited for, or has a callback that waits."""
         return len(self.waited | self.followed) == len(self.made)
 
-    def __torch_dispatch__(self, operator, types, arguments=(), options=None):
-        name = operator._schema.name.removeprefix("c10d::")
-        if operator.namespace != "c10d" or name in POINT_TO_POINT:
-            return operator(*arguments, **(options or {}))
-        names = (argument.name for argument in operator._schema.arguments)
-        call = Call(NAMES.get(name, name.strip("_")), dict(zip(names, arguments)))
+    def __enter__(self):
+        collectives = [name for name in internals.MESSAGES if name not in POINT_TO_POINT]
+        ends = self._ends = ExitStack()
+        if self.carry_out:
+            ends.callback(listen(self._begins))
+        else:
+            ends.callback(internals.stand_before("c10d", collectives, self._instead))
+        ends.callback(listen_to_requests(self._waits))
+        for owner, name in ((dist.Work, "get_future"), (internals.Future, "then")):
+            ends.callback(internals.replaced(owner, name, self._noting(getattr(owner, name))))
+        return self
+
+    def __exit__(self, *problem):
+        self._ends.close()
+
+    def _begins(self, message, operator, arguments):
+        if operator not in POINT_TO_POINT:
+            self._note(operator, arguments)
+
+    def _instead(self, operator, arguments, call):
+        self._note(operator, arguments)
+        return internals.finished(operator, arguments)
+
+    def _note(self, operator, arguments):
+        call = Call(internals.MESSAGES[operator][0], arguments)
         if self.look:
             self.look(call)
         self.made.append(call)
-        if self.carry_out:
-            return operator(*arguments, **(options or {}))
-        from torch._C._distributed_c10d import FakeWork
 
-        request = FakeWork().boxed()
-        return request if len(operator._schema.returns) == 1 else (arguments[0], request)
+    def _waits(self, answer, wait, inside):
+        _, request = self.futures.get(id(answer), (None, answer))
+        self.waited[id(request)] = request
+        return wait()
 
-    def __enter__(self):
-        from torch._C import Future
-        from torch._C._distributed_c10d import FakeWork, Work
-
-        methods = (
-            (Work, "wait"),
-            (FakeWork, "wait"),
-            (Work, "get_future"),
-            (Future, "wait"),
-            (Future, "then"),
-        )
-        for owner, name in methods:
-            self.real.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, self.noting(name, getattr(owner, name)))
-        return super().__enter__()
-
-    def noting(self, name: str, real: Callable) -> Callable:
-        """A method of a request or its future that notes who is waited for.  Both are kept, so that no other
-        gets their id."""
+    def _noting(self, method):
+        """A method that gives a future, of a request or of another future."""
 
         def noted(answer, *arguments, **options):
-            result = real(answer, *arguments, **options)
+            future = method(answer, *arguments, **options)
             _, request = self.futures.get(id(answer), (None, answer))
-            if name == "wait":
-                self.waited[id(request)] = request
-            else:
-                self.futures[id(result)] = result, request
-            if name == "then":
+            self.futures[id(future)] = future, request
+            if method.__name__ == "then":
                 self.followed[id(request)] = request
-            return result
+            return future
 
         return noted
-
-    def __exit__(self, *problem):
-        while self.real:
-            setattr(*self.real.pop())
-        return super().__exit__(*problem)

@@ -16,15 +16,6 @@ from helpers.course.exercises.trials import build, complete, formula, random_of_
 from helpers.tools import theory
 
 
-def cable_bytes_solution(sent, place):
-    cards = [0] * (max(place) + 1)
-    for rank, machine in enumerate(place):
-        neighbour = place[(rank + 1) % len(place)]
-        if neighbour != machine:  # else the bytes stay inside of the machine
-            cards[machine] += sent
-    return cards
-
-
 def _places(numbers):
     """Placements to try, each with its name."""
     ranks = 2 * dist.get_world_size() + 2
@@ -52,7 +43,7 @@ def _cable_bytes(function, seed):
 
 
 CROSSES, ADDS = "if neighbour != machine:", "cards[machine] += sent"
-cable_bytes = build(cable_bytes_solution, _cable_bytes, mistakes={
+cable_bytes = build("cable_bytes", _cable_bytes, mistakes={
     ("enumerate(place)", "enumerate(place[:-1])"): "the ring closes: the last rank sends to rank 0",
     (CROSSES, "if True:"):
         "these are all bytes that a machine's ranks send; only hops to another machine cross the cable",
@@ -71,13 +62,6 @@ cable_bytes = build(cable_bytes_solution, _cable_bytes, mistakes={
 }, praise="a ring crosses the cable as often as two neighbours in it are on different machines")  # fmt: skip
 
 
-def restart_solution(batch, largest, left):
-    ranks = next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)  # the batch must stay
-    part = batch // ranks
-    micro_batch = next(size for size in range(largest, 0, -1) if part % size == 0)
-    return {"ranks": ranks, "micro_batch": micro_batch, "accumulation": part // micro_batch}
-
-
 def _restart(function, seed):
     """Cases (batch, largest, left): every batch has at least a sequence for each rank, as it had before."""
     numbers, seen, names = random_of_rank(seed), {}, ("ranks", "micro_batch", "accumulation")
@@ -94,7 +78,7 @@ def _restart(function, seed):
 
 RANKS = "next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)"
 MICRO, REST = "next(size for size in range(largest, 0, -1) if part % size == 0)", "part // micro_batch"
-restart = build(restart_solution, _restart, mistakes={
+restart = build("restart", _restart, mistakes={
     (RANKS, "left"):
         "not all ranks that are left can share the batch equally: take the largest number that divides it",
     ("range(left, 0, -1) if", "(64, 32, 16, 8, 4, 2, 1) if ranks <= left and"):
@@ -116,17 +100,6 @@ restart = build(restart_solution, _restart, mistakes={
     ("range(largest, 0, -1)", "range(max(largest - 1, 1), 0, -1)"): "`largest` sequences themselves fit",
     (REST, "batch // micro_batch"): "each rank accumulates its own part of the batch, not all of it",
 }, praise="the batch is the same on other ranks, so learning goes on as it was")  # fmt: skip
-
-
-def save_safely_solution(engine, folder, tag):
-    import os
-    from pathlib import Path
-
-    engine.save_checkpoint(folder, tag=tag, save_latest=False)  # after its barrier, all files are there
-    if engine.global_rank == 0:
-        new = Path(folder, "latest.new")
-        new.write_text(tag)  # beside it, since a file that is being written is empty at first
-        os.replace(new, Path(folder, "latest"))  # at once: whoever reads finds the old name or the new one
 
 
 def _text(file):
@@ -209,7 +182,7 @@ SAVING = "engine.save_checkpoint(folder, tag=tag, save_latest=False)"
 ON_RANK_0, WRITING = "if engine.global_rank == 0:", "new.write_text(tag)"
 RENAMING = 'os.replace(new, Path(folder, "latest"))'
 UNLINKED = 'Path(folder, "latest").unlink()\n        '
-save_safely = build(save_safely_solution, _save_safely, together=True, mistakes={
+save_safely = build("save_safely", _save_safely, together=True, mistakes={
     (", save_latest=False", "", ON_RANK_0, "if False:"): "DeepSpeed's rank 0 writes `latest` after its own "
         "files, not after everybody's: save_latest=False, and name it afterwards",
     (ON_RANK_0, "if False:"):

@@ -9,7 +9,7 @@ import torch
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.telling import tell
-from helpers.course.exercises.trials import build, formula, mistakes_in
+from helpers.course.exercises.trials import build, formula
 from helpers.tools.theory import combined
 
 NAMES = ("pipe", "data", "model")
@@ -46,13 +46,6 @@ def _coordinated(function, seed):
     return seen
 
 
-def coordinates_solution(rank, axes):
-    found = {}
-    for name in reversed(axes):  # the innermost changes from each rank to the next
-        rank, found[name] = divmod(rank, axes[name])
-    return found
-
-
 def _later(name, axes):
     """How many ranks one step along an axis is: the product of the sizes of all later ones."""
     return prod([*axes.values()][[*axes].index(name) + 1 :])
@@ -75,9 +68,9 @@ return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes
     return found -> return tuple(found[name] for name in axes)
 """
 coordinates = build(
-    coordinates_solution,
+    "coordinates",
     _coordinated,
-    mistakes_in(COORDINATES_MISTAKES),
+    COORDINATES_MISTAKES,
     praise="a rank is a number whose digits are its coordinates, and each axis is the base of one",
 )
 
@@ -98,17 +91,6 @@ def _grouped(function, seed):
     return seen
 
 
-def groups_along_solution(name, axes):
-    from math import prod
-
-    found = {}
-    for rank in range(prod(axes.values())):
-        place = coordinates_solution(rank, axes)
-        others = tuple(place[axis] for axis in axes if axis != name)  # who shares these is in one group
-        found.setdefault(others, []).append(rank)
-    return list(found.values())
-
-
 GROUPS_ALONG_MISTAKES = """
 those ranks *share* the coordinate along this axis; a group along it has every one of its coordinates, and
 shares all others
@@ -125,9 +107,9 @@ in a group, ranks stand in the order of their coordinate
     .append(rank) -> .insert(0, rank)
 """
 groups_along = build(
-    groups_along_solution,
+    "groups_along",
     _grouped,
-    mistakes_in(GROUPS_ALONG_MISTAKES),
+    GROUPS_ALONG_MISTAKES,
     praise="each rank is in one group along every axis, and these groups are all that a combined job needs",
 )
 
@@ -174,7 +156,7 @@ cable_bytes = formula(
         _case("pipe", 1000, 2, data=2, pipe=5),
         _case("pipe", 500, 4, pipe=2, data=2, model=2),
     ),
-    mistakes_in(CABLE_BYTES_MISTAKES),
+    CABLE_BYTES_MISTAKES,
     reference=combined.cable_bytes,
     praise="only pairs on different machines cross, and the order of the axes says which pairs those are",
 )
@@ -239,16 +221,6 @@ def _normed(function, seed):
     return seen
 
 
-def global_norm_solution(sharded, replicated, place, groups):
-    import deepspeed.comm as comm
-
-    counted = sharded + (replicated if place["model"] == 0 else [])  # all model ranks have these: once
-    total = sum((gradient.square().sum() for gradient in counted), torch.zeros(()))
-    for name in ("model", "pipe"):  # not over data: replicas have the same gradients
-        comm.all_reduce(total, group=groups[name])
-    return total.sqrt()
-
-
 GLOBAL_NORM_MISTAKES = """
 what is replicated on tensor-parallel ranks counts once: on the rank whose place along "model" is 0
     (replicated if place["model"] == 0 else []) -> replicated
@@ -275,8 +247,8 @@ that is the square of the norm
     total.sqrt() -> total
 """
 global_norm = build(
-    global_norm_solution,
+    "global_norm",
     _normed,
-    mistakes_in(GLOBAL_NORM_MISTAKES),
+    GLOBAL_NORM_MISTAKES,
     praise="that is what the attribute `model_parallel` is for",
 )

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import numbers
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy import ndarray
+import numpy
 
 DEEPEST = 12  # lists within lists
 MOST_SHOWN = 8  # elements of a list
 LONGEST = 200  # characters of a text that is shown
+Difference = tuple[str, str, str] | None
 
 
 class Odd(str):
@@ -27,13 +24,17 @@ def plain(value: object, depth: int = DEEPEST) -> object:
     Returns:
         None, dots, bool, int, float, str, dict; lists, for tuples too; numpy arrays for tensors; else `Odd`.
     """
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    torch = sys.modules.get("torch")
     if value is None or value is ... or type(value) in (bool, int, float, str, Odd):
         return value
     if isinstance(value, numbers.Real):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     if isinstance(value, str):
         return str.__str__(value)
+    if isinstance(value, numpy.bool_):
+        return bool(value)
+    if torch and isinstance(value, torch.Tensor):
+        return plain_tensor(value)
     if depth == 0:
         return Odd("something nested too deeply")
     if isinstance(value, (list, tuple)):
@@ -42,17 +43,13 @@ def plain(value: object, depth: int = DEEPEST) -> object:
     if isinstance(value, dict):
         pairs = [(plain(key, depth - 1), plain(part, depth - 1)) for key, part in dict.items(value)]
         return {tuple(key) if isinstance(key, list) else key: part for key, part in pairs}
-    if numpy and isinstance(value, numpy.bool_):
-        return bool(value)
-    if torch and isinstance(value, torch.Tensor):
-        return plain_tensor(value)
-    if numpy and isinstance(value, numpy.ndarray):
+    if isinstance(value, numpy.ndarray):
         copied = numpy.array(value, subok=False)
         return copied if copied.dtype.kind in "biufc" else plain(copied.tolist(), depth - 1)
     return Odd(article(type(value).__name__))
 
 
-def plain_tensor(value: object) -> ndarray | Odd:
+def plain_tensor(value: object) -> numpy.ndarray | Odd:
     """A tensor as a numpy array; half precision as fp32, since numpy has no bf16."""
     import torch
 
@@ -71,13 +68,7 @@ def kind(value: object) -> str:
         return "list"
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return "number"
-    return "tensor" if is_array(value) else type(value).__name__
-
-
-def is_array(value: object) -> bool:
-    """A tensor; `plain` makes a numpy array of it."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
+    return "tensor" if isinstance(value, numpy.ndarray) else type(value).__name__
 
 
 def same(got: object, expected: object, tolerance: float = 1e-9) -> bool:
@@ -86,7 +77,7 @@ def same(got: object, expected: object, tolerance: float = 1e-9) -> bool:
 
 def difference(
     got: object, expected: object, tolerance: float = 1e-9, place: str = "", scale: float = 0.0
-) -> tuple[str, str, str] | None:
+) -> Difference:
     """Where two values of `plain` differ first, as (place, what is there, what should be) in words; None
     where they are the same.
 
@@ -98,41 +89,26 @@ def difference(
     """
     if kind(got) != kind(expected) or isinstance(expected, Odd):
         return place, described(got), article(kind(expected))
-    if is_array(expected):
+    if isinstance(expected, numpy.ndarray):
         return array_difference(got, expected, tolerance, place)
+    if kind(expected) == "number":
+        return None if near(got, expected, tolerance, scale) else (place, *shown_apart(got, expected))
     if isinstance(expected, (list, tuple)):
         if len(got) != len(expected):
             return place, counted(len(got), "element"), f"{len(expected):,}"
         sizes = [abs(value) for value in expected if kind(value) == "number" and is_finite(value)]
-        scale = max(sizes, default=0.0)
-        pairs = enumerate(zip(got, expected))
-        return first(
-            difference(part, right, tolerance, f"{place}[{index}]", scale) for index, (part, right) in pairs
-        )
-    if isinstance(expected, dict):
-        if missing := [key for key in expected if key not in got]:
-            return place, f"without {missing[0]!r}", "with it"
-        if extra := [key for key in got if key not in expected]:
-            return place, f"with {extra[0]!r}", "without it"
-        return first(difference(got[key], expected[key], tolerance, f"{place}[{key!r}]") for key in expected)
-    if kind(expected) == "number":
-        return None if near(got, expected, tolerance, scale) else (place, *shown_apart(got, expected))
-    return None if got == expected else (place, described(got), described(expected))
-
-
-def differing(got: object, expected: object, tolerance: float = 1e-9) -> str:
-    """What is there and what is right: short lists as they are, else the first place that differs; "" where
-    none does."""
-    place, there, right = difference(got, expected, tolerance) or ("", "", "")
-    if place and len(expected) > MOST_SHOWN:
-        return f"a list whose element {place} is {there} where {right} is right"
-    if place:
-        there, right = shown_apart(got, expected)
-    return there and f"{there} where {right} is right"
-
-
-def first(differences: Iterable[tuple[str, str, str] | None]) -> tuple[str, str, str] | None:
-    return next((found for found in differences if found is not None), None)
+        got, expected, scale = dict(enumerate(got)), dict(enumerate(expected)), max(sizes, default=0.0)
+    elif isinstance(expected, dict):
+        scale = 0.0
+    else:
+        return None if got == expected else (place, described(got), described(expected))
+    for key in [*expected, *got]:
+        if key not in got or key not in expected:
+            there, right = ("without", "with it") if key in expected else ("with", "without it")
+            return place, f"{there} {key!r}", right
+        if wrong := difference(got[key], expected[key], tolerance, f"{place}[{key!r}]", scale):
+            return wrong
+    return None
 
 
 def near(got: float, expected: float, tolerance: float, scale: float = 0.0) -> bool:
@@ -149,29 +125,33 @@ def is_finite(value: float) -> bool:
     return abs(value) <= sys.float_info.max
 
 
-def array_difference(
-    got: ndarray, expected: ndarray, tolerance: float, place: str
-) -> tuple[str, str, str] | None:
-    import numpy
-
+def array_difference(got: numpy.ndarray, expected: numpy.ndarray, tolerance: float, place: str) -> Difference:
     if got.shape != expected.shape:
         return place, f"of shape {got.shape}", str(expected.shape)
     kinds = got.dtype.kind + expected.dtype.kind
     if kinds.count("b") == 1:
         return place, *(f"of {'bools' if kind == 'b' else 'numbers'}" for kind in kinds)
-    wide = [array.astype("float64") if array.dtype.kind == "f" else array for array in (got, expected)]
-    differ = wide[0] != wide[1]
+    left, right = (array.astype("float64") if array.dtype.kind == "f" else array for array in (got, expected))
+    differ = left != right
     if set(kinds) & set("fc"):
-        finite = numpy.abs(wide[1][numpy.isfinite(wide[1])])
-        room = tolerance * (finite.max() if finite.size else 0)
+        room = tolerance * numpy.abs(right[numpy.isfinite(right)]).max(initial=0)
         with numpy.errstate(invalid="ignore"):
-            is_near = numpy.abs(wide[0] - wide[1]) <= room
-        differ &= ~(is_near | (numpy.isnan(wide[0]) & numpy.isnan(wide[1])))
+            differ &= ~((numpy.abs(left - right) <= room) | (numpy.isnan(left) & numpy.isnan(right)))
     if not differ.any():
         return None
-    index = numpy.unravel_index(int(numpy.argmax(differ)), differ.shape)
-    at = f"[{', '.join(str(int(number)) for number in index)}]" if index else ""
-    return f"{place}{at}", *shown_apart(got[index].item(), expected[index].item())
+    index = tuple(numpy.argwhere(differ)[0].tolist())
+    return f"{place}{list(index) if index else ''}", *shown_apart(got[index].item(), expected[index].item())
+
+
+def differing(got: object, expected: object, tolerance: float = 1e-9) -> str:
+    """What is there and what is right: short lists as they are, else the first place that differs; "" where
+    none does."""
+    place, there, right = difference(got, expected, tolerance) or ("", "", "")
+    if place and len(expected) > MOST_SHOWN:
+        return f"a list whose element {place} is {there} where {right} is right"
+    if place:
+        there, right = shown_apart(got, expected)
+    return there and f"{there} where {right} is right"
 
 
 def article(word: str) -> str:
@@ -185,10 +165,10 @@ def counted(number: int, word: str) -> str:
 def described(value: object) -> str:
     """Any value, short; nothing of its own class is asked."""
     value = plain(value)
-    if is_array(value):
+    if isinstance(value, numpy.ndarray):
         return f"a tensor of shape {value.shape}"
     if isinstance(value, dict):
-        return f"a dict of {counted(len(value), 'entry').replace('entrys', 'entries')}"
+        return f"a dict with {counted(len(value), 'key')}"
     return repr(shortened(value)) if type(value) is str else shown(value)
 
 

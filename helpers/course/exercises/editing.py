@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import linecache
-import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from helpers.course.exercises.reading import functions_of
 
 
-def edit(solution: Callable, *changes: str) -> Callable:
+def edit(solution: Callable, *changes: str, names: Mapping[str, object] | None = None) -> Callable:
     """A copy of a function or class with pieces of its text replaced: `edit(flat_solution, ".clone()", "")`.
 
     Args:
         changes: old text, new text, old text, new text, ...; each old text must stand in the function once.
+        names: what the new text may call, beside what the solution may.
 
     Raises:
         ValueError: an old text stands there never, or more than once.
@@ -26,24 +29,18 @@ def edit(solution: Callable, *changes: str) -> Callable:
         source = source.replace(old, new)
     file = f"<{solution.__name__}, edited: {changes}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace = dict(vars(sys.modules[solution.__module__]))
+    namespace = functions_of(solution)[0].__globals__ | (names or {})
     exec(compile(source, file, "exec"), namespace)
     return namespace[solution.__name__]
 
 
-def edits(solution: Callable, mistakes: dict[Callable | tuple[str, ...], str]) -> dict[str, Callable]:
-    """{what to think about: a mistaken function}, as a check takes them.
-
-    Args:
-        mistakes: {the changes that `edit` makes, or a function: what to think about}.
-    """
-    return {
-        words: mistake if callable(mistake) else edit(solution, *mistake)
-        for mistake, words in mistakes.items()
-    }
-
-
 @functools.cache
 def source_of(solution: Callable) -> str:
-    """The text of a function or class; to find a class takes its whole module's syntax tree."""
-    return textwrap.dedent(inspect.getsource(solution))
+    """The text of a function, or of a class with a method, in a file or in a notebook's cell."""
+    if not inspect.isclass(solution):
+        return textwrap.dedent(inspect.getsource(solution))
+    code = functions_of(solution)[0].__code__
+    text = "".join(linecache.getlines(code.co_filename))
+    classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    (node,) = (node for node in classes if node.name == solution.__name__)
+    return textwrap.dedent(ast.get_source_segment(text, node, padded=True))

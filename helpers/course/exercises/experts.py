@@ -11,18 +11,6 @@ from helpers.tools import theory
 from helpers.tools.measure.traffic import Traffic
 
 
-def route_solution(probabilities, k, capacity):
-    from torch.nn import functional as F
-
-    tokens, experts = probabilities.shape
-    expert = probabilities.topk(k).indices  # (tokens, k)
-    served = expert.T.flatten()  # in the order in which rows are given out
-    asked = F.one_hot(served, experts)  # (k * tokens, E)
-    row = ((asked.cumsum(0) - 1) * asked).sum(1)  # how many had asked for this expert before
-    slot = row.view(k, tokens).T
-    return expert, slot.masked_fill(slot >= capacity, -1)
-
-
 def _pair(answer):
     """The two tensors of an answer as int64."""
     pair = answer if isinstance(answer, (tuple, list)) and len(answer) == 2 else [None]
@@ -54,7 +42,7 @@ def _routed(function, seed):
 BY_PROBABILITY = """torch.empty_like(served)
     queue = probabilities.topk(k).values.T.flatten().argsort(descending=True)
     row[queue] = ((asked[queue].cumsum(0) - 1) * asked[queue]).sum(1)"""
-route = build(route_solution, _routed, worlds=(1, 2), mistakes={
+route = build("route", _routed, worlds=(1, 2), mistakes={
     ("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"):
         "the first choices of all tokens come before any second choice",
     ("cumsum(0) - 1", "cumsum(0)"): "rows are counted from 0",
@@ -77,20 +65,6 @@ route = build(route_solution, _routed, worlds=(1, 2), mistakes={
     ("return expert,", "return expert.T,", ", -1)", ", -1).T"):
         "both are of shape (tokens, k): a row for each token",
 }, praise="first choices come before second ones, in the order of tokens; the rest is dropped")  # fmt: skip
-
-
-class Exchange_solution(torch.autograd.Function):
-    @staticmethod
-    def forward(context, rows):
-        import deepspeed.comm as comm
-
-        received = torch.empty_like(rows, memory_format=torch.contiguous_format)
-        comm.all_to_all_single(received, rows.contiguous())
-        return received
-
-    @staticmethod
-    def backward(context, gradient):
-        return Exchange_solution.forward(context, gradient)  # swapping the same parts again is the way back
 
 
 SLIPS = {
@@ -131,7 +105,7 @@ GATHERING = """ranks = comm.get_world_size()
         received = everything.unflatten(0, (ranks, ranks, -1))[:, comm.get_rank()].flatten(0, 1)"""
 # Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
 FORWARD = "if rows.requires_grad else received"
-Exchange = build(Exchange_solution, _exchanged, mistakes={
+Exchange = build("Exchange", _exchanged, mistakes={
     (SEND, "received.copy_(rows)"):
         "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
     (BACK, "gradient"):
@@ -145,16 +119,6 @@ Exchange = build(Exchange_solution, _exchanged, mistakes={
         "forward a row is sent, not a part of it",
     (SEND, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
 }, praise="both passes are the same exchange: what was sent to a rank comes back from it")  # fmt: skip
-
-
-def through_experts_solution(rows, experts):
-    import deepspeed.comm as comm
-    import torch
-
-    arrived = Exchange_solution.apply(rows)  # from all ranks, for this rank's own experts
-    arrived = arrived.view(comm.get_world_size(), len(experts), *rows.shape[1:])
-    answers = [expert(arrived[:, own]) for own, expert in enumerate(experts)]
-    return Exchange_solution.apply(torch.stack(answers, 1).view_as(rows))
 
 
 def _through(function, seed):
@@ -177,7 +141,7 @@ def _through(function, seed):
 THERE, STACKED = "Exchange_solution.apply(rows)", "torch.stack(answers, 1)"
 REPLY = f"Exchange_solution.apply({STACKED}.view_as(rows))"
 VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
-through_experts = build(through_experts_solution, _through, together=True, mistakes={
+through_experts = build("through_experts", _through, together=True, mistakes={
     (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
         "answers"): "what arrives is ordered by the rank it comes from, and within that by expert",
     (STACKED, "torch.stack(answers)"):
@@ -224,14 +188,6 @@ message_bytes = formula(message_bytes_solution, reference=_bytes, cases=(
 }, praise="full or empty, every row of every expert is sent")  # fmt: skip
 
 
-def balance_loss_solution(probabilities, expert):
-    from torch.nn import functional as F
-
-    experts = probabilities.shape[1]
-    chosen = F.one_hot(expert[:, 0], experts).float().mean(0)  # a count; only the mean has a gradient
-    return experts * (chosen * probabilities.mean(0)).sum()
-
-
 def _balanced(function, seed):
     """The loss and its gradient, of routers that choose evenly and unevenly."""
     seen, due = {}, "balance_loss must return a tensor without dimensions"
@@ -247,7 +203,7 @@ def _balanced(function, seed):
 
 
 FIRST, TERMS = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
-balance_loss = build(balance_loss_solution, _balanced, worlds=(1, 2), mistakes={
+balance_loss = build("balance_loss", _balanced, worlds=(1, 2), mistakes={
     ("experts * (", "("): "multiply by the number of experts, so that an even load gives 1 for any E",
     (f"experts * {TERMS}.sum()", f"{TERMS}.mean()"):
         "multiply by the number of experts; a mean over them divides by it",

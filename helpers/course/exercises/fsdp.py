@@ -39,18 +39,6 @@ def _sent(traffic, name, tensors, once, dtype):
     return {f"{words}, {dtype}": value for words, value in seen.items()}
 
 
-def gather_rows_solution(shards, shapes):
-    import deepspeed.comm as comm
-    import torch
-
-    ranks = comm.get_world_size()
-    mine = torch.cat([shard.flatten() for shard in shards])
-    flat = mine.new_empty(ranks * len(mine))
-    comm.all_gather_into_tensor(flat, mine)
-    pieces = flat.view(ranks, -1).split([shard.numel() for shard in shards], dim=1)  # rank by rank
-    return [piece.reshape(-1, *shape[1:])[: shape[0]] for piece, shape in zip(pieces, shapes)]
-
-
 GATHER_WORDS = {
     "invalid tensor size": "`flat` needs room for what all ranks give: N times the elements of `mine`",
     "invalid for input": "what was gathered has rows of zeros at the end of a parameter: cut them off",
@@ -81,7 +69,7 @@ EACH_GATHERED = """pieces = flat.split([ranks * shard.numel() for shard in shard
     for piece, shard in zip(pieces, shards):
         comm.all_gather_into_tensor(piece, shard.flatten())"""
 ALL_REDUCED = "flat.zero_().view(ranks, -1)[comm.get_rank()] = mine\n    comm.all_reduce(flat)"
-gather_rows = build(gather_rows_solution, _gathered, together=True, mistakes={
+gather_rows = build("gather_rows", _gathered, together=True, mistakes={
     (SPLIT, "flat.split([ranks * shard.numel() for shard in shards])"): "the message holds one rank's part "
         "after the other, and each part holds a piece of every parameter: split by rank, then by parameter",
     (SPLIT, "flat[: sum(map(torch.Size.numel, shapes))].split([shape.numel() for shape in shapes])"):
@@ -101,22 +89,6 @@ gather_rows = build(gather_rows_solution, _gathered, together=True, mistakes={
     ("mine.new_empty", "torch.empty", "flat, mine)", "flat, mine.float())"):
         "`torch.empty` is fp32, whatever the shards are: take `mine.new_empty`",
 }, praise="one message for a group, and each parameter comes back in its own shape")  # fmt: skip
-
-
-def reduce_rows_solution(gradients):
-    import deepspeed.comm as comm
-    import torch
-    from torch.nn import functional as F
-
-    ranks, pieces = comm.get_world_size(), []
-    for gradient in gradients:
-        missing = -len(gradient) % ranks * gradient[0].numel()  # each rank gets as many rows
-        pieces.append(F.pad(gradient.flatten(), (0, missing)).view(ranks, -1))
-    flat = torch.cat(pieces, dim=1).flatten()  # all that is for rank 0, then all for rank 1, ...
-    mine = flat.new_empty(len(flat) // ranks)
-    comm.reduce_scatter_tensor(mine, flat)
-    parts = (mine / ranks).split([piece.shape[1] for piece in pieces])
-    return [part.view(-1, *gradient.shape[1:]) for part, gradient in zip(parts, gradients)]
 
 
 REDUCE_WORDS = {
@@ -143,7 +115,7 @@ MEAN, SCATTER = "(mine / ranks)", "comm.reduce_scatter_tensor(mine, flat)"
 OWN_PART = "mine = flat.chunk(ranks)[comm.get_rank()]"
 EACH_SCATTERED = """for part, piece in zip(mine.split([piece.shape[1] for piece in pieces]), pieces):
         comm.reduce_scatter_tensor(part, piece.flatten())"""
-reduce_rows = build(reduce_rows_solution, _reduced, together=True, mistakes={
+reduce_rows = build("reduce_rows", _reduced, together=True, mistakes={
     (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
     (MEAN, "(mine / 2)"): "divide by the number of ranks, which is not always two",
     ("torch.cat(pieces, dim=1).flatten()", "torch.cat([piece.flatten() for piece in pieces])"):
@@ -162,14 +134,6 @@ reduce_rows = build(reduce_rows_solution, _reduced, together=True, mistakes={
     ("flat.new_empty", "torch.empty", "mine, flat)", "mine, flat.float())"):
         "`torch.empty` is fp32, whatever the gradients are: take `flat.new_empty`",
 }, praise="one message for a group, and each rank has its own rows of the mean")  # fmt: skip
-
-
-def wrap_solution(model, mesh):
-    from torch.distributed.fsdp import fully_shard
-
-    for block in model.blocks:  # first, since a call takes all that none before has taken
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)  # takes what is left; it is the root
 
 
 WRAP_WORDS = {
@@ -232,7 +196,7 @@ def _stepped(function, seed, mesh):
 BLOCKS, A_BLOCK, ROOT = "in model.blocks:", "fully_shard(block, mesh=mesh)", "fully_shard(model, mesh=mesh)"
 LINEAR = "[part for part in model.blocks.modules() if isinstance(part, torch.nn.Linear)]"
 EVERY = "[part for part in [*model.blocks.modules()][::-1] if [*part.parameters(recurse=False)]]"
-wrap = build(wrap_solution, _wrapped, mistakes={
+wrap = build("wrap", _wrapped, mistakes={
     (A_BLOCK, "pass"): "there is one group only: all parameters are gathered at once. Give each block to "
         "`fully_shard` first",
     (ROOT, "model"): "what belongs to no block is not sharded: the model itself has to be given to "

@@ -16,19 +16,6 @@ from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
 
 
-def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
-    from torch.nn import functional as F
-    from torch.utils.checkpoint import checkpoint
-
-    def summed(x, targets):  # a sum, since tiles differ in how many of their targets count
-        return F.cross_entropy(head(x).float().flatten(0, 1), targets.flatten(), reduction="sum")
-
-    total = 0.0
-    for x, targets in zip(x_BTC.chunk(tiles, 1), targets_BT.chunk(tiles, 1)):
-        total = total + checkpoint(summed, x, targets, use_reentrant=False, preserve_rng_state=False)
-    return total / (targets_BT != -100).sum()  # once: a mean of means would favour tiles with few targets
-
-
 def _in_tiles(function, seed):
     """Loss and gradients, and what was held; tiles differ in size, and some targets are masked."""
     tiles, vocabulary, masked_out = 8 + seed % 3, 2000, -100
@@ -65,7 +52,7 @@ def _in_tiles(function, seed):
 
 
 COUNT = "(targets_BT != -100).sum()"
-tiled_loss = build(tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
+tiled_loss = build("tiled_loss", _in_tiles, worlds=(1, 2), mistakes={
     ('"sum"', '"mean"', COUNT, "tiles"): "the last tile may be shorter, so a mean of means is not the mean: "
         "sum, and divide once by the number of targets",
     (f" / {COUNT}", ""): "that is the sum over the tokens; the loss is their mean",
@@ -79,15 +66,6 @@ tiled_loss = build(tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
     ("x_BTC.chunk(tiles", "x_BTC.chunk(tiles // 2", "targets_BT.chunk(tiles", "targets_BT.chunk(tiles // 2"):
         "cut into as many tiles as asked for: each that is larger needs more room",
 }, praise="the logits of one tile exist at a time, and are computed again in the backward pass")  # fmt: skip
-
-
-def exchange_solution(x, split, collect):
-    import deepspeed.comm as comm
-
-    sent = torch.stack(x.chunk(comm.get_world_size(), split))  # part i is for rank i
-    received = torch.empty_like(sent)
-    comm.all_to_all_single(received, sent)
-    return torch.cat(received.unbind(), collect)
 
 
 def _exchanged(function, seed):
@@ -111,7 +89,7 @@ SENDING = "received = torch.empty_like(sent)\n    comm.all_to_all_single(receive
 GATHERING = """everything = sent.new_empty(comm.get_world_size() * len(sent), *sent.shape[1:])
     comm.all_gather_into_tensor(everything, sent)
     received = everything[comm.get_rank() :: comm.get_world_size()]"""
-exchange = build(exchange_solution, _exchanged, together=True, mistakes={
+exchange = build("exchange", _exchanged, together=True, mistakes={
     (SENDING, "received = sent"): "these are this rank's own parts: nothing was sent",
     ("unbind(), collect", "unbind(), split"):
         "what has come are other places along `collect`: join the parts there, not along `split`",
@@ -135,22 +113,6 @@ def _turned(*tensors):
     for message in sending:
         message.wait()
     return received
-
-
-def ring_forward_solution(q, k, v, turn):
-    import deepspeed.comm as comm
-
-    total, log_sum = torch.zeros_like(q), q.new_full(q.shape[:-1], float("-inf"))
-    for step in range(comm.get_world_size()):
-        if step <= comm.get_rank():  # else these keys are in the future
-            logits = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-            if step == 0:
-                logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), float("-inf"))
-            new = torch.logaddexp(log_sum, logits.logsumexp(-1))
-            total = total * (log_sum - new).exp()[..., None] + (logits - new[..., None]).exp() @ v
-            log_sum = new
-        k, v = turn(k, v)  # after N turns they are home again
-    return total, log_sum
 
 
 def _ringed(function, seed):
@@ -179,7 +141,7 @@ def _ringed(function, seed):
     return seen
 
 
-ring_forward = build(ring_forward_solution, _ringed, together=True, mistakes={
+ring_forward = build("ring_forward", _ringed, together=True, mistakes={
     ("step <= comm.get_rank()", "True"): "keys of later ranks are in the future: after `step` turns they are "
         "those of rank - step, and negative means later",
     ("step == 0", "False"):

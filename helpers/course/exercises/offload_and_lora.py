@@ -13,25 +13,6 @@ from helpers.course.exercises.trials import build, formula
 from helpers.tools.measure.ledger import Ledger
 
 
-class LoRA_solution(torch.nn.Module):
-    def __init__(self, frozen, rank, alpha):
-        super().__init__()
-        self.frozen, self.scale = frozen.requires_grad_(False), alpha / rank
-        self.down = torch.nn.Linear(frozen.in_features, rank, bias=False)
-        self.up = torch.nn.Linear(rank, frozen.out_features, bias=False)
-        torch.nn.init.zeros_(self.up.weight)  # training starts from the frozen layer
-
-    def forward(self, x_BTC):
-        return self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))
-
-    def merged(self):
-        import copy
-
-        layer = copy.deepcopy(self.frozen)  # the frozen layer itself stays as it is
-        layer.weight.data += self.scale * self.up.weight.data @ self.down.weight.data
-        return layer
-
-
 def _shape(seed):
     """(inputs, outputs, rank, alpha) of a layer to adapt, all different."""
     return 5 + seed % 3, 9 + seed % 2, 2, 6 + 2 * (seed % 3)
@@ -98,7 +79,7 @@ def _lora(function, seed):
 
 
 COPY, ZERO = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
-LoRA = build(LoRA_solution, _lora, mistakes={
+LoRA = build("LoRA", _lora, mistakes={
     ("self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"):
         "keep the layer itself as `self.frozen`: later cells look for it by that name",
     ("frozen.requires_grad_(False)", "frozen"):
@@ -128,18 +109,6 @@ LoRA = build(LoRA_solution, _lora, mistakes={
 }, praise="it starts as the frozen layer, trains only thin matrices, and is free once merged")  # fmt: skip
 
 
-class FrozenLinear_solution(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x_BTC, weight, bias):
-        context.save_for_backward(weight)  # x would be needed for the weight's gradient only
-        return torch.nn.functional.linear(x_BTC, weight, bias)
-
-    @staticmethod
-    def backward(context, gradient):
-        (weight,) = context.saved_tensors
-        return gradient @ weight, None, None  # weight and bias are frozen: they have no gradients
-
-
 def _frozen_linear(function, seed):
     """A linear function of a frozen weight: output, input's gradient, what is kept in between."""
     inputs, outputs, *_ = _shape(seed)
@@ -158,7 +127,7 @@ def _frozen_linear(function, seed):
     }
 
 
-FrozenLinear = build(FrozenLinear_solution, _frozen_linear, mistakes={
+FrozenLinear = build("FrozenLinear", _frozen_linear, mistakes={
     ("backward(weight)", "backward(weight, x_BTC)", "(weight,) =", "weight, _ ="):
         "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
     ("backward(weight)", "backward(weight.clone())"):
@@ -167,28 +136,6 @@ FrozenLinear = build(FrozenLinear_solution, _frozen_linear, mistakes={
     ("gradient @ weight, None", "None, None"):
         "the input has no gradient: it must flow on to the layers before, even through frozen weights",
 }, praise="the gradient flows on through the weight alone, so the input need not be kept")  # fmt: skip
-
-
-class AdamInFiles_solution:
-    def __init__(self, parameters, folder, lr):
-        self.lr, self.steps, self.files = lr, 0, []
-        for index, parameter in enumerate(parameters):
-            paths = [folder / f"{name}-{index}" for name in ("master", "mean", "square")]
-            files = [numpy.memmap(path, "float32", "w+", shape=(parameter.numel(),)) for path in paths]
-            files[0][:] = parameter.detach().float().flatten().numpy()
-            self.files.append((parameter, files))
-
-    @torch.no_grad()
-    def step(self):
-        self.steps += 1
-        for parameter, files in self.files:
-            master, mean, square = (torch.from_numpy(file) for file in files)  # no copies: they are the files
-            gradient, parameter.grad = parameter.grad.float().flatten(), None
-            mean.lerp_(gradient, 0.1)
-            square.lerp_(gradient.square_(), 0.001)
-            root = (square / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
-            master.mul_(1 - 0.01 * self.lr).addcdiv_(mean, root, value=-self.lr / (1 - 0.9**self.steps))
-            parameter.copy_(master.view_as(parameter))
 
 
 def _contents(folder):
@@ -244,7 +191,7 @@ ZERO_FILE = "for path in paths if path.write_bytes(bytes(4 * parameter.numel()))
 VIEWS, MEAN = "(torch.from_numpy(file) for file in files)", "mean.lerp_(gradient"
 SHRINK = "mul_(1 - 0.01 * self.lr)."
 ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.steps)"
-AdamInFiles = build(AdamInFiles_solution, _in_files, mistakes={
+AdamInFiles = build("AdamInFiles", _in_files, mistakes={
     (ROOT, "square.sqrt()", LAST, ""): "the running means start near zero: divide them by 1 - beta ** steps",
     (MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"): "steps are added to the bf16 "
         "parameters, where each is too small to change them: add them to fp32 master weights",

@@ -50,6 +50,13 @@ def rank_count() -> int:
     return comm.get_world_size()
 
 
+def seed_by_rank(seed: int) -> None:
+    """Let torch's own random numbers differ from rank to rank."""
+    import deepspeed.comm as comm
+
+    torch.manual_seed(1000 * (seed % 10**6) + comm.get_rank())
+
+
 def randn_of_rank(seed: int, *shape: int) -> Tensor:
     """Random numbers that differ from rank to rank, and are the same for the same seed."""
     import deepspeed.comm as comm

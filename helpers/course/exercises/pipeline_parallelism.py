@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise
+from helpers.course.exercises.engine import Build, first_thought
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import own_group
 from helpers.course.exercises.reading import is_unwritten
 from helpers.course.exercises.telling import tell
+from helpers.course.exercises.trials import build, formula
 from helpers.tools.theory import schedules
 
 if TYPE_CHECKING:
@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 SLOTS = {"F": 1, "B": 2, "I": 1, "W": 1}  # how long an action takes; what the lesson counts with
 WIDTH = 5
-
-
-# --- a schedule, looked at
-
-CASES = ((4, 8), (2, 3), (4, 2), (3, 7))  # stages, micro-batches
+CASES = ((4, 8), (2, 3), (4, 2), (3, 7))  # stages and micro-batches of schedules that are looked at
 
 
 class NotASchedule(Exception):
@@ -41,21 +37,18 @@ def orders_of(function: Callable, ranks: int, count: int) -> list[list[schedules
     """The order of every rank; raises `NotASchedule` for what is no list of (kind, stage, micro)."""
     orders = []
     for rank in range(ranks):
-        said = f"rank={rank}, ranks={ranks}, count={count}"
+        said = f"for rank={rank}, ranks={ranks}, count={count}"
         try:
             orders.append([tuple(action) for action in function(rank, ranks, count)])
         except Exception as error:
-            raise NotASchedule(
-                f"your function raised {type(error).__name__} for {said}: {error}, or gives no list of "
-                "actions"
-            ) from error
+            raised = f"your function raised {type(error).__name__} {said}: {error}"
+            raise NotASchedule(f"{raised}, or gives no list of actions") from error
         for action in orders[-1]:
             match action:
                 case (str(kind), int(), int()) if kind in SLOTS:
                     continue
-            raise NotASchedule(
-                f'for {said} your list holds {action!r}, which is no action such as ("F", stage, micro)'
-            )
+            due = 'no action such as ("F", stage, micro)'
+            raise NotASchedule(f"{said} your list holds {action!r}, which is {due}")
     return orders
 
 
@@ -75,13 +68,11 @@ def properties(function: Callable, ranks: int, count: int) -> dict[str, object]:
 def differing(got: dict[str, object], right: dict[str, object]) -> str:
     """In words, what of a schedule's properties is not right first; "" where all are."""
     for rank, (mine, due) in enumerate(zip(got["actions"], right["actions"])):
-        missing, more = Counter(due) - Counter(mine), Counter(mine) - Counter(due)
-        if more:
+        if more := Counter(mine) - Counter(due):
             action = min(more)
-            return f"rank {rank} does {action!r} " + (
-                f"{mine.count(action)} times" if action in due else "and should not"
-            )
-        if missing:
+            times = f"{mine.count(action)} times" if action in due else "and should not"
+            return f"rank {rank} does {action!r} {times}"
+        if missing := Counter(due) - Counter(mine):
             return f"rank {rank} never does {min(missing)!r}"
     if got["deadlock"]:
         return got["deadlock"]
@@ -102,18 +93,16 @@ class Schedule(Build):
         """What is wrong with the orders of all ranks, in words, and what to think about; "" where nothing
         is."""
         for ranks, count in CASES:
+            of = partial(properties, ranks=ranks, count=count)
             try:
-                got = properties(answer, ranks, count)
+                got = of(answer)
             except NotASchedule as error:
                 return f"not yet: {error}"
-            if wrong := differing(got, properties(solution, ranks, count)):
-                thoughts = [
-                    words
-                    for words, mistake in self.mistakes.items()
-                    if properties(mistake, ranks, count) == got
-                ]
-                said = "; ".join([wrong, *thoughts[:1]])
-                return f"not yet: with {ranks} ranks and {count} micro-batches: {said}"
+            if wrong := differing(got, of(solution)):
+                thought = first_thought(
+                    self.mistaken(solution), lambda mistake, got=got, of=of: of(mistake) == got
+                )
+                return f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}{thought}"
         return ""
 
 
@@ -130,12 +119,8 @@ def draw(function: Callable, ranks: int = 4, count: int = 8) -> Plot | None:
         timelines = schedules.replay(orders_of(function, ranks, count), SLOTS)
     except (NotASchedule, ValueError) as error:
         return tell(f"not yet: {error}")
-    return plots.pipeline_schedules(
-        {"yours": timelines}, f"{function.__name__}: {count} micro-batches on {ranks} ranks", "slots"
-    )
-
-
-# --- and carried out
+    title = f"{function.__name__}: {count} micro-batches on {ranks} ranks"
+    return plots.pipeline_schedules({"yours": timelines}, title, "slots")
 
 
 class _Line:
@@ -217,103 +202,72 @@ def _carried_out(function, seed):
     return values
 
 
-def gpipe_solution(rank, ranks, count):
-    forwards = [("F", rank, micro) for micro in range(count)]
-    backwards = [("B", rank, micro) for micro in range(count)]
-    return forwards + backwards  # so every micro-batch is kept until the last has gone forward
+GPIPE = """
+correct: every stage does all its forward passes first, so all micro-batches are in flight at once
+
+that is one micro-batch after another: all forward passes come first
+    forwards + backwards -> [action for pair in zip(forwards, backwards) for action in pair]
+a rank has one stage, whose number is the rank's
+    ("F", rank, micro) -> ("F", micro, rank)
+    ("B", rank, micro) -> ("B", micro, rank)
+every forward pass needs its backward pass
+    forwards + backwards -> forwards
+a rank works on all micro-batches, not on one
+    forwards + backwards -> [forwards[0], backwards[0]]
+stage 0 is rank 0's; a rank's own stage has its own number
+    ("F", rank -> ("F", 0
+    ("B", rank -> ("B", 0
+"""
+gpipe = build("gpipe", _carried_out, GPIPE, kind=Schedule)
 
 
-ALL = "forwards + backwards"
-slip = partial(edit, gpipe_solution)
-gpipe = Schedule(
-    "gpipe", _carried_out,
-    mistakes={
-        "that is one micro-batch after another: all forward passes come first":
-            slip(ALL, "[action for pair in zip(forwards, backwards) for action in pair]"),
-        "a rank has one stage, whose number is the rank's":
-            slip('("F", rank, micro)', '("F", micro, rank)', '("B", rank, micro)', '("B", micro, rank)'),
-        "every forward pass needs its backward pass": slip(ALL, "forwards"),
-        "a rank works on all micro-batches, not on one": slip(ALL, "[forwards[0], backwards[0]]"),
-        "stage 0 is rank 0's; a rank's own stage has its own number":
-            slip('("F", rank', '("F", 0', '("B", rank', '("B", 0'),
-    },
-    praise="every stage does all its forward passes first, so all micro-batches are in flight at once",
-)  # fmt: skip
+ONE_F_ONE_B = """
+correct: once it holds one micro-batch per later stage, a stage finishes one before it starts another
+
+that is GPipe: begin with the backward passes as soon as the first gradient can be there
+    min(ranks - rank - 1, count) -> count
+do some forward passes before you alternate: with none, all others wait while one micro-batch goes there and
+back
+    min(ranks - rank - 1, count) -> 0
+later stages need fewer forward passes before they alternate, since their gradients come sooner
+    min(ranks - rank - 1, count) -> min(ranks - 1, count)
+that is one forward pass too few before they alternate: the last rank does none, the one before it one
+    min(ranks - rank - 1, count) -> max(0, min(ranks - rank - 2, count))
+that is one forward pass too many before they alternate: the last rank needs none
+    min(ranks - rank - 1, count) -> min(ranks - rank, count)
+it is the first rank whose gradients take longest to come back, not the last
+    min(ranks - rank - 1, count) -> min(rank, count)
+in a pair the forward pass comes first: the last rank cannot go back with what it has not seen
+    zip(forwards[first:], backwards) -> zip(backwards, forwards[first:])
+at the end, the backward passes that are left over are missing
+    + backwards[count - first :] ->
+there may be fewer micro-batches than ranks
+    forwards[:first] -> [("F", rank, micro) for micro in range(ranks - rank - 1)]
+"""
+one_f_one_b = build("one_f_one_b", _carried_out, ONE_F_ONE_B, kind=Schedule)
 
 
-def one_f_one_b_solution(rank, ranks, count):
-    forwards = [("F", rank, micro) for micro in range(count)]
-    backwards = [("B", rank, micro) for micro in range(count)]
-    first = min(ranks - rank - 1, count)  # one per later stage: work until a first gradient comes back
-    order = forwards[:first]
-    for pair in zip(forwards[first:], backwards):
-        order += pair  # each new micro-batch is followed by the end of an old one: memory grows no more
-    return order + backwards[count - first :]
+ZERO_BUBBLE = """
+correct: others wait for the input's gradient only, so the weights' gradients can fill the idle time
 
-
-FIRST = "min(ranks - rank - 1, count)"
-slip = partial(edit, one_f_one_b_solution)
-one_f_one_b = Schedule(
-    "one_f_one_b", _carried_out,
-    mistakes={
-        "that is GPipe: begin with the backward passes as soon as the first gradient can be there":
-            slip(FIRST, "count"),
-        "do some forward passes before you alternate: with none, all others wait while one micro-batch goes"
-        " there and back": slip(FIRST, "0"),
-        "later stages need fewer forward passes before they alternate, since their gradients come sooner":
-            slip(FIRST, "min(ranks - 1, count)"),
-        "that is one forward pass too few before they alternate: the last rank does none, the one before it"
-        " one": slip(FIRST, "max(0, min(ranks - rank - 2, count))"),
-        "that is one forward pass too many before they alternate: the last rank needs none":
-            slip(FIRST, "min(ranks - rank, count)"),
-        "it is the first rank whose gradients take longest to come back, not the last":
-            slip(FIRST, "min(rank, count)"),
-        "in a pair the forward pass comes first: the last rank cannot go back with what it has not seen":
-            slip("zip(forwards[first:], backwards)", "zip(backwards, forwards[first:])"),
-        "at the end, the backward passes that are left over are missing":
-            slip(" + backwards[count - first :]", ""),
-        "there may be fewer micro-batches than ranks":
-            slip("forwards[:first]", '[("F", rank, micro) for micro in range(ranks - rank - 1)]'),
-    },
-    praise="once it holds one micro-batch per later stage, a stage finishes one before it starts another",
-)  # fmt: skip
-
-
-def zero_bubble_solution(rank, ranks, count):
-    order = []
-    for kind, stage, micro in one_f_one_b_solution(rank, ranks, count):
-        order.append(("F" if kind == "F" else "I", stage, micro))  # the stage before waits for I
-        if kind == "B" and micro >= rank:  # nobody waits for W: it can fill slots that would be idle
-            order.append(("W", stage, micro - rank))
-    return order + [("W", rank, micro) for micro in range(max(count - rank, 0), count)]
-
-
-def _postponed(delay):
-    """Each W as many micro-batches after its I as `delay`, an expression, says."""
-    delay = f"({delay})"
-    counts = ("micro - rank", f"micro - {delay}", "count - rank", f"count - {delay}")
-    return edit(zero_bubble_solution, "micro >= rank", f"micro >= {delay}", *counts)
-
-
-zero_bubble = Schedule(
-    "zero_bubble", _carried_out,
-    mistakes={
-        "every backward pass is to be done in two parts, I and W": one_f_one_b_solution,
-        "nothing is postponed yet: with each W right after its I, only the sending is earlier":
-            _postponed("0"),
-        "it is the last rank that ends early and has most time left over, not the first":
-            _postponed("ranks - 1 - rank"),
-        "all W at the end hold every micro-batch until then: postpone by the rank's number":
-            _postponed("count"),
-        "the postponed gradients of the weights are missing at the end":
-            edit(zero_bubble_solution,
-                ' + [("W", rank, micro) for micro in range(max(count - rank, 0), count)]', ""),
-    },
-    praise="others wait for the input's gradient only, so the weights' gradients can fill the idle time",
-)  # fmt: skip
-
-
-# --- one stage's backward pass
+every backward pass is to be done in two parts, I and W
+    order = [] -> return one_f_one_b_solution(rank, ranks, count)
+nothing is postponed yet: with each W right after its I, only the sending is earlier
+    micro >= rank -> micro >= 0
+    micro - rank -> micro
+    max(count - rank, 0) -> count
+it is the last rank that ends early and has most time left over, not the first
+    order = [] -> order, delay = [], ranks - 1 - rank
+    micro >= rank -> micro >= delay
+    micro - rank -> micro - delay
+    count - rank -> count - delay
+all W at the end hold every micro-batch until then: postpone by the rank's number
+    micro >= rank -> False
+    max(count - rank, 0) -> 0
+the postponed gradients of the weights are missing at the end
+    + [("W", rank, micro) for micro in range(max(count - rank, 0), count)] ->
+"""
+zero_bubble = build("zero_bubble", _carried_out, ZERO_BUBBLE, kind=Schedule)
 
 
 def _passed_back(function, seed):
@@ -340,55 +294,40 @@ def _passed_back(function, seed):
     return values | line.finish()
 
 
-def pass_back_solution(x, y, gradient):
-    y.backward(gradient)  # from here, through this stage's layers, to their weights and to x
-    return x.grad
+PASS_BACK = """
+correct: autograd's graph ends at the edge of a rank; the gradient of what you sent takes it up again
 
-
-BACKWARD, RETURN = "y.backward(gradient)", "return x.grad"
-slip = partial(edit, pass_back_solution)
-pass_back = Build(
-    "pass_back", _passed_back,
-    mistakes={
-        "`y` is no loss except on the last stage: `backward` needs the gradient of `y`, which has arrived":
-            slip(BACKWARD, "y.backward()"),
-        "the first stage's `x` are token ids, which have no gradient; `y.backward(gradient)` and then "
-        "`x.grad` do on every stage, and fill the weights' gradients too":
-            slip(BACKWARD, "(x_gradient,) = torch.autograd.grad(y, x, gradient)", RETURN,
-                "return x_gradient"),
-        "that is the right gradient of what came in, but the weights have got none: `backward` fills both":
-            slip(BACKWARD, "if not x.requires_grad:\n        return None", RETURN,
-                "return torch.autograd.grad(y, x, gradient)[0]"),
-        "the gradient that has arrived must go in: it says how the loss changes with this stage's output":
-            slip(BACKWARD, "y.sum().backward()"),
-        "that is the gradient of what this stage sent; the stage before needs that of what it sent":
-            slip(RETURN, "return gradient"),
-    },
-    praise="autograd's graph ends at the edge of a rank; the gradient of what you sent takes it up again",
-)  # fmt: skip
-
-
-# --- how many micro-batches
+`y` is no loss except on the last stage: `backward` needs the gradient of `y`, which has arrived
+    y.backward(gradient) -> y.backward()
+the first stage's `x` are token ids, which have no gradient; `y.backward(gradient)` and then `x.grad` do on
+every stage, and fill the weights' gradients too
+    y.backward(gradient) -> (x_gradient,) = torch.autograd.grad(y, x, gradient)
+    return x.grad -> return x_gradient
+that is the right gradient of what came in, but the weights have got none: `backward` fills both
+    y.backward(gradient) -> pass
+    return x.grad -> return torch.autograd.grad(y, x, gradient)[0] if x.requires_grad else None
+the gradient that has arrived must go in: it says how the loss changes with this stage's output
+    y.backward(gradient) -> y.sum().backward()
+that is the gradient of what this stage sent; the stage before needs that of what it sent
+    return x.grad -> return gradient
+"""
+pass_back = build("pass_back", _passed_back, PASS_BACK)
 
 
 def micro_batches_for_solution(stages, fraction):
     return (stages - 1) * (1 - fraction) / fraction  # p - 1 idle slots for m useful ones
 
 
-slip = partial(edit, micro_batches_for_solution)
-micro_batches_for = Exercise(
-    reference=micro_batches_for_solution,
-    cases=(
-        {"stages": 4, "fraction": 0.2},
-        {"stages": 2, "fraction": 0.1},
-        {"stages": 8, "fraction": 0.05},
-        {"stages": 3, "fraction": 0.3},
-    ),
-    mistakes={
-        "that is Megatron-LM's ratio of bubble to useful time; asked is the part of the whole":
-            slip("(1 - fraction) / ", "1 / "),
-        "a pipeline of p stages fills in p - 1 slots": slip("stages - 1", "stages"),
-        "that is the bubble in slots; divide by the fraction": slip(") / fraction", ")"),
-    },
-    praise="filling and draining take a fixed number of slots, so more micro-batches dilute the bubble",
-)  # fmt: skip
+MICRO_BATCHES_FOR = """
+correct: filling and draining take a fixed number of slots, so more micro-batches dilute the bubble
+
+that is Megatron-LM's ratio of bubble to useful time; asked is the part of the whole
+    (1 - fraction) / -> 1 /
+a pipeline of p stages fills in p - 1 slots
+    stages - 1 -> stages
+that is the bubble in slots; divide by the fraction
+    ) / fraction -> )
+"""
+micro_batches_for = formula(
+    micro_batches_for_solution, [(4, 0.2), (2, 0.1), (8, 0.05), (3, 0.3)], MICRO_BATCHES_FOR
+)

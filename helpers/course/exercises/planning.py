@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.trials import build, complete, mistakes_in, random_of_rank
+from helpers.course.exercises.trials import build, complete, random_of_rank
 from helpers.course.models import GPTSize
 from helpers.tools import theory
 
@@ -36,22 +36,6 @@ def _moments(function, seed):
     return seen
 
 
-def moments_solution(plan):
-    states = theory.ideal_bytes(plan.parameters, plan.replicas, plan.stage)
-    always = states["parameters"] + states["master weights"] + states["optimizer states"]
-    gradients = states["gradients"]
-    part = plan.parameters / plan.replicas if plan.stage else plan.parameters  # stage 0 updates everything
-    bucket = 2 * plan.bucket if plan.stage else 0  # gradients wait in it until they are reduced together
-    loss = always + plan.gathered + plan.activations
-    if plan.micro_batches > 1 or plan.stage == 3:  # gradients of earlier micro-batches; stage 3 always
-        loss += gradients + (bucket if plan.stage in (1, 3) else 0)  # stage 2 has it in backward alone
-    copied = 2 * part if plan.stage in (1, 2) else 0  # cut out of full gradients; stage 3 reduces into place
-    backward = always + plan.gathered + gradients + bucket + copied + plan.again
-    stepped = min(part, 1e9) if plan.stage == 3 else part  # one sub-group after another
-    step = always + 2 * part + plan.copies * stepped + (bucket if plan.stage == 3 else 0)  # stage 3 keeps it
-    return {"loss": loss, "backward": backward, "step": step}
-
-
 MOMENTS_MISTAKES = """
 at the loss the gradients of the micro-batch before are missing (with one micro-batch there are none)
     plan.micro_batches > 1 or plan.stage == 3 -> plan.stage == 3
@@ -80,9 +64,9 @@ a GPU has the parameters of its tensor shard and pipeline stage alone: `plan.par
     ideal_bytes(plan.parameters -> ideal_bytes(theory.gpt_parameters(plan.size)
 """
 moments = build(
-    moments_solution,
+    "moments",
     _moments,
-    mistakes_in(MOMENTS_MISTAKES),
+    MOMENTS_MISTAKES,
     praise="three moments compete, and another one wins with another plan",
 )
 
@@ -108,29 +92,6 @@ def _step_seconds(function, seed):
         took = complete(function(plan, cluster), parts, f"seconds {where}: ")
         seen |= {f"milliseconds of {part} {where}": 1e3 * float(took[part]) for part in parts}
     return seen
-
-
-def step_seconds_solution(plan, cluster):
-    passes = "checkpointed step" if plan.checkpointed else "step"
-    flops = theory.flops_per_token(plan.size, plan.sequence, passes, causal=True) * plan.batch * plan.sequence
-    work = flops / (plan.gpus * cluster.rate)
-    unit = 2 * plan.micro * plan.sequence * plan.size.width  # bytes of the residual stream
-    s, m, t = plan.imbalance, plan.micro_batches, plan.tensor
-    reduces = 6 if plan.checkpointed else 4  # checkpointing repeats 2 of them
-    reduces += plan.sequence_parallel  # the backward pass gathers inputs: two halves more
-    sums = m * plan.layers * reduces * theory.wire_bytes("all_reduce", unit, t)
-    all_cards = min(cluster.within, cluster.host * cluster.link)
-    zero = theory.zero_wire_bytes(plan.parameters, plan.replicas, plan.stage, 2, m, whole_buckets=True)
-    cards = min(cluster.within, max(1, cluster.host // t) * cluster.link)
-    in_a_host = plan.gpus // plan.pipeline <= cluster.host  # the GPUs of a stage are neighbours
-    between_stages = cluster.within if plan.gpus <= cluster.host else cluster.link
-    return {
-        "work": work,
-        "bubble": work * (s - 1 + (plan.pipeline - s) / m),
-        "tensor parallelism": sums / (cluster.within if t <= cluster.host else all_cards),
-        "pipeline": 2 * m * unit / t / between_stages if plan.pipeline > 1 else 0.0,
-        "ZeRO": zero / (cluster.within if in_a_host else cards),
-    }
 
 
 STEP_SECONDS_MISTAKES = """
@@ -183,9 +144,9 @@ stages 2 and 3 send in each micro-batch: `accumulation=plan.micro_batches`
     2, m, -> 2, 1,
 """
 step_seconds = build(
-    step_seconds_solution,
+    "step_seconds",
     _step_seconds,
-    mistakes_in(STEP_SECONDS_MISTAKES),
+    STEP_SECONDS_MISTAKES,
     praise="work, the bubble, and three kinds of messages",
 )
 
@@ -211,11 +172,6 @@ def _cheapest(function, seed):
         seen[f"choice {trial}, where each is a little faster than the one before"] = str(small)
         seen[f"choice {trial}, where memory is small"] = str(function(list(names), needed, seconds, 10))
     return seen
-
-
-def cheapest_that_fits_solution(plans, needed, seconds, memory):
-    took = {plan: seconds(plan) for plan in plans if needed(plan) <= memory}  # the simplest stays first
-    return next((plan for plan in took if took[plan] <= 1.05 * min(took.values())), None)
 
 
 def _by_the_best_so_far(took):
@@ -247,8 +203,8 @@ of those that take at most 5 % more, take the first
     ), None) -> )][-1]
 """
 cheapest_that_fits = build(
-    cheapest_that_fits_solution,
+    "cheapest_that_fits",
     _cheapest,
-    mistakes_in(CHEAPEST_THAT_FITS_MISTAKES),
+    CHEAPEST_THAT_FITS_MISTAKES,
     praise="a loop over all plans is enough: there are hundreds, and each takes microseconds",
 )

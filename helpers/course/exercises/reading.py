@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # Collectives that write into a tensor and return nothing.
 IN_PLACE = {"all_reduce", "reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor"}
 IN_PLACE |= {"all_to_all_single"}
-STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -36,31 +35,28 @@ def functions_of(answer: object) -> list[FunctionType]:
 
 
 @functools.lru_cache(maxsize=16)
-def parsed(source: str) -> ast.Module:
-    return ast.parse(source)
-
-
-def definition_of(function: FunctionType) -> Definition | None:
-    """The syntax tree of a function; None where its source is unknown, or its line holds several lambdas."""
-    code = function.__code__
-    try:
-        tree = parsed("".join(inspect.findsource(function)[0]))
-    except (OSError, TypeError, IndexError, SyntaxError):
-        return None
-    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
-    named = [node for node in functions if getattr(node, "name", "<lambda>") == code.co_name]
-    here = [node for node in named if first_line(node) == code.co_firstlineno]
-    return here[0] if len(here) == 1 else None
-
-
-def first_line(definition: Definition) -> int:
-    decorators = getattr(definition, "decorator_list", [])
-    return (decorators or [definition])[0].lineno
+def functions_in(source: str) -> list[Definition]:
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, FUNCTIONS)]
 
 
 def definitions_of(answer: object) -> list[Definition]:
-    found = [definition_of(function) for function in functions_of(answer)]
-    return [definition for definition in found if definition is not None]
+    """The syntax trees of an answer's functions, without those whose source is unknown, or whose line holds
+    several lambdas."""
+    definitions = []
+    for function in functions_of(answer):
+        code = function.__code__
+        try:
+            nodes = functions_in("".join(inspect.findsource(function)[0]))
+        except (OSError, TypeError, IndexError, SyntaxError):
+            continue
+        named = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
+        here = [
+            node
+            for node in named
+            if (getattr(node, "decorator_list", []) or [node])[0].lineno == code.co_firstlineno
+        ]
+        definitions += here if len(here) == 1 else []
+    return definitions
 
 
 def own_parts(definition: Definition) -> Iterator[ast.AST]:
@@ -108,8 +104,9 @@ def does_nothing(definition: Definition) -> bool:
     )
 
 
-def returns_nothing(definition: Definition) -> bool:
+def returns_nothing(answer: object) -> bool:
     """Whether a function comes to its end, and returns nothing on every path."""
+    (definition,) = definitions_of(answer) or [None]
     if not isinstance(definition, ast.FunctionDef):
         return False
     last = definition.body[-1]
@@ -121,9 +118,9 @@ def returns_nothing(definition: Definition) -> bool:
 
 def forgot_return(answer: object, solution: object = None) -> bool:
     """Whether a function returns nothing on every path, where the course's returns something."""
-    if not inspect.isfunction(answer) or not all(map(returns_nothing, definitions_of(answer) or [None])):
+    if not inspect.isfunction(answer) or not returns_nothing(answer):
         return False
-    return not inspect.isfunction(solution) or not all(map(returns_nothing, definitions_of(solution)))
+    return not inspect.isfunction(solution) or not returns_nothing(solution)
 
 
 def result_expected(answer: object) -> list[str]:
@@ -133,8 +130,8 @@ def result_expected(answer: object) -> list[str]:
     used = [part.value for part in parts if isinstance(part, (ast.Assign, ast.Attribute, ast.Return))]
     used += [side for part in parts if isinstance(part, ast.BinOp) for side in (part.left, part.right)]
     calls = [part for part in used if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
-    waited_for = [call for call in calls if any(word.arg == "async_op" for word in call.keywords)]
-    return sorted({call.func.attr for call in calls if call not in waited_for} & IN_PLACE)
+    blocking = [call for call in calls if all(word.arg != "async_op" for word in call.keywords)]
+    return sorted({call.func.attr for call in blocking} & IN_PLACE)
 
 
 def names_of(function: Callable) -> list[str] | None:
@@ -162,7 +159,8 @@ def misfit(answer: Callable, wanted: Sequence[str], by_position: bool = False) -
         fits = not by_position or bool(bound.kwargs) or list(bound.arguments) == list(wanted)
     except TypeError:
         fits = False
-    takes = ", ".join(STARS.get(part.kind, "") + part.name for part in signature.parameters.values())
+    bare = [part.replace(annotation=part.empty, default=part.empty) for part in signature.parameters.values()]
+    takes = ", ".join(map(str, bare))
     return "" if fits else f"your function takes ({takes}), the check calls it with ({', '.join(wanted)})"
 
 
@@ -174,25 +172,19 @@ def names_read(answer: object) -> set[str]:
     bound |= {part.arg for part in parts if isinstance(part, ast.arg)}
     bound |= {part.name for part in parts if isinstance(part, (*FUNCTIONS[:2], ast.ClassDef))}
     bound |= {part.asname or part.name.split(".")[0] for part in parts if isinstance(part, ast.alias)}
-    return {part.id for part in names} - bound
+    return {part.id for part in names} - bound - set(vars(builtins))
 
 
 def picked_up(answer: object, solution: object = None) -> list[str]:
     """Lower-case names of plain numbers, lists and tensors of the notebook that a function uses without
     having been given them."""
-    values = {}
-    for function in functions_of(answer):
-        if function.__module__ == "__main__":
-            values |= function.__globals__
-    names = (names_read(answer) - names_read(solution) - set(vars(builtins))) & set(values)
-    return sorted(name for name in names if not name.isupper() and is_plain(values[name]))
-
-
-def is_plain(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return isinstance(value, (bool, int, float, list, tuple)) or (
-        torch is not None and isinstance(value, torch.Tensor)
-    )
+    functions = [function for function in functions_of(answer) if function.__module__ == "__main__"]
+    values = functions[0].__globals__ if functions else {}
+    plain = (bool, int, float, list, tuple)
+    if torch := sys.modules.get("torch"):
+        plain += (torch.Tensor,)
+    names = names_read(answer) - names_read(solution)
+    return sorted(name for name in names if not name.isupper() and isinstance(values.get(name), plain))
 
 
 def newer_definition(answer: object) -> str:

@@ -3,26 +3,15 @@ mistakes that people make there."""
 
 from __future__ import annotations
 
-from functools import partial
-from types import SimpleNamespace
-
 import torch
 from torch import distributed as dist
 from helpers.course.exercises.calls import Calls
-from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.operators import rank_count, summed  # noqa: F401 (edits call it)
+from helpers.course.exercises.operators import operator as operator
+from helpers.course.exercises.operators import randn_of_rank, rank_count
+from helpers.course.exercises.operators import summed as summed
+from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools import theory
-
-
-def _own(seed, *shape):
-    """Random numbers that differ from rank to rank."""
-    seed = 1000 * (seed % 10**6) + dist.get_rank()
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-# --- f and g
 
 IN_PLACE = " (comm.all_reduce works in place and returns nothing: return the tensor that you gave it)"
 
@@ -48,86 +37,53 @@ def _applied(function, tensor, weights):
 
 def _copied(function, seed):
     """x is the same on all ranks, and each goes on with a part of its own."""
-    return _applied(function, torch.randn(2 + seed % 2, 3), _own(seed, 2 + seed % 2, 3))
+    return _applied(function, torch.randn(2 + seed % 2, 3), randn_of_rank(seed, 2 + seed % 2, 3))
 
 
 def _added(function, seed):
     """Each rank has a part of its own, and all go on with the same."""
-    return _applied(function, _own(seed, 2 + seed % 2, 3), torch.randn(2 + seed % 2, 3))
+    return _applied(function, randn_of_rank(seed, 2 + seed % 2, 3), torch.randn(2 + seed % 2, 3))
 
 
-class CopyToRanks_solution(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x.view_as(x)  # every rank has x already: nothing is sent or copied
+COPY_TO_RANKS = """
+correct: every rank uses x, so its gradient is the sum of all their gradients
 
-    @staticmethod
-    def backward(context, gradient):
-        import deepspeed.comm as comm
+each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`
+    comm.all_reduce(total) -> pass
+in `forward` every rank has all of x already, and nothing is summed
+    x.view_as(x) -> summed(x)
+that is g; f passes x on as it is, and sums the gradient
+    x.view_as(x) -> summed(x)
+    comm.all_reduce(total) -> pass
+the parts of a gradient add up; a mean of them is too small by the number of ranks
+    return total -> return total / rank_count()
+the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it
+    .contiguous().clone() ->
+"""
+CopyToRanks = build("CopyToRanks", _copied, COPY_TO_RANKS)
 
-        total = gradient.contiguous().clone()  # a copy, since autograd may use the gradient elsewhere, too
-        comm.all_reduce(total)  # one x was used on all ranks, so its gradient is the sum of theirs
-        return total
+SUM_OVER_RANKS = """
+correct: all ranks go on with the same sum, so the sum's gradient is the gradient of each part
 
-
-class SumOverRanks_solution(torch.autograd.Function):
-    @staticmethod
-    def forward(context, part):
-        import deepspeed.comm as comm
-
-        total = part.contiguous().clone()  # a copy, since an all-reduce would overwrite the part
-        comm.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient  # each part enters the sum once, and every rank has the sum's gradient already
-
-
-SENDS_NOTHING, MEAN = ("comm.all_reduce(total)", "pass"), ("return total", "return total / rank_count()")
-SUMS_FORWARD, SUMS_BACKWARD = ("x.view_as(x)", "summed(x)"), ("return gradient", "return summed(gradient)")
-
-slip = partial(edit, CopyToRanks_solution)
-CopyToRanks = Build(
-    "CopyToRanks", _copied,
-    mistakes={
-        "each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`":
-            slip(*SENDS_NOTHING),
-        "in `forward` every rank has all of x already, and nothing is summed": slip(*SUMS_FORWARD),
-        "that is g; f passes x on as it is, and sums the gradient": slip(*SUMS_FORWARD, *SENDS_NOTHING),
-        "the parts of a gradient add up; a mean of them is too small by the number of ranks": slip(*MEAN),
-        "the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it":
-            slip(".contiguous().clone()", ""),
-    },
-    praise="every rank uses x, so its gradient is the sum of all their gradients",
-)  # fmt: skip
-
-slip = partial(edit, SumOverRanks_solution)
-SumOverRanks = Build(
-    "SumOverRanks", _added,
-    mistakes={
-        "the ranks' parts must be summed in `forward`": slip(*SENDS_NOTHING),
-        "every rank has the whole gradient already: summing it in `backward` counts it once for each rank":
-            slip(*SUMS_BACKWARD),
-        "that is f; g sums forward, and passes the gradient on as it is":
-            slip(*SENDS_NOTHING, *SUMS_BACKWARD),
-        "the parts add up to the result; it is not their mean": slip(*MEAN),
-        "what came in was changed in place, and autograd may need it: sum a copy":
-            slip(".contiguous().clone()", ""),
-    },
-    praise="all ranks go on with the same sum, so the sum's gradient is the gradient of each part",
-)  # fmt: skip
-
-
-# --- the two layers
+the ranks' parts must be summed in `forward`
+    comm.all_reduce(total) -> pass
+every rank has the whole gradient already: summing it in `backward` counts it once for each rank
+    return gradient -> return summed(gradient)
+that is f; g sums forward, and passes the gradient on as it is
+    comm.all_reduce(total) -> pass
+    return gradient -> return summed(gradient)
+the parts add up to the result; it is not their mean
+    return total -> return total / rank_count()
+what came in was changed in place, and autograd may need it: sum a copy
+    .contiguous().clone() ->
+"""
+SumOverRanks = build("SumOverRanks", _added, SUM_OVER_RANKS)
 
 
 def _layer(function, x, weight, bias, weights):
     """A layer's result and its gradients."""
     x, weight, bias = (tensor.clone().requires_grad_() for tensor in (x, weight, bias))
-    result = function(x, weight, bias)
-    if not isinstance(result, torch.Tensor):
-        raise TypeError(f"a layer must return a tensor, not {result!r}")
+    result = returned(function(x, weight, bias), torch.Tensor, "a layer must return a tensor")
     if result.shape != weights.shape:
         return {"the result": result}
     (result * weights).sum().backward()
@@ -146,8 +102,9 @@ def _sizes(seed):
 
 def _column(function, seed):
     tokens, inputs, outputs = _sizes(seed)
-    x, weight, bias = torch.randn(2, tokens, inputs), _own(seed, outputs, inputs), _own(seed + 1, outputs)
-    values = _layer(function, x, weight, bias, _own(seed + 2, 2, tokens, outputs))
+    x, weight = torch.randn(2, tokens, inputs), randn_of_rank(seed, outputs, inputs)
+    weights = randn_of_rank(seed + 2, 2, tokens, outputs)
+    values = _layer(function, x, weight, randn_of_rank(seed + 1, outputs), weights)
     try:
         without_bias = function(x, weight, None)
     except TypeError as error:
@@ -157,65 +114,45 @@ def _column(function, seed):
 
 def _row(function, seed):
     tokens, inputs, outputs = _sizes(seed)
-    x, weight, bias = _own(seed, 2, tokens, inputs), _own(seed + 1, outputs, inputs), torch.randn(outputs)
-    return _layer(function, x, weight, bias, torch.randn(2, tokens, outputs))
+    x, weight = randn_of_rank(seed, 2, tokens, inputs), randn_of_rank(seed + 1, outputs, inputs)
+    return _layer(function, x, weight, torch.randn(outputs), torch.randn(2, tokens, outputs))
 
 
-def column_parallel_solution(x, weight, bias):
-    from torch.nn import functional as F
+COLUMN_PARALLEL = """
+correct: this layer sends nothing forward, and the gradient of x once backward
 
-    return F.linear(CopyToRanks_solution.apply(x), weight, bias)  # outputs are sharded: no sum
+x is used by all ranks, so its gradient must be summed: send it through f before the product
+    CopyToRanks_solution.apply(x) -> x
+the ranks' results are different channels, and are not summed
+    return F.linear -> return SumOverRanks_solution.apply(F.linear
+    weight, bias)  # -> weight, bias))  #
+every rank has all of x: g would sum equal copies
+    CopyToRanks_solution.apply(x) -> SumOverRanks_solution.apply(x)
+f belongs to what goes in: behind the product it sums gradients of different channels
+    F.linear(CopyToRanks_solution.apply(x) -> CopyToRanks_solution.apply(F.linear(x
+    weight, bias)  # -> weight, bias))  #
+"""
+column_parallel = build("column_parallel", _column, COLUMN_PARALLEL, together=True)
 
+ROW_PARALLEL = """
+correct: the sum is sent once, forward; you add the bias after it, because all ranks hold the same one
 
-def row_parallel_solution(x, weight, bias):
-    from torch.nn import functional as F
-
-    return SumOverRanks_solution.apply(F.linear(x, weight)) + bias  # after the sum: else t times too much
-
-
-SumBothWays = edit(SumOverRanks_solution, *SUMS_BACKWARD)
-COLUMN = "F.linear(CopyToRanks_solution.apply(x), weight, bias)"
-ROW = "SumOverRanks_solution.apply(F.linear(x, weight)) + bias"
-
-slip = partial(edit, column_parallel_solution)
-column_parallel = Build(
-    "column_parallel", _column, together=True,
-    mistakes={
-        "x is used by all ranks, so its gradient must be summed: send it through f before the product":
-            slip(COLUMN, "F.linear(x, weight, bias)"),
-        "the ranks' results are different channels, and are not summed":
-            slip(COLUMN, f"SumOverRanks_solution.apply({COLUMN})"),
-        "every rank has all of x: g would sum equal copies":
-            slip(COLUMN, "F.linear(SumOverRanks_solution.apply(x), weight, bias)"),
-        "f belongs to what goes in: behind the product it sums gradients of different channels":
-            slip(COLUMN, "CopyToRanks_solution.apply(F.linear(x, weight, bias))"),
-    },
-    praise="this layer sends nothing forward, and the gradient of x once backward",
-)  # fmt: skip
-
-slip = partial(edit, row_parallel_solution)
-row_parallel = Build(
-    "row_parallel", _row, together=True,
-    mistakes={
-        "the bias was summed too: add it once, after the sum":
-            slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias))"),
-        "that is this rank's part: the products of all ranks must be summed":
-            slip(ROW, "F.linear(x, weight, bias)"),
-        "the bias is missing": slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight))"),
-        "the gradient comes back t times: use g, whose backward pass sums nothing":
-            slip(ROW, "SumBothWays.apply(F.linear(x, weight)) + bias"),
-        "every rank's part of the bias came back through the sum: add the bias once, after the sum":
-            slip(ROW, "SumOverRanks_solution.apply(F.linear(x, weight, bias / rank_count()))"),
-        "g belongs behind the product: before it, different channels are added up":
-            slip(ROW, "F.linear(SumOverRanks_solution.apply(x), weight) + bias"),
-        "each rank has channels of its own: f would mix up the gradients of different channels":
-            slip(ROW, "SumOverRanks_solution.apply(F.linear(CopyToRanks_solution.apply(x), weight)) + bias"),
-    },
-    praise="the sum is sent once, forward; you add the bias after it, because all ranks hold the same one",
-)  # fmt: skip
-
-
-# --- tokens in parts
+the bias was summed too: add it once, after the sum
+    weight)) + bias -> weight, bias))
+that is this rank's part: the products of all ranks must be summed
+    SumOverRanks_solution.apply(F.linear(x, weight)) + bias -> F.linear(x, weight, bias)
+the bias is missing
+    + bias ->
+the gradient comes back t times: use g, whose backward pass sums nothing
+    SumOverRanks_solution -> operator(summed, summed)
+every rank's part of the bias came back through the sum: add the bias once, after the sum
+    weight)) + bias -> weight, bias / rank_count()))
+g belongs behind the product: before it, different channels are added up
+    SumOverRanks_solution.apply(F.linear(x, weight)) -> F.linear(SumOverRanks_solution.apply(x), weight)
+each rank has channels of its own: f would mix up the gradients of different channels
+    F.linear(x, -> F.linear(CopyToRanks_solution.apply(x),
+"""
+row_parallel = build("row_parallel", _row, ROW_PARALLEL, together=True)
 
 
 def gather(own_tokens: torch.Tensor) -> torch.Tensor:
@@ -242,62 +179,41 @@ def _own_tokens(x):
     return x.chunk(rank_count(), 1)[dist.get_rank()].contiguous()
 
 
-def _kept(operator):
+def _kept(context):
     """Elements that an operator keeps for its backward pass, saved for it or as attributes of its context."""
-    tensors = [*operator.saved_tensors, *vars(operator).values()]
+    tensors = [*context.saved_tensors, *vars(context).values()]
     return sum(tensor.numel() for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def _of_own_tokens(function, seed):
     tokens, inputs, outputs = _sizes(seed)
     shapes = {"own_tokens": (2, tokens, inputs), "weight": (outputs, inputs), "bias": (outputs,)}
-    tensors = {name: _own(seed + len(shape), *shape).requires_grad_() for name, shape in shapes.items()}
-    result = function.apply(*tensors.values())
-    values = {"elements kept for the backward pass": _kept(result.grad_fn)}
-    (result * _own(seed + 3, 2, tokens * rank_count(), outputs)).sum().backward()
-    values |= {f"the gradient of {name}": tensor.grad for name, tensor in tensors.items()}
-    return values | {"the result": result}
+    tensors = {name: randn_of_rank(seed + len(shape), *shape) for name, shape in shapes.items()}
+    result = function.apply(*(tensor.requires_grad_() for tensor in tensors.values()))
+    values = {"elements kept for the backward pass": _kept(result.grad_fn), "the result": result}
+    (result * randn_of_rank(seed + 3, 2, tokens * rank_count(), outputs)).sum().backward()
+    return values | {f"the gradient of {name}": tensor.grad for name, tensor in tensors.items()}
 
 
-exercises = SimpleNamespace(gather=gather, scatter=scatter)  # the lesson's name of this module
+GATHERED_LINEAR = """
+correct: you gather twice, and reduce-scatter once, to keep no more than your own tokens in between
 
-
-class GatheredLinear_solution(torch.autograd.Function):
-    @staticmethod
-    def forward(context, own_tokens, weight, bias):
-        context.save_for_backward(own_tokens, weight)  # not the gathered tokens, which are t times as large
-        return torch.nn.functional.linear(exercises.gather(own_tokens), weight, bias)
-
-    @staticmethod
-    def backward(context, gradient):
-        own_tokens, weight = context.saved_tensors  # its gradient needs all tokens, so gather again
-        x, flat = exercises.gather(own_tokens).flatten(0, 1), gradient.flatten(0, 1)
-        own_gradient = exercises.scatter(gradient @ weight)  # a sum over the ranks for x alone
-        return own_gradient, flat.T @ x, flat.sum(0)
-
-
-X = ("x, flat = exercises.gather(own_tokens)", "x, flat = own_tokens")
-slip = partial(edit, GatheredLinear_solution)
-GatheredLinear = Build(
-    "GatheredLinear", _of_own_tokens,
-    mistakes={
-        "keep this rank's own tokens, not those of all ranks: gather them again in `backward`":
-            slip("save_for_backward(own_tokens,", "save_for_backward(gather(own_tokens),", *X),
-        "every rank contributes to a token's gradient: `scatter` sums, and leaves each rank its own tokens":
-            slip("exercises.scatter(", "_own_tokens("),
-        "this rank's weight multiplies all tokens: gather the input again for its gradient":
-            slip(*X, "flat.T @ x", "_own_tokens(gradient).flatten(0, 1).T @ x"),
-        "each rank has a weight of its own, and sees all tokens: its gradient is complete":
-            slip("flat.T @ x", "summed(flat.T @ x)"),
-        "each rank has a bias of its own, and sees all tokens: its gradient is complete":
-            slip("flat.sum(0)", "summed(flat.sum(0))"),
-        "the ranks' contributions are summed, not averaged": slip("@ weight)", "@ weight) / rank_count()"),
-    },
-    praise="you gather twice, and reduce-scatter once, to keep no more than your own tokens in between",
-)  # fmt: skip
-
-
-# --- a vocabulary in parts
+keep this rank's own tokens, not those of all ranks: gather them again in `backward`
+    save_for_backward(own_tokens, -> save_for_backward(gather(own_tokens),
+    x, flat = exercises.gather(own_tokens) -> x, flat = own_tokens
+every rank contributes to a token's gradient: `scatter` sums, and leaves each rank its own tokens
+    exercises.scatter( -> _own_tokens(
+this rank's weight multiplies all tokens: gather the input again for its gradient
+    x, flat = exercises.gather(own_tokens) -> x, flat = own_tokens
+    flat.T @ x -> _own_tokens(gradient).flatten(0, 1).T @ x
+each rank has a weight of its own, and sees all tokens: its gradient is complete
+    flat.T @ x -> summed(flat.T @ x)
+each rank has a bias of its own, and sees all tokens: its gradient is complete
+    flat.sum(0) -> summed(flat.sum(0))
+the ranks' contributions are summed, not averaged
+    @ weight) -> @ weight) / rank_count()
+"""
+GatheredLinear = build("GatheredLinear", _of_own_tokens, GATHERED_LINEAR)
 
 
 def _loss(function, seed):
@@ -309,13 +225,11 @@ def _loss(function, seed):
     targets.view(-1)[: 2 * len(ends)] = torch.cat([ends - 1, ends % ends[-1]])
     values = {}
     for size, scale in (("", 1.0), (", where logits are large", 300.0)):
-        logits = (scale * _own(seed, *targets.shape, end - first)).requires_grad_()
+        logits = (scale * randn_of_rank(seed, *targets.shape, end - first)).requires_grad_()
         with Calls() as calls:
             loss = function(logits, targets, first)
             if not isinstance(loss, torch.Tensor) or loss.dim():
-                raise TypeError(
-                    f"vocabulary_parallel_loss must return a tensor without dimensions, not {loss!r}"
-                )
+                raise TypeError(f"{function.__name__} must return a tensor without dimensions, not {loss!r}")
             loss.backward()
         values[f"the loss{size}"], values[f"the gradient of logits{size}"] = loss, logits.grad
         largest = max((call.elements for call in calls.made), default=0)
@@ -323,48 +237,37 @@ def _loss(function, seed):
     return values
 
 
-def vocabulary_parallel_loss_solution(logits, targets, first):
-    import deepspeed.comm as comm
-
-    largest = logits.detach().amax(-1)  # keeps exp() from overflowing, and cancels: it needs no gradient
-    comm.all_reduce(largest, op=comm.ReduceOp.MAX)
-    total = SumOverRanks_solution.apply((logits - largest.unsqueeze(-1)).exp().sum(-1))
-    columns = targets - first
-    mine = (columns >= 0) & (columns < logits.shape[-1])  # targets of other ranks will add 0 to the sum
-    own_logit = logits.gather(-1, columns.where(mine, 0).unsqueeze(-1)).squeeze(-1) * mine
-    return (total.log() + largest - SumOverRanks_solution.apply(own_logit)).mean()
-
-
 LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
-slip = partial(edit, vocabulary_parallel_loss_solution)
-vocabulary_parallel_loss = Build(
-    "vocabulary_parallel_loss", _loss, together=True,
-    mistakes={
-        "exp() of a large logit is infinite: subtract the largest logit of all ranks first":
-            slip(LARGEST, "largest.zero_()"),
-        "each rank subtracted a maximum of its own, so its exponentials do not fit the others'":
-            slip(LARGEST, "pass"),
-        "that subtracts the sum of the ranks' maxima: use `op=comm.ReduceOp.MAX`":
-            slip(", op=comm.ReduceOp.MAX", ""),
-        "a rank that does not have the target's logit must add zero to the sum":
-            slip("columns.where(mine, 0)", "columns.clamp(0, logits.shape[-1] - 1)", " * mine", ""),
-        "a rank's columns are numbered from 0: take `first` off the target": slip(" - first", ""),
-        "only one rank has the target's logit: sum it over the ranks":
-            slip("SumOverRanks_solution.apply(own_logit)", "own_logit"),
-        "that is the sum over the tokens; the loss is their mean": slip(".mean()", ".sum()"),
-        "the largest logit was subtracted, and must be added back to the logarithm": slip(" + largest", ""),
-        "the largest logit needs no gradient: take it from `logits.detach()`": slip(".detach()", ""),
-        "the gradients come back t times: sum with g":
-            slip("total = SumOverRanks_solution", "total = SumBothWays", "- SumOverRanks_solution",
-                "- SumBothWays"),
-        "that sends all logits; three numbers for each token are enough":
-            slip(LARGEST, f"{LARGEST}\n    dist.all_gather_object([None] * rank_count(), logits.detach())"),
-    },
-    praise="three numbers per token cross between the ranks, however large the vocabulary is",
-)  # fmt: skip
+VOCABULARY_PARALLEL_LOSS = """
+correct: three numbers per token cross between the ranks, however large the vocabulary is
 
-
-# --- formulas
+exp() of a large logit is infinite: subtract the largest logit of all ranks first
+    comm.all_reduce(largest, op=comm.ReduceOp.MAX) -> largest.zero_()
+each rank subtracted a maximum of its own, so its exponentials do not fit the others'
+    comm.all_reduce(largest, op=comm.ReduceOp.MAX) -> pass
+that subtracts the sum of the ranks' maxima: use `op=comm.ReduceOp.MAX`
+    , op=comm.ReduceOp.MAX ->
+a rank that does not have the target's logit must add zero to the sum
+    columns.where(mine, 0) -> columns.clamp(0, logits.shape[-1] - 1)
+    * mine ->
+a rank's columns are numbered from 0: take `first` off the target
+    - first ->
+only one rank has the target's logit: sum it over the ranks
+    SumOverRanks_solution.apply(own_logit) -> own_logit
+that is the sum over the tokens; the loss is their mean
+    .mean() -> .sum()
+the largest logit was subtracted, and must be added back to the logarithm
+    + largest ->
+the largest logit needs no gradient: take it from `logits.detach()`
+    .detach() ->
+the gradients come back t times: sum with g
+    total = SumOverRanks_solution -> total = operator(summed, summed)
+    - SumOverRanks_solution -> - operator(summed, summed)
+that sends all logits; three numbers for each token are enough
+    comm.all_reduce(largest, -> dist.all_gather_object([None] * rank_count(), logits.detach())
+        comm.all_reduce(largest,
+"""
+vocabulary_parallel_loss = build("vocabulary_parallel_loss", _loss, VOCABULARY_PARALLEL_LOSS, together=True)
 
 
 def balance_bandwidth_solution(width, rate, ranks):
@@ -373,23 +276,26 @@ def balance_bandwidth_solution(width, rate, ranks):
     return sent / work
 
 
-slip = partial(edit, balance_bandwidth_solution)
-balance_bandwidth = Exercise(
+BALANCE_BANDWIDTH = """
+correct: tokens cancel: work and messages both grow with them, so only the width helps
+
+an all-reduce sends 2 (t - 1) / t of its bytes
+    2 * (ranks - 1) / ranks * 2 -> 2
+the ranks share a block's work, so it takes less time
+    / ranks / rate -> / rate
+there are two all-reduces forward and two backward, of 2 bytes per element
+    4 * 2 -> 2 * 2
+that counts the forward pass of the work; backward it is twice as much
+    6 * 12 -> 2 * 12
+the other way round
+    sent / work -> work / sent
+"""
+balance_bandwidth = formula(
+    balance_bandwidth_solution,
+    [(4096, 400e12, 4), (12288, 989e12, 2), (8192, 500e12, 8)],
+    BALANCE_BANDWIDTH,
     reference=lambda width, rate, ranks: 2 * (ranks - 1) * rate / (9 * width),
-    cases=(
-        {"width": 4096, "rate": 400e12, "ranks": 4},
-        {"width": 12288, "rate": 989e12, "ranks": 2},
-        {"width": 8192, "rate": 500e12, "ranks": 8},
-    ),
-    mistakes={
-        "an all-reduce sends 2 (t - 1) / t of its bytes": slip("2 * (ranks - 1) / ranks * 2", "2"),
-        "the ranks share a block's work, so it takes less time": slip("/ ranks / rate", "/ rate"),
-        "there are two all-reduces forward and two backward, of 2 bytes per element": slip("4 * 2", "2 * 2"),
-        "that counts the forward pass of the work; backward it is twice as much": slip("6 * 12", "2 * 12"),
-        "the other way round": slip("sent / work", "work / sent"),
-    },
-    praise="tokens cancel: work and messages both grow with them, so only the width helps",
-)  # fmt: skip
+)
 
 
 def llama_bytes_solution(batch, sequence, width, layers, element, ranks):
@@ -397,21 +303,21 @@ def llama_bytes_solution(batch, sequence, width, layers, element, ranks):
     return layers * (2 + 5) * 2 * (ranks - 1) / ranks * element * batch * sequence * width
 
 
-slip = partial(edit, llama_bytes_solution)
-llama_bytes = Exercise(
+LLAMA_BYTES = """
+correct: each separate column-parallel matrix sends back a gradient; a fused one sends their sum, once
+
+that is Megatron-LM's four: q, k, v, gate and up each sum a gradient of their own
+    2 + 5 -> 4
+that is the backward pass; two come forward
+    2 + 5 -> 5
+that is what is logged; an all-reduce sends 2 (t - 1) / t of it
+    * 2 * (ranks - 1) / ranks ->
+"""
+llama_bytes = formula(
+    llama_bytes_solution,
+    [(4, 32, 64, 4, 4, 4), (1, 4096, 4096, 32, 2, 8)],
+    LLAMA_BYTES,
     reference=lambda batch, sequence, width, layers, element, ranks: theory.tensor_parallel_wire_bytes(
         batch, sequence, width, layers, element, ranks, all_reduces=7
     ),
-    cases=(
-        {"batch": 4, "sequence": 32, "width": 64, "layers": 4, "element": 4, "ranks": 4},
-        {"batch": 1, "sequence": 4096, "width": 4096, "layers": 32, "element": 2, "ranks": 8},
-    ),
-    mistakes={
-        "that is Megatron-LM's four: q, k, v, gate and up each sum a gradient of their own":
-            slip("2 + 5", "4"),
-        "that is the backward pass; two come forward": slip("2 + 5", "5"),
-        "that is what is logged; an all-reduce sends 2 (t - 1) / t of it":
-            slip(" * 2 * (ranks - 1) / ranks", ""),
-    },
-    praise="each separate column-parallel matrix sends back a gradient; a fused one sends their sum, once",
-)  # fmt: skip
+)

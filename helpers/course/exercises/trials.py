@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from helpers.course.exercises.comparing import article
-from helpers.course.exercises.editing import edits
+from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
+from helpers.course.exercises.reading import names_of
 
 Change = Callable | tuple[str, ...]  # a mistaken function, or the changes of a solution that make one
+Verdicts = str | dict[Change, str]  # a table as `verdicts_in` reads it, or {mistake: what to think about}
 
 
 def random_of_rank(seed: int) -> random.Random:
@@ -28,32 +30,53 @@ def returned(answer: object, kind: type | tuple[type, ...], due: str) -> object:
 
 
 def build(
-    solution: Callable, trial: Callable, mistakes: dict[Change, str], praise: str, **options: object
+    name: str, trial: Callable, verdicts: Verdicts = "", kind: type[Build] = Build, **options: object
 ) -> Build:
-    """The build of a solution, under its name, with mistakes as `edits` takes them."""
-    name = solution.__name__.removesuffix("_solution")
-    return Build(name, trial, mistakes=edits(solution, mistakes), praise=praise, **options)
+    """The build of a solution that stands in the lesson."""
+    return kind(name, trial, **options_in(verdicts, **options))
 
 
 def formula(
-    solution: Callable, cases: tuple[dict, ...], mistakes: dict[Change, str], praise: str, **options: object
+    solution: Callable, cases: Sequence[dict | tuple], verdicts: Verdicts = "", **options: object
 ) -> Exercise:
-    """The exercise of a formula, with mistakes as `edits` takes them; it may have another `reference`."""
-    options = {"reference": solution} | options
-    return Exercise(cases=cases, mistakes=edits(solution, mistakes), praise=praise, **options)
+    """The exercise of a formula, which may have another `reference`.
+
+    Args:
+        cases: the arguments of each call, by name or in the solution's order.
+    """
+    names, options = names_of(solution), {"reference": solution} | options_in(verdicts, **options)
+    cases = tuple(case if isinstance(case, dict) else dict(zip(names, case, strict=True)) for case in cases)
+    for words, change in options["mistakes"].items():
+        options["mistakes"][words] = change if callable(change) else edit(solution, *change)
+    return Exercise(cases=cases, **options)
 
 
-def mistakes_in(table: str) -> dict[Change, str]:
-    """Mistakes as `edits` takes them, out of a text: what to think about, and indented below it the changes.
+def options_in(
+    verdicts: Verdicts, mistakes: Mapping[Change, str] = {}, **options: object
+) -> dict[str, object]:
+    """A check's options; `praise` and `mistakes`, {what to think about: mistake}, are out of the verdicts."""
+    praise, listed = verdicts_in(verdicts) if isinstance(verdicts, str) else ("", verdicts)
+    mistakes = {words: change for change, words in (listed | mistakes).items()}
+    return {"praise": praise, "mistakes": mistakes} | options
+
+
+def verdicts_in(table: str) -> tuple[str, dict[Change, str]]:
+    """(praise, {changes of a solution: what to think about}) out of a text.
+
+    correct: a mean is the same on every rank
 
     sums are divided by the number of ranks
         return total -> return total / ranks
+
+    What is indented further continues the new text in another line.
     """
+    praise, _, table = table.strip("\n").rpartition("\n\n")
     mistakes = {}
-    for words, changes in re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", table, flags=re.M):
-        pairs = [line.strip().split(" -> ") for line in changes.splitlines()]
-        mistakes[tuple(text for pair in pairs for text in pair)] = words.strip().replace("\n", " ")
-    return mistakes
+    for words, changes in re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", f"{table}\n", flags=re.M):
+        pairs = [pair.rstrip("\n").partition(" ->") for pair in re.split(r"^    (?=\S)", changes, flags=re.M)]
+        texts = [(old, new[1:].replace("\n    ", "\n")) for old, _, new in pairs[1:]]
+        mistakes[tuple(text for pair in texts for text in pair)] = words.strip().replace("\n", " ")
+    return praise.removeprefix("correct: ").replace("\n", " "), mistakes
 
 
 def complete(answer: object, names: tuple[str, ...], what: str = "") -> dict[str, object]:

@@ -54,7 +54,7 @@ def flatten_solution(parameters, ranks):
 MISSING, STEP = "-len(flat) % ranks", "offset += parameter.numel()"
 PIECE = "parameter.detach().flatten()"
 PADDED = (PIECE, f"F.pad({PIECE}, (0, -parameter.numel() % ranks))")
-flatten = build(flatten_solution, _flattened, together=True, mistakes={
+flatten = build("flatten", _flattened, together=True, mistakes={
     (MISSING, "0"): "without padding the flat tensor cannot be cut in equal shards",
     (MISSING, "ranks - len(flat) % ranks"):
         "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks",
@@ -154,22 +154,6 @@ def _stepped(function, seed):
     return values
 
 
-def zero_1_step_solution(parameters, flat, master, optimizer):
-    import deepspeed.comm as comm
-    import torch
-
-    gradients = torch.cat([parameter.grad.flatten() for parameter in parameters])
-    gradients = torch.nn.functional.pad(gradients, (0, len(flat) - len(gradients)))
-    mine = torch.empty_like(gradients.chunk(comm.get_world_size())[0])
-    comm.reduce_scatter_tensor(mine, gradients)  # the sum of this rank's shard
-    master.grad = mine.float() / comm.get_world_size()
-    optimizer.step()  # on this rank's shard only
-    comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))  # all shards, on every rank
-    master.grad = None
-    for parameter in parameters:
-        parameter.grad = None
-
-
 def _own_part(tensor):
     """A copy of this rank's part of a tensor."""
     return tensor.chunk(dist.get_world_size())[dist.get_rank()].clone()
@@ -178,7 +162,7 @@ def _own_part(tensor):
 MEAN, FREE = "mine.float() / comm.get_world_size()", "parameter.grad = None"
 REDUCE = "comm.reduce_scatter_tensor(mine, gradients)"
 GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
-zero_1_step = build(zero_1_step_solution, _stepped, together=True, mistakes={
+zero_1_step = build("zero_1_step", _stepped, together=True, mistakes={
     (MEAN, "mine.float()"): "that is the sum over the ranks; a mean is divided by their number",
     (MEAN, "mine.float() / 2"): "divide by the number of ranks, which is not always two",
     (REDUCE, "mine = _own_part(gradients)"):
@@ -225,18 +209,7 @@ def _clipped(function, seed):
     return values
 
 
-def clip_shard_solution(gradient, max_norm):
-    import deepspeed.comm as comm
-
-    total = gradient.square().sum()  # squares can be added over shards, norms cannot
-    comm.all_reduce(total)  # 4 bytes: the sum over all shards
-    norm = total.sqrt()
-    if norm > max_norm:
-        gradient *= max_norm / norm
-    return norm
-
-
-clip_shard = build(clip_shard_solution, _clipped, together=True, mistakes={
+clip_shard = build("clip_shard", _clipped, together=True, mistakes={
     ("comm.all_reduce(total)", "pass"):
         "that is the norm of this rank's shard: the others' belong to the gradient too",
     ("gradient.square().sum()", "gradient.norm()", ".sqrt()", ""): "norms do not add up, their squares do",

@@ -76,26 +76,6 @@ def _reduced(function, seed):
     return values
 
 
-def reduce_bucket_solution(bucket, own):
-    import deepspeed.comm as comm
-    import torch
-
-    rank, ranks, shard = comm.get_rank(), comm.get_world_size(), len(own)
-    for owner in range(ranks):
-        pieces = {}  # {where a piece begins in the flat tensor: the piece}
-        for start, gradient in bucket.items():
-            begin, end = max(start, owner * shard), min(start + len(gradient), (owner + 1) * shard)
-            if begin < end:
-                pieces[begin] = gradient[begin - start : end - start]
-        if pieces:
-            message = torch.cat(list(pieces.values()))  # one message: each has a latency
-            comm.reduce(message, dst=owner)  # the sum, on the owner
-            if owner == rank:
-                sizes = [len(piece) for piece in pieces.values()]
-                for begin, piece in zip(pieces, (message / ranks).split(sizes)):
-                    own[begin - rank * shard :][: len(piece)] += piece  # earlier micro-batches are in it
-
-
 def _longer(elements):
     """Zeros after an owner's pieces, until a message has so many `elements`, an expression."""
     message = "torch.cat(list(pieces.values()))"
@@ -113,7 +93,7 @@ def _all_at_once(bucket, own):
 
 
 REDUCE, MEAN = "comm.reduce(message, dst=owner)", "message / ranks"
-reduce_bucket = build(reduce_bucket_solution, _reduced, together=True, mistakes={
+reduce_bucket = build("reduce_bucket", _reduced, together=True, mistakes={
     ("dst=owner", "dst=rank"):
         "`dst` is the owner of the pieces, the same on every rank, and not the rank that calls",
     ("range(ranks)", "[rank]"):
@@ -230,32 +210,10 @@ def _with_buckets_of(size, function, width):
     }
 
 
-def release_by_bucket_solution(parameters, bucket_size, reduce):
-    bucket, starts, offset = {}, {}, 0
-    for parameter in parameters:
-        starts[parameter] = offset
-        offset += parameter.numel()
-
-    def flush():
-        if bucket:
-            reduce(bucket)
-            bucket.clear()
-
-    def ready(parameter):
-        bucket[starts[parameter]] = parameter.grad.flatten()
-        parameter.grad = None  # the bucket is now the only one that has it
-        if sum(len(gradient) for gradient in bucket.values()) >= bucket_size:
-            flush()
-
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(ready)
-    return flush  # for the end of the backward pass: the last bucket is rarely full
-
-
 FREE, FULL = "parameter.grad = None", "sum(len(gradient) for gradient in bucket.values()) >= bucket_size"
 COPY = (".flatten()", ".flatten().clone()")
 KEEPS = ("def ready(parameter):", "def ready(parameter, kept=[]):\n        kept.append(parameter.grad)")
-release_by_bucket = build(release_by_bucket_solution, _filled, mistakes={
+release_by_bucket = build("release_by_bucket", _filled, mistakes={
     (FREE, "pass"):
         "the gradients are still on the parameters: set `.grad` to None as soon as they are in the bucket",
     (FREE, "pass", *COPY): "the gradients, or their copies, are still on the parameters: set `.grad` to None",

@@ -145,28 +145,10 @@ def _passed_back(function, seed):
     return values
 
 
-def sharded_backward_solution(sharded, x, y_gradient):
-    import deepspeed.comm as comm
-    import torch
-
-    sharded.gather()
-    x = x.detach().requires_grad_(x.is_floating_point())  # the pass ends at this layer's input
-    with torch.enable_grad():
-        y = sharded.layer(x)  # the layer once more, this time recorded
-    y.backward(y_gradient)  # the gradients of x and of the layer's parameters
-    flat = sharded.flatten(parameter.grad for parameter in sharded.layer.parameters())
-    sharded.release()
-    for parameter in sharded.layer.parameters():
-        parameter.grad = None
-    mine = torch.empty_like(sharded.shard)
-    comm.reduce_scatter_tensor(mine, flat)  # the sum over the ranks, of this rank's part
-    return x.grad, mine / sharded.ranks
-
-
 REDUCE, MEAN = "comm.reduce_scatter_tensor(mine, flat)", "mine / sharded.ranks"
 OWN_PART = "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()"
 RELEASE, FREE = "sharded.release()", "parameter.grad = None"
-sharded_backward = build(sharded_backward_solution, _passed_back, together=True, mistakes={
+sharded_backward = build("sharded_backward", _passed_back, together=True, mistakes={
     (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
     (MEAN, f"{MEAN} ** 2"): "that is divided by the number of ranks twice",
     (MEAN, "mine / 2"): "divide by the number of ranks, which is not always two",

@@ -17,20 +17,6 @@ from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.theory.construction import largest_built_in_parts
 
 
-def keep_shard_solution(module):
-    import deepspeed.comm as comm
-    import torch
-
-    rank, ranks = comm.get_rank(), comm.get_world_size()
-    for parameter in module.parameters(recurse=False):
-        comm.broadcast(parameter.data, 0)  # rank 0's values count
-        size = -(-parameter.numel() // ranks)  # rounded up
-        part = parameter.detach().flatten()[rank * size : (rank + 1) * size]
-        parameter.shard = torch.nn.functional.pad(part, (0, size - len(part)))  # a copy
-        parameter.full_shape = parameter.shape
-        parameter.data = parameter.data.new_empty(0)  # the object stays, since others refer to it
-
-
 class _Fresh(nn.Module):
     """A module as its constructor leaves it: own parameters of several sizes and dtypes, and a child whose
     constructor has run before.  Every rank has drawn other numbers."""
@@ -79,7 +65,7 @@ RELEASE = "parameter.data = parameter.data.new_empty(0)"
 ANEW = """new = torch.nn.Parameter(parameter.data.new_empty(0))
         vars(new).update(vars(parameter))
         setattr(module, name, new)"""
-keep_shard = build(keep_shard_solution, _sharded, together=True, mistakes={
+keep_shard = build("keep_shard", _sharded, together=True, mistakes={
     ("comm.broadcast(parameter.data, 0)", "pass"):
         "every rank has drawn other numbers: broadcast rank 0's before you cut",
     (PADDED, VIEW): "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it",
@@ -105,15 +91,6 @@ keep_shard = build(keep_shard_solution, _sharded, together=True, mistakes={
     (".detach().flatten()", ".detach().float().flatten()"): "a shard keeps the dtype of its parameter",
     (".detach()", ""): "the shard must not be part of a graph of autograd: `detach()` first",
 }, praise="each rank keeps its range of rank 0's values, and nothing else stays in memory")  # fmt: skip
-
-
-def constructor_solution(kind, build, then):
-    def init(module, *arguments, **options):
-        build(module, *arguments, **options)
-        if type(module) is kind:  # else a derived class is still at work
-            then(module)
-
-    return init
 
 
 class _Base(nn.Module):
@@ -173,7 +150,7 @@ def _constructed(function, seed):
 
 
 BUILDING = "build(module, *arguments, **options)"
-constructor = build(constructor_solution, _constructed, mistakes={
+constructor = build("constructor", _constructed, mistakes={
     ("if type(module) is kind:", "if False:", BUILDING, f"then(module)\n        {BUILDING}"):
         "before its constructor has run a module has no parameters: build first",
     ("type(module) is kind", "True"): "a derived class calls the constructor of its parent, whose end is not "
@@ -194,28 +171,6 @@ constructor = build(constructor_solution, _constructed, mistakes={
     ("return init", "what_it_returns = None\n    return what_it_returns"):
         "`constructor` is to return the function `init` itself, not what it returns",
 }, praise="code that builds a model need not know that each module is cut up once it is built")  # fmt: skip
-
-
-class RunState_solution:
-    def __init__(self, schedule, batches):
-        self.schedule, self.batches = schedule, batches
-
-    def state_dict(self):
-        import deepspeed
-        import torch
-
-        state = {"schedule": self.schedule.state_dict(), "position": self.batches.position}
-        state["random, CPU"] = torch.get_rng_state()  # for what is drawn on the CPU
-        return state | {"random, device": deepspeed.get_accelerator().get_rng_state()}  # for a GPU's dropout
-
-    def load_state_dict(self, state):
-        import deepspeed
-        import torch
-
-        self.schedule.load_state_dict(state["schedule"])
-        self.batches.position = state["position"]  # else a new process begins with the first batch again
-        torch.set_rng_state(state["random, CPU"])
-        deepspeed.get_accelerator().set_rng_state(state["random, device"])
 
 
 class _Run:
@@ -280,7 +235,7 @@ NO_POSITION = ('self.batches.position = state["position"]', "pass")
 NO_DEVICE = ('deepspeed.get_accelerator().set_rng_state(state["random, device"])', "pass")
 GET_CPU, SET_CPU = 'state["random, CPU"] = torch.get_rng_state()', 'torch.set_rng_state(state["random, CPU"])'
 NO_RANDOM = (SET_CPU, "pass", *NO_DEVICE)
-RunState = build(RunState_solution, _resumed, mistakes={
+RunState = build("RunState", _resumed, mistakes={
     (*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM): "nothing was put back",
     (*NO_POSITION,): "the data begin anew: keep the position of the batches",
     ('= state["position"]', '= state["position"] + 1'):
@@ -337,9 +292,9 @@ def _part_of(given, whose, part):
 
 
 class _WeightExercise(RankExercise):
-    def verdict(self, reports, given):
+    def wrong(self, reports, given):
         """As for any exercise, and a word where all ranks return small numbers, drawn by the layer."""
-        words = super().verdict(reports, given)
+        words = super().wrong(reports, given)
         lists = [part for part in reports if isinstance(part, list) and part]
         are_small = len(lists) == len(reports) and all(0 < abs(x) < 1 for part in lists for x in part)
         drawn = "those are the values that the layer was built with: without `modifier_rank` what you write "

@@ -98,7 +98,7 @@ class Clock(Noted):
 
     # --- messages
 
-    def _begin(self, message: Message) -> Callable:
+    def _begin(self, message: Message, operator: str, arguments: dict) -> Callable:
         kind, start = MESSAGES[message.operation], self._now()
         label = self._number(kind)
         self.sizes[kind, label] = message.bytes

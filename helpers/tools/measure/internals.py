@@ -212,6 +212,15 @@ def stand_before(
     return library._destroy
 
 
+def finished(operator: str, arguments: dict[str, object]) -> object:
+    """What one of the operators in MESSAGES returns, with a request that has ended, where nothing is sent."""
+    future = Future([])
+    future.set_result(None)
+    request = torch._C._distributed_c10d._create_work_from_future(future).boxed()
+    with_tensors = len(getattr(torch.ops.c10d, operator).default._schema.returns) > 1
+    return (next(iter(arguments.values())), request) if with_tensors else request
+
+
 def caller(depth: int) -> tuple[str, str]:
     """(module, function) of the Python code so many calls above the one that asks."""
     frame = sys._getframe(depth + 1)

@@ -30,9 +30,9 @@ from helpers.tools.measure.operations import Message
 TORCH = "torch.distributed.distributed_c10d"  # the module of torch's own functions
 
 
-# Called when a message begins; may return a function that is called with its request once it is under way, or
-# with None where torch gave none.
-Listener = Callable[[Message], Callable[[dist.Work | None], None] | None]
+# Called when a message begins, with torch's operator and {argument: value}; may return a function that is
+# called with its request once it is under way, or with None where torch gave none.
+Listener = Callable[[Message, str, dict], Callable[[dist.Work | None], None] | None]
 
 _listeners: list[Listener] = []
 _ends: list[Callable[[], None]] = []
@@ -74,7 +74,7 @@ def _around(operator, arguments, call):
         operation = asynchronous
     size = bytes_of(arguments[argument]) if argument else 0
     message = Message(operation, size, _ranks(operator, arguments))
-    afterwards = [listener(message) for listener in list(_listeners)]
+    afterwards = [listener(message, operator, arguments) for listener in list(_listeners)]
     with unheard():
         result = call()
     request = result[-1] if isinstance(result, tuple) else result

@@ -50,7 +50,7 @@ class Traffic:
 
         self._counts, self._open = Counter(), ExitStack()
         self._open.enter_context(measuring("Traffic"))
-        self._open.callback(listen(lambda message: self._counts.update([message])))
+        self._open.callback(listen(lambda message, *_: self._counts.update([message])))
         self._before = bytes_sent()
         return self
 
