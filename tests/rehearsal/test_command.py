@@ -7,6 +7,7 @@ import pytest
 from helpers import theory
 from helpers.tools.rehearsal import answer, question
 from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.rehearsal.cards import UnknownCard, card
 from tests.support import configuration
 
 LLAMA = {
@@ -243,7 +244,7 @@ def test_one_that_does_not_fit_is_told_by_how_much_and_what_to_change(tmp_path, 
     said = capsys.readouterr().out
     assert status == 1
     assert re.search(
-        r"^does not fit: in .*, \d+ MiB are refused; 0\.\d\d GB too much of 0\.01 GB\n\(rank 5 needs most",
+        r"^does not fit: in .* \d+ MiB are refused; 0\.\d\d GB too much of 0\.01 GB\n\(rank 5 needs most",
         said,
         re.MULTILINE,
     )
@@ -282,3 +283,25 @@ def test_the_states_are_those_of_the_exact_formula():
         category: exact[category] for category in answer.CATEGORIES
     }
     assert report["elements"] == sum(elements)
+
+
+@pytest.mark.parametrize(
+    "name, memory",
+    [
+        ("4090", 23.61),
+        ("NVIDIA H100 80GB", 79.1),
+        ("a100-40gb", 39.39),
+        ("l40s", 44.39),
+        ("H200 SXM", 139.72),
+    ],
+)
+def test_a_gpu_is_known_by_its_name(name, memory):
+    assert card(name).memory == int(memory * 2**30)
+
+
+@pytest.mark.parametrize(
+    "name, words", [("A100", "A100 40GB, A100 80GB: say which"), ("MI300", "80GiB"), ("", "")]
+)
+def test_a_name_of_no_gpu_or_of_several_is_refused(name, words):
+    with pytest.raises(UnknownCard, match=words):
+        card(name)

@@ -390,7 +390,9 @@ def test_advice_is_rehearsed(tmp_path, capsys):
     assert command(tmp_path, wide, zero(3, **buckets), *more) == 1
     said = capsys.readouterr().out
     missing = re.search(
-        r"does not fit: (.*) GB too much of 20.00 GB \(rank 0 needs most, (.*) GB, in optim", said
+        r"does not fit: in optim.* MiB are refused; (.*) GB too much of 20.00 GB\n"
+        r"\(rank 0 needs most, (.*) GB: all",
+        said,
     )
     better = re.search(r'try "sub_group_size": 100000000, which needs (.*) GB \(rehearsed\)', said)
     assert float(missing[2]) > 20 > float(better[1]) > 0

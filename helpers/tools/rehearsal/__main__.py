@@ -28,7 +28,8 @@ OPTIONS = {  # name: how it is read, what it is
     "sequence": (NEEDED | COUNT, "tokens of a sequence"),
     "micro-batch": (COUNT, "sequences of a micro-batch; else what DeepSpeed's configuration says, or 1"),
     "checkpointing": ({"action": "store_true"}, "keep only each block's input, and compute the block again"),
-    "gpu-memory": ({}, "of a GPU, as 80GB or 80GiB"),
+    "gpu": ({}, 'a GPU by name, as "H100 80GB", A100-40GB or 4090'),
+    "gpu-memory": ({}, "its bytes instead, as 80GB or 80GiB"),
     "gpus-per-host": (COUNT | {"default": 8}, "GPUs of a machine, 8 where nothing is said"),
     "outside-tensors": ({}, "of it that torch's allocator never sees; else what was recorded, 2.21GB"),
     "only-rank": ({"type": int}, "rehearse this one; else the first, and those that hold most and least"),
@@ -42,8 +43,8 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="python -m helpers.tools.rehearsal",
         description="Rehearse a training with DeepSpeed: what a rank of any number of GPUs would hold and "
         "send, without GPUs and without memory.",
-        epilog="Exit status: 0 where it fits (or no --gpu-memory was given), 1 where it does not, 2 "
-        "where it could not be rehearsed.",
+        epilog="Exit status: 0 where it fits, if only with retries (or no GPU was named), 1 where it does "
+        "not, 2 where it could not be rehearsed.",
     )
     for name, (reading, help) in OPTIONS.items():
         parser.add_argument(f"--{name}", help=help, **reading)

@@ -18,6 +18,7 @@ from helpers.tools.launch.forked.forkservers import preload
 from helpers.tools.rehearsal import answer, question
 from helpers.tools.rehearsal.advising import advice
 from helpers.tools.rehearsal.asked import told as asked_for
+from helpers.tools.rehearsal.cards import card
 from helpers.tools.rehearsal.drawing import draw
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.gpu import MEMORY
@@ -30,7 +31,10 @@ FITS, DOES_NOT_FIT = 0, 1  # exit statuses
 
 def told(options: argparse.Namespace) -> int:
     """Rehearse what was asked, print the answer; the exit status."""
-    memory = question.size(options.gpu_memory) if options.gpu_memory else None
+    if options.gpu and options.gpu_memory:
+        raise question.BadQuestion("--gpu and --gpu-memory say the same in two ways: give one of them")
+    memory = card(options.gpu).memory if options.gpu else None
+    memory = question.size(options.gpu_memory) if options.gpu_memory else memory
     outside = question.size(options.outside_tensors) if options.outside_tensors else answer.OUTSIDE
     logging.getLogger("transformers").setLevel(logging.ERROR)
     sizes = (options.ranks, options.sequence, options.micro_batch)
