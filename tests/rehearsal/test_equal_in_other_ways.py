@@ -39,6 +39,7 @@ def test_every_figure_is_that_of_real_ranks(name):
     real, count = launch(function, ranks, arguments, device="cpu"), 0
     for rank in sorted({0, ranks - 1} if ALL else {ranks - 1}):
         rehearsed = rehearse(function, ranks, rank, arguments)
+        assert real[rank]["messages"], "nothing was counted"
         different = cases.differences(real[rank], rehearsed)
         if name.startswith("AutoTP"):
             sent, rehearsed_sent = (set(messages) for messages in different.pop("messages"))

@@ -30,12 +30,12 @@ class Traffic:
     """Counts between entering and leaving: `with Traffic() as traffic: engine.step()`.  Several may be
     entered at once; each counts.
 
-    Attributes, filled when the block is left:
-        messages: list of `Message`.
-        sent: bytes through this rank's sockets, or None where that cannot be known.
+    Attributes:
+        counts: how often each `Message` was sent so far.
+        sent: bytes through this rank's sockets, once the block is left; None where that cannot be known.
     """
 
-    messages: list[Message] = field(default_factory=list)
+    counts: Counter[Message] = field(default_factory=Counter)
     sent: int | None = None
 
     def __enter__(self):
@@ -48,9 +48,9 @@ class Traffic:
             )
         from helpers.tools.measure.messages import listen
 
-        self._counts, self._open = Counter(), ExitStack()
+        self._open = ExitStack()
         self._open.enter_context(measuring("Traffic"))
-        self._open.callback(listen(lambda message, *_: self._counts.update([message])))
+        self._open.callback(listen(lambda message, *_: self.counts.update([message])))
         self._before = bytes_sent()
         return self
 
@@ -58,8 +58,12 @@ class Traffic:
         after = bytes_sent()
         self.sent = None if after is None else after - self._before
         self._open.close()
-        self.messages += [replace(message, count=count) for message, count in self._counts.items()]
-        del self._before, self._open, self._counts
+        del self._before, self._open
+
+    @property
+    def messages(self) -> list[Message]:
+        """Those so far, equal ones together."""
+        return [replace(message, count=count) for message, count in self.counts.items()]
 
     @property
     def logged(self) -> dict[str, int]:
