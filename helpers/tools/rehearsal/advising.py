@@ -125,8 +125,9 @@ def advice(
         except (RehearsalError, ValueError):  # a model that cannot be checkpointed, say
             continue
         least = verdict({found.rank: report}, found.memory, outside)
-        if least.found.how == FITS:
+        if least.fits:
             words = " and ".join(change.words for change in together)
-            return f"{cause}: try {words}, which needs {gigabytes(least.needed)} GB (rehearsed)"
+            needs = f"needs {gigabytes(least.needed)} GB" if least.found.how == FITS else "fits with retries"
+            return f"{cause}: try {words}, which {needs} (rehearsed)"
     tried = f"; with all of it {gigabytes(least.needed)} GB are needed" if least else ""
     return f"{cause}: neither buckets, micro-batches, stages, offload nor 8 times the GPUs are enough{tried}"

@@ -61,13 +61,14 @@ class Verdict:
         if found.how == FITS:
             return f"fits, with {off} GB to spare {of}\n({most})"
         if found.how == RETRIES:
-            words = "fits only with retries, where the allocator gives free segments back and asks again"
+            words = "fits only with retries, in which the allocator gives free segments back"
         elif found.how == EXPANDABLE:
-            words = "fits only with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            words = "fits only with expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
         else:
             where, refused = found.refused
             words = f"does not fit: in {named(where)} {refused / 2**20:,.0f} MiB are refused"
-        return f"{words}; {off} GB too much {of}\n({most})"
+        more = "too much" if found.how == NOT else "too much without them,"
+        return f"{words}; {off} GB {more} {of}\n({most})"
 
 
 def named(phase: str) -> str:

@@ -25,7 +25,7 @@ class Reserved:
         allocated: bytes at most.
         least, most: bytes reserved at most.  Two things differ from run to run: the addresses that segments
             get, and how far the GPU is behind its host; these are the extremes of what was tried.
-        peaks: {phase: bytes reserved at most} for the play that reserves most.
+        peaks: {phase: bytes allocated at most}.
         how: `FITS`, `RETRIES`, `EXPANDABLE` or `NOT`.
         refused: where it does not fit, the phase and the bytes of the segment that was refused.
     """
@@ -50,7 +50,7 @@ def reserved(requests: Sequence[Request], limit: float | None = None) -> Reserve
     every = list(plays(requests))
     most = max(every, key=lambda played: played.most("reserved"))
     totals = [played.most("reserved") for played in every]
-    peaks = {phase: peak["reserved"] for phase, peak in most.peaks.items()}
+    peaks = {phase: peak["allocated"] for phase, peak in most.peaks.items()}
     fit = partial(Reserved, most.most("allocated"), min(totals), max(totals), peaks)
     if limit is None or max(totals) <= limit:
         return fit(FITS)
