@@ -390,7 +390,7 @@ def test_advice_is_rehearsed(tmp_path, capsys):
     assert command(tmp_path, wide, zero(3, **buckets), *more, "21GB") == 1
     said = capsys.readouterr().out
     assert re.search(r"does not fit: in optim.* MiB are refused; .* GB too much of 21.00 GB\n\(rank 0", said)
-    assert 'try "sub_group_size": 100000000, which fits with retries (rehearsed)' in said
+    assert 'try "sub_group_size": 100000000, which fits only with retries (rehearsed)' in said
     changed = zero(3, sub_group_size=10**8, **buckets)
     assert command(tmp_path, wide, changed, *more, "21GB") == 0
     assert "fits only with retries" in capsys.readouterr().out

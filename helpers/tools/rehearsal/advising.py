@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from helpers.tools.rehearsal.answer import Verdict, gigabytes, verdict
+from helpers.tools.rehearsal.answer import WORST, Verdict, gigabytes, verdict
 from helpers.tools.rehearsal.question import Question, ask
 from helpers.tools.rehearsal.rehearsing import RehearsalError
 from helpers.tools.rehearsal.reserving import FITS
@@ -125,9 +125,9 @@ def advice(
         except (RehearsalError, ValueError):  # a model that cannot be checkpointed, say
             continue
         least = verdict({found.rank: report}, found.memory, outside)
-        if least.fits:
+        if WORST.index(least.found.how) < WORST.index(found.found.how):
             words = " and ".join(change.words for change in together)
-            needs = f"needs {gigabytes(least.needed)} GB" if least.found.how == FITS else "fits with retries"
+            needs = f"needs {gigabytes(least.needed)} GB" if least.found.how == FITS else least.found.how
             return f"{cause}: try {words}, which {needs} (rehearsed)"
     tried = f"; with all of it {gigabytes(least.needed)} GB are needed" if least else ""
     return f"{cause}: neither buckets, micro-batches, stages, offload nor 8 times the GPUs are enough{tried}"

@@ -11,7 +11,7 @@ from helpers.tools.rehearsal.allocator import MIB, Allocator
 from helpers.tools.rehearsal.expandable import Expandable
 from helpers.tools.rehearsal.playing import BEHIND, Played, Request, play, smallest
 
-FITS, RETRIES, EXPANDABLE, NOT = "fits", "fits only with retries", "fits only with expandable_segments", "no"
+FITS, RETRIES, EXPANDABLE, NOT = "fits", "fits only with retries", "fits only with expandable segments", "no"
 # Bytes of a GPU that torch's allocator never sees (driver, kernels, NCCL): what the driver counted less what
 # was reserved, the most in recorded runs on two H200; others had 1.39 to 1.92 GB.
 OUTSIDE = 2_210_000_000
