@@ -216,10 +216,9 @@ def _interval(save, unit_hours, units):
     return theory.young_interval(save, 3600 * unit_hours / units)
 
 
-save_interval = formula(save_interval_solution, reference=_interval, cases=(
-    {"save": 60, "unit_hours": 50_000, "units": 1000}, {"save": 30, "unit_hours": 20_000, "units": 16},
-    {"save": 300, "unit_hours": 50_000, "units": 16_384}, {"save": 1, "unit_hours": 10_000, "units": 1},
-), mistakes={
+save_interval = formula(save_interval_solution, reference=_interval, cases=[
+    (60, 50_000, 1000), (30, 20_000, 16), (300, 50_000, 16_384), (1, 10_000, 1),
+], mistakes={
     (" / units", ""):
         "all units can fail, and the first one ends the job: divide their hours by their number",
     (" * 3600", ""): "an hour has 3,600 seconds, and `save` is in seconds",

@@ -10,8 +10,7 @@ from torch import distributed as dist
 from helpers.course.exercises.engine import RankExercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.course.exercises.operators import randn_of_rank
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.trials import build, formula, randn_of_rank
 from helpers.tools.measure.internals import replaced
 
 

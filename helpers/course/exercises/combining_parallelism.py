@@ -124,7 +124,7 @@ def cable_bytes_solution(groups, sent, each, line):
 
 
 def _case(name, sent, each, **axes):
-    return {"groups": combined.groups_along(name, axes), "sent": sent, "each": each, "line": name == "pipe"}
+    return combined.groups_along(name, axes), sent, each, name == "pipe"
 
 
 CABLE_BYTES_MISTAKES = """

@@ -8,8 +8,7 @@ from torch import nn
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import all_returned
-from helpers.course.exercises.operators import randn_of_rank
-from helpers.course.exercises.trials import build, formula, returned
+from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 
 WIDTH = 6
 

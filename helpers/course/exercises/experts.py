@@ -5,8 +5,8 @@ from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.operators import randn_of_rank, summed  # noqa: F401 (an edit calls `summed`)
-from helpers.course.exercises.trials import build, formula, returned
+from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
+from helpers.course.exercises.trials import summed as summed
 from helpers.tools import theory
 from helpers.tools.measure.traffic import Traffic
 
@@ -170,12 +170,9 @@ def _bytes(tokens, experts, k, factor, width, element_bytes):
     return theory.all_to_all_bytes(experts, capacity, width, element_bytes)
 
 
-message_bytes = formula(message_bytes_solution, reference=_bytes, cases=(
-    {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
-    {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
-    {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
-    {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
-), mistakes={
+message_bytes = formula(message_bytes_solution, reference=_bytes, cases=[
+    (128, 8, 1, 1.0, 64, 4), (4096, 8, 2, 1.25, 4096, 2), (100, 8, 2, 1.0, 16, 2), (100, 8, 1, 1.5, 16, 2),
+], mistakes={
     ("tokens * k *", "tokens *"): "the capacity counts choices, of which a token has k",
     ("math.ceil(", "("): "an expert takes whole tokens: round its capacity up",
     ("math.ceil(", "int("): "an expert takes whole tokens: round up, not down",
@@ -222,10 +219,9 @@ def equal_tokens_solution(parameters, k, width, factor):
     return 3 * parameters / (4 * k * factor * width)  # 3 P for weights; 4 exchanges for tokens
 
 
-equal_tokens = formula(equal_tokens_solution, cases=(
-    {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
-    {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
-), mistakes={
+equal_tokens = formula(equal_tokens_solution, cases=[
+    (96_000_000, 3, 1000, 1.0), (256 * 44_040_192, 8, 7168, 1.25),
+], mistakes={
     ("4 * k", "2 * k"): "tokens go there and back, forward and backward: four messages",
     ("3 * parameters", "2 * parameters"):
         "ZeRO-3 gathers weights forward and backward, and reduces their gradients: three messages",

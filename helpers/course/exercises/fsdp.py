@@ -9,8 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from helpers.course import models
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.course.exercises.operators import randn_of_rank
-from helpers.course.exercises.trials import build, formula, returned
+from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.tools.measure.traffic import OPERATIONS, Traffic
 
 
@@ -228,10 +227,7 @@ def rows_held_solution(rows, ranks, rank):
 
 
 HELD = "max(0, min(most, rows - rank * most))"
-rows_held = formula(rows_held_solution, cases=(
-    {"rows": 10, "ranks": 4, "rank": 0}, {"rows": 10, "ranks": 4, "rank": 3},
-    {"rows": 9, "ranks": 8, "rank": 6}, {"rows": 64, "ranks": 4, "rank": 2},
-), mistakes={
+rows_held = formula(rows_held_solution, [(10, 4, 0), (10, 4, 3), (9, 8, 6), (64, 4, 2)], mistakes={
     (HELD, "rows // ranks + (rank < rows % ranks)"):
         "the first ranks take as many as fit, so the remainder is missing at the end, not spread",
     (HELD, "rows // ranks"):
@@ -246,10 +242,7 @@ def least_sharing_solution(parameters, memory, per_host):
     return int(hosts) * per_host
 
 
-least_sharing = formula(least_sharing_solution, cases=(
-    {"parameters": 7e9, "memory": 40e9, "per_host": 8}, {"parameters": 70e9, "memory": 40e9, "per_host": 8},
-    {"parameters": 13e9, "memory": 20e9, "per_host": 4},
-), mistakes={
+least_sharing = formula(least_sharing_solution, [(7e9, 40e9, 8), (70e9, 40e9, 8), (13e9, 20e9, 4)], mistakes={
     ("(memory * per_host)", "memory", "int(hosts) * per_host", "int(hosts)"):
         "that is as few GPUs as could hold the states; whole hosts are asked for",
     ("int(hosts) * per_host", "int(hosts)"): "that is the number of hosts; how many GPUs are these?",

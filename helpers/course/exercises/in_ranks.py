@@ -46,8 +46,7 @@ def helped(hints: dict[str, str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        words = next((words for part, words in hints.items() if part in str(error)), "")
-        if words:
+        if words := next((words for part, words in hints.items() if part in str(error)), ""):
             error.args = (f"{str(error).rstrip('.')}; {words}",)
         raise
 
@@ -113,8 +112,10 @@ def call_with_own(function: Callable, given: list[dict[str, object]]) -> object:
 def own_group() -> ProcessGroup:
     """The group of all ranks in which a check sends messages of its own, so that they cannot meet one of the
     learner's that another rank left out."""
+    import deepspeed
     import torch.distributed as dist
 
+    deepspeed.init_distributed()
     return dist.new_group(backend="gloo")
 
 
@@ -132,7 +133,7 @@ def all_returned() -> None:
         Alone: a rank does not come; then no rank goes on from here.
     """
     store, deadline = own_store(), time.monotonic() + all_returned.patience
-    decided = f"check/{arrive()}/decided"
+    decided = arrive()
     while not store.check([decided]) and time.monotonic() < deadline:
         time.sleep(0.002)
     if store.compare_set(decided, "", "alone") != b"together":
@@ -142,12 +143,12 @@ def all_returned() -> None:
 all_returned.patience = PATIENCE / 2
 
 
-def arrive() -> int:
-    """Say that this rank has come to the next meeting, and return the meeting's number."""
-    number = next(ROUNDS)
-    if own_store().add(f"check/{number}/ranks", 1) == int(os.environ["WORLD_SIZE"]):
-        own_store().compare_set(f"check/{number}/decided", "", "together")
-    return number
+def arrive() -> str:
+    """Say that this rank has come to the next meeting, and return where its outcome stands."""
+    meeting = f"check/{next(ROUNDS)}"
+    if own_store().add(f"{meeting}/ranks", 1) == int(os.environ["WORLD_SIZE"]):
+        own_store().compare_set(f"{meeting}/decided", "", "together")
+    return f"{meeting}/decided"
 
 
 def leaving_together(function: Callable) -> Callable:
@@ -177,41 +178,33 @@ def try_out(
     Returns:
         (expected, got): the trials' dicts as plain data.
     """
-    import deepspeed
-
-    deepspeed.init_distributed()
-    own_group()
     expected = quiet_trial(trial, solution, seed)
-    return expected, plain(seeded(trial, leaving_together(function) if together else function, seed))
+    return expected, seeded(trial, leaving_together(function) if together else function, seed)
 
 
 def try_mistakes(trial: Trial, mistakes: list[Callable], seed: int) -> list[dict[str, object] | None]:
     """What a trial finds with each of several mistaken functions; None for one that fails."""
-    import deepspeed
-
-    deepspeed.init_distributed()
-    own_group()
     return [tried_mistake(trial, mistake, seed) for mistake in mistakes]
 
 
 def tried_mistake(trial: Trial, mistake: Callable, seed: int) -> dict[str, object] | None:
-    try:
+    with contextlib.suppress(CourseFault):
         return quiet_trial(trial, mistake, seed)
-    except CourseFault:
-        return None
 
 
 def quiet_trial(trial: Trial, function: Callable, seed: int) -> dict[str, object]:
     """A trial with a function of the course, which prints nothing; its failure is the course's."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return plain(seeded(trial, function, seed))
+            return seeded(trial, function, seed)
     except Exception as error:
         raise CourseFault(f"{type(error).__name__}: {error}") from error
 
 
 def seeded(trial: Trial, function: Callable, seed: int) -> dict[str, object]:
+    """What a trial finds, as plain data."""
     import torch
 
+    own_group()  # is made before anything else is sent
     torch.manual_seed(seed)
-    return trial(function, seed)
+    return plain(trial(function, seed))

@@ -9,9 +9,8 @@ from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.comparing import counted
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.operators import randn_of_rank
 from helpers.course.exercises.telling import tell
-from helpers.course.exercises.trials import build, formula, returned
+from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
 
@@ -168,10 +167,9 @@ def longest_sequence_solution(memory, states, layers, width, vocabulary):
 
 
 LARGER = "max(32 * width, 12 * vocabulary)"
-longest_sequence = formula(longest_sequence_solution, whole=True, cases=(
-    {"memory": 24e9, "states": 12.5e9, "layers": 30, "width": 4096, "vocabulary": 65024},
-    {"memory": 80e9, "states": 30e9, "layers": 96, "width": 12288, "vocabulary": 32000},
-), mistakes={
+longest_sequence = formula(longest_sequence_solution, whole=True, cases=[
+    (24e9, 12.5e9, 30, 4096, 65024), (80e9, 30e9, 96, 12288, 32000),
+], mistakes={
     ("(memory - states)", "memory"): "take off what the states hold first",
     (LARGER, "32 * width + 12 * vocabulary"):
         "the loss is over before the first block is computed again: the larger of the two counts",
@@ -187,9 +185,7 @@ def ring_over_ulysses_solution(ranks):
     return 6 * ranks / (8 * (ranks - 1) / ranks)  # of an all-to-all, a rank keeps its own part
 
 
-ring_over_ulysses = formula(ring_over_ulysses_solution, cases=(
-    {"ranks": 4}, {"ranks": 2}, {"ranks": 8},
-), mistakes={
+ring_over_ulysses = formula(ring_over_ulysses_solution, [(4,), (2,), (8,)], mistakes={
     ("(8 * (ranks - 1) / ranks)", "8"):
         "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
     ("6 * ranks / (8 * (ranks - 1) / ranks)", "8 * (ranks - 1) / ranks / (6 * ranks)"): "the other way round",

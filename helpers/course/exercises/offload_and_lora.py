@@ -8,8 +8,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.operators import randn_of_rank
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.trials import build, formula, randn_of_rank
 from helpers.tools.measure.ledger import Ledger
 
 
@@ -223,9 +222,7 @@ def adapter_parameters_solution(inputs, outputs, rank):
     return rank * (inputs + outputs)  # down: rank x inputs; up: outputs x rank
 
 
-adapter_parameters = formula(adapter_parameters_solution, cases=(
-    {"inputs": 4096, "outputs": 256, "rank": 8}, {"inputs": 64, "outputs": 192, "rank": 4},
-), mistakes={
+adapter_parameters = formula(adapter_parameters_solution, [(4096, 256, 8), (64, 192, 4)], mistakes={
     ("(inputs + outputs)", "inputs"):
         "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
     ("(inputs + outputs)", "outputs"):
@@ -240,9 +237,7 @@ def offloaded_bytes_solution(trained, ranks):
     return 12 * trained / ranks  # 4 of master weights, 8 of Adam; ZeRO has sharded them before
 
 
-offloaded_bytes = formula(offloaded_bytes_solution, cases=(
-    {"trained": 5_619_712, "ranks": 2}, {"trained": 6_243_584_000, "ranks": 8},
-), mistakes={
+offloaded_bytes = formula(offloaded_bytes_solution, [(5_619_712, 2), (6_243_584_000, 8)], mistakes={
     (" / ranks", ""): "ZeRO shards them first: a rank offloads its own part",
     ("12 *", "8 *"): "that is Adam's part; the fp32 master weights go with it",
     ("12 *", "16 *"): "the bf16 parameters and gradients of the model stay on the device",
@@ -255,10 +250,7 @@ def longest_sequence_solution(memory, fixed, per_token):
     return (memory - fixed) / per_token  # with fused attention, all that grows is linear in the tokens
 
 
-longest_sequence = formula(longest_sequence_solution, cases=(
-    {"memory": 24e9, "fixed": 12.5e9, "per_token": 5.8e6},
-    {"memory": 80e9, "fixed": 14e9, "per_token": 1.1e6},
-), mistakes={
+longest_sequence = formula(longest_sequence_solution, [(24e9, 12.5e9, 5.8e6), (80e9, 14e9, 1.1e6)], mistakes={
     ("(memory - fixed)", "memory"): "what does not depend on the sequence is there too: take it off first",
     ("memory - fixed", "memory + fixed"): "the fixed part takes room away",
 }, praise="linear in what is left over, so halve the bytes of a token before you buy memory")  # fmt: skip

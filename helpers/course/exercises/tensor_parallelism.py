@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import torch
 from torch import distributed as dist
+from torch.distributed.nn.functional import all_reduce as sum_both_ways  # noqa: F401 (edits call it)
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.operators import operator as operator
-from helpers.course.exercises.operators import randn_of_rank, rank_count
-from helpers.course.exercises.operators import summed as summed
-from helpers.course.exercises.trials import build, formula, returned
+from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
+from helpers.course.exercises.trials import summed as summed
 from helpers.tools import theory
 
 IN_PLACE = " (comm.all_reduce works in place and returns nothing: return the tensor that you gave it)"
@@ -56,7 +55,7 @@ that is g; f passes x on as it is, and sums the gradient
     x.view_as(x) -> summed(x)
     comm.all_reduce(total) -> pass
 the parts of a gradient add up; a mean of them is too small by the number of ranks
-    return total -> return total / rank_count()
+    return total -> return total / dist.get_world_size()
 the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it
     .contiguous().clone() ->
 """
@@ -73,7 +72,7 @@ that is f; g sums forward, and passes the gradient on as it is
     comm.all_reduce(total) -> pass
     return gradient -> return summed(gradient)
 the parts add up to the result; it is not their mean
-    return total -> return total / rank_count()
+    return total -> return total / dist.get_world_size()
 what came in was changed in place, and autograd may need it: sum a copy
     .contiguous().clone() ->
 """
@@ -144,9 +143,9 @@ that is this rank's part: the products of all ranks must be summed
 the bias is missing
     + bias ->
 the gradient comes back t times: use g, whose backward pass sums nothing
-    SumOverRanks_solution -> operator(summed, summed)
+    SumOverRanks_solution.apply -> sum_both_ways
 every rank's part of the bias came back through the sum: add the bias once, after the sum
-    weight)) + bias -> weight, bias / rank_count()))
+    weight)) + bias -> weight, bias / dist.get_world_size()))
 g belongs behind the product: before it, different channels are added up
     SumOverRanks_solution.apply(F.linear(x, weight)) -> F.linear(SumOverRanks_solution.apply(x), weight)
 each rank has channels of its own: f would mix up the gradients of different channels
@@ -160,7 +159,7 @@ def gather(own_tokens: torch.Tensor) -> torch.Tensor:
     import deepspeed.comm as comm
 
     batch, tokens, channels = own_tokens.shape
-    received = own_tokens.new_empty(rank_count() * batch, tokens, channels)
+    received = own_tokens.new_empty(dist.get_world_size() * batch, tokens, channels)
     comm.all_gather_into_tensor(received, own_tokens.contiguous())
     return torch.cat(received.split(batch), 1)
 
@@ -169,14 +168,14 @@ def scatter(part: torch.Tensor) -> torch.Tensor:
     """Each rank's part of a sum, of shape (B, T, C), to this rank's tokens of the sum, (B, T / t, C)."""
     import deepspeed.comm as comm
 
-    by_rank = torch.cat(part.chunk(rank_count(), 1))
-    own_tokens = part.new_empty(part.shape[0], part.shape[1] // rank_count(), part.shape[2])
+    by_rank = torch.cat(part.chunk(dist.get_world_size(), 1))
+    own_tokens = part.new_empty(part.shape[0], part.shape[1] // dist.get_world_size(), part.shape[2])
     comm.reduce_scatter_tensor(own_tokens, by_rank)
     return own_tokens
 
 
 def _own_tokens(x):
-    return x.chunk(rank_count(), 1)[dist.get_rank()].contiguous()
+    return x.chunk(dist.get_world_size(), 1)[dist.get_rank()].contiguous()
 
 
 def _kept(context):
@@ -191,7 +190,7 @@ def _of_own_tokens(function, seed):
     tensors = {name: randn_of_rank(seed + len(shape), *shape) for name, shape in shapes.items()}
     result = function.apply(*(tensor.requires_grad_() for tensor in tensors.values()))
     values = {"elements kept for the backward pass": _kept(result.grad_fn), "the result": result}
-    (result * randn_of_rank(seed + 3, 2, tokens * rank_count(), outputs)).sum().backward()
+    (result * randn_of_rank(seed + 3, 2, tokens * dist.get_world_size(), outputs)).sum().backward()
     return values | {f"the gradient of {name}": tensor.grad for name, tensor in tensors.items()}
 
 
@@ -211,7 +210,7 @@ each rank has a weight of its own, and sees all tokens: its gradient is complete
 each rank has a bias of its own, and sees all tokens: its gradient is complete
     flat.sum(0) -> summed(flat.sum(0))
 the ranks' contributions are summed, not averaged
-    @ weight) -> @ weight) / rank_count()
+    @ weight) -> @ weight) / dist.get_world_size()
 """
 GatheredLinear = build("GatheredLinear", _of_own_tokens, GATHERED_LINEAR)
 
@@ -219,7 +218,7 @@ GatheredLinear = build("GatheredLinear", _of_own_tokens, GATHERED_LINEAR)
 def _loss(function, seed):
     """Logits of ordinary size and large ones.  The ranks' parts of the vocabulary are of different sizes, and
     the first and the last id of each are among the targets."""
-    ends = torch.tensor([3 + (rank + seed) % 3 for rank in range(rank_count())]).cumsum(0)
+    ends = torch.tensor([3 + (rank + seed) % 3 for rank in range(dist.get_world_size())]).cumsum(0)
     first, end = [0, *ends.tolist()][dist.get_rank() :][:2]
     targets = torch.randint(int(ends[-1]), (2, 4 + seed % 3))
     targets.view(-1)[: 2 * len(ends)] = torch.cat([ends - 1, ends % ends[-1]])
@@ -261,10 +260,10 @@ the largest logit was subtracted, and must be added back to the logarithm
 the largest logit needs no gradient: take it from `logits.detach()`
     .detach() ->
 the gradients come back t times: sum with g
-    total = SumOverRanks_solution -> total = operator(summed, summed)
-    - SumOverRanks_solution -> - operator(summed, summed)
+    total = SumOverRanks_solution.apply -> total = sum_both_ways
+    - SumOverRanks_solution.apply -> - sum_both_ways
 that sends all logits; three numbers for each token are enough
-    comm.all_reduce(largest, -> dist.all_gather_object([None] * rank_count(), logits.detach())
+    comm.all_reduce(largest, -> dist.all_gather_object([None] * dist.get_world_size(), logits.detach())
         comm.all_reduce(largest,
 """
 vocabulary_parallel_loss = build("vocabulary_parallel_loss", _loss, VOCABULARY_PARALLEL_LOSS, together=True)

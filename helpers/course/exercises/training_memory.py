@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.operators import seed_by_rank
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.trials import build, formula, seed_of_rank
 from helpers.tools.measure.ledger import Ledger
 
 STEP_HINTS = {  # what torch raises for likely slips: what to do
@@ -21,7 +20,7 @@ STEP_HINTS = {  # what torch raises for likely slips: what to do
 def _three_steps(function, seed):
     """Weights and masters after each of three steps that are too small for bf16; each rank has weights and
     gradients of its own."""
-    seed_by_rank(seed)
+    torch.manual_seed(seed_of_rank(seed))
     weights = [nn.Parameter(torch.randn(shape).bfloat16()) for shape in ((5, 3), (7,))]
     masters = [weight.detach().float() for weight in weights]
     adam, values, stepped = torch.optim.AdamW(masters, lr=1e-3), {}, []
@@ -104,7 +103,7 @@ class _Counted(nn.Sequential):
 def _checkpointed(function, seed, dropout=0.0):
     """Two backward passes through a checkpointed layer that is neither the first nor the last: gradients add
     up, and little is kept."""
-    seed_by_rank(seed)
+    torch.manual_seed(seed_of_rank(seed))
     width, values = 5 + seed % 4, {}
     layer = _Counted(width, dropout)
     for turn in ("pass 1", "pass 2"):

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from helpers.course import models
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.operators import randn_of_rank
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.trials import build, formula, randn_of_rank
 from helpers.course.models import GPTSize
 from helpers.tools.measure.saved import SavedActivations
 

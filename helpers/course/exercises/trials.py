@@ -1,25 +1,51 @@
-"""What trials share: random numbers of a rank, and a word where a function returns something else."""
+"""What exercises share: how they are written down, random numbers of a rank, and a word where a function
+returns something else."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from helpers.course.exercises.comparing import article
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.reading import names_of
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Change = Callable | tuple[str, ...]  # a mistaken function, or the changes of a solution that make one
 Verdicts = str | dict[Change, str]  # a table as `verdicts_in` reads it, or {mistake: what to think about}
 
 
+def seed_of_rank(seed: int) -> int:
+    """A seed that differs from rank to rank."""
+    import torch.distributed as dist
+
+    return 1000 * (seed % 10**6) + dist.get_rank()
+
+
 def random_of_rank(seed: int) -> random.Random:
     """Random numbers that differ from rank to rank, and are the same for the same seed."""
-    import deepspeed.comm as comm
+    return random.Random(seed_of_rank(seed))
 
-    return random.Random(1000 * seed + comm.get_rank())
+
+def randn_of_rank(seed: int, *shape: int) -> Tensor:
+    """The same, as a tensor."""
+    import torch
+
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed_of_rank(seed)))
+
+
+def summed(tensor: Tensor) -> Tensor:
+    """A new tensor: the sum over the ranks."""
+    import torch.distributed as dist
+
+    total = tensor.contiguous().clone()
+    dist.all_reduce(total)
+    return total
 
 
 def returned(answer: object, kind: type | tuple[type, ...], due: str) -> object:
@@ -37,15 +63,15 @@ def build(
 
 
 def formula(
-    solution: Callable, cases: Sequence[dict | tuple], verdicts: Verdicts = "", **options: object
+    solution: Callable, cases: Sequence[tuple], verdicts: Verdicts = "", **options: object
 ) -> Exercise:
     """The exercise of a formula, which may have another `reference`.
 
     Args:
-        cases: the arguments of each call, by name or in the solution's order.
+        cases: the arguments of each call, in order.
     """
     names, options = names_of(solution), {"reference": solution} | options_in(verdicts, **options)
-    cases = tuple(case if isinstance(case, dict) else dict(zip(names, case, strict=True)) for case in cases)
+    cases = tuple(dict(zip(names, case, strict=True)) for case in cases)
     for words, change in options["mistakes"].items():
         options["mistakes"][words] = change if callable(change) else edit(solution, *change)
     return Exercise(cases=cases, **options)

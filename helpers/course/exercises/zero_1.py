@@ -7,8 +7,7 @@ from torch.nn import functional as F
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.operators import randn_of_rank
-from helpers.course.exercises.trials import build, formula, returned
+from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.tools.measure.traffic import Traffic
 
 
@@ -227,9 +226,7 @@ def ranks_needed_solution(parameters, memory):
     return 12 * parameters / (memory - 4 * parameters)  # 4 bytes are replicated, 12 are sharded
 
 
-zero_1_ranks_needed = formula(ranks_needed_solution, cases=(
-    {"parameters": 7.5e9, "memory": 40e9}, {"parameters": 1e9, "memory": 16e9},
-), mistakes={
+zero_1_ranks_needed = formula(ranks_needed_solution, [(7.5e9, 40e9), (1e9, 16e9)], mistakes={
     (" - 4 * parameters", ""): "four bytes per parameter stay on every rank",
     ("12 *", "16 *", " - 4 * parameters", ""): "not all sixteen are sharded",
     ("12 * parameters / (memory - 4 * parameters)", "(memory - 4 * parameters) / (12 * parameters)"):

@@ -255,9 +255,7 @@ def micro_batch_size_solution(train_batch, accumulation, ranks):
     return train_batch / (accumulation * ranks)  # a step's batch is counted over ranks and micro-batches
 
 
-micro_batch_size = formula(micro_batch_size_solution, cases=(
-    {"train_batch": 16, "accumulation": 4, "ranks": 2}, {"train_batch": 1024, "accumulation": 8, "ranks": 64},
-), mistakes={
+micro_batch_size = formula(micro_batch_size_solution, [(16, 4, 2), (1024, 8, 64)], mistakes={
     ("(accumulation * ranks)", "accumulation"): "the ranks share the batch",
     ("accumulation * ", ""): "that is a rank's share of a step, which comes in several micro-batches",
 }, praise="a step's batch counts all ranks and micro-batches; one call gets one micro-batch")  # fmt: skip

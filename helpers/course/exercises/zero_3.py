@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.course.exercises.operators import randn_of_rank, summed  # noqa: F401 (an edit calls `summed`)
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.trials import build, formula, randn_of_rank
+from helpers.course.exercises.trials import summed as summed
 from helpers.tools.measure.traffic import Traffic
 
 
@@ -192,9 +192,7 @@ def largest_model_solution(memory, ranks, activations):
     return ranks * (memory - activations) / 16  # 16 bytes per parameter, each of them on one rank only
 
 
-zero_3_largest_model = formula(largest_model_solution, cases=(
-    {"memory": 80e9, "ranks": 8, "activations": 20e9}, {"memory": 24e9, "ranks": 2, "activations": 8e9},
-), mistakes={
+zero_3_largest_model = formula(largest_model_solution, [(80e9, 8, 20e9), (24e9, 2, 8e9)], mistakes={
     ("return ranks *", "return"): "that is one GPU: stage 3 shards all sixteen bytes",
     ("/ 16", "/ 2"): "gradients and the twelve bytes are there too",
     ("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"): "that is ZeRO-2, which replicates the parameters",
@@ -206,10 +204,7 @@ def stage_3_units_solution(accumulation, checkpointing):
     return accumulation * (4 if checkpointing else 3)  # 2 or 3 gatherings, and the gradients' reduce-scatter
 
 
-stage_3_units = formula(stage_3_units_solution, cases=(
-    {"accumulation": 4, "checkpointing": False}, {"accumulation": 4, "checkpointing": True},
-    {"accumulation": 1, "checkpointing": True},
-), mistakes={
+stage_3_units = formula(stage_3_units_solution, [(4, False), (4, True), (1, True)], mistakes={
     ("accumulation * (", "("): "every micro-batch gathers and reduces anew",
     ("* (4 if checkpointing else 3)", "+ 1"): "that is stage 2's k + 1",
     ("4 if", "3 if"): "computing again needs the parameters again",

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from helpers.course.exercises.engine import RankExercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.operators import randn_of_rank
-from helpers.course.exercises.trials import build, formula, returned
+from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.tools.theory.construction import largest_built_in_parts
 
 
@@ -270,9 +269,9 @@ def largest_in_parts_solution(memory, ranks, largest):
     return (memory - 6 * largest) * ranks / 2  # the largest is there in fp32 and, beside it, in bf16: 4 + 2
 
 
-largest_in_parts = formula(largest_in_parts_solution, reference=largest_built_in_parts, cases=(
-    {"memory": 1e11, "ranks": 64, "largest": 6e8}, {"memory": 2e11, "ranks": 1024, "largest": 12e9},
-), mistakes={
+largest_in_parts = formula(largest_in_parts_solution, reference=largest_built_in_parts, cases=[
+    (1e11, 64, 6e8), (2e11, 1024, 12e9),
+], mistakes={
     (" * ranks / 2", " / 2"): "that is what one GPU holds of it; the model has its shards on all ranks",
     ("ranks / 2", "ranks / 4"): "parts are of the model in bf16",
     ("ranks / 2", "ranks / 16"): "to build takes the parameters alone; sixteen bytes are what training holds",
