@@ -5,8 +5,8 @@ from types import FunctionType
 
 import pytest
 import torch
-from helpers.course.exercises.engine import Exercise
-from tests.exercises.averaging import make, mean_solution, stub
+from helpers.course.exercises.engine import Build, Exercise
+from tests.exercises.averaging import make, mean_solution, stub, total, trial
 
 
 def test_a_stub_is_no_error_and_the_course_goes_on_with_its_own(capsys):
@@ -61,6 +61,14 @@ def test_a_value_in_the_place_of_a_function_earns_nothing_when_the_check_runs_ag
         assert exercise.check(mean_solution, mean_solution) is mean_solution
         first, again = capsys.readouterr().out.splitlines()
         assert first == again and first.startswith("✗ not yet: the check needs your function itself, not ")
+
+
+@pytest.mark.ranks
+def test_a_mistake_is_an_edit_of_the_solution_that_the_check_is_given(capsys):
+    build = Build("mean", trial, mistakes={"no more": ("* 0", ""), "the sum": ("tensor / ranks", "tensor")})
+    assert list(build.mistaken(mean_solution)) == ["the sum"]
+    build.check(total, mean_solution)
+    assert " is right; the sum. What follows " in capsys.readouterr().out
 
 
 def test_one_world_size_is_too_few():

@@ -42,8 +42,8 @@ class Calls:
 
     Args:
         look: is called with each `Call` before it begins; may raise an error.
-        carry_out: False where collectives are noted only, and nothing is sent; messages between two ranks
-            are sent nevertheless.
+        carry_out: False where collectives are noted only, and nothing is sent but what passes between two
+            ranks; traffic cannot be counted then.
 
     Attributes:
         made: list of `Call`, in order.

@@ -353,6 +353,7 @@ def is_a_fault_of_the_check(error: Exception) -> bool:
 
 
 def without_checks(message: str) -> str:
-    """A rank's error without the check's own lines, each with its lines of source, which are indented
-    further."""
-    return re.sub(r"^( +)helpers/course/exercises/.*\n?(?:\1 .*\n?)*", "", message, flags=re.M).rstrip("\n")
+    """A rank's error without the lines of the check and of what measures for it, each with its lines of
+    source, which are indented further."""
+    places = r"^( +)helpers/(?:course/exercises|tools/measure)/.*\n?(?:\1 .*\n?)*"
+    return re.sub(places, "", message, flags=re.M).rstrip("\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import torch
 from torch import distributed as dist
-from torch.distributed.nn.functional import all_reduce as sum_both_ways  # noqa: F401 (edits call it)
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
@@ -143,7 +142,7 @@ that is this rank's part: the products of all ranks must be summed
 the bias is missing
     + bias ->
 the gradient comes back t times: use g, whose backward pass sums nothing
-    SumOverRanks_solution.apply -> sum_both_ways
+    F.linear(x, weight)) -> CopyToRanks_solution.apply(F.linear(x, weight)))
 every rank's part of the bias came back through the sum: add the bias once, after the sum
     weight)) + bias -> weight, bias / dist.get_world_size()))
 g belongs behind the product: before it, different channels are added up
@@ -260,8 +259,9 @@ the largest logit was subtracted, and must be added back to the logarithm
 the largest logit needs no gradient: take it from `logits.detach()`
     .detach() ->
 the gradients come back t times: sum with g
-    total = SumOverRanks_solution.apply -> total = sum_both_ways
-    - SumOverRanks_solution.apply -> - sum_both_ways
+    (logits - largest -> CopyToRanks_solution.apply((logits - largest
+    .sum(-1)) -> .sum(-1)))
+    apply(own_logit) -> apply(CopyToRanks_solution.apply(own_logit))
 that sends all logits; three numbers for each token are enough
     comm.all_reduce(largest, -> dist.all_gather_object([None] * dist.get_world_size(), logits.detach())
         comm.all_reduce(largest,
