@@ -63,13 +63,10 @@ def answers(memory: float) -> dict[str, Callable | property]:
         "on_accelerator": lambda self, tensor: tensor.device.type == GPU,
         "is_synchronized_device": lambda self: False,
         "is_fp16_supported": lambda self: True,
-        "current_stream": lambda self, index=None: Idle(),
-        "default_stream": lambda self, index=None: Idle(),
         "available_memory": lambda self, index=None: memory,
         "total_memory": lambda self, index=None: memory,
         "pin_memory": lambda self, tensor, *options, **more: tensor,
         "is_pinned": lambda self, tensor: False,
-        "Stream": property(lambda self: Idle),
         "Event": property(lambda self: Idle),
     } | {
         name: property(lambda self, dtype=dtype: lambda *of: torch.tensor(*of, dtype=dtype, device=GPU))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
-from helpers.tools.rehearsal import gpu, many, replacements
+from helpers.tools.rehearsal import gpu, many, replacements, requests
 from helpers.tools.rehearsal.fake import KNOWN
 from helpers.tools.rehearsal.pipelines import Mail, exchanging
 
@@ -102,7 +102,7 @@ def of_the_ledger(pose: Pose) -> list[tuple]:
     late = "an error in a backward pass on an added device ends the process: it is raised after the pass"
     rows = [
         (module, "SETTLED", 0.0, still),
-        around(ledger, "__torch_dispatch__", replacements.passing, often),
+        around(ledger, "__torch_dispatch__", replacements.passing, often, requests.recorder.product),
         around(ledger, "_refusal", replacements.said_later, late),
         around("torch.autograd", "_engine_run_backward", replacements.saying, late),
         around("torch.autograd.graph", "_engine_run_backward", replacements.saying, late),
@@ -172,7 +172,9 @@ def of_gpu(pose: Pose) -> list[tuple]:
     from torch._subclasses.fake_tensor import FakeTensor
 
     data = property(replacements.plain_data.__get__, replacements.set_data)
-    posing = type("Posing", (type(get_accelerator()),), gpu.answers(pose.memory or gpu.MEMORY))
+    answers = gpu.answers(pose.memory or gpu.MEMORY) | of_streams()
+    posing = type("Posing", (type(get_accelerator()),), answers)
+    ledger, asked = "helpers.tools.measure.ledger.Ledger", "what torch's allocator is asked for is noted"
     types = [torch.Tensor, torch.nn.Parameter, FakeTensor]
     accelerator = "deepspeed.accelerator.real_accelerator.ds_accelerator"
     streams = "ZeRO tells torch's allocator which stream uses a tensor"
@@ -180,7 +182,11 @@ def of_gpu(pose: Pose) -> list[tuple]:
     return [
         (accelerator, "__class__", posing, "DeepSpeed asks its accelerator what a GPU would answer"),
         ("torch.Tensor", "data", data, "ZeRO puts a parameter's data on another device"),
-        ("torch.Tensor", "record_stream", lambda self, stream: None, streams),
+        ("torch.Tensor", "record_stream", lambda self, stream: requests.recorder.use(self, stream), streams),
+        around(ledger, "_register_storage", requests.hearing_births, asked),
+        around(ledger, "_close", requests.hearing_deaths, asked),
+        around(ledger, "mark", requests.hearing_marks, asked),
+        around(ledger, "_settle", requests.hearing_waits, asked),
         around(
             "torch.nn.functional", "scaled_dot_product_attention", gpu.attention, "a GPU has other kernels"
         ),
@@ -189,6 +195,19 @@ def of_gpu(pose: Pose) -> list[tuple]:
         ),
         ("torch.utils._foreach_utils", "_foreach_supported_types", types, foreach),
     ]
+
+
+def of_streams() -> dict[str, object]:
+    """{name: method} of the accelerator: what it says of streams and of its allocator."""
+    recorder = requests.recorder
+    return {
+        "current_stream": lambda self, index=None: recorder.stream,
+        "default_stream": lambda self, index=None: recorder.default,
+        "stream": lambda self, stream: recorder.working_on(stream),
+        "synchronize": lambda self, index=None: recorder.wait(),
+        "empty_cache": lambda self: recorder.empty_cache(),
+        "Stream": property(lambda self: requests.Stream),
+    }
 
 
 def add_device() -> None:

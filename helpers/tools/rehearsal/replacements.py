@@ -69,15 +69,17 @@ def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
 # --- the ledger
 
 
-def passing(plain: Callable) -> Callable:
-    """`Ledger.__torch_dispatch__` that answers the question for a device, and has not around it what torch
-    puts there for its compiler."""
+def passing(plain: Callable, tell: Callable[[str, object], None]) -> Callable:
+    """`Ledger.__torch_dispatch__` that answers the question for a device, tells the name and the results of
+    each operation, and has not around it what torch puts there for its compiler."""
     plain = inspect.unwrap(plain)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is DEVICE:
             return args[0].device
-        return plain(self, function, types, args, kwargs)
+        results = plain(self, function, types, args, kwargs)
+        tell(function.__name__, results)
+        return results
 
     return __torch_dispatch__
 

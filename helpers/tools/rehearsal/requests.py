@@ -1,0 +1,155 @@
+"""What torch's allocator for GPUs is asked for while a rank is rehearsed, in the order in which the host asks:
+requests as `playing` takes them.
+
+Births and deaths of tensors come from the ledger.  Beside them cuBLAS asks for workspaces: 32 MiB on a GPU of
+the Hopper generation at a thread's first product (autograd has a thread of its own), and 1 MiB at its first
+product with a bias; that is what torch 2.11 did in recorded runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from helpers.tools.measure.internals import in_backward, storage_key, tensors_among
+from helpers.tools.rehearsal.gpu import GPU
+from helpers.tools.rehearsal.playing import Request
+
+if TYPE_CHECKING:
+    from helpers.tools.measure.ledger import Ledger, Storage
+
+CUBLAS, CUBLAS_LT = 32 * 2**20, 2**20
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "addmv", "mv"}
+
+
+class Stream:
+    """A queue of the GPU's; every one has a pool of blocks of its own."""
+
+    made = 0
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        self.number, Stream.made = Stream.made, Stream.made + 1
+
+    def synchronize(self) -> None:
+        recorder.wait()
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: True  # nothing has to wait for a GPU that does nothing
+
+
+class Recorder:
+    """Notes requests; `recorder` is the one of this process.
+
+    Attributes:
+        requests: those so far.
+        default, stream: the GPU's default stream, and the one on which the host works now.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.default = self.stream = Stream()
+        self.storages: dict[int, Storage] = {}  # alive, by `storage_key`
+        self.workspaces: set[tuple] = set()
+
+    def birth(self, key: int, storage: Storage) -> None:
+        self.storages[key] = storage
+        self.requests.append(("birth", storage.born, storage.bytes, self.stream.number))
+
+    def death(self, key: int) -> None:
+        self.requests.append(("death", self.storages.pop(key).born))
+
+    def wait(self, device: object = None) -> None:
+        self.requests.append(("wait",))
+
+    def empty_cache(self) -> None:
+        self.requests.append(("empty",))
+
+    def phase(self, name: str) -> None:
+        self.requests.append(("phase", name))
+
+    def use(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """`tensor.record_stream(stream)`."""
+        storage = self.storages.get(storage_key(tensor.untyped_storage()))
+        if storage is not None:
+            self.requests.append(("use", storage.born, stream.number))
+
+    def product(self, operation: str, results: object) -> None:
+        """An operation has run: cuBLAS may have asked for a workspace."""
+        name = operation.partition(".")[0]
+        if name in PRODUCTS and any(result.device.type == GPU for result in tensors_among(results)):
+            self.workspace("cuBLAS", CUBLAS)
+            if name == "addmm":
+                self.workspace("cuBLASLt", CUBLAS_LT)
+
+    def workspace(self, library: str, size: int) -> None:
+        place = library, in_backward(), self.stream.number
+        if place not in self.workspaces:
+            self.workspaces.add(place)
+            self.requests.append(("birth", place, size, self.stream.number))
+
+    def clear_workspaces(self) -> None:
+        self.requests += [("death", place) for place in self.workspaces]
+        self.workspaces.clear()
+
+    @contextlib.contextmanager
+    def working_on(self, stream: Stream) -> Iterator[None]:
+        """`with torch.cuda.stream(stream)`."""
+        before, self.stream = self.stream, stream or self.stream
+        try:
+            yield
+        finally:
+            self.stream = before
+
+
+recorder = Recorder()
+
+
+# --- what hears the ledger; see `patches`
+
+
+def hearing_births(plain: Callable[..., Storage | None]) -> Callable[..., Storage | None]:
+    """`Ledger._register_storage`"""
+
+    def register(self: Ledger, storage: torch.UntypedStorage) -> Storage | None:
+        made, key = plain(self, storage), storage_key(storage)
+        if self.device == GPU and made is not None and recorder.storages.get(key) is not made:
+            recorder.birth(key, made)
+        return made
+
+    return register
+
+
+def hearing_deaths(plain: Callable[..., None]) -> Callable[..., None]:
+    """`Ledger._close`"""
+
+    def close(self: Ledger, key: int, record: Storage | None = None) -> None:
+        before = self._live.get(key)
+        plain(self, key, record)
+        if self.device == GPU and before is not None and self._live.get(key) is not before:
+            recorder.death(key)
+
+    return close
+
+
+def hearing_marks(plain: Callable[..., None]) -> Callable[..., None]:
+    """`Ledger.mark`: phases of the program, at each of which the host reads a number or waits."""
+
+    def mark(self: Ledger, name: str) -> None:
+        plain(self, name)
+        if self.device == GPU:
+            recorder.phase(name)
+
+    return mark
+
+
+def hearing_waits(plain: Callable[..., bool]) -> Callable[..., bool]:
+    """`Ledger._settle`"""
+
+    def settle(self: Ledger) -> bool:
+        recorder.wait()
+        return plain(self)
+
+    return settle
+
