@@ -152,4 +152,3 @@ def hearing_waits(plain: Callable[..., bool]) -> Callable[..., bool]:
         return plain(self)
 
     return settle
-
