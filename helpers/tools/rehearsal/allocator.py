@@ -43,8 +43,9 @@ class Refused(MemoryError):
 
     def __str__(self):
         return (
-            f"{self.asked / MIB:,.2f} MiB refused; of {self.limit / MIB:,.2f} MiB, {self.allocated / MIB:,.2f} "
-            f"are allocated and {(self.reserved - self.allocated) / MIB:,.2f} reserved and free"
+            f"{self.asked / MIB:,.2f} MiB refused; of {self.limit / MIB:,.2f} MiB, "
+            f"{self.allocated / MIB:,.2f} are allocated and "
+            f"{(self.reserved - self.allocated) / MIB:,.2f} reserved and free"
         )
 
 

@@ -1,5 +1,5 @@
-"""A rehearsal's requests, played to an `Allocator`: what it reserves in each phase, whether a limit is enough,
-and the smallest that is.
+"""A rehearsal's requests, played to an `Allocator`: what it reserves in each phase, whether a limit is
+enough, and the smallest that is.
 
 A request is a tuple: ("birth", name, bytes, stream), ("death", name), ("use", name, stream) for
 `tensor.record_stream`, ("wait",) where the host waits for the GPU, ("empty",) for `empty_cache`, or

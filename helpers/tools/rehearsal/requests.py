@@ -1,5 +1,5 @@
-"""What torch's allocator for GPUs is asked for while a rank is rehearsed, in the order in which the host asks:
-requests as `playing` takes them.
+"""What torch's allocator for GPUs is asked for while a rank is rehearsed, in the order in which the host
+asks: requests as `playing` takes them.
 
 Births and deaths of tensors come from the ledger.  Beside them cuBLAS asks for workspaces: 32 MiB on a GPU of
 the Hopper generation at a thread's first product (autograd has a thread of its own), and 1 MiB at its first
