@@ -12,7 +12,7 @@ from helpers.tools.rehearsal.reserving import (
     smallest_gpu,
 )
 
-# Two tensors of 60 MiB, each born beside 20 MiB that stay: blocks of 20 and 40 MiB are free when 80 are asked.
+# Where two tensors of 60 MiB died, two smaller ones stay: no gap is left for 80 MiB.
 GAPS = [
     ("phase", "forward"),
     ("birth", "a", 60 * MIB, 0),
