@@ -8,6 +8,7 @@ matrix anew in 16 bits, forward and backward, and keeps no input for a weight th
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -32,22 +33,23 @@ class FourBits(torch.autograd.Function):
         return y_gradient @ y_gradient.new_empty(context.shape), None, None
 
 
-class Linear4Bit(nn.Module):
-    """A frozen linear layer in four bits: `packed`, and what bitsandbytes calls its quantisation state."""
+class Linear4Bit(nn.Linear):
+    """A frozen linear layer in four bits: its weight in bytes, and what bitsandbytes calls its quantisation
+    state."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         weights = linear.weight.numel()
         blocks = -(-weights // BLOCK)
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.packed = nn.Parameter(torch.empty(-(-weights // 2), 1, dtype=torch.uint8), requires_grad=False)
-        self.register_buffer("absmax", torch.empty(blocks, dtype=torch.uint8), persistent=False)
-        self.register_buffer("scales", torch.empty(-(-blocks // SCALES)), persistent=False)
-        self.register_buffer("code", torch.empty(CODE), persistent=False)
+        self.weight = nn.Parameter(torch.empty(-(-weights // 2), 1, dtype=torch.uint8), requires_grad=False)
+        fp32 = -(-blocks // SCALES) + CODE
+        for name, size in (("absmax", blocks), ("scales_and_code", 4 * fp32)):  # bytes: an engine casts floats
+            self.register_buffer(name, torch.empty(size, dtype=torch.uint8), persistent=False)
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = FourBits.apply(x, self.packed, (self.out_features, self.in_features))
+        y = FourBits.apply(x, self.weight, (self.out_features, self.in_features))
         return y if self.bias is None else y + self.bias
 
 
@@ -71,7 +73,9 @@ def with_lora(model: nn.Module, rank: int, targets: Sequence[str] = ()) -> nn.Mo
     from peft import LoraConfig, get_peft_model
 
     wanted = LoraConfig(r=rank, target_modules=list(targets) or "all-linear", task_type="CAUSAL_LM")
-    return get_peft_model(model, wanted)
+    with warnings.catch_warnings():  # peft asks transformers by a name that will change
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        return get_peft_model(model, wanted)
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> nn.Module:
