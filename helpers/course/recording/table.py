@@ -7,7 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from helpers.course import models
-from helpers.course.recording import autotuning, experiments, longest, nvme, qlora, speed
+from helpers.course.recording import (
+    autotuning,
+    experiments,
+    longest,
+    nvme,
+    qlora,
+    rehearsed_models,
+    speed,
+)
 from helpers.course.recording.experiments import MICRO_BATCHES, FineTuning
 from helpers.course.recording.longest import LongText
 
@@ -125,6 +133,7 @@ SPEED = [  # ranks, size, stage, sequences of a micro-batch, micro-batches, chec
 ]
 # arguments that a recording gives by name
 NAMED = {"size": SIZES, "shape": SHAPES, "case": FINE_TUNING, "text": TEXTS, "way": LONG_TEXT}
+NAMED["training"] = rehearsed_models.TRAININGS
 # buffers for Adam's three states, gradients, and one more
 _ON_DISK = {"device": "nvme", "nvme_path": "swap", "buffer_count": 5}
 _PARAMETERS_ON_DISK = {**_ON_DISK, "buffer_count": 6, "buffer_size": 600_000, "max_in_cpu": 0}
@@ -334,6 +343,17 @@ EXPERIMENTS = {
         plan=_long_text_plan,
         configuration=lambda ranks, text, way, limit: long_text_configuration(way),
         libraries=_GLM,
+    ),
+    "rehearsed_models": Experiment(
+        function=rehearsed_models.rehearsed_models,
+        plan=lambda sizes, counts, stages: [
+            (training.ranks, {"training": name}) for name, training in rehearsed_models.TRAININGS.items()
+        ],
+        configuration=lambda ranks, training: rehearsed_models.configuration(
+            rehearsed_models.TRAININGS[training]
+        ),
+        needs_gpu=True,
+        libraries=("transformers", "transformers.integrations"),
     ),
     "speed": Experiment(
         function=speed.speed,

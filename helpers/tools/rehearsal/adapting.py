@@ -44,7 +44,10 @@ class Linear4Bit(nn.Linear):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = nn.Parameter(torch.empty(-(-weights // 2), 1, dtype=torch.uint8), requires_grad=False)
         fp32 = -(-blocks // SCALES) + CODE
-        for name, size in (("absmax", blocks), ("scales_and_code", 4 * fp32)):  # bytes: an engine casts floats
+        for name, size in (
+            ("absmax", blocks),
+            ("scales_and_code", 4 * fp32),
+        ):  # bytes: an engine casts floats
             self.register_buffer(name, torch.empty(size, dtype=torch.uint8), persistent=False)
         self.bias = linear.bias
 

@@ -1,0 +1,187 @@
+"""Models of transformers by phase of a training: what torch's allocator requested, allocated and reserved on
+each rank, and what the driver counted: the experiment `rehearsed_models`, by which rehearsals are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+STEPS = 3
+COUNTED = ("requested", "allocated", "reserved")
+ON_THE_HOST = {"offload_optimizer": {"device": "cpu"}}
+MODELS = {  # keys of transformers' configurations, in the shapes of published models but for Mixtral's
+    "Qwen3 0.6B": {
+        "model_type": "qwen3",
+        "vocab_size": 151936,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "tie_word_embeddings": True,
+    },
+    "Llama 3.2 1B": {
+        "model_type": "llama",
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+    },
+    "Gemma 2 2B": {
+        "model_type": "gemma2",
+        "vocab_size": 256000,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+    },
+    "Phi 3 mini": {
+        "model_type": "phi3",
+        "vocab_size": 32064,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 4096,
+    },
+    "Mixtral, 1.2B": {
+        "model_type": "mixtral",
+        "vocab_size": 32000,
+        "hidden_size": 1024,
+        "intermediate_size": 3584,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "OLMo 2 1B": {
+        "model_type": "olmo2",
+        "vocab_size": 100352,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "max_position_embeddings": 4096,
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A case of the experiment: a model, and how it is trained.
+
+    Attributes:
+        model: a name in `MODELS`.
+        ranks, sequence, micro_batch, accumulation: as everywhere.
+        zero: keys of "zero_optimization".
+        checkpointing: of every block.
+    """
+
+    model: str
+    ranks: int
+    zero: dict = field(default_factory=dict)
+    sequence: int = 2048
+    micro_batch: int = 2
+    accumulation: int = 1
+    checkpointing: bool = False
+
+
+TRAININGS = {
+    "Qwen3, stage 1": Training(model="Qwen3 0.6B", ranks=2, zero={"stage": 1}, accumulation=2),
+    "Qwen3, stage 2": Training(model="Qwen3 0.6B", ranks=1, zero={"stage": 2}, sequence=4096),
+    "Llama, stage 0": Training(
+        model="Llama 3.2 1B", ranks=1, zero={"stage": 0}, micro_batch=1, checkpointing=True
+    ),
+    "Llama, stage 3": Training(model="Llama 3.2 1B", ranks=2, zero={"stage": 3}),
+    "Gemma 2, stage 2": Training(
+        model="Gemma 2 2B", ranks=2, zero={"stage": 2}, micro_batch=1, accumulation=2, checkpointing=True
+    ),
+    "Gemma 2, stage 3": Training(model="Gemma 2 2B", ranks=2, zero={"stage": 3}, checkpointing=True),
+    "Phi 3, stage 3, offload": Training(
+        model="Phi 3 mini", ranks=2, zero={"stage": 3, **ON_THE_HOST}, checkpointing=True
+    ),
+    "Mixtral, stage 2": Training(model="Mixtral, 1.2B", ranks=2, zero={"stage": 2}),
+    "OLMo 2, stage 3": Training(model="OLMo 2 1B", ranks=2, zero={"stage": 3}, sequence=4096, accumulation=2),
+}
+
+
+def configuration(training: Training) -> dict:
+    """DeepSpeed's, in bf16, with its own buckets; torch's Adam, which needs no compiler."""
+    return {
+        "train_micro_batch_size_per_gpu": training.micro_batch,
+        "gradient_accumulation_steps": training.accumulation,
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": training.zero,
+    }
+
+
+def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngine | None], None]) -> None:
+    """`STEPS` steps in a rank; `begin(phase, engine)` is called when a phase begins."""
+    import deepspeed
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.integrations import HfDeepSpeedConfig
+
+    deepspeed.init_distributed()
+    begin("building", None)
+    known = HfDeepSpeedConfig(config) if training.zero["stage"] == 3 else None  # while this object lives
+    shape = AutoConfig.for_model(**MODELS[training.model])
+    model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
+    del known
+    if training.checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    engine, *_ = deepspeed.initialize(model=model.train(), model_parameters=model.parameters(), config=config)
+    rows = (training.micro_batch, training.sequence)
+    for _ in range(STEPS):
+        for _ in range(training.accumulation):
+            begin("forward", engine)
+            ids = torch.randint(3, 1000, rows, device=engine.device)
+            loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+            begin("backward", engine)
+            engine.backward(loss)
+            del loss
+            begin("step", engine)
+            engine.step()
+    begin("end", engine)
+
+
+def rehearsed_models(training: Training, config: dict) -> list[dict]:
+    """The training on a GPU.
+
+    Returns:
+        A list of its phases in order, each {"phase", "peak": {what is `COUNTED`: bytes at most}, "end": {the
+        same at its end}, "used": bytes that the driver had given out, "retries": of the allocator so far}.
+    """
+    import torch
+
+    found = []
+
+    def begin(phase, engine):
+        torch.cuda.synchronize()
+        statistics, (free, total) = torch.cuda.memory_stats(), torch.cuda.mem_get_info()
+        if found:
+            for moment, name in (("peak", "peak"), ("end", "current")):
+                found[-1][moment] = {what: statistics[f"{what}_bytes.all.{name}"] for what in COUNTED}
+            found[-1] |= {"used": total - free, "retries": statistics["num_alloc_retries"]}
+        torch.cuda.reset_peak_memory_stats()
+        found.append({"phase": phase})
+
+    train(training, config, begin)
+    return found[:-1]
