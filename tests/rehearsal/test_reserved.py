@@ -10,7 +10,7 @@ from helpers.course.recording.table import NAMED
 from helpers.tools.rehearsal.allocator import MIB, Allocator
 from helpers.tools.rehearsal.expandable import Expandable
 from helpers.tools.rehearsal.playing import BEHIND, play
-from helpers.tools.rehearsal.reserving import plays
+from helpers.tools.rehearsal.reserving import reserved
 
 pytestmark = pytest.mark.ranks
 MEMORY = 150_000_000_000  # bytes of an H200, to be told a program that asks
@@ -162,16 +162,17 @@ def train_rehearsed(training, config):
 
 @pytest.mark.parametrize("run, rank", MODELS)
 def test_models_that_no_other_test_has_reserve_what_was_foretold(run, rank):
-    """At the end of each phase allocated bytes within 0.1 %; reserved at most to the byte up to stage 2,
-    within 0.5 % at stage 3, where the GPU's distance from its host matters, and within 2 % with offload."""
+    """Reserved at most: to the byte up to stage 2, within 0.5 % at stage 3, where the GPU's distance from its
+    host matters, and within 2 % with offload.  Allocated at the end of each phase: within 0.2 %, since
+    the GPU's transformers was 5.17."""
     training = TRAININGS[run.arguments["training"]]
     arguments = {"training": training, "config": run.configuration}
     requests = rehearse(train_rehearsed, run.ranks, rank, arguments, device="cuda", memory=MEMORY, asked=[])
     phases = run.reports[rank]
-    most = max(phase["peak"]["reserved"] for phase in phases)
     allowed = 0.02 if "offload_optimizer" in training.zero else 0.005 if training.zero["stage"] == 3 else 0
-    every = list(plays(requests))
-    assert all(abs(played.most("reserved") / most - 1) <= allowed for played in every)
-    for (name, allocated, _), phase in zip(every[0].ends[1:], phases, strict=False):
-        assert name == phase["phase"]
-        assert allocated == pytest.approx(phase["end"]["allocated"], rel=0.001)
+    foretold = reserved(requests)
+    assert abs(foretold.most / max(phase["peak"]["reserved"] for phase in phases) - 1) <= allowed
+    ends = play(requests, Allocator()).ends[1:-1]  # without what is before the first phase and after the last
+    assert [phase for phase, *_ in ends] == [phase["phase"] for phase in phases]
+    for (_, allocated, _), phase in zip(ends, phases):
+        assert allocated == pytest.approx(phase["end"]["allocated"], rel=0.002)
