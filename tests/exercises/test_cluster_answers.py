@@ -1,6 +1,8 @@
 """Lesson 16's builds: every mistake is seen and told from the others; what is no list or dict is told what to
 return."""
 
+import random
+
 import pytest
 from helpers import launch
 from helpers.course.exercises import clusters as lesson_16
@@ -59,14 +61,14 @@ def test_every_wrong_formula_of_the_interval_is_told():
     [("_cable_bytes", "return a list with a number for each machine"), ("_restart", "return a dict with ")],
 )
 def test_what_is_something_else_is_told_what_to_return(trial, words, monkeypatch):
-    monkeypatch.setattr(lesson_16, "_random", lambda seed: __import__("random").Random(seed))
-    monkeypatch.setattr("deepspeed.comm.get_world_size", lambda: 2)
+    monkeypatch.setattr(lesson_16, "random_of_rank", random.Random)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     for nothing, named in ((None, "nothing"), (1.5, "a float")):
         with pytest.raises(TypeError, match=f"{words}.*{named}"):
             getattr(lesson_16, trial)(lambda *given, nothing=nothing: nothing, 1)
 
 
 def test_settings_that_lack_a_name_say_which(monkeypatch):
-    monkeypatch.setattr(lesson_16, "_random", lambda seed: __import__("random").Random(seed))
+    monkeypatch.setattr(lesson_16, "random_of_rank", random.Random)
     with pytest.raises(KeyError, match="accumulation is missing"):
         lesson_16._restart(lambda batch, largest, left: {"ranks": 1, "micro_batch": 1}, 1)

@@ -155,7 +155,7 @@ def test_errors_in_the_release_get_words(slip, words):
 
 def test_a_bucket_of_copies_is_right_but_not_where_the_gradients_are_kept():
     solution = zero_2.release_by_bucket_solution
-    copies, kept = edit(solution, *zero_2.COPIES), edit(solution, *zero_2.COPIES, *zero_2.KEEPS)
+    copies, kept = edit(solution, *zero_2.COPY), edit(solution, *zero_2.COPY, *zero_2.KEEPS)
     assert zero_2.release_by_bucket.verdict(copies, solution).startswith("correct in 2 and 4 ranks")
     words = "something still refers to the gradients themselves"
     assert words in zero_2.release_by_bucket.verdict(kept, solution)

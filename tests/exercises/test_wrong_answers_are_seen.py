@@ -7,6 +7,7 @@ from helpers.course.exercises import (
     zero_1,
     zero_2,
     zero_3,
+    zero_init_and_checkpoints,
 )
 from helpers.course.exercises.editing import edit
 
@@ -94,6 +95,13 @@ def test_each_rank_that_decides_by_its_own_norm_whether_to_clip_is_seen():
         zero_1.clip_shard, zero_1.clip_shard_solution, "if norm > max_norm", "if gradient.norm() > max_norm"
     )
     assert "the norm of the whole gradient decides" in said
+
+
+def test_fewer_parts_than_ranks_are_answered_with_what_to_do():
+    lesson_10 = zero_init_and_checkpoints
+    changes = lesson_10.PART, ".chunk(ranks)[rank]", lesson_10.PADDED, "part.clone()"
+    said = verdict(lesson_10.keep_shard, lesson_10.keep_shard_solution, *changes)
+    assert said.startswith("not yet") and "without padding `chunk` makes fewer parts than there are" in said
 
 
 def test_gathered_tokens_that_are_kept_as_an_attribute_are_seen():

@@ -17,7 +17,10 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_fit_finds_the_constants_that_made_the_times(ranks):
-    times = {size: theory.all_reduce_seconds(size, ranks, 3e-5, 2e9) for size in (2**10, 2**16, 2**24)}
+    times = {
+        size: theory.collective_seconds("all_reduce", size, ranks, 3e-5, 2e9)
+        for size in (2**10, 2**16, 2**24)
+    }
     assert constants.fit_latency_and_bandwidth(times, ranks) == pytest.approx((3e-5, 2e9))
 
 

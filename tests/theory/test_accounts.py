@@ -202,7 +202,9 @@ def test_the_reference_cluster_is_one_host_of_eight():
 @pytest.mark.parametrize("name", ["gpus", "batch", "sequence", "micro", "tensor", "pipeline", "ulysses"])
 @pytest.mark.parametrize("number", [0, -1, 1.5, None, float("inf")])
 def test_a_plan_of_nothing_is_refused_in_words(name, number):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+    with pytest.raises(
+        ValueError if isinstance(number, int) else TypeError, match=f"{name} must be at least 1"
+    ):
         plan(**{name: number})
 
 
@@ -214,7 +216,7 @@ def test_a_plan_of_nothing_is_refused_in_words(name, number):
         ({"sequence": 126, "tensor": 4}, "126 tokens cannot be divided among 4 ranks"),
         ({"batch": 63}, "63 sequences are no whole number of micro-batches of 1 on 8 replicas"),
         ({"micro": 3}, "64 sequences are no whole number of micro-batches of 3 on 8 replicas"),
-        ({"stage": None}, "stage must be 0, 1, 2 or 3, not None"),
+        ({"stage": -1}, "stage must be from 0 to 3, not -1"),
     ],
 )
 def test_other_plans_that_cannot_be_say_why(changes, words):
@@ -244,7 +246,7 @@ def test_a_cluster_without_gpus_is_refused(name):
     [
         (lambda: theory.all_plans(SMALL, 8, 64, 128, micros=(0, 1)), "micro must be at least 1"),
         (lambda: theory.all_plans(SMALL, 0, 64, 128), "gpus must be at least 1"),
-        (lambda: theory.all_plans(SMALL, 8, 64, 128, stages=(7,)), "stage must be 0, 1, 2 or 3"),
+        (lambda: theory.all_plans(SMALL, 8, 64, 128, stages=(7,)), "stage must be from 0 to 3, not 7"),
         (lambda: theory.plan_latency(plan(), -1), "latency must not be negative"),
         (
             lambda: theory.ZeroPlan(size=SMALL, cluster=CLUSTER, stage=1, buckets=-1),
@@ -269,7 +271,7 @@ def test_a_cluster_without_gpus_is_refused(name):
             lambda: theory.tensor_parallel_cluster_seconds(
                 SMALL, 128, 1, 2, 16, 4, rate=1e14, inside=1e11, card=1e10, balance=1e10
             ),
-            "stage must be 0, 1, 2 or 3",
+            "stage must be from 0 to 3",
         ),
         (lambda: theory.hours_between_failures(1, 0), "units must be positive"),
     ],

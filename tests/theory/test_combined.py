@@ -32,7 +32,7 @@ def test_ranks_are_where_deepspeeds_topology_has_them(axes):
 
 
 def test_what_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="ranks 0 to 3, not 4"):
+    with pytest.raises(ValueError, match="a rank of these axes must be from 0 to 3, not 4"):
         theory.coordinates(4, {"data": 4})
     with pytest.raises(ValueError, match="no axis 'pipe': there are data"):
         theory.groups_along("pipe", {"data": 4})

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers import launch, models, theory
-from helpers.tools.theory import deepspeed_config, zero_config
+from helpers.tools.theory import deepspeed_keys, zero_config
 from helpers.tools.theory.deepspeed_config import BadConfiguration, read
 
 BF16 = {"bf16": {"enabled": True}}
@@ -203,7 +203,7 @@ def test_a_file_is_read_as_hjson(tmp_path):
     file.write_text('{\n// halves\n"bf16": {"enabled": true},\n"zero_optimization": {"stage": 2}, # too\n}')
     assert (read(file).dtype, read(str(file)).stage) == ("bf16", 2)
     for text, words in [
-        ('{"zero_optimization": {"stage": 1, "stage": 2}}', "duplicate keys: stage"),
+        ('{"zero_optimization": {"stage": 1, "stage": 2}}', "Duplicate keys in DeepSpeed config: .'stage'"),
         ("[1]", "an object with keys"),
         ('{"a": ', "not JSON that DeepSpeed reads"),
     ]:
@@ -268,7 +268,7 @@ def test_every_key_that_deepspeed_asks_for_is_known():
 
     DeepSpeedConfig(Watched(train_micro_batch_size_per_gpu=1))
     asked = Watched.asked - set(_REMOVED_TOP_LEVEL_CONFIG_KEYS)
-    assert len(asked) > 40 and asked <= set(deepspeed_config.KNOWN[""])
+    assert len(asked) > 40 and asked <= set(deepspeed_keys.KNOWN[""])
 
 
 # --- "auto"

@@ -92,16 +92,14 @@ def test_activations_of_an_adapted_gpt_are_those_saved(dtype, element):
 
 
 def test_frozen_inputs_are_what_a_trained_block_would_keep_again():
-    shape = (1, 64, 32, 4, RANK, 2)
-    more = theory.lora_block_activation_bytes(
-        *shape, keeps_frozen_inputs=True
-    ) - theory.lora_block_activation_bytes(*shape)
-    assert more == 5 * 2 * 64 * 32
-    adapter = RANK * 2 * 64
-    assert (
-        theory.lora_block_activation_bytes(*shape, keeps_frozen_inputs=True)
-        == theory.block_activation_bytes(1, 64, 32, 4, 2) + adapter
+    one, two = (models.GPTSize(width=32, heads=4, layers=layers) for layers in (1, 2))
+    kept, again = (
+        [theory.lora_activation_bytes(size, 1, 64, RANK, 2, keeps) for size in (one, two)]
+        for keeps in (False, True)
     )
+    block = theory.block_activation_bytes(1, 64, 32, 4, 2) + RANK * 2 * 64
+    assert [again[1] - again[0], kept[1] - kept[0]] == [block, block - 5 * 2 * 64 * 32]
+    assert again[0] - kept[0] == (5 + 1) * 2 * 64 * 32, "the input of the head, too"
 
 
 @pytest.mark.parametrize("stage, weights", [(0, 2048 + 33), (2, 2048 + 33), (3, 512 + 9)])

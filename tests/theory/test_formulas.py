@@ -103,10 +103,10 @@ def test_wire_bytes_for_four_ranks(collective, factor):
 
 def test_a_ring_sends_its_bytes_in_2_n_minus_1_messages():
     """Without latency the time is ideal bytes over bandwidth; without bytes it is a latency per message."""
-    assert theory.all_reduce_seconds(1000, 4, 0, 1e6) == pytest.approx(
+    assert theory.collective_seconds("all_reduce", 1000, 4, 0, 1e6) == pytest.approx(
         theory.wire_bytes("all_reduce", 1000, 4) / 1e6
     )
-    assert theory.all_reduce_seconds(0, 4, 1e-3, 1e6) == pytest.approx(6e-3)
+    assert theory.collective_seconds("all_reduce", 0, 4, 1e-3, 1e6) == pytest.approx(6e-3)
 
 
 @pytest.mark.parametrize("stage, units", [(0, 2), (1, 2), (2, 2), (3, 3)])
@@ -150,7 +150,7 @@ def test_one_rank_sends_nothing():
         (lambda: theory.deepspeed_bytes([1], theory.ZeroConfig(), moment="never"), "moment"),
         (lambda: theory.deepspeed_bytes([1], theory.ZeroConfig(), ranks=2, rank=2), "rank"),
         (lambda: theory.wire_bytes("shout", 1, 2), "collective"),
-        (lambda: theory.all_reduce_seconds(1, 0, 1e-3, 1e9), "ranks"),
+        (lambda: theory.collective_seconds("all_reduce", 1, 0, 1e-3, 1e9), "ranks"),
         (lambda: theory.zero_wire_bytes(1, 2, 4), "stage"),
         (lambda: theory.construction_peak_bytes([[1]], dtype="fp16"), "bf16"),
         (lambda: theory.construction_peak_bytes([[1]], ranks=0), "ranks"),

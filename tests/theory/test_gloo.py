@@ -63,5 +63,5 @@ def test_alone_a_rank_sends_nothing():
 def test_what_has_no_formula_is_refused(formula):
     with pytest.raises(ValueError, match="which rank is the root"):
         formula("reduce", 100, 2)
-    with pytest.raises(ValueError, match="collective must be one of all_reduce"):
+    with pytest.raises(ValueError, match="collective must be .all_reduce"):
         formula("gather", 100, 2)

@@ -250,8 +250,7 @@ def test_a_real_pipeline_to_the_byte(ranks, replicas, zero, dtype):
         assert held == theory.pipeline_held_bytes(
             size, BATCH, LENGTH, element, blocks, stages, stage, MICRO_BATCHES
         )
-        assert traffic.logged["send"] == theory.pipeline_wire_bytes(
-            BATCH, LENGTH, size.width, element, MICRO_BATCHES, first, last
-        )
+        activation = element * BATCH * LENGTH * size.width
+        assert traffic.logged["send"] == theory.pipeline_wire_bytes(activation, MICRO_BATCHES, first, last)
     timelines = schedules.replay([executed[stage] for stage in range(stages)], {"F": 1, "B": 1})
     assert schedules.idle_fraction(timelines) == pytest.approx(theory.bubble_fraction(stages, MICRO_BATCHES))

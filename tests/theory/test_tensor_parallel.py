@@ -162,7 +162,7 @@ def test_what_ranks_share_of_a_block_and_what_they_repeat():
     assert tokens["messages"] == pytest.approx(10 * (once + 2 * further + sent / 2))
     two = theory.tensor_parallel_block_seconds(2, 512, 8192, 2, MACHINE)["messages"]
     assert two == pytest.approx(
-        4 * theory.all_reduce_seconds(2 * 2 * 512 * 8192, 2, MACHINE.latency, MACHINE.bandwidth)
+        4 * theory.collective_seconds("all_reduce", 2 * 2 * 512 * 8192, 2, MACHINE.latency, MACHINE.bandwidth)
     ), "as it was measured"
     alone = theory.MachineConstants(matrix={"bf16": {512: 1e14}}, memory=1e12, launch=0.0)
     with pytest.raises(ValueError, match="no bandwidth between ranks"):

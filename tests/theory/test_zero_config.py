@@ -10,7 +10,7 @@ ELEMENTS = [300, 50, 7]
 def test_an_empty_configuration_has_deepspeeds_defaults():
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
-    found, defaults = ZeroConfig.from_deepspeed({}), DeepSpeedZeroConfig()
+    found, defaults = ZeroConfig.of({}), DeepSpeedZeroConfig()
     assert found == ZeroConfig(dtype="fp32")
     assert found.stage == defaults.stage and found.reduce_bucket_size == defaults.reduce_bucket_size
     assert (
@@ -35,7 +35,7 @@ def test_every_key_is_translated():
             "allgather_partitions": True,
         },
     }
-    assert ZeroConfig.from_deepspeed(config) == ZeroConfig(
+    assert ZeroConfig.of(config) == ZeroConfig(
         stage=2,
         grad_accum_dtype="fp32",
         reduce_bucket_size=200_000_000,
@@ -44,7 +44,7 @@ def test_every_key_is_translated():
         persistence_threshold=7,
         sub_group_size=1_000_000,
     )
-    assert isinstance(ZeroConfig.from_deepspeed(config).reduce_bucket_size, int)
+    assert isinstance(ZeroConfig.of(config).reduce_bucket_size, int)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -79,7 +79,7 @@ def test_it_takes_no_positions():
 )
 def test_what_the_formulas_do_not_cover_is_named(config, word):
     with pytest.raises(ValueError, match=word):
-        ZeroConfig.from_deepspeed(config)
+        ZeroConfig.of(config)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,4 @@ def test_a_step_that_the_peaks_formula_does_not_cover_is_named(options):
 
 
 def test_fp32_and_offload_to_nowhere_are_fine():
-    assert (
-        ZeroConfig.from_deepspeed({"zero_optimization": {"offload_optimizer": {"device": "none"}}}).dtype
-        == "fp32"
-    )
+    assert ZeroConfig.of({"zero_optimization": {"offload_optimizer": {"device": "none"}}}).dtype == "fp32"

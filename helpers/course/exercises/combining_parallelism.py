@@ -1,35 +1,24 @@
-"""Answers of lesson 13: the ranks of several axes, their groups, what crosses a cable, and a norm over axes;
-and the mistakes that people make."""
+"""Answers of lesson 13: ranks of several axes, their groups, what crosses a cable, a norm over axes."""
 
-from __future__ import annotations
-
+import json
 import random
+from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
-from helpers.course.exercises.editing import edits
-from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
+from torch import distributed as dist
+from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.telling import tell
+from helpers.course.exercises.trials import build, formula, mistakes_in
 from helpers.tools.theory import combined
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import EllipsisType
-
-__all__ = ["cable_bytes", "coordinates", "global_norm", "groups_along", "guess", "order"]
-
-
-# --- coordinates and groups
+NAMES = ("pipe", "data", "model")
 
 
 def _axes(seed):
     """Some shapes, none of which reads the same backwards, one of as many ranks as there are here."""
-    import deepspeed.comm as comm
-
-    numbers, ranks = random.Random(seed), comm.get_world_size()
-    names = numbers.sample(["pipe", "data", "model"], 3)
+    numbers, ranks = random.Random(seed), dist.get_world_size()
+    names = numbers.sample(NAMES, 3)
     first, second, third = numbers.sample([2, 3, 4], 3)
     here = {2: (2, 1, 1), 4: (2, 1, 2)}.get(ranks, (ranks, 1, 1))
     return [
@@ -41,14 +30,20 @@ def _axes(seed):
     ]
 
 
+def _group_of_this_rank(lists):
+    """Every rank calls this with the same lists of ranks, and gets the group that it is in."""
+    groups = {tuple(ranks): dist.new_group(ranks) for ranks in lists}
+    return next(group for ranks, group in groups.items() if dist.get_rank() in ranks)
+
+
 def _coordinated(function, seed):
-    found, (here, *others) = {}, _axes(seed)
+    seen, (here, *others) = {}, _axes(seed)
     for axes in (*others, here):
         handed = dict(axes)
         for rank in range(prod(axes.values())):
-            found[f"coordinates({rank}, {axes})"] = function(rank, handed)
-        found[f"the axes after all calls, {axes}"] = list(handed.items())
-    return found
+            seen[f"coordinates({rank}, {axes})"] = function(rank, handed)
+        seen[f"the axes after all calls, {axes}"] = list(handed.items())
+    return seen
 
 
 def coordinates_solution(rank, axes):
@@ -58,69 +53,49 @@ def coordinates_solution(rank, axes):
     return found
 
 
-STEP = "rank, found[name] = divmod(rank, axes[name])"
-LATER = "prod([*axes.values()][[*axes].index(name) + 1 :])"
-coordinates = Build(
-    "coordinates",
+def _later(name, axes):
+    """How many ranks one step along an axis is: the product of the sizes of all later ones."""
+    return prod([*axes.values()][[*axes].index(name) + 1 :])
+
+
+COORDINATES_MISTAKES = """
+the *last* axis is innermost: its coordinate changes from each rank to the next
+    reversed(axes) -> axes
+a coordinate is smaller than its axis' size: take the remainder, `% axes[name]`
+    divmod(rank, axes[name]) -> rank, rank // _later(name, axes)
+one step along an axis is as many ranks as all later axes have together
+    divmod(rank, axes[name]) -> rank, rank % axes[name]
+divide by the product of the *later* axes' sizes, not by the axis' own
+    divmod(rank, axes[name]) -> rank, rank // axes[name] % axes[name]
+divide by the product of the later axes' sizes, `//`; what remains, `%`, belongs to those
+    divmod(rank, axes[name]) -> rank, rank % (_later(name, axes) if _later(name, axes) > 1 else axes[name])
+`divmod` gives the quotient first: the remainder is the coordinate, and the quotient goes on
+    rank, found[name] = -> found[name], rank =
+return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes
+    return found -> return tuple(found[name] for name in axes)
+"""
+coordinates = build(
+    coordinates_solution,
     _coordinated,
-    mistakes=edits(
-        coordinates_solution,
-        {
-            (
-                "reversed(axes)",
-                "axes",
-            ): "the *last* axis is innermost: its coordinate changes from each rank to the next",
-            (
-                STEP,
-                f"found[name] = rank // {LATER}",
-            ): "a coordinate is smaller than its axis' size: take the remainder, `% axes[name]`",
-            (
-                STEP,
-                "found[name] = rank % axes[name]",
-            ): "one step along an axis is as many ranks as all later axes have together",
-            (
-                STEP,
-                "found[name] = rank // axes[name] % axes[name]",
-            ): "divide by the product of the *later* axes' sizes, not by the axis' own",
-            (
-                STEP,
-                f"found[name] = rank % ({LATER} if {LATER} > 1 else axes[name])",
-            ): "divide by the product of the later axes' sizes, `//`; what remains, `%`, belongs to those",
-            (
-                STEP,
-                "found[name], rank = divmod(rank, axes[name])",
-            ): "`divmod` gives the quotient first: the remainder is the coordinate, and the quotient goes on",
-            (
-                "return found",
-                "return tuple(found[name] for name in axes)",
-            ): "return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes",
-        },
-    ),
+    mistakes_in(COORDINATES_MISTAKES),
     praise="a rank is a number whose digits are its coordinates, and each axis is the base of one",
 )
 
 
 def _grouped(function, seed):
-    """Groups of some shapes; where those of the shape that has these ranks are right, the ranks add up
-    numbers in real groups made of them."""
-    import deepspeed.comm as comm
-
-    found, shapes = {}, _axes(seed)
+    """Groups of some shapes; where they are right, the ranks add up numbers in real groups."""
+    seen, shapes = {}, _axes(seed)
     for axes in shapes:
         for name in axes:
-            lists = function(name, dict(axes))
-            found[f"groups_along({name!r}, {axes})"] = sorted(
-                (list(group) for group in lists), key=lambda group: group[:1]
-            )
+            lists = [list(group) for group in function(name, dict(axes))]
+            seen[f"groups_along({name!r}, {axes})"] = sorted(lists, key=lambda group: group[:1])
     for name in (axes := shapes[0]):
-        lists, right = found[f"groups_along({name!r}, {axes})"], combined.groups_along(name, axes)
-        if lists == right:
-            groups = {tuple(ranks): comm.new_group(ranks) for ranks in lists}
-            mine = next(ranks for ranks in groups if comm.get_rank() in ranks)
-            total = torch.tensor([10.0 ** comm.get_rank()])
-            comm.all_reduce(total, group=groups[mine])
-            found[f"the sum of 10^rank over this rank's group along {name!r} of {axes}"] = total
-    return found
+        lists = seen[f"groups_along({name!r}, {axes})"]
+        if lists == combined.groups_along(name, axes):
+            total = torch.tensor([10.0 ** dist.get_rank()])
+            dist.all_reduce(total, group=_group_of_this_rank(lists))
+            seen[f"the sum of 10^rank over this rank's group along {name!r} of {axes}"] = total
+    return seen
 
 
 def groups_along_solution(name, axes):
@@ -134,38 +109,27 @@ def groups_along_solution(name, axes):
     return list(found.values())
 
 
-OTHERS = "tuple(place[axis] for axis in axes if axis != name)"
-groups_along = Build(
-    "groups_along",
+GROUPS_ALONG_MISTAKES = """
+those ranks *share* the coordinate along this axis; a group along it has every one of its coordinates, and
+shares all others
+    axis != name -> axis == name
+neighbours in the group are consecutive ranks along the last axis only
+    tuple(place[axis] for axis in axes if axis != name) -> rank // axes[name]
+along an inner axis a group's ranks lie closer together: compare their coordinates
+    tuple(place[axis] for axis in axes if axis != name) -> rank % (prod(axes.values()) // axes[name])
+that is one group; return all of them, so that every rank is in one
+    found.values()) -> found.values())[:1]
+all ranks are no group along one axis: the other coordinates must be the same
+    tuple(place[axis] for axis in axes if axis != name) -> ()
+in a group, ranks stand in the order of their coordinate
+    .append(rank) -> .insert(0, rank)
+"""
+groups_along = build(
+    groups_along_solution,
     _grouped,
-    mistakes=edits(
-        groups_along_solution,
-        {
-            ("axis != name", "axis == name"): (
-                "those ranks *share* the coordinate along this axis; a group along it has every one of "
-                "its coordinates, and shares all others"
-            ),
-            (
-                OTHERS,
-                "rank // axes[name]",
-            ): "neighbours in the group are consecutive ranks along the last axis only",
-            (
-                OTHERS,
-                "rank % (prod(axes.values()) // axes[name])",
-            ): "along an inner axis a group's ranks lie closer together: compare their coordinates",
-            (
-                "found.values())",
-                "found.values())[:1]",
-            ): "that is one group; return all of them, so that every rank is in one",
-            (OTHERS, "()"): "all ranks are no group along one axis: the other coordinates must be the same",
-            (".append(rank)", ".insert(0, rank)"): "in a group, ranks stand in the order of their coordinate",
-        },
-    ),
+    mistakes_in(GROUPS_ALONG_MISTAKES),
     praise="each rank is in one group along every axis, and these groups are all that a combined job needs",
 )
-
-
-# --- what crosses the cable
 
 
 def cable_bytes_solution(groups, sent, each, line):
@@ -177,150 +141,102 @@ def cable_bytes_solution(groups, sent, each, line):
     return crossings * sent
 
 
-CROSSES, CLOSING = "here // each != there // each", "[(group[-1], group[0])]"
-BACKWARDS = "[(there, here) for here, there in pairs]"
-
-
 def _case(name, sent, each, **axes):
     return {"groups": combined.groups_along(name, axes), "sent": sent, "each": each, "line": name == "pipe"}
 
 
-cable_bytes = Exercise(
-    reference=combined.cable_bytes,
-    cases=(
+CABLE_BYTES_MISTAKES = """
+count the pairs whose ranks are on *different* machines; rank r is on machine `r // each`
+    here // each != there // each -> here // each == there // each
+not every pair crosses: rank r is on machine `r // each`
+    here // each != there // each -> True
+a pipeline is a line: its last stage sends nothing to its first
+    if line else -> if False else
+a pipeline's neighbours send in both directions, activations forward and gradients back
+    [(there, here) for here, there in pairs] -> []
+a ring is closed: the last rank of a group sends to the first
+    [(group[-1], group[0])] -> []
+in a ring a rank sends to the next one only
+    [(group[-1], group[0])] -> [(group[-1], group[0]), (group[0], group[-1]), *zip(group[1:], group)]
+add up all groups along the axis
+    in groups: -> in groups[:1]:
+asked are the bytes of all machines together
+    crossings * sent -> crossings * sent / (max(map(max, groups)) // each + 1)
+these are the crossings: multiply by what a rank sends along this axis
+    crossings * sent -> crossings
+"""
+cable_bytes = formula(
+    cable_bytes_solution,
+    (
         _case("data", 700, 1, data=4, model=3),
         _case("data", 300, 2, data=4, model=2),
         _case("model", 900, 3, data=1, model=6),
         _case("pipe", 1000, 2, data=2, pipe=5),
         _case("pipe", 500, 4, pipe=2, data=2, model=2),
     ),
-    mistakes=edits(
-        cable_bytes_solution,
-        {
-            (
-                CROSSES,
-                CROSSES.replace("!=", "=="),
-            ): "count the pairs whose ranks are on *different* machines; rank r is on machine `r // each`",
-            (CROSSES, "True"): "not every pair crosses: rank r is on machine `r // each`",
-            (
-                f"{BACKWARDS} if line else ",
-                "",
-            ): "a pipeline is a line: its last stage sends nothing to its first",
-            (
-                BACKWARDS,
-                "[]",
-            ): "a pipeline's neighbours send in both directions, activations forward and gradients back",
-            (CLOSING, "[]"): "a ring is closed: the last rank of a group sends to the first",
-            (
-                CLOSING,
-                f"{CLOSING} + [(group[0], group[-1])] + {BACKWARDS}",
-            ): "in a ring a rank sends to the next one only",
-            ("in groups:", "in groups[:1]:"): "add up all groups along the axis",
-            (
-                "crossings * sent",
-                "crossings * sent / (max(map(max, groups)) // each + 1)",
-            ): "asked are the bytes of all machines together",
-            (
-                "crossings * sent",
-                "crossings",
-            ): "these are the crossings: multiply by what a rank sends along this axis",
-        },
-    ),
+    mistakes_in(CABLE_BYTES_MISTAKES),
+    reference=combined.cable_bytes,
     praise="only pairs on different machines cross, and the order of the axes says which pairs those are",
 )
 
 
-# --- an order of the axes
-
-
 class Order:
-    """A choice with consequences: the lesson runs the order that the learner names, and says what it has
-    cost."""
+    """A choice with consequences: the lesson runs the learner's order, and says what it has cost."""
 
     def __init__(self):
         self.chosen = None
 
-    def choose(
-        self, order: Sequence[str | EllipsisType] | str | EllipsisType, axes: Iterable[str]
-    ) -> tuple[str, ...]:
-        """The order that the lesson goes on with, a tuple of names from the outermost: the learner's if it is
-        one, else that of `axes`."""
+    def choose(self, order: object, axes: Iterable[str]) -> tuple[str, ...]:
+        """The order that the lesson goes on with, from the outermost: the learner's, or that of `axes`."""
         self.chosen, course = None, tuple(axes)
-        if isinstance(order, str):
-            order = tuple(name.strip() for name in order.split(","))
-        given = tuple(order) if isinstance(order, (tuple, list)) else (order,)
-        if all(name is ... for name in given):
+        names = order.replace(" ", "").split(",") if isinstance(order, str) else order
+        names = tuple(names) if isinstance(names, (tuple, list)) else (names,)
+        if all(name is ... for name in names):
             tell(f"not written yet: what follows uses the course's order, {', '.join(course)}")
-        elif sorted(map(str, given)) != sorted(course):
-            listed = ", ".join(f'"{name}"' for name in course)
-            tell(
-                f"not yet: an order names each of {listed} once, from the outermost, and "
-                f"{order!r} does not. What follows uses the course's order"
-            )
+        elif sorted(map(str, names)) != sorted(course):
+            due = f"an order names each of {', '.join(map(json.dumps, course))} once, from the outermost"
+            tell(f"not yet: {due}, and {order!r} does not. What follows uses the course's order")
         else:
-            self.chosen = given
-            tell(f"{', '.join(given)}: this order goes onto the machines")
+            self.chosen = names
+            tell(f"{', '.join(names)}: this order goes onto the machines")
         return self.chosen or course
 
     def compare(self, counted: dict[str, int]) -> None:
-        """Say what the chosen order has sent beside the least of all.
-
-        Args:
-            counted: {order, as "pipe, data, model": bytes over the cable}.
-        """
-        least = min(counted.values())
+        """Say what the chosen order has sent beside the least, of {"pipe, data, model": bytes sent}."""
         if self.chosen is None:
-            tell("no order of yours to judge")
-            return
-        mine = counted[", ".join(self.chosen)]
+            return tell("no order of yours to judge")
+        mine, least = counted[", ".join(self.chosen)], min(counted.values())
         if mine < 1.02 * least:
-            tell(
-                f"correct: {mine:,} bytes, and no order sends less; only the outermost axis crosses "
-                "between two machines"
-            )
-        else:
-            tell(
-                f"not yet: {mine:,} bytes, {mine / least:.3g} times as many as the best order; along "
-                f"{self.chosen[0]} ranks send more, and with that axis outermost all of it crosses"
-            )
+            why = "no order sends less; only the outermost axis crosses between two machines"
+            return tell(f"correct: {mine:,} bytes, and {why}")
+        why = f"along {self.chosen[0]} ranks send more, and with that axis outermost all of it crosses"
+        tell(f"not yet: {mine:,} bytes, {mine / least:.3g} times as many as the best order; {why}")
 
 
 order = Order()
 
 
-# --- a norm over axes
-
-
-def _shapes(ranks):
-    """Axes of so many ranks, with other groups in each."""
-    two = [{"pipe": 1, "data": 1, "model": 1} | {name: 2} for name in ("pipe", "data", "model")]
-    return {2: two, 4: [axes | {"model": 2} for axes in two[:2]]}[ranks]
-
-
 def _normed(function, seed):
     """Random gradients as combined parallelism leaves them: each sharded one is a rank's own, replicated ones
     are alike on tensor-parallel ranks."""
-    import deepspeed.comm as comm
-
-    rank, found = comm.get_rank(), {}
+    seen, shapes = {}, [dict.fromkeys(NAMES, 1) | {name: 2} for name in NAMES]
+    if dist.get_world_size() == 4:
+        shapes = [axes | {"model": 2} for axes in shapes[:2]]
 
     def drawn(*numbers):
         return torch.randn(5, generator=torch.Generator().manual_seed(hash((seed, *numbers)) % 2**31))
 
-    for axes in _shapes(comm.get_world_size()):
-        place, own = combined.coordinates(rank, axes), {}
-        for name in axes:
-            groups = {tuple(ranks): comm.new_group(ranks) for ranks in combined.groups_along(name, axes)}
-            own[name] = next(group for ranks, group in groups.items() if rank in ranks)
+    for axes in shapes:
+        place = combined.coordinates(dist.get_rank(), axes)
+        groups = {name: _group_of_this_rank(combined.groups_along(name, axes)) for name in axes}
         sharded = [drawn(place["pipe"], place["model"], index) for index in range(2)]
         replicated = [drawn(place["pipe"], 9, index) for index in range(3)]
         before = torch.cat([*sharded, *replicated])
-        said = f"with {axes}"
-        found[f"the norm {said}"] = float(function(list(sharded), list(replicated), dict(place), own))
-        found[f"the gradients, which are only to be read, {said}"] = torch.cat([*sharded, *replicated]).equal(
-            before
-        )
-    return found
+        norm = function(list(sharded), list(replicated), dict(place), groups)
+        seen[f"the norm with {axes}"] = float(norm)
+        unchanged = torch.cat([*sharded, *replicated]).equal(before)
+        seen[f"the gradients, which are only to be read, with {axes}"] = unchanged
+    return seen
 
 
 def global_norm_solution(sharded, replicated, place, groups):
@@ -333,42 +249,34 @@ def global_norm_solution(sharded, replicated, place, groups):
     return total.sqrt()
 
 
-ONCE, AXES = '(replicated if place["model"] == 0 else [])', '("model", "pipe")'
-global_norm = Build(
-    "global_norm",
+GLOBAL_NORM_MISTAKES = """
+what is replicated on tensor-parallel ranks counts once: on the rank whose place along "model" is 0
+    (replicated if place["model"] == 0 else []) -> replicated
+each rank's sharded gradients are its own: all of them count
+    (replicated if place["model"] == 0 else []) -> replicated if place["model"] == 0 else []
+replicated gradients belong to the norm too, once
+    (replicated if place["model"] == 0 else []) -> []
+other stages have other parameters: sum over "pipe" too
+    ("model", "pipe") -> ("model",)
+tensor-parallel ranks have other shards: sum over "model" too
+    ("model", "pipe") -> ("pipe",)
+that is the norm of this rank's part: add up the *squares* over "model" and "pipe"
+    ("model", "pipe") -> ()
+replicas hold the same gradients (they are reduced already): do not sum over "data"
+    ("model", "pipe") -> ("model", "pipe", "data")
+replicas, and what is replicated on tensor-parallel ranks, count once: that sum over all ranks counts them
+several times
+    (replicated if place["model"] == 0 else []) -> replicated
+    ("model", "pipe") -> ("model", "pipe", "data")
+squares add up, norms do not: take the root at the end
+    torch.zeros(())) -> torch.zeros(())).sqrt()
+    return total.sqrt() -> return total
+that is the square of the norm
+    total.sqrt() -> total
+"""
+global_norm = build(
+    global_norm_solution,
     _normed,
-    mistakes=edits(
-        global_norm_solution,
-        {
-            (
-                ONCE,
-                "replicated",
-            ): "what is replicated on tensor-parallel ranks counts once: on the rank whose place "
-            'along "model" is 0',
-            (ONCE, ONCE[1:-1]): "each rank's sharded gradients are its own: all of them count",
-            (f" + {ONCE}", ""): "replicated gradients belong to the norm too, once",
-            (AXES, '("model",)'): 'other stages have other parameters: sum over "pipe" too',
-            (AXES, '("pipe",)'): 'tensor-parallel ranks have other shards: sum over "model" too',
-            (
-                AXES,
-                "()",
-            ): 'that is the norm of this rank\'s part: add up the *squares* over "model" and "pipe"',
-            (
-                AXES,
-                '("model", "pipe", "data")',
-            ): 'replicas hold the same gradients (they are reduced already): do not sum over "data"',
-            (ONCE, "replicated", AXES, '("model", "pipe", "data")'): (
-                "replicas, and what is replicated on tensor-parallel ranks, count once: that sum over "
-                "all ranks counts them several times"
-            ),
-            (
-                "torch.zeros(()))",
-                "torch.zeros(())).sqrt()",
-                "return total.sqrt()",
-                "return total",
-            ): "squares add up, norms do not: take the root at the end",
-            ("total.sqrt()", "total"): "that is the square of the norm",
-        },
-    ),
+    mistakes_in(GLOBAL_NORM_MISTAKES),
     praise="that is what the attribute `model_parallel` is for",
 )

@@ -1,19 +1,14 @@
-"""Answers of lesson 14: which expert gets which token, the way to the experts and back, balance and messages;
-and the mistakes that people make."""
-
-from functools import partial
+"""Answers of lesson 14: experts for tokens, the way there and back, balance and messages; usual mistakes."""
 
 import torch
+from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.operators import randn_of_rank
+from helpers.course.exercises.operators import randn_of_rank, summed  # noqa: F401 (an edit calls `summed`)
+from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools import theory
 from helpers.tools.measure.traffic import Traffic
-
-__all__ = ["Exchange", "balance_loss", "guess", "message_bytes", "equal_tokens", "route", "through_experts"]
 
 
 def route_solution(probabilities, k, capacity):
@@ -28,25 +23,20 @@ def route_solution(probabilities, k, capacity):
     return expert, slot.masked_fill(slot >= capacity, -1)
 
 
-CASES = ((1, 2), (1, 40), (2, 3), (2, 40), (3, 4))  # choices of a token, rows of an expert
-
-
 def _pair(answer):
     """The two tensors of an answer as int64."""
-    pair = answer if isinstance(answer, (tuple, list)) else ()
-    if len(pair) != 2 or not all(isinstance(tensor, torch.Tensor) for tensor in pair):
-        raise TypeError(f"route must return two tensors, expert and slot, not {answer!r}")
-    if any(tensor.is_floating_point() for tensor in pair):
-        raise TypeError(
-            "route must return whole numbers (int64), not floats: the numbers of experts and of rows"
-        )
+    pair = answer if isinstance(answer, (tuple, list)) and len(answer) == 2 else [None]
+    if not all(isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() for tensor in pair):
+        due = "two tensors of whole numbers (int64), those of experts and of rows"
+        raise TypeError(f"route must return {due}, not {answer!r}")
     return [tensor.long() for tensor in pair]
 
 
 def _routed(function, seed):
     """The routes of random tokens, some of whose experts are asked for far more than they can take."""
     seen = {}
-    for place, (k, capacity) in enumerate(CASES):
+    cases = ((1, 2), (1, 40), (2, 3), (2, 40), (3, 4))  # choices of a token, rows of an expert
+    for place, (k, capacity) in enumerate(cases):
         tokens, experts = 13 + (seed + place) % 5, 4 + (seed + place) % 3
         liked = torch.linspace(0, 3, experts)[torch.randperm(experts)]  # the router prefers some experts
         probabilities = (randn_of_rank(seed + place, tokens, experts) + liked).softmax(-1)
@@ -61,42 +51,32 @@ def _routed(function, seed):
     return seen
 
 
-ROW, RETURNED = "((asked.cumsum(0) - 1) * asked).sum(1)", "return expert, slot.masked_fill(slot"
 BY_PROBABILITY = """torch.empty_like(served)
     queue = probabilities.topk(k).values.T.flatten().argsort(descending=True)
     row[queue] = ((asked[queue].cumsum(0) - 1) * asked[queue]).sum(1)"""
-
-slip = partial(edit, route_solution)
-route = Build(
-    "route",
-    _routed,
-    worlds=(1, 2),
-    mistakes={
-        "the first choices of all tokens come before any second choice":
-            slip("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"),
-        "rows are counted from 0": slip("cumsum(0) - 1", "cumsum(0)"),
-        "an expert takes `capacity` rows, those from 0 to capacity - 1": slip(">= capacity", "> capacity"),
-        "one row of every expert stays empty: the last is capacity - 1":
-            slip(">= capacity", ">= capacity - 1"),
-        "what finds no row gets the slot -1": slip(".masked_fill(slot >= capacity, -1)", ""),
-        "a row belongs to one choice: what finds none gets the slot -1, not a row that is taken":
-            slip("capacity, -1", "capacity, capacity - 1"),
-        "row 0 belongs to the token that came first: what finds no row gets the slot -1":
-            slip("capacity, -1", "capacity, 0"),
-        "leave the number of the expert where a choice is dropped; only its slot is -1":
-            slip("return expert,", "return expert.masked_fill(slot >= capacity, -1),"),
-        "second choices go on counting where the first ones ended, else two tokens share a row":
-            slip("asked.cumsum(0)", "torch.cat([part.cumsum(0) for part in asked.split(tokens)])"),
-        "the router's favourites are the largest probabilities": slip("topk(k)", "topk(k, largest=False)"),
-        "within a choice the rows go to tokens in their order, not by their probability":
-            slip(ROW, BY_PROBABILITY),
-        "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`":
-            slip("view(k, tokens).T", "view(tokens, k)"),
-        "both are of shape (tokens, k): a row for each token":
-            slip(RETURNED, "expert, slot = expert.T, slot.T\n    return expert, slot.masked_fill(slot"),
-    },
-    praise="first choices are served before second ones, in the order of tokens; the rest is dropped",
-)  # fmt: skip
+route = build(route_solution, _routed, worlds=(1, 2), mistakes={
+    ("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"):
+        "the first choices of all tokens come before any second choice",
+    ("cumsum(0) - 1", "cumsum(0)"): "rows are counted from 0",
+    (">= capacity", "> capacity"): "an expert takes `capacity` rows, those from 0 to capacity - 1",
+    (">= capacity", ">= capacity - 1"): "one row of every expert stays empty: the last is capacity - 1",
+    (".masked_fill(slot >= capacity, -1)", ""): "what finds no row gets the slot -1",
+    ("capacity, -1", "capacity, capacity - 1"):
+        "a row belongs to one choice: what finds none gets the slot -1, not a row that is taken",
+    ("capacity, -1", "capacity, 0"):
+        "row 0 belongs to the token that came first: what finds no row gets the slot -1",
+    ("return expert,", "return expert.masked_fill(slot >= capacity, -1),"):
+        "leave the number of the expert where a choice is dropped; only its slot is -1",
+    ("asked.cumsum(0)", "torch.cat([part.cumsum(0) for part in asked.split(tokens)])"):
+        "second choices go on counting where the first ones ended, else two tokens share a row",
+    ("topk(k)", "topk(k, largest=False)"): "the router's favourites are the largest probabilities",
+    ("((asked.cumsum(0) - 1) * asked).sum(1)", BY_PROBABILITY):
+        "within a choice the rows go to tokens in their order, not by their probability",
+    ("view(k, tokens).T", "view(tokens, k)"):
+        "the slots are in the order in which choices were served, all first ones first: `.view(k, tokens).T`",
+    ("return expert,", "return expert.T,", ", -1)", ", -1).T"):
+        "both are of shape (tokens, k): a row for each token",
+}, praise="first choices come before second ones, in the order of tokens; the rest is dropped")  # fmt: skip
 
 
 class Exchange_solution(torch.autograd.Function):
@@ -115,77 +95,56 @@ class Exchange_solution(torch.autograd.Function):
 
 SLIPS = {
     "must be contiguous": "rows, and a gradient, may be a transposed view: send `rows.contiguous()`, and "
-    "receive in a contiguous tensor"
+    "receive in a contiguous tensor",
+    "does not require grad": "no gradient comes back from the answers: send with `Exchange.apply`, which "
+    "autograd knows, both ways",
 }
 
 
 def _exchanged(function, seed):
-    """The operator in the middle of other work, in fp32 and float64; what comes in, forward and backward,
-    need not be contiguous."""
-    import deepspeed.comm as comm
-
-    shape, seen = (3 + seed % 2, 2 * comm.get_world_size(), 4), {}
+    """The operator in the middle of other work, in fp32 and float64; what comes in is not contiguous."""
+    shape, seen = (3 + seed % 2, 2 * dist.get_world_size(), 4), {}
+    due = "forward must return what was received: all_to_all_single fills its first tensor, and returns none"
     for dtype in (torch.float32, torch.float64):
         x = randn_of_rank(seed, *shape).to(dtype).requires_grad_()
         rows = (x * 1.0).transpose(0, 1)
         before = rows.detach().clone()
         with Traffic() as traffic, helped(SLIPS):
-            result = function.apply(rows)
-            if not isinstance(result, torch.Tensor):
-                raise TypeError(
-                    f"forward must return the tensor that was received, not {result!r} (all_to_all_single "
-                    "fills the first one, and returns none)"
-                )
+            result = returned(function.apply(rows), torch.Tensor, due)
             (result.transpose(0, 1) * randn_of_rank(seed + 1, *shape).to(dtype)).sum().backward()
-        if x.grad is None:
-            raise TypeError("backward must return the gradient of rows, not None")
+        sent = sum(traffic.ideal.values())
         seen |= {
             f"what was received, {dtype}": result,
             f"its dtype, {dtype}": str(result.dtype),
             f"the gradient of rows, {dtype}": x.grad,
             f"what was given to forward is as it was, {dtype}": rows.detach().equal(before),
-            f"there and back a rank sends less than twice its rows, {dtype}": sum(traffic.ideal.values())
-            < 2 * x.nbytes,
+            f"there and back a rank sends less than twice its rows, {dtype}": sent < 2 * x.nbytes,
         }
     return seen
 
 
-MESSAGE, BACK = (
-    "comm.all_to_all_single(received, rows.contiguous())",
-    "Exchange_solution.forward(context, gradient)",
-)
-GATHERING = """everything = rows.new_empty(comm.get_world_size() * len(rows), *rows.shape[1:])
+SEND = "comm.all_to_all_single(received, rows.contiguous())"
+BACK = "Exchange_solution.forward(context, gradient)"
+GATHERING = """ranks = comm.get_world_size()
+        everything = rows.new_empty(ranks * len(rows), *rows.shape[1:])
         comm.all_gather_into_tensor(everything, rows.contiguous())
-        parts = [part.chunk(comm.get_world_size()) for part in everything.chunk(comm.get_world_size())]
-        received = torch.cat([part[comm.get_rank()] for part in parts])"""
-SUMMING = (
-    "total = gradient.contiguous().clone()\n        torch.distributed.all_reduce(total)\n        return total"
-)
+        received = everything.unflatten(0, (ranks, ranks, -1))[:, comm.get_rank()].flatten(0, 1)"""
 # Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
 FORWARD = "if rows.requires_grad else received"
-
-slip = partial(edit, Exchange_solution)
-Exchange = Build(
-    "Exchange",
-    _exchanged,
-    mistakes={
-        "what belongs to other ranks must be sent to them: all_to_all_single in `forward`":
-            slip(MESSAGE, "received.copy_(rows)"),
-        "backward, the gradient of what was sent lies on the rank that received it: it must come back":
-            slip(BACK, "gradient"),
-        "forward nothing was sent": slip("return received", f"return rows.clone() {FORWARD}"),
-        "each gradient has one place to go back to: nothing is summed": slip(f"return {BACK}", SUMMING),
-        "a row that goes to one rank has one gradient; there is nothing to average":
-            slip(BACK, f"{BACK} / torch.distributed.get_world_size()"),
-        "that sums the ranks' rows: each part goes to one rank":
-            slip(MESSAGE, "comm.all_reduce(received.copy_(rows))"),
-        "forward a row is sent, not a part of it":
-            slip("return received", f"return received / comm.get_world_size() {FORWARD}"),
-        "an all-gather sends everything to everybody; each rank needs only its part of it":
-            slip(MESSAGE, GATHERING),
-    },
-    praise="forward and backward are the same exchange: what was sent to a rank comes back from it",
-)  # fmt: skip
+Exchange = build(Exchange_solution, _exchanged, mistakes={
+    (SEND, "received.copy_(rows)"):
+        "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
+    (BACK, "gradient"):
+        "backward, the gradient of what was sent lies on the rank that received it: it must come back",
+    ("return received", f"return rows.clone() {FORWARD}"): "forward nothing was sent",
+    (BACK, "summed(gradient)"): "each gradient has one place to go back to: nothing is summed",
+    (BACK, f"{BACK} / torch.distributed.get_world_size()"):
+        "a row that goes to one rank has one gradient; there is nothing to average",
+    (SEND, "comm.all_reduce(received.copy_(rows))"): "that sums the ranks' rows: each part goes to one rank",
+    ("return received", f"return received / comm.get_world_size() {FORWARD}"):
+        "forward a row is sent, not a part of it",
+    (SEND, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
+}, praise="both passes are the same exchange: what was sent to a rank comes back from it")  # fmt: skip
 
 
 def through_experts_solution(rows, experts):
@@ -198,76 +157,41 @@ def through_experts_solution(rows, experts):
     return Exchange_solution.apply(torch.stack(answers, 1).view_as(rows))
 
 
-def _experts(seed, own, width):
-    """This rank's experts, each with weights of its own."""
-    import deepspeed.comm as comm
-
-    experts = []
-    for number in range(own):
-        torch.manual_seed(7 * (seed % 10**6) + own * comm.get_rank() + number)
-        experts.append(nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, width)))
-    return nn.ModuleList(experts)
-
-
-def _gradient_of(tensor):
-    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-
-
 def _through(function, seed):
-    import deepspeed.comm as comm
-
-    own, capacity, width = 2 + seed % 2, 3 + seed % 3, 4 + seed % 2
-    experts = _experts(seed, own, width)
-    rows = randn_of_rank(seed, own * comm.get_world_size(), capacity, width).requires_grad_()
-    answers = function(rows, experts)
-    if not isinstance(answers, torch.Tensor):
-        raise TypeError(f"through_experts must return a tensor of the shape of rows, not {answers!r}")
-    if answers.shape != rows.shape:
-        return {"the answers": answers}
-    if not answers.requires_grad:
-        raise TypeError(
-            "no gradient comes back from the answers: send with `Exchange.apply`, which autograd "
-            "knows, both ways"
-        )
-    (answers * randn_of_rank(seed + 1, *rows.shape)).sum().backward()
-    return {"the answers": answers, "the gradient of rows": _gradient_of(rows)} | {
-        f"the gradient of expert {number}'s {name}": _gradient_of(parameter)
-        for number, expert in enumerate(experts)
-        for name, parameter in expert.named_parameters()
+    """Answers and gradients of experts that have, on every rank, weights of their own."""
+    number, capacity, width = 2 + seed % 2, 3 + seed % 3, 4 + seed % 2
+    torch.manual_seed(1000 * (seed % 10**6) + dist.get_rank())
+    layers = [nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, width)) for _ in range(number)]
+    experts = nn.ModuleList(layers)
+    rows = randn_of_rank(seed, number * dist.get_world_size(), capacity, width).requires_grad_()
+    due = "through_experts must return a tensor of the shape of rows"
+    answers = returned(function(rows, experts), torch.Tensor, due)
+    with helped(SLIPS):
+        (answers * randn_of_rank(seed + 1, *answers.shape)).sum().backward()
+    return {"the answers": answers, "the gradient of rows": rows.grad} | {
+        f"the gradient of {name}, first the expert's number": parameter.grad
+        for name, parameter in experts.named_parameters()
     }
 
 
 THERE, STACKED = "Exchange_solution.apply(rows)", "torch.stack(answers, 1)"
-AND_BACK = f"Exchange_solution.apply({STACKED}.view_as(rows))"
+REPLY = f"Exchange_solution.apply({STACKED}.view_as(rows))"
 VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
-
-slip = partial(edit, through_experts_solution)
-through_experts = Build(
-    "through_experts",
-    _through,
-    together=True,
-    mistakes={
-        "what arrives is ordered by the rank it comes from, and within that by expert":
-            slip(VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)",
-                "answers, 1", "answers"),
-        "the answers must go back in the order of the rows: by rank, and within that by expert":
-            slip(STACKED, "torch.stack(answers)"),
-        "what arrives is in the order of the ranks, not in the opposite one": slip(THERE, f"{THERE}.flip(0)"),
-        "the answers must go back to the ranks that asked: exchange twice":
-            slip(AND_BACK, f"{STACKED}.view_as(rows)"),
-        "rows must be sent to the ranks of their experts before an expert sees them": slip(THERE, "rows"),
-        "nothing was sent: most of these rows are for the experts of other ranks":
-            slip(THERE, "rows", AND_BACK, f"{STACKED}.view_as(rows)"),
-        "each expert has rows of its own: all went to the first":
-            slip("expert(arrived", "experts[0](arrived"),
-        "no gradient comes back: send with `Exchange.apply`, which autograd knows":
-            slip(THERE, "Exchange_solution.apply(rows.detach())", AND_BACK,
-                f"{AND_BACK}.detach() + 0 * rows"),
-        "every rank gets its answers once: divide nothing":
-            slip(AND_BACK, f"{AND_BACK} / comm.get_world_size()"),
-    },
-    praise="two exchanges: rows to the ranks of their experts, and the answers back",
-)  # fmt: skip
+through_experts = build(through_experts_solution, _through, together=True, mistakes={
+    (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
+        "answers"): "what arrives is ordered by the rank it comes from, and within that by expert",
+    (STACKED, "torch.stack(answers)"):
+        "the answers must go back in the order of the rows: by rank, and within that by expert",
+    (THERE, f"{THERE}.flip(0)"): "what arrives is in the order of the ranks, not in the opposite one",
+    (REPLY, f"{STACKED}.view_as(rows)"): "the answers must go back to the ranks that asked: exchange twice",
+    (THERE, "rows"): "rows must be sent to the ranks of their experts before an expert sees them",
+    (THERE, "rows", REPLY, f"{STACKED}.view_as(rows)"):
+        "nothing was sent: most of these rows are for the experts of other ranks",
+    ("expert(arrived", "experts[0](arrived"): "each expert has rows of its own: all went to the first",
+    (THERE, "Exchange_solution.apply(rows.detach())", REPLY, f"{REPLY}.detach() + 0 * rows"):
+        "no gradient comes back: send with `Exchange.apply`, which autograd knows",
+    (REPLY, f"{REPLY} / comm.get_world_size()"): "every rank gets its answers once: divide nothing",
+}, praise="two exchanges: rows to the ranks of their experts, and the answers back")  # fmt: skip
 
 
 def message_bytes_solution(tokens, experts, k, factor, width, element_bytes):
@@ -282,31 +206,22 @@ def _bytes(tokens, experts, k, factor, width, element_bytes):
     return theory.all_to_all_bytes(experts, capacity, width, element_bytes)
 
 
-CEILED = "math.ceil(tokens * k * factor / experts)"
-
-slip = partial(edit, message_bytes_solution)
-message_bytes = Exercise(
-    _bytes,
-    (
-        {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
-        {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
-        {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
-        {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
-    ),
-    {
-        "the capacity counts choices, of which a token has k": slip("tokens * k *", "tokens *"),
-        "an expert takes whole tokens: round its capacity up": slip(CEILED, "tokens * k * factor / experts"),
-        "an expert takes whole tokens: round up, not down": slip("math.ceil(", "int("),
-        "that is one expert's part: the message has rows for all of them":
-            slip("return experts * ", "return "),
-        "empty rows are sent too, and the factor says how many there are": slip("k * factor", "k"),
-        "round up once, the capacity: a token's k choices go to different experts":
-            slip("tokens * k *", "tokens *", "return", "return k *"),
-        "that is all four of a layer: asked is one all-to-all's": slip("return", "return 4 *"),
-        "those are elements, not bytes": slip(" * element_bytes", ""),
-    },
-    praise="full or empty, every row of every expert is sent",
-)  # fmt: skip
+message_bytes = formula(message_bytes_solution, reference=_bytes, cases=(
+    {"tokens": 128, "experts": 8, "k": 1, "factor": 1.0, "width": 64, "element_bytes": 4},
+    {"tokens": 4096, "experts": 8, "k": 2, "factor": 1.25, "width": 4096, "element_bytes": 2},
+    {"tokens": 100, "experts": 8, "k": 2, "factor": 1.0, "width": 16, "element_bytes": 2},
+    {"tokens": 100, "experts": 8, "k": 1, "factor": 1.5, "width": 16, "element_bytes": 2},
+), mistakes={
+    ("tokens * k *", "tokens *"): "the capacity counts choices, of which a token has k",
+    ("math.ceil(", "("): "an expert takes whole tokens: round its capacity up",
+    ("math.ceil(", "int("): "an expert takes whole tokens: round up, not down",
+    ("return experts * ", "return "): "that is one expert's part: the message has rows for all of them",
+    ("k * factor", "k"): "empty rows are sent too, and the factor says how many there are",
+    ("tokens * k *", "tokens *", "return", "return k *"):
+        "round up once, the capacity: a token's k choices go to different experts",
+    ("return", "return 4 *"): "that is all four of a layer: asked is one all-to-all's",
+    (" * element_bytes", ""): "those are elements, not bytes",
+}, praise="full or empty, every row of every expert is sent")  # fmt: skip
 
 
 def balance_loss_solution(probabilities, expert):
@@ -319,72 +234,47 @@ def balance_loss_solution(probabilities, expert):
 
 def _balanced(function, seed):
     """The loss and its gradient, of routers that choose evenly and unevenly."""
-    seen = {}
-    for place, k in enumerate((1, 2)):
-        tokens, experts = 24 + (seed + place) % 7, 3 + (seed + place) % 4
-        scores = (
-            randn_of_rank(seed + place, tokens, experts) + torch.linspace(0, 2, experts)
-        ).requires_grad_()
-        probabilities = scores.softmax(-1)
-        loss = function(probabilities, probabilities.topk(k).indices)
-        if not isinstance(loss, torch.Tensor) or loss.dim():
-            raise TypeError(f"balance_loss must return a tensor without dimensions, not {loss!r}")
-        if not loss.requires_grad:
-            raise TypeError(
-                "balance_loss must have a gradient: it comes from the probabilities, since the "
-                "choices have none"
-            )
-        loss.backward()
+    seen, due = {}, "balance_loss must return a tensor without dimensions"
+    for k in (1, 2):
+        tokens, experts = 24 + (seed + k) % 7, 3 + (seed + k) % 4
+        scores = randn_of_rank(seed + k, tokens, experts) + torch.linspace(0, 2, experts)
+        probabilities = scores.requires_grad_().softmax(-1)
+        loss = returned(function(probabilities, probabilities.topk(k).indices), torch.Tensor, due)
+        with helped({"does not require grad": "it comes from the probabilities: choices have none"}):
+            loss.backward()
         seen |= {f"the loss, k = {k}": loss, f"the gradient of the scores, k = {k}": scores.grad}
     return seen
 
 
-FIRST, PRODUCT = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
-
-slip = partial(edit, balance_loss_solution)
-balance_loss = Build(
-    "balance_loss",
-    _balanced,
-    worlds=(1, 2),
-    mistakes={
-        "multiply by the number of experts, so that an even load gives 1 for any E":
-            slip("experts * (chosen", "(chosen"),
-        "multiply by the number of experts; a mean over them divides by it":
-            slip(f"experts * {PRODUCT}.sum()", f"{PRODUCT}.mean()"),
-        "count first choices alone, as GShard and DeepSpeed's top-2 do":
-            slip(FIRST, "F.one_hot(expert, experts).sum(1)"),
-        "count first choices alone, not all k of a token":
-            slip(FIRST, "F.one_hot(expert.flatten(), experts)"),
-        "one of the two is the share of tokens that chose the expert, which has no gradient":
-            slip(PRODUCT, "(probabilities.mean(0) ** 2)"),
-        "without the counts, the sum is the same for every router":
-            slip(PRODUCT, "(probabilities.mean(0) / experts)"),
-        "the second is the mean probability, over tokens, not the sum":
-            slip("probabilities.mean(0)", "probabilities.sum(0)"),
-    },
-    praise="the counts say where the load is, and the probabilities carry the gradient",
-)  # fmt: skip
+FIRST, TERMS = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
+balance_loss = build(balance_loss_solution, _balanced, worlds=(1, 2), mistakes={
+    ("experts * (", "("): "multiply by the number of experts, so that an even load gives 1 for any E",
+    (f"experts * {TERMS}.sum()", f"{TERMS}.mean()"):
+        "multiply by the number of experts; a mean over them divides by it",
+    (FIRST, "F.one_hot(expert, experts).sum(1)"):
+        "count first choices alone, as GShard and DeepSpeed's top-2 do",
+    (FIRST, "F.one_hot(expert.flatten(), experts)"): "count first choices alone, not all k of a token",
+    (TERMS, "(probabilities.mean(0) ** 2)"):
+        "one of the two is the share of tokens that chose the expert, which has no gradient",
+    (TERMS, "(probabilities.mean(0) / experts)"): "without the counts, the sum is the same for every router",
+    ("probabilities.mean(0)", "probabilities.sum(0)"):
+        "the second is the mean probability, over tokens, not the sum",
+}, praise="the counts say where the load is, and the probabilities carry the gradient")  # fmt: skip
 
 
 def equal_tokens_solution(parameters, k, width, factor):
     return 3 * parameters / (4 * k * factor * width)  # 3 P for weights; 4 exchanges for tokens
 
 
-slip = partial(edit, equal_tokens_solution)
-equal_tokens = Exercise(
-    equal_tokens_solution,
-    (
-        {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
-        {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
-    ),
-    {
-        "tokens go there and back, forward and backward: four messages": slip("4 * k", "2 * k"),
-        "ZeRO-3 gathers weights forward and backward, and reduces their gradients: three messages":
-            slip("3 * parameters", "2 * parameters"),
-        "a token goes to k experts": slip("4 * k *", "4 *"),
-        "empty rows are sent as well: the factor counts": slip("k * factor *", "k *"),
-        "that is the other way round: the tokens at which both are equal":
-            slip("3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"),
-    },
-    praise="weights are sent whatever the number of tokens, and tokens whatever the number of experts",
-)  # fmt: skip
+equal_tokens = formula(equal_tokens_solution, cases=(
+    {"parameters": 96_000_000, "k": 3, "width": 1000, "factor": 1.0},
+    {"parameters": 256 * 44_040_192, "k": 8, "width": 7168, "factor": 1.25},
+), mistakes={
+    ("4 * k", "2 * k"): "tokens go there and back, forward and backward: four messages",
+    ("3 * parameters", "2 * parameters"):
+        "ZeRO-3 gathers weights forward and backward, and reduces their gradients: three messages",
+    ("4 * k *", "4 *"): "a token goes to k experts",
+    ("k * factor *", "k *"): "empty rows are sent as well: the factor counts",
+    ("3 * parameters / (4 * k * factor * width)", "4 * k * factor * width / (3 * parameters)"):
+        "that is the other way round: the tokens at which both are equal",
+}, praise="weights are sent however many tokens there are, and tokens however many experts")  # fmt: skip

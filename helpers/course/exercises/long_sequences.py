@@ -1,36 +1,19 @@
 """Answers of lesson 12: long sequences, and the mistakes that people make there."""
 
-from __future__ import annotations
-
 import copy
 import gc
-import math
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
+from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.comparing import counted
+from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.operators import randn_of_rank
 from helpers.course.exercises.telling import tell
+from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import EllipsisType
-
-__all__ = [
-    "exchange",
-    "guess",
-    "longest_sequence",
-    "ring_forward",
-    "ring_over_ulysses",
-    "score_plan",
-    "tiled_loss",
-]
 
 
 def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
@@ -46,33 +29,27 @@ def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
     return total / (targets_BT != -100).sum()  # once: a mean of means would favour tiles with few targets
 
 
-VOCABULARY, MASKED = 2000, -100
-
-
 def _in_tiles(function, seed):
-    """Loss and gradients, and what was held; the tokens cannot be cut into equal tiles, and some targets are
-    masked."""
-    tiles = 8 + seed % 3
-    head, tokens = nn.Linear(8, VOCABULARY, bias=False), 6 * tiles - 3 - seed % 2
-    targets = torch.randint(VOCABULARY, (2, tokens))
+    """Loss and gradients, and what was held; tiles differ in size, and some targets are masked."""
+    tiles, vocabulary, masked_out = 8 + seed % 3, 2000, -100
+    head, tokens = nn.Linear(8, vocabulary, bias=False), 6 * tiles - 3 - seed % 2
+    targets = torch.randint(vocabulary, (2, tokens))
     masked = torch.rand(2, tokens) < 0.5
     masked[:, ::2], masked[:, 0] = False, True  # every tile has a target that counts
-    targets[masked] = MASKED
+    targets[masked] = masked_out
     prompt = targets.clone()
-    prompt[:, : 15 + seed % 7] = MASKED  # a prompt that fills two tiles or three
+    prompt[:, : 15 + seed % 7] = masked_out  # a prompt that fills two tiles or three
     x = torch.randn(2, tokens, 8, requires_grad=True)
-    logits = 4 * VOCABULARY * targets.numel()  # bytes, of all tokens
+    logits = 4 * vocabulary * targets.numel()  # bytes, of all tokens
     gradients = 4 * (3 * head.weight.numel() + 3 * x.numel())
-    room = 12 * VOCABULARY * 2 * -(-tokens // tiles) + gradients  # the logits of a tile, three times
+    room = 12 * vocabulary * 2 * -(-tokens // tiles) + gradients  # the logits of a tile, three times
     with Ledger("cpu") as ledger:
         for tensor in (x, targets, head.weight):
             ledger.label("inputs", tensor)
-        start = ledger.current
-        loss = function(head, x, targets, tiles)
+        start, due = ledger.current, "tiled_loss must return a tensor without dimensions"
+        loss = returned(function(head, x, targets, tiles), torch.Tensor, due)
         gc.collect()
         kept = ledger.current - start
-        if not isinstance(loss, torch.Tensor):
-            raise TypeError(f"tiled_loss must return a tensor without dimensions, not {loss!r}")
         (loss / (3 + seed % 4)).backward()  # as a micro-batch's loss is divided
         peak = ledger.peak - start
     half = copy.deepcopy(head).bfloat16()
@@ -87,34 +64,21 @@ def _in_tiles(function, seed):
     }
 
 
-COUNT, CHECKPOINTED = (
-    "(targets_BT != -100).sum()",
-    "checkpoint(summed, x, targets, use_reentrant=False, preserve",
-)
-
-slip = partial(edit, tiled_loss_solution)
-tiled_loss = Build(
-    "tiled_loss",
-    _in_tiles,
-    worlds=(1, 2),
-    mistakes={
-        "the last tile may be shorter, so a mean of means is not the mean: sum, and divide once by the "
-        "number of targets": slip('"sum"', '"mean"', COUNT, "tiles"),
-        "that is the sum over the tokens; the loss is their mean": slip(f" / {COUNT}", ""),
-        "the mean is over the targets that count: divide by the number of those that are not -100, not by "
-        "all": slip(COUNT, "targets_BT.numel()"),
+COUNT = "(targets_BT != -100).sum()"
+tiled_loss = build(tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
+    ('"sum"', '"mean"', COUNT, "tiles"): "the last tile may be shorter, so a mean of means is not the mean: "
+        "sum, and divide once by the number of targets",
+    (f" / {COUNT}", ""): "that is the sum over the tokens; the loss is their mean",
+    (COUNT, "targets_BT.numel()"): "the mean is over the targets that count: divide by the number of those "
+        "that are not -100, not by all",
+    ("checkpoint(summed, x, targets, use_reentrant=False, preserve_rng_state=False)", "summed(x, targets)"):
         "what the loss makes of the logits is kept for every tile: run head and loss of a tile inside one "
-        "`checkpoint`":
-            slip("checkpoint(summed, x, targets, use_reentrant=False, preserve_rng_state=False)",
-                "summed(x, targets)"),
-        "in bf16 the sum of exponentials has three digits: make the logits fp32 with `.float()` before the "
-        "loss": slip(".float()", ""),
-        "cut into as many tiles as asked for: each that is larger needs more room":
-            slip("x_BTC.chunk(tiles", "x_BTC.chunk(tiles // 2", "targets_BT.chunk(tiles",
-                "targets_BT.chunk(tiles // 2"),
-    },
-    praise="the logits of one tile exist at a time, and are computed once more in the backward pass",
-)  # fmt: skip
+        "`checkpoint`",
+    (".float()", ""): "in bf16 the sum of exponentials has three digits: make the logits fp32 with "
+        "`.float()` before the loss",
+    ("x_BTC.chunk(tiles", "x_BTC.chunk(tiles // 2", "targets_BT.chunk(tiles", "targets_BT.chunk(tiles // 2"):
+        "cut into as many tiles as asked for: each that is larger needs more room",
+}, praise="the logits of one tile exist at a time, and are computed again in the backward pass")  # fmt: skip
 
 
 def exchange_solution(x, split, collect):
@@ -128,9 +92,7 @@ def exchange_solution(x, split, collect):
 
 def _exchanged(function, seed):
     """There and back again, and what was sent; then other dimensions and another dtype."""
-    import deepspeed.comm as comm
-
-    x = randn_of_rank(seed, 1 + seed % 2, 32, 2 * comm.get_world_size(), 64)
+    x = randn_of_rank(seed, 1 + seed % 2, 32, 2 * dist.get_world_size(), 64)
     before = x.clone()
     with Traffic() as traffic:
         by_heads = function(x, 2, 1)
@@ -149,41 +111,27 @@ SENDING = "received = torch.empty_like(sent)\n    comm.all_to_all_single(receive
 GATHERING = """everything = sent.new_empty(comm.get_world_size() * len(sent), *sent.shape[1:])
     comm.all_gather_into_tensor(everything, sent)
     received = everything[comm.get_rank() :: comm.get_world_size()]"""
-
-slip = partial(edit, exchange_solution)
-exchange = Build(
-    "exchange",
-    _exchanged,
-    together=True,
-    mistakes={
-        "these are this rank's own parts: nothing was sent": slip(SENDING, "received = sent"),
-        "what has come are other places along `collect`: join the parts there, not along `split`":
-            slip("unbind(), collect", "unbind(), split"),
-        "the parts must be joined in the order of the ranks they came from":
-            slip("unbind()", "unbind()[::-1]"),
-        "an all-gather sends everything to everybody; each rank needs only its part of it":
-            slip(SENDING, GATHERING),
-        "dimensions 2 and 1 are one case: cut along `split`, and join along `collect`":
-            slip("get_world_size(), split", "get_world_size(), 2 if split == 2 else 1", "unbind(), collect",
-                "unbind(), 1 if split == 2 else 2"),
-        "`torch.empty` is fp32, whatever is sent: take `torch.empty_like`":
-            slip("torch.empty_like(sent)", "torch.empty(sent.shape)", "(received, sent)",
-                "(received, sent.float())"),
-    },
-    praise="each rank gave away all but its own share of heads, and got every token for those it kept",
-)  # fmt: skip
+exchange = build(exchange_solution, _exchanged, together=True, mistakes={
+    (SENDING, "received = sent"): "these are this rank's own parts: nothing was sent",
+    ("unbind(), collect", "unbind(), split"):
+        "what has come are other places along `collect`: join the parts there, not along `split`",
+    ("unbind()", "unbind()[::-1]"): "the parts must be joined in the order of the ranks they came from",
+    (SENDING, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
+    ("get_world_size(), split", "get_world_size(), 2 if split == 2 else 1", "unbind(), collect",
+        "unbind(), 1 if split == 2 else 2"):
+        "dimensions 2 and 1 are one case: cut along `split`, and join along `collect`",
+    ("torch.empty_like(sent)", "torch.empty(sent.shape)", "(received, sent)", "(received, sent.float())"):
+        "`torch.empty` is fp32, whatever is sent: take `torch.empty_like`",
+}, praise="each rank gave away all but its own heads, and got every token for those it kept")  # fmt: skip
 
 
-def turn(*tensors: torch.Tensor) -> list[torch.Tensor]:
+def _turned(*tensors):
     """Pass tensors on to the next rank of the ring; returns those of the rank before."""
-    import deepspeed.comm as comm
-
-    rank, ranks = comm.get_rank(), comm.get_world_size()
-    tensors = [tensor.contiguous() for tensor in tensors]
-    received = [torch.empty_like(tensor) for tensor in tensors]
-    sending = [comm.isend(tensor, (rank + 1) % ranks) for tensor in tensors]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    received = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
+    sending = [dist.isend(tensor.contiguous(), (rank + 1) % ranks) for tensor in tensors]
     for tensor in received:
-        comm.recv(tensor, (rank - 1) % ranks)
+        dist.recv(tensor, (rank - 1) % ranks)
     for message in sending:
         message.wait()
     return received
@@ -213,70 +161,43 @@ def _ringed(function, seed):
         q, turns = scale * q, []
         before = torch.stack([q, k, v])
 
-        def counting(*tensors, turns=turns):
+        def turn(*tensors, turns=turns):
             turns.append(len(tensors))
-            return turn(*tensors)
+            return _turned(*tensors)
 
-        answer = function(q, k, v, counting)
+        answer = function(q, k, v, turn)
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            what = type(answer).__name__
-            raise TypeError(
-                f"ring_forward must return two tensors, the result and the log-sum-exp, not {what}"
-            )
+            due = "two tensors, the result and the log-sum-exp"
+            raise TypeError(f"ring_forward must return {due}, not {type(answer).__name__}")
+        times = len(turns) if set(turns) <= {2} else "of other tensors"
         seen |= {
             f"the result{case}": answer[0],
             f"the log-sum-exp{case}": answer[1],
             f"queries, keys and values are as they were{case}": torch.stack([q, k, v]).equal(before),
-            f"turns of keys and values, so that they come home{case}": len(turns)
-            if set(turns) <= {2}
-            else "of other tensors",
+            f"turns of keys and values, so that they come home{case}": times,
         }
     return seen
 
 
-def _gathered(q, k, v, turn):
-    """Attention to the keys of all ranks at once."""
-    import deepspeed.comm as comm
-
-    ranks, rank, own = comm.get_world_size(), comm.get_rank(), q.shape[-2]
-    parts = []
-    for tensor in (k, v):
-        received = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])
-        comm.all_gather_into_tensor(received, tensor.contiguous())
-        parts.append(torch.cat(received.chunk(ranks), -2)[..., : (rank + 1) * own, :])
-    scores = q @ parts[0].transpose(-2, -1) / math.sqrt(q.shape[-1])
-    seen = torch.ones(own, scores.shape[-1], dtype=torch.bool).tril(rank * own)
-    scores = scores.masked_fill(~seen, -math.inf)
-    return scores.softmax(-1) @ parts[1], scores.logsumexp(-1)
-
-
-slip = partial(edit, ring_forward_solution)
-ring_forward = Build(
-    "ring_forward",
-    _ringed,
-    together=True,
-    mistakes={
-        "keys of later ranks are in the future: after `step` turns they are those of rank - step, and "
-        "negative means later": slip("step <= comm.get_rank()", "True"),
-        "within its own tokens a rank must not look ahead: mask the scores of the first step":
-            slip("step == 0", "False"),
-        "what was summed before belongs to a smaller sum of exponentials: scale it by exp(old - new)":
-            slip("total * (log_sum - new).exp()[..., None]", "total"),
-        "keys and values never moved on": slip("k, v = turn(k, v)", "pass"),
-        "turn once more after the last step: keys and values come home then, and what follows counts N turns":
-            slip("k, v = turn(k, v)", "k, v = turn(k, v) if step + 1 < comm.get_world_size() else (k, v)"),
-        "exp() of a large score is infinite: keep the logarithm of the sum, and scale by differences of "
-        "logarithms":
-            slip("torch.logaddexp(log_sum, logits.logsumexp(-1))",
-                "(log_sum.exp() + logits.exp().sum(-1)).log()",
-                "total * (log_sum - new).exp()[..., None] + (logits - new[..., None]).exp()",
-                "total + logits.exp()", "return total,", "return total / log_sum.exp()[..., None],"),
-        "attention weighs all keys by their exponentials: the largest score alone is not the softmax":
-            slip("(logits - new[..., None]).exp()", "(logits >= logits.amax(-1, True)).float()"),
-    }
-    | {"you hold the keys of all ranks at once; let `turn` bring those of one rank at a time": _gathered},
-    praise="parts of a softmax can be added up in any order, as long as each is scaled to the common sum",
-)  # fmt: skip
+ring_forward = build(ring_forward_solution, _ringed, together=True, mistakes={
+    ("step <= comm.get_rank()", "True"): "keys of later ranks are in the future: after `step` turns they are "
+        "those of rank - step, and negative means later",
+    ("step == 0", "False"):
+        "within its own tokens a rank must not look ahead: mask the scores of the first step",
+    ("total * (log_sum - new).exp()[..., None]", "total"):
+        "what was summed before belongs to a smaller sum of exponentials: scale it by exp(old - new)",
+    ("k, v = turn(k, v)", "pass"): "keys and values never moved on",
+    ("k, v = turn(k, v)", "k, v = turn(k, v) if step + 1 < comm.get_world_size() else (k, v)"):
+        "turn once more after the last step: keys and values come home then, and what follows counts N turns",
+    ("torch.logaddexp(log_sum, logits.logsumexp(-1))", "(log_sum.exp() + logits.exp().sum(-1)).log()",
+        "total * (log_sum - new).exp()[..., None] + (logits - new[..., None]).exp()", "total + logits.exp()",
+        "return total,", "return total / log_sum.exp()[..., None],"): "exp() of a large score is infinite: "
+        "keep the logarithm of the sum, and scale by differences of logarithms",
+    ("(logits - new[..., None]).exp()", "(logits >= logits.amax(-1, True)).float()"):
+        "attention weighs all keys by their exponentials: the largest score alone is not the softmax",
+    ("k, v = turn(k, v)", "k, v = _turned(k, v)"):
+        "you hold the keys of all ranks at once; let `turn` bring those of one rank at a time",
+}, praise="parts of a softmax add up in any order, as long as each is scaled to the common sum")  # fmt: skip
 
 
 def longest_sequence_solution(memory, states, layers, width, vocabulary):
@@ -285,90 +206,59 @@ def longest_sequence_solution(memory, states, layers, width, vocabulary):
 
 
 LARGER = "max(32 * width, 12 * vocabulary)"
-
-slip = partial(edit, longest_sequence_solution)
-longest_sequence = Exercise(
-    reference=longest_sequence_solution,
-    cases=(
-        {"memory": 24e9, "states": 12.5e9, "layers": 30, "width": 4096, "vocabulary": 65024},
-        {"memory": 80e9, "states": 30e9, "layers": 96, "width": 12288, "vocabulary": 32000},
-    ),
-    mistakes={
-        "take off what the states hold first": slip("(memory - states)", "memory"),
-        "the loss is over before the first block is computed again: the larger of the two counts":
-            slip(LARGER, "32 * width + 12 * vocabulary"),
-        "the loss has three fp32 numbers for each token and vocabulary entry at its peak":
-            slip("12 *", "4 *"),
-        "the logits are missing": slip(LARGER, "32 * width"),
-        "here a block computed again holds more than the loss": slip(LARGER, "12 * vocabulary"),
-        "that is without checkpointing: a checkpointed block keeps its input alone":
-            slip(f"2 * width * layers + {LARGER}", "32 * width * layers + 12 * vocabulary"),
-    },
-    praise="everything that grows, grows with the tokens, so the length follows from bytes per token",
-    whole=True,
-)  # fmt: skip
+longest_sequence = formula(longest_sequence_solution, whole=True, cases=(
+    {"memory": 24e9, "states": 12.5e9, "layers": 30, "width": 4096, "vocabulary": 65024},
+    {"memory": 80e9, "states": 30e9, "layers": 96, "width": 12288, "vocabulary": 32000},
+), mistakes={
+    ("(memory - states)", "memory"): "take off what the states hold first",
+    (LARGER, "32 * width + 12 * vocabulary"):
+        "the loss is over before the first block is computed again: the larger of the two counts",
+    ("12 *", "4 *"): "the loss has three fp32 numbers for each token and vocabulary entry at its peak",
+    (LARGER, "32 * width"): "the logits are missing",
+    (LARGER, "12 * vocabulary"): "here a block computed again holds more than the loss",
+    (f"2 * width * layers + {LARGER}", "32 * width * layers + 12 * vocabulary"):
+        "that is without checkpointing: a checkpointed block keeps its input alone",
+}, praise="all that grows, grows with the tokens, so bytes per token give the length")  # fmt: skip
 
 
 def ring_over_ulysses_solution(ranks):
     return 6 * ranks / (8 * (ranks - 1) / ranks)  # of an all-to-all, a rank keeps its own part
 
 
-slip = partial(edit, ring_over_ulysses_solution)
-ring_over_ulysses = Exercise(
-    reference=ring_over_ulysses_solution,
-    cases=({"ranks": 4}, {"ranks": 2}, {"ranks": 8}),
-    mistakes={
-        "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way":
-            slip("(8 * (ranks - 1) / ranks)", "8"),
-        "the other way round":
-            slip("6 * ranks / (8 * (ranks - 1) / ranks)", "8 * (ranks - 1) / ranks / (6 * ranks)"),
-        "a rank's tensors are s / N tokens long in both": slip("6 * ranks", "6"),
-    },
-    praise="a ring sends every key to every rank, Ulysses sends each number to the one rank that needs it",
-)  # fmt: skip
+ring_over_ulysses = formula(ring_over_ulysses_solution, cases=(
+    {"ranks": 4}, {"ranks": 2}, {"ranks": 8},
+), mistakes={
+    ("(8 * (ranks - 1) / ranks)", "8"):
+        "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
+    ("6 * ranks / (8 * (ranks - 1) / ranks)", "8 * (ranks - 1) / ranks / (6 * ranks)"): "the other way round",
+    ("6 * ranks", "6"): "a rank's tensors are s / N tokens long in both",
+}, praise="a ring sends every key to every rank, Ulysses each number to the rank that needs it")  # fmt: skip
 
 
-# --- a plan for a GPU
-
-GPUS = (1, 2, 4, 8)
-
-
-def score_plan(
-    plan: dict[str, object] | EllipsisType | None, needed: Callable[..., float], room: float
-) -> None:
+def score_plan(plan: object, needed: Callable[..., float], room: float) -> None:
     """Say whether a plan fits, with how many GPUs others fit, and what in it is not needed.
 
     Args:
-        plan: the learner's: a dict of keyword arguments of `needed`; dots or None where there is none.
-        needed: (ranks, **remedies) -> GB of a rank; ranks, and every remedy, have a default that means none.
+        plan: the learner's: keyword arguments of `needed`; dots or None where there is none.
+        needed: (ranks, **remedies) -> GB of a rank, with defaults that mean none.
         room: GB of a GPU.
     """
-    fewest = next(
-        f"{ranks} GPU{'s' * (ranks > 1)}"
-        for ranks in GPUS
-        if needed(ranks=ranks, again=True, tiles=64, host=True) < room
-    )
+    remedies = {"again": True, "tiles": 64, "host": True}
+    fewest = next(ranks for ranks in (1, 2, 4, 8) if needed(ranks=ranks, **remedies) < room)
+    cheapest = f"fits with the fewest has {counted(fewest, 'GPU')}"
     if plan is ... or plan is None:
-        return tell(f"no plan; what fits with the fewest has {fewest}")
+        return tell(f"no plan; what {cheapest}")
     if not isinstance(plan, dict):
         return tell(f"a plan is a dict, such as {{'ranks': 8, 'stage': 3}}, and {plan!r} is none")
     try:
         need = needed(**plan)
     except (TypeError, ValueError, ZeroDivisionError) as error:
         return tell(f"this plan cannot be computed: {error}")
-    gpus = plan.get("ranks", 1)
     bound = "at least " if plan.get("stage") == 3 else ""  # what stage 3 gathers is left out
-    said = (
-        f"your plan needs {bound}{need:.1f} of {room} GB on {gpus} GPU{'s' * (gpus != 1)}: it "
-        f"{'fits' if need < room else 'does not fit'}"
-    )
-    if need < room:
-        spare = [
-            name
-            for name in plan
-            if name != "ranks" and needed(**{key: value for key, value in plan.items() if key != name}) < room
-        ]
-        said += (
-            f". It would fit without {' or without '.join(f'`{name}`' for name in spare)}" if spare else ""
-        )
-    return tell(f"{said}. What fits with the fewest has {fewest}")
+    said = f"your plan needs {bound}{need:.1f} of {room} GB on {counted(plan.get('ranks', 1), 'GPU')}: it "
+    if need >= room:
+        return tell(f"{said}does not fit. What {cheapest}")
+    others = {name: {key: plan[key] for key in plan if key != name} for name in plan if name != "ranks"}
+    spare = [f"without `{name}`" for name, other in others.items() if needed(**other) < room]
+    unneeded = f" It would fit {' or '.join(spare)}." if spare else ""
+    return tell(f"{said}fits.{unneeded} What {cheapest}")

@@ -1,34 +1,16 @@
-"""Answers of lesson 11: adapters, a linear function of a frozen weight, and Adam whose states live in
-files."""
+"""Answers of lesson 11: adapters, a linear function of a frozen weight, Adam whose states live in files."""
 
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import numpy
 import torch
+from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise
-from helpers.course.exercises.guesses import guess
+from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.operators import randn_of_rank
+from helpers.course.exercises.trials import build, formula
 from helpers.tools.measure.ledger import Ledger
-
-__all__ = [
-    "AdamInFiles",
-    "FrozenLinear",
-    "LoRA",
-    "adapter_parameters",
-    "guess",
-    "longest_sequence",
-    "offloaded_bytes",
-]
-
-
-def _generator(seed):
-    """Random numbers that differ from rank to rank."""
-    import deepspeed.comm as comm
-
-    return torch.Generator().manual_seed(1000 * (seed % 10**6) + comm.get_rank())
 
 
 class LoRA_solution(torch.nn.Module):
@@ -56,18 +38,17 @@ def _shape(seed):
 
 
 def _kept_like(weight, layer, rows):
-    """How many tensors of a weight's size, other than the weight, a forward pass keeps for the backward
-    pass."""
+    """How many other tensors of a weight's size a forward pass keeps for the backward pass."""
     kept = []
 
     def keep(tensor):
-        own = tensor.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
-        kept.append(tensor.numel() == weight.numel() and not own)
+        kept.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         layer(rows.clone().requires_grad_())
-    return sum(kept)
+    alike = [tensor.untyped_storage().data_ptr() for tensor in kept if tensor.numel() == weight.numel()]
+    return len(alike) - alike.count(weight.untyped_storage().data_ptr())
 
 
 @torch.no_grad()
@@ -80,95 +61,71 @@ def _fill(layer, seed):
 def _lora(function, seed):
     inputs, outputs, rank, alpha = _shape(seed)
     frozen, bare = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs, bias=False)
-    rows = torch.randn(4, inputs, generator=_generator(seed)).requires_grad_()
-    before, weight = frozen(rows.detach()).detach(), frozen.weight.detach().clone()
+    rows = randn_of_rank(seed, 4, inputs).requires_grad_()
+    before = frozen(rows.detach())
     layer = function(frozen, rank, alpha)
     after = layer(rows)
     after.square().sum().backward()
     matrices = (layer.down.weight, layer.up.weight)
-    first = [matrix.grad for matrix in matrices if matrix.grad is not None]
-    seen = {
-        "`frozen` is the layer that was given": getattr(layer, "frozen", None) is frozen,
-        "the first output": after,
-        "the first output is the frozen layer's": torch.allclose(after, before, atol=1e-6),
-        "numbers with a gradient": sum(
-            parameter.numel() for parameter in layer.parameters() if parameter.requires_grad
-        ),
-        "the first step changes the adapter": any(gradient.any() for gradient in first),
-        "channels of the adapter that the first step changes in different ways": max(
-            (int(torch.linalg.matrix_rank(gradient)) for gradient in first), default=0
-        ),
-    }
+    first = [int(torch.linalg.matrix_rank(matrix.grad)) for matrix in matrices if matrix.grad is not None]
+    trained = [parameter.numel() for parameter in layer.parameters() if parameter.requires_grad]
     layer.zero_grad()
     rows.grad = None
     _fill(layer, seed)
-    seen["tensors of the weight's size that are kept for the backward pass"] = _kept_like(
-        frozen.weight, layer, rows.detach()
-    )
-    after = layer(rows)
-    after.square().mean().backward()
+    kept = _kept_like(frozen.weight, layer, rows.detach())
+    later = layer(rows)
+    later.square().mean().backward()
     merged, without = layer.merged(), function(bare, rank, alpha)
     _fill(without, seed)
-    shared = {parameter.data_ptr() for parameter in frozen.parameters()}
-    return seen | {
-        "the output": after,
+    own, others = ({parameter.data_ptr() for parameter in layer.parameters()} for layer in (frozen, merged))
+    return {
+        "`frozen` is the layer that was given": getattr(layer, "frozen", None) is frozen,
+        "the first output": after,
+        "the first output is the frozen layer's": torch.allclose(after, before, atol=1e-6),
+        "numbers with a gradient": sum(trained),
+        "channels of the adapter that the first step changes in different ways": max(first, default=0),
+        "tensors of the weight's size that are kept for the backward pass": kept,
+        "the output": later,
         "the gradient of down": layer.down.weight.grad,
         "the gradient of up": layer.up.weight.grad,
         "the gradient of the input": rows.grad,
         "merged is a plain linear layer": type(merged) is nn.Linear,
         "the output of the merged layer": merged(rows),
-        "the frozen weights after merging": frozen.weight.detach(),
-        "the frozen weights stay as they were": torch.equal(frozen.weight, weight),
-        "tensors that the merged layer shares with the frozen one": sum(
-            parameter.data_ptr() in shared for parameter in merged.parameters()
-        ),
+        "the frozen weights after merging": frozen.weight,
+        "tensors that the merged layer shares with the frozen one": len(own & others),
         "the outputs beside a layer without bias": torch.stack([without(rows), without.merged()(rows)]),
     }
 
 
-COPY, ZERO_UP = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
-
-SUMMED = (
-    "torch.nn.functional.linear(x_BTC, self.frozen.weight + self.scale * self.up.weight @ self.down.weight, "
-    "self.frozen.bias)"
-)
-slip = partial(edit, LoRA_solution)
-LoRA = Build(
-    "LoRA",
-    _lora,
-    mistakes={
-        "keep the layer itself as `self.frozen`: later cells look for it by that name":
-            slip("self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY,
-                "copy.deepcopy(self.base)"),
-        "the frozen layer's own parameters still get gradients: `requires_grad_(False)`":
-            slip("frozen.requires_grad_(False)", "frozen"),
-        "the adapter is not scaled: multiply it by alpha / rank": slip("alpha / rank", "1.0"),
-        "the adapter is multiplied by alpha: divide by the rank too": slip("alpha / rank", "alpha"),
-        "the scale is alpha / rank, not rank / alpha": slip("alpha / rank", "rank / alpha"),
-        "before training the adapter must add nothing: start one of its matrices, `up`, at zero":
-            slip(ZERO_UP, "pass"),
-        "both matrices are zero: each one's gradient is a product with the other, so neither would ever "
-        "change": slip(ZERO_UP, f"{ZERO_UP}, torch.nn.init.zeros_(self.down.weight)"),
-        "all channels of the adapter start alike, so they stay alike: leave `down` at random numbers":
-            slip(ZERO_UP, f"{ZERO_UP}, torch.nn.init.ones_(self.down.weight)"),
-        "the frozen layer's output is missing: the adapter's is added to it":
-            slip("self.frozen(x_BTC) + ", ""),
-        "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off":
-            slip("self.frozen(x_BTC)", "self.frozen(x_BTC).detach()"),
-        "the sum of W and the product is a matrix of W's size, which every pass keeps: send the rows "
-        "through `down`, then `up`":
-            slip("self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))",
-                SUMMED),
-        "the merged weights lack the scale": slip("+= self.scale * ", "+= "),
-        "the merged layer has lost the frozen layer's bias":
-            slip("return layer", "layer.bias = None\n        return layer"),
-        "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy":
-            slip(COPY, "self.frozen"),
-        "the merged layer shares its bias with the frozen one, so that a change of one changes both":
-            slip("return layer", "layer.bias = self.frozen.bias\n        return layer"),
-    },
-    praise="it starts as the frozen layer, trains only thin matrices, and costs nothing once it is merged",
-)  # fmt: skip
+COPY, ZERO = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
+LoRA = build(LoRA_solution, _lora, mistakes={
+    ("self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"):
+        "keep the layer itself as `self.frozen`: later cells look for it by that name",
+    ("frozen.requires_grad_(False)", "frozen"):
+        "the frozen layer's own parameters still get gradients: `requires_grad_(False)`",
+    ("alpha / rank", "1.0"): "the adapter is not scaled: multiply it by alpha / rank",
+    ("alpha / rank", "alpha"): "the adapter is multiplied by alpha: divide by the rank too",
+    ("alpha / rank", "rank / alpha"): "the scale is alpha / rank, not rank / alpha",
+    (ZERO, "pass"): "before training the adapter must add nothing: start one of its matrices, `up`, at zero",
+    (ZERO, f"{ZERO}, torch.nn.init.zeros_(self.down.weight)"): "both matrices are zero: each one's "
+        "gradient is a product with the other, so neither would ever change",
+    (ZERO, f"{ZERO}, torch.nn.init.ones_(self.down.weight)"):
+        "all channels of the adapter start alike, so they stay alike: leave `down` at random numbers",
+    ("self.frozen(x_BTC) + ", ""): "the frozen layer's output is missing: the adapter's is added to it",
+    ("self.frozen(x_BTC)", "self.frozen(x_BTC).detach()"):
+        "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off",
+    ("self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))", "nn.functional.linear(x_BTC, "
+        "self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)"):
+        "the sum of W and the product is a matrix of W's size, which every pass keeps: send the rows through "
+        "`down`, then `up`",
+    ("+= self.scale * ", "+= "): "the merged weights lack the scale",
+    ("return layer", "layer.bias = None\n        return layer"):
+        "the merged layer has lost the frozen layer's bias",
+    (COPY, "self.frozen"):
+        "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy",
+    ("return layer", "layer.bias = self.frozen.bias\n        return layer"):
+        "the merged layer shares its bias with the frozen one, so that a change of one changes both",
+}, praise="it starts as the frozen layer, trains only thin matrices, and is free once merged")  # fmt: skip
 
 
 class FrozenLinear_solution(torch.autograd.Function):
@@ -184,17 +141,15 @@ class FrozenLinear_solution(torch.autograd.Function):
 
 
 def _frozen_linear(function, seed):
-    """Output and input's gradient of a linear function with a frozen weight, and what it keeps between the
-    passes."""
-    (inputs, outputs, *_), random = _shape(seed), _generator(seed)
-    shapes = (outputs, inputs), (outputs,), (2, 3, inputs), (2, 3, outputs)
-    weight, bias, rows, gradient = (torch.randn(shape, generator=random) for shape in shapes)
-    rows.requires_grad_()
+    """A linear function of a frozen weight: output, input's gradient, what is kept in between."""
+    inputs, outputs, *_ = _shape(seed)
+    weight, bias = randn_of_rank(seed, outputs, inputs), randn_of_rank(seed + 1, outputs)
+    rows = randn_of_rank(seed + 2, 2, 3, inputs).requires_grad_()
     with Ledger("cpu") as ledger:
         before = ledger.snapshot("before").total
         after = function.apply(rows.clone(), weight, bias)
         kept = ledger.snapshot("after").total - before - 4 * after.numel()
-    after.backward(gradient)
+    after.backward(randn_of_rank(seed + 3, *after.shape))
     return {
         "the output": after,
         "bytes kept for the backward pass besides the weight": kept,
@@ -203,21 +158,15 @@ def _frozen_linear(function, seed):
     }
 
 
-slip = partial(edit, FrozenLinear_solution)
-FrozenLinear = Build(
-    "FrozenLinear",
-    _frozen_linear,
-    mistakes={
-        "the input is kept: only the gradient of the weight would need it, and a frozen weight has none":
-            slip("backward(weight)", "backward(weight, x_BTC)", "(weight,) =", "weight, _ ="),
-        "a copy of the weight is kept: save the weight itself, which is there anyway":
-            slip("backward(weight)", "backward(weight.clone())"),
-        "the bias is missing": slip("linear(x_BTC, weight, bias)", "linear(x_BTC, weight)"),
-        "the input has no gradient: it must flow on to the layers before, even through frozen weights":
-            slip("gradient @ weight, None", "None, None"),
-    },
-    praise="the gradient flows on through the weight alone, so the input need not be kept",
-)  # fmt: skip
+FrozenLinear = build(FrozenLinear_solution, _frozen_linear, mistakes={
+    ("backward(weight)", "backward(weight, x_BTC)", "(weight,) =", "weight, _ ="):
+        "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
+    ("backward(weight)", "backward(weight.clone())"):
+        "a copy of the weight is kept: save the weight itself, which is there anyway",
+    ("linear(x_BTC, weight, bias)", "linear(x_BTC, weight)"): "the bias is missing",
+    ("gradient @ weight, None", "None, None"):
+        "the input has no gradient: it must flow on to the layers before, even through frozen weights",
+}, praise="the gradient flows on through the weight alone, so the input need not be kept")  # fmt: skip
 
 
 class AdamInFiles_solution:
@@ -242,169 +191,127 @@ class AdamInFiles_solution:
             parameter.copy_(master.view_as(parameter))
 
 
-STEPS = 200
-
-
 def _contents(folder):
     """{path: bytes} of all files."""
     return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
 def _nearest(contents, values):
-    """What lies nearest to some values among the equally long fp32 vectors of files, whatever the files are
-    called."""
-    size = 4 * len(values)
-    whole = [content for content in contents if len(content) % size == 0]
-    parts = [content[at : at + size] for content in whole for at in range(0, len(content), size)]
-    vectors = [torch.from_numpy(numpy.frombuffer(part, "float32").copy()) for part in parts]
-    distance = lambda vector: float((vector - values).abs().nan_to_num(1e30).sum())  # noqa: E731
-    return min(vectors, key=distance, default=torch.zeros(0))
+    """What lies nearest to some values among all equally long fp32 vectors of files."""
+    whole = b"".join(content for content in contents if len(content) % (4 * len(values)) == 0)
+    vectors = torch.from_numpy(numpy.frombuffer(whole, "float32").copy()).view(-1, len(values))
+    distances = (vectors - values).abs().nan_to_num(1e30).sum(1)
+    return vectors[distances.argmin()] if len(vectors) else torch.zeros(0)
 
 
-def _give_gradients(parameters, random):
+def _give_gradients(parameters):
     """Gradients of both signs, now large, now small; one is always zero, and one is Adam's epsilon."""
     for parameter in parameters:
-        scale = 10 ** (2 * torch.rand(1, generator=random) - 1)
-        gradient = scale * torch.randn(parameter.shape, generator=random)
+        gradient = 10 ** (2 * torch.rand(1) - 1) * torch.randn(parameter.shape)
         gradient.view(-1)[:2] = torch.tensor([0.0, 1e-8])
         parameter.grad = gradient.bfloat16()
 
 
 def _in_files(function, seed):
-    """Small steps of bf16 parameters: each alone is lost in bf16, so that only master weights in fp32 move at
-    all."""
-    random = _generator(seed)
-    parameters = [
-        nn.Parameter(1 + torch.rand(shape, generator=random).bfloat16()) for shape in ((3, 5), (7,))
-    ]
-    elements, seen = sum(parameter.numel() for parameter in parameters), {}
+    """Small steps of bf16 parameters: each alone is lost in bf16, and moves master weights in fp32 only."""
+    torch.manual_seed(1000 * (seed % 10**6) + dist.get_rank())
+    parameters = [nn.Parameter(1 + torch.rand(shape).bfloat16()) for shape in ((3, 5), (7,))]
+    elements, steps, seen = sum(parameter.numel() for parameter in parameters), 200, {}
     with tempfile.TemporaryDirectory() as folder:
         with Ledger("cpu") as ledger:  # during the first step: states kept in memory stay from there on
             adam = function(parameters, Path(folder), 1.2e-3 + 3e-4 * (seed % 3))
-            _give_gradients(parameters, random)
+            _give_gradients(parameters)
             before = _contents(folder)
             adam.step()
-            changed = [content for path, content in _contents(folder).items() if content != before[path]]
+            changed = sum(len(data) for path, data in _contents(folder).items() if data != before[path])
             kept = ledger.snapshot("between steps").total
-            seen["a step changes 12 bytes per parameter in the files"] = (
-                sum(map(len, changed)) >= 12 * elements
-            )
+            seen["a step changes 12 bytes per parameter in the files"] = changed >= 12 * elements
             seen["gradients are gone after a step"] = all(parameter.grad is None for parameter in parameters)
             seen["no tensors of states between steps"] = kept <= 3 * elements
-        for _ in range(STEPS - 1):
-            _give_gradients(parameters, random)
+        for _ in range(steps - 1):
+            _give_gradients(parameters)
             adam.step()
-        contents = _contents(folder).values()
         for index, parameter in enumerate(parameters):
             values = parameter.detach().flatten()
-            master = _nearest(contents, values.float())
-            seen[f"master weights {index} in the files after {STEPS} steps"] = master
+            master = _nearest(_contents(folder).values(), values.float())
+            seen[f"master weights {index} in the files after {steps} steps"] = master
             seen[f"parameter {index} is its master weights, rounded"] = values.equal(master.bfloat16())
     return seen
 
 
 MAPPED = 'numpy.memmap(path, "float32", "w+", shape=(parameter.numel(),)) for path in paths'
 ZERO_FILE = "for path in paths if path.write_bytes(bytes(4 * parameter.numel()))"
-VIEWS, MEAN, SHRINK = (
-    "(torch.from_numpy(file) for file in files)",
-    "mean.lerp_(gradient",
-    "mul_(1 - 0.01 * self.lr).",
-)
+VIEWS, MEAN = "(torch.from_numpy(file) for file in files)", "mean.lerp_(gradient"
+SHRINK = "mul_(1 - 0.01 * self.lr)."
 ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.steps)"
-
-slip = partial(edit, AdamInFiles_solution)
-AdamInFiles = Build(
-    "AdamInFiles",
-    _in_files,
-    mistakes={
-        "the running means start near zero: divide them by 1 - beta ** steps":
-            slip(ROOT, "square.sqrt()", LAST, ""),
-        "steps are added to the bf16 parameters, where each is too small to change them: add them to fp32 "
-        "master weights": slip(MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"),
-        "the running means start anew in every step":
-            slip(MEAN,
-                f"mean, square = torch.zeros_like(mean), torch.zeros_like(square)\n            {MEAN}"),
-        "the files are there, but the states are kept in memory as well":
-            slip(MAPPED, f"torch.zeros(parameter.numel()) {ZERO_FILE}", ".numpy()", "", VIEWS, "files"),
+AdamInFiles = build(AdamInFiles_solution, _in_files, mistakes={
+    (ROOT, "square.sqrt()", LAST, ""): "the running means start near zero: divide them by 1 - beta ** steps",
+    (MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"): "steps are added to the bf16 "
+        "parameters, where each is too small to change them: add them to fp32 master weights",
+    (MEAN, f"mean, square = torch.zeros_like(mean), torch.zeros_like(square)\n            {MEAN}"):
+        "the running means start anew in every step",
+    (MAPPED, f"torch.zeros(parameter.numel()) {ZERO_FILE}", ".numpy()", "", VIEWS, "files"):
+        "the files are there, but the states are kept in memory as well",
+    ("parameter, files))", "parameter, [torch.from_numpy(file) for file in files]))", VIEWS, "files"):
         "the states are in files, but tensors on them stay between steps, and the ledger counts those as "
-        "memory: keep the arrays, and make tensors of them in `step`":
-            slip("parameter, files))", "parameter, [torch.from_numpy(file) for file in files]))", VIEWS,
-                "files"),
-        "the files stay as they were made: the states are arrays in memory":
-            slip(MAPPED, f'numpy.zeros(parameter.numel(), "float32") {ZERO_FILE}'),
-        "the weights do not shrink: subtract lr times 0.01 w as well": slip(SHRINK, ""),
-        "AdamW takes 0.01 w from the weights, it does not add it to the gradient":
-            slip(SHRINK, "", "grad.float().flatten(), None", "grad.float().flatten() + 0.01 * master, None"),
-        "the square's factors are 0.999 and 0.001":
-            slip("square_(), 0.001", "square_(), 0.01", "0.999**", "0.99**"),
-        "the two means have changed places: 0.9 is for the gradient, 0.999 for its square":
-            slip("gradient, 0.1", "gradient, 0.001", "_(), 0.001", "_(), 0.1", LAST, LAST.replace("9", "999"),
-                ROOT, ROOT.replace("999", "9")),
-        "the gradients are still there: set `.grad` to None when a parameter is done":
-            slip("gradient, parameter.grad =", "gradient =", "flatten(), None", "flatten()"),
-        "the learning rate is an argument: use `lr`": slip("= lr, 0, []", "= 1e-3, 0, []"),
-        "a gradient that was always zero gives 0 / 0: add 1e-8 to the root": slip(".add_(1e-8)", ""),
-        "1e-8 is added to the root, not under it": slip(".sqrt_().add_(1e-8)", ".add_(1e-8).sqrt_()"),
-    },
-    praise="memory holds the parameters alone, and the operating system brings a step its states",
-)  # fmt: skip
+        "memory: keep the arrays, and make tensors of them in `step`",
+    (MAPPED, f'numpy.zeros(parameter.numel(), "float32") {ZERO_FILE}'):
+        "the files stay as they were made: the states are arrays in memory",
+    (SHRINK, ""): "the weights do not shrink: subtract lr times 0.01 w as well",
+    (SHRINK, "", "grad.float().flatten(), None", "grad.float().flatten() + 0.01 * master, None"):
+        "AdamW takes 0.01 w from the weights, it does not add it to the gradient",
+    ("square_(), 0.001", "square_(), 0.01", "0.999**", "0.99**"): "the square's factors are 0.999 and 0.001",
+    ("gradient, 0.1", "gradient, 0.001", "_(), 0.001", "_(), 0.1", LAST, LAST.replace("9", "999"), ROOT,
+        ROOT.replace("999", "9")):
+        "the two means have changed places: 0.9 is for the gradient, 0.999 for its square",
+    ("gradient, parameter.grad =", "gradient =", "flatten(), None", "flatten()"):
+        "the gradients are still there: set `.grad` to None when a parameter is done",
+    ("= lr, 0, []", "= 1e-3, 0, []"): "the learning rate is an argument: use `lr`",
+    (".add_(1e-8)", ""): "a gradient that was always zero gives 0 / 0: add 1e-8 to the root",
+    (".sqrt_().add_(1e-8)", ".add_(1e-8).sqrt_()"): "1e-8 is added to the root, not under it",
+}, praise="memory holds the parameters alone, and the operating system brings a step its states")  # fmt: skip
 
 
 def adapter_parameters_solution(inputs, outputs, rank):
     return rank * (inputs + outputs)  # down: rank x inputs; up: outputs x rank
 
 
-slip = partial(edit, adapter_parameters_solution)
-adapter_parameters = Exercise(
-    reference=adapter_parameters_solution,
-    cases=({"inputs": 4096, "outputs": 256, "rank": 8}, {"inputs": 64, "outputs": 192, "rank": 4}),
-    mistakes={
-        "that is one of the two matrices; the other one leads from `rank` channels to the outputs":
-            slip("(inputs + outputs)", "inputs"),
-        "that is one of the two matrices; the other one leads from the inputs to `rank` channels":
-            slip("(inputs + outputs)", "outputs"),
-        "that is the matrix that LoRA leaves frozen": slip("rank * (inputs + outputs)", "inputs * outputs"),
-        "the two matrices stand one after the other: they are not multiplied for every pair":
-            slip("inputs + outputs", "inputs * outputs"),
-    },
-    praise="linear in the width where the frozen matrix is quadratic",
-)  # fmt: skip
+adapter_parameters = formula(adapter_parameters_solution, cases=(
+    {"inputs": 4096, "outputs": 256, "rank": 8}, {"inputs": 64, "outputs": 192, "rank": 4},
+), mistakes={
+    ("(inputs + outputs)", "inputs"):
+        "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
+    ("(inputs + outputs)", "outputs"):
+        "that is one of the two matrices; the other one leads from the inputs to `rank` channels",
+    ("rank * (inputs + outputs)", "inputs * outputs"): "that is the matrix that LoRA leaves frozen",
+    ("inputs + outputs", "inputs * outputs"):
+        "the two matrices stand one after the other: they are not multiplied for every pair",
+}, praise="linear in the width where the frozen matrix is quadratic")  # fmt: skip
 
 
 def offloaded_bytes_solution(trained, ranks):
     return 12 * trained / ranks  # 4 of master weights, 8 of Adam; ZeRO has sharded them before
 
 
-slip = partial(edit, offloaded_bytes_solution)
-offloaded_bytes = Exercise(
-    reference=offloaded_bytes_solution,
-    cases=({"trained": 5_619_712, "ranks": 2}, {"trained": 6_243_584_000, "ranks": 8}),
-    mistakes={
-        "ZeRO shards them first: a rank offloads its own part": slip(" / ranks", ""),
-        "that is Adam's part; the fp32 master weights go with it": slip("12 *", "8 *"),
-        "the bf16 parameters and gradients of the model stay on the device": slip("12 *", "16 *"),
-        "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter":
-            slip("12 *", "2 *"),
-    },
-    praise="what can be offloaded is what is trained: with frozen weights next to nothing",
-)  # fmt: skip
+offloaded_bytes = formula(offloaded_bytes_solution, cases=(
+    {"trained": 5_619_712, "ranks": 2}, {"trained": 6_243_584_000, "ranks": 8},
+), mistakes={
+    (" / ranks", ""): "ZeRO shards them first: a rank offloads its own part",
+    ("12 *", "8 *"): "that is Adam's part; the fp32 master weights go with it",
+    ("12 *", "16 *"): "the bf16 parameters and gradients of the model stay on the device",
+    ("12 *", "2 *"):
+        "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter",
+}, praise="what can be offloaded is what is trained: with frozen weights next to nothing")  # fmt: skip
 
 
 def longest_sequence_solution(memory, fixed, per_token):
     return (memory - fixed) / per_token  # with fused attention, all that grows is linear in the tokens
 
 
-slip = partial(edit, longest_sequence_solution)
-longest_sequence = Exercise(
-    reference=longest_sequence_solution,
-    cases=(
-        {"memory": 24e9, "fixed": 12.5e9, "per_token": 5.8e6},
-        {"memory": 80e9, "fixed": 14e9, "per_token": 1.1e6},
-    ),
-    mistakes={
-        "what does not depend on the sequence is there too: take it off first":
-            slip("(memory - fixed)", "memory"),
-        "the fixed part takes room away": slip("memory - fixed", "memory + fixed"),
-    },
-    praise="linear in what is left over, so halve the bytes of a token before you buy memory",
-)  # fmt: skip
+longest_sequence = formula(longest_sequence_solution, cases=(
+    {"memory": 24e9, "fixed": 12.5e9, "per_token": 5.8e6},
+    {"memory": 80e9, "fixed": 14e9, "per_token": 1.1e6},
+), mistakes={
+    ("(memory - fixed)", "memory"): "what does not depend on the sequence is there too: take it off first",
+    ("memory - fixed", "memory + fixed"): "the fixed part takes room away",
+}, praise="linear in what is left over, so halve the bytes of a token before you buy memory")  # fmt: skip

@@ -1,8 +1,7 @@
 """Answers of lesson 08: the bucketed reducer of ZeRO-2, and the mistakes that people make there."""
 
 import gc
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from itertools import zip_longest
 
 import torch
@@ -11,19 +10,14 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F  # noqa: F401 (edits call it)
 from helpers.course.exercises.calls import Calls
-from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
+from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.measure.traffic import Traffic
 
-# --- a bucket, to its owners
-
 REDUCER_HINTS = {
-    "expected a non-empty list of Tensors": "a bucket may hold nothing of an owner's: "
-    "then there is nothing to send",
-    "doesn't match the broadcast shape": "a gradient across a partition boundary has two owners: cut it "
-    "there",
+    "non-empty list of Tensors": "a bucket may hold nothing of an owner's: then there is nothing to send",
+    "match the broadcast shape": "a gradient across a partition boundary has two owners: cut it there",
     "The size of tensor a (": "place p of the flat tensor is `own[p - rank * S]`, and of a "
     "gradient `gradient[p - start]`",
 }
@@ -44,13 +38,9 @@ def _rehearsed(function, bucket, own):
 
 
 def _buckets(seed, ranks):
-    """{where a gradient begins: its elements} of three buckets, in the order of a backward pass, and the
-    elements of a shard.
-
-    The first touches all owners, and its second gradient lies across a partition boundary.  The second
-    touches the first rank's shard only.  The third has the same places as the first: a further micro-batch.
-    Now and then the end of the flat tensor is padding.
-    """
+    """{where a gradient begins: its elements} of three buckets, and the elements of a shard.  The first
+    touches all owners, and its second gradient lies across a partition boundary.  The second touches the
+    first rank's shard only.  The third is the first again: a further micro-batch."""
     shard = 12 + seed % 5
     first = {shard + 2: (ranks - 1) * shard - 4 - seed % 2, shard - 1: 3, shard - 3: 2}
     return [first, {4: shard - 7, 0: 4}, first], shard
@@ -79,11 +69,10 @@ def _reduced(function, seed):
                     function(by_rank[rank], own)
             messages = sum(message.count for message in traffic.messages)
             needed = sum(places.values()) * own.element_size() * (ranks - 1) / ranks
+            sent = round(sum(traffic.ideal.values()) / needed, 1)
             values[f"this rank's shard{when}"] = own.clone()
             values[f"there is at most one message for each owner{when}"] = messages <= len(owners)
-            values[f"bytes sent, as multiples of what the owners need{when}"] = max(
-                1.0, round(sum(traffic.ideal.values()) / needed, 1)
-            )
+            values[f"bytes sent, as multiples of what the owners need{when}"] = max(1.0, sent)
     return values
 
 
@@ -111,7 +100,7 @@ def _longer(elements):
     """Zeros after an owner's pieces, until a message has so many `elements`, an expression."""
     message = "torch.cat(list(pieces.values()))"
     padded = f"F.pad({message}, (0, {elements} - sum(map(len, pieces.values()))))"
-    return slip(message, padded, "(message / ranks)", "(message[: sum(sizes)] / ranks)")
+    return message, padded, "(message / ranks)", "(message[: sum(sizes)] / ranks)"
 
 
 def _all_at_once(bucket, own):
@@ -124,51 +113,42 @@ def _all_at_once(bucket, own):
 
 
 REDUCE, MEAN = "comm.reduce(message, dst=owner)", "message / ranks"
-slip = partial(edit, reduce_bucket_solution)
-reduce_bucket = Build(
-    "reduce_bucket", _reduced, together=True,
-    mistakes={
-        "`dst` is the owner of the pieces, the same on every rank, and not the rank that calls":
-            slip("dst=owner", "dst=rank"),
-        "every rank has a part of each sum: all ranks call all reductions, not only the owner's":
-            slip("range(ranks)", "[rank]"),
-        "with `async_op=True` a message may still be on its way: call `.wait()` on what it returns, before "
-        "you read": slip("dst=owner", "dst=owner, async_op=True"),
-        "each owner's pieces go to that owner: `dst=0` sends all to rank 0": slip("dst=owner", "dst=0"),
-        "that is the sum over the ranks; a mean is divided by their number": slip(MEAN, "message"),
-        "divide by the number of ranks, which is not always two": slip(MEAN, "message / 2"),
-        "divide by the number of ranks, not by that of the gradients in the bucket":
-            slip(MEAN, "message / len(bucket)"),
-        "that is the mean of nothing but this rank's own gradient: reduce it over the ranks":
-            slip(REDUCE, "pass"),
-        "nothing was written into `own`: `own[...] += ...` does so; `own = own + ...` names a new tensor":
-            slip("own[begin - rank * shard :][: len(piece)] += piece", "pass"),
-        "`own` holds what earlier micro-batches have brought: add to it": slip("+= piece", "= piece"),
-        "a gradient across a partition boundary belongs to two owners: cut it there":
-            slip("begin < end", "begin < end and start // shard == owner"),
-        "places count from the flat tensor's begin, and a slice from the gradient's: subtract `start`":
-            slip("[begin - start : end - start]", "[begin:end]"),
-        "begin with an empty collection of pieces for each owner: there are those of the owner before":
-            slip("pieces = {}", "pieces = pieces if owner else {}"),
-        "right, but in a message for each piece: join an owner's pieces with `torch.cat`, and send them at "
-        "once":
-            slip(REDUCE, "for part in message.split([*map(len, pieces.values())]):\n"
-                "                comm.reduce(part, dst=owner)"),
-        "right, but an all-reduce gives everybody what only the owner needs, and costs twice the bytes":
-            slip(REDUCE, "comm.all_reduce(message)"),
-        "right, but each owner gets the whole bucket: send it its own pieces only":
-            _longer("sum(map(len, bucket.values()))"),
-        "right, but an owner gets its whole shard, with zeros: send it the bucket's pieces only":
-            _longer("shard"),
-        "right, but the whole flat tensor travels, with zeros: send the bucket's pieces only": _all_at_once,
-        "right, but in four bytes per gradient: send them in their own dtype":
-            slip(REDUCE, f"message = message.float()\n            {REDUCE}"),
-    },
-    praise="one message per owner carries a bucket, however many gradients are in it",
-)  # fmt: skip
+reduce_bucket = build(reduce_bucket_solution, _reduced, together=True, mistakes={
+    ("dst=owner", "dst=rank"):
+        "`dst` is the owner of the pieces, the same on every rank, and not the rank that calls",
+    ("range(ranks)", "[rank]"):
+        "every rank has a part of each sum: all ranks call all reductions, not only the owner's",
+    ("dst=owner", "dst=owner, async_op=True"): "with `async_op=True` a message may still be on its way: call "
+        "`.wait()` on what it returns, before you read",
+    ("dst=owner", "dst=0"): "each owner's pieces go to that owner: `dst=0` sends all to rank 0",
+    (MEAN, "message"): "that is the sum over the ranks; a mean is divided by their number",
+    (MEAN, "message / 2"): "divide by the number of ranks, which is not always two",
+    (MEAN, "message / len(bucket)"):
+        "divide by the number of ranks, not by that of the gradients in the bucket",
+    (REDUCE, "pass"): "that is the mean of nothing but this rank's own gradient: reduce it over the ranks",
+    ("own[begin - rank * shard :][: len(piece)] += piece", "pass"):
+        "nothing was written into `own`: `own[...] += ...` does so; `own = own + ...` names a new tensor",
+    ("+= piece", "= piece"): "`own` holds what earlier micro-batches have brought: add to it",
+    ("begin < end", "begin < end and start // shard == owner"):
+        "a gradient across a partition boundary belongs to two owners: cut it there",
+    ("[begin - start : end - start]", "[begin:end]"):
+        "places count from the flat tensor's begin, and a slice from the gradient's: subtract `start`",
+    ("pieces = {}", "pieces = pieces if owner else {}"):
+        "begin with an empty collection of pieces for each owner: there are those of the owner before",
+    (REDUCE, "for part in message.split([*map(len, pieces.values())]):\n"
+        "                comm.reduce(part, dst=owner)"): "right, but in a message for each piece: join an "
+        "owner's pieces with `torch.cat`, and send them at once",
+    (REDUCE, "comm.all_reduce(message)"):
+        "right, but an all-reduce gives everybody what only the owner needs, and costs twice the bytes",
+    _longer("sum(map(len, bucket.values()))"):
+        "right, but each owner gets the whole bucket: send it its own pieces only",
+    _longer("shard"):
+        "right, but an owner gets its whole shard, with zeros: send it the bucket's pieces only",
+    _all_at_once: "right, but the whole flat tensor travels, with zeros: send the bucket's pieces only",
+    (REDUCE, f"message = message.float()\n            {REDUCE}"):
+        "right, but in four bytes per gradient: send them in their own dtype",
+}, praise="one message per owner carries a bucket, however many gradients are in it")  # fmt: skip
 
-
-# --- buckets that fill during the backward pass
 
 RELEASE_HINTS = {
     "'NoneType' object has no attribute": "`.grad` was still None in your hook: register it with "
@@ -183,10 +163,7 @@ RELEASE_HINTS = {
 
 class _Reducer:
     """Takes the buckets; notes what was in them, and how many gradients of earlier ones still have memory.
-
-    It sees gradients as soon as they are made, so that it notices those that are kept elsewhere while the
-    bucket has copies.
-    """
+    It sees gradients as soon as they are made, and so those that are kept while the bucket has copies."""
 
     def __init__(self, parameters):
         self.places, self.gradients, self.alive, self.earlier, self.fresh = [], [], [], [], []
@@ -201,30 +178,16 @@ class _Reducer:
         return sum(not memory.expired() for memory in self.earlier)
 
     def reduce(self, bucket):
-        if not isinstance(bucket, dict):
-            due = "a bucket, a dict {where a gradient begins: the gradient}"
-            raise TypeError(f"`reduce` takes {due}, and was given a {type(bucket).__name__}")
-        if strangers := [type(start).__name__ for start in bucket if type(start) is not int]:
-            due = "places in the flat tensor, whole numbers"
-            raise TypeError(f"a bucket's keys are {due}, and one is a {strangers[0]}")
+        returned(bucket, dict, "`reduce` takes a bucket, a dict {where a gradient begins: the gradient}")
+        for start in bucket:
+            returned(start, int, "a bucket's keys are places in the flat tensor, whole numbers")
         self.alive.append(self.living())
         pieces = sorted(bucket.items())
-        said = [f"at {start} of shape {tuple(gradient.shape)}" for start, gradient in pieces]
-        self.places.append(", ".join(said) or "nothing")
+        self.places.append([f"at {start} of shape {tuple(gradient.shape)}" for start, gradient in pieces])
         for _, gradient in pieces:
             self.gradients += gradient.detach().flatten().tolist()
             self.note(gradient)
         self.earlier, self.fresh = self.earlier + self.fresh, []
-
-
-@contextmanager
-def _new_objects_only():
-    """Look for garbage among the few objects made from now on: the others would take nearly all the time."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _tensors():
@@ -237,11 +200,12 @@ def _filled(function, seed):
     """Two backward passes with small, middling and large buckets: what each bucket held when it was reduced,
     and what was still alive then.  The last layer has 15 elements, which fill a bucket of 15 exactly."""
     values = {}
-    with _new_objects_only(), helped(RELEASE_HINTS):
-        for size in (1, 15, 60 + seed % 20, 10**6):
-            torch.manual_seed(seed)
-            for name, value in _with_buckets_of(size, function, 6 + seed % 3).items():
-                values[f"{name}, with buckets of {size:,} elements"] = value
+    gc.freeze()  # garbage is looked for among newer objects only: the others would take nearly all the time
+    for size in (1, 15, 60 + seed % 20, 10**6):
+        torch.manual_seed(seed)
+        with helped(RELEASE_HINTS):
+            found = _with_buckets_of(size, function, 6 + seed % 3)
+        values |= {f"{name}, with buckets of {size:,} elements": value for name, value in found.items()}
     return values
 
 
@@ -249,10 +213,8 @@ def _with_buckets_of(size, function, width):
     model = nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, 3))
     parameters, left = list(model.parameters()), []
     reducer, before = _Reducer(parameters), _tensors()
-    flush = function(parameters, size, reducer.reduce)
-    if not callable(flush):
-        due = "a function, which reduces what is left in the bucket"
-        raise TypeError(f"release_by_bucket must return {due}, not {flush!r}")
+    due = "release_by_bucket must return a function, which reduces what is left in the bucket"
+    flush = returned(function(parameters, size, reducer.reduce), Callable, due)
     for _ in range(2):
         model(torch.randn(7, 5)).square().mean().backward()
         left.append(sum(parameter.grad is not None for parameter in parameters))
@@ -291,74 +253,53 @@ def release_by_bucket_solution(parameters, bucket_size, reduce):
 
 
 FREE, FULL = "parameter.grad = None", "sum(len(gradient) for gradient in bucket.values()) >= bucket_size"
-COPIES = (".flatten()", ".flatten().clone()")
+COPY = (".flatten()", ".flatten().clone()")
 KEEPS = ("def ready(parameter):", "def ready(parameter, kept=[]):\n        kept.append(parameter.grad)")
-slip = partial(edit, release_by_bucket_solution)
-release_by_bucket = Build(
-    "release_by_bucket", _filled,
-    mistakes={
-        "the gradients are still on the parameters: set `.grad` to None as soon as they are in the bucket":
-            slip(FREE, "pass"),
-        "the gradients, or their copies, are still on the parameters: set `.grad` to None":
-            slip(FREE, "pass", *COPIES),
-        "a gradient of zeros takes as much memory: set `.grad` to None":
-            slip(FREE, "parameter.grad.zero_()", *COPIES),
-        "`.grad.zero_()` releases nothing, and writes zeros into the bucket, which has the same memory: set"
-        " `.grad` to None": slip(FREE, "parameter.grad.zero_()"),
-        "a bucket that was reduced must be emptied, or its gradients are sent again":
-            slip("bucket.clear()", "pass"),
-        "the bucket was empty when it was reduced: reduce first, then clear":
-            slip("if bucket:", "if True:", "reduce(bucket)", "bucket.clear()\n            reduce(bucket)"),
-        "the last bucket is never full: the function that you return must reduce it":
-            slip("return flush", "return lambda: None"),
-        "where nothing is left in the bucket there is nothing to reduce": slip("if bucket:", "if True:"),
-        "each gradient was reduced alone: wait until the bucket holds `bucket_size` elements or more":
-            slip(FULL, "True"),
+release_by_bucket = build(release_by_bucket_solution, _filled, mistakes={
+    (FREE, "pass"):
+        "the gradients are still on the parameters: set `.grad` to None as soon as they are in the bucket",
+    (FREE, "pass", *COPY): "the gradients, or their copies, are still on the parameters: set `.grad` to None",
+    (FREE, "parameter.grad.zero_()", *COPY): "a gradient of zeros takes as much memory: set `.grad` to None",
+    (FREE, "parameter.grad.zero_()"): "`.grad.zero_()` releases nothing, and writes zeros into the bucket, "
+        "which has the same memory: set `.grad` to None",
+    ("bucket.clear()", "pass"): "a bucket that was reduced must be emptied, or its gradients are sent again",
+    ("if bucket:", "if True:", "reduce(bucket)", "bucket.clear()\n            reduce(bucket)"):
+        "the bucket was empty when it was reduced: reduce first, then clear",
+    ("return flush", "return lambda: None"):
+        "the last bucket is never full: the function that you return must reduce it",
+    ("if bucket:", "if True:"): "where nothing is left in the bucket there is nothing to reduce",
+    (FULL, "True"):
+        "each gradient was reduced alone: wait until the bucket holds `bucket_size` elements or more",
+    (FULL, "sum(counted) >= bucket_size", "def ready(parameter):",
+        "def ready(parameter, counted=[]):\n        counted.append(parameter.numel())"):
         "after the first full bucket each gradient was reduced alone: count from zero again when a bucket "
-        "is emptied":
-            slip(FULL, "sum(counted) >= bucket_size", "def ready(parameter):",
-                "def ready(parameter, counted=[]):\n        counted.append(parameter.numel())"),
-        "a bucket is full as soon as it holds `bucket_size` elements, not only with more": slip(">=", ">"),
-        "put the gradient in first, and look afterwards whether the bucket is full":
-            slip(FULL, "False", "def ready(parameter):", "def ready(parameter):\n"
-                "        if bucket and sum(map(len, bucket.values())) + parameter.numel() > bucket_size:\n"
-                "            flush()"),
-        "`bucket_size` counts elements, not gradients": slip(FULL, "len(bucket) >= bucket_size"),
-        "gradients in a bucket have one dimension: `.flatten()`":
-            slip(".flatten()", "", "len(gradient)", "gradient.numel()"),
-        "something else still refers to gradients that were reduced: keep them in the bucket only":
-            slip(*KEEPS),
-        "the bucket has copies, and something still refers to the gradients themselves":
-            slip(*KEEPS, *COPIES),
-        "copies of the gradients are kept beside the bucket":
-            slip(KEEPS[0], KEEPS[1].replace(".grad", ".grad.clone()")),
-        "the buckets were reduced at the end only, when all gradients were there": slip(FULL, "False"),
-        "where a gradient begins is counted in the order of `parameters`":
-            slip("in parameters:\n        starts", "in reversed(parameters):\n        starts"),
-        "a matrix has more elements than `len`, which counts its rows: use `.numel()`":
-            slip("offset += parameter.numel()", "offset += len(parameter)"),
-    },
-    praise="each rank keeps its shard, and at most one bucket of gradients beside it at a time",
-)  # fmt: skip
-
-
-# --- a formula
+        "is emptied",
+    (">=", ">"): "a bucket is full as soon as it holds `bucket_size` elements, not only with more",
+    (FULL, "False", "def ready(parameter):", "def ready(parameter):\n"
+        "        if bucket and sum(map(len, bucket.values())) + parameter.numel() > bucket_size:\n"
+        "            flush()"): "put the gradient in first, and look afterwards whether the bucket is full",
+    (FULL, "len(bucket) >= bucket_size"): "`bucket_size` counts elements, not gradients",
+    (".flatten()", "", "len(gradient)", "gradient.numel()"):
+        "gradients in a bucket have one dimension: `.flatten()`",
+    (*KEEPS,): "something else still refers to gradients that were reduced: keep them in the bucket only",
+    (*KEEPS, *COPY): "the bucket has copies, and something still refers to the gradients themselves",
+    (KEEPS[0], KEEPS[1].replace(".grad", ".grad.clone()")):
+        "copies of the gradients are kept beside the bucket",
+    (FULL, "False"): "the buckets were reduced at the end only, when all gradients were there",
+    ("in parameters:\n        starts", "in reversed(parameters):\n        starts"):
+        "where a gradient begins is counted in the order of `parameters`",
+    ("offset += parameter.numel()", "offset += len(parameter)"):
+        "a matrix has more elements than `len`, which counts its rows: use `.numel()`",
+}, praise="each rank keeps its shard, and at most one bucket of gradients beside it at a time")  # fmt: skip
 
 
 def micro_batch_size_solution(train_batch, accumulation, ranks):
     return train_batch / (accumulation * ranks)  # a step's batch is counted over ranks and micro-batches
 
 
-slip = partial(edit, micro_batch_size_solution)
-micro_batch_size = Exercise(
-    reference=micro_batch_size_solution,
-    cases=(
-        {"train_batch": 16, "accumulation": 4, "ranks": 2},
-        {"train_batch": 1024, "accumulation": 8, "ranks": 64},
-    ),
-    mistakes={
-        "the ranks share the batch": slip("(accumulation * ranks)", "accumulation"),
-        "that is a rank's share of a step, which comes in several micro-batches": slip("accumulation * ", ""),
-    },
-    praise="a step's batch counts all ranks and micro-batches; one call gets one micro-batch of one rank",
-)  # fmt: skip
+micro_batch_size = formula(micro_batch_size_solution, cases=(
+    {"train_batch": 16, "accumulation": 4, "ranks": 2}, {"train_batch": 1024, "accumulation": 8, "ranks": 64},
+), mistakes={
+    ("(accumulation * ranks)", "accumulation"): "the ranks share the batch",
+    ("accumulation * ", ""): "that is a rank's share of a step, which comes in several micro-batches",
+}, praise="a step's batch counts all ranks and micro-batches; one call gets one micro-batch")  # fmt: skip

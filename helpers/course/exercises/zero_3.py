@@ -1,18 +1,14 @@
 """Answers of lesson 09: ZeRO-3, and the mistakes that people make there."""
 
-from functools import partial
-
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
+from helpers.course.exercises.operators import randn_of_rank, summed  # noqa: F401 (an edit calls `summed`)
+from helpers.course.exercises.trials import build, formula
 from helpers.tools.measure.traffic import Traffic
-
-# --- the backward pass of a sharded layer
 
 
 class _Sharded:
@@ -73,8 +69,8 @@ class _Operator(torch.autograd.Function):
         (x,) = context.saved_tensors
         result = context.function(context.sharded, x, y_gradient)
         x_gradient, shard_gradient = _two(result, x.shape, context.sharded.shard.shape)
-        noted = {"x": None if x_gradient is None else x_gradient.clone(), "shard": shard_gradient.clone()}
-        context.noted.append(noted)
+        x_copy = None if x_gradient is None else x_gradient.clone()
+        context.noted.append((x_copy, shard_gradient.clone()))
         return x_gradient, shard_gradient, None, None, None
 
 
@@ -84,19 +80,18 @@ def _two(result, x_shape, shard_shape):
         what = f"{len(result)} values" if isinstance(result, (tuple, list)) else type(result).__name__
         due = "two gradients, that of x and that of the shard"
         raise TypeError(f"sharded_backward must return {due}, not {what}")
-    gradient, due = result[1], f"the shard's is {tuple(shard_shape)}"
+    gradient = result[1]
     if not isinstance(gradient, torch.Tensor):
-        what = f"the gradient of the shard, a tensor, not {type(gradient).__name__}"
-        raise TypeError(f"the second that sharded_backward returns is {what}")
-    if gradient.shape == shard_shape:
-        return result
-    problem = f"the second that you return has shape {tuple(gradient.shape)}"
-    if gradient.shape == x_shape:
-        raise ValueError(f"{problem}, that of x; {due}: is it the other way round?")
-    raise ValueError(
-        f"{problem}; {due}, since the shard was cut from one flat tensor of all parameters: put all their "
-        "gradients into one, by sharded.flatten(...); then reduce-scatter leaves each rank its own part"
-    )
+        due = "the gradient of the shard, a tensor"
+        raise TypeError(f"the second that sharded_backward returns is {due}, not {type(gradient).__name__}")
+    if gradient.shape != shard_shape:
+        why = "since the shard was cut from one flat tensor of all parameters: put all their gradients into "
+        why += "one, by sharded.flatten(...); then reduce-scatter leaves each rank its own part"
+        if gradient.shape == x_shape:
+            why = "and this one is that of x: is it the other way round?"
+        shapes = f"has shape {tuple(gradient.shape)}; the shard's is {tuple(shard_shape)}"
+        raise ValueError(f"the second that you return {shapes}, {why}")
+    return result
 
 
 HINTS = {
@@ -123,24 +118,22 @@ def _layers(seed, ranks):
 
 
 def _passed_back(function, seed):
-    """Two micro-batches through a table and two layers; the shards' gradients, what is left behind, and what
-    was sent."""
-    rank, ranks, values = dist.get_rank(), dist.get_world_size(), {}
-    layers = [_Sharded(layer) for layer in _layers(seed, ranks)]
-    random = torch.Generator().manual_seed(1000 * (seed % 10**6) + rank)
+    """Two micro-batches through a table and two layers: gradients, what is left behind, what was sent."""
+    values, layers = {}, [_Sharded(layer) for layer in _layers(seed, dist.get_world_size())]
+    most = sum(2 * 4 * (sharded.ranks - 1) * len(sharded.shard) for sharded in layers)
     for micro_batch in (1, 2):
-        x, noted = torch.randint(4, (3,), generator=random), []
+        x, noted = randn_of_rank(seed + micro_batch, 3, 4).argmax(1), []  # ids of three tokens
         for sharded in layers:
             x = _Operator.apply(x, sharded.shard, sharded, function, noted)
             sharded.gathers = 0
         with Traffic() as traffic, helped(HINTS):
-            (x * torch.randn(x.shape, generator=random)).sum().backward()
-        for index, gradients in zip((2, 1, 0), noted):  # in the order of the pass: the first error is said
+            (x * randn_of_rank(seed - micro_batch, *x.shape)).sum().backward()
+        for index, (x_gradient, shard_gradient) in zip((2, 1, 0), noted):  # as in the pass: the first error
             sharded, name = layers[index], f", layer {index}, micro-batch {micro_batch}"
             left = [parameter for parameter in sharded.layer.parameters() if parameter.grad is not None]
             values |= {
-                f"the gradient of x{name}": gradients["x"] if index else None,  # token ids have none
-                f"the gradient of the shard{name}": gradients["shard"],
+                f"the gradient of x{name}": x_gradient if index else None,  # token ids have none
+                f"the gradient of the shard{name}": shard_gradient,
                 f"what autograd has added up in shard.grad{name}": sharded.shard.grad.clone(),
                 f"the shard itself is as before{name}": sharded.shard.detach().equal(sharded.before),
                 f"elements that are still gathered{name}": sharded.elements(),
@@ -148,7 +141,6 @@ def _passed_back(function, seed):
                 f"how often it was gathered{name}": sharded.gathers,
             }
         name = f"the parameters and the gradients are sent once each, micro-batch {micro_batch}"
-        most = sum(2 * 4 * (ranks - 1) * len(sharded.shard) for sharded in layers)
         values[name] = sum(traffic.ideal.values()) <= most
     return values
 
@@ -171,108 +163,73 @@ def sharded_backward_solution(sharded, x, y_gradient):
     return x.grad, mine / sharded.ranks
 
 
-def _reduced_alone(sharded):
-    """This rank's parts of the sums of all parameters' gradients, each padded by itself."""
-    gradients = [sharded.flatten([parameter.grad]) for parameter in sharded.layer.parameters()]
-    parts = [gradient.new_empty(len(gradient) // sharded.ranks) for gradient in gradients]
-    for part, gradient in zip(parts, gradients):
-        dist.reduce_scatter_tensor(part, gradient)
-    return torch.cat(parts)
-
-
-FLAT = "sharded.flatten(parameter.grad for parameter in sharded.layer.parameters())"
 REDUCE, MEAN = "comm.reduce_scatter_tensor(mine, flat)", "mine / sharded.ranks"
 OWN_PART = "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()"
 RELEASE, FREE = "sharded.release()", "parameter.grad = None"
-slip = partial(edit, sharded_backward_solution)
-sharded_backward = Build(
-    "sharded_backward", _passed_back, together=True,
-    mistakes={
-        "that is the sum over the ranks; a mean is divided by their number": slip(MEAN, "mine"),
-        "that is divided by the number of ranks twice": slip(MEAN, f"{MEAN} ** 2"),
-        "divide by the number of ranks, which is not always two": slip(MEAN, "mine / 2"),
-        "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks":
-            slip(REDUCE, OWN_PART),
-        "that is a part of this rank's own gradient: reduce-scatter, then divide":
-            slip(REDUCE, OWN_PART, MEAN, "mine"),
+sharded_backward = build(sharded_backward_solution, _passed_back, together=True, mistakes={
+    (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
+    (MEAN, f"{MEAN} ** 2"): "that is divided by the number of ranks twice",
+    (MEAN, "mine / 2"): "divide by the number of ranks, which is not always two",
+    (REDUCE, OWN_PART):
+        "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks",
+    (REDUCE, OWN_PART, MEAN, "mine"):
+        "that is a part of this rank's own gradient: reduce-scatter, then divide",
+    ("sharded.flatten(parameter.grad", "torch.cat([sharded.flatten([parameter.grad]).view(sharded.ranks, -1)",
+        "layer.parameters())", "layer.parameters()], 1)[:, : len(sharded.shard)].flatten()"):
         "the shard was cut from one flat tensor of all parameters: put all their gradients into one, then "
-        "reduce-scatter":
-            slip(FLAT, "_reduced_alone(sharded)", REDUCE, "mine = flat[: len(mine)]"),
-        "the layer's backward pass starts from `y_gradient`, not from ones":
-            slip("backward(y_gradient)", "backward(torch.ones_like(y_gradient))"),
-        "x has no gradient here, so the layers before get none: x.detach().requires_grad_(), and return its"
-        " .grad": slip(".requires_grad_(x.is_floating_point())", ""),
-        "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient":
-            slip("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,"),
-        "x is this rank's own, and so is its gradient: nothing of it is reduced":
-            slip("return", "if x.grad is not None:\n"
-                "        comm.all_reduce(x.grad.div_(sharded.ranks))\n    return"),
-        "the padding belongs to the end, where the shards have theirs":
-            slip(RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"),
-        "the gradients belong in the order of layer.parameters(), as the shards were cut":
-            slip("in sharded.layer.parameters())", "in reversed([*sharded.layer.parameters()]))"),
-        "the parameters are still gathered: release them": slip(RELEASE, "pass"),
-        "the parameters' own gradients are still there, in full, and the next backward pass adds to them: "
-        "set them to None": slip(FREE, "pass"),
-        "gradients of zeros take as much memory as any: set them to None":
-            slip(FREE, "parameter.grad.zero_()"),
-        "nothing was released, neither the parameters nor their own full gradients":
-            slip(RELEASE, "pass", FREE, "pass"),
-        "autograd adds what you return to shard.grad; you added it there yourself too":
-            slip("return", "before = 0 if sharded.shard.grad is None else sharded.shard.grad\n"
-                f"    sharded.shard.grad = before + {MEAN}\n    return"),
-        "right, but gathered twice: once is enough in a backward pass":
-            slip("sharded.gather()", "sharded.gather()\n    sharded.gather()"),
-        "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum":
-            slip(REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"),
-    },
-    praise="a rank that keeps one shard can compute the whole layer, and keeps only a shard of its gradient",
-)  # fmt: skip
-
-
-# --- formulas
+        "reduce-scatter",
+    ("backward(y_gradient)", "backward(torch.ones_like(y_gradient))"):
+        "the layer's backward pass starts from `y_gradient`, not from ones",
+    (".requires_grad_(x.is_floating_point())", ""): "x has no gradient here, so the layers before get none: "
+        "x.detach().requires_grad_(), and return its .grad",
+    ("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,"):
+        "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient",
+    ("return x.grad,", "return None if x.grad is None else summed(x.grad) / sharded.ranks,"):
+        "x is this rank's own, and so is its gradient: nothing of it is reduced",
+    (RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"):
+        "the padding belongs to the end, where the shards have theirs",
+    ("in sharded.layer.parameters())", "in reversed([*sharded.layer.parameters()]))"):
+        "the gradients belong in the order of layer.parameters(), as the shards were cut",
+    (RELEASE, "pass"): "the parameters are still gathered: release them",
+    (FREE, "pass"): "the parameters' own gradients are still there, in full, and the next backward pass adds "
+        "to them: set them to None",
+    (FREE, "parameter.grad.zero_()"): "gradients of zeros take as much memory as any: set them to None",
+    (RELEASE, "pass", FREE, "pass"):
+        "nothing was released, neither the parameters nor their own full gradients",
+    ("return", "before = 0 if sharded.shard.grad is None else sharded.shard.grad\n"
+        f"    sharded.shard.grad = before + {MEAN}\n    return"):
+        "autograd adds what you return to shard.grad; you added it there yourself too",
+    ("sharded.gather()", "sharded.gather()\n    sharded.gather()"):
+        "right, but gathered twice: once is enough in a backward pass",
+    (REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"):
+        "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum",
+}, praise="a rank with one shard computes the whole layer, and keeps a shard of its gradient")  # fmt: skip
 
 
 def largest_model_solution(memory, ranks, activations):
     return ranks * (memory - activations) / 16  # 16 bytes per parameter, each of them on one rank only
 
 
-slip = partial(edit, largest_model_solution)
-zero_3_largest_model = Exercise(
-    reference=largest_model_solution,
-    cases=(
-        {"memory": 80e9, "ranks": 8, "activations": 20e9},
-        {"memory": 24e9, "ranks": 2, "activations": 8e9},
-    ),
-    mistakes={
-        "that is one GPU: stage 3 shards all sixteen bytes": slip("return ranks *", "return"),
-        "gradients and the twelve bytes are there too": slip("/ 16", "/ 2"),
-        "that is ZeRO-2, which replicates the parameters":
-            slip("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"),
-        "every rank has activations of its own": slip("ranks * (memory", "(ranks * memory"),
-    },
-    praise="every rank shares its states but holds its own activations, so each gives what those leave",
-)  # fmt: skip
+zero_3_largest_model = formula(largest_model_solution, cases=(
+    {"memory": 80e9, "ranks": 8, "activations": 20e9}, {"memory": 24e9, "ranks": 2, "activations": 8e9},
+), mistakes={
+    ("return ranks *", "return"): "that is one GPU: stage 3 shards all sixteen bytes",
+    ("/ 16", "/ 2"): "gradients and the twelve bytes are there too",
+    ("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"): "that is ZeRO-2, which replicates the parameters",
+    ("ranks * (memory", "(ranks * memory"): "every rank has activations of its own",
+}, praise="every rank shares its states, holds its own activations, and gives what those leave")  # fmt: skip
 
 
 def stage_3_units_solution(accumulation, checkpointing):
     return accumulation * (4 if checkpointing else 3)  # 2 or 3 gatherings, and the gradients' reduce-scatter
 
 
-slip = partial(edit, stage_3_units_solution)
-stage_3_units = Exercise(
-    reference=stage_3_units_solution,
-    cases=(
-        {"accumulation": 4, "checkpointing": False},
-        {"accumulation": 4, "checkpointing": True},
-        {"accumulation": 1, "checkpointing": True},
-    ),
-    mistakes={
-        "every micro-batch gathers and reduces anew": slip("accumulation * (", "("),
-        "that is stage 2's k + 1": slip("* (4 if checkpointing else 3)", "+ 1"),
-        "computing again needs the parameters again": slip("4 if", "3 if"),
-        "gathered for the forward pass, and again for the backward pass":
-            slip("4 if", "3 if", "else 3", "else 2"),
-    },
-    praise="no rank holds a layer, so every pass of every micro-batch that uses a layer gathers it",
-)  # fmt: skip
+stage_3_units = formula(stage_3_units_solution, cases=(
+    {"accumulation": 4, "checkpointing": False}, {"accumulation": 4, "checkpointing": True},
+    {"accumulation": 1, "checkpointing": True},
+), mistakes={
+    ("accumulation * (", "("): "every micro-batch gathers and reduces anew",
+    ("* (4 if checkpointing else 3)", "+ 1"): "that is stage 2's k + 1",
+    ("4 if", "3 if"): "computing again needs the parameters again",
+    ("4 if", "3 if", "else 3", "else 2"): "gathered for the forward pass, and again for the backward pass",
+}, praise="no rank holds a layer, so every pass of every micro-batch through a layer gathers it")  # fmt: skip

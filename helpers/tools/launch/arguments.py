@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.describing import cut
+from helpers.tools.whole import shown, whole
 
 if TYPE_CHECKING:
     from helpers.tools.machines.namespaces import Machines, Placement
@@ -17,29 +16,9 @@ MOST_RANKS = 64
 BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
 
 
-def shown(value: object) -> str:
-    """A value for a message."""
-    try:
-        return cut(repr(value), 100)
-    except Exception:  # as for a whole number of more than 4,300 digits
-        return f"this {type(value).__name__}"
-
-
-def whole_number(name: str, value: object, range: str = "") -> int:
-    """An integer, numpy's too; True and 2.0 are none."""
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise TypeError(f"{name} must be a whole number{range}, not {shown(value)}")
-
-
 def checked_ranks(ranks: object, free: float) -> int:
     """How many, for whom so many bytes are free."""
-    ranks = whole_number("ranks", ranks, f" from 1 to {MOST_RANKS}")
-    if not 1 <= ranks <= MOST_RANKS:
-        raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {shown(ranks)}")
+    ranks = whole(ranks, "ranks", 1, MOST_RANKS)
     if ranks * BYTES_PER_RANK > free:
         raise MemoryError(
             f"{ranks} ranks need at least {ranks * BYTES_PER_RANK / 1e9:.1f} GB and {free / 1e9:.1f} GB is "
@@ -71,12 +50,6 @@ def checked_arguments(arguments: object) -> dict[str, object]:
     if odd := [key for key in arguments if not isinstance(key, str)]:
         raise TypeError(f"arguments must have strings as keys, the names of parameters, not {shown(odd[0])}")
     return dict(arguments)
-
-
-def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
-    if not (value is None or isinstance(value, str)) or value not in choices:
-        *first, last = ["None" if choice is None else f'"{choice}"' for choice in choices]
-        raise ValueError(f"{name} must be {', '.join(first)} or {last}, not {shown(value)}")
 
 
 def check_types(**values: object) -> None:

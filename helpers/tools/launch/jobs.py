@@ -32,6 +32,7 @@ from helpers.tools.launch.resources import (
     out_of_memory_kills,
 )
 from helpers.tools.launch.watching import drain, watch
+from helpers.tools.whole import check_choice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,8 +258,8 @@ def launch(
     """
     if os.name != "posix":
         raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
-    checks.check_choice("launcher", launcher, (None, "deepspeed", "slurm"))
-    checks.check_choice("device", device, ("cpu", "cuda", None))
+    check_choice("launcher", launcher, (None, "deepspeed", "slurm"))
+    check_choice("device", device, ("cpu", "cuda", None))
     checks.check_types(
         account=account,
         partition=partition,

@@ -1,7 +1,6 @@
 """Every formula of the course, as small pure functions of plain numbers: predict first, then measure.
 
-`theory.gpt_parameters` and all other names of the table below are found in their modules when they are asked
-for; so are the modules themselves, as `theory.schedules`.
+All names of the table below, and the modules, are imported when they are asked for.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ import importlib
 
 MODULES = {
     "combined": "cable_bytes coordinates groups_along sent_by_axis tensor_pipeline_held_bytes",
-    "communication": "COLLECTIVES Pass all_reduce_seconds collective_seconds hidden_fraction"
-    " hiding_bandwidth wire_bytes zero_wire_bytes",
+    "communication": "COLLECTIVES Pass collective_seconds hidden_fraction hiding_bandwidth wire_bytes"
+    " zero_wire_bytes",
     "construction": "construction_peak_bytes largest_built_in_parts",
     "deepspeed_config": "",
     "experts": "all_to_all_bytes expert_capacity expert_parallel_bytes expert_parallel_wire_bytes",
-    "fine_tuning": "disk_bytes fine_tuning_bytes frozen_bytes lora_activation_bytes"
-    " lora_block_activation_bytes lora_parameters offload_bytes quantised_bytes",
+    "fine_tuning": "disk_bytes fine_tuning_bytes frozen_bytes lora_activation_bytes lora_parameters"
+    " offload_bytes quantised_bytes",
     "fsdp": "FSDP_MOMENTS ddp_bytes fsdp_bytes fsdp_wire_bytes",
     "gloo": "FRAME_HEADER FRAME_HEADERS GLOO_HEADER gloo_messages gloo_wire_bytes",
     "gpt_size": "GPTSize",
@@ -31,22 +30,21 @@ MODULES = {
     " ring_wire_bytes ulysses_activation_bytes ulysses_wire_bytes worst_moment_bytes",
     "model_states": "MOMENTS deepspeed_bytes ideal_bytes step_peak_bytes",
     "peak": "OUTSIDE moment_parts moments needed_bytes peak_moments",
-    "pipeline": "bubble_fraction bubble_seconds micro_batches_in_flight pipeline_activation_bytes"
-    " pipeline_held_bytes pipeline_seconds pipeline_stage_parameters pipeline_wire_bytes"
-    " zero_bubble_fraction",
+    "pipeline": "bubble_fraction micro_batches_in_flight pipeline_activation_bytes pipeline_held_bytes"
+    " pipeline_seconds pipeline_stage_parameters pipeline_wire_bytes zero_bubble_fraction",
     "plan": "Plan",
     "planner": "all_plans cheapest plan_latency plan_messages plan_seconds",
-    "roofline": "MachineConstants arithmetic_intensity matrix_bytes matrix_flops matrix_seconds ridge"
-    " roofline_rate roofline_seconds",
+    "roofline": "MachineConstants arithmetic_intensity flops_per_token matrix_bytes matrix_flops"
+    " matrix_seconds mfu ridge roofline_rate roofline_seconds",
     "save_interval": "daly_interval hours_between_failures lost_share spares_missing_share young_interval",
     "schedules": "",
-    "step_time": "StepTime block_elementwise_bytes ends_elementwise_bytes gradient_copy_bytes operators"
-    " optimizer_bytes step_messages step_seconds",
+    "step_counts": "block_elementwise_bytes ends_elementwise_bytes gradient_copy_bytes operators"
+    " optimizer_bytes step_messages",
+    "step_time": "StepTime step_seconds",
     "tensor_parallel": "block_messages sequence_parallel_block_activation_bytes"
     " tensor_parallel_activation_bytes tensor_parallel_block_activation_bytes"
     " tensor_parallel_block_parameters tensor_parallel_block_seconds tensor_parallel_cluster_bytes"
     " tensor_parallel_cluster_seconds tensor_parallel_parameters tensor_parallel_wire_bytes",
-    "throughput": "flops_per_token hfu mfu",
     "zero_config": "ZeroConfig",
     "zero_plan": "ZeroPlan zero_3_passes",
 }

@@ -9,14 +9,14 @@ torch's `init_device_mesh` count ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from math import prod
 
+import numpy as np
 from helpers.tools.theory.communication import wire_bytes, zero_wire_bytes
+from helpers.tools.theory.gpt_size import GPTSize
 from helpers.tools.theory.layers import (
     FP32,
     TOKEN_ID,
-    Size,
     embedding_activation_bytes,
     gpt_parameters,
     head_activation_bytes,
@@ -26,42 +26,29 @@ from helpers.tools.theory.tensor_parallel import (
     tensor_parallel_block_activation_bytes,
     tensor_parallel_wire_bytes,
 )
+from helpers.tools.whole import whole
 
 
 def coordinates(rank: int, axes: dict[str, int]) -> dict[str, int]:
-    """Where a rank stands on each axis; all ranks with other coordinates along the last axis come before the
-    next of the axis before it."""
-    if not 0 <= rank < prod(axes.values()):
-        raise ValueError(f"these axes have ranks 0 to {prod(axes.values()) - 1}, not {rank!r}")
-    place = {}
-    for name in reversed(axes):
-        rank, place[name] = divmod(rank, axes[name])
-    return {name: place[name] for name in axes}
+    """Where a rank stands on each axis."""
+    whole(rank, "a rank of these axes", 0, prod(axes.values()) - 1)
+    return dict(zip(axes, map(int, np.unravel_index(rank, tuple(axes.values())))))
 
 
 def groups_along(name: str, axes: dict[str, int]) -> list[list[int]]:
     """The groups of ranks that differ in one coordinate alone, each in the order of that coordinate."""
     if name not in axes:
         raise ValueError(f"there is no axis {name!r}: there are {', '.join(axes)}")
-    groups = {}
-    for rank, place in enumerate(product(*map(range, axes.values()))):
-        others = tuple(at for axis, at in zip(axes, place) if axis != name)
-        groups.setdefault(others, []).append(rank)
-    return list(groups.values())
+    ranks = np.arange(prod(axes.values())).reshape(tuple(axes.values()))
+    return np.moveaxis(ranks, list(axes).index(name), -1).reshape(-1, axes[name]).tolist()
 
 
 def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: bool = False) -> float:
-    """Bytes of a step that leave a machine because of one axis, those of all machines together.
+    """Bytes of a step that leave a machine of `each` neighbouring ranks, all machines together, where a rank
+    sends `sent` bytes to its neighbour in one of the groups (`groups_along`).
 
-    Collectives go round a ring in the order of the group (Patarasuk and Yuan, 2009), in which every rank
-    sends to the next one and the last to the first.  A pipeline is a line, along which neighbours send in
-    both directions.
-
-    Args:
-        groups: those along the axis, as `groups_along` gives them.
-        sent: bytes that a rank sends to one neighbour.
-        each: ranks on a machine, neighbours together.
-        line: whether the groups are pipelines.
+    Collectives go round a ring in the order of the group (Patarasuk and Yuan, 2009).  A pipeline is a `line`,
+    along which neighbours send in both directions.
     """
     crossings = 0
     for group in groups:
@@ -73,7 +60,7 @@ def cable_bytes(groups: Sequence[Sequence[int]], sent: float, each: int, line: b
 
 def sent_by_axis(
     axes: dict[str, int],
-    size: Size,
+    size: GPTSize,
     batch: int,
     sequence: int,
     micro_batches: int,
@@ -82,21 +69,18 @@ def sent_by_axis(
     whole_buckets: bool = False,
 ) -> dict[str, float]:
     """Bytes that a rank sends to a neighbour along each axis in a step, the mean over the stages; ZeRO-1
-    along "data".
+    along "data" (`zero_wire_bytes`).
 
-    With p stages, d replicas and t tensor-parallel ranks, and m micro-batches of each replica: DeepSpeed's
-    pipeline sends m e b s h / t bytes from rank to rank in each direction, since each of t ranks sends its
-    part (`pipe_partitioned`).  Parts are gathered three times for each of p - 1 boundaries: the activation on
-    the next stage, on this one the output and its gradient.  The blocks' four all-reduces are those of
-    `tensor_parallel_wire_bytes`, and ZeRO's messages those of `zero_wire_bytes`.
+    With m micro-batches of each replica DeepSpeed's pipeline sends m e b s h / t bytes from rank to rank in
+    each direction, since each of t ranks sends its part (`pipe_partitioned`).  Parts are gathered three times
+    for each of p - 1 boundaries: the activation on the next stage, on this one the output and its gradient.
+    The blocks' four all-reduces are those of `tensor_parallel_wire_bytes`.
 
     Args:
         axes: {"pipe": p, "data": d, "model": t}, in any order.
         batch, sequence: of a micro-batch.
         micro_batches: of a step, those of all replicas together.
-        element_bytes: e, of activations, gradients and parameters.
         elements: parameters on a rank; by default an equal part of the model's.
-        whole_buckets: as in `zero_wire_bytes`.
     """
     p, d, t = (axes[name] for name in ("pipe", "data", "model"))
     m, activation = micro_batches / d, element_bytes * batch * sequence * size.width
@@ -108,7 +92,7 @@ def sent_by_axis(
 
 
 def tensor_pipeline_held_bytes(
-    size: Size,
+    size: GPTSize,
     batch: int,
     sequence: int,
     element_bytes: int,
@@ -120,16 +104,12 @@ def tensor_pipeline_held_bytes(
     device: str = "cpu",
 ) -> int:
     """Most bytes of activations and inputs that a rank holds at once under DeepSpeed's 1F1B where each stage
-    is shared by t tensor-parallel ranks; with t = 1 it is `pipeline_held_bytes`, where outputs stay.
+    is shared by t = `ranks` tensor-parallel ranks; with t = 1 it is `pipeline_held_bytes`, and outputs stay.
 
-    Blocks as in `tensor_parallel_block_activation_bytes`.  A stage's output does not stay: the engine keeps
-    1/t of it to send (`pipe_partitioned`; that copy, what is received and a few lengths are counted as
-    "other" by the ledger) and empties the tensor itself.  The last stage gathers what it receives, and the e
-    b s h of the micro-batch before stay in its second buffer, beside scores and targets.
-
-    Args:
-        blocks: of this stage.
-        ranks: t.
+    A stage's output does not stay: the engine keeps 1/t of it to send (`pipe_partitioned`; that copy, what is
+    received and a few lengths are counted as "other" by the ledger) and empties the tensor itself.  The last
+    stage gathers what it receives, and the e b s h of the micro-batch before stay in its second buffer,
+    beside scores and targets.
     """
     if ranks == 1:
         where = blocks, stages, stage, micro_batches

@@ -10,26 +10,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from helpers.tools.theory.checks import positive, whole, zero_stage
+from helpers.tools.whole import check_choice, not_negative, positive, whole
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send")
 
 
 def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
-    """Bytes that each rank sends, on average over the N ranks, for a collective on a tensor of S bytes.
+    """Bytes that each of N ranks sends, on average, for one of `COLLECTIVES` on a tensor of S bytes.
 
     all-reduce 2 (N-1)/N S; reduce-scatter, all-gather, all-to-all (N-1)/N S; broadcast and reduce (N-1)/N S
-    (a tree or chain sends the tensor N-1 times in all); send: S.
-
-    Args:
-        collective: one of `COLLECTIVES`.
-        tensor_bytes: S, of the full tensor: the one that all-gather produces, that reduce-scatter starts
-            from, that every rank holds in an all-reduce.
-        ranks: N, that take part.
+    (a tree or chain sends the tensor N-1 times in all); send: S.  The tensor is the full one: what all-gather
+    produces, what reduce-scatter starts from.
     """
-    if collective not in COLLECTIVES:
-        raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}; not {collective!r}")
-    whole(ranks=ranks)
+    check_choice("collective", collective, COLLECTIVES)
+    whole(ranks, "ranks")
     if collective == "send":
         return tensor_bytes
     return (2 if collective == "all_reduce" else 1) * tensor_bytes * (ranks - 1) / ranks
@@ -38,24 +32,17 @@ def wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
 def collective_seconds(
     collective: str, tensor_bytes: float, ranks: int, latency: float, bandwidth: float
 ) -> float:
-    """Seconds that a collective takes by the alpha-beta model: every message costs a latency, and its bytes
-    over the bandwidth.
+    """Seconds of a collective (as in `wire_bytes`) by the alpha-beta model: alpha, the `latency` in seconds,
+    for each message, and bytes over 1 / beta, the `bandwidth` in bytes per second (Hockney, "The
+    communication challenge for MPP", 1994).  Additions take no time.
 
-    Hockney, "The communication challenge for MPP" (1994), for the model; Thakur et al., "Optimization of
-    collective communication operations in MPICH" (2005), section 4, for the messages of each algorithm; the
-    time of the additions is left out.  With N ranks and S bytes: all-gather, reduce-scatter (ring) and
-    all-to-all (pairs) are N - 1 messages of S / N, one after another; an all-reduce (ring) 2 (N - 1) of them;
-    broadcast and reduce (binomial tree) ceil(log2 N) messages of S; a send one of S.
-
-    Args:
-        collective, tensor_bytes, ranks: as in `wire_bytes`.
-        latency: alpha, seconds per message.
-        bandwidth: 1 / beta, bytes per second.
+    Messages are those of Thakur et al., "Optimization of collective communication operations in MPICH"
+    (2005), section 4.  With N ranks and S bytes: all-gather, reduce-scatter (ring) and all-to-all (pairs) are
+    N - 1 messages of S / N, one after another; an all-reduce (ring) 2 (N - 1) of them; broadcast and reduce
+    (binomial tree) ceil(log2 N) messages of S; a send one of S.
     """
-    if not bandwidth > 0 or not latency >= 0:
-        raise ValueError(
-            f"bandwidth must be positive and latency must not be negative, not {bandwidth!r} and {latency!r}"
-        )
+    positive(bandwidth=bandwidth)
+    not_negative(latency=latency)
     sent = wire_bytes(collective, tensor_bytes, ranks)
     if collective in ("broadcast", "reduce"):
         return math.ceil(math.log2(ranks)) * (latency + tensor_bytes / bandwidth)
@@ -63,27 +50,14 @@ def collective_seconds(
     return sent / bandwidth + messages * latency
 
 
-def all_reduce_seconds(tensor_bytes: float, ranks: int, latency: float, bandwidth: float) -> float:
-    """2 (N-1) (latency + S / (N bandwidth)): `collective_seconds` of an all-reduce (Thakur et al., 2005,
-    section 4.5)."""
-    return collective_seconds("all_reduce", tensor_bytes, ranks, latency, bandwidth)
-
-
 @dataclass(frozen=True)
 class Pass:
     """A part of a step, in seconds: a rank's work, and messages that belong to it.  Every account of time in
-    this package is made of these.
+    this package is made of these."""
 
-    Attributes:
-        work: of the computation that the messages need not wait for.
-        messages: by themselves.
-        hides: whether messages go on behind the work: at best as long as it lasts, on hardware that does both
-            at once without either becoming slower.
-    """
-
-    work: float
-    messages: float = 0.0
-    hides: bool = False
+    work: float  # of the computation that the messages need not wait for
+    messages: float = 0.0  # by themselves
+    hides: bool = False  # whether messages go on behind the work, and neither slows the other
 
     @property
     def hidden(self) -> float:
@@ -102,16 +76,13 @@ class Pass:
 
 
 def hidden_fraction(work_seconds: float, message_seconds: float) -> float:
-    """The part of the messages that can go on behind the work (`Pass`): min(1, work / messages); 1 without
-    messages."""
-    return (
-        Pass(work_seconds, message_seconds, hides=True).hidden / message_seconds if message_seconds else 1.0
-    )
+    """The part of the messages that work can hide: min(1, work / messages), 1 without messages."""
+    hidden = Pass(work_seconds, message_seconds, hides=True).hidden
+    return hidden / message_seconds if message_seconds else 1.0
 
 
 def hiding_bandwidth(flops: float, message_bytes: float, rate: float) -> float:
-    """Bytes per second at which messages take as long as the work that hides them: message bytes x rate /
-    FLOPs, those of one rank.
+    """message bytes x rate / FLOPs: bytes per second at which messages take as long as a rank's work.
 
     ZeRO-3 in bf16 sends 6 Psi bytes (at most, times (N - 1) / N) for 6 Psi T FLOPs of a micro-batch of T
     tokens: F / T at F FLOPs per second (arXiv 1910.02054, section 7, for the bytes).
@@ -128,23 +99,19 @@ def zero_wire_bytes(
     accumulation: int = 1,
     whole_buckets: bool = False,
 ) -> float:
-    """Bytes that a rank ideally sends per step of data parallelism, by ZeRO stage: a number of times e Psi (N
-    - 1) / N.
+    """Bytes that a rank ideally sends per step of data parallelism: some times e Psi (N - 1) / N, Psi the
+    model's `parameters`.
 
     The paper (arXiv 1910.02054, section 7): 2 times at stages 0, 1 and 2 (gradients, and at stages 1 and 2
     the updated parameters); 3 at stage 3 (parameters gathered for the forward and for the backward pass, and
     gradients).  Stages 2 and 3 send gradients, and stage 3 gathers parameters, in each of `accumulation`
     micro-batches.
 
-    Args:
-        parameters: Psi, elements of the whole model.
-        element_bytes: e, per gradient and parameter.
-        accumulation: micro-batches of a step.
-        whole_buckets: as DeepSpeed's default `use_multi_rank_bucket_allreduce` does at stages 1 and 2: whole
-            buckets are all-reduced, which sends gradients twice.
+    With `whole_buckets`, DeepSpeed's default at stages 1 and 2 (`use_multi_rank_bucket_allreduce`), whole
+    buckets are all-reduced, which sends gradients twice.
     """
-    zero_stage(stage)
-    whole(accumulation=accumulation)
+    whole(stage, "stage", 0, 3)
+    whole(accumulation, "accumulation")
     unit = wire_bytes("all_gather", element_bytes * parameters, ranks)
     if stage == 0:
         return 2 * unit

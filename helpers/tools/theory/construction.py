@@ -5,32 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.tools.theory.checks import whole
 from helpers.tools.theory.layers import FP32
-from helpers.tools.theory.zero_config import ELEMENT_BYTES
+from helpers.tools.theory.zero_config import ZeroConfig
+from helpers.tools.whole import whole
 
 
 def construction_peak_bytes(
     modules: Sequence[Sequence[int]], ranks: int = 1, dtype: str = "bf16", partitioned: bool = True
 ) -> int:
-    """The most bytes that a rank holds during construction.
+    """The most bytes that a rank holds while modules, of so many elements in each own parameter, are built in
+    order (a tied matrix counts where it is made).
 
-    Whole, that is the model.  Under `zero.Init` (the ZeRO paper's stage 3, arXiv 1910.02054, section 5.3,
-    applied from the start) a module's own parameters are created whole, each in fp32 first and then cast, so
-    that for a moment it exists twice; when the module is complete, each is replaced by a shard of
-    ceil(elements / ranks).
-
-    Args:
-        modules: for every module in the order of construction, the elements of each of its own parameters (a
-            tied matrix counts where it is made).
-        ranks: N, among which parameters are divided.
-        dtype: "bf16" or "fp32", of the finished parameters.
-        partitioned: under `zero.Init`.
+    Whole, that is the model.  Under `zero.Init` (`partitioned`; the ZeRO paper's stage 3, arXiv 1910.02054,
+    section 5.3, applied from the start) a module's own parameters are created whole, each in fp32 and then
+    cast to `dtype`, so that for a moment it exists twice; when the module is complete, each is replaced by a
+    shard of ceil(elements / N).
     """
-    if dtype not in ELEMENT_BYTES:
-        raise ValueError(f'dtype must be "bf16" or "fp32", not {dtype!r}')
-    whole(ranks=ranks)
-    element_bytes = ELEMENT_BYTES[dtype]
+    element_bytes = ZeroConfig(dtype=dtype).element_bytes
+    whole(ranks, "ranks")
     if not partitioned:
         return element_bytes * sum(map(sum, modules))
     being_made = FP32 + (element_bytes if dtype != "fp32" else 0)  # bytes per element: in fp32, and its cast
@@ -47,18 +39,9 @@ def construction_peak_bytes(
 
 
 def largest_built_in_parts(memory: float, ranks: int, largest: float) -> float:
-    """Parameters of the largest model that N ranks can build in parts, under `zero.Init` in bf16.
-
-    Each holds 2 bytes of its 1/N of the model, and for a moment 6 bytes per element of the largest tensor: in
-    fp32, with its cast beside it (`construction_peak_bytes` is exact).
-
-    Args:
-        memory: bytes of one rank.
-        largest: elements of the largest tensor, which alone must fit.
-    """
+    """Parameters of the largest model that N ranks of `memory` bytes build under `zero.Init` in bf16: each
+    holds 2 bytes of its 1/N of the model, and for a moment 6 bytes per element of the `largest` tensor."""
     if memory <= 6 * largest:
-        raise ValueError(
-            f"the largest tensor alone needs 6 x {largest:,.0f} bytes for a moment, and a rank "
-            f"has {memory:,.0f}"
-        )
+        need = f"6 x {largest:,.0f} bytes for a moment"
+        raise ValueError(f"the largest tensor alone needs {need}, and a rank has {memory:,.0f}")
     return (memory - 6 * largest) * ranks / 2

@@ -1,18 +1,14 @@
 """The one reader of DeepSpeed's configuration: what DeepSpeed 0.19.8 makes of a file or a dict.
 
-DeepSpeed's own `DeepSpeedConfig` reads it, with its spellings, types and defaults; what it refuses is refused
-here.  Before that, "auto" is filled by the rules of transformers (transformers/integrations/deepspeed.py).
-Three things differ from DeepSpeed: a section that is null counts as absent, the number of ranks is an
-argument, and `Configuration.notes` says what DeepSpeed says in its log or nowhere.
-
-A subclass replaces one private method of DeepSpeed, `_configure_train_batch_size`, which divides the batch by
-the ranks of the process group: here there is none.
+DeepSpeed's own `DeepSpeedConfig` reads it; what it refuses is refused here.  Before that, "auto" is filled by
+the rules of transformers (transformers/integrations/deepspeed.py).  Three things differ from DeepSpeed: a
+section that is null counts as absent, the number of ranks is an argument, and `Configuration.notes` says what
+DeepSpeed says in its log or nowhere.
 """
 
 from __future__ import annotations
 
 import copy
-import difflib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,42 +16,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.tools.theory.deepspeed_keys import (
+    ACCUMULATION,
+    BATCHES,
+    KNOWN,
+    MICRO,
+    MODELS,
+    TRAIN,
+    BadConfiguration,
+    check_kinds,
+    unknown_keys,
+)
+
 if TYPE_CHECKING:
     from deepspeed.runtime.config import DeepSpeedConfig
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
     from transformers import PreTrainedConfig
 
 
-def _names(text):
-    return text.split()
-
-
-BATCHES = _names("train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps")
-TRAIN, MICRO, ACCUMULATION = BATCHES
-# Sections that DeepSpeed reads by pydantic: it drops "auto" from them and refuses keys that it does not know.
-MODELS = _names(
-    "bf16 bfloat16 comet comms_logger compile csv_monitor fp16 hybrid_engine tensor_parallel tensorboard "
-    "timers wandb weight_quantization zero_optimization"
-)
-SECTIONS = MODELS + _names(
-    "activation_checkpointing aio autotuning checkpoint data_efficiency data_types datastates_ckpt "
-    "expert_parallel flops_profiler optimizer pipeline scheduler torch_autocast"
-)
-TEXTS = _names("communication_data_type gradient_allreduce_op log_level seq_parallel_communication_data_type")
-NUMBERS = _names(  # and booleans
-    "allgather_size data_parallel_size dataloader_drop_last disable_allgather disable_python_gc dump_state "
-    "gradient_clipping gradient_predivide_factor managed_gradient_accumulation memory_breakdown "
-    "prescale_gradients sequence_parallel_size steps_per_print use_data_before_expert_parallelism "
-    "vocabulary_size wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer"
-)
-KNOWN = {  # of these sections DeepSpeed passes over other keys without a word
-    "": [*SECTIONS, *TEXTS, *NUMBERS, *BATCHES],
-    "data_types": _names("grad_accum_dtype param_dtype buffer_dtype keep_in_fp32_modules"),
-    "optimizer": _names("type params legacy_fusion"),
-    "scheduler": _names("type params"),
-    "torch_autocast": _names("enabled dtype lower_precision_safe_modules"),
-}
-OWN_AUTO = _names("data_types.keep_in_fp32_modules pipeline.stages expert_parallel.score_apply")
+OWN_AUTO = ("data_types.keep_in_fp32_modules", "pipeline.stages", "expert_parallel.score_apply")
 TRAINER = {  # {section: {key: what transformers' TrainingArguments by default put in the place of "auto"}}
     "": {"gradient_clipping": 1.0},
     "optimizer.params": {"lr": 5e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
@@ -68,29 +47,18 @@ BY_WIDTH = {  # in `zero_optimization`, from the model's hidden size; the last t
 }
 
 
-class BadConfiguration(ValueError):
-    """A configuration that cannot be read, or that DeepSpeed refuses; says which key and why."""
-
-
 @dataclass(frozen=True)
 class Configuration:
-    """What DeepSpeed makes of a configuration.
+    """What DeepSpeed makes of a configuration; batch sizes are None where nothing says."""
 
-    Attributes:
-        config: the same as a dict for `deepspeed.initialize`: no null sections, no "auto" that transformers
-            fills, today's spelling, and the batch sizes as far as they are known.
-        deepspeed: DeepSpeed's own object, which has every value.
-        micro_batch, accumulation, train_batch: sequences of a micro-batch on a rank, micro-batches of a step,
-            sequences of a step on all ranks; None where nothing says.
-        notes: sentences about what was assumed, and about keys that DeepSpeed passes over.
-    """
-
+    # for `deepspeed.initialize`: no null sections, no "auto" that transformers fills, today's spelling, and
+    # batch sizes as far as they are known
     config: dict
-    deepspeed: DeepSpeedConfig = field(repr=False)
-    micro_batch: int | None
-    accumulation: int | None
-    train_batch: int | None
-    notes: tuple[str, ...]
+    deepspeed: DeepSpeedConfig = field(repr=False)  # DeepSpeed's own object, which has every value
+    micro_batch: int | None  # sequences of a micro-batch on a rank
+    accumulation: int | None  # micro-batches of a step
+    train_batch: int | None  # sequences of a step on all ranks
+    notes: tuple[str, ...]  # sentences: what was assumed, and keys that DeepSpeed passes over
 
     @property
     def zero(self) -> DeepSpeedZeroConfig:
@@ -103,9 +71,8 @@ class Configuration:
     @property
     def dtype(self) -> str:
         """Of the parameters: "bf16", "fp16" or "fp32"."""
-        if self.deepspeed.bfloat16_config.enabled:
-            return "bf16"
-        return "fp16" if self.deepspeed.float16_config.enabled else "fp32"
+        half = "fp16" if self.deepspeed.float16_config.enabled else "fp32"
+        return "bf16" if self.deepspeed.bfloat16_config.enabled else half
 
     @property
     def offload(self) -> dict[str, str]:
@@ -122,26 +89,22 @@ def read(
     micro_batch: int | None = None,
     accumulation: int | None = None,
 ) -> Configuration:
-    """Read a configuration as DeepSpeed does.
+    """Read a configuration as DeepSpeed does; a BadConfiguration where it cannot be read, or is refused.
 
     Args:
         config: a dict, which is not changed, or a file in hjson: JSON with comments and trailing commas.
-        ranks: the data-parallel ranks, among which a batch is divided; without them batch sizes are taken as
-            they stand and not compared.
+        ranks: the data-parallel ones; without them batch sizes are taken as they stand and not compared.
         model: a configuration of transformers, for what is "auto" and depends on the hidden size.
         micro_batch, accumulation: in the place of what the configuration says.  With one of them its
             train_batch_size decides the other; with both it is dropped.
-
-    Raises:
-        BadConfiguration: it cannot be read, or DeepSpeed refuses it.
     """
     config, notes = _without_null(_loaded(config)), []
-    _check_kinds(config)
+    check_kinds(config)
     _fill_precision(config, notes)
     _fill_auto(config, model, notes)
     old = config.pop("bfloat16", None)  # the old spelling counts where there is no "bf16"
     config |= {"bf16": config.get("bf16", old)} if old else {}
-    notes += _unknown(config)
+    notes += unknown_keys(config)
     sizes = _batches(config, micro_batch, accumulation)
     if ranks and (sizes[TRAIN] or sizes[MICRO]):
         parsed = _parsed(config | {key: size for key, size in sizes.items() if size}, ranks)
@@ -159,9 +122,11 @@ def _loaded(config):
     """A dict that may be changed."""
     if isinstance(config, (str, Path)):
         import hjson
+        from deepspeed.runtime.config_utils import dict_raise_error_on_duplicate_keys
 
         try:
-            config = hjson.loads(Path(config).read_text(), object_pairs_hook=_unique)
+            text = Path(config).read_text()
+            config = hjson.loads(text, object_pairs_hook=dict_raise_error_on_duplicate_keys)
         except OSError as error:
             raise BadConfiguration(f"{config} cannot be read: {error.strerror}") from None
         except ValueError as error:
@@ -169,13 +134,6 @@ def _loaded(config):
     if not isinstance(config, dict):
         raise BadConfiguration(f"DeepSpeed's configuration is an object with keys, not {config!r}")
     return copy.deepcopy(config)
-
-
-def _unique(pairs):
-    keys = [key for key, _ in pairs]
-    if twice := {key for key in keys if keys.count(key) > 1}:
-        raise ValueError(f"duplicate keys: {', '.join(sorted(twice))}")
-    return dict(pairs)
 
 
 def _without_null(config):
@@ -187,34 +145,21 @@ def _without_null(config):
     return config
 
 
-def _check_kinds(config):
-    """Raises where DeepSpeed would fail later on: a section is no object, or a text stands for a number."""
-    for key in set(SECTIONS) & set(config):
-        if not isinstance(config[key], (dict, bool) if key == "zero_optimization" else dict):
-            raise BadConfiguration(f"{key} must be an object with keys, not {config[key]!r}")
-    for key in set(NUMBERS) & set(config):
-        if isinstance(config[key], str) and config[key] != "auto":
-            raise BadConfiguration(f"{key} must be a number or a boolean, not the text {config[key]!r}")
-
-
 def _fill_precision(config, notes):
     """Where "enabled" is "auto" the Trainer's --bf16 or --fp16 decides: with both open it is bf16."""
-    sections = {name: config[name] for name in ("bf16", "fp16") if "enabled" in config.get(name, {})}
-    unsettled = [name for name, section in sections.items() if section["enabled"] == "auto"]
-    settled = any(section["enabled"] is True for section in sections.values())
-    for name in unsettled:
-        sections[name]["enabled"] = not settled and name == unsettled[0]
-    if unsettled and not settled:
-        notes.append(f'{unsettled[0]} is assumed: "enabled" is "auto", which the Trainer fills')
+    enabled = {name: config.get(name, {}).get("enabled") for name in ("bf16", "fp16")}
+    for name in [name for name in enabled if enabled[name] == "auto"]:
+        enabled[name] = config[name]["enabled"] = True not in enabled.values()
+        if enabled[name]:
+            notes.append(f'{name} is assumed: "enabled" is "auto", which the Trainer fills')
 
 
 def _fill_auto(config, model, notes):
     """Put in the place of "auto" what transformers puts there."""
-    for path in [path for path, value in _leaves(config) if value == "auto" and path not in OWN_AUTO]:
-        above, _, key = path.rpartition(".")
-        section, is_zero = config, above == "zero_optimization"
-        for name in above.split(".") if above else ():
-            section = section[name]
+    for section, above, key in list(_open(config)):
+        path, is_zero = f"{above}.{key}" if above else key, above == "zero_optimization"
+        if path in OWN_AUTO:
+            continue
         del section[key]
         if is_zero and key == "reduce_bucket_size" or key in BY_WIDTH and str(section.get("stage")) == "3":
             section[key] = BY_WIDTH[key](_hidden_size(model, path))
@@ -227,13 +172,13 @@ def _fill_auto(config, model, notes):
             raise BadConfiguration(f'{path} is "auto", which transformers does not fill: write a value')
 
 
-def _leaves(section: dict, above: str = "") -> Iterator[tuple[str, object]]:
-    """(path, value) of all that is no object, as ("zero_optimization.stage", 2)."""
+def _open(section: dict, above: str = "") -> Iterator[tuple[dict, str, str]]:
+    """All that is "auto": (the section, its path, the key), as (..., "optimizer.params", "lr")."""
     for key, value in section.items():
         if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+            yield from _open(value, f"{above}.{key}" if above else key)
+        elif value == "auto":
+            yield section, above, key
 
 
 def _hidden_size(model, path):
@@ -247,22 +192,13 @@ def _hidden_size(model, path):
     raise BadConfiguration(f'{path} is "auto", which needs the hidden size, and {missing}: write a number')
 
 
-def _unknown(config):
-    """A sentence for each key that DeepSpeed passes over."""
-    for section, known in KNOWN.items():
-        for key in sorted(set(config.get(section, {}) if section else config) - set(known)):
-            alike = "".join(f" (is it {name}?)" for name in difflib.get_close_matches(key, known, 1))
-            yield f"DeepSpeed knows no {f'{section}.{key}' if section else key} and passes over it{alike}"
-
-
 def _batches(config, micro_batch, accumulation):
     """{key: size or None}, taken out of the configuration."""
-    sizes = {key: config.pop(key, None) for key in BATCHES}
+    sizes = {key: config.pop(key) for key in BATCHES if key in config}
     for key, size in sizes.items():
-        is_whole = isinstance(size, (int, float)) and size == int(size) and size >= 1
-        if size is not None and (isinstance(size, bool) or not is_whole):
+        if type(size) not in (int, float) or size < 1 or size != int(size):
             raise BadConfiguration(f"{key} must be a whole number, 1 or more, not {size!r}")
-        sizes[key] = size and int(size)
+    sizes = {key: int(sizes[key]) if key in sizes else None for key in BATCHES}
     asked = {MICRO: micro_batch, ACCUMULATION: accumulation}
     asked = {key: size for key, size in asked.items() if size is not None}
     if len(asked) == 1 and sizes[TRAIN]:
@@ -273,7 +209,10 @@ def _batches(config, micro_batch, accumulation):
 
 
 def _parsed(config, ranks):
-    """DeepSpeed's own object; its warnings about old keys and the accelerator stay out of the log."""
+    """DeepSpeed's own object; its warnings about old keys and the accelerator stay out of the log.
+
+    A private method of DeepSpeed is replaced, which takes the ranks of the process group: there is none.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

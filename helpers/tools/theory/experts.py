@@ -1,5 +1,4 @@
-"""Mixture of experts: which part of the parameters a token uses, how many tokens an expert takes, what a rank
-holds and what it sends.
+"""Mixture of experts: how many tokens an expert takes, what a rank holds and what it sends.
 
 Symbols: E experts of a layer, k choices of a token, C capacity (tokens that an expert takes from a rank), h
 width, e bytes per element, N ranks, ep ranks that share a layer's experts.
@@ -10,25 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from helpers.tools.theory.checks import positive
 from helpers.tools.theory.communication import wire_bytes
 from helpers.tools.theory.model_states import deepspeed_bytes
 from helpers.tools.theory.zero_config import ZeroConfig
+from helpers.tools.whole import positive
 
 # elements: DeepSpeed's default, above which it begins another group of experts' parameters
 LARGEST_GROUP = 178_956_971
 
 
 def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, least: int = 0) -> int:
-    """C = ceil(tokens factor k / E): tokens that an expert takes from a rank (GShard, arXiv 2006.16668,
-    section 2.2; Switch, 2101.03961, equation 3).
-
-    Args:
-        tokens: of a rank.
-        factor: the capacity factor; 1 where there is room for every choice if experts are chosen equally
-            often.
-        least: DeepSpeed's `min_capacity`.
-    """
+    """C = ceil(tokens factor k / E), `least` (DeepSpeed's `min_capacity`) or more: of the tokens of a rank
+    those that an expert takes (GShard, arXiv 2006.16668, section 2.2; Switch, 2101.03961, equation 3).  The
+    capacity factor 1 leaves room for every choice if experts are chosen equally often."""
     if not 1 <= k <= experts:
         raise ValueError(f"a token chooses from 1 to {experts} of {experts} experts, not {k!r}")
     positive(tokens=tokens, factor=factor)
@@ -36,8 +29,7 @@ def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, 
 
 
 def all_to_all_bytes(experts: int, capacity: int, width: int, element_bytes: int = 2) -> int:
-    """E C h e: the tensor of one all-to-all of a layer, with empty places; a rank has four of them in a step,
-    two forward and two backward."""
+    """E C h e: the tensor of one all-to-all of a layer, empty places included."""
     return experts * capacity * width * element_bytes
 
 
@@ -58,21 +50,11 @@ def expert_parallel_bytes(
     moment: str = "between micro-batches",
     device: str = "cpu",
 ) -> dict[str, int]:
-    """What a rank holds under `deepspeed.moe`, to the byte: two groups of parameters, which ZeRO divides
-    among different ranks.
+    """What a rank holds under `deepspeed.moe` at stages 0 to 2, to the byte: `deepspeed_bytes` of two groups
+    of parameters, of so many elements each.
 
-    All others among all N ranks; a rank's experts among the N / ep ranks that hold the same ones.  Derived
-    from DeepSpeed 0.19's source, as `deepspeed_bytes` is, which counts each group (Rajbhandari et al.,
-    DeepSpeed-MoE, arXiv 2201.05596, for experts with ZeRO).
-
-    Args:
-        shared: elements of each parameter that all ranks hold.
-        experts: elements of each parameter of this rank's own experts.
-        config: a `ZeroConfig` of stage 0, 1 or 2, or DeepSpeed's configuration.
-        ranks, ep, rank: N, ep, and which of the N.
-
-    Returns:
-        {category: bytes}, as `deepspeed_bytes`.
+    ZeRO divides the shared ones among all N ranks, and a rank's experts among the N / ep ranks that hold the
+    same ones (DeepSpeed 0.19's source; Rajbhandari et al., DeepSpeed-MoE, arXiv 2201.05596).
     """
     if ep < 1 or ranks % ep:
         raise ValueError(f"ep must divide the {ranks} ranks, which {ep!r} does not")

@@ -1,18 +1,17 @@
-"""Fine-tuning with frozen weights and adapters (LoRA): parameters, model states of a rank, and what a forward
-pass keeps.
+"""Fine-tuning with frozen weights and adapters (LoRA), and offload: what a rank holds, and what a forward
+pass keeps.  Arguments that are not explained here are those of `layers` and `model_states`.
 
 LoRA (Hu et al., arXiv 2106.09685, section 4.1) freezes a matrix W of shape (outputs, inputs) and trains a
-product beside it: W + (alpha / r) B A, with A of shape (r, inputs) and B of shape (outputs, r).  Arguments
-that are not explained here are those of `layers` and `model_states`.
+product beside it: W + (alpha / r) B A, with A of shape (r, inputs) and B of shape (outputs, r).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.tools.theory.checks import whole
+from helpers.tools.theory.gpt_size import GPTSize
 from helpers.tools.theory.layers import (
-    Size,
+    BF16,
     attention_activation_bytes,
     head_activation_bytes,
     norm_activation_bytes,
@@ -21,6 +20,7 @@ from helpers.tools.theory.model_states import (
     ADAM,
     COUNTER,
     MASTER,
+    MOMENTS,
     NORM,
     _ceil,
     _check_job,
@@ -31,6 +31,7 @@ from helpers.tools.theory.model_states import (
     deepspeed_bytes,
 )
 from helpers.tools.theory.zero_config import ZeroConfig
+from helpers.tools.whole import check_choice, whole
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
 # bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks
@@ -40,20 +41,16 @@ NF4_BLOCK, NF4_CODE = 64, 64  # elements that share a scale; bytes of a matrix's
 
 def lora_parameters(inputs: int, outputs: int, adapter_rank: int) -> int:
     """r (inputs + outputs) elements: A and B beside one matrix (arXiv 2106.09685, section 4.1)."""
-    whole(adapter_rank=adapter_rank)
+    whole(adapter_rank, "adapter_rank")
     return adapter_rank * (inputs + outputs)
 
 
 def frozen_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1) -> int:
-    """Bytes of frozen parameters on a rank, to the byte for DeepSpeed 0.19: no gradient, no master copy, no
-    optimizer state, at any moment.
+    """Bytes of frozen parameters, of `elements` each, on a rank, to the byte for DeepSpeed 0.19: no gradient,
+    no master copy, no optimizer state, at any moment.
 
-    Stages 0 to 2 replicate them, since those divide only what the optimizer handles: e bytes for each.  Stage
-    3 divides every parameter, rounded up to a multiple of the ranks, and keeps small ones gathered as it does
-    with trained ones.
-
-    Args:
-        elements: of each frozen parameter.
+    Stages 0 to 2 replicate them: e bytes for each.  Stage 3 divides every parameter, rounded up to a multiple
+    of the ranks, and keeps small ones gathered as it does with trained ones.
     """
     config = ZeroConfig.of(config)
     _check_job(ranks, 0)
@@ -74,26 +71,18 @@ def fine_tuning_bytes(
     device: str = "cpu",
 ) -> dict[str, int]:
     """What a rank holds when some parameters are frozen, {category: bytes}: `deepspeed_bytes` of the trained
-    ones, and the frozen ones' weights.
-
-    Args:
-        frozen, trained: elements of each parameter, in the model's order.  The configuration's dtype is that
-            of both.
-    """
+    ones, and the frozen ones' weights; both in the model's order and in the configuration's dtype."""
     held = deepspeed_bytes(trained, config, ranks=ranks, rank=rank, moment=moment, device=device)
     return held | {"parameters": held["parameters"] + frozen_bytes(frozen, config, ranks=ranks)}
 
 
 def quantised_bytes(elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1) -> dict[str, int]:
-    """Frozen matrices in four bits (NF4) on a rank, without double quantisation: {"parameters", "absmax",
-    "code": bytes}, 1/2 + 4/64 bytes per element and 64 per matrix, less what stage 3 shards.
+    """Frozen matrices, of `elements` each, in four bits (NF4) on a rank, without double quantisation:
+    {"parameters", "absmax", "code": bytes}, 1/2 + 4/64 bytes per element and 64 per matrix.
 
     Two weights share a byte; each block of 64 has its largest absolute value (`absmax`), and each matrix the
     16 numbers that the codes stand for, both in fp32.  Stage 3 shards the codes, which are a parameter to it,
     and not the rest (Dettmers et al., QLoRA, arXiv 2305.14314, section 3; bitsandbytes 0.50).
-
-    Args:
-        elements: of each matrix.
     """
     config = ZeroConfig.of(config)
     _check_job(ranks, 0)
@@ -122,34 +111,28 @@ def offload_bytes(
     second step on: {"device": {category: bytes}, "host": {category: bytes}}.
 
     Ren et al. (ZeRO-Offload, arXiv 2101.06840, section 4.1) leave the bf16 parameters on the device and move
-    the rest.  Derived from DeepSpeed 0.19's source, in bf16 with torch's AdamW.  With P the elements of a
-    rank's partition and L the largest trained parameter, the host has 12 P of master weights and Adam, 4 P of
-    fp32 gradients that are never given back, and 2 P more: at stages 1 and 2 a buffer for the new parameters,
-    at stage 3 the gradients as they come.  Stages 1 and 2 have a buffer of 2 L bytes on either side, and
-    stage 2 keeps on the host, in bf16, every gradient that touches its partition.  At stage 1 gradients and
-    the bucket stay on the device between micro-batches.
-
-    Args:
-        config: its key `offload_optimizer` is taken for granted.
-        moment: "after step" or "between micro-batches".
-        accumulates: a step has several micro-batches.
+    the rest.  Derived from DeepSpeed 0.19's source, in bf16 with torch's AdamW; `config` need not say that
+    the optimizer is offloaded.  With P the elements of a rank's partition and L the largest trained
+    parameter, the host has 12 P of master weights and Adam, 4 P of fp32 gradients that are never given back,
+    and 2 P more: at stages 1 and 2 a buffer for the new parameters, at stage 3 the gradients as they come.
+    Stages 1 and 2 have a buffer of 2 L bytes on either side, and stage 2 keeps on the host, in bf16, every
+    gradient that touches its partition.  At stage 1 gradients and the bucket stay on the device between
+    micro-batches, which a step that `accumulates` has several of.  Moments are the first two of `MOMENTS`.
     """
     config = ZeroConfig.of(config, offloaded=True)
     if config.stage == 0 or config.dtype != "bf16" or config.sums_in_fp32:
         raise ValueError(f"offload_bytes covers stages 1 to 3 in bf16, not {config}")
-    if moment not in ("after step", "between micro-batches"):
-        raise ValueError(f'moment must be "after step" or "between micro-batches", not {moment!r}')
+    check_choice("moment", moment, MOMENTS[:2])
     held = fine_tuning_bytes(frozen, trained, config, ranks=ranks, rank=rank, moment=moment)
-    element = config.element_bytes
     if config.stage == 3:
         groups = _sub_groups(trained, config, ranks)
-        part, stepped, sides, buffer, kept = sum(groups), len(groups), 0, 0, element * sum(groups)
+        part, stepped, sides, buffer, kept = sum(groups), len(groups), 0, 0, BF16 * sum(groups)
     else:
         trained = _in_order(trained, config, ranks)
         part, pieces = _partition(trained, ranks, rank)
-        stepped, sides, buffer, kept = 1, element * max(trained), element * part, 0
+        stepped, sides, buffer, kept = 1, BF16 * max(trained), BF16 * part, 0
         if config.stage == 2 and accumulates:
-            kept = element * sum(trained[index] for index in pieces)
+            kept = BF16 * sum(trained[index] for index in pieces)
     return {
         "device": {
             "parameters": held["parameters"],
@@ -176,11 +159,7 @@ def disk_bytes(
     and bring them in parts.  Derived from DeepSpeed 0.19's `swap_tensor`, in bf16 on a CPU with torch's
     AdamW: three files for each sub-group, of master weights and Adam's two means, padded to whole KiB;
     `buffer_count` buffers of the largest sub-group in fp32, for ever.  A sub-group whose master weights take
-    less than 1 MiB stays in memory, as with offload to the host: 4 bytes more for each of its elements are
-    fp32 gradients.
-
-    Args:
-        config: its key `offload_optimizer` is taken for granted.
+    less than 1 MiB stays in memory, with 4 bytes more for each of its elements of fp32 gradients.
     """
     config = ZeroConfig.of(config, offloaded=True)
     if config.stage != 3:
@@ -200,57 +179,29 @@ def disk_bytes(
     return in_memory, sorted(3 * [_ceil(MASTER * count, FILE_BLOCK) * FILE_BLOCK for count in written])
 
 
-def lora_block_activation_bytes(
-    batch: int,
-    sequence: int,
-    width: int,
-    heads: int,
-    adapter_rank: int,
-    element_bytes: int,
-    keeps_frozen_inputs: bool = False,
-    device: str = "cpu",
-) -> int:
-    """11 e s b h + 4 e s b + 4 a s b + r e s b bytes of a frozen pre-norm block with an adapter beside its
-    joint query, key and value matrix, its input counted and its output not; 5 e s b h more with frozen
-    inputs.
-
-    The input of a linear layer is kept for the gradient of its weights.  Without that gradient the
-    feed-forward keeps only the four widths before the GELU: 4 instead of 9 e s b h.  Attention keeps all of
-    its 5: its input is now the adapter's, the rest its kernel needs.  The adapter keeps A's result, r e s b.
-
-    Args:
-        keeps_frozen_inputs: as DeepSpeed's replacement of linear layers does at stage 3
-            (`memory_efficient_linear`, its default): the inputs of both matrices of the feed-forward are kept
-            too.
-    """
-    tokens = batch * sequence
-    unit = element_bytes * tokens * width
-    norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
-    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
-    feed_forward = (9 if keeps_frozen_inputs else 4) * unit
-    return norms + attention + feed_forward + adapter_rank * element_bytes * tokens
-
-
 def lora_activation_bytes(
-    size: Size,
+    size: GPTSize,
     batch: int,
     sequence: int,
     adapter_rank: int,
     element_bytes: int,
     keeps_frozen_inputs: bool = False,
-    device: str = "cpu",
 ) -> int:
     """Bytes kept between the forward and the backward pass of a GPT whose only trained parameters are
     adapters beside query, key and value.
 
-    Nothing before the first adapter needs a gradient, so that the first norm keeps nothing, nor does the
-    embedding; the head's frozen matrix needs no input: L blocks less the first norm, and a head less e s b h
-    (which comes back with frozen inputs).
+    11 e s b h + 4 e s b + 4 a s b + r e s b in each block.  A linear layer keeps its input for the gradient
+    of its weights; without that gradient the feed-forward keeps only the four widths before the GELU, 4
+    instead of 9 e s b h.  Attention keeps all of its 5: its input is now the adapter's, the rest its kernel
+    needs.  The adapter keeps A's result, r e s b.  Nothing before the first adapter needs a gradient, so that
+    the first norm keeps nothing, nor does the embedding; and the head's frozen matrix needs no input.
+
+    DeepSpeed's replacement of linear layers at stage 3 (`memory_efficient_linear`, its default) keeps frozen
+    inputs, those of both matrices of the feed-forward and of the head, too.
     """
-    shape = (batch, sequence, size.width)
-    block = lora_block_activation_bytes(
-        *shape, size.heads, adapter_rank, element_bytes, keeps_frozen_inputs, device
-    )
-    head = head_activation_bytes(*shape, size.vocabulary, element_bytes, device)
-    input_of_head = 0 if keeps_frozen_inputs else element_bytes * batch * sequence * size.width
-    return size.layers * block - norm_activation_bytes(*shape, element_bytes, device) + head - input_of_head
+    shape, tokens = (batch, sequence, size.width), batch * sequence
+    unit, norm = element_bytes * tokens * size.width, norm_activation_bytes(*shape, element_bytes)
+    block = 2 * norm + attention_activation_bytes(*shape, size.heads, element_bytes)
+    block += (9 if keeps_frozen_inputs else 4) * unit + adapter_rank * element_bytes * tokens
+    head = head_activation_bytes(*shape, size.vocabulary, element_bytes)
+    return size.layers * block - norm + head - (0 if keeps_frozen_inputs else unit)

@@ -1,10 +1,8 @@
-"""Bytes of model states that one rank holds under PyTorch's own data parallelism: DDP, and FSDP2 with its
-replicas (HSDP).
+"""What one rank holds and sends under PyTorch's own data parallelism: DDP, and FSDP2 with replicas (HSDP).
 
-For AdamW, per rank, to the byte, as {category: bytes} like `deepspeed_bytes`.  DDP is Li et al., arXiv
-2006.15704, sections 3.2 and 4.2; FSDP is Zhao et al., arXiv 2304.11277, section 3.2, with replicas in section
-3.2.2.  Where FSDP2 cuts, and what it pads, was read in torch 2.13 (`torch.distributed.fsdp`: `FSDPParam`,
-`foreach_reduce`) and is held against real ranks by this course's tests.
+For AdamW, to the byte.  DDP is Li et al., arXiv 2006.15704, sections 3.2 and 4.2; FSDP is Zhao et al., arXiv
+2304.11277, section 3.2, with replicas in section 3.2.2.  Where FSDP2 cuts, and what it pads, was read in
+torch 2.13 (`torch.distributed.fsdp`: `FSDPParam`, `foreach_reduce`) and is held against real ranks.
 """
 
 from __future__ import annotations
@@ -26,17 +24,13 @@ def ddp_bytes(
     """What a rank holds under `DistributedDataParallel` of an fp32 model, from the second step on, {category:
     bytes}: 4 + 4 + 8 bytes per parameter, and 4 of buckets, "other".
 
-    The buckets, in which gradients are sent, are there all the time.  With `gradient_as_bucket_view` the
-    gradients lie in them, so they are never given back: `zero_grad` fills them with zeros.
+    The buckets, in which gradients are sent, are there all the time.  With `bucket_view` (DDP's
+    `gradient_as_bucket_view`) gradients lie in them and are never given back: `zero_grad` fills in zeros.
 
-    Args:
-        elements: of each parameter.
-        moment: "after forward", "after backward" or "after step" (after `zero_grad`).
-        bucket_view: DDP's `gradient_as_bucket_view`.
-        device: "cpu" or "cuda", where torch's Adam keeps its step counters on the CPU.
+    The moment is one of `FSDP_MOMENTS`; "after step" is after `zero_grad`.  On the device "cuda" torch keeps
+    small tensors on the CPU: Adam's counters, FSDP's mesh.
     """
-    _check_moment(moment)
-    _check_job(1, 0, device)
+    _check_job(1, 0, device, moment, FSDP_MOMENTS)
     total = ELEMENT_BYTES["fp32"] * sum(elements)
     return {
         "parameters": total,
@@ -57,30 +51,22 @@ def fsdp_bytes(
     dtype: str = "fp32",
     device: str = "cpu",
 ) -> dict[str, int]:
-    """What a rank holds under `fully_shard` of an fp32 model with AdamW, from the second step on, to the
-    byte: {category: bytes}; "other" is the mesh's list of ranks.
+    """What a rank holds under `fully_shard` of an fp32 model with AdamW, from the second step on: {category:
+    bytes}; "other" is the mesh's list of ranks.
 
     With S = ranks / replicas, the ranks that share one copy of the model: of a parameter of shape (d, ...) a
     rank keeps rows of dimension 0, r = ceil(d / S) at most; the last ranks may have fewer, or none.
     Parameters and gradients are padded to r rows on every rank, 4 bytes per element each; Adam's two means
     are not, 8 bytes for each element that is really there.  A group that is gathered adds all its rows, S r
-    of each parameter.
-
-    In mixed precision (`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`) nothing of this changes except for
-    what is gathered: the shard is the fp32 master copy, and its gradient is fp32 again once it was reduced.
+    of each parameter.  `dtype="bf16"`, mixed precision (`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`),
+    only changes what is gathered: the shard is the fp32 master copy, and its reduced gradient is fp32 again.
 
     Args:
         groups: shapes of the parameters that each call of `fully_shard` took, the root's last.
-        ranks, rank: of the job, and which of them.
         replicas: copies of the model, each sharded among ranks / replicas neighbours (HSDP); 1 for FSDP.
-        moment: "after forward", "after backward" or "after step" (after `zero_grad`).
-        reshard: `reshard_after_forward` of every call: True, False, or None, FSDP2's default, which is True,
-            except for the root.
-        dtype: in which it computes, "fp32" or "bf16".
-        device: "cpu" or "cuda", where torch's Adam and the mesh keep their small tensors on the CPU.
+        reshard: `reshard_after_forward` of every call; None is FSDP2's default, True except for the root.
     """
-    _check_moment(moment)
-    _check_job(ranks, rank, device)
+    _check_job(ranks, rank, device, moment, FSDP_MOMENTS)
     sharing, element = _sharing(ranks, replicas), ELEMENT_BYTES["fp32"]
     padded = sum(_padded(shape, sharing) for group in groups for shape in group)
     own = sum(_rows(shape, sharing, rank % sharing) * prod(shape[1:]) for group in groups for shape in group)
@@ -111,12 +97,9 @@ def fsdp_wire_bytes(
     {"all_gather", "reduce_scatter", "all_reduce": bytes}.
 
     Each group is all-gathered for its forward pass, and again for its backward pass where it was released in
-    between; its gradients are reduce-scattered once.  With replicas this goes on among ranks / replicas, and
-    then the shards' gradients are all-reduced among the replicas (arXiv 2304.11277, section 3.2.2).
-
-    Args:
-        reduce_dtype: of the gradients that are sent; None for `dtype`, as in `MixedPrecisionPolicy`.
-        groups, ranks, replicas, reshard, dtype: as in `fsdp_bytes`.
+    between; its gradients are reduce-scattered once, in `reduce_dtype` (by default `dtype`).  With replicas
+    this goes on among ranks / replicas, and then the shards' gradients are all-reduced among the replicas
+    (arXiv 2304.11277, section 3.2.2).
     """
     _check_job(ranks, 0)
     sharing, reduced = _sharing(ranks, replicas), ELEMENT_BYTES[reduce_dtype or dtype]
@@ -129,11 +112,6 @@ def fsdp_wire_bytes(
         sent["reduce_scatter"] += wire_bytes("reduce_scatter", reduced * padded * sharing, sharing)
         sent["all_reduce"] += wire_bytes("all_reduce", reduced * padded, replicas)
     return sent
-
-
-def _check_moment(moment):
-    if moment not in FSDP_MOMENTS:
-        raise ValueError(f"moment must be one of {', '.join(FSDP_MOMENTS)}; not {moment!r}")
 
 
 def _sharing(ranks, replicas):

@@ -2,11 +2,9 @@
 frames on a cable.
 
 Read in gloo's source (`gloo/allreduce.cc`, `allgather.cc`, `alltoall.cc`, `broadcast.cc`,
-`transport/tcp/pair.h` and `pair.cc`) and confirmed to the byte by what Linux counts at the sockets.  A
-collective becomes messages between two ranks, and for each of them three headers pass: the sender's offer,
-the receiver's answer that it is ready, and the one before the bytes themselves.  Each of these, and an
-acknowledgement at the end, is a frame of its own on the cable, as long as nothing else waits to be sent that
-it could travel with.
+`transport/tcp/pair.cc`) and confirmed to the byte by what Linux counts at the sockets.  For each message
+between two ranks three headers pass: an offer, the answer that the receiver is ready, and the one before the
+bytes.  Each of these, and an acknowledgement, is a frame of its own, unless it can travel with another one.
 """
 
 from __future__ import annotations
@@ -16,35 +14,26 @@ import math
 from helpers.tools.theory.communication import wire_bytes
 
 GLOO_HEADER = 3 * 48  # bytes for each message: three times six numbers of 8 bytes (`Op::preamble` in pair.h)
-# bytes of a frame beside what it carries: Ethernet 14, IP 20 (RFC 791), TCP 20 (RFC 9293) with time stamps 12
-# (RFC 7323)
-FRAME_HEADER = 66
+FRAME_HEADER = 14 + 20 + 20 + 12  # bytes: Ethernet, IP (RFC 791), TCP (RFC 9293), its time stamps (RFC 7323)
 FRAME_HEADERS = 4 * FRAME_HEADER  # bytes for each message: four frames
 LARGEST_SEGMENT = 1 << 20  # bytes; a larger part of a sum is cut
 
 
 def gloo_wire_bytes(collective: str, tensor_bytes: float, ranks: int) -> float:
-    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out; there is no formula
-    for a reduce.
-
-    As `wire_bytes`, but that torch's reduce-scatter over gloo is an all-reduce of the full tensor, of which
-    each rank keeps a part: 2 (N-1)/N S.  NCCL's sends half of that.
-    """
+    """Bytes that each rank sends over gloo, the mean over the N ranks, headers left out: `wire_bytes`, but
+    that torch's reduce-scatter over gloo is an all-reduce, 2 (N-1)/N S, twice what NCCL sends."""
     if collective == "reduce":
-        raise ValueError(
-            "what gloo sends in a reduce depends on which rank is the root: there is no formula for it here"
-        )
+        raise ValueError("no formula for a reduce: what gloo sends depends on which rank is the root")
     return wire_bytes("all_reduce" if collective == "reduce_scatter" else collective, tensor_bytes, ranks)
 
 
 def gloo_messages(collective: str, tensor_bytes: float, ranks: int, element_bytes: int = 4) -> float:
-    """Messages that each rank sends in a collective over gloo, the mean over the N ranks; there is no formula
-    for a reduce.
+    """Messages that each rank sends in a collective over gloo, the mean over the N ranks.
 
     A ring passes on parts in two segments, so that one is added up while the other one travels: an all-reduce
     and a reduce-scatter are 2 (N-1) parts of 2 segments, an all-gather N-1 parts of 2; an all-to-all is N-1
-    messages, a broadcast (N-1)/N (a tree), a send 1.  A sum's segments are whole elements, of `element_bytes`
-    each, of at most 1 MiB: a few numbers make fewer of them, a large tensor makes more.
+    messages, a broadcast (N-1)/N (a tree), a send 1.  A sum's segments are whole elements, of at most 1 MiB:
+    a few numbers make fewer of them, a large tensor makes more.
     """
     sent = gloo_wire_bytes(collective, tensor_bytes, ranks)
     if ranks == 1 and collective != "send":

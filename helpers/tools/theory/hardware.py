@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.tools.theory.checks import positive, whole
+from helpers.tools.whole import positive, whole
 
 
 @dataclass(frozen=True)
 class Known:
-    """A number of the table: value, unit, label ("recorded", "data sheet" or "assumed") and source."""
+    """A number of the table; its label is "recorded", "data sheet" or "assumed"."""
 
     value: float
     unit: str
@@ -21,32 +21,23 @@ class Known:
     source: str
 
 
-RECORDED = "recorded/constants-NVIDIA-H200.json"
 HARDWARE = {
     "H100 80GB": {
         "memory": Known(85.0e9, "bytes", "recorded", "torch's total_memory, 79.2 GiB"),
         "peak": Known(989e12, "FLOP/s in bf16", "data sheet", "NVIDIA H100, SXM, without sparsity"),
         "rate": Known(400e12, "FLOP/s in bf16", "assumed", "40 % of the peak, as good trainings reach"),
-        "NVLink": Known(
-            300e9, "bytes/s", "assumed", "bus bandwidth of large all-reduces; recorded were 277 to 340"
-        ),
+        "NVLink": Known(300e9, "bytes/s", "assumed", "large all-reduces; recorded were 277e9 to 340e9"),
         "NVLink, data sheet": Known(450e9, "bytes/s", "data sheet", "NVLink 4: 900 GB/s both ways"),
         "card": Known(50e9, "bytes/s", "data sheet", "InfiniBand NDR, 400 Gbit/s, a card for each of 8 GPUs"),
     },
     "H200": {
         "peak": Known(989e12, "FLOP/s in bf16", "data sheet", "NVIDIA H200, SXM, without sparsity"),
-        "NVLink": Known(277e9, "bytes/s", "recorded", f"two GPUs, all-reduces of up to 1 GB: {RECORDED}"),
         "outside tensors": Known(2.27e9, "bytes", "recorded", "two GPUs: recorded/zero-2-NVIDIA-H200.json"),
     },
     "A100 80GB": {
         "peak": Known(312e12, "FLOP/s in bf16", "data sheet", "NVIDIA A100, SXM, without sparsity"),
         "NVLink": Known(300e9, "bytes/s", "data sheet", "NVLink 3: 600 GB/s both ways"),
         "card": Known(25e9, "bytes/s", "data sheet", "InfiniBand HDR, 200 Gbit/s"),
-    },
-    "links": {
-        "PCIe 5.0, 16 lanes": Known(63e9, "bytes/s", "data sheet", "PCI-SIG: 32 GT/s, 128 of 130 bits"),
-        "Ethernet, 100 Gbit/s": Known(12.5e9, "bytes/s", "data sheet", "IEEE 802.3"),
-        "Ethernet, 10 Gbit/s": Known(1.25e9, "bytes/s", "data sheet", "IEEE 802.3"),
     },
 }
 HOST = 8  # GPUs of one host
@@ -59,30 +50,19 @@ PEAKS = {  # FLOP/s in bf16 by the data sheet; names as the driver gives them
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """GPUs that are all alike, in hosts of `host` neighbours.
-
-    Attributes:
-        gpus: N, of the cluster.
-        memory: bytes of each.
-        rate: FLOPs per second that each reaches.
-        link: bytes per second, one way, of one GPU's card to other hosts; for `ZeroPlan` those of the slowest
-            link in the ring of all GPUs.
-        inside: bytes per second between the GPUs of one host; by default `link`.
-        host: GPUs of one host.
-    """
+    """GPUs that are all alike, in hosts of `host` neighbours."""
 
     gpus: int
-    memory: float
-    rate: float
-    link: float
-    inside: float | None = None
-    host: int = HOST
+    memory: float  # bytes of each
+    rate: float  # FLOPs per second that each reaches
+    link: float  # bytes per second, one way, of a GPU's card to other hosts; of the slowest for `ZeroPlan`
+    inside: float | None = None  # bytes per second between the GPUs of one host; by default `link`
+    host: int = HOST  # GPUs of one
 
     def __post_init__(self):
-        whole(gpus=self.gpus, host=self.host)
-        positive(memory=self.memory, rate=self.rate, link=self.link)
-        if self.inside is not None:
-            positive(inside=self.inside)
+        whole(self.gpus, "gpus")
+        whole(self.host, "host")
+        positive(memory=self.memory, rate=self.rate, link=self.link, inside=self.within)
 
     @property
     def within(self) -> float:
@@ -98,8 +78,8 @@ class Cluster:
         """Bytes per second at which a rank sends round a ring of `ranks` that lie `stride` apart, in a job of
         `gpus`, by default all of the cluster.
 
-        Inside a host `within`.  A group that spans hosts has host / stride GPUs in each: its rings enter and
-        leave a host by all of their cards, until NVLink is the limit.
+        A group that spans hosts has host / stride GPUs in each: its rings enter and leave a host by all of
+        their cards, until NVLink is the limit.
         """
         if self.in_one_host(ranks * stride, gpus):
             return self.within
@@ -109,7 +89,7 @@ class Cluster:
 def reference_cluster(hosts: int = 1, **changes: float) -> Cluster:
     """The course's reference: hosts of 8 "H100 80GB", NVLink inside, a card for each GPU between hosts;
     `changes` are other attributes of `Cluster`, such as a `rate` that was recorded."""
-    whole(hosts=hosts)
-    card = HARDWARE["H100 80GB"]
-    known = {"memory": card["memory"], "rate": card["rate"], "link": card["card"], "inside": card["NVLink"]}
-    return Cluster(gpus=hosts * HOST, **({name: number.value for name, number in known.items()} | changes))
+    whole(hosts, "hosts")
+    names = {"memory": "memory", "rate": "rate", "link": "card", "inside": "NVLink"}
+    known = {ours: HARDWARE["H100 80GB"][name].value for ours, name in names.items()}
+    return Cluster(gpus=hosts * HOST, **(known | changes))

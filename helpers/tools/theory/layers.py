@@ -11,48 +11,29 @@ Arguments that have the same meaning everywhere, with the symbol that formulas g
     size                a `helpers.tools.theory.GPTSize`: V, context, h, L layers (blocks), a
     element_bytes   e   bytes per element of activations: 2 in bf16, 4 in fp32
     kernel              of attention: "sdpa" (fused) or "explicit" (the s x s scores are a tensor)
-    device              "cpu" or "cuda", which keeps a norm's statistics in fp32, and 16 bytes of random
-                        state per fused 16-bit attention
+    device              "cpu" or "cuda", which keeps a norm's statistics in fp32
 
 Parameters are counted in elements.  One multiply-add counts as two FLOPs; only matrix products are counted,
 as in Megatron-LM (Narayanan et al., arXiv 2104.04473, appendix) and in torch's own FLOP counter.  Activations
 are the tensors that autograd keeps for the backward pass, in bytes, each storage once, parameters not
-counted; where no source is named, the count is of the course's own model, and the tests hold it against the
-ledger.
+counted; where no source is named, the tests hold them against the ledger.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Protocol
+from helpers.tools.theory.gpt_size import GPTSize
 
-RANDOM_STATE = 16  # bytes: seed and offset, two int64
 TOKEN_ID = 8  # bytes: int64
 BF16, FP32 = 2, 4  # bytes
 
 
-class Size(Protocol):
-    """The shape of a GPT, as in `helpers.tools.theory.GPTSize`."""
-
-    vocabulary: int
-    context: int
-    width: int
-    layers: int
-    heads: int
-
-
-# --- parameters
-
-
 def embedding_parameters(vocabulary: int, context: int, width: int) -> int:
-    """V h + context h elements: a row per token and a row per position (Vaswani et al., arXiv 1706.03762,
-    sections 3.4 and 3.5; positions are learned)."""
+    """V h + context h elements: a row per token and per position (arXiv 1706.03762, sections 3.4, 3.5)."""
     return vocabulary * width + context * width
 
 
 def attention_parameters(width: int) -> int:
-    """4 h^2 + 4 h elements: query, key, value and output matrices with their biases (arXiv 1706.03762,
-    section 3.2)."""
+    """4 h^2 + 4 h elements: four matrices with their biases (arXiv 1706.03762, section 3.2)."""
     return 4 * width**2 + 4 * width
 
 
@@ -71,9 +52,8 @@ def block_parameters(width: int) -> int:
     return attention_parameters(width) + feed_forward_parameters(width) + 2 * norm_parameters(width)
 
 
-def gpt_parameters(size: Size) -> int:
-    """V h + context h + L (12 h^2 + 13 h) + 2 h elements of a GPT whose head's matrix is tied to the token
-    table (GPT-2).
+def gpt_parameters(size: GPTSize) -> int:
+    """V h + context h + L (12 h^2 + 13 h) + 2 h elements; the head's matrix is the token table (GPT-2).
 
     Megatron-LM's equation 2 (arXiv 2104.04473, section 5.1) omits the final norm's 2 h.
     """
@@ -81,44 +61,31 @@ def gpt_parameters(size: Size) -> int:
     return tables + size.layers * block_parameters(size.width) + norm_parameters(size.width)
 
 
-# --- FLOPs
-
-
 def attention_flops(batch: int, sequence: int, width: int) -> int:
-    """8 b s h^2 + 4 b s^2 h FLOPs, forward: four projections, and the products q k^T and scores v (arXiv
-    2104.04473, appendix)."""
+    """8 b s h^2 + 4 b s^2 h FLOPs, forward: four projections, and the products q k^T and scores v."""
     return 8 * batch * sequence * width**2 + 4 * batch * sequence**2 * width
 
 
 def feed_forward_flops(batch: int, sequence: int, width: int) -> int:
-    """16 b s h^2 FLOPs, forward: two products with 4 h^2 weights each (arXiv 2104.04473, appendix)."""
+    """16 b s h^2 FLOPs, forward: two products with 4 h^2 weights each."""
     return 16 * batch * sequence * width**2
 
 
 def block_flops(batch: int, sequence: int, width: int) -> int:
-    """24 b s h^2 + 4 b s^2 h FLOPs, forward (arXiv 2104.04473, appendix)."""
+    """24 b s h^2 + 4 b s^2 h FLOPs, forward."""
     return attention_flops(batch, sequence, width) + feed_forward_flops(batch, sequence, width)
 
 
-def gpt_flops(size: Size, batch: int, sequence: int) -> int:
-    """L (24 b s h^2 + 4 b s^2 h) + 2 b s h V FLOPs, forward: L blocks and the head; the embedding is a
-    look-up and counts as none (arXiv 2104.04473, appendix)."""
+def gpt_flops(size: GPTSize, batch: int, sequence: int) -> int:
+    """L (24 b s h^2 + 4 b s^2 h) + 2 b s h V FLOPs, forward; the embedding, a look-up, counts as none."""
     head = 2 * batch * sequence * size.width * size.vocabulary
     return size.layers * block_flops(batch, sequence, size.width) + head
 
 
 def training_flops(forward: int, recomputed: int = 0) -> int:
-    """3 forward + recomputed FLOPs: the backward pass does two products for each of the forward pass (arXiv
-    2104.04473, appendix).
-
-    Args:
-        forward: FLOPs of a forward pass.
-        recomputed: FLOPs that checkpointing computes again.
-    """
+    """3 forward + recomputed FLOPs: the backward pass does two products for each of the forward pass, and
+    checkpointing computes some again."""
     return 3 * forward + recomputed
-
-
-# --- activations
 
 
 def embedding_activation_bytes(sequence: int) -> int:
@@ -144,25 +111,24 @@ def attention_activation_bytes(
     kernel: str = "sdpa",
     device: str = "cpu",
 ) -> int:
-    """What attention keeps, without its norm: its input, q, k and v, the result, 5 e s b h bytes; and what
-    its kernel needs of the scores.
-
-    "sdpa": 4 a s b, one fp32 log-sum-exp per head and token (Dao et al., FlashAttention, arXiv 2205.14135,
-    section 3.1).  "explicit": e a s^2 b + s^2, the softmax of the scores for every head, and one boolean
-    mask; Korthikanti et al. (arXiv 2205.05198, section 4.1) count 5 a s^2 b, since they keep the dropout's
-    mask and output too.
-    """
+    """What attention keeps, without its norm: its input, q, k and v, the result, 5 e s b h bytes; and scores:
+    "sdpa" 4 a s b, one fp32 log-sum-exp per head and token (Dao et al., FlashAttention, arXiv 2205.14135,
+    section 3.1), "explicit" e a s^2 b + s^2, the softmax of the scores and one boolean mask."""
     tokens = batch * sequence
     vectors = 5 * element_bytes * tokens * width
     if kernel == "sdpa":
-        random_state = RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
-        return vectors + FP32 * heads * tokens + random_state
+        return vectors + FP32 * heads * tokens + random_state_bytes(element_bytes, device)
     return vectors + element_bytes * heads * sequence * tokens + sequence**2
 
 
+def random_state_bytes(element_bytes: int, device: str) -> int:
+    """16 bytes that a fused 16-bit attention keeps on CUDA, whatever its size: seed and offset, two int64."""
+    return 16 if device == "cuda" and element_bytes == 2 else 0
+
+
 def feed_forward_activation_bytes(batch: int, sequence: int, width: int, element_bytes: int) -> int:
-    """9 e s b h bytes: its input, and four widths before and four after the GELU (Korthikanti et al., arXiv
-    2205.05198, section 4.1, without the dropout mask)."""
+    """9 e s b h bytes: its input, and four widths before and four after the GELU (arXiv 2205.05198, section
+    4.1, without the dropout mask)."""
     return 9 * element_bytes * batch * sequence * width
 
 
@@ -192,7 +158,7 @@ def head_activation_bytes(
 
 
 def gpt_activation_bytes(
-    size: Size, batch: int, sequence: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu"
+    size: GPTSize, batch: int, sequence: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu"
 ) -> int:
     """Bytes kept between forward and backward pass of a GPT with its loss: embedding, L blocks, head."""
     shape = batch, sequence, size.width
@@ -202,7 +168,7 @@ def gpt_activation_bytes(
 
 
 def checkpointed_activation_bytes(
-    size: Size, batch: int, sequence: int, element_bytes: int, device: str = "cpu"
+    size: GPTSize, batch: int, sequence: int, element_bytes: int, device: str = "cpu"
 ) -> int:
     """The same when every block is checkpointed and keeps its input alone, L e s b h (Chen et al., arXiv
     1604.06174, section 4)."""
@@ -212,87 +178,58 @@ def checkpointed_activation_bytes(
 
 
 def repeated_block_bytes(
-    batch: int,
-    sequence: int,
-    width: int,
-    heads: int,
-    element_bytes: int,
-    kernel: str = "sdpa",
-    device: str = "cpu",
+    batch: int, sequence: int, width: int, heads: int, element_bytes: int, device: str = "cpu"
 ) -> int:
-    """Bytes that a checkpointed block takes on top of its input while its backward pass begins: it is
-    complete again, and gradients are on their way.
-
-    Its inside, its result and the result's gradient (e s b h each), and the gradient of the last product's
-    argument (4 e s b h). The gradients of its parameters are not among them.
-    """
-    block = block_activation_bytes(batch, sequence, width, heads, element_bytes, kernel, device)
+    """Bytes that a checkpointed block takes on top of its input while its backward pass begins: its inside,
+    its result and the result's gradient (e s b h each), and the gradient of the last product's argument (4 e
+    s b h), but no gradients of parameters."""
+    block = block_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
     return block + (-1 + 1 + 1 + 4) * element_bytes * batch * sequence * width  # without its input
 
 
 def pass_peak_bytes(
-    size: Size,
-    batch: int,
-    sequence: int,
-    element_bytes: int,
-    checkpointing: bool,
-    kernel: str = "sdpa",
-    device: str = "cpu",
+    size: GPTSize, batch: int, sequence: int, element_bytes: int, checkpointing: bool, device: str = "cpu"
 ) -> dict[str, int]:
     """Bytes at the moments of one forward and backward pass that compete for its peak; parameters, token ids
     and targets counted, no optimizer.
 
-    Backwards through a checkpointed model each block adds the gradients of its parameters and releases the
-    input of the next (b s h).  So with more than 12 h tokens its last block, which runs first, holds the
-    most, with fewer its first.  Exact from two sequences on (with one, 8 (s - 1) too many in the first
-    block).  With fewer tokens than about h the peak may lie still later, where the gradient of the embedding
-    is made.
-
-    Returns:
-        "at the loss": what is kept, and the gradients of log-softmax and logits, fp32 each.
-        "in the last block", "in the first block": checkpointed only; `repeated_block_bytes`, the inputs that
-            are left, and gradients of the head, of the blocks behind, and of the block's last product.
+    "at the loss": what is kept, and the gradients of log-softmax and logits, fp32 each.  Checkpointed also
+    "in the last block" and "in the first block": `repeated_block_bytes`, the inputs that are left, and
+    gradients of the head, of the blocks behind, and of the block's last product.  Backwards each block adds
+    the gradients of its parameters and releases the input of the next (b s h): with more than 12 h tokens the
+    last block, which runs first, holds the most, with fewer the first.  Exact from two sequences on (with
+    one, 8 (s - 1) too many in the first block).  With fewer tokens than about h the peak may lie later, where
+    the gradient of the embedding is made.
     """
     tokens, width, vocabulary = batch * sequence, size.width, size.vocabulary
-    always = element_bytes * gpt_parameters(size) + 2 * 8 * tokens
-    formula = checkpointed_activation_bytes if checkpointing else partial(gpt_activation_bytes, kernel=kernel)
-    kept = formula(size, batch, sequence, element_bytes, device=device)
+    always = element_bytes * gpt_parameters(size) + 2 * TOKEN_ID * tokens
+    kept_by = checkpointed_activation_bytes if checkpointing else gpt_activation_bytes
+    kept = kept_by(size, batch, sequence, element_bytes, device=device)
     moments = {"at the loss": always + kept + 2 * FP32 * tokens * vocabulary}
     if checkpointing:
         unit, weights = element_bytes * tokens * width, element_bytes * block_parameters(width)
         gradients = element_bytes * (vocabulary * width + 2 * width + 4 * width**2 + width)
         block = always + embedding_activation_bytes(sequence) + 2 * FP32 + gradients
-        block += repeated_block_bytes(batch, sequence, width, size.heads, element_bytes, kernel, device)
+        block += repeated_block_bytes(batch, sequence, width, size.heads, element_bytes, device)
         moments["in the last block"] = block + size.layers * unit
         moments["in the first block"] = block + unit + (size.layers - 1) * weights
     return moments
 
 
 def bytes_at_the_loss(
-    size: Size,
-    batch: int,
-    sequence: int,
-    checkpointing: bool = False,
-    accumulates: bool = False,
-    device: str = "cuda",
+    size: GPTSize, batch: int, sequence: int, checkpointing: bool = False, accumulates: bool = False
 ) -> dict[str, int]:
-    """What one rank holds at the loss of a micro-batch, trained with Adam in bf16 mixed precision
-    (Rajbhandari et al., arXiv 1910.02054, section 3.1); by category, in bytes.
-
-    Activations, with the log-softmax, as they are kept; "other" is 8 for each logit, its gradient and that of
-    its log-softmax in fp32.
-
-    Args:
-        accumulates: whether the gradients of a micro-batch before are there.
-    """
+    """What a GPU holds at the loss of a micro-batch, trained with Adam in bf16 mixed precision (Rajbhandari
+    et al., arXiv 1910.02054, section 3.1), {category: bytes}; "gradients" only of a micro-batch before, where
+    it `accumulates`; "other" is 8 for each logit, its gradient and that of its log-softmax in fp32."""
     parameters = gpt_parameters(size)
     kept_by = checkpointed_activation_bytes if checkpointing else gpt_activation_bytes
     return {
-        "parameters": 2 * parameters,
-        "gradients": 2 * parameters if accumulates else 0,
-        "master weights": 4 * parameters,
-        "optimizer states": 8 * parameters,
-        "activations": kept_by(size, batch, sequence, 2, device=device),
+        "parameters": BF16 * parameters,
+        "gradients": BF16 * parameters if accumulates else 0,
+        "master weights": FP32 * parameters,
+        "optimizer states": 2 * FP32 * parameters,
+        "activations": kept_by(size, batch, sequence, BF16, device="cuda"),
         "other": 2 * FP32 * batch * sequence * size.vocabulary,
     }
 

@@ -1,5 +1,4 @@
-"""Bytes of model states that one data-parallel rank holds under ZeRO stages 0 to 3, for Adam, as {category:
-bytes}.
+"""Model states that one data-parallel rank holds under ZeRO stages 0 to 3, for Adam, as {category: bytes}.
 
 `ideal_bytes` is the ZeRO paper (Rajbhandari et al., arXiv 1910.02054, section 5); `deepspeed_bytes` is
 DeepSpeed 0.19 to the byte, with its padding, its buckets and the parameters that straddle two partitions.
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
+from helpers.tools.whole import check_choice, whole
 
 MOMENTS = ("after step", "between micro-batches", "after backward")
 MASTER = 4  # bytes per element of the fp32 copy that the optimizer updates
@@ -17,8 +17,7 @@ ADAM = 8  # and of momentum and variance, in fp32
 COUNTER = 4  # bytes of the step counter that torch's Adam keeps for each tensor
 NORM = {1: 4, 2: 4, 3: 8}  # by stage, bytes of DeepSpeed's norm of the gradients: fp32, at stage 3 fp64
 OVERFLOW_FLAG = 1  # byte, at stage 3
-# While Adam steps, bytes per element of what is stepped: the gradients in fp32, and the root of the variance.
-FP32_GRADIENT, ROOT = 4, 4
+FP32_GRADIENT, ROOT = 4, 4  # while Adam steps, bytes per element: the gradient, and the root of the variance
 ALIGNMENT = 2  # stages 1 and 2 pad a partition to a multiple of so many elements (NCCL's 4 bytes in bf16)
 
 
@@ -26,26 +25,21 @@ def _ceil(a, b):
     return -(-a // b)
 
 
-def _check_job(ranks, rank, device="cpu"):
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks!r}")
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank!r}")
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')
+def _check_job(ranks, rank, device="cpu", moment=None, moments=(None,)):
+    whole(ranks, "ranks")
+    whole(rank, "rank", 0, ranks - 1)
+    check_choice("device", device, ("cpu", "cuda"))
+    check_choice("moment", moment, moments)
 
 
 def ideal_bytes(parameters: float, ranks: int = 1, stage: int = 0, dtype: str = "bf16") -> dict[str, float]:
-    """The paper's account, in bytes per rank, with everything in its place between forward and step:
-    {"parameters", "gradients", "master weights", "optimizer states": bytes}.
+    """The paper's account, in bytes per rank of a model of so many `parameters`, with everything in its place
+    between forward and step: {"parameters", "gradients", "master weights", "optimizer states": bytes}.
 
     bf16 (mixed precision, K = 12): 2 + 2 + 12 bytes per parameter: parameters and gradients, and fp32 master
-    weights, momentum and variance. fp32: 4 + 4 + 8, with no second copy of the weights.  Stage 1 divides the
+    weights, momentum and variance.  fp32: 4 + 4 + 8, with no second copy of the weights.  Stage 1 divides the
     optimizer's part by the ranks, stage 2 the gradients too, stage 3 the parameters too (arXiv 1910.02054,
     sections 5.1 to 5.3).
-
-    Args:
-        parameters: of the whole model, elements.
     """
     ZeroConfig(stage=stage, dtype=dtype)  # refuses others
     _check_job(ranks, 0)
@@ -70,26 +64,20 @@ def deepspeed_bytes(
     """What a rank holds under DeepSpeed 0.19, to the byte, from its second step on: {category: bytes};
     "other" is the norm of the gradients and the overflow flag.
 
-    Derived from DeepSpeed's source and held against measurements by this course's tests: one parameter group,
-    torch's AdamW, no offload.  With A = parameters padded to a multiple of 2 x ranks and P = A / ranks: stage
-    1 holds e A + 12 P and between micro-batches full gradients and a bucket; stage 2 keeps whole every
-    gradient that touches its partition; stage 3 rounds each parameter up to a multiple of the ranks, and its
-    gradient partition and bucket are permanent.  In fp32 stages 1 to 3 keep a separate fp32 master copy all
-    the same.  Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage 1 keeps 4 A for ever
-    beside the bf16 ones, stage 2 has 4 P, stage 3 its part.
+    One parameter group, torch's AdamW, no offload.  With A = parameters padded to a multiple of 2 x ranks and
+    P = A / ranks: stage 1 holds e A + 12 P and between micro-batches full gradients and a bucket; stage 2
+    keeps whole every gradient that touches its partition; stage 3 rounds each parameter up to a multiple of
+    the ranks, and its gradient partition and bucket are permanent.  In fp32 stages 1 to 3 keep a separate
+    fp32 master copy all the same.  Gradients of a bf16 model that are accumulated in fp32 take 4 bytes: stage
+    1 keeps 4 A for ever beside the bf16 ones, stage 2 has 4 P, stage 3 its part.
 
     Args:
         elements: of each parameter, in the model's order.
-        config: a `ZeroConfig`, or DeepSpeed's configuration, a dict.
-        ranks, rank: among which states are divided, the data-parallel ones; and which of them.
-        moment: "after step", "between micro-batches" (after a backward pass that is not the last before a
-            step) or "after backward" (the last one before a step).
+        moment: one of `MOMENTS`; "after backward" is after the last backward pass before a step.
         device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
     """
     config = ZeroConfig.of(config)
-    _check_job(ranks, rank, device)
-    if moment not in MOMENTS:
-        raise ValueError(f"moment must be one of {', '.join(MOMENTS)}; not {moment!r}")
+    _check_job(ranks, rank, device, moment, MOMENTS)
     if config.stage == 0:
         states, stepped = _stage_0(elements, config, moment), len(elements)
     elif config.stage == 3:
@@ -147,8 +135,7 @@ def _in_order(elements, config, ranks):
 
 
 def _partition(elements, ranks, rank):
-    """Stages 1 and 2: elements of a rank's partition, padding included; and which of them each parameter
-    gives, {its index: elements}."""
+    """Stages 1 and 2: elements of a rank's partition, padded; and {index of a parameter: what it gives}."""
     part = _ceil(sum(elements), ALIGNMENT * ranks) * ALIGNMENT
     first, last, offset, pieces = rank * part, (rank + 1) * part, 0, {}
     for index, count in enumerate(elements):
@@ -171,8 +158,7 @@ def _stage_3(elements, config, ranks):
 
 
 def _sub_groups(elements, config, ranks):
-    """Stage 3: elements of each sub-group of a rank's partition: parameters in order, until `sub_group_size`
-    is reached."""
+    """Stage 3: elements of each sub-group of a partition: parameters until `sub_group_size` is reached."""
     groups = [0]
     for count in elements:
         if groups[-1] >= config.sub_group_size:
@@ -182,8 +168,7 @@ def _sub_groups(elements, config, ranks):
 
 
 def _gathered(elements, config, ranks):
-    """Stage 3: elements of the parameters that stay gathered; none with one rank, whose shard is the whole
-    parameter."""
+    """Stage 3: elements of the parameters that stay gathered; one rank's shards are whole anyway."""
     if ranks == 1:
         return 0
     return sum(_ceil(count, ranks) * ranks for count in elements if count <= config.persistence_threshold)
@@ -193,19 +178,15 @@ def step_peak_bytes(
     elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1, rank: int = 0, device: str = "cpu"
 ) -> int:
     """The most bytes that a rank holds while the optimizer steps, in bf16 with torch's AdamW and nothing of
-    the forward pass alive, to the byte.
+    the forward pass alive, to the byte; arguments as in `deepspeed_bytes`.
 
-    Derived from DeepSpeed 0.19's source like `deepspeed_bytes`.  What is stepped at once (all parameters at
-    stage 0, the partition at stages 1 and 2, a sub-group of it at stage 3) has its gradients copied to fp32,
-    4 bytes, and Adam needs 4 more for the square root of the variance; on a CPU, where it takes one tensor
-    after another, 8 for that tensor beside 4 for the one before.  At stages 1 and 2 the most may come before
-    Adam, with the bf16 gradients still there: one flat copy in bf16 and one in fp32, or, for the norm of the
-    gradients, the partition's part of one parameter in fp64.  Above stage 0 the step also has the norm of the
-    gradients twice, with and without the loss scale, and stage 3 one for each sub-group.
-
-    Args:
-        device: "cpu" or "cuda", where Adam takes all tensors at once.
-        elements, config, ranks, rank: as in `deepspeed_bytes`.
+    What is stepped at once (all parameters at stage 0, the partition at stages 1 and 2, a sub-group of it at
+    stage 3) has its gradients copied to fp32, 4 bytes, and Adam needs 4 more for the square root of the
+    variance; on a CPU, where it takes one tensor after another, 8 for that tensor beside 4 for the one
+    before.  At stages 1 and 2 the most may come before Adam, with the bf16 gradients still there: one flat
+    copy in bf16 and one in fp32, or, for the norm of the gradients, the partition's part of one parameter in
+    fp64.  Above stage 0 the step also has the norm of the gradients twice, with and without the loss scale,
+    and stage 3 one for each sub-group.
     """
     config = ZeroConfig.of(config)
     if config.dtype != "bf16" or config.sums_in_fp32 or not config.contiguous_gradients:

@@ -28,7 +28,7 @@ def peak_moments(
         activations: what is kept at the loss, and 8 bytes for each logit.
         again: what only the backward pass has; None where that moment does not compete.
         step: everything that is there while the optimizer steps.
-        accumulates: whether there is a micro-batch before, whose gradients are there at the loss.
+        accumulates: whether gradients of a micro-batch before are there at the loss.
     """
     after_step, between, after_backward = (states[moment] for moment in MOMENTS)
     moments = {"loss": {**(between if accumulates else after_step), "activations": activations}}
@@ -41,8 +41,7 @@ def moment_parts(plan: Plan) -> dict[str, dict[str, float]]:
     """What the `moments` of a plan consist of, {moment: {category: bytes}}, by a ledger's categories.
 
     Gathered parameters count as parameters, the bucket and flat copies of gradients as buffers, what the
-    optimizer makes as other; what only the backward pass has, as activations, gradients that wait to be
-    reduced among them.
+    optimizer makes as other; what only the backward pass has, with gradients that wait, as activations.
     """
     ideal = ideal_bytes(plan.parameters, plan.replicas, plan.stage)
     trained = 0 if plan.offload else plan.trained  # the share whose states are the device's
@@ -73,19 +72,12 @@ def moment_parts(plan: Plan) -> dict[str, dict[str, float]]:
 
 def moments(plan: Plan) -> dict[str, float]:
     """Bytes of tensors on the fullest GPU at the moments that compete for the peak of a step: {"loss",
-    "backward", "step"}.
+    "backward", "step"}; states by the ZeRO paper (arXiv 1910.02054, section 5).
 
     Within 1.1 % of every recorded training; beside rehearsals of GPTs of four layers, 8,192 and 25,600 wide,
-    on 64 GPUs with one sequence (lesson 15) from 5 % too low to 11 % too high, both at stage 3.
-
-    States by the ZeRO paper (arXiv 1910.02054, section 5), P elements and N replicas.  At the loss gradients
-    are there only from the micro-batch before, or at stage 3, which keeps its part for ever.  At the end of
-    the backward pass one block's activations are left; stages 1 and 2 have a bucket, and copy what the
-    partition needs, 2 P / N.  The step has a rank's own gradients and `Plan.copies` of what is stepped at
-    once: P elements at stage 0, P / N at stages 1 and 2, of these at most a sub-group at stage 3.  In
-    pipelines P is the fullest stage's, the longest one with the token table.  At stage 0 their states are
-    replicated, as Megatron's: DeepSpeed's own, with its `BF16_Optimizer`, shard master weights and Adam there
-    as at stage 1, and keep a second set of gradients.
+    on 64 GPUs with one sequence (lesson 15) from 5 % too low to 11 % too high, both at stage 3.  Pipelines at
+    stage 0 replicate states, as Megatron's; DeepSpeed's own, with its `BF16_Optimizer`, shard master weights
+    and Adam there as at stage 1, and keep a second set of gradients.
     """
     return {moment: sum(sizes.values()) for moment, sizes in moment_parts(plan).items()}
 

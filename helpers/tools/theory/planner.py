@@ -1,9 +1,8 @@
 """A planner: how long a step of a plan takes, and of many plans the cheapest that fits.
 
-Coarse on purpose: work runs at one rate, messages cost bytes over a bandwidth (latency stands apart, in
-`plan_latency`), and the optimizer's step takes no time.  `step_time` has the detailed formula, for one plan.
-Ranks are laid out as lesson 13 advises: the pipeline's stages outermost, then replicas, and the GPUs of a
-tensor-parallel group are neighbours.
+Coarse on purpose: work runs at one rate, messages cost bytes over a bandwidth (latency apart), and the
+optimizer's step takes no time (`step_time` has the detailed formula).  Ranks are laid out as lesson 13
+advises: the pipeline's stages outermost, then replicas, and neighbours share a layer.
 """
 
 from __future__ import annotations
@@ -11,23 +10,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from helpers.tools.theory.checks import not_negative, whole, zero_stage
 from helpers.tools.theory.communication import Pass, collective_seconds
+from helpers.tools.theory.gpt_size import GPTSize
 from helpers.tools.theory.hardware import Cluster
-from helpers.tools.theory.layers import BF16, Size
+from helpers.tools.theory.layers import BF16
 from helpers.tools.theory.long_sequences import ulysses_wire_bytes
 from helpers.tools.theory.peak import needed_bytes
 from helpers.tools.theory.plan import Plan
-from helpers.tools.theory.step_time import step_messages
+from helpers.tools.theory.roofline import flops_per_token
+from helpers.tools.theory.step_counts import step_messages
 from helpers.tools.theory.tensor_parallel import block_messages
-from helpers.tools.theory.throughput import flops_per_token
 from helpers.tools.theory.zero_config import ZeroConfig
-
-
-def replica_bandwidth(plan: Plan, cluster: Cluster) -> float:
-    """Bytes per second at which a rank's messages go round the replicas: inside a host where a pipeline stage
-    lies in one, or through the cards of all its GPUs that are in one group (`Cluster.bandwidth`)."""
-    return cluster.bandwidth(plan.replicas, plan.tensor, plan.gpus)
+from helpers.tools.whole import not_negative, whole
 
 
 def _messages(plan: Plan) -> list[tuple[str, str, float, int, int]]:
@@ -57,23 +51,18 @@ def plan_messages(plan: Plan) -> list[tuple[str, str, int, int]]:
 
 
 def plan_seconds(plan: Plan, cluster: Cluster, hidden: bool = False) -> dict[str, float]:
-    """Seconds of a step: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}, and "Ulysses" where a
-    plan has it.
+    """Seconds of a step: {"work", "bubble", "tensor parallelism", "pipeline", "ZeRO"}; some have "Ulysses".
 
-    Work is `flops_per_token` over the cluster's rate, that of a GPU on average, the head's spread over all
-    stages.  The bubble is (p - 1) / m of it (arXiv 2104.04473, section 2.2) where stages are equal; else all
-    wait for the longest, which has s = `Plan.imbalance` times as much, and it is (s - 1) + (p - s) / m, exact
-    where the last stage is the longest, and else too much by less than one micro-batch on that stage.
+    Work is `flops_per_token` over the cluster's rate, that of a GPU on average.  The bubble is (p - 1) / m of
+    it (arXiv 2104.04473, section 2.2) where stages are equal; else all wait for the longest, which has s =
+    `Plan.imbalance` times as much, and it is (s - 1) + (p - s) / m, exact where the last stage is the
+    longest, and else too much by less than one micro-batch on that stage.  Messages are those of
+    `plan_messages`, over the `Cluster.bandwidth` of their group; pipeline stages that are not all in one
+    host, and a Ulysses group that is larger than one, send through each GPU's own card.  Offload counts as
+    free (lesson 11).  Adapters save no work here, and ZeRO's messages are those of all parameters.
 
-    Messages are those of `plan_messages`, over the `Cluster.bandwidth` of their group: gradients all-reduced
-    in whole buckets at stages 1 and 2, as DeepSpeed does.  Pipeline stages that are not all in one host, and
-    a Ulysses group that is larger than one (`ulysses_wire_bytes`), send through each GPU's own card.  Offload
-    counts as free: how long it takes is recorded in lesson 11.  Adapters save no work here, and ZeRO's
-    messages are those of all parameters.
-
-    Args:
-        hidden: of "ZeRO" only what is exposed where all of it may go on behind the work: behind that of the
-            whole step at stages 2 and 3, behind the last micro-batch's at stages 0 and 1, which send once.
+    With `hidden`, "ZeRO" is only what is exposed where all of it may go on behind the work: of the whole step
+    at stages 2 and 3, of the last micro-batch at stages 0 and 1, which send once.
     """
     passes = "checkpointed step" if plan.checkpointed else "step"
     flops = flops_per_token(plan.size, plan.sequence, passes, causal=True) * plan.batch * plan.sequence
@@ -83,7 +72,7 @@ def plan_seconds(plan: Plan, cluster: Cluster, hidden: bool = False) -> dict[str
     bandwidths = {
         "tensor parallelism": cluster.bandwidth(plan.tensor, 1, plan.gpus),
         "pipeline": cluster.within if plan.gpus <= cluster.host else cluster.link,
-        "ZeRO": replica_bandwidth(plan, cluster),
+        "ZeRO": cluster.bandwidth(plan.replicas, plan.tensor, plan.gpus),
     }
     for part, collective, size, number, ranks in _messages(plan):
         parts[part] += number * collective_seconds(collective, size, ranks, 0.0, bandwidths[part])
@@ -102,8 +91,7 @@ def plan_latency(plan: Plan, latency: float) -> dict[str, float]:
     """Seconds that a plan's messages wait in a step beside what their bytes take, nothing hidden: {part:
     seconds}, parts without messages left out.
 
-    `collective_seconds` without bytes: in a ring of n GPUs a reduce-scatter or an all-gather takes n - 1
-    turns, an all-reduce 2 (n - 1), a send 1. Each turn waits `latency` seconds, inside a host as between
+    Each turn of a ring (`collective_seconds` without bytes) waits `latency` seconds, inside a host as between
     hosts.  A switch or a tree takes fewer turns, so on many GPUs it is an upper limit.
     """
     not_negative(latency=latency)
@@ -114,7 +102,7 @@ def plan_latency(plan: Plan, latency: float) -> dict[str, float]:
 
 
 def all_plans(
-    size: Size,
+    size: GPTSize,
     gpus: int,
     batch: int,
     sequence: int,
@@ -127,12 +115,13 @@ def all_plans(
 ) -> list[Plan]:
     """Every `Plan` of the grid that divides and that DeepSpeed takes, the simplest first: fewer GPUs that
     share a model, then the lower stage."""
-    whole(gpus=gpus, batch=batch, sequence=sequence)
+    for name, number in {"gpus": gpus, "batch": batch, "sequence": sequence}.items():
+        whole(number, name)
     grid = {"stage": stages, "micro": micros, "tensor": tensors, "pipeline": pipelines}
-    grid = {name: list(values) for name, values in grid.items()}
+    grid, bounds = {name: list(values) for name, values in grid.items()}, {"stage": (0, 3)}
     for name, values in grid.items():
         for value in values:
-            zero_stage(value) if name == "stage" else whole(**{name: value})
+            whole(value, name, *bounds.get(name, ()))
     grid["checkpointed"] = list(checkpointing)
     plans = []
     for values in itertools.product(*grid.values()):
@@ -148,15 +137,10 @@ def _complexity(plan: Plan) -> tuple[int, ...]:
     return plan.tensor * plan.pipeline, plan.pipeline, plan.stage, plan.checkpointed, plan.micro
 
 
-def cheapest(plans: Iterable[Plan], cluster: Cluster, margin: float = 0.05) -> Plan | None:
-    """Of the plans that fit a GPU of the cluster the first that takes at most `margin` longer than the
-    fastest; None where none fits.
-
-    A margin, since plans whose predicted times are closer than the prediction is good are equally fast as far
-    as one knows.
-    """
-    not_negative(margin=margin)
+def cheapest(plans: Iterable[Plan], cluster: Cluster) -> Plan | None:
+    """Of the plans that fit a GPU of the cluster the first that takes at most 5 % longer than the fastest;
+    None where none fits.  Plans that are closer are equally fast, as far as the prediction can tell."""
     fitting = [plan for plan in plans if needed_bytes(plan) <= cluster.memory]
     seconds = [sum(plan_seconds(plan, cluster).values()) for plan in fitting]
-    close = (plan for plan, took in zip(fitting, seconds) if took <= (1 + margin) * min(seconds))
+    close = (plan for plan, took in zip(fitting, seconds) if took <= 1.05 * min(seconds))
     return next(close, None)

@@ -1,5 +1,5 @@
-"""How fast a machine can be at best: the few constants that describe it, and the roofline that follows from
-them.
+"""How fast a machine can be at best: the few constants that describe it, the roofline that follows, and what
+part of the peak a training run reaches.
 
 Work on b bytes of memory with f FLOPs takes at least f / rate and at least b / bandwidth seconds; the longer
 of the two is its time.  f / b is the *arithmetic intensity*.  Below rate / bandwidth, the *ridge*, memory
@@ -13,49 +13,41 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from helpers.tools.theory.gpt_size import GPTSize
+from helpers.tools.theory.layers import gpt_parameters
+from helpers.tools.theory.zero_config import ELEMENT_BYTES
+from helpers.tools.whole import check_choice, positive
+
 # bytes: rows of a matrix that begin at multiples of these can be read in whole pieces by a GPU's matrix units
 ALIGNED = 16
+PASSES = {"forward": 1, "step": 3, "checkpointed step": 4}  # in units of a forward pass; backward is two
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineConstants:
     """One device of a machine, and the connection between its ranks, in a few measured numbers
-    (`helpers.tools.measure.constants` measures them).
+    (`helpers.tools.measure.constants` measures them); dtypes are "bf16" and "fp32"."""
 
-    Attributes:
-        name: what it is, for a label.
-        matrix: {dtype: {n: FLOPs per second of matrix products whose smallest side is n, as in a transformer
-            of width n}}; dtypes are "bf16" and "fp32".
-        memory: bytes per second, read and written together, of work that computes next to nothing.
-        launch: seconds that the host needs to hand one operator to the device, in a loop that does nothing
-            else.
-        call: the same inside a model's passes, where Python calls modules and autograd keeps its books;
-            `launch` where it is not given.
-        latency: alpha, seconds per message between ranks.
-        bandwidth: 1 / beta, bytes per second that a rank sends; None for a machine with one rank.
-        attention: {dtype: FLOPs per second of fused causal attention, half of the scores counted}; the matrix
-            rate where it is not given.
-        misaligned: {dtype: FLOPs per second of a linear layer's products where a dimension is odd}, for
-            instance a vocabulary of 50257; like any other where it is not given.
-        asynchronous: True where the host goes on while the device works (a GPU); False where they are the
-            same processor.
-    """
-
-    name: str = ""
+    name: str = ""  # for a label
+    # {dtype: {n: FLOPs per second of products whose smallest side is n, as in a transformer of width n}}
     matrix: Mapping[str, Mapping[int, float]]
-    memory: float
-    launch: float
-    call: float | None = None
-    latency: float = 0.0
-    bandwidth: float | None = None
+    memory: float  # bytes per second, read and written together, of work that computes next to nothing
+    launch: float  # seconds in which the host hands one operator to the device, in a loop of nothing else
+    call: float | None = None  # the same inside a model's passes, with modules and autograd; else `launch`
+    latency: float = 0.0  # alpha, seconds per message between ranks
+    bandwidth: float | None = None  # 1 / beta, bytes per second that a rank sends; None with one rank
+    # {dtype: FLOPs per second of fused causal attention, half of the scores counted}; else the matrix rate
     attention: Mapping[str, float] = field(default_factory=dict)
+    # {dtype: FLOPs per second of products where a dimension is odd}, such as a vocabulary of 50257
     misaligned: Mapping[str, float] = field(default_factory=dict)
-    asynchronous: bool = True
+    asynchronous: bool = True  # whether the host goes on while the device works (a GPU)
 
     def __post_init__(self):
         if not self.matrix or not all(self.matrix.values()):
             raise ValueError("matrix must hold at least one rate, {dtype: {size: FLOPs per second}}")
-        rates = [rate for by_size in self.matrix.values() for rate in by_size.values()]
+        sizes = {dtype: {int(n): by_size[n] for n in by_size} for dtype, by_size in self.matrix.items()}
+        object.__setattr__(self, "matrix", sizes)  # JSON has no other keys than strings
+        rates = [rate for by_size in sizes.values() for rate in by_size.values()]
         rates += [self.memory, *self.attention.values(), *self.misaligned.values()]
         rates += [] if self.bandwidth is None else [self.bandwidth]
         if not all(rate > 0 for rate in rates) or min(self.launch, self.call or 0, self.latency) < 0:
@@ -64,9 +56,8 @@ class MachineConstants:
     def matrix_rate(self, rows: int, inner: int, columns: int, dtype: str = "bf16") -> float:
         """FLOPs per second of a (rows, inner) x (inner, columns) product, by its smallest side: between the
         measured ones on a straight line of logarithms, beyond them that of the nearest."""
-        by_size = {int(size): rate for size, rate in self._of_dtype(dtype).items()}
-        sides, element_bytes = (rows, inner, columns), 2 if dtype == "bf16" else 4
-        if dtype in self.misaligned and any(side * element_bytes % ALIGNED for side in sides):
+        by_size, sides = self._of_dtype(dtype), (rows, inner, columns)
+        if dtype in self.misaligned and any(side * ELEMENT_BYTES[dtype] % ALIGNED for side in sides):
             return self.misaligned[dtype]
         size = min(max(min(sides), min(by_size)), max(by_size))
         if size in by_size:
@@ -83,10 +74,8 @@ class MachineConstants:
     def check_bandwidth(self, ranks: int) -> None:
         """Raise a ValueError where several ranks are to send and no bandwidth was measured."""
         if ranks > 1 and self.bandwidth is None:
-            raise ValueError(
-                f"these constants hold no bandwidth between ranks: measure them with {ranks} ranks, "
-                "or set bandwidth and latency"
-            )
+            remedy = f"measure them with {ranks} ranks, or set bandwidth and latency"
+            raise ValueError(f"these constants hold no bandwidth between ranks: {remedy}")
 
     def peak(self, dtype: str = "bf16") -> float:
         """The best measured matrix rate, FLOPs per second: the roof of the roofline."""
@@ -99,24 +88,12 @@ class MachineConstants:
 
     def to_dict(self) -> dict:
         """Plain data, for JSON."""
-        matrix = self.matrix.items()
-        named = {dtype: {str(size): rate for size, rate in rates.items()} for dtype, rates in matrix}
-        return asdict(self) | {"matrix": named}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping) -> MachineConstants:
         """Of what `to_dict` gave, also after a journey through JSON."""
-        known = cls.__dataclass_fields__
-        missing = {"matrix", "memory", "launch"} - set(values)
-        if missing or set(values) - set(known):
-            keys = f"among {', '.join(known)}, with matrix, memory and launch"
-            raise ValueError(f"keys must be {keys}; not {', '.join(values)}")
-        matrix = values["matrix"].items()
-        sized = {dtype: {int(size): rate for size, rate in rates.items()} for dtype, rates in matrix}
-        return cls(**{**values, "matrix": sized})
-
-
-# --- roofline
+        return cls(**values)
 
 
 def matrix_flops(rows: int, inner: int, columns: int) -> int:
@@ -125,32 +102,29 @@ def matrix_flops(rows: int, inner: int, columns: int) -> int:
 
 
 def matrix_bytes(rows: int, inner: int, columns: int, element_bytes: int) -> int:
-    """e (m k + k n + m n): both factors read once and the product written once, as if the device's caches
-    were large enough."""
+    """e (m k + k n + m n): both factors read once and the product written once, as by large enough caches."""
     return element_bytes * (rows * inner + inner * columns + rows * columns)
 
 
 def arithmetic_intensity(flops: float, moved_bytes: float) -> float:
-    """FLOPs per byte that is read from or written to memory (Williams et al., 2009)."""
-    if not moved_bytes > 0:
-        raise ValueError(f"moved_bytes must be positive, not {moved_bytes!r}")
+    """FLOPs per byte that is read from or written to memory."""
+    positive(moved_bytes=moved_bytes)
     return flops / moved_bytes
 
 
 def ridge(rate: float, bandwidth: float) -> float:
-    """FLOPs per byte from which on arithmetic decides and not memory: rate / bandwidth (Williams et al.,
-    2009)."""
+    """FLOPs per byte from which on arithmetic decides and not memory: rate / bandwidth."""
     return rate / bandwidth
 
 
 def roofline_rate(intensity: float, rate: float, bandwidth: float) -> float:
     """FLOPs per second that are attainable at an arithmetic intensity (FLOPs per byte), a rate of arithmetic
-    and a bandwidth of memory: min(rate, intensity x bandwidth) (Williams et al., 2009)."""
+    and a bandwidth of memory: min(rate, intensity x bandwidth)."""
     return min(rate, intensity * bandwidth)
 
 
 def roofline_seconds(flops: float, moved_bytes: float, rate: float, bandwidth: float) -> float:
-    """max(FLOPs / rate, bytes / bandwidth): the least time for some work (Williams et al., 2009)."""
+    """max(FLOPs / rate, bytes / bandwidth): the least time for some work."""
     return max(flops / rate, moved_bytes / bandwidth)
 
 
@@ -158,6 +132,31 @@ def matrix_seconds(
     rows: int, inner: int, columns: int, machine: MachineConstants, dtype: str = "bf16"
 ) -> float:
     """The roofline of one matrix product (m, k) x (k, n) on a machine."""
-    shape = rows, inner, columns
-    moved = matrix_bytes(*shape, 2 if dtype == "bf16" else 4)
-    return roofline_seconds(matrix_flops(*shape), moved, machine.matrix_rate(*shape, dtype), machine.memory)
+    shape, rate = (rows, inner, columns), machine.matrix_rate(rows, inner, columns, dtype)
+    moved = matrix_bytes(*shape, ELEMENT_BYTES[dtype])
+    return roofline_seconds(matrix_flops(*shape), moved, rate, machine.memory)
+
+
+def flops_per_token(size: GPTSize, sequence: int, passes: str = "step", causal: bool = False) -> float:
+    """FLOPs of one token, with L blocks of width C and T tokens in a sequence: 2 N + 4 L C T in a "forward"
+    pass, 6 N + 12 L C T in a "step", 8 N + 16 L C T in a "checkpointed step".
+
+    N is all parameters of a GPT with a tied head (Kaplan et al., arXiv 2001.08361, section 2.1).  Attention
+    counts all T x T scores (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B), `causal` the half that is
+    needed.  The third form counts the head as computed again too, as is usual (Korthikanti et al., arXiv
+    2205.05198, section 6); the course's checkpointing leaves it alone.
+    """
+    check_choice("passes", passes, PASSES)
+    scores = 4 * size.layers * size.width * sequence * (0.5 if causal else 1)
+    return PASSES[passes] * (2 * gpt_parameters(size) + scores)
+
+
+def mfu(size: GPTSize, sequence: int, tokens_per_second: float, peak: float) -> float:
+    """Model FLOPs utilisation: the FLOPs that a step *needs*, per second, as a part of the machine's peak
+    (arXiv 2204.02311, section 4.1 and appendix B).
+
+    Work that is done twice (checkpointing) does not count, so that it cannot look like speed.  The peak, in
+    FLOPs per second, is of the same devices as the tokens: the maker's, or a measured one (say which).
+    """
+    positive(peak=peak)
+    return tokens_per_second * flops_per_token(size, sequence) / peak

@@ -8,6 +8,7 @@ after another.  A *timeline* is an order with times: (kind, stage, micro, start,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ INSTRUCTIONS = {"ForwardPass": "F", "BackwardPass": "B"}  # DeepSpeed's names of
 
 
 def actions(instructions: Iterable[str], stage: int) -> list[Action]:
-    """The order that DeepSpeed's instructions (their class names, in order) amount to: each kind takes
-    micro-batch after micro-batch."""
+    """The order of DeepSpeed's instructions (class names): each kind takes micro-batch after micro-batch."""
     counts = dict.fromkeys(INSTRUCTIONS.values(), 0)
     order = []
     for name in instructions:
@@ -54,16 +54,8 @@ def _needs(action, last):
 
 
 def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], float]) -> list[list[tuple]]:
-    """Every rank's timeline if each kind of action took `seconds` and messages took none.
-
-    Args:
-        orders: of each rank.
-        seconds: {kind: seconds}; or {(kind, stage): seconds} for stages that differ, which is looked up
-            first.
-
-    Raises:
-        ValueError: where ranks wait for each other for ever, with the action that each waits before.
-    """
+    """Every rank's timeline if each kind of action took `seconds`, {(kind, stage): seconds} or {kind:
+    seconds}, and messages took none.  A ValueError where ranks wait for each other for ever."""
     last = max(stage for order in orders for _, stage, _ in order)
     timelines, ended = [[] for _ in orders], {}
     waiting = [list(order) for order in orders]
@@ -82,33 +74,22 @@ def replay(orders: list[list[Action]], seconds: dict[str | tuple[str, int], floa
                     break
                 action, moved = order.pop(0), True
                 start = max([timeline[-1][-1] if timeline else 0.0, *(times[0] for times in before)])
-                ended[action] = start + _duration(action, seconds)
+                ended[action] = start + seconds[action[:2] if action[:2] in seconds else action[0]]
                 timeline.append((*action, start, ended[action]))
     return timelines
 
 
-def _duration(action, seconds):
-    kind, stage, _ = action
-    return seconds[kind, stage] if (kind, stage) in seconds else seconds[kind]
-
-
 def by_the_clock(clocks: Sequence[Clock]) -> list[list[tuple]]:
-    """Every rank's timeline as its `Clock` noted it: the forward and backward passes of one step of a
-    pipeline, in ms since the first began.
-
-    Args:
-        clocks: of the ranks of one job, stage after stage, which watched a pipeline's engine.
-    """
+    """Every rank's timeline as its `Clock` noted it of a pipeline's engine, stage after stage: forward and
+    backward passes of one step, in ms since the first began."""
     kinds, timelines = {"forward": "F", "backward": "B"}, []
     begin = min(start for clock in clocks for kind, _, start, _ in clock.boxes if kind in kinds)
     for stage, clock in enumerate(clocks):
         boxes = sorted((start, end, kind, label) for kind, label, start, end in clock.boxes if kind in kinds)
-        timelines.append(
-            [
-                (kinds[kind], stage, int(label) - 1, 1e3 * (start - begin), 1e3 * (end - begin))
-                for start, end, kind, label in boxes
-            ]
-        )
+        timeline = []
+        for start, end, kind, label in boxes:
+            timeline.append((kinds[kind], stage, int(label) - 1, 1e3 * (start - begin), 1e3 * (end - begin)))
+        timelines.append(timeline)
     return timelines
 
 
@@ -121,27 +102,23 @@ def idle_fraction(timelines: list[list[tuple]]) -> float:
 
 def held_over_time(timeline: list[tuple]) -> list[tuple[float, float]]:
     """[(time, micro-batches)] that a rank holds from that time on: each from the start of its "F" to the end
-    of its "B", or "W" where it is split.
-
-    A micro-batch on one of v stages that the rank has counts as 1/v.
-    """
-    release = "W" if any(kind == "W" for kind, *_ in timeline) else "B"
+    of its "B", or "W" where it is split.  On one of the rank's v stages a micro-batch counts as 1/v."""
+    release = _release(timeline)
     stages = len({stage for _, stage, *_ in timeline})
     changes = [(start, 1) for kind, *_, start, _ in timeline if kind == "F"]
     changes += [(end, -1) for kind, *_, end in timeline if kind == release]
-    now, held = 0, []
-    for time, change in sorted(changes):
-        now += change
-        held.append((time, now / stages))
-    return held
+    changes.sort()
+    held = accumulate(change for _, change in changes)
+    return [(time, count / stages) for (time, _), count in zip(changes, held)]
 
 
 def most_in_flight(order: list[Action]) -> int:
     """Most micro-batches (of a stage) that a rank holds activations of at once: from "F" until "B", or until
     "W" where it is split."""
-    release = "W" if any(kind == "W" for kind, _, _ in order) else "B"
-    now = most = 0
-    for kind, _, _ in order:
-        now += (kind == "F") - (kind == release)
-        most = max(most, now)
-    return most
+    release = _release(order)
+    return max(accumulate(((kind == "F") - (kind == release) for kind, *_ in order), initial=0))
+
+
+def _release(actions):
+    """The kind of action that releases a micro-batch."""
+    return "W" if any(kind == "W" for kind, *_ in actions) else "B"

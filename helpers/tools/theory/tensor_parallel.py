@@ -8,38 +8,36 @@ tensor-parallel ranks; the other symbols are those of `helpers.tools.theory.laye
 
 from __future__ import annotations
 
-from helpers.tools.theory.checks import positive, shared, whole
 from helpers.tools.theory.communication import collective_seconds, wire_bytes, zero_wire_bytes
-from helpers.tools.theory.hardware import HOST, Cluster
+from helpers.tools.theory.gpt_size import GPTSize
+from helpers.tools.theory.hardware import Cluster
 from helpers.tools.theory.layers import (
-    RANDOM_STATE,
-    Size,
-    attention_activation_bytes,
+    BF16,
+    block_activation_bytes,
     embedding_activation_bytes,
-    feed_forward_activation_bytes,
     gpt_parameters,
     head_activation_bytes,
     norm_activation_bytes,
+    random_state_bytes,
 )
 from helpers.tools.theory.long_sequences import loss_peak_bytes
 from helpers.tools.theory.model_states import ideal_bytes
 from helpers.tools.theory.roofline import MachineConstants, matrix_seconds
-from helpers.tools.theory.step_time import ADD, BIASES, GELU, NORM, VIEW
+from helpers.tools.theory.step_counts import ADD, BIASES, GELU, NORM, VIEW
 from helpers.tools.theory.zero_config import ELEMENT_BYTES
+from helpers.tools.whole import positive, shared, whole
 
 RING_STEP = 3.4e-6  # seconds per further message of a ring over NVLink: NCCL's own model, src/graph/tuning.cc
 
 
 def tensor_parallel_block_parameters(width: int, ranks: int) -> int:
-    """(12 h^2 + 7 h) / t + 6 h: the matrices and the biases of divided outputs, and two norms and two biases
-    that are whole."""
+    """(12 h^2 + 7 h) / t + 6 h: matrices and biases of divided outputs; norms and two biases are whole."""
     shared(ranks, channels=width)
     return (12 * width**2 + 7 * width) // ranks + 6 * width
 
 
-def tensor_parallel_parameters(size: Size, ranks: int, vocabulary_parallel: bool = False) -> int:
-    """L blocks, the final norm's 2 h, s h positions, and V h for the tied token table (V h / t where the
-    vocabulary is divided)."""
+def tensor_parallel_parameters(size: GPTSize, ranks: int, vocabulary_parallel: bool = False) -> int:
+    """L blocks, the final norm's 2 h, s h positions, and V h (or V h / t) for the tied token table."""
     table = size.vocabulary * size.width // (ranks if vocabulary_parallel else 1)
     blocks = size.layers * tensor_parallel_block_parameters(size.width, ranks)
     return table + (size.context + 2) * size.width + blocks
@@ -48,25 +46,18 @@ def tensor_parallel_parameters(size: Size, ranks: int, vocabulary_parallel: bool
 def tensor_parallel_block_activation_bytes(
     batch: int, sequence: int, width: int, heads: int, element_bytes: int, ranks: int, device: str = "cpu"
 ) -> int:
-    """e s b h (4 + 12 / t) + 4 e s b + 4 a s b / t: what one rank keeps of a block, with the fused kernel and
-    no dropout.
+    """e s b h (4 + 12 / t) + 4 e s b + 4 a s b / t: what one rank keeps of a block (Korthikanti et al., arXiv
+    2205.05198, equation 2, without dropout and with the fused kernel).
 
     The inputs of the norms and of the divided maps are whole; q, k, v, attention's result and the
-    feed-forward's two wide tensors are divided.  Korthikanti et al. (arXiv 2205.05198, equation 2) count s b
-    h (10 + 24 / t + 5 a s / (h t)) with dropout and explicit softmax.
+    feed-forward's two wide tensors are divided.
     """
-    whole_input = element_bytes * batch * sequence * width
-    norms, maps, random_state = _block_parts(batch, sequence, width, heads, element_bytes, device)
-    return norms + 2 * whole_input + (maps - 2 * whole_input) // ranks + random_state
-
-
-def _block_parts(batch, sequence, width, heads, element_bytes, device):
-    """Bytes that one rank by itself keeps of a block: of its norms, of its maps, and of attention's random
-    state."""
-    attention = attention_activation_bytes(batch, sequence, width, heads, element_bytes)
-    maps = attention + feed_forward_activation_bytes(batch, sequence, width, element_bytes)
-    norms = 2 * norm_activation_bytes(batch, sequence, width, element_bytes, device)
-    return norms, maps, RANDOM_STATE if device == "cuda" and element_bytes == 2 else 0
+    shape, whole_input = (batch, sequence, width), element_bytes * batch * sequence * width
+    norms = 2 * norm_activation_bytes(*shape, element_bytes, device)
+    block = block_activation_bytes(*shape, heads, element_bytes, device=device)
+    random_state = random_state_bytes(element_bytes, device)
+    divided = (block - random_state - norms - 2 * whole_input) // ranks
+    return norms + 2 * whole_input + divided + random_state
 
 
 def sequence_parallel_block_activation_bytes(
@@ -75,17 +66,17 @@ def sequence_parallel_block_activation_bytes(
     """(16 e s b h + 4 e s b + 4 a s b) / t: what one rank keeps of a block with tensor and sequence
     parallelism together, for a sequence that is a multiple of t.
 
-    Korthikanti et al. (arXiv 2205.05198, section 4.2.2): norms and residual additions work on s / t tokens,
-    and a sharded matrix keeps the rank's own tokens of its input, which it gathers again in the backward
-    pass.
+    Norms and residual additions work on s / t tokens, and a sharded matrix keeps the rank's own tokens of its
+    input, which it gathers again in the backward pass (Korthikanti et al., section 4.2.2).
     """
     shared(ranks, tokens=sequence)
-    norms, maps, random_state = _block_parts(batch, sequence, width, heads, element_bytes, device)
-    return (norms + maps) // ranks + random_state
+    random_state = random_state_bytes(element_bytes, device)
+    block = block_activation_bytes(batch, sequence, width, heads, element_bytes, device=device)
+    return (block - random_state) // ranks + random_state
 
 
 def tensor_parallel_activation_bytes(
-    size: Size, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu"
+    size: GPTSize, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu"
 ) -> int:
     """Bytes that one rank keeps of a GPT whose embedding and head are not divided."""
     shape = batch, sequence, size.width
@@ -106,13 +97,10 @@ def block_messages(sequence_parallel: bool = False, checkpointed: bool = False) 
     """Collectives of a tensor-parallel block in a forward and a backward pass, {collective: number}; each is
     of e b s h bytes.
 
-    Four all-reduces, two in each pass (Shoeybi et al., arXiv 1909.08053, section 3).  With sequence
-    parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) each is an all-gather and a
-    reduce-scatter, which send as much together; and since the inputs of two sharded products are kept in
-    parts, the backward pass gathers them once more: 10 halves in the place of 8, 5/4 of the bytes.
-
-    Args:
-        checkpointed: the block's forward pass runs again: two all-reduces, or their halves, more.
+    Four all-reduces, two in each pass (arXiv 1909.08053, section 3), two more if the block is `checkpointed`
+    and runs forward again.  With sequence parallelism (arXiv 2205.05198, section 4.2.2) each is an all-gather
+    and a reduce-scatter, which send as much together; and since the inputs of two sharded products are kept
+    in parts, the backward pass gathers them once more: 10 halves in the place of 8, 5/4 of the bytes.
     """
     reduces = 6 if checkpointed else 4
     if not sequence_parallel:
@@ -130,19 +118,17 @@ def tensor_parallel_block_seconds(
     sequence_parallel: bool = False,
 ) -> dict[str, float]:
     """What the time of a block consists of on each of t ranks, forward and backward, by the constants of a
-    machine: {part: seconds}.
+    machine, without the host's: {part: seconds}.
 
     The products of Megatron-LM's parts (arXiv 1909.08053, section 3), each on the roofline of its own shape;
-    what else a block reads and writes, as in `helpers.tools.theory.step_time`: of 63 U, 24 are norms,
-    residual additions and the gradients of two biases, which every rank repeats, or with sequence parallelism
-    does for its own tokens; and messages, those of `block_messages`, of which nothing is hidden.  The host's
-    time is left out.
-
-    A collective costs what one between two ranks was measured to cost, however small it is (two latencies),
-    once; each further message of its ring costs `RING_STEP`; and its bytes flow at the bandwidth between two
-    ranks.  For more than two ranks that is a forecast from constants of two.
+    what else a block reads and writes, as in `step_counts`: of 63 U, 24 are norms, residual additions and the
+    gradients of two biases, which every rank repeats, or with sequence parallelism does for its own tokens;
+    and messages, those of `block_messages`, of which nothing is hidden.  Each costs two latencies, as was
+    measured between two ranks, `RING_STEP` for each further message of its ring, and its bytes at the
+    bandwidth between two ranks: for more than two ranks, a forecast.
     """
-    whole(batch=batch, sequence=sequence, width=width, ranks=ranks)
+    for name, number in {"batch": batch, "sequence": sequence, "width": width, "ranks": ranks}.items():
+        whole(number, name)
     machine.check_bandwidth(ranks)
     tokens, h, unit = batch * sequence, width, ELEMENT_BYTES[dtype] * batch * sequence * width
     shapes = ((h, 3 * h // ranks), (h // ranks, h), (h, 4 * h // ranks), (4 * h // ranks, h))
@@ -153,46 +139,35 @@ def tensor_parallel_block_seconds(
     sharded = sum(GELU[name] + VIEW[name] + BIASES[name] for name in NORM) - 2
     if sequence_parallel:
         sharded, replicated = sharded + replicated, 0
-    parts = {
+    messages = 0.0
+    for collective, number in block_messages(sequence_parallel).items() if ranks > 1 else ():
+        further = RING_STEP * (ranks - 2) * (2 if collective == "all_reduce" else 1)
+        travel = collective_seconds(collective, unit, ranks, 0.0, machine.bandwidth)
+        messages += number * (2 * machine.latency + further + travel)
+    return {
         "matrix products": 3 * products,
         "attention": 3.5 * scores,
         "elementwise, sharded": sharded * unit / ranks / machine.memory,
         "elementwise, replicated": replicated * unit / machine.memory,
-        "messages": 0.0,
+        "messages": messages,
     }
-    if ranks > 1:
-        for collective, number in block_messages(sequence_parallel).items():
-            parts["messages"] += number * _measured_seconds(collective, unit, ranks, machine)
-    return parts
-
-
-def _measured_seconds(collective: str, tensor_bytes: float, ranks: int, machine: MachineConstants) -> float:
-    """A collective by the cost that was measured between two ranks: what is paid once, further messages of
-    the ring, and bytes."""
-    travel = collective_seconds(collective, tensor_bytes, ranks, 0.0, machine.bandwidth)
-    return 2 * machine.latency + RING_STEP * (ranks - 2) * (2 if collective == "all_reduce" else 1) + travel
 
 
 def tensor_parallel_cluster_bytes(
-    size: Size, sequence: int, ranks: int, gpus: int, stage: int
+    size: GPTSize, sequence: int, ranks: int, gpus: int, stage: int
 ) -> dict[str, float]:
-    """What each of several GPUs holds of a GPT in bf16, {category: bytes}: gpus / t replicas of each part,
-    which share states by ZeRO.
-
-    States by the paper, `ideal_bytes`, as if all parameters were sharded by t; activations of one sequence
-    with sequence parallelism, not checkpointed; and what the loss holds at its peak, with a sharded
-    vocabulary.
-    """
+    """What each of several GPUs holds of a GPT in bf16, {category: bytes}: states of gpus / t replicas
+    (`ideal_bytes`, as if all parameters were sharded by t), and activations of one sequence with sequence
+    parallelism, not checkpointed, with what the loss holds at its peak of a sharded vocabulary."""
     shared(ranks, GPUs=gpus)
-    kept = size.layers * sequence_parallel_block_activation_bytes(
-        1, sequence, size.width, size.heads, 2, ranks
-    )
+    shape = 1, sequence, size.width, size.heads
+    kept = size.layers * sequence_parallel_block_activation_bytes(*shape, BF16, ranks)
     kept += loss_peak_bytes(1, sequence, size.vocabulary) // ranks
     return ideal_bytes(gpt_parameters(size) / ranks, ranks=gpus // ranks, stage=stage) | {"activations": kept}
 
 
 def tensor_parallel_cluster_seconds(
-    size: Size,
+    size: GPTSize,
     tokens: int,
     micro_batches: int,
     ranks: int,
@@ -203,31 +178,28 @@ def tensor_parallel_cluster_seconds(
     inside: float,
     card: float,
     balance: float,
-    host: int = HOST,
 ) -> dict[str, float]:
-    """Seconds of a step in bf16, nothing hidden: {"work", "tensor parallelism", "ZeRO"}; every GPU sends
-    through a network card of its own.
+    """Seconds of a step in bf16 of `micro_batches` of `tokens` tokens on each replica, nothing hidden:
+    {"work", "tensor parallelism", "ZeRO"}.
 
     Work is 6 FLOPs per parameter and token, shared by t; attention's products are left out (s / 12 h more,
     causal).  Tensor parallelism's messages take work x balance / bandwidth.  ZeRO's between the gpus / t
     replicas are those of the paper, `zero_wire_bytes`.  Groups send at `Cluster.bandwidth`.
 
     Args:
-        tokens: of a micro-batch.
-        micro_batches: of a step on each replica.
         rate: FLOPs per second of a GPU.
-        inside, card: bytes per second inside a host, and of a GPU's card.
+        inside, card: bytes per second inside a host, and of a GPU's own card.
         balance: bytes per second at which tensor parallelism's messages take as long as the work.
-        host: GPUs of one.
     """
     shared(ranks, GPUs=gpus)
-    whole(tokens=tokens, micro_batches=micro_batches)
+    whole(tokens, "tokens")
+    whole(micro_batches, "micro_batches")
     if ranks > 1:
         positive(balance=balance)
-    cluster = Cluster(gpus=gpus, memory=1.0, rate=rate, link=card, inside=inside, host=host)
+    cluster = Cluster(gpus=gpus, memory=1.0, rate=rate, link=card, inside=inside)
     parameters, replicas = gpt_parameters(size) / ranks, gpus // ranks
     work = micro_batches * 6 * parameters * tokens / rate
-    sent = zero_wire_bytes(parameters, replicas, stage, 2, micro_batches)
+    sent = zero_wire_bytes(parameters, replicas, stage, BF16, micro_batches)
     return {
         "work": work,
         "tensor parallelism": work * balance / cluster.bandwidth(ranks),

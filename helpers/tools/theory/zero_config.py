@@ -7,9 +7,9 @@ import warnings
 from dataclasses import dataclass
 
 from helpers.tools.theory.deepspeed_config import Configuration, read
+from helpers.tools.whole import check_choice, whole
 
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}  # bytes per element
-DTYPES = tuple(ELEMENT_BYTES)
 COUNTED = (  # fields of DeepSpeed's `zero_optimization`, without the stage in front
     *("stage", "reduce_bucket_size", "overlap_comm", "contiguous_gradients", "sub_group_size"),
     *("param_persistence_threshold", "round_robin_gradients"),
@@ -29,80 +29,48 @@ NOT_COUNTED = {  # fields of `zero_optimization` that change the bytes of these 
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroConfig:
-    """ZeRO's stage, and the keys of DeepSpeed that say how many bytes it holds; defaults are DeepSpeed's
-    0.19, with bf16.
-
-    Attributes:
-        stage: 0 to 3.
-        dtype: "bf16" or "fp32", of parameters.
-        grad_accum_dtype: "bf16" or "fp32", in which gradients are accumulated; by default `dtype`.
-        reduce_bucket_size: elements.
-        overlap_comm: at stages 1 and 2 a second bucket while the first is on its way; by default DeepSpeed's,
-            at stage 3 alone.
-        contiguous_gradients: without it no bucket is kept.
-        persistence_threshold: `stage3_param_persistence_threshold`; parameters up to so many elements stay
-            gathered at stage 3.
-        sub_group_size: elements; at stage 3 the partition is stepped in parts of about this size.
-        round_robin_gradients: at stages 1 and 2 the ranks take the parameters in turn, and their partitions
-            are cut from that order.
-
-    Raises:
-        ValueError: for a value that DeepSpeed does not take, or that the formulas do not cover.
-    """
+    """ZeRO's stage, and the keys of DeepSpeed that say how many bytes it holds; defaults are those of 0.19,
+    with bf16.  A ValueError for a value that DeepSpeed does not take, or that the formulas do not cover."""
 
     stage: int = 0
-    dtype: str = "bf16"
-    grad_accum_dtype: str | None = None
-    reduce_bucket_size: int = 500_000_000
+    dtype: str = "bf16"  # or "fp32", of parameters
+    grad_accum_dtype: str | None = None  # in which gradients are accumulated; by default `dtype`
+    reduce_bucket_size: int = 500_000_000  # elements
+    # at stages 1 and 2 a second bucket while the first is on its way; by default at stage 3 alone
     overlap_comm: bool | None = None
-    contiguous_gradients: bool = True
-    persistence_threshold: int = 100_000
-    sub_group_size: int = 1_000_000_000
+    contiguous_gradients: bool = True  # without it no bucket is kept
+    persistence_threshold: int = 100_000  # parameters up to so many elements stay gathered at stage 3
+    sub_group_size: int = 1_000_000_000  # elements; at stage 3 the partition is stepped in such parts
+    # at stages 1 and 2 the ranks take the parameters in turn, and partitions are cut from that order
     round_robin_gradients: bool = False
 
     def __post_init__(self):
         if self.overlap_comm is None:
             object.__setattr__(self, "overlap_comm", self.stage == 3)
-        if self.stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, not {self.stage!r}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f'dtype must be "bf16" or "fp32", not {self.dtype!r}')
-        if self.grad_accum_dtype not in (None, self.dtype) and (
-            self.grad_accum_dtype != "fp32" or self.stage == 0
-        ):
-            raise ValueError(
-                f"DeepSpeed does not accumulate gradients in {self.grad_accum_dtype!r} for "
-                f"{self.dtype} at stage {self.stage}"
-            )
-
-    @classmethod
-    def from_deepspeed(cls, config: dict | Configuration, *, offloaded: bool = False) -> ZeroConfig:
-        """The same of a DeepSpeed configuration, as `deepspeed_config.read` takes or returns it.
-
-        What does not change the bytes of model states is passed over: batch sizes, learning rates, and what
-        decides which parameters a rank has, as tensor parallelism.  Python warns of what was assumed, and of
-        keys that DeepSpeed does not know.
-
-        Args:
-            offloaded: offload to the host or a disk is counted elsewhere.
-
-        Raises:
-            ValueError: DeepSpeed refuses the configuration, or a key is not counted; names it.
-        """
-        known = config if isinstance(config, Configuration) else read(config)
-        for note in known.notes:
-            warnings.warn(note, stacklevel=3)
-        if names := list(_not_counted(known, offloaded)):
-            raise ValueError(
-                f"the formulas do not count {', '.join(names)}: use another value, or measure it"
-            )
-        fields = {name.removeprefix("param_"): getattr(known.zero, name) for name in COUNTED}
-        return cls(dtype=known.dtype, grad_accum_dtype=_short(known.deepspeed.grad_accum_dtype), **fields)
+        whole(self.stage, "stage", 0, 3)
+        check_choice("dtype", self.dtype, ELEMENT_BYTES)
+        if self.sums_in_fp32 and (self.grad_accum_dtype != "fp32" or self.stage == 0):
+            place = f"in {self.grad_accum_dtype!r} for {self.dtype} at stage {self.stage}"
+            raise ValueError(f"DeepSpeed does not accumulate gradients {place}")
 
     @classmethod
     def of(cls, config: ZeroConfig | Configuration | dict, *, offloaded: bool = False) -> ZeroConfig:
-        """Of each form."""
-        return config if isinstance(config, cls) else cls.from_deepspeed(config, offloaded=offloaded)
+        """Of itself, or of a DeepSpeed configuration, as `deepspeed_config.read` takes or returns it.
+
+        What does not change the bytes of model states is passed over: batch sizes, learning rates, and what
+        decides which parameters a rank has, as tensor parallelism.  Python warns of what was assumed, and of
+        keys that DeepSpeed does not know.  A ValueError names a key that is not counted, such as offload,
+        unless the caller counts it (`offloaded`).
+        """
+        if isinstance(config, cls):
+            return config
+        known = config if isinstance(config, Configuration) else read(config)
+        for note in known.notes:
+            warnings.warn(note, stacklevel=3)
+        if names := ", ".join(_not_counted(known, offloaded)):
+            raise ValueError(f"the formulas do not count {names}: use another value, or measure it")
+        fields = {name.removeprefix("param_"): getattr(known.zero, name) for name in COUNTED}
+        return cls(dtype=known.dtype, grad_accum_dtype=_short(known.deepspeed.grad_accum_dtype), **fields)
 
     @property
     def element_bytes(self) -> int:
@@ -129,24 +97,24 @@ class ZeroConfig:
 
 def _not_counted(known, offloaded):
     """The keys that change the bytes of model states, or put them elsewhere, and are not counted here."""
-    zero, whole = known.zero, known.deepspeed
+    zero, other = known.zero, known.deepspeed
     for name, (stages, harmless) in NOT_COUNTED.items():
         if known.stage in stages and getattr(zero, name) != harmless:
             yield f"zero_optimization.{name}"
     if not offloaded:
         yield from known.offload
     sections = {
-        "fp16.enabled": whole.float16_config.enabled,
-        "bf16.bf16_master_weights_and_grads": whole.bfloat16_config.bf16_master_weights_and_grads,
-        "bf16.immediate_grad_update": whole.bfloat16_config.immediate_grad_update,
-        "torch_autocast": whole.torch_autocast_enabled,
-        "hybrid_engine": whole.hybrid_engine.enabled,
-        "expert_parallel": whole.expert_parallel_config.enabled,
-        "compile.deepcompile": whole.compile_config.deepcompile,
-        "weight_quantization": whole.weight_quantization_config,
-        "optimizer.params.amsgrad": (whole.optimizer_params or {}).get("amsgrad"),
-        f"optimizer.type {whole.optimizer_name}": whole.optimizer_name not in (None, "adam", "adamw"),
-        "communication_data_type": _short(whole.communication_data_type) not in (None, known.dtype),
+        "fp16.enabled": other.float16_config.enabled,
+        "bf16.bf16_master_weights_and_grads": other.bfloat16_config.bf16_master_weights_and_grads,
+        "bf16.immediate_grad_update": other.bfloat16_config.immediate_grad_update,
+        "torch_autocast": other.torch_autocast_enabled,
+        "hybrid_engine": other.hybrid_engine.enabled,
+        "expert_parallel": other.expert_parallel_config.enabled,
+        "compile.deepcompile": other.compile_config.deepcompile,
+        "weight_quantization": other.weight_quantization_config,
+        "optimizer.params.amsgrad": (other.optimizer_params or {}).get("amsgrad"),
+        f"optimizer.type {other.optimizer_name}": other.optimizer_name not in (None, "adam", "adamw"),
+        "communication_data_type": _short(other.communication_data_type) not in (None, known.dtype),
     }
     yield from (name for name, value in sections.items() if value)
 

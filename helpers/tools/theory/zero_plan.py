@@ -5,14 +5,12 @@ alone."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isqrt
 
-from helpers.tools.theory.checks import not_negative, positive, whole
 from helpers.tools.theory.communication import Pass, wire_bytes, zero_wire_bytes
+from helpers.tools.theory.gpt_size import GPTSize
 from helpers.tools.theory.hardware import Cluster
 from helpers.tools.theory.layers import (
     BF16,
-    Size,
     checkpointed_activation_bytes,
     gpt_activation_bytes,
     gpt_parameters,
@@ -20,47 +18,29 @@ from helpers.tools.theory.layers import (
 from helpers.tools.theory.long_sequences import loss_peak_bytes
 from helpers.tools.theory.model_states import MOMENTS, ideal_bytes
 from helpers.tools.theory.peak import peak_moments
-
-
-def largest_divisor(number: int, most: int) -> int:
-    """The largest divisor of a number that is at most `most`: a micro-batch that fits and divides."""
-    whole(number=number, most=most)
-    divisors = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    divisors += [number // divisor for divisor in divisors]
-    return max(divisor for divisor in divisors if divisor <= most)
+from helpers.tools.whole import not_negative, positive, whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroPlan:
-    """A GPT on a cluster in bf16 with ZeRO's stage 0, 1 or 2; sequences are as long as the model's context.
+    """A GPT on a cluster in bf16 with ZeRO's stage 0, 1 or 2; sequences have the length of its context."""
 
-    Attributes:
-        size, cluster: the model's shape, and a `Cluster`.
-        stage: 0, 1 or 2.
-        checkpointed: the share of blocks, 0 to 1, that keep their input alone and are computed again; True
-            and False are all and none.
-        buckets: bytes of gradients on their way; twice the bucket with `overlap_comm`.
-        reserve: bytes of a GPU for the CUDA context and the network.
-    """
-
-    size: Size
+    size: GPTSize
     cluster: Cluster
     stage: int
-    checkpointed: float = 0
-    buckets: float = 0
-    reserve: float = 3e9
+    checkpointed: float = (
+        0  # the share of blocks that keep their input alone; True and False are all and none
+    )
+    buckets: float = 0  # bytes of gradients on their way; twice the bucket with `overlap_comm`
+    reserve: float = 3e9  # bytes of a GPU for the CUDA context and the network
 
     def __post_init__(self):
         if self.stage not in (0, 1, 2):
-            raise ValueError(
-                f"stage must be 0, 1 or 2, not {self.stage!r}: stage 3 sends parameters in each "
-                "pass, which this plan does not count"
-            )
+            reason = "stage 3 sends parameters in each pass, which this plan does not count"
+            raise ValueError(f"stage must be 0, 1 or 2, not {self.stage!r}: {reason}")
         if not 0 <= self.checkpointed <= 1:
-            raise ValueError(
-                f"checkpointed is a share of the blocks, 0 to 1, not {self.checkpointed!r}: "
-                "divide a number of blocks by all blocks"
-            )
+            words = f"checkpointed is a share of the blocks, 0 to 1, not {self.checkpointed!r}"
+            raise ValueError(f"{words}: divide a number of blocks by all blocks")
         not_negative(buckets=self.buckets, reserve=self.reserve)
 
     @property
@@ -92,51 +72,35 @@ class ZeroPlan:
     def step(self, tokens: int, to_owner: bool = False) -> dict[str, float]:
         """One optimizer step on `tokens` tokens of all GPUs together, whole sequences on each.
 
-        Args:
-            to_owner: each part of a gradient is reduced to its owner only, Psi elements
-                (`"use_multi_rank_bucket_allreduce": false`), instead of all-reduced, 2 Psi; makes no
-                difference at stage 0.
-
-        Returns:
-            {"micro-batches": as few as fit and divide a GPU's sequences, "work": 6 Psi FLOPs per token, 8
-                with all blocks checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden":
-                their sum, "hidden at best": the same where each reduction goes on behind the backward pass of
-                its own micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}; seconds but for the
-                first.
+        {"micro-batches": as few as fit and divide a GPU's sequences} and in seconds {"work": 6 Psi FLOPs per
+        token, 8 with all blocks checkpointed, "messages": `zero_wire_bytes` over the link, "nothing hidden":
+        their sum, "hidden at best": the same where each reduction goes on behind the backward pass of its own
+        micro-batch, 2/3 of its work, 3/4 with all blocks checkpointed}.  Above stage 0 each part of a
+        gradient may be reduced `to_owner` only, Psi elements (`"use_multi_rank_bucket_allreduce": false`),
+        instead of all-reduced, 2 Psi.
         """
         parameters, gpus, at_once = gpt_parameters(self.size), self.cluster.gpus, self.at_once
         if not at_once:
-            raise ValueError(
-                f"not one sequence fits: it needs {self.each / 1e9:.1f} GB and finds {self.room / 1e9:.1f}"
-            )
+            need = f"{self.each / 1e9:.1f} GB and finds {self.room / 1e9:.1f}"
+            raise ValueError(f"not one sequence fits: it needs {need}")
         sequences, rest = divmod(tokens, self.size.context * gpus)
         if rest or sequences < 1:
-            raise ValueError(
-                f"{tokens:,} tokens are no whole number of sequences of {self.size.context:,} on "
-                f"each of {gpus} GPUs"
-            )
-        times = sequences // largest_divisor(sequences, at_once)
+            amount = f"whole number of sequences of {self.size.context:,} on each of {gpus} GPUs"
+            raise ValueError(f"{tokens:,} tokens are no {amount}")
+        times = -(-sequences // at_once)
+        while sequences % times:
+            times += 1
         # passes of 2 Psi FLOPs per token: forward, again where checkpointed, and backward, which is two
         passes = 3 + self.checkpointed
         work = 2 * passes * parameters * tokens / (gpus * self.cluster.rate)
-        backward = Pass(
-            work=work / times * (passes - 1) / passes,
-            messages=wire_bytes(
-                "reduce_scatter" if to_owner and self.stage else "all_reduce", BF16 * parameters, gpus
-            )
-            / self.cluster.link,
-            hides=True,
-        )
+        collective = "reduce_scatter" if to_owner and self.stage else "all_reduce"
+        reduction = wire_bytes(collective, BF16 * parameters, gpus) / self.cluster.link
+        backward = Pass(work / times * (passes - 1) / passes, reduction, hides=True)
         sent = zero_wire_bytes(parameters, gpus, self.stage, BF16, times, whole_buckets=not to_owner)
         messages = sent / self.cluster.link
         reductions = times if self.stage == 2 else 1
-        return {
-            "micro-batches": times,
-            "work": work,
-            "messages": messages,
-            "nothing hidden": work + messages,
-            "hidden at best": work + messages - reductions * backward.hidden,
-        }
+        step = {"micro-batches": times, "work": work, "messages": messages, "nothing hidden": work + messages}
+        return step | {"hidden at best": work + messages - reductions * backward.hidden}
 
 
 def zero_3_passes(
@@ -149,29 +113,21 @@ def zero_3_passes(
     regathered: bool = False,
     hpz: bool = False,
 ) -> list[tuple[float, float]]:
-    """The passes of a step of ZeRO-3 in bf16 on one GPU, in order: [(seconds of work, bytes that it sends
-    over the slowest link), ...].
+    """The passes of a step of ZeRO-3 in bf16 on one GPU of `rate` FLOPs per second with `tokens` tokens, in
+    order: [(seconds of work, bytes that it sends over the slowest link), ...].
 
     A forward pass gathers Psi elements during 2 Psi FLOPs per token, a backward pass gathers Psi and reduces
     Psi (the ZeRO paper, section 7.2.2) during 4 Psi, with checkpointing 6 Psi.  Gathering ahead goes on
     within a micro-batch and not into the next, so a step takes at best the sum of max(work, bytes / link)
     over its passes.
 
-    Args:
-        parameters: Psi.
-        gpus: N.
-        rate: FLOPs per second of each.
-        tokens: of a step, on each.
-        micro_batches: of a step, all alike.
-        checkpointed: whether blocks are computed again.
-        regathered: with checkpointing, whether a block is gathered once for its recomputation and once more
-            for its backward pass.
-        hpz: whether each host keeps a second copy of the parameters until the step (ZeRO++, arXiv 2306.10209,
-            section 3): then only the first forward pass gathers over the link.
+    With checkpointing a block may be `regathered` for its backward pass.  With `hpz` each host keeps a second
+    copy of the parameters until the step (ZeRO++, arXiv 2306.10209, section 3): then only the first forward
+    pass gathers over the link.
     """
     if regathered and (hpz or not checkpointed):
         raise ValueError("a block is gathered a third time only with checkpointing, and without hpz's copy")
-    whole(gpus=gpus, micro_batches=micro_batches)
+    whole(micro_batches, "micro_batches")
     positive(parameters=parameters, rate=rate, tokens=tokens)
     forward = 2 * parameters * tokens / micro_batches / rate
     unit = wire_bytes("all_gather", BF16 * parameters, gpus)
