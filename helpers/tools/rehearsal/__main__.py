@@ -12,14 +12,18 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from helpers.tools.launch.forked.forked_job import preload
 from helpers.tools.rehearsal import answer, question
+from helpers.tools.rehearsal.advising import advice
 from helpers.tools.rehearsal.asked import told as asked_for
 from helpers.tools.rehearsal.drawing import draw
 from helpers.tools.rehearsal.fitting import two_steps
+from helpers.tools.rehearsal.gpu import GPUS, MEMORY
 from helpers.tools.rehearsal.rehearsing import RehearsalError, rehearse
+from helpers.tools.rehearsal.spread import most_different
 
 FITS, DOES_NOT_FIT, FAILED = 0, 1, 2  # exit statuses
 
@@ -40,8 +44,9 @@ OPTIONS = {  # name: how it is read, what it is
     "micro-batch": (COUNT, "sequences of a micro-batch; else what DeepSpeed's configuration says, or 1"),
     "checkpointing": ({"action": "store_true"}, "keep only each block's input, and compute the block again"),
     "gpu-memory": ({}, "of a GPU, as 80GB or 80GiB"),
+    "gpus-per-host": (COUNT | {"default": GPUS}, "GPUs of a machine, 8 where nothing is said"),
     "outside-tensors": ({}, "of it that is not for tensors; else what was recorded, 2.27GB"),
-    "only-rank": ({"type": int}, "rehearse this one; else the first, the middle and the last"),
+    "only-rank": ({"type": int}, "rehearse this one; else the first, and those that hold most and least"),
     "figure": ({}, "a PNG file for the first rank's memory over the two steps"),
 }
 
@@ -70,37 +75,50 @@ def main(words: Sequence[str] | None = None) -> int:
 def told(options: argparse.Namespace) -> int:
     memory = question.size(options.gpu_memory) if options.gpu_memory else None
     outside = question.size(options.outside_tensors) if options.outside_tensors else answer.OUTSIDE
-    total, sizes = options.ranks, (options.ranks, options.sequence, options.micro_batch)
+    sizes = (options.ranks, options.sequence, options.micro_batch)
     asked = question.ask(question.read_model(options.model), options.deepspeed, *sizes, options.checkpointing)
-    ranks = sorted({0, total // 2, total - 1}) if options.only_rank is None else [options.only_rank]
-    preload(*question.libraries(asked.model))
-    places, reports = [], {}
-    for rank in ranks:
-        with (
-            tempfile.NamedTemporaryFile() as diary,
-            shown(f"rehearsing rank {rank} of {total:,} ...", Path(diary.name)),
-        ):
-            drawn = bool(options.figure) and rank == ranks[0]
-            arguments = {"question": asked, "drawn": drawn, "diary": diary.name}
-            reports[rank] = rehearse(two_steps, total, rank, arguments, device="cuda", asked=places)
-    first = reports[ranks[0]]
-    print(
-        f"{first['elements']:,} parameters in {asked.dtype}, ZeRO stage {asked.stage}, {total:,} ranks, "
-        f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
-    )
-    for note in (*asked.notes, *([asked_for(list(dict.fromkeys(places)))] if places else ())):
-        print(f"note: {note}")
-    print("\n".join(answer.table(asked, reports, outside)))
+    preload(f"transformers.{asked.architecture}")
+    machine = {"capacity": max((memory or MEMORY) - outside, 1), "gpus_per_host": options.gpus_per_host}
+    places = []
+
+    def rehearsed(changed, rank, drawn=False, words=""):
+        words = f"rehearsing rank {rank} of {changed.ranks:,}{words} ..."
+        with tempfile.NamedTemporaryFile() as diary, shown(words, Path(diary.name)):
+            arguments = {"question": changed, "drawn": drawn, "diary": diary.name}
+            return rehearse(two_steps, changed.ranks, rank, arguments, device="cuda", asked=places, **machine)
+
+    one = options.only_rank or 0
+    first = rehearsed(asked, one, drawn=bool(options.figure))
+    reports = {one: first}
+    if options.only_rank is None:
+        in_turn = asked.config.get("zero_optimization", {}).get("round_robin_gradients", False)
+        for rank in most_different(first["sizes"], asked.stage, asked.ranks, in_turn)[1:]:
+            reports[rank] = rehearsed(asked, rank)
+    print(header(asked, first["elements"]))
+    notes = list(asked.notes)
+    if asked.stage in (1, 2) and not memory:
+        notes.append(f"DeepSpeed, which asks what is free, is told of a GPU of {answer.gigabytes(MEMORY)} GB")
+    if places:
+        notes.append(asked_for(list(dict.fromkeys(places))))
+    print("\n".join([*(f"note: {note}" for note in notes), *answer.table(asked, reports, outside)]))
     seconds = sum(report["seconds"] for report in reports.values())
     real = max(report["real_bytes"] for report in reports.values())
     print(f"rehearsed in {seconds:.0f} s and {answer.gigabytes(real)} GB")
     verdict = answer.verdict(reports, memory, outside)
-    print(verdict)
-    if not verdict.fits:
-        print(answer.advice(asked, reports, verdict))
+    print(verdict, flush=True)
     if options.figure:
-        draw(first["history"], options.figure, f"rank {ranks[0]} of {total:,}, rehearsed")
+        draw(first["history"], options.figure, f"rank {one} of {asked.ranks:,}, rehearsed")
+    if not verdict.fits:
+        print(advice(asked, reports, verdict, outside, partial(rehearsed, words=", changed")))
     return FITS if verdict.fits else DOES_NOT_FIT
+
+
+def header(asked: question.Question, elements: int) -> str:
+    words = (
+        f"{elements:,} parameters in {asked.dtype}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
+        f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
+    )
+    return words + (f" (assumed: {', '.join(asked.assumed)})" if asked.assumed else "")
 
 
 @contextlib.contextmanager

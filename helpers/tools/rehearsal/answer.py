@@ -1,5 +1,4 @@
-"""What the command says: a table of a few ranks, whether the training fits, and what to change where it does
-not."""
+"""What the command says: a table of a few ranks, and whether the training fits."""
 
 from __future__ import annotations
 
@@ -20,32 +19,6 @@ PHASES = {
 # Bytes that two H200 gave to one rank beside its tensors (the driver, kernels, NCCL, workspaces):
 # recorded/zero-2-NVIDIA-H200.json, stage 0.
 OUTSIDE = 2_270_000_000
-PARTS = ", whose step takes a part of the parameters at a time"
-LOSS = 'a loss over parts of the tokens, shorter sequences, or a smaller "reduce_bucket_size"'
-TRY = {  # what fills the highest moment: what to do, the first that is possible
-    "activations": ("checkpoint", "halve", "shorter or shared sequences, or a loss over parts of the tokens"),
-    "optimizer states": ("stage 1", "offload", "more ranks"),
-    "master weights": ("stage 1", "offload", "more ranks"),
-    "gradients": ("stage 2", "stage 3", "more ranks"),
-    "parameters": ("stage 3", "more ranks"),
-    "gathered parameters": ('a smaller "stage3_max_live_parameters" and "stage3_prefetch_bucket_size"',),
-    "buffers": ('a smaller "reduce_bucket_size"',),
-    "temporary while passing": ("halve", LOSS),
-    "temporary while stepping": ("stage 1", "stage 3 steps in parts", 'a smaller "sub_group_size"'),
-}
-
-
-def changes(question: Question) -> dict[str, str | None]:
-    """{name in `TRY`: the words, or None where it is done already}."""
-    stage, half = question.stage, question.micro_batch // 2
-    stages = {n: f'"zero_optimization": {{"stage": {n}}}' if stage < n else None for n in (1, 2, 3)}
-    return {
-        "checkpoint": None if question.checkpointing else "checkpoint the blocks (--checkpointing)",
-        "halve": f'"train_micro_batch_size_per_gpu": {half}' if half else None,
-        **{f"stage {number}": words for number, words in stages.items()},
-        "stage 3 steps in parts": stages[3] and stages[3] + PARTS,
-        "offload": None if question.is_offloaded else '"offload_optimizer": {"device": "cpu"}, or more ranks',
-    }
 
 
 @dataclass(frozen=True)
@@ -81,24 +54,6 @@ def verdict(reports: Mapping[int, dict], memory: int | None, outside: int = OUTS
     needed = {(rank, phase): sum(reports[rank]["peaks"][phase].values()) for rank, phase in places}
     most = max(places, key=needed.get)
     return Verdict(needed[most] + outside, memory, *most)
-
-
-def advice(question: Question, reports: Mapping[int, dict], found: Verdict) -> str:
-    """A sentence: what fills the highest moment, and the first thing to change that has not been done yet."""
-    held, possible = causes(reports[found.rank], found.phase), changes(question)
-    cause = max(held, key=held.get)
-    change = next(words for words in (possible.get(name, name) for name in TRY[cause]) if words)
-    return f"most of it, {gigabytes(held[cause])} GB, is {cause}: try {change}"
-
-
-def causes(report: dict, phase: str) -> dict[str, int]:
-    """{what fills a phase's highest moment: bytes}: its categories, and what they mean there."""
-    held, mine = dict(report["peaks"][phase]), report["states"]["parameters"]
-    passing = phase in ("forward", "backward")
-    held[f"temporary while {'passing' if passing else 'stepping'}"] = held.pop("other", 0)
-    if held.get("parameters", 0) > 2 * mine:
-        held["gathered parameters"] = held.pop("parameters") - mine
-    return held
 
 
 def table(question: Question, reports: Mapping[int, dict], outside: int = OUTSIDE) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import resource
 import time
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 from helpers.tools.rehearsal.of_transformers import build_transformers, checkpointed
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
     from helpers.tools.rehearsal.question import Question
@@ -30,14 +33,14 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         diary: a file that always says how far it has come.
 
     Returns:
-        A dict: "elements" of the model; "states", {category: bytes} between two micro-batches, or after the
-        backward pass of the only one; "peaks", {phase: {category: bytes at the phase's highest moment}};
-        "host", {category: bytes} of the host's highest moment where something is offloaded; "sent",
-        {operation: bytes that this rank sends during a whole step, as efficiently as can be}; "history" for a
-        figure; "seconds", and "real_bytes" of this process.
+        A dict: "elements" of the model; "sizes", elements of each parameter that is trained; "states",
+        {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
+        {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
+        highest moment where something is offloaded; "sent", {operation: bytes that this rank sends during a
+        whole step, as efficiently as can be}; "history" for a figure; "seconds", and "real_bytes" of this
+        process.
     """
     import deepspeed
-    import torch
     from transformers import AutoConfig
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
@@ -58,20 +61,20 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         host = stack.enter_context(Ledger("cpu")) if question.is_offloaded else None
         begin("building")
         config = question.config if question.stage == 3 else None
-        model = build_transformers(AutoConfig.for_model(**question.model), config)
+        shape = AutoConfig.for_model(**question.model)
+        model = build_transformers(shape, config, architecture=question.architecture)
         model = (checkpointed(model) if question.checkpointing else model).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
         ledger.watch(engine)
         elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
-        shape = (question.micro_batch, question.sequence)
+        takes_cache = "use_cache" in inspect.signature(model.forward).parameters
+        options = {"use_cache": False} if takes_cache else {}
         for last_step in (False, True):
             for micro in range(micro_batches):
                 with Traffic() as traffic:
                     begin("forward")
-                    ids = torch.zeros(shape, dtype=torch.int64, device=engine.device)
-                    loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
-                    del ids
+                    loss = engine(**batch(question, shape, engine.device), **options).loss
                     begin("backward")
                     engine.backward(loss)
                     del loss
@@ -85,6 +88,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             host.watch(engine)
         return {
             "elements": elements,
+            "sizes": [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained],
             "states": states,
             "peaks": peaks(ledger, marks),
             "host": peaks(host, [(0, "all"), (host.clock, "")])["all"] if host else None,
@@ -93,6 +97,23 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "seconds": time.perf_counter() - started,
             "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
+
+
+def batch(question: Question, shape: PreTrainedConfig, device: torch.device) -> dict[str, torch.Tensor]:
+    """What a micro-batch passes to the model; the labels of a language model are its input."""
+    import torch
+
+    def zeros(*sizes, dtype=torch.int64):
+        return torch.zeros(sizes, dtype=dtype, device=device)
+
+    ids = zeros(question.micro_batch, question.sequence)
+    if question.labels == "tokens":
+        return {"input_ids": ids, "labels": ids}
+    if question.labels == "sequences":
+        dtype = torch.float32 if shape.num_labels == 1 else torch.int64  # one label is a number to be met
+        return {"input_ids": ids, "labels": zeros(question.micro_batch, dtype=dtype)}
+    ends = {name: zeros(question.micro_batch) for name in ("start_positions", "end_positions")}
+    return {"input_ids": ids, **ends}
 
 
 def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[str, int]]:

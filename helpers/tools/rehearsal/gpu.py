@@ -9,9 +9,11 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from helpers.tools.measure import together
+from helpers.tools.measure.ledger import Ledger
 
 GPU = "gpu"
-GPUS = 8  # of a host, as far as a program asks
+GPUS = 8  # of a host where nothing was said
 MEMORY = 80_000_000_000  # bytes of a GPU of which nothing was said
 # An accelerator has a property for each, as `BFloat16Tensor`, which makes tensors of the type on it.
 TYPES = {"BFloat16": torch.bfloat16, "Byte": torch.uint8} | {
@@ -24,7 +26,6 @@ aten = torch.ops.aten
 class DeviceModule:
     """`torch.gpu`, as `torch.cuda` is for CUDA: what torch asks a device for."""
 
-    device_count = staticmethod(lambda: GPUS)
     current_device = staticmethod(lambda: 0)
     is_available = is_initialized = staticmethod(lambda: True)
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16, torch.float16])
@@ -45,21 +46,27 @@ class Idle:
         return lambda *arguments, **options: True
 
 
-def answers(memory: float) -> dict[str, Callable | property]:
-    """{name: method} of DeepSpeed's accelerator for CUDA, where that for the CPU answers otherwise."""
+def answers(capacity: float, gpus_per_host: int) -> dict[str, Callable | property]:
+    """{name: method} of DeepSpeed's accelerator for CUDA, where that for the CPU answers otherwise; free is
+    what ledgers have not seen taken."""
+
+    def free(self, index=None):
+        ledgers = [ledger for ledger in together.opened(Ledger) if ledger.device == GPU]
+        return capacity - max((ledger.current for ledger in ledgers), default=0)
+
     return {
         "device_name": lambda self, index=None: GPU,
         "current_device_name": lambda self: f"{GPU}:0",
         "device": lambda self, index=None: torch.device(GPU, 0),
         "current_device": lambda self: 0,
-        "device_count": lambda self: GPUS,
+        "device_count": lambda self: gpus_per_host,
         "on_accelerator": lambda self, tensor: tensor.device.type == GPU,
         "is_synchronized_device": lambda self: False,
         "is_fp16_supported": lambda self: True,
         "current_stream": lambda self, index=None: Idle(),
         "default_stream": lambda self, index=None: Idle(),
-        "available_memory": lambda self, index=None: memory,
-        "total_memory": lambda self, index=None: memory,
+        "available_memory": free,
+        "total_memory": lambda self, index=None: capacity,
         "pin_memory": lambda self, tensor, *options, **more: tensor,
         "is_pinned": lambda self, tensor: False,
         "Stream": property(lambda self: Idle),

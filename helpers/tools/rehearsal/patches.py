@@ -22,14 +22,23 @@ from helpers.tools.rehearsal.fake import KNOWN
 
 @dataclass(frozen=True)
 class Pose:
-    """Which rank of how many is rehearsed, on "cpu" or "cuda"; bytes of its device, or None for as many as it
-    wants; and a folder in which neighbours of a pipeline leave shapes, `mail`."""
+    """Which rank is rehearsed.
+
+    Attributes:
+        rank, ranks, device: which of how many, on "cpu" or "cuda".
+        memory: bytes that its device gives, or None for as many as are wanted.
+        mail: a folder in which neighbours of a pipeline leave shapes.
+        capacity: bytes that its device has, as DeepSpeed is told that asks.
+        gpus_per_host: GPUs of a machine.
+    """
 
     rank: int
     ranks: int
     device: str
     memory: int | None
     mail: str
+    capacity: float = gpu.MEMORY
+    gpus_per_host: int = gpu.GPUS
 
 
 @dataclass(frozen=True)
@@ -156,7 +165,7 @@ def of_gpu(pose: Pose) -> list[tuple]:
     from torch._subclasses.fake_tensor import FakeTensor
 
     data = property(replacements.plain_data.__get__, replacements.set_data)
-    posing = type("Posing", (type(get_accelerator()),), gpu.answers(pose.memory or gpu.MEMORY))
+    posing = type("Posing", (type(get_accelerator()),), gpu.answers(pose.capacity, pose.gpus_per_host))
     plain = torch.nn.functional.scaled_dot_product_attention
     types = [torch.Tensor, torch.nn.Parameter, FakeTensor]
     accelerator = "deepspeed.accelerator.real_accelerator.ds_accelerator"
@@ -181,7 +190,7 @@ OPERATIONS = torch.library.Library("aten", "IMPL")
 def put_on(pose: Pose) -> None:
     """Become the rank of a pose, in a process of its own: with the variables that `deepspeed` and `torchrun`
     would have set; on the CPU all ranks share a host, as `launch` starts them."""
-    on_host = gpu.GPUS if pose.device == "cuda" else pose.ranks
+    on_host = pose.gpus_per_host if pose.device == "cuda" else pose.ranks
     here = min(pose.ranks, on_host)
     numbers = {"RANK": pose.rank, "WORLD_SIZE": pose.ranks, "LOCAL_RANK": pose.rank % on_host}
     numbers |= {"LOCAL_WORLD_SIZE": here, "LOCAL_SIZE": here}
@@ -189,6 +198,7 @@ def put_on(pose: Pose) -> None:
     # DeepSpeed looks whether memory is aligned
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
     if pose.device == "cuda":
+        gpu.DeviceModule.device_count = staticmethod(lambda: pose.gpus_per_host)
         _setup_privateuseone_for_python_backend(gpu.GPU, backend_module=gpu.DeviceModule())
         for operation in WHOLE_ON_A_GPU:
             OPERATIONS.impl(operation, torch.library.fallthrough_kernel, "AutogradPrivateUse1")

@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.tools.rehearsal.architectures import architecture, longest
+from helpers.tools.rehearsal.refusing import BadQuestion, refuse
 from helpers.tools.theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
 from helpers.tools.theory.gpt_size import GPTSize
 
@@ -16,12 +18,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 MICRO_BATCHES = 2  # of a step, at most: what a third one holds and sends is what the second did
-# Sections that change no byte of a model on the GPU, and would write files or print.
-LEFT_OUT = ("scheduler", "wandb", "tensorboard", "csv_monitor", "comet", "flops_profiler", "comms_logger")
-
-
-class BadQuestion(ValueError):
-    """What was asked cannot be read or is not rehearsed; says what to do."""
+# Sections that change no byte of a model on the GPU, and would write files or print; and those that `refuse`
+# has found unused.
+LEFT_OUT = (
+    *("scheduler", "wandb", "tensorboard", "csv_monitor", "comet", "flops_profiler", "comms_logger"),
+    *("aio", "autotuning", "checkpoint", "data_efficiency", "datastates_ckpt", "expert_parallel"),
+    *("hybrid_engine", "pipeline", "sequence_parallel_size", "tensor_parallel", "weight_quantization"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,10 @@ class Question:
     stage: int
     dtype: str
     is_offloaded: bool
+    architecture: str  # the name of transformers' class
+    labels: str  # what they are, in `architectures.LABELS`
+    written: dict  # DeepSpeed's configuration as it was read
+    assumed: tuple  # of "precision", "micro-batch", "accumulation", those that nothing says
     notes: tuple  # what is rehearsed otherwise than it was asked, or was assumed
 
 
@@ -86,26 +93,13 @@ def shape_of(model: dict) -> PreTrainedConfig:
     from transformers import CONFIG_MAPPING, AutoConfig
 
     kind = model["model_type"]
-    if kind not in CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         not_known = f"transformers knows no model_type {kind!r}"
         raise BadQuestion(f"{not_known}: models with code of their own are not rehearsed")
-    if not libraries(model) or model.get("is_encoder_decoder"):
-        raise BadQuestion(
-            f"this command rehearses causal language models, and {kind} is none: write a function that "
-            "trains it, for helpers.rehearse"
-        )
     try:
         return AutoConfig.for_model(**model)
     except Exception as error:
         raise BadQuestion(f"transformers refuses the model's configuration: {error}") from error
-
-
-def libraries(model: dict) -> list[str]:
-    """What every rehearsal of a model would import again, by the names that `preload` takes."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model["model_type"])
-    return [f"transformers.{name}"] if isinstance(name, str) else []
 
 
 def ask(
@@ -123,23 +117,22 @@ def ask(
     """
     model = as_transformers(model)
     shape = shape_of(model)
+    name, labels, notes = architecture(model, shape)
+    notes += _too_long(shape, name, sequence)
+    written = read(config, model=shape)
+    refuse(written)
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
-    notes = list(known.notes)
+    notes += known.notes
+    assumed = [known.dtype] if _is_assumed(known) else []
     if known.micro_batch is None:
         known = read(config, ranks=ranks, model=shape, micro_batch=1)
+        assumed.append("micro-batch 1")
         notes.append("nothing says how large a micro-batch is: 1 sequence is assumed")
-    elif micro_batch:
-        written = read(config, model=shape)
-        if written.train_batch or written.micro_batch not in (None, known.micro_batch):
-            step = f"accumulation {known.accumulation}, {known.train_batch:,} sequences in a step"
-            notes.append(f"--micro-batch {known.micro_batch} counts more than the file: {step}")
-    if name := next(_not_rehearsed(known), None):
-        own = f"{name} needs a function of your own for helpers.rehearse"
-        raise BadQuestion(f"this command rehearses data parallelism and ZeRO; {own}")
-    if "nvme" in known.offload.values():
-        raise BadQuestion(
-            '"nvme" is not rehearsed: ask with "device": "cpu", whose GPU holds the same but for buffers'
-        )
+    elif micro_batch and (written.train_batch or written.micro_batch not in (None, micro_batch)):
+        step = f"accumulation {known.accumulation}, {known.train_batch:,} sequences in a step"
+        notes.append(f"--micro-batch {micro_batch} counts more than the file: {step}")
+    if written.accumulation is None and written.train_batch is None:
+        assumed.append(f"accumulation {known.accumulation}")
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     changed, more = _optimizer(known)
@@ -154,39 +147,33 @@ def ask(
         stage=known.stage,
         dtype=known.dtype,
         is_offloaded=bool(known.offload),
+        architecture=name,
+        labels=labels,
+        written=written.config,
+        assumed=tuple(assumed),
         notes=(*notes, *more),
     )
 
 
-def _not_rehearsed(known):
-    """Names of what is in use and not rehearsed."""
-    whole, zero, partitioned = known.deepspeed, known.zero, known.stage == 3
-    in_use = {
-        "tensor_parallel": whole.tensor_parallel_config.autotp_size > 1,
-        "sequence_parallel_size": known.config.get("sequence_parallel_size", 1) != 1,
-        "pipeline": known.config.get("pipeline"),
-        "expert_parallel": whole.expert_parallel_config.enabled,
-        "data_efficiency": whole.data_efficiency_enabled,
-        "hybrid_engine": whole.hybrid_engine.enabled,
-        "autotuning": whole.autotuning_config.enabled,
-        "compile.deepcompile": whole.compile_config.deepcompile,
-        "weight_quantization": whole.weight_quantization_config,
-        "zenflow": zero.zenflow,
-    }
-    quantized = (f"zero_quantized_{what}" for what in ("weights", "gradients", "nontrainable_weights"))
-    in_use |= {name: partitioned and getattr(zero, name) for name in quantized}
-    return (name for name, value in in_use.items() if value)
+def _is_assumed(known):
+    """Whether nothing says the precision."""
+    is_open = any('"enabled" is "auto"' in note for note in known.notes)
+    return is_open or not {"bf16", "fp16"} & set(known.config)
+
+
+def _too_long(shape, name, sequence):
+    """A note where a model was made for shorter sequences; refuses those for which it has no positions."""
+    most, is_table = longest(shape)
+    if most is not None and sequence > most:
+        if is_table:
+            raise BadQuestion(f"{name} has {most:,} positions, and a sequence has {sequence:,} tokens")
+        yield f"the model's configuration ends at {most:,} positions, and {sequence:,} are rehearsed"
 
 
 def _optimizer(known: Configuration) -> tuple[dict, list[str]]:
     """torch's Adam in the place of DeepSpeed's own, which would have to be compiled: keys of DeepSpeed's
     configuration, and what was changed, as notes."""
-    name, params = known.deepspeed.optimizer_name, known.deepspeed.optimizer_params or {}
-    if name not in (None, "adam", "adamw"):
-        raise BadQuestion(
-            f"the optimizer {known.config['optimizer']['type']} is not rehearsed: its states are not Adam's; "
-            "ask with AdamW, or use helpers.rehearse"
-        )
+    params = known.deepspeed.optimizer_params or {}
     on_host, is_torchs = "offload_optimizer" in known.offload, params.get("torch_adam")
     adam, changed, note = {"lr": 1e-4, "torch_adam": True}, {}, []
     if on_host:

@@ -18,6 +18,7 @@ from helpers.tools.launch.failures import RankError
 from helpers.tools.launch.jobs import launch
 from helpers.tools.rehearsal.asked import Place, places, told
 from helpers.tools.rehearsal.fake import Weightless, raised
+from helpers.tools.rehearsal.gpu import GPUS, MEMORY
 from helpers.tools.rehearsal.patches import Pose, put_on
 from helpers.tools.rehearsal.pipelines import NeedsRank
 
@@ -46,6 +47,8 @@ def rehearse(
     *,
     timeout: float = 3600.0,
     asked: list[Place] | None = None,
+    capacity: float | None = None,
+    gpus_per_host: int = GPUS,
 ) -> T:
     """Run `function(**arguments)` as one rank of any number of ranks would, without memory and without the
     others, and return what it returned.
@@ -62,6 +65,9 @@ def rehearse(
         memory: bytes of that device, for every ledger without a limit of its own; None for no limit.
         timeout: seconds after which a rehearsal counts as hung.
         asked: a list to which every `Place` is added that asked for a number; None to have them printed.
+        capacity: bytes of a GPU as DeepSpeed is told, which flattens parameters on the host where a second
+            copy does not fit; by default `memory`, or 80 GB.
+        gpus_per_host: GPUs of a machine.
 
     Returns:
         What the function returned; tensors without known numbers are on torch's device "meta".
@@ -70,10 +76,12 @@ def rehearse(
         TypeError, ValueError: an argument cannot be used.
         RehearsalError: the function failed, or needs what a rehearsal has not.
     """
-    check(ranks, rank, device, memory)
+    check(ranks, rank, device, {"memory": memory, "capacity": capacity}, gpus_per_host)
     check_torch()
+    capacity = capacity or memory or MEMORY
     with tempfile.TemporaryDirectory() as mail:
-        found = deliver(function, dict(arguments or {}), Pose(rank, ranks, device, memory, mail), timeout)
+        pose = Pose(rank, ranks, device, memory, mail, capacity, gpus_per_host)
+        found = deliver(function, dict(arguments or {}), pose, timeout)
     if asked is not None:
         asked += found.asked
     elif found.asked:
@@ -88,18 +96,20 @@ def check_torch() -> None:
         raise RehearsalError(f"{needed}, and here is {found}", 0, [])
 
 
-def check(ranks: int, rank: int, device: str, memory: float | None) -> None:
-    for name, value in {"ranks": ranks, "rank": rank}.items():
+def check(ranks: int, rank: int, device: str, sizes: dict[str, float | None], gpus_per_host: int) -> None:
+    for name, value in {"ranks": ranks, "rank": rank, "gpus_per_host": gpus_per_host}.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if ranks < 1:
-        raise ValueError(f"ranks must be 1 or more, not {ranks}")
+    for name, value in {"ranks": ranks, "gpus_per_host": gpus_per_host}.items():
+        if value < 1:
+            raise ValueError(f"{name} must be 1 or more, not {value}")
     if not 0 <= rank < ranks:
         raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank}")
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')
-    if memory is not None and not (isinstance(memory, (int, float)) and memory > 0):
-        raise ValueError(f"memory must be a positive number of bytes, not {memory!r}")
+    for name, size in sizes.items():
+        if size is not None and not (isinstance(size, (int, float)) and size > 0):
+            raise ValueError(f"{name} must be a positive number of bytes, not {size!r}")
 
 
 @dataclass
