@@ -45,6 +45,9 @@ MODELS = [  # a model, what is said of it
     ),
     ({"model_type": "mllama"}, "mllama takes more than text"),
     ({"model_type": "fuyu", "architectures": ["FuyuForCausalLM"]}, "fuyu takes more than text"),
+    ({"model_type": "voxtral"}, "voxtral takes more than text"),
+    (LLAMA | {"architectures": {"name": 1}}, "architectures must be a list of names"),
+    (LLAMA | {"hidden_size": "big"}, "transformers refuses the model's configuration"),
     ({"model_type": "vit"}, "language models, and vit is none"),
     ({"model_type": "wav2vec2"}, "language models, and wav2vec2 is none"),
     (BERT | {"architectures": ["BertForPreTraining"]}, "BertForPreTraining is not rehearsed, but of bert"),
@@ -162,6 +165,11 @@ REFUSED = [
         "offload_optimizer.super_offload needs",
     ),
     (zero(3, zero_quantized_weights=True), "zero_quantized_weights needs a function"),
+    ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "torch_autocast needs a function"),
+    (
+        zero(3) | {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}},
+        "bf16_master_weights_and_grads",
+    ),
     (BF16 | {"sequence_parallel_size": 2}, "sequence_parallel_size needs a function"),
     (BF16 | {"sparse_attention": {"mode": "fixed"}}, "DeepSpeed Sparse Attention has been removed"),
     (BF16 | {"compression_training": {}}, "compression library has been removed"),
@@ -332,6 +340,30 @@ def test_changes_are_combined_where_none_is_enough_alone():
     )
     assert "checkpoint the blocks (--checkpointing) and 2 micro-batches of 1" in words
     assert (tried[-1].micro_batch, tried[-1].accumulation, tried[-1].checkpointing) == (1, 2, True)
+
+
+@pytest.mark.ranks
+def test_a_change_that_cannot_be_made_is_passed_over(tmp_path, capsys):
+    xlnet = {
+        "model_type": "xlnet",
+        "d_model": 32,
+        "n_layer": 2,
+        "n_head": 2,
+        "d_inner": 32,
+        "vocab_size": 100,
+    }
+    assert command(tmp_path, xlnet, BF16, "--gpu-memory", "400kB", "--outside-tensors", "1kB") == 1
+    said = capsys.readouterr().out
+    assert "does not fit" in said and "checkpoint" not in said
+
+
+@pytest.mark.ranks
+def test_the_fullest_rank_is_in_the_table(tmp_path, capsys):
+    """The token table straddles partitions: those that have a part of it reduce it whole."""
+    wide = GPT2 | {"vocab_size": 50000, "n_embd": 256}
+    assert command(tmp_path, wide, zero(2, reduce_bucket_size=1000), "--ranks", "16") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^GB +rank 0 +rank \d+( +rank \d+)?$", said, re.MULTILINE)
 
 
 @pytest.mark.ranks

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import logging
 import sys
 import tempfile
 import threading
@@ -75,6 +76,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def told(options: argparse.Namespace) -> int:
     memory = question.size(options.gpu_memory) if options.gpu_memory else None
     outside = question.size(options.outside_tensors) if options.outside_tensors else answer.OUTSIDE
+    logging.getLogger("transformers").setLevel(logging.ERROR)
     sizes = (options.ranks, options.sequence, options.micro_batch)
     asked = question.ask(question.read_model(options.model), options.deepspeed, *sizes, options.checkpointing)
     preload(f"transformers.{asked.architecture}")

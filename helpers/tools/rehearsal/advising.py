@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from helpers.tools.rehearsal.answer import Verdict, gigabytes, verdict
 from helpers.tools.rehearsal.question import Question, ask
+from helpers.tools.rehearsal.rehearsing import RehearsalError
 from helpers.tools.theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN
 
 PASSING, STEPPING = ("forward", "backward"), ("step",)
@@ -102,8 +103,8 @@ def advice(
     Args:
         rehearsed: gives the report of a changed question and a rank.
     """
-    report, possible = reports[found.rank], list(changes(asked))
-    held = report["peaks"][found.phase]
+    now, possible = reports[found.rank], list(changes(asked))
+    held = now["peaks"][found.phase]
     largest = max(held, key=held.get)
     cause = f"most of it, {gigabytes(held[largest])} GB, is {largest}"
     kinds = {(*change.zero, *change.more): change for change in possible}  # the furthest of each
@@ -113,12 +114,16 @@ def advice(
         *([change] for change in possible),
         *(furthest[:n] for n in range(2, len(furthest) + 1)),
     ]:
-        if not can_cover(together, report, found.memory - outside):
+        if not can_cover(together, now, found.memory - outside):
             continue
-        changed = asked
-        for change in together:
-            changed = change.of(changed)
-        least = verdict({found.rank: rehearsed(changed, found.rank)}, found.memory, outside)
+        try:
+            changed = asked
+            for change in together:
+                changed = change.of(changed)
+            report = rehearsed(changed, found.rank)
+        except (RehearsalError, ValueError):  # a model that cannot be checkpointed, say
+            continue
+        least = verdict({found.rank: report}, found.memory, outside)
         if least.fits:
             words = " and ".join(change.words for change in together)
             return f"{cause}: try {words}, which needs {gigabytes(least.needed)} GB (rehearsed)"

@@ -38,16 +38,18 @@ def architecture(model: dict, shape: PreTrainedConfig) -> tuple[str, str, list[s
     def listed(task):
         return getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(kind)
 
-    kind, named = model["model_type"], (model.get("architectures") or [None])[0]
-    causal, masked = listed("CAUSAL_LM"), listed("MASKED_LM")
+    kind, names = model["model_type"], model.get("architectures") or [None]
+    if not isinstance(names, list) or not isinstance(names[0], str | None):
+        raise BadQuestion(f"architectures must be a list of names, not {names!r}")
+    named, causal, masked = names[0], listed("CAUSAL_LM"), listed("MASKED_LM")
     decodes = named is not None and named == causal
-    two_halves = getattr(shape, "is_encoder_decoder", False) or listed("SEQ_TO_SEQ_CAUSAL_LM")
-    if two_halves and not decodes:
-        raise BadQuestion(f"{kind} is an encoder-decoder, and this command rehearses none: {OWN_FUNCTION}")
     both = listed("IMAGE_TEXT_TO_TEXT") or listed("MULTIMODAL_LM")
     parts = [name for name in getattr(shape, "sub_configs", ()) if name.startswith(OTHER_INPUTS)]
     if (both or parts) and (not decodes or causal == both or not both):
         raise BadQuestion(f"{kind} takes more than text, and this command passes text alone: {OWN_FUNCTION}")
+    two_halves = getattr(shape, "is_encoder_decoder", False) or listed("SEQ_TO_SEQ_CAUSAL_LM")
+    if two_halves and not decodes:
+        raise BadQuestion(f"{kind} is an encoder-decoder, and this command rehearses none: {OWN_FUNCTION}")
     classes = {listed(task): labels for task, labels in LABELS.items()}
     if named in classes and named is not None:
         return named, classes[named], [f"{named} alone is rehearsed, of {kind}"] if both else []

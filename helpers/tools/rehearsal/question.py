@@ -99,7 +99,8 @@ def shape_of(model: dict) -> PreTrainedConfig:
     try:
         return AutoConfig.for_model(**model)
     except Exception as error:
-        raise BadQuestion(f"transformers refuses the model's configuration: {error}") from error
+        words = " ".join(str(error).split())
+        raise BadQuestion(f"transformers refuses the model's configuration: {words}") from error
 
 
 def ask(

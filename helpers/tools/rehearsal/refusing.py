@@ -49,6 +49,9 @@ def features(known: Configuration) -> dict[str, object]:
         "data_efficiency": whole.data_efficiency_enabled,
         "hybrid_engine": whole.hybrid_engine.enabled,
         "autotuning": whole.autotuning_config.enabled,
+        "torch_autocast": whole.torch_autocast_enabled,
+        "bf16.bf16_master_weights_and_grads": whole.bfloat16_config.bf16_master_weights_and_grads,
+        "fp16.fp16_master_weights_and_grads": whole.float16_config.fp16_master_weights_and_grads,
         "compile.deepcompile": whole.compile_config.deepcompile,
         "weight_quantization": written.get("weight_quantization", {"enabled": False}).get("enabled", True),
     }
