@@ -94,8 +94,8 @@ BAD = [  # the model, DeepSpeed's configuration, what is said
         {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/nowhere"}}},
         '"nvme" is not rehearsed: ask with "device": "cpu"',
     ),
-    ({"model_type": "t5"}, {}, "this command rehearses causal language models, and t5 is none"),
-    ({"model_type": "bart", "is_encoder_decoder": True}, {}, "and bart is none"),
+    ({"model_type": "t5"}, {}, "t5 is an encoder-decoder, and this command rehearses none"),
+    ({"model_type": "bart", "is_encoder_decoder": True}, {}, "bart is an encoder-decoder"),
     ({"model_type": "llama", "rope_scaling": 3}, {}, "transformers refuses the model's configuration"),
 ]
 
@@ -209,9 +209,10 @@ def test_a_model_of_transformers_that_fits(tmp_path, capsys):
     )
     said, progress = capsys.readouterr()
     assert status == 0
-    assert re.fullmatch(r"(rehearsing rank \d+ of 64 \.\.\. \d+ s\n){3}", progress)
-    assert "176,576 parameters in bf16, ZeRO stage 3, 64 ranks, 2 x 32 tokens, accumulation 4" in said
-    assert re.search(r"GB +rank 0 +rank 32 +rank 63\n", said) and "reduce_scatter_tensor" in said
+    assert re.fullmatch(r"rehearsing rank 0 of 64 \.\.\. \d+ s\n", progress), "all ranks hold the same"
+    header = "176,576 parameters in bf16, ZeRO stage 3, 64 ranks, 2 x 32 tokens, accumulation 4"
+    assert f"{header} (assumed: bf16)\n" in said
+    assert re.search(r"GB +rank 0\n", said) and "reduce_scatter_tensor" in said
     assert re.search(
         r"^fits, with 77\.\d\d GB to spare of 80\.00 GB \(rank \d+ needs most, 2\.\d\d GB, in ",
         said,
@@ -243,61 +244,9 @@ def test_one_that_does_not_fit_is_told_by_how_much_and_what_to_change(tmp_path, 
     assert re.search(
         r"^does not fit: 0\.\d\d GB too much of 0\.01 GB \(rank 5 needs most", said, re.MULTILINE
     )
-    assert "is activations: try checkpoint the blocks (--checkpointing)" in said
-
-
-TOKENS = {"activations": 9, "other": 2}
-ADVICE = [  # stage, micro-batch, checkpointed, the phase, what it holds, what is to be changed
-    (3, 1, False, "backward", TOKENS, "activations: try checkpoint the blocks"),
-    (3, 4, True, "backward", TOKENS, 'activations: try "train_micro_batch_size_per_gpu": 2'),
-    (
-        3,
-        1,
-        True,
-        "backward",
-        {"activations": 2, "other": 9},
-        "temporary while passing: try a loss over parts of the tokens",
-    ),
-    (
-        2,
-        1,
-        True,
-        "step",
-        {"parameters": 2, "other": 9},
-        'temporary while stepping: try "zero_optimization": {"stage": 3}',
-    ),
-    (
-        3,
-        1,
-        True,
-        "step",
-        {"parameters": 2, "other": 9},
-        'temporary while stepping: try a smaller "sub_group_size"',
-    ),
-    (0, 1, True, "step", {"optimizer states": 9}, 'optimizer states: try "zero_optimization": {"stage": 1}'),
-    (1, 1, True, "forward", {"gradients": 9}, 'gradients: try "zero_optimization": {"stage": 2}'),
-    (2, 1, True, "forward", {"gradients": 9}, 'gradients: try "zero_optimization": {"stage": 3}'),
-    (
-        3,
-        1,
-        True,
-        "forward",
-        {"parameters": 9},
-        'gathered parameters: try a smaller "stage3_max_live_parameters"',
-    ),
-    (3, 1, True, "forward", {"parameters": 1.5}, "parameters: try more ranks"),
-]
-
-
-@pytest.mark.parametrize(
-    "stage, micro_batch, checkpointing, phase, held, words", ADVICE, ids=[words for *_, words in ADVICE]
-)
-def test_the_advice_is_for_what_fills_the_highest_moment(
-    stage, micro_batch, checkpointing, phase, held, words
-):
-    asked = question.ask({"layers": 2}, configuration(stage), 4, 8, micro_batch, checkpointing)
-    reports = {3: {"states": {"parameters": 1}, "peaks": {phase: held}}}
-    assert f"is {words}" in answer.advice(asked, reports, answer.Verdict(1, 0, 3, phase))
+    assert re.search(r"is activations: try .*, which needs 0\.\d\d GB \(rehearsed\)", said) or (
+        "is activations: neither buckets" in said
+    )
 
 
 def test_the_bytes_beside_tensors_are_those_recorded():

@@ -21,6 +21,11 @@ def begin(measurement: object, of_time: bool = False) -> None:
     _open.append((measurement, of_time))
 
 
+def opened(kind: type) -> list:
+    """The measurements of a kind that are open."""
+    return [measurement for measurement, _ in _open if isinstance(measurement, kind)]
+
+
 def end(measurement: object) -> None:
     """It is open no more."""
     _open[:] = [(other, timed) for other, timed in _open if other is not measurement]

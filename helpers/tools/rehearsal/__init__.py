@@ -4,8 +4,7 @@
 
     report = rehearse(train, ranks=1024, rank=517, device="cuda")   # what `launch(train, ranks=4)` runs
 
-All of torch's and DeepSpeed's Python runs.  What is left out is what needs memory or other machines: tensors
-have a shape, a type and a device but no numbers (`fake`), and messages go nowhere (`patches`).  `gpu` poses
-as a GPU, `pipelines` carries shapes from rank to rank, `inside` is what happens in the rehearsal's process,
-`rehearsing` the call that starts one; `python -m helpers.tools.rehearsal` asks whether a training fits.
+All of torch's and DeepSpeed's Python runs.  Tensors have shapes, types and devices but no numbers (`fake`),
+and messages go nowhere (`patches`).  `gpu` poses as a GPU, `pipelines` carries shapes from rank to rank,
+`rehearsing` has the call; `python -m helpers.tools.rehearsal` asks whether a training fits.
 """

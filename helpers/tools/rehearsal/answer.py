@@ -1,5 +1,4 @@
-"""What the command says: a table of a few ranks, whether the training fits, and what to change where it does
-not."""
+"""What the command says: a table of a few ranks, and whether the training fits."""
 
 from __future__ import annotations
 
@@ -20,48 +19,12 @@ PHASES = {
 # Bytes that two H200 gave to one rank beside its tensors (the driver, kernels, NCCL, workspaces):
 # recorded/zero-2-NVIDIA-H200.json, stage 0.
 OUTSIDE = 2_270_000_000
-TRY = {  # what fills the highest moment: what to do, the first that is possible
-    "activations": ("checkpoint", "halve", "shorter or shared sequences, or a loss over parts of the tokens"),
-    "optimizer states": ("stage 1", "offload", "more ranks"),
-    "master weights": ("stage 1", "offload", "more ranks"),
-    "gradients": ("stage 2", "stage 3", "more ranks"),
-    "parameters": ("stage 3", "more ranks"),
-    "gathered parameters": ('a smaller "stage3_max_live_parameters" and "stage3_prefetch_bucket_size"',),
-    "buffers": ('a smaller "reduce_bucket_size"',),
-    "temporary while passing": (
-        "halve",
-        'a loss over parts of the tokens, shorter sequences, or a smaller "reduce_bucket_size"',
-    ),
-    "temporary while stepping": ("stage 1", "stage 3 steps in parts", 'a smaller "sub_group_size"'),
-}
-
-
-def changes(question: Question) -> dict[str, str | None]:
-    """{name in `TRY`: the words, or None where it is done already}."""
-    stage, stages = question.stage, '"zero_optimization": {"stage": %d}'
-    parts = ", whose step takes a part of the parameters at a time"
-    return {
-        "checkpoint": None if question.checkpointing else "checkpoint the blocks (--checkpointing)",
-        "halve": f'"train_micro_batch_size_per_gpu": {question.micro_batch // 2}'
-        if question.micro_batch > 1
-        else None,
-        "stage 1": stages % 1 if stage == 0 else None,
-        "stage 2": stages % 2 if stage < 2 else None,
-        "stage 3": stages % 3 if stage < 3 else None,
-        "stage 3 steps in parts": stages % 3 + parts if stage < 3 else None,
-        "offload": None if question.is_offloaded else '"offload_optimizer": {"device": "cpu"}, or more ranks',
-    }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a training fits.
-
-    Attributes:
-        needed: bytes of a GPU, of the rank that needs most.
-        memory: bytes that a GPU has, or None where nothing was said.
-        rank, phase: where most is needed.
-    """
+    """Whether a training fits: bytes that are `needed` on a GPU, on the rank and in the phase that need most,
+    and bytes that a GPU has, None where nothing was said."""
 
     needed: int
     memory: int | None
@@ -76,12 +39,8 @@ class Verdict:
         most = f"rank {self.rank} needs most, {gigabytes(self.needed)} GB, in {PHASES[self.phase]}"
         if self.memory is None:
             return most
-        left = self.memory - self.needed
-        words = (
-            f"fits, with {gigabytes(left)} GB to spare"
-            if self.fits
-            else f"does not fit: {gigabytes(-left)} GB too much"
-        )
+        off = gigabytes(abs(self.memory - self.needed))
+        words = f"fits, with {off} GB to spare" if self.fits else f"does not fit: {off} GB too much"
         return f"{words} of {gigabytes(self.memory)} GB ({most})"
 
 
@@ -91,64 +50,43 @@ def gigabytes(size: float) -> str:
 
 def verdict(reports: Mapping[int, dict], memory: int | None, outside: int = OUTSIDE) -> Verdict:
     """The `Verdict` over {rank: what `fitting.two_steps` returned}."""
-    heights = {
-        (rank, phase): sum(held.values())
-        for rank, report in reports.items()
-        for phase, held in report["peaks"].items()
-    }
-    rank, phase = max(heights, key=heights.get)
-    return Verdict(heights[rank, phase] + outside, memory, rank, phase)
-
-
-def advice(question: Question, reports: Mapping[int, dict], found: Verdict) -> str:
-    """A sentence: what fills the highest moment, and the first thing to change that has not been done yet."""
-    held, possible = causes(reports[found.rank], found.phase), changes(question)
-    cause = max(held, key=held.get)
-    change = next(words for words in (possible.get(name, name) for name in TRY[cause]) if words)
-    return f"most of it, {gigabytes(held[cause])} GB, is {cause}: try {change}"
-
-
-def causes(report: dict, phase: str) -> dict[str, int]:
-    """{what fills a phase's highest moment: bytes}: its categories, and what they mean there."""
-    held = dict(report["peaks"][phase])
-    held["temporary while passing" if phase in ("forward", "backward") else "temporary while stepping"] = (
-        held.pop("other", 0)
-    )
-    own = report["states"]["parameters"]
-    if held.get("parameters", 0) > 2 * own:
-        held["gathered parameters"] = held.pop("parameters") - own
-    return held
+    places = [(rank, phase) for rank, report in reports.items() for phase in report["peaks"]]
+    needed = {(rank, phase): sum(reports[rank]["peaks"][phase].values()) for rank, phase in places}
+    most = max(places, key=needed.get)
+    return Verdict(needed[most] + outside, memory, *most)
 
 
 def table(question: Question, reports: Mapping[int, dict], outside: int = OUTSIDE) -> list[str]:
     """The lines of the table: a column for each rank, GB of 10^9 bytes."""
+    ranks, rows = reports.values(), [("GB", *(f"rank {rank}" for rank in reports))]
 
-    def row(name, amounts):
-        return name, *map(gigabytes, amounts)
+    def add(name, amounts=()):
+        rows.append((name, *map(gigabytes, amounts)))
 
-    ranks = reports.values()
-    rows = [("GB", *(f"rank {rank}" for rank in reports)), ("states between micro-batches",)]
-    rows += [row(f"  {category}", (one["states"][category] for one in ranks)) for category in CATEGORIES]
-    rows.append(("highest moment in",))
+    def add_each(names, held, indent):
+        for name in names:
+            add(indent + name, (parts.get(name, 0) for parts in held))
+
+    add("states between micro-batches")
+    add_each(CATEGORIES, [report["states"] for report in ranks], "  ")
+    add("highest moment in")
     for phase, name in PHASES.items():
         held = [report["peaks"][phase] for report in ranks]
-        rows.append(row(f"  {name}", (sum(parts.values()) for parts in held)))
-        rows += [row(f"    {what}", (parts.get(what, 0) for parts in held)) for what in visible(held)]
-    rows.append(row("outside of tensors, as on two H200", (outside for _ in ranks)))
+        add(f"  {name}", (sum(parts.values()) for parts in held))
+        add_each(visible(held), held, "    ")
+    add("outside of tensors, as on two H200", (outside for _ in ranks))
     if question.is_offloaded:
         host = (sum(report["host"].values()) for report in ranks)
-        rows.append(row("the host's memory at most, of this rank", host))
-    rows.append((f"to be sent in a step, accumulation {question.accumulation}",))
-    for operation in sorted({operation for report in ranks for operation in report["sent"]}):
-        rows.append(row(f"  {operation}", (report["sent"].get(operation, 0) for report in ranks)))
+        add("the host's memory at most, of this rank", host)
+    add(f"to be sent in a step, accumulation {question.accumulation}")
+    add_each(sorted(set().union(*(r["sent"] for r in ranks))), [r["sent"] for r in ranks], "  ")
     wide = max(len(row[0]) for row in rows)
     return [f"{row[0]:<{wide}}" + "".join(f"{cell:>14}" for cell in row[1:]) for row in rows]
 
 
 def visible(held: Sequence[dict[str, int]]) -> list[str]:
     """The categories that are a fiftieth or more of some rank's bytes, the largest first."""
-    parts = {
-        category: max(one.get(category, 0) / sum(one.values()) for one in held)
-        for category in set().union(*held)
+    shares = {
+        name: max(parts.get(name, 0) / sum(parts.values()) for parts in held) for name in set().union(*held)
     }
-    return sorted((name for name in parts if parts[name] > 0.02), key=lambda name: (-parts[name], name))
+    return sorted((name for name in shares if shares[name] > 0.02), key=lambda name: (-shares[name], name))

@@ -13,46 +13,30 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 import torch
 from helpers.tools.launch.failures import place
 
-SHOWN = 5  # places that are named
-WIDE = 40  # characters of a place's own words
+SHOWN, WIDE = 5, 40  # places that are named; characters of a place's own words
 TOOLS, TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
-OWN = (
-    f"{TOOLS}/rehearsal/",
-    f"{TOOLS}/measure/",
-)  # through which a question passes, as it does through torch's methods of a tensor
-PASSED = (
-    *OWN,
-    *(
-        f"{TORCH}/{name}"
-        for name in ("_ops.py", "_tensor.py", "_tensor_str.py", "overrides.py", "_subclasses/", "utils/_")
-    ),
+METHODS = ("_ops.py", "_tensor.py", "_tensor_str.py", "overrides.py", "_subclasses/", "utils/_")
+PASSED = (  # through which a question passes
+    *(f"{TOOLS}/{name}/" for name in ("rehearsal", "measure")),
+    *(f"{TORCH}/{name}" for name in METHODS),
 )
-LIBRARIES = (
-    f"{TORCH}/",
-    "/deepspeed/",
-    "/transformers/masking_utils.py",
-)  # whose own questions are not told; the last asks what a mask hides
+# Their own questions are not told; the last asks what a mask hides.
+LIBRARIES = (f"{TORCH}/", "/deepspeed/", "/transformers/masking_utils.py")
 CONDITION = re.compile(r"^(?:if|elif|while)\s+(.*):$")  # Python's place of a test may be its whole statement
 SCALING = "DeepSpeed's loss scaling"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a program that asked for a number.
-
-    Attributes:
-        file, line, name: where; the name is the function's.
-        columns: first and last column of the expression, where it stands in one line; else None.
-        answer: what it was told.
-        times: how often.
-    """
+    """A place in a program that asked for a number: the first and last column of the expression, where it
+    stands in one line; what it was told, and how often."""
 
     file: str
     line: int
@@ -62,47 +46,41 @@ class Place:
     times: int = 1
 
     def __str__(self):
+        often = f", {self.times:,} times" if self.times > 1 else ""
         if self.file == SCALING:
-            return f"{SCALING} (overflow → no{self._often()})"
-        return f"{place((self.file, self.line, self.name))} ({self._words()} → {self.answer}{self._often()})"
-
-    def _often(self):
-        return f", {self.times:,} times" if self.times > 1 else ""
+            return f"{SCALING} (overflow → no{often})"
+        return f"{place((self.file, self.line, self.name))} ({self._words()} → {self.answer}{often})"
 
     def _words(self):
         """The expression, or its line, or what can be said without its text."""
         line = linecache.getline(self.file, self.line)
         words = line.encode()[slice(*self.columns)].decode() if self.columns and line else line.strip()
-        words = CONDITION.sub(r"\1", words)
-        return "a number" if not words else words if len(words) <= WIDE else words[: WIDE - 3] + "..."
+        words = CONDITION.sub(r"\1", words) or "a number"
+        return words if len(words) <= WIDE else words[: WIDE - 3] + "..."
 
 
-class Questions:
-    """Those that one process was asked."""
-
-    def __init__(self):
-        self._times = Counter()
-
-    def answered(self, answer: bool | float) -> bool | float:
-        """The answer, after a note of who asked for it."""
-        frame = sys._getframe(1)
-        while frame and frame.f_code.co_filename.startswith(PASSED):
-            frame = frame.f_back
-        if frame and not any(library in frame.f_code.co_filename for library in LIBRARIES):
-            code = frame.f_code
-            self._times[Place(code.co_filename, frame.f_lineno, code.co_name, columns(frame), answer)] += 1
-        return answer
-
-    def scaled(self) -> None:
-        """Note that a loss scale was kept because no gradient has overflowed."""
-        self._times[Place(SCALING, 0, "", None, False)] += 1
-
-    def places(self) -> list[Place]:
-        """A `Place` for each, in the order in which they first asked."""
-        return [Place(**{**vars(one), "times": times}) for one, times in self._times.items()]
+_times = Counter()  # {Place: how often} of this process, which rehearses once
 
 
-questions = Questions()  # of this process, which rehearses once
+def answered(answer: bool | float) -> bool | float:
+    """The answer, after a note of who asked for it."""
+    frame = sys._getframe(1)
+    while frame and frame.f_code.co_filename.startswith(PASSED):
+        frame = frame.f_back
+    if frame and not any(library in frame.f_code.co_filename for library in LIBRARIES):
+        code = frame.f_code
+        _times[Place(code.co_filename, frame.f_lineno, code.co_name, columns(frame), answer)] += 1
+    return answer
+
+
+def scaled() -> None:
+    """Note that a loss scale was kept because no gradient has overflowed."""
+    _times[Place(SCALING, 0, "", None, False)] += 1
+
+
+def places() -> list[Place]:
+    """In the order in which they first asked."""
+    return [replace(place, times=times) for place, times in _times.items()]
 
 
 def columns(frame: FrameType) -> tuple[int, int] | None:
@@ -112,10 +90,10 @@ def columns(frame: FrameType) -> tuple[int, int] | None:
 
 
 def told(places: Sequence[Place]) -> str:
-    """What is said at the end of a rehearsal, a line for each of the first places; an empty text where nobody
-    asked."""
+    """What is said at the end of a rehearsal: a line for each of the first places."""
     if not places:
         return ""
     count = "1 place asked" if len(places) == 1 else f"{len(places)} places asked"
-    lines = [f"{count} for a number that a rehearsal does not know:", *map(str, places[:SHOWN])]
-    return "\n  ".join(lines + ([f"and {len(places) - SHOWN} more"] if len(places) > SHOWN else []))
+    more = [f"and {len(places) - SHOWN} more"] if len(places) > SHOWN else []
+    asked = f"{count} for a number that a rehearsal does not know:"
+    return "\n  ".join([asked, *map(str, places[:SHOWN]), *more])

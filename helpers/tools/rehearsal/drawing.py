@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,14 +22,17 @@ VISIBLE = 0.002  # of the highest moment: a category that is smaller is left out
 
 
 def draw(history: History, file: str, title: str) -> None:
-    """Draw what is held after every allocation and release, in order; each phase is as wide as the others."""
+    """What is held after every allocation and release, in order; each phase is as wide as the others."""
     from matplotlib.figure import Figure
 
     totals = history.total
     marks = [mark for mark in history.marks if mark[0] < len(totals) - 1] or [(0, "")]
-    places, starts = [], [0, *(at for at, _ in marks[1:]), len(totals)]
-    for phase, (first, last) in enumerate(zip(starts, starts[1:])):
-        places += [phase + event / (last - first) for event in range(last - first)]
+    starts = [0, *(at for at, _ in marks[1:]), len(totals)]
+    places = [
+        phase + event / (last - first)
+        for phase, (first, last) in enumerate(pairwise(starts))
+        for event in range(last - first)
+    ]
     used = [name for name in COLOURS if max(history.totals.get(name, [0])) > VISIBLE * max(totals)]
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import tree_leaves
-from helpers.tools.rehearsal.asked import questions
+from helpers.tools.rehearsal import asked
 from helpers.tools.rehearsal.remembered import UNSEEN, Memory
 
 if TYPE_CHECKING:
@@ -32,24 +32,14 @@ CPU = torch.device("cpu")
 KNOWN = 2**16  # elements
 DEVICE = torch.ops.prim.device.default
 DRAWN = {  # at random, as what a batch is put together from
-    *(getattr(aten.randint, overload) for overload in ("default", "low", "generator", "low_generator")),
-    *(getattr(aten.randperm, overload) for overload in ("default", "generator")),
+    *(getattr(aten.randint, name) for name in ("default", "low", "generator", "low_generator")),
+    *(aten.randperm.default, aten.randperm.generator),
 }
-MAKERS = {  # of new tensors
-    aten.arange.default,
-    aten.arange.start,
-    aten.arange.start_step,
-    aten.empty.memory_format,
-    aten.full.default,
-    aten.ones.default,
-    aten.zeros.default,
-    *DRAWN,
-}
-
-ALL = {
-    aten.all.default,
-    aten.all.dim,
-}  # "is it so everywhere?" is answered with yes: no padding, no number that is not finite
+FILLED = {aten.zeros.default, aten.ones.default, aten.full.default}
+COUNTED = {aten.arange.default, aten.arange.start, aten.arange.start_step}
+MAKERS = {aten.empty.memory_format, *FILLED, *COUNTED, *DRAWN}  # of new tensors
+# "Is it so everywhere?" is answered with yes: no padding, no number that is not finite.
+ALL = {aten.all.default, aten.all.dim}
 SAME = {aten.equal.default, aten.allclose.default}  # and so is "are they alike?"
 NONE_HERE = "depends on the numbers in a tensor, and a rehearsal has none"
 WITHOUT_NUMBERS = {  # what torch raises: what it means
@@ -57,31 +47,22 @@ WITHOUT_NUMBERS = {  # what torch raises: what it means
     DynamicOutputShapeException: f"the shape of what {{}} returns {NONE_HERE}",
     UnsupportedOperatorException: "torch does not know which shape {} returns: it cannot be rehearsed",
 }
-FILLED = {aten.zeros.default, aten.ones.default, aten.full.default}
 
 
 class NoNumbers(RuntimeError):
-    """A program did what depends on the numbers in a tensor, or what a rehearsal does not know how to do;
-    says what."""
+    """A program did what depends on the numbers in a tensor, or what a rehearsal cannot do; says what."""
 
 
-raised = []  # the last error that was raised within an operation
-
-
-def noted(error: NoNumbers) -> NoNumbers:
-    """The error, to be raised: torch loses what is raised in a backward pass on a device that a program has
-    added."""
-    raised[:] = [error]
-    return error
+# The last error of an operation: torch loses what is raised in a backward pass on an added device.
+raised = []
 
 
 class Weightless(FakeTensorMode):
     """The mode of a rehearsal: every tensor that is made under it has no numbers."""
 
     avoid_device_init = True  # torch.tensor(..., device=a GPU): made on the CPU, then moved
-    _should_skip_dynamo = classmethod(
-        lambda cls: False
-    )  # torch would wrap the method below, which takes longer than the method
+    # torch would wrap the method below, which takes longer than the method
+    _should_skip_dynamo = classmethod(lambda cls: False)
 
     def __init__(self):
         super().__init__(allow_non_fake_inputs=True)
@@ -94,7 +75,9 @@ class Weightless(FakeTensorMode):
         if self.memory.looks(function) and (made := self.memory.view(function, args, kwargs)) is not UNSEEN:
             return made
         if function.namespace == "c10d":  # a message: nobody knows the numbers any more
-            self._forget(args)
+            for leaf in tree_leaves(args):
+                if isinstance(leaf, FakeTensor) and leaf.constant is not None:
+                    self.fake_tensor_converter.invalidate_constant_aliases(leaf.constant)
         if function in MAKERS:
             return self._make(function, args, kwargs)
         if function in ALL:
@@ -108,10 +91,11 @@ class Weightless(FakeTensorMode):
             made = super().__torch_dispatch__(function, types, args, kwargs)
         except tuple(WITHOUT_NUMBERS) as error:
             if function is aten._local_scalar_dense.default:  # .item(), bool(), float(), int()
-                return questions.answered(answer(args[0]))
+                return asked.answered(answer(args[0]))
             if function in SAME:
-                return questions.answered(True)
-            raise noted(NoNumbers(WITHOUT_NUMBERS[type(error)].format(function))) from None
+                return asked.answered(True)
+            raised[:] = [NoNumbers(WITHOUT_NUMBERS[type(error)].format(function))]
+            raise raised[0] from None
         if key is not None:
             self.memory.learn(key, function, args, kwargs, made)
         return made
@@ -122,21 +106,12 @@ class Weightless(FakeTensorMode):
         device = torch.device(kwargs.get("device") or CPU)
         with fake_tensor.no_dispatch():
             shape = shaped(function, args, {**kwargs, "device": "meta", "pin_memory": False})
-            made = None
-            if (
-                device.type == "cpu"
-                and shape.numel() <= KNOWN
-                and not (shape.is_floating_point() or shape.is_complex())
-            ):
-                made = function(*args, **kwargs)
-        if made is None:
-            return self.memory.wrap(shape, FakeTensor._normalize_fake_device(device))
-        return self.fake_tensor_converter.from_real_tensor(self, made, make_constant=True)
-
-    def _forget(self, args):
-        for leaf in tree_leaves(args):
-            if isinstance(leaf, FakeTensor) and leaf.constant is not None:
-                self.fake_tensor_converter.invalidate_constant_aliases(leaf.constant)
+            is_whole = not (shape.is_floating_point() or shape.is_complex())
+            is_known = device.type == "cpu" and shape.numel() <= KNOWN and is_whole
+            made = function(*args, **kwargs) if is_known else None
+        if is_known:
+            return self.fake_tensor_converter.from_real_tensor(self, made, make_constant=True)
+        return self.memory.wrap(shape, FakeTensor._normalize_fake_device(device))
 
 
 def answer(tensor: FakeTensor) -> bool | float:
@@ -147,9 +122,7 @@ def answer(tensor: FakeTensor) -> bool | float:
 
 
 def shaped(function: OpOverload, args: tuple, kwargs: dict) -> torch.Tensor:
-    """A new tensor on the device "meta".
-
-    By `aten.empty` for some operations, which torch would make on this device by `torch.full` or
+    """A new tensor on the device "meta": some by `aten.empty`, for which torch would call `torch.full` or
     `torch.empty`, and these `zero.Init` replaces."""
     if function is aten.full.default and kwargs.get("dtype") is None:
         kwargs["dtype"] = {bool: torch.bool, int: torch.int64}.get(type(args[1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
+import inspect
 import itertools
 import resource
 import time
@@ -16,12 +16,12 @@ from helpers.tools.rehearsal.of_transformers import build_transformers, checkpoi
 
 if TYPE_CHECKING:
     import torch
-    from deepspeed import DeepSpeedEngine
+    from transformers import PreTrainedConfig
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
     from helpers.tools.rehearsal.question import Question
 
-# Of a checkpointed block, which is called again by itself; of the whole model they are a few kB.
+# Inputs of a checkpointed block, which is called again by itself; those of the whole model are a few kB.
 KEPT = {"inputs": "activations"}
 
 
@@ -29,18 +29,19 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     """For `rehearse`: the first step makes the optimizer's states, the second goes on with them.
 
     Args:
-        question: a `helpers.tools.rehearsal.question.Question`.
         drawn: whether a figure is to be made, which takes a history.
         diary: a file that always says how far it has come.
 
     Returns:
-        A dict: "elements" of the model; "states", {category: bytes} between two micro-batches, or after the
-        backward pass of the only one; "peaks", {phase: {category: bytes at the phase's highest moment}};
-        "host", {category: bytes} of the host's highest moment where something is offloaded; "sent",
-        {operation: bytes that this rank sends during a whole step, as efficiently as can be}; "history" for a
-        figure; "seconds", and "real_bytes" of this process.
+        A dict: "elements" of the model; "sizes", elements of each parameter that is trained; "states",
+        {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
+        {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
+        highest moment where something is offloaded; "sent", {operation: bytes that this rank sends during a
+        whole step, as efficiently as can be}; "history" for a figure; "seconds", and "real_bytes" of this
+        process.
     """
     import deepspeed
+    from transformers import AutoConfig
     from helpers.tools.measure.ledger import Ledger
     from helpers.tools.measure.traffic import Traffic
 
@@ -59,16 +60,21 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         ledger = stack.enter_context(Ledger())
         host = stack.enter_context(Ledger("cpu")) if question.is_offloaded else None
         begin("building")
-        model = built(question)
+        config = question.config if question.stage == 3 else None
+        shape = AutoConfig.for_model(**question.model)
+        model = build_transformers(shape, config, architecture=question.architecture)
+        model = (checkpointed(model) if question.checkpointing else model).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
         ledger.watch(engine)
         elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
+        takes_cache = "use_cache" in inspect.signature(model.forward).parameters
+        options = {"use_cache": False} if takes_cache else {}
         for last_step in (False, True):
             for micro in range(micro_batches):
                 with Traffic() as traffic:
                     begin("forward")
-                    loss = loss_of(engine, question)
+                    loss = engine(**batch(question, shape, engine.device), **options).loss
                     begin("backward")
                     engine.backward(loss)
                     del loss
@@ -82,9 +88,10 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             host.watch(engine)
         return {
             "elements": elements,
+            "sizes": [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained],
             "states": states,
             "peaks": peaks(ledger, marks),
-            "host": at_peak(host, 0, host.clock) if host else None,
+            "host": peaks(host, [(0, "all"), (host.clock, "")])["all"] if host else None,
             "sent": sent(traffics[-micro_batches:], question.accumulation),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,
@@ -92,43 +99,42 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         }
 
 
-def built(question: Question) -> torch.nn.Module:
-    """The model, on the host and whole, or partitioned under stage 3."""
-    from transformers import AutoConfig
-
-    config = question.config if question.stage == 3 else None
-    model = build_transformers(AutoConfig.for_model(**question.model), config)
-    return (checkpointed(model) if question.checkpointing else model).train()
-
-
-def loss_of(engine: DeepSpeedEngine, question: Question) -> torch.Tensor:
-    """The loss of a micro-batch."""
+def batch(question: Question, shape: PreTrainedConfig, device: torch.device) -> dict[str, torch.Tensor]:
+    """What a micro-batch passes to the model; the labels of a language model are its input."""
     import torch
 
-    ids = torch.zeros(question.micro_batch, question.sequence, dtype=torch.int64, device=engine.device)
-    return engine(input_ids=ids, labels=ids, use_cache=False).loss
+    def zeros(*sizes, dtype=torch.int64):
+        return torch.zeros(sizes, dtype=dtype, device=device)
+
+    ids = zeros(question.micro_batch, question.sequence)
+    if question.labels == "tokens":
+        return {"input_ids": ids, "labels": ids}
+    if question.labels == "sequences":
+        dtype = torch.float32 if shape.num_labels == 1 else torch.int64  # one label is a number to be met
+        return {"input_ids": ids, "labels": zeros(question.micro_batch, dtype=dtype)}
+    ends = {name: zeros(question.micro_batch) for name in ("start_positions", "end_positions")}
+    return {"input_ids": ids, **ends}
 
 
 def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[str, int]]:
     """{phase: {category: bytes at its highest moment}}, a phase from one of the marks (clock, phase) to the
     next; of several the highest."""
-    highest = {}
+    import numpy
+
     ledger.categories()  # so that what is owned has its category
-    for (first, phase), (last, _) in zip(marks, marks[1:]):
-        held = at_peak(ledger, first, last)
-        highest[phase] = max(highest.get(phase, held), held, key=lambda parts: sum(parts.values()))
-    return highest
+    changes, highest = numpy.zeros(ledger.clock + 1, dtype=numpy.int64), {}
+    for storage in ledger.storages:
+        changes[storage.born] = storage.bytes
+        if storage.died:
+            changes[storage.died] = -storage.bytes
+    totals = changes.cumsum()
+    for (first, phase), (last, _) in itertools.pairwise(marks):
+        moment = first + int(totals[first : last + 1].argmax())
+        highest[phase] = max(highest.get(phase, moment), moment, key=totals.__getitem__)
+    return {phase: held_at(ledger, moment) for phase, moment in highest.items()}
 
 
-def at_peak(ledger: Ledger, first: int, last: int) -> dict[str, int]:
-    """{category: bytes} at the highest moment between two of a ledger's clock."""
-    changes = [(storage.born, storage.bytes) for storage in ledger.storages]
-    changes += [(storage.died, -storage.bytes) for storage in ledger.storages if storage.died]
-    changes.sort()
-    begin, end = (bisect.bisect_right(changes, (clock, float("inf"))) for clock in (first, last))
-    totals = list(itertools.accumulate((change for _, change in changes[:end]), initial=0))
-    highest = max(range(begin, end + 1), key=totals.__getitem__)
-    moment = changes[highest - 1][0] if highest > begin else first
+def held_at(ledger: Ledger, moment: int) -> dict[str, int]:
     held = Counter()
     for storage in ledger.storages:
         if storage.born <= moment and (storage.died is None or storage.died > moment):

@@ -1,28 +1,23 @@
-"""Posing as a GPU: a device that is not the CPU, and DeepSpeed's accelerator answering as its CUDA
-accelerator does where that changes what is made.
-
-The device is the one that torch lets a program add, under the name `GPU`: tensors of torch's own "cuda"
-cannot go backward where torch was built without CUDA.
-"""
+"""Posing as a GPU: DeepSpeed's accelerator answers as its CUDA accelerator does where that changes what is
+made.  The device is one that torch lets a program add, under the name `GPU`: tensors of torch's own "cuda"
+cannot go backward where torch was built without CUDA."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from helpers.tools.measure import together
+from helpers.tools.measure.ledger import Ledger
 
 GPU = "gpu"
-GPUS = 8  # of a host, as far as a program asks
+GPUS = 8  # of a host where nothing was said
 MEMORY = 80_000_000_000  # bytes of a GPU of which nothing was said
-TENSORS = {  # properties of an accelerator: types of tensors on it
-    "BFloat16Tensor": torch.bfloat16,
-    "ByteTensor": torch.uint8,
-    "DoubleTensor": torch.double,
-    "FloatTensor": torch.float,
-    "HalfTensor": torch.half,
-    "IntTensor": torch.int,
-    "LongTensor": torch.long,
+# An accelerator has a property for each, as `BFloat16Tensor`, which makes tensors of the type on it.
+TYPES = {"BFloat16": torch.bfloat16, "Byte": torch.uint8} | {
+    name: getattr(torch, name.lower()) for name in ("Double", "Float", "Half", "Int", "Long")
 }
 
 aten = torch.ops.aten
@@ -31,7 +26,6 @@ aten = torch.ops.aten
 class DeviceModule:
     """`torch.gpu`, as `torch.cuda` is for CUDA: what torch asks a device for."""
 
-    device_count = staticmethod(lambda: GPUS)
     current_device = staticmethod(lambda: 0)
     is_available = is_initialized = staticmethod(lambda: True)
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16, torch.float16])
@@ -52,46 +46,44 @@ class Idle:
         return lambda *arguments, **options: True
 
 
-def answers(memory: float) -> dict[str, Callable | property]:
-    """{name: method} of DeepSpeed's accelerator for CUDA, where that for the CPU answers otherwise."""
+def answers(capacity: float, gpus_per_host: int) -> dict[str, Callable | property]:
+    """{name: method} of DeepSpeed's accelerator for CUDA, where that for the CPU answers otherwise; free is
+    what ledgers have not seen taken."""
+
+    def free(self, index=None):
+        ledgers = [ledger for ledger in together.opened(Ledger) if ledger.device == GPU]
+        return capacity - max((ledger.current for ledger in ledgers), default=0)
+
     return {
         "device_name": lambda self, index=None: GPU,
         "current_device_name": lambda self: f"{GPU}:0",
         "device": lambda self, index=None: torch.device(GPU, 0),
         "current_device": lambda self: 0,
-        "device_count": lambda self: GPUS,
+        "device_count": lambda self: gpus_per_host,
         "on_accelerator": lambda self, tensor: tensor.device.type == GPU,
         "is_synchronized_device": lambda self: False,
         "is_fp16_supported": lambda self: True,
-        "available_memory": lambda self, index=None: memory,
-        "total_memory": lambda self, index=None: memory,
+        "available_memory": free,
+        "total_memory": lambda self, index=None: capacity,
         "pin_memory": lambda self, tensor, *options, **more: tensor,
         "is_pinned": lambda self, tensor: False,
         "Event": property(lambda self: Idle),
     } | {
-        name: property(lambda self, dtype=dtype: lambda *of: torch.tensor(*of, dtype=dtype, device=GPU))
-        for name, dtype in TENSORS.items()
+        f"{name}Tensor": property(lambda self, dtype=dtype: partial(torch.tensor, dtype=dtype, device=GPU))
+        for name, dtype in TYPES.items()
     }
 
 
 def attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """What torch chooses on a GPU as H100 and H200 are, in the place of `plain`: cuDNN's kernel in 16 bits,
-    the memory-efficient one in 32.
+    """What torch chooses on a GPU such as an H100, in the place of `plain`: cuDNN's kernel in 16 bits, the
+    memory-efficient one in 32.  torch itself asks the device, and there is none."""
 
-    torch itself asks the device, and there is none.
-    """
-
-    def chosen(
-        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-    ):
+    def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **options):
         half = query.dtype in (torch.bfloat16, torch.float16)
-        if query.device.type != GPU or (enable_gqa and not half):
-            return plain(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )
-        kernel = (
-            aten._scaled_dot_product_cudnn_attention if half else aten._scaled_dot_product_efficient_attention
-        )
-        return kernel(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
+        given = (query, key, value, attn_mask)
+        if query.device.type != GPU or (options.get("enable_gqa") and not half):
+            return plain(*given, dropout_p, is_causal, scale=scale, **options)
+        kernel = getattr(aten, f"_scaled_dot_product_{'cudnn' if half else 'efficient'}_attention")
+        return kernel(*given, True, dropout_p, is_causal, scale=scale)[0]
 
-    return chosen
+    return attend

@@ -13,19 +13,22 @@ if TYPE_CHECKING:
     Model = TypeVar("Model", bound=nn.Module)
 
 
-def build_transformers(shape: PreTrainedConfig, config: dict | None = None, seed: int = 0) -> PreTrainedModel:
-    """A causal language model of transformers, partitioned as it is built where `config` says ZeRO stage 3.
-
-    Args:
-        shape: a configuration of transformers, for instance a `GPTNeoXConfig`.
-        config: DeepSpeed's.
-    """
-    from transformers import AutoModelForCausalLM
+def build_transformers(
+    shape: PreTrainedConfig, config: dict | None = None, seed: int = 0, architecture: str | None = None
+) -> PreTrainedModel:
+    """A model of transformers from its configuration, as a `GPTNeoXConfig`: a causal language model, or the
+    class of that name; partitioned as it is built where `config`, DeepSpeed's, says ZeRO stage 3."""
+    import transformers
     from transformers.integrations import HfDeepSpeedConfig
 
     torch.manual_seed(seed)
     known = HfDeepSpeedConfig(config) if config else None  # transformers asks for it while this object lives
-    model = AutoModelForCausalLM.from_config(shape)
+    if architecture is None:
+        model = transformers.AutoModelForCausalLM.from_config(shape)
+    else:
+        kind = getattr(transformers, architecture)
+        is_whole = isinstance(shape, kind.config_class)
+        model = kind._from_config(shape if is_whole else shape.get_text_config())
     del known
     return model
 

@@ -7,27 +7,29 @@ has; so does a rehearsal itself.
 
 from __future__ import annotations
 
-import importlib
+import inspect
 import os
 import warnings
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import torch
-from helpers.tools.rehearsal import gpu, many, replacements, requests
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from helpers.tools.rehearsal import gpu, many, pipelines, replacements, requests
 from helpers.tools.rehearsal.fake import KNOWN
-from helpers.tools.rehearsal.pipelines import Mail, exchanging
 
 
 @dataclass(frozen=True)
 class Pose:
-    """Who is rehearsed.
+    """Which rank is rehearsed.
 
     Attributes:
-        rank, ranks: which of how many.
-        device: "cpu" or "cuda".
-        memory: bytes of its device, or None where nothing was said.
+        rank, ranks, device: which of how many, on "cpu" or "cuda".
+        memory: bytes that its device gives, or None for as many as are wanted.
         mail: a folder in which neighbours of a pipeline leave shapes.
+        capacity: bytes that its device has, as DeepSpeed is told that asks.
+        gpus_per_host: GPUs of a machine.
     """
 
     rank: int
@@ -35,6 +37,8 @@ class Pose:
     device: str
     memory: int | None
     mail: str
+    capacity: float = gpu.MEMORY
+    gpus_per_host: int = gpu.GPUS
 
 
 @dataclass(frozen=True)
@@ -47,36 +51,28 @@ class Patch:
     need: str
 
     def apply(self) -> None:
-        """Replace it.
-
-        Raises:
-            AttributeError: there is no such attribute; names it.
-        """
-        found = owner(self.owner)
+        """Replace it; an AttributeError names what is not there any more."""
+        found = resolve_name(self.owner)
         if not hasattr(found, self.name):
-            raise AttributeError(
-                f"{self.owner} has no {self.name} any more, which rehearsals replace: {self.need}"
-            )
+            gone = f"{self.owner} has no {self.name} any more, which rehearsals replace"
+            raise AttributeError(f"{gone}: {self.need}")
         setattr(found, self.name, self.instead)
-
-
-def owner(name: str) -> object:
-    """The module or class of a dotted name."""
-    with suppress(ModuleNotFoundError):
-        return importlib.import_module(name)
-    module, _, attribute = name.rpartition(".")
-    return getattr(owner(module), attribute)
 
 
 def patches(pose: Pose) -> list[Patch]:
     """Those that a pose needs, in the order in which they are applied."""
-    rows = [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose), *of_many()]
-    return [Patch(*row) for row in [*rows, *(of_gpu(pose) if pose.device == "cuda" else ())]]
+    rows = [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose)]
+    return [Patch(*row) for row in rows + (of_gpu(pose) if pose.device == "cuda" else [])]
 
 
-def around(place: str, name: str, replacement: object, need: str, *more: object) -> tuple:
-    """A patch whose replacement calls what it replaces."""
-    return place, name, replacement(getattr(owner(place), name), *more), need
+def around(place: str, name: str, replacement: Callable, need: str, *more: object) -> tuple:
+    """A patch whose replacement calls what it replaces: it is given that, and then `more`."""
+    plain = inspect.unwrap(getattr(resolve_name(place), name))
+
+    def replaced(*arguments, **options):
+        return replacement(plain, *more, *arguments, **options)
+
+    return place, name, replaced, need
 
 
 def of_torch() -> list[tuple]:
@@ -100,69 +96,66 @@ def of_the_ledger(pose: Pose) -> list[tuple]:
     still = "nothing dies by itself where there is one thread: a snapshot has nothing to wait for"
     often = "half of what passes a ledger asks for a device, which each tensor of a rehearsal knows by itself"
     late = "an error in a backward pass on an added device ends the process: it is raised after the pass"
-    rows = [
+    limited = "a rank of which it was said how much memory it has is refused more"
+    device = gpu.GPU if pose.device == "cuda" else "cpu"
+    return [
         (module, "SETTLED", 0.0, still),
-        around(ledger, "__torch_dispatch__", replacements.passing, often, requests.recorder.product),
-        around(ledger, "_refusal", replacements.said_later, late),
-        around("torch.autograd", "_engine_run_backward", replacements.saying, late),
-        around("torch.autograd.graph", "_engine_run_backward", replacements.saying, late),
+        around(ledger, "__torch_dispatch__", replacements.dispatched, often, requests.recorder.product),
+        around(ledger, "_refusal", replacements.refusal, late),
+        around("torch.autograd", "_engine_run_backward", replacements.run_backward, late),
+        around("torch.autograd.graph", "_engine_run_backward", replacements.run_backward, late),
+        around(ledger, "__init__", replacements.begin, limited, device, pose.memory),
     ]
-    if pose.memory is not None:
-        device = gpu.GPU if pose.device == "cuda" else "cpu"
-        limited = "a rank of which it was said how much memory it has is refused more"
-        rows.append(around(ledger, "__init__", replacements.with_limit, limited, device, pose.memory))
-    return rows
 
 
 def of_messages(pose: Pose) -> list[tuple]:
     """What would wait for another rank is answered here."""
     waits, reads = "it would wait for the other ranks", "it would read another rank's object from numbers"
     copied = "gloo reduces in a copy of what is to be scattered, which is gone when the call returns"
-    names = {
-        "init_process_group": (replacements.in_vain(pose.rank, pose.ranks), waits),
-        "new_group": (replacements.anywhere(torch.distributed.new_group), waits),
-        "broadcast_object_list": (replacements.left_as_they_are, reads),
-        "all_gather_object": (replacements.everyone_says_the_same, reads),
-    }
+    rows = [
+        around("torch.distributed", "init_process_group", replacements.in_vain, waits, pose.rank, pose.ranks),
+        around("torch.distributed", "new_group", replacements.anywhere, waits),
+        ("torch.distributed", "broadcast_object_list", replacements.left_as_they_are, reads),
+        ("torch.distributed", "all_gather_object", replacements.everyone_says_the_same, reads),
+    ]
     for name in ("reduce_scatter_tensor", "_reduce_scatter_base") if pose.device == "cpu" else ():
-        if plain := getattr(torch.distributed, name, None):
-            names[name] = replacements.reducing_in_a_copy(plain), copied
+        rows.append(around("torch.distributed", name, replacements.reducing_in_a_copy, copied))
     places = ("torch.distributed.distributed_c10d", "torch.distributed")
-    return [(place, name, *row) for name, row in names.items() for place in places]
+    return [(place, *row[1:]) for row in rows for place in places]
 
 
-SCALING = (
-    "deepspeed.runtime.fp16.fused_optimizer.FP16_Optimizer",
-    "deepspeed.runtime.fp16.unfused_optimizer.FP16_UnfusedOptimizer",
-    "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
-    "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3",
+SCALING = (  # optimizers that find a loss scale
+    "fp16.fused_optimizer.FP16_Optimizer",
+    "fp16.unfused_optimizer.FP16_UnfusedOptimizer",
+    "zero.stage_1_and_2.DeepSpeedZeroOptimizer",
+    "zero.stage3.DeepSpeedZeroOptimizer_Stage3",
 )
 ASSERTING = ("partition_parameters", "partitioned_param_coordinator", "stage3")
 
 
 def of_deepspeed(pose: Pose) -> list[tuple]:
-    engine = "deepspeed.runtime.pipe.engine.PipelineEngine"
-    send, receive = exchanging(Mail(pose.mail))
+    runtime = "deepspeed.runtime"
+    pipeline = f"{runtime}.pipe.engine.PipelineEngine"
+    mail = pipelines.Mail(pose.mail)
     overflowed = "no gradient says whether it overflowed"
     compared = "ZeRO-3 checks that all ranks are at one place; what rank 0 would answer nobody knows"
     batch = "AutoTP compares its batch with another rank's"
     told = "a pipeline's stage reads from numbers which shapes it will be sent"
-    names = [f"deepspeed.runtime.zero.{module}" for module in ASSERTING]
+    asserted = "assert_ints_same_as_other_ranks", replacements.agreed, compared
+    often = "ZeRO-3 does it for every rank, whenever it gathers or scatters"
+    handle = f"{runtime}.zero.partition_parameters.AllGatherCoalescedHandle"
     return [
-        *(around(place, "_update_scale", replacements.scaling, overflowed) for place in SCALING),
-        *((name, "assert_ints_same_as_other_ranks", replacements.agreed, compared) for name in names),
-        ("deepspeed.runtime.engine", "compare_tensors_in_structures", lambda mine, other: True, batch),
-        (engine, "_send_tensor_meta", send, told),
-        (engine, "_recv_tensor_meta", receive, told),
-    ]
-
-
-def of_many() -> list[tuple]:
-    zero, often = "deepspeed.runtime.zero", "ZeRO-3 does it for every rank, whenever it gathers or scatters"
-    return [
-        around(f"{zero}.stage3", "reduce_scatter_coalesced", many.scattering, often),
-        around(f"{zero}.partition_parameters.AllGatherCoalescedHandle", "wait", many.gathering, often),
-        around("torch.Tensor", "narrow", many.narrowing, often),
+        *(
+            around(f"{runtime}.{place}", "_update_scale", replacements.update_scale, overflowed)
+            for place in SCALING
+        ),
+        *((f"{runtime}.zero.{module}", *asserted) for module in ASSERTING),
+        (f"{runtime}.engine", "compare_tensors_in_structures", lambda mine, other: True, batch),
+        around(pipeline, "_send_tensor_meta", pipelines.send, told, mail),
+        around(pipeline, "_recv_tensor_meta", pipelines.receive, told, mail),
+        (f"{runtime}.zero.stage3", "reduce_scatter_coalesced", many.reduce_scatter_coalesced, often),
+        around(handle, "wait", many.wait, often),
+        around("torch.Tensor", "narrow", many.narrow, often),
     ]
 
 
@@ -172,51 +165,26 @@ def of_gpu(pose: Pose) -> list[tuple]:
     from torch._subclasses.fake_tensor import FakeTensor
 
     data = property(replacements.plain_data.__get__, replacements.set_data)
-    answers = gpu.answers(pose.memory or gpu.MEMORY) | of_streams()
+    answers = gpu.answers(pose.capacity, pose.gpus_per_host) | requests.answers()
     posing = type("Posing", (type(get_accelerator()),), answers)
+    plain = torch.nn.functional.scaled_dot_product_attention
     ledger, asked = "helpers.tools.measure.ledger.Ledger", "what torch's allocator is asked for is noted"
     types = [torch.Tensor, torch.nn.Parameter, FakeTensor]
     accelerator = "deepspeed.accelerator.real_accelerator.ds_accelerator"
-    streams = "ZeRO tells torch's allocator which stream uses a tensor"
+    streams, attends = "ZeRO tells torch's allocator which stream uses a tensor", "a GPU has other kernels"
     foreach = "Adam takes all tensors of a GPU at once where they are of a type that it knows"
     return [
         (accelerator, "__class__", posing, "DeepSpeed asks its accelerator what a GPU would answer"),
         ("torch.Tensor", "data", data, "ZeRO puts a parameter's data on another device"),
-        ("torch.Tensor", "record_stream", lambda self, stream: requests.recorder.use(self, stream), streams),
-        around(ledger, "_register_storage", requests.hearing_births, asked),
-        around(ledger, "_close", requests.hearing_deaths, asked),
-        around(ledger, "mark", requests.hearing_marks, asked),
-        around(ledger, "_settle", requests.hearing_waits, asked),
-        around(
-            "torch.nn.functional", "scaled_dot_product_attention", gpu.attention, "a GPU has other kernels"
-        ),
-        around(
-            "torch.optim.optimizer", "_foreach_supported_types", lambda known: [*known, FakeTensor], foreach
-        ),
+        ("torch.Tensor", "record_stream", requests.use, streams),
+        around(ledger, "_register_storage", requests.register_storage, asked),
+        around(ledger, "_close", requests.close, asked),
+        around(ledger, "mark", requests.mark, asked),
+        around(ledger, "_settle", requests.settle, asked),
+        ("torch.nn.functional", "scaled_dot_product_attention", gpu.attention(plain), attends),
+        ("torch.optim.optimizer", "_foreach_supported_types", types, foreach),
         ("torch.utils._foreach_utils", "_foreach_supported_types", types, foreach),
     ]
-
-
-def of_streams() -> dict[str, object]:
-    """{name: method} of the accelerator: what it says of streams and of its allocator."""
-    recorder = requests.recorder
-    return {
-        "current_stream": lambda self, index=None: recorder.stream,
-        "default_stream": lambda self, index=None: recorder.default,
-        "stream": lambda self, stream: recorder.working_on(stream),
-        "synchronize": lambda self, index=None: recorder.wait(),
-        "empty_cache": lambda self: recorder.empty_cache(),
-        "Stream": property(lambda self: requests.Stream),
-    }
-
-
-def add_device() -> None:
-    """Make torch know the device of `gpu`; once in a process."""
-    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
-    _setup_privateuseone_for_python_backend(gpu.GPU, backend_module=gpu.DeviceModule())
-    for operation in WHOLE_ON_A_GPU:
-        OPERATIONS.impl(operation, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
 
 
 # torch puts these together from several operations, each with a result of its own, on every device that has
@@ -225,22 +193,20 @@ WHOLE_ON_A_GPU = ("silu_backward",)
 OPERATIONS = torch.library.Library("aten", "IMPL")
 
 
-def variables(pose: Pose) -> dict[str, str]:
-    """What `deepspeed` and `torchrun` would have set for this rank; on the CPU all ranks share a host, as
-    `launch` starts them."""
-    on_host = gpu.GPUS if pose.device == "cuda" else pose.ranks
-    local, here = pose.rank % on_host, min(pose.ranks, on_host)
-    numbers = {"RANK": pose.rank, "WORLD_SIZE": pose.ranks, "LOCAL_RANK": local}
-    numbers |= {"LOCAL_WORLD_SIZE": here, "LOCAL_SIZE": here}
-    return {name: str(value) for name, value in numbers.items()}
-
-
 def put_on(pose: Pose) -> None:
-    """Become the rank of a pose, in a process of its own."""
-    os.environ.update(variables(pose))
+    """Become the rank of a pose, in a process of its own: with the variables that `deepspeed` and `torchrun`
+    would have set; on the CPU all ranks share a host, as `launch` starts them."""
+    on_host = pose.gpus_per_host if pose.device == "cuda" else pose.ranks
+    here = min(pose.ranks, on_host)
+    numbers = {"RANK": pose.rank, "WORLD_SIZE": pose.ranks, "LOCAL_RANK": pose.rank % on_host}
+    numbers |= {"LOCAL_WORLD_SIZE": here, "LOCAL_SIZE": here}
+    os.environ.update({name: str(value) for name, value in numbers.items()})
     # DeepSpeed looks whether memory is aligned
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
     if pose.device == "cuda":
-        add_device()
+        gpu.DeviceModule.device_count = staticmethod(lambda: pose.gpus_per_host)
+        _setup_privateuseone_for_python_backend(gpu.GPU, backend_module=gpu.DeviceModule())
+        for operation in WHOLE_ON_A_GPU:
+            OPERATIONS.impl(operation, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
     for patch in patches(pose):
         patch.apply()

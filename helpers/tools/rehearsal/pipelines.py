@@ -1,8 +1,5 @@
 """Pipelines: a stage is told by the stage before which shapes it will receive.  Files carry them from
-rehearsal to rehearsal.
-
-A `Clock` is of no use here: nothing computes, and no neighbour is waited for.  `theory.schedules.replay` says
-when stages would work and wait."""
+rehearsal to rehearsal.  A `Clock` is of no use here; `theory.schedules.replay` says when stages work."""
 
 from __future__ import annotations
 
@@ -10,25 +7,24 @@ import pickle
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-Shapes = tuple[
-    bool, list[tuple[list[int], torch.dtype]]
-]  # of what a stage sends: whether that is a tuple, and of each tensor its shape and type
+if TYPE_CHECKING:
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+# of what a stage sends: whether that is a tuple, and of each tensor its shape and type
+Shapes = tuple[bool, list[tuple[list[int], torch.dtype]]]
 
 
 class NeedsRank(BaseException):
-    """The rehearsed rank must be told something by another one, which has to be rehearsed before: its number
-    is the first argument.
-
-    Not an `Exception`, so that no program takes it for an error of its own.
-    """
+    """The rehearsed rank must be told something by another one, to be rehearsed before: its number is the
+    argument.  Not an `Exception`, so that no program takes it for an error of its own."""
 
 
 class Mail:
-    """The shapes that ranks have sent one another, in a folder; the n-th from one rank to another is a
-    file."""
+    """The shapes that ranks have sent one another, in a folder: a file for each from one rank to another."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder, self.counts = Path(folder), Counter()
@@ -47,24 +43,20 @@ class Mail:
         return pickle.loads(file.read_bytes())
 
 
-def exchanging(mail: Mail) -> tuple[Callable, Callable]:
-    """What stands in the place of `PipelineEngine._send_tensor_meta` and `_recv_tensor_meta`: the same
-    messages, and a shape by mail for each."""
+def send(plain: Callable, mail: Mail, self: PipelineEngine, buffer: object, stage: int) -> None:
+    """`PipelineEngine._send_tensor_meta`: the same messages, and a shape by mail for each."""
+    tensors = [buffer] if isinstance(buffer, torch.Tensor) else buffer
+    shapes = [(list(tensor.shape), tensor.dtype) for tensor in tensors]
+    mail.post(self.global_rank, self.grid.stage_to_global(stage), (isinstance(buffer, tuple), shapes))
+    plain(self, buffer, stage)
+
+
+def receive(plain: Callable, mail: Mail, self: PipelineEngine, stage: int) -> object:
+    """`PipelineEngine._recv_tensor_meta`, which `plain` would read from numbers."""
     from deepspeed.runtime.pipe import p2p
-    from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE, PipelineEngine
+    from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE
 
-    plain_send = PipelineEngine._send_tensor_meta
-
-    def send(self, buffer, stage):
-        tensors = [buffer] if isinstance(buffer, torch.Tensor) else buffer
-        shapes = [(list(tensor.shape), tensor.dtype) for tensor in tensors]
-        mail.post(self.global_rank, self.grid.stage_to_global(stage), (isinstance(buffer, tuple), shapes))
-        plain_send(self, buffer, stage)
-
-    def receive(self, stage):
-        p2p.recv(torch.empty(TENSOR_META_SIZE, dtype=torch.int32, device=self.device), stage)
-        several, shapes = mail.take(self.grid.stage_to_global(stage), self.global_rank)
-        buffers = tuple(self._allocate_or_extend_buffers(place, *shape) for place, shape in enumerate(shapes))
-        return buffers if several else buffers[0]
-
-    return send, receive
+    p2p.recv(torch.empty(TENSOR_META_SIZE, dtype=torch.int32, device=self.device), stage)
+    several, shapes = mail.take(self.grid.stage_to_global(stage), self.global_rank)
+    buffers = tuple(self._allocate_or_extend_buffers(place, *shape) for place, shape in enumerate(shapes))
+    return buffers if several else buffers[0]

@@ -9,73 +9,55 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.tools.rehearsal.architectures import architecture, longest
+from helpers.tools.rehearsal.refusing import BadQuestion, refuse
 from helpers.tools.theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
 from helpers.tools.theory.gpt_size import GPTSize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-UNITS = {"": 1, "B": 1, "kB": 1000} | {
-    f"{letter}{kind}B": base ** (1 + place)
-    for place, letter in enumerate("KMGT")
-    for kind, base in (("", 1000), ("i", 1024))
-}
 MICRO_BATCHES = 2  # of a step, at most: what a third one holds and sends is what the second did
-# Sections that change no byte of a model on the GPU, and would write files or print.
-LEFT_OUT = ("scheduler", "wandb", "tensorboard", "csv_monitor", "comet", "flops_profiler", "comms_logger")
-
-
-class BadQuestion(ValueError):
-    """What was asked cannot be read or is not rehearsed; says what to do."""
+# Sections that change no byte of a model on the GPU, and would write files or print; and those that `refuse`
+# has found unused.
+LEFT_OUT = (
+    *("scheduler", "wandb", "tensorboard", "csv_monitor", "comet", "flops_profiler", "comms_logger"),
+    *("aio", "autotuning", "checkpoint", "data_efficiency", "datastates_ckpt", "expert_parallel"),
+    *("hybrid_engine", "pipeline", "sequence_parallel_size", "tensor_parallel", "weight_quantization"),
+)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A training of which somebody wants to know whether it fits.
+    """A training of which somebody wants to know whether it fits."""
 
-    Attributes:
-        model: keys of transformers' configuration, with `model_type`.
-        config: DeepSpeed's, complete, with at most `MICRO_BATCHES` of accumulation.
-        ranks: how many.
-        sequence, micro_batch: tokens of a sequence, sequences of a micro-batch.
-        checkpointing: of every block.
-        accumulation: micro-batches of a step, however many.
-        stage, dtype: of ZeRO, and of the parameters.
-        is_offloaded: whether the host's memory holds a part.
-        notes: what is rehearsed otherwise than it was asked, or was assumed.
-    """
-
-    model: dict
-    config: dict
+    model: dict  # keys of transformers' configuration, with `model_type`
+    config: dict  # DeepSpeed's, complete, with at most `MICRO_BATCHES` of accumulation
     ranks: int
     sequence: int
     micro_batch: int
     checkpointing: bool
-    accumulation: int
+    accumulation: int  # micro-batches of a step, however many
     stage: int
     dtype: str
     is_offloaded: bool
-    notes: tuple
+    architecture: str  # the name of transformers' class
+    labels: str  # what they are, in `architectures.LABELS`
+    written: dict  # DeepSpeed's configuration as it was read
+    assumed: tuple  # of "precision", "micro-batch", "accumulation", those that nothing says
+    notes: tuple  # what is rehearsed otherwise than it was asked, or was assumed
 
 
 def size(text: str) -> int:
-    """Bytes from "80GB", "80 GiB" or "80e9".
-
-    Raises:
-        BadQuestion: it is none of these.
-    """
-    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kKMGT]?i?B?)\s*", text)
-    if not parts or parts[2] not in UNITS or float(parts[1]) <= 0:
+    """Bytes from "80GB", "80 GiB" or "80e9"."""
+    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kKMGT]?)(i?)B?\s*", text)
+    if not parts or float(parts[1]) <= 0:
         raise BadQuestion(f"a size of memory is written as 80GB, 80GiB or 80e9, not {text!r}")
-    return int(float(parts[1]) * UNITS[parts[2]])
+    return int(float(parts[1]) * (1024 if parts[3] else 1000) ** " KMGT".index(parts[2].upper() or " "))
 
 
 def read_model(path: str | Path) -> dict:
-    """The JSON object of a file, or of config.json in a folder.
-
-    Raises:
-        BadQuestion: there is none.
-    """
+    """The JSON object of a file, or of config.json in a folder."""
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
     try:
@@ -90,19 +72,13 @@ def read_model(path: str | Path) -> dict:
 
 
 def as_transformers(model: dict) -> dict:
-    """The keys of a configuration of transformers; a `GPTSize` becomes a GPT-2 of its numbers.
-
-    Raises:
-        BadQuestion: it is neither.
-    """
+    """The keys of a configuration of transformers; a `GPTSize` becomes a GPT-2 of its numbers."""
     if "model_type" in model:
         return model
-    known = {field.name for field in fields(GPTSize)}
-    if not model or not set(model) <= known:
-        raise BadQuestion(
-            "a model is a configuration of transformers, with its model_type, or has keys out of "
-            f"{', '.join(sorted(known))}"
-        )
+    known = sorted(field.name for field in fields(GPTSize))
+    if not model or not set(model) <= set(known):
+        either = "a model is a configuration of transformers, with its model_type, or has keys out of"
+        raise BadQuestion(f"{either} {', '.join(known)}")
     try:
         shape = GPTSize(**model)
     except ValueError as error:
@@ -113,35 +89,18 @@ def as_transformers(model: dict) -> dict:
 
 
 def shape_of(model: dict) -> PreTrainedConfig:
-    """The configuration as an object of transformers.
-
-    Raises:
-        BadQuestion: transformers has no causal language model of its kind, or refuses it.
-    """
+    """The configuration as an object of transformers."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     kind = model["model_type"]
-    if kind not in CONFIG_MAPPING:
-        raise BadQuestion(
-            f"transformers knows no model_type {kind!r}: models with code of their own are not rehearsed"
-        )
-    if not libraries(model) or model.get("is_encoder_decoder"):
-        raise BadQuestion(
-            f"this command rehearses causal language models, and {kind} is none: write a function that "
-            "trains it, for helpers.rehearse"
-        )
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        not_known = f"transformers knows no model_type {kind!r}"
+        raise BadQuestion(f"{not_known}: models with code of their own are not rehearsed")
     try:
-        return AutoConfig.for_model(**{"model_type": kind} | model)
+        return AutoConfig.for_model(**model)
     except Exception as error:
-        raise BadQuestion(f"transformers refuses the model's configuration: {error}") from error
-
-
-def libraries(model: dict) -> list[str]:
-    """What every rehearsal of a model would import again, by the names that `preload` takes."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model["model_type"])
-    return [f"transformers.{name}"] if isinstance(name, str) else []
+        words = " ".join(str(error).split())
+        raise BadQuestion(f"transformers refuses the model's configuration: {words}") from error
 
 
 def ask(
@@ -155,27 +114,26 @@ def ask(
     """A `Question` from two configurations; DeepSpeed's is read as `deepspeed_config.read` does.
 
     Raises:
-        BadQuestion: a part of it is not rehearsed.
-        BadConfiguration: DeepSpeed refuses its configuration.
+        BadQuestion, BadConfiguration: a part of it is not rehearsed, or DeepSpeed refuses its configuration.
     """
     model = as_transformers(model)
     shape = shape_of(model)
+    name, labels, notes = architecture(model, shape)
+    notes += _too_long(shape, name, sequence)
+    written = read(config, model=shape)
+    refuse(written)
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
-    notes = list(known.notes)
+    notes += known.notes
+    assumed = [known.dtype] if _is_assumed(known) else []
     if known.micro_batch is None:
         known = read(config, ranks=ranks, model=shape, micro_batch=1)
+        assumed.append("micro-batch 1")
         notes.append("nothing says how large a micro-batch is: 1 sequence is assumed")
-    elif micro_batch:
-        notes += _replaced(read(config, model=shape), known)
-    if names := list(_not_rehearsed(known)):
-        raise BadQuestion(
-            f"this command rehearses data parallelism and ZeRO; {names[0]} needs a function of your own for "
-            "helpers.rehearse"
-        )
-    if "nvme" in known.offload.values():
-        raise BadQuestion(
-            '"nvme" is not rehearsed: ask with "device": "cpu", whose GPU holds the same but for buffers'
-        )
+    elif micro_batch and (written.train_batch or written.micro_batch not in (None, micro_batch)):
+        step = f"accumulation {known.accumulation}, {known.train_batch:,} sequences in a step"
+        notes.append(f"--micro-batch {micro_batch} counts more than the file: {step}")
+    if written.accumulation is None and written.train_batch is None:
+        assumed.append(f"accumulation {known.accumulation}")
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     changed, more = _optimizer(known)
@@ -190,56 +148,40 @@ def ask(
         stage=known.stage,
         dtype=known.dtype,
         is_offloaded=bool(known.offload),
+        architecture=name,
+        labels=labels,
+        written=written.config,
+        assumed=tuple(assumed),
         notes=(*notes, *more),
     )
 
 
-def _replaced(written, known):
-    """A note where an argument counts more than the file."""
-    if written.micro_batch not in (None, known.micro_batch) or written.train_batch:
-        yield (
-            f"--micro-batch {known.micro_batch} counts more than the file: accumulation "
-            f"{known.accumulation}, {known.train_batch:,} sequences in a step"
-        )
+def _is_assumed(known):
+    """Whether nothing says the precision."""
+    is_open = any('"enabled" is "auto"' in note for note in known.notes)
+    return is_open or not {"bf16", "fp16"} & set(known.config)
 
 
-def _not_rehearsed(known):
-    """Names of what is in use and not rehearsed."""
-    whole, zero = known.deepspeed, known.zero
-    in_use = {
-        "tensor_parallel": whole.tensor_parallel_config.autotp_size > 1,
-        "sequence_parallel_size": known.config.get("sequence_parallel_size", 1) != 1,
-        "pipeline": known.config.get("pipeline"),
-        "expert_parallel": whole.expert_parallel_config.enabled,
-        "data_efficiency": whole.data_efficiency_enabled,
-        "hybrid_engine": whole.hybrid_engine.enabled,
-        "autotuning": whole.autotuning_config.enabled,
-        "compile.deepcompile": whole.compile_config.deepcompile,
-        "weight_quantization": whole.weight_quantization_config,
-        "zenflow": zero.zenflow,
-        "zero_quantized_weights": known.stage == 3 and zero.zero_quantized_weights,
-        "zero_quantized_gradients": known.stage == 3 and zero.zero_quantized_gradients,
-        "zero_quantized_nontrainable_weights": known.stage == 3 and zero.zero_quantized_nontrainable_weights,
-    }
-    return (name for name, value in in_use.items() if value)
+def _too_long(shape, name, sequence):
+    """A note where a model was made for shorter sequences; refuses those for which it has no positions."""
+    most, is_table = longest(shape)
+    if most is not None and sequence > most:
+        if is_table:
+            raise BadQuestion(f"{name} has {most:,} positions, and a sequence has {sequence:,} tokens")
+        yield f"the model's configuration ends at {most:,} positions, and {sequence:,} are rehearsed"
 
 
 def _optimizer(known: Configuration) -> tuple[dict, list[str]]:
     """torch's Adam in the place of DeepSpeed's own, which would have to be compiled: keys of DeepSpeed's
     configuration, and what was changed, as notes."""
-    name, params = known.deepspeed.optimizer_name, known.deepspeed.optimizer_params or {}
-    if name not in (None, "adam", "adamw"):
-        raise BadQuestion(
-            f"the optimizer {known.config['optimizer']['type']} is not rehearsed: its states are not Adam's; "
-            "ask with AdamW, or use helpers.rehearse"
-        )
+    params = known.deepspeed.optimizer_params or {}
+    on_host, is_torchs = "offload_optimizer" in known.offload, params.get("torch_adam")
     adam, changed, note = {"lr": 1e-4, "torch_adam": True}, {}, []
-    if "offload_optimizer" in known.offload:
+    if on_host:
         changed = {"zero_force_ds_cpu_optimizer": False}
         note = ["torch's Adam on the host in the place of DeepSpeed's: it needs more there while it steps"]
-    elif not params.get("torch_adam"):
-        adam["fused"] = True
+    elif not is_torchs:
         note = ["torch's fused Adam in the place of DeepSpeed's: it takes 4 bytes more for each tensor"]
-    elif params.get("fused"):
+    if not on_host and (params.get("fused") or not is_torchs):
         adam["fused"] = True
     return changed | {"optimizer": {"type": "AdamW", "params": adam}}, note

@@ -1,9 +1,5 @@
 """What operations return, remembered by the shapes of what they are given: a model does the same operations
-in every layer and every step.
-
-torch's own mode remembers too, but what it looks at before it knows an operation again takes some ten times
-as long as what follows.
-"""
+in every layer and every step.  torch's own mode remembers too, and takes some ten times as long."""
 
 from __future__ import annotations
 
@@ -19,6 +15,7 @@ if TYPE_CHECKING:
 
 UNSEEN = object()  # instead of what an operation returns, where it has not been seen yet
 ALIKE = {torch.ops.aten.cat.default, torch.ops.aten._unsafe_view.default}  # beside all views
+COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
 PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -27,11 +24,7 @@ class Unknown(Exception):
 
 
 class Memory:
-    """Operations by what they were given.
-
-    Args:
-        mode: the rehearsal's, to which tensors belong.
-    """
+    """Operations by what they were given; the mode is the rehearsal's, to which tensors belong."""
 
     def __init__(self, mode: Weightless) -> None:
         self.mode, self.made, self.never, self.views, self.like = mode, {}, set(), {}, None
@@ -39,13 +32,10 @@ class Memory:
     def looks(self, function: OpOverload) -> bool:
         """Whether an operation is done by `view`: its kernel for the device "meta" is all that there is to
         it, and is quick."""
-        found = self.views.get(function)
-        if found is None:
-            made_of_others = function.has_kernel_for_dispatch_key(
-                torch._C.DispatchKey.CompositeImplicitAutograd
-            )
-            found = self.views[function] = function in ALIKE or (function.is_view and not made_of_others)
-        return found
+        if function not in self.views:
+            made_of_others = function.has_kernel_for_dispatch_key(COMPOSED)
+            self.views[function] = function in ALIKE or (function.is_view and not made_of_others)
+        return self.views[function]
 
     def recall(self, function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple | None, object]:
         """(key, result) of an operation: a key of None where nothing can be remembered, a result of `UNSEEN`
@@ -54,12 +44,7 @@ class Memory:
             return None, UNSEEN
         tensors = []
         try:
-            key = (
-                function,
-                described(args, tensors),
-                described(tuple(kwargs.items()), tensors),
-                torch.get_default_dtype(),
-            )
+            key = key_of(function, args, kwargs, tensors)
         except Unknown:
             return None, UNSEEN
         plan = self.made.get(key)
@@ -70,8 +55,7 @@ class Memory:
         what it was given."""
         tensors = []
         try:
-            after = (function, described(args, tensors), described(tuple(kwargs.items()), tensors), key[-1])
-            if after != key:
+            if key_of(function, args, kwargs, tensors) != key:
                 raise Unknown  # the operation has changed the shape of something
             self.made[key] = plan_of(result, tensors, {tensor.untyped_storage()._cdata for tensor in tensors})
         except Unknown:
@@ -84,7 +68,7 @@ class Memory:
             return self.new(*what)
         if kind == "given":
             return tensors[what]
-        return kind(self.follow(part, tensors) for part in what) if kind in (tuple, list) else what
+        return kind(self.follow(part, tensors) for part in what) if what is not None else None
 
     def new(
         self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
@@ -97,9 +81,8 @@ class Memory:
         of one that it made before."""
         if self.like is None:
             self.like = dict(vars(FakeTensor(self.mode, meta, device)))
-        made = torch.Tensor._make_subclass(
-            FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
-        )
+        options = {"dispatch_device": True, "device_for_backend_keys": device}
+        made = torch.Tensor._make_subclass(FakeTensor, meta, False, **options)
         vars(made).update(self.like, _fake_device=device)
         return made
 
@@ -114,6 +97,12 @@ class Memory:
         if isinstance(made, torch.Tensor):
             return self.wrap(made, first._fake_device)
         return type(made)(self.wrap(part, first._fake_device) for part in made)
+
+
+def key_of(function: OpOverload, args: tuple, kwargs: dict, tensors: list[FakeTensor]) -> tuple:
+    """By what an operation is remembered; its tensors are gathered in `tensors`."""
+    given = described(args, tensors), described(tuple(kwargs.items()), tensors)
+    return function, *given, torch.get_default_dtype()
 
 
 def described(value: object, tensors: list[FakeTensor]) -> tuple:
@@ -138,25 +127,18 @@ def plan_of(result: object, tensors: list[FakeTensor], storages: set[int]) -> tu
             return "given", given
         own = result.untyped_storage()
         whole = result.storage_offset() == 0 and own.nbytes() == result.itemsize * extent(result)
-        if (
-            own._cdata in storages
-            or not whole
-            or result.constant is not None
-            or result.layout is not torch.strided
-        ):
+        is_plain = result.constant is None and result.layout is torch.strided
+        if own._cdata in storages or not (whole and is_plain):
             raise Unknown
         return "new", (result.shape, result.stride(), result.dtype, result._fake_device)
     if isinstance(result, (tuple, list)):  # also with names
         return list if type(result) is list else tuple, [plan_of(part, tensors, storages) for part in result]
     if result is None:
-        return "nothing", None
+        return None, None
     raise Unknown
 
 
 def extent(tensor: torch.Tensor) -> int:
     """Elements of the storage that a tensor spans."""
-    return (
-        0
-        if tensor.numel() == 0
-        else 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    )
+    steps = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return 1 + sum(steps) if tensor.numel() else 0

@@ -1,20 +1,22 @@
-"""What a rehearsal puts in the place of functions of torch, DeepSpeed and the ledger; see `patches`."""
+"""What a rehearsal puts in the place of functions of torch, DeepSpeed and the ledger; see `patches`.
+
+A replacement that needs what it replaces is given that first, as `plain`.
+"""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from helpers.tools.measure.internals import in_backward
-from helpers.tools.rehearsal.asked import questions
+from helpers.tools.rehearsal import asked
 from helpers.tools.rehearsal.fake import DEVICE, raised, without_mode
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor
-    from helpers.tools.measure.ledger import OutOfMemory
+    from helpers.tools.measure.ledger import Ledger, OutOfMemory
 
 # --- torch
 
@@ -28,18 +30,14 @@ def formatted(self: FakeTensor, specification: str) -> str:
 
 
 def no_numbers(*arguments: object, **options: object) -> NoReturn:
-    raise RuntimeError(
-        "a rehearsal has no numbers that could be saved: leave saving out of the function that is rehearsed"
-    )
+    no = "a rehearsal has no numbers that could be saved"
+    raise RuntimeError(f"{no}: leave saving out of the function that is rehearsed")
 
 
-def apply_in_place(
-    self: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
-) -> torch.nn.Module:
+def apply_in_place(self: torch.nn.Module, function: Callable, recurse: bool = True) -> torch.nn.Module:
     """`torch.nn.Module._apply` that gives every parameter new data and keeps the parameter."""
-    if recurse:
-        for child in self.children():
-            child._apply(function)
+    for child in self.children() if recurse else ():
+        child._apply(function)
     with torch.no_grad():
         for parameter in self._parameters.values():
             if parameter is not None:
@@ -47,8 +45,7 @@ def apply_in_place(
                 if parameter.grad is not None:
                     set_data(parameter.grad, function(parameter.grad.data))
     for name, buffer in self._buffers.items():
-        if buffer is not None:
-            self._buffers[name] = function(buffer)
+        self._buffers[name] = None if buffer is None else function(buffer)
     return self
 
 
@@ -69,97 +66,76 @@ def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
 # --- the ledger
 
 
-def passing(plain: Callable, tell: Callable[[str, object], None]) -> Callable:
-    """`Ledger.__torch_dispatch__` that answers the question for a device, tells the name and the results of
-    each operation, and has not around it what torch puts there for its compiler."""
-    plain = inspect.unwrap(plain)
+def dispatched(
+    plain: Callable,
+    tell: Callable[[str, object], None],
+    self: Ledger,
+    function: Callable,
+    types: tuple,
+    args: tuple = (),
+    kwargs: object = None,
+) -> object:
+    """`Ledger.__torch_dispatch__` that answers the question for a device, and tells of each operation its name
+    and its results."""
+    if function is DEVICE:
+        return args[0].device
+    results = plain(self, function, types, args, kwargs)
+    tell(function.__name__, results)
+    return results
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is DEVICE:
-            return args[0].device
-        results = plain(self, function, types, args, kwargs)
-        tell(function.__name__, results)
-        return results
 
-    return __torch_dispatch__
-
-
-def said_later(plain: Callable[..., OutOfMemory]) -> Callable[..., OutOfMemory | None]:
+def refusal(plain: Callable, self: Ledger, records: list, function: Callable) -> OutOfMemory | None:
     """`Ledger._refusal`, which gives None during a backward pass, where nothing may be raised."""
-
-    def refusal(self, record, function):
-        error = plain(self, record, function)
-        if not in_backward():
-            return error
-        if not raised:
-            raised.append(error)
-        return None
-
-    return refusal
+    error = plain(self, records, function)
+    if not in_backward():
+        return error
+    if not raised:
+        raised.append(error)
+    return None
 
 
-def saying(plain: Callable) -> Callable:
+def run_backward(plain: Callable, *arguments: object, **options: object) -> object:
     """A backward pass, and after it what was refused meanwhile."""
-
-    def run_backward(*arguments, **options):
-        inner = in_backward()  # of a checkpoint that computes its block again by a backward pass of its own
-        if not inner:
-            raised.clear()
-        found = plain(*arguments, **options)
-        if raised and not inner:
-            raise raised.pop()
-        return found
-
-    return run_backward
+    inner = in_backward()  # of a checkpoint that computes its block again by a backward pass of its own
+    if not inner:
+        raised.clear()
+    found = plain(*arguments, **options)
+    if raised and not inner:
+        raise raised.pop()
+    return found
 
 
-def with_limit(plain: Callable[..., None], posing: str, memory: float) -> Callable[..., None]:
-    """A ledger of the posing device that was given no limit takes the pose's."""
-
-    def __init__(self, device=None, limit=None):
-        plain(self, device, limit)
-        if limit is None and self.device == posing:
-            self.limit = memory
-
-    return __init__
+def begin(plain: Callable, on: str, room: float | None, self: Ledger, *given: object, **more: object) -> None:
+    """`Ledger.__init__`: one of the posing device that was given no limit takes the pose's."""
+    plain(self, *given, **more)
+    if self.limit is None and self.device == on:
+        self.limit = room
 
 
 # --- messages: torch's back end "fake" takes them and sends none
 
-
-Collective = Callable[..., torch.distributed.Work | None]
 Group = torch.distributed.ProcessGroup
 
 
-def reducing_in_a_copy(plain: Collective) -> Collective:
-    def reduce_scatter(output, input, *arguments, **options):
-        copy = input.clone()
-        work = plain(output, input, *arguments, **options)
-        del copy
-        return work
+def reducing_in_a_copy(
+    plain: Callable, output: torch.Tensor, input: torch.Tensor, *arguments: object, **options: object
+) -> torch.distributed.Work | None:
+    copy = input.clone()
+    work = plain(output, input, *arguments, **options)
+    del copy
+    return work
 
-    return reduce_scatter
 
-
-def in_vain(rank: int, ranks: int) -> Callable[..., None]:
+def in_vain(plain: Callable, rank: int, ranks: int, /, *arguments: object, **options: object) -> None:
     """`init_process_group` with the back end that sends nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    plain = torch.distributed.init_process_group
-
-    def init_process_group(*arguments, **options):
-        plain("fake", rank=rank, world_size=ranks, store=FakeStore())
-
-    return init_process_group
+    plain("fake", rank=rank, world_size=ranks, store=FakeStore())
 
 
-def anywhere(plain: Callable[..., Group]) -> Callable[..., Group]:
-    """`new_group` with the same back end as all ranks have together."""
-
-    def new_group(ranks=None, timeout=None, backend=None, *arguments, **options):
-        return plain(ranks, timeout, None, *arguments, **options)
-
-    return new_group
+def anywhere(plain: Callable, *arguments: object, **options: object) -> Group:
+    """`new_group` with the same back end as all ranks have together; ranks and a timeout go before it."""
+    return plain(*arguments[:2], **(options | {"backend": None}))
 
 
 def left_as_they_are(*arguments: object, **options: object) -> None:
@@ -174,16 +150,11 @@ def everyone_says_the_same(object_list: list, obj: object, group: Group | None =
 # --- DeepSpeed
 
 
-def scaling(plain: Callable[..., None]) -> Callable[..., None]:
-    """An optimizer that finds its loss scale: where gradients overflow a step is left out, and none does
-    here."""
-
-    def update_scale(self, *arguments, **options):
-        if getattr(self, "loss_scale_config", self).dynamic_loss_scale:
-            questions.scaled()
-        return plain(self, *arguments, **options)
-
-    return update_scale
+def update_scale(plain: Callable, self: object, *arguments: object, **options: object) -> None:
+    """Of an optimizer that finds its loss scale, and leaves out a step whose gradients overflow: none do."""
+    if getattr(self, "loss_scale_config", self).dynamic_loss_scale:
+        asked.scaled()
+    plain(self, *arguments, **options)
 
 
 def agreed(numbers: list[int]) -> None:

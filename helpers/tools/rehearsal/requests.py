@@ -106,49 +106,52 @@ class Recorder:
 recorder = Recorder()
 
 
-# --- what hears the ledger; see `patches`
+# --- what is put in the place of functions of the ledger, torch and the accelerator; see `patches`
 
 
-def hearing_births(plain: Callable[..., Storage | None]) -> Callable[..., Storage | None]:
+def register_storage(
+    plain: Callable[..., Storage | None], self: Ledger, storage: torch.UntypedStorage
+) -> Storage | None:
     """`Ledger._register_storage`"""
-
-    def register(self: Ledger, storage: torch.UntypedStorage) -> Storage | None:
-        made, key = plain(self, storage), storage_key(storage)
-        if self.device == GPU and made is not None and recorder.storages.get(key) is not made:
-            recorder.birth(key, made)
-        return made
-
-    return register
+    made, key = plain(self, storage), storage_key(storage)
+    if self.device == GPU and made is not None and recorder.storages.get(key) is not made:
+        recorder.birth(key, made)
+    return made
 
 
-def hearing_deaths(plain: Callable[..., None]) -> Callable[..., None]:
+def close(plain: Callable[..., None], self: Ledger, key: int, record: Storage | None = None) -> None:
     """`Ledger._close`"""
-
-    def close(self: Ledger, key: int, record: Storage | None = None) -> None:
-        before = self._live.get(key)
-        plain(self, key, record)
-        if self.device == GPU and before is not None and self._live.get(key) is not before:
-            recorder.death(key)
-
-    return close
+    before = self._live.get(key)
+    plain(self, key, record)
+    if self.device == GPU and before is not None and self._live.get(key) is not before:
+        recorder.death(key)
 
 
-def hearing_marks(plain: Callable[..., None]) -> Callable[..., None]:
-    """`Ledger.mark`: phases of the program, at each of which the host reads a number or waits."""
-
-    def mark(self: Ledger, name: str) -> None:
-        plain(self, name)
-        if self.device == GPU:
-            recorder.phase(name)
-
-    return mark
+def mark(plain: Callable[..., None], self: Ledger, name: str) -> None:
+    """`Ledger.mark`: phases of the program."""
+    plain(self, name)
+    if self.device == GPU:
+        recorder.phase(name)
 
 
-def hearing_waits(plain: Callable[..., bool]) -> Callable[..., bool]:
+def settle(plain: Callable[..., bool], self: Ledger) -> bool:
     """`Ledger._settle`"""
+    recorder.wait()
+    return plain(self)
 
-    def settle(self: Ledger) -> bool:
-        recorder.wait()
-        return plain(self)
 
-    return settle
+def use(tensor: torch.Tensor, stream: Stream) -> None:
+    """`Tensor.record_stream`"""
+    recorder.use(tensor, stream)
+
+
+def answers() -> dict[str, object]:
+    """{name: method} of the accelerator: what it says of streams and of its allocator."""
+    return {
+        "current_stream": lambda self, index=None: recorder.stream,
+        "default_stream": lambda self, index=None: recorder.default,
+        "stream": lambda self, stream: recorder.working_on(stream),
+        "synchronize": lambda self, index=None: recorder.wait(),
+        "empty_cache": lambda self: recorder.empty_cache(),
+        "Stream": property(lambda self: Stream),
+    }
