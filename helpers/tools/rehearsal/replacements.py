@@ -75,8 +75,8 @@ def dispatched(
     args: tuple = (),
     kwargs: object = None,
 ) -> object:
-    """`Ledger.__torch_dispatch__` that answers the question for a device, and tells of each operation its name
-    and its results."""
+    """`Ledger.__torch_dispatch__` that answers the question for a device, and tells the name and the results
+    of each operation."""
     if function is DEVICE:
         return args[0].device
     results = plain(self, function, types, args, kwargs)
