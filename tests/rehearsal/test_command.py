@@ -289,10 +289,10 @@ def test_the_states_are_those_of_the_exact_formula():
     "name, memory",
     [
         ("4090", 23.61),
-        ("NVIDIA H100 80GB", 79.1),
+        ("NVIDIA H100 80GB", 79.16),
         ("a100-40gb", 39.39),
         ("l40s", 44.39),
-        ("H200 SXM", 139.72),
+        ("H200 SXM", 139.8),
     ],
 )
 def test_a_gpu_is_known_by_its_name(name, memory):
