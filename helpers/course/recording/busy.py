@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+from torch.profiler import ProfilerActivity, profile
+from helpers.course.recording.in_ranks import on_gpu
+
 PROFILED = 2  # steps
 
 
@@ -11,11 +15,7 @@ def busy(step: Callable[[], object]) -> dict[str, float] | None:
     """Of one call of `step`: {"kernels": how many, "gpu": seconds in which any ran, "messages": in which one
     of NCCL's ran, "exposed": in which none but NCCL's ran}; None on a CPU.  A profile slows the issuing of
     kernels, and hardly the kernels themselves."""
-    import torch
-    from deepspeed.accelerator import get_accelerator
-    from torch.profiler import ProfilerActivity, profile
-
-    if get_accelerator().device_name() != "cuda":
+    if not on_gpu():
         return None
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         for _ in range(PROFILED):

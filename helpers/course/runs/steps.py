@@ -3,15 +3,21 @@ afterwards."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from helpers.course.runs.comparable import mean, words
+from helpers.tools.measure.internals import wrap_instructions
+from helpers.tools.measure.ledger import Ledger
+from helpers.tools.measure.traffic import Traffic
 
 if TYPE_CHECKING:
     import torch
     from deepspeed import DeepSpeedEngine, PipelineEngine
     from helpers.tools.launch.jobs import Reports
-    from helpers.tools.measure.ledger import Ledger
-    from helpers.tools.measure.traffic import Traffic
+
+WITHIN = 1e-4  # losses further apart do not count as equal
 
 
 def trained(
@@ -30,8 +36,6 @@ def trained(
         {"losses": of each step, "shapes": {parameter: its shape on this rank}, "forward", "backward":
         `Traffic` of the last step's two passes}.
     """
-    from helpers.tools.measure.traffic import Traffic
-
     losses = []
     for step in range(steps):
         with Traffic() as forward:
@@ -46,13 +50,12 @@ def trained(
 
 def mean_losses(reports: Sequence[Mapping]) -> list[float]:
     """The mean over the ranks of each step's loss."""
-    return [sum(step) / len(reports) for step in zip(*(report["losses"] for report in reports))]
+    return mean(report["losses"] for report in reports)
 
 
 def same_losses(
     train: Callable[..., dict],
     runs: Mapping[str, tuple[int, int, str | None]],
-    within: float = 1e-4,
     **arguments: object,
 ) -> dict[str, Reports]:
     """Launch several runs of one training, print their losses, and whether they equal those of another run.
@@ -62,21 +65,20 @@ def same_losses(
             ...}.
         runs: {name: (ranks, tensor-parallel ranks, name of an earlier run whose losses it must have, or
             None)}.
-        within: losses further apart do not count as equal.
 
     Returns:
         {name: what each rank returned}.
     """
     from helpers.tools.launch.jobs import launch
 
-    found, longest = {}, max(map(len, runs))
+    reports, longest = {}, max(map(len, runs))
     for name, (ranks, tensor_ranks, yardstick) in runs.items():
-        found[name] = launch(train, ranks=ranks, arguments=arguments | {"tensor_ranks": tensor_ranks})
-        losses, right = mean_losses(found[name]), mean_losses(found[yardstick or name])
-        equal = all(abs(one - other) < within for one, other in zip(losses, right))
-        said = f"; equal to {yardstick} within {within:g}: {'yes' if equal else 'no'}" if yardstick else ""
-        print(f"{name:{longest}} losses {' '.join(f'{loss:.3g}' for loss in losses)}{said}")
-    return found
+        reports[name] = launch(train, ranks=ranks, arguments=arguments | {"tensor_ranks": tensor_ranks})
+        losses, right = mean_losses(reports[name]), mean_losses(reports[yardstick or name])
+        equal = all(abs(loss - other) < WITHIN for loss, other in zip(losses, right))
+        verdict = f"; equal to {yardstick} within {WITHIN:g}: {'yes' if equal else 'no'}" if yardstick else ""
+        print(f"{name:{longest}} losses {words(losses)}{verdict}")
+    return reports
 
 
 def trained_pipeline(
@@ -92,13 +94,9 @@ def trained_pipeline(
         batches_of: (engine, step) -> an iterator over the step's micro-batches.
 
     Returns:
-        {"losses": of each step, "engine", "stage": its number, "executed": the
-        instructions by name, "held": bytes by category after the last forward pass, "traffic": `Traffic`,
-        "elements": of each parameter}.
+        {"losses": of each step, "engine", "stage": its number, "executed": the instructions by name, "held":
+        bytes by category after the last forward pass, "traffic": `Traffic`, "elements": of each parameter}.
     """
-    from helpers.tools.measure.ledger import Ledger
-    from helpers.tools.measure.traffic import Traffic
-
     losses = []
     with Ledger() as ledger:
         engine = engine_of()
@@ -108,24 +106,14 @@ def trained_pipeline(
             executed.clear()
             with Traffic() as traffic:
                 losses.append(engine.train_batch(data_iter=batches_of(engine, step)).item())
-    report = {
-        "losses": losses,
-        "engine": engine,
-        "stage": engine.stage_id,
-        "executed": list(executed),
-        "held": held[-1],
-    }
-    return report | {
-        "traffic": traffic,
-        "elements": [parameter.numel() for parameter in engine.module.parameters()],
-    }
+    elements = [parameter.numel() for parameter in engine.module.parameters()]
+    report = {"losses": losses, "engine": engine, "stage": engine.stage_id, "executed": list(executed)}
+    return report | {"held": held[-1], "traffic": traffic, "elements": elements}
 
 
 def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[str], list[dict[str, int]]]:
     """Two lists that fill while a pipeline's engine works: the instructions executed, and the bytes by
     category after each forward pass."""
-    from helpers.tools.measure.internals import wrap_instructions
-
     executed, held = [], []
 
     def recorded(name, instruction):
@@ -144,13 +132,8 @@ def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[
 
 def wait_until_nothing_dies(ledger: Ledger, quiet: float = 0.01, longest: float = 1.0) -> None:
     """Until no storage was born or died for `quiet` seconds: a thread that sends keeps a tensor a moment
-    longer than who sent it.
-
-    A snapshot's barrier cannot stand between the instructions of a pipeline, whose ranks are at different
-    ones.
-    """
-    import time
-
+    longer than who sent it.  A snapshot's barrier cannot stand here: the ranks are at different
+    instructions."""
     end, before = time.monotonic() + longest, None
     while ledger.clock != before and time.monotonic() < end:
         before = ledger.clock
