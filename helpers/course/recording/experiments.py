@@ -20,10 +20,10 @@ from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from helpers.course import corpus, models
 from helpers.course.models import GPTSize
-from helpers.course.recording.busy import busy
 from helpers.course.recording.experiment import MICRO_BATCHES
 from helpers.course.recording.in_ranks import (
     built,
+    busy,
     device,
     engine_of,
     highest,
@@ -32,6 +32,7 @@ from helpers.course.recording.in_ranks import (
     rows,
     seconds_of,
 )
+from helpers.course.runs.constructing import counted_build
 from helpers.tools.measure.clock import Clock
 from helpers.tools.measure.ledger import Ledger
 
@@ -103,11 +104,7 @@ def bandwidth(message_bytes: Sequence[int]) -> dict[str, list[float]]:
 
 def outside_allocator(buffer: int) -> dict[str, int]:
     """What a rank's GPU has given away outside torch's allocator, in bytes, after each of a job's first
-    operations; empty on a CPU.
-
-    Args:
-        buffer: of NCCL per channel and peer, bytes (`NCCL_BUFFSIZE`).
-    """
+    operations; empty on a CPU.  NCCL's `buffer` has so many bytes per channel and peer."""
     os.environ["NCCL_BUFFSIZE"] = str(buffer)
     ranks, given_away = int(os.environ["WORLD_SIZE"]), {}
     part, whole = torch.ones(2**20, device=device()), torch.ones(2**20 * ranks, device=device())
@@ -149,11 +146,8 @@ def tensor(size: GPTSize, config: dict) -> dict:
             if micro < MICRO_BATCHES:
                 engine.step()
         moments = {"between micro-batches": noted(ledger.snapshot("between micro-batches"))}
-    return {"elements": _elements(engine), "activations": kept["activations"], "moments": moments}
-
-
-def _elements(engine):
-    return [parameter.numel() for parameter in engine.module.parameters()]
+    elements = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"elements": elements, "activations": kept["activations"], "moments": moments}
 
 
 def pipeline(size: GPTSize, config: dict) -> dict:
@@ -163,16 +157,11 @@ def pipeline(size: GPTSize, config: dict) -> dict:
     Returns:
         {"elements": of each parameter on this rank, "moments": {"after step": bytes as `noted`}, "seconds":
         [of each timed step], "timeline": [["F" or "B", start, end]] of the step that took the median time on
-        the slowest rank, seconds on an axis of all ranks, "busy": of further steps, what
-        `helpers.course.recording.busy` returns; a message that waits for the other stage counts as one under
-        way}.
+        the slowest rank, seconds on an axis of all ranks, "busy": of further steps, by `busy`; a message that
+        waits for the other stage counts as one under way}.
     """
     deepspeed.init_distributed()
-    layers = [
-        LayerSpec(models.Embedding, size),
-        *[LayerSpec(models.Block, size)] * size.layers,
-        LayerSpec(models.Head, size),
-    ]
+    kinds = (models.Embedding, *[models.Block] * size.layers, models.Head)
 
     def one_step(step):
         batch = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
@@ -180,8 +169,9 @@ def pipeline(size: GPTSize, config: dict) -> dict:
 
     with redirect_stdout(io.StringIO()):
         with Ledger() as ledger:
-            loss, stages = models.NextTokenLoss(), comm.get_world_size()
-            net = PipelineModule(layers, num_stages=stages, loss_fn=loss, partition_method="parameters")
+            layers, loss = [LayerSpec(kind, size) for kind in kinds], models.NextTokenLoss()
+            stages = {"num_stages": comm.get_world_size(), "partition_method": "parameters"}
+            net = PipelineModule(layers, loss_fn=loss, **stages)
             engine, *_ = deepspeed.initialize(model=net, config=config)
             ledger.watch(engine)
             for step in range(2):
@@ -194,20 +184,16 @@ def pipeline(size: GPTSize, config: dict) -> dict:
                 one_step(step)
             clocks.append(clock)
         profiled = busy(lambda: one_step(0))
-    seconds, kinds = (
-        [clock.seconds for clock in clocks[PIPELINE_WARM_UPS:]],
-        {"forward": "F", "backward": "B"},
-    )
-    slowest = [highest(of_step) for of_step in seconds]
-    median = clocks[PIPELINE_WARM_UPS:][slowest.index(statistics.median(slowest))]  # one step on every rank
-    boxes = sorted(median.boxes, key=lambda box: box[2])
+    clocks = clocks[PIPELINE_WARM_UPS:]
+    slowest = [highest(clock.seconds) for clock in clocks]
+    median = clocks[slowest.index(statistics.median(slowest))]  # the same step on every rank
+    names = {"forward": "F", "backward": "B"}
+    passes = sorted((start, end, names[kind]) for kind, _, start, end in median.boxes if kind in names)
     return {
-        "elements": _elements(engine),
+        "elements": [parameter.numel() for parameter in engine.module.parameters()],
         "moments": moments,
-        "seconds": seconds,
-        "timeline": [
-            [kinds[kind], round(start, 6), round(end, 6)] for kind, _, start, end in boxes if kind in kinds
-        ],
+        "seconds": [clock.seconds for clock in clocks],
+        "timeline": [[name, round(start, 6), round(end, 6)] for start, end, name in passes],
         "busy": profiled,
     }
 
@@ -230,16 +216,12 @@ def construction(size: GPTSize, config: dict, how: str) -> dict[str, int | list[
             return built(size, {"zero_optimization": {"stage": 0}}, checkpointing=False)
         return models.build(models.GPT, size, config=config if how == "partitioned" else None)
 
-    with Ledger("cpu" if how == "whole, host" else None) as ledger:
-        model = build()
-        peak = ledger.peak
-        held = ledger.watch(model).snapshot("built")["parameters"]
-    del model
+    held = counted_build(build, "cpu" if how == "whole, host" else None)
     seconds = []
     while len(seconds) < BUILDS and highest(sum(seconds)) < ENOUGH_SECONDS:
         comm.barrier()
         seconds.append(seconds_of(build))
-    return {"held": held, "peak": peak, "seconds": seconds}
+    return held | {"seconds": seconds}
 
 
 def offload_error(config: dict, mended: bool) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""What the experiments share in a rank: its device, its text, the model, the engine, and what is noted of
-memory."""
+"""What the experiments share in a rank: its device, its text, the model, the engine, what is noted of
+memory, and from a profile how much of a step a GPU works."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import deepspeed
 import deepspeed.comm as comm
 import torch
 from deepspeed.accelerator import get_accelerator
+from torch.profiler import ProfilerActivity, profile
 from helpers.course import corpus, models
 from helpers.tools.measure.internals import clear_workspaces
 from helpers.tools.measure.ledger import Snapshot
+
+PROFILED = 2  # steps
 
 
 def device() -> str:
@@ -112,3 +115,33 @@ def noted(snapshot: Snapshot) -> dict:
     }
     torch.cuda.reset_peak_memory_stats()
     return ledger | allocator
+
+
+def busy(step: Callable[[], object]) -> dict[str, float] | None:
+    """Of one call of `step`: {"kernels": how many, "gpu": seconds in which any ran, "messages": in which one
+    of NCCL's ran, "exposed": in which none but NCCL's ran}; None on a CPU.  A profile slows the issuing of
+    kernels, and hardly the kernels themselves."""
+    if not on_gpu():
+        return None
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
+        for _ in range(PROFILED):
+            step()
+        torch.cuda.synchronize()
+    ran = [event for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    messages = _covered(event for event in ran if "nccl" in event.name.lower())
+    work = _covered(event for event in ran if "nccl" not in event.name.lower())
+    gpu = _covered(ran)
+    seconds = {"gpu": gpu, "messages": messages, "exposed": gpu - work}
+    return {
+        "kernels": len(ran) // PROFILED,
+        **{name: round(1e-6 * length / PROFILED, 6) for name, length in seconds.items()},
+    }
+
+
+def _covered(events):
+    """Length of the union of their times."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted((event.time_range.start, event.time_range.end) for event in events):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

@@ -1,7 +1,7 @@
 """What the recorder stored: runs at real sizes, each labelled with hardware, versions and date, beside what
 theory predicts for it."""
 
-# ruff: noqa: F401  lessons take what times say from here
+# ruff: noqa: F401  lessons take what times and bytes say from here
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ from helpers.course.recording.clocked import (
     step_time,
     timelines,
 )
+from helpers.course.recording.held import (
+    beside_tensors,
+    device_parts,
+    highest,
+    predicted_peaks,
+    step_peak_clusters,
+)
 from helpers.paths import RECORDED, WORK
 from helpers.tools import theory
 
 STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 TRAININGS = ("zero", "speed", "pipeline")  # experiments whose runs are whole trainings
-PEAKS = theory.PEAKS  # FLOPs per second in bf16 by the makers' data sheets
 BETWEEN = "between micro-batches"
 
 
@@ -66,6 +72,11 @@ class Run:
         return "out of memory" in self.error
 
     @property
+    def known(self) -> dict:
+        """By what a run is chosen."""
+        return {"ranks": self.ranks, "shared": self.shared, "hardware": self.hardware, **self.arguments}
+
+    @property
     def parameters(self) -> int:
         return sum(self.elements)
 
@@ -94,9 +105,8 @@ class Run:
         elements, place = self.elements, {"ranks": self.ranks, "rank": rank}
         if self.experiment != "zero":
             elements, place = self.reports[rank]["elements"], {}
-        exact = theory.deepspeed_bytes(
-            elements, self.configuration, moment=moment, device=self.device, **place
-        )
+        place |= {"moment": moment, "device": self.device}
+        exact = theory.deepspeed_bytes(elements, self.configuration, **place)
         return {category: exact[category] for category in STATES}
 
 
@@ -141,17 +151,10 @@ def runs(experiment: str, **arguments: object) -> list[Run]:
         LookupError: there is none.
         ValueError: they are of several kinds of hardware, and `hardware` does not say which is meant.
     """
-
-    def known(run):
-        return {"ranks": run.ranks, "shared": run.shared, "hardware": run.hardware, **run.arguments}
-
     for folder in (WORK / "recorded", RECORDED) if Path.cwd() == WORK else (RECORDED,):
-        chosen = [
-            run
-            for path in sorted(folder.glob(f"{experiment}-*.json"))
-            for run in read(path)
-            if (run.reports or run.out_of_memory) and arguments.items() <= known(run).items()
-        ]
+        stored = [run for path in sorted(folder.glob(f"{experiment}-*.json")) for run in read(path)]
+        stored = [run for run in stored if run.reports or run.out_of_memory]
+        chosen = [run for run in stored if arguments.items() <= run.known.items()]
         if any(run.reports for run in chosen) or (chosen and folder == RECORDED):
             of_one_kind(chosen)
             return chosen
@@ -168,7 +171,7 @@ def labels(several: Iterable[Run]) -> str:
 
 def nccl(ranks: int) -> dict:
     """What NCCL wrote when it set up its channels: {"label": hardware and versions, "runs": {name: {"lines":
-    of rank 0's log, ...}}}; a LookupError where nothing was recorded with so many ranks."""
+    of rank 0's log, ...}}}."""
     files = sorted((RECORDED / "nccl").glob(f"{ranks}-*.json"))
     if not files:
         raise LookupError(f"NCCL's log was not recorded with {ranks} ranks")
@@ -190,9 +193,7 @@ def predicted_step(starts: Sequence[Run]) -> theory.StepTime:
     of_one_kind(starts)
     run = starts[0]
     if run.arguments["compiled"]:
-        raise ValueError(
-            "theory.step_seconds is of an eager model: there is no prediction for compiled blocks"
-        )
+        raise ValueError("theory.step_seconds is of an eager model: no prediction for compiled blocks")
     return theory.step_seconds(
         run.size,
         machine(run.ranks, hardware=run.hardware),
@@ -235,57 +236,11 @@ def trainings(**hardware: str) -> list[Run]:
     return list(first.values())
 
 
-def highest(run: Run) -> int | None:
-    """The most bytes that tensors took on a rank of a `plan`'s run, in a whole step; None where it did not
-    fit."""
-    if run.experiment == "speed":
-        peaks = [report["peak"] for report in run.reports]
-    else:
-        peaks = [noted["peak"] for report in run.reports for noted in report["moments"].values()]
-    return max(peaks, default=None)
-
-
-def predicted_peaks(run: Run) -> dict[str, int]:
-    """Bytes of a run of `speed` at the moments that compete for the peak of a whole step, on rank 0: {moment:
-    bytes}; a ValueError for a run of another experiment.
-
-    Adds up, for fused Adam at stage 0 as in these runs: states without gradients (with those of the
-    micro-batch before, if there was one), what is kept and 8 bytes per logit; states with gradients, one
-    input and one block that runs again (the first block; where activations are all kept there is no such
-    moment); and `theory.step_peak_bytes`.
-    """
-    if run.experiment != "speed":
-        raise ValueError(
-            f"these moments are those of the experiment 'speed'; this run is of {run.experiment!r}"
-        )
-    checkpointing, sequences, size = run.arguments["checkpointing"], run.arguments["sequences"], run.size
-    shape, job = (sequences, size.context, size.width), {"ranks": run.ranks, "device": run.device}
-    after_step, between = (
-        theory.deepspeed_bytes(run.elements, run.configuration, moment=moment, **job)
-        for moment in ("after step", BETWEEN)
-    )
-    formula = theory.checkpointed_activation_bytes if checkpointing else theory.gpt_activation_bytes
-    logits = 8 * sequences * size.context * size.vocabulary
-    block = theory.repeated_block_bytes(*shape, size.heads, 2, device=run.device)
-    step = theory.step_peak_bytes(run.elements, run.configuration, **job)
-    if run.arguments["stage"] == 0:
-        step -= 4 * run.parameters  # the fused Adam makes no square roots
-    moments = theory.peak_moments(
-        {"after step": after_step, BETWEEN: between, "after backward": between},
-        activations=formula(size, sequences, size.context, 2, device=run.device) + logits,
-        again=2 * math.prod(shape) + block if checkpointing else None,
-        step={"other": step},
-        accumulates=run.arguments["micro_batches"] > 1,
-    )
-    names = {"loss": "at the loss", "backward": "in a block", "step": "in the step"}
-    return {names[moment]: sum(sizes.values()) for moment, sizes in moments.items()}
-
-
 def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:
     """Of cases of `speed`, dictionaries of its arguments: {name: {moment: GB}} on rank 0, as rows of a table.
 
-    The moments are those of `predicted_peaks`, None where there is no such (left out where no case has it);
-    "recorded" is the peak, "more" what it has beyond the largest moment.
+    The moments are those of `predicted_peaks`, None where a case has no such; "recorded" is the peak, "more"
+    what it has beyond the largest moment.
     """
     rows = {}
     for wanted in cases:
@@ -295,55 +250,8 @@ def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:
         name = f"{size}, ZeRO-{of['stage']}, N = {run.ranks}, {of['micro_batches']} x {of['sequences']}"
         name += ", checkpointed" if of["checkpointing"] else ""
         rows[name] = moments | {"recorded": peak, "more": peak - max(moments.values())}
-    names = ("at the loss", "in a block", "in the step", "recorded", "more")
-    names = [name for name in names if any(name in row for row in rows.values())]
-    return {
-        case: {name: row[name] / 1e9 if name in row else None for name in names} for case, row in rows.items()
-    }
-
-
-def step_peak_clusters(several: Iterable[Run], rank: int = 0) -> dict[str, dict[str, dict[str, int] | None]]:
-    """For `plots.memory_bars`: the peak of an optimizer step of runs of `zero`, by the exact formula and
-    recorded.
-
-    Returns:
-        {case: {"formula", "recorded": {category: bytes}}}: what lasts through the step by category, and as
-        "other" the step's temporaries; a recorded bar is None where the run did not fit.  Where ranks shared
-        GPUs the case says so: a GPU then held several such bars.
-    """
-    clusters = {}
-    for run in several:
-        stage = run.arguments["stage"]
-        moment = "after step" if stage else "after backward"  # stage 0 keeps its gradients
-        bars = {"formula": (run.predicted(rank, moment), run.predicted_step_peak(rank)), "recorded": None}
-        if not run.error:
-            bars["recorded"] = run.states(rank, moment), run.step_peak(rank)
-        shared = " (shared)" if run.shared else ""
-        clusters[f"stage {stage}, {run.ranks} ranks{shared}"] = {
-            name: bar and bar[0] | {"other": bar[1] - sum(bar[0].values())} for name, bar in bars.items()
-        }
-    return clusters
-
-
-def device_parts(run: Run, rank: int = 0, moment: str = BETWEEN) -> dict[str, int]:
-    """Where the bytes of a rank's GPU are: {part: bytes}, from the ledger's tensors to all that the driver
-    has given away, their sum."""
-    if run.shared or not run.on_gpu:
-        raise ValueError(
-            f"the bytes of a whole GPU are known where a rank has one of its own; this run: {run.label}"
-        )
-    noted = run.reports[rank]["moments"][moment]
-    tensors = sum(noted["categories"].values())
-    return {
-        "tensors": tensors,
-        "workspaces": noted["requested"] - tensors,
-        "internal fragmentation": noted["rounding"] + noted["unsplit"],
-        "cached": noted["reserved"] - noted["allocated"],
-        "outside the allocator": noted["used"] - noted["reserved"],
-    }
-
-
-def beside_tensors(run: Run) -> int:
-    """Bytes of a rank's GPU that the driver had given away and that were neither tensors nor kept by torch
-    for the next ones (`device_parts`)."""
-    return sum(size for part, size in device_parts(run).items() if part not in ("tensors", "cached"))
+    order = ("at the loss", "in a block", "in the step", "recorded", "more")
+    columns = [name for name in order if any(name in row for row in rows.values())]
+    for title, row in rows.items():
+        rows[title] = {name: row[name] / 1e9 if name in row else None for name in columns}
+    return rows

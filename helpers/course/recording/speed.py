@@ -15,9 +15,8 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from helpers.course import corpus
 from helpers.course.models import GPTSize
-from helpers.course.recording.busy import busy
 from helpers.course.recording.experiment import deepspeed_configuration
-from helpers.course.recording.in_ranks import built, engine_of, on_gpu
+from helpers.course.recording.in_ranks import built, busy, engine_of, on_gpu
 from helpers.tools.measure import constants as measured
 
 WARM_UP, STEPS = 3, 20

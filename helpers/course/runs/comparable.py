@@ -11,6 +11,7 @@ from helpers.course import corpus
 from helpers.tools.measure.internals import is_partitioned
 
 SEQUENCES, LENGTH, STEPS = 8, 32, 3  # sequences of a step, over all ranks; tokens of each; optimizer steps
+WITHIN = 1e-4  # losses further apart do not count as equal
 
 
 def own_rows(
@@ -91,7 +92,7 @@ def words(numbers: Iterable[float]) -> str:
     return " ".join(f"{number:.3g}" for number in numbers)
 
 
-def same_answer(reports: Sequence[Mapping], right: Mapping, tolerance: float = 1e-4) -> dict[str, str]:
+def same_answer(reports: Sequence[Mapping], right: Mapping) -> dict[str, str]:
     """A table's row on ranks' "losses", "weights" and "gradients": their mean losses, whether all weights are
     equal, and whether all is one process's answer; gradients in units of the largest one."""
     losses = mean(report["losses"] for report in reports)
@@ -103,6 +104,6 @@ def same_answer(reports: Sequence[Mapping], right: Mapping, tolerance: float = 1
             off.append((distance / right["gradients"].abs().max()).item())
     verdicts = {
         "ranks' weights equal": all(report["weights"].equal(reports[0]["weights"]) for report in reports),
-        f"one process's answer within {tolerance}": max(off) < tolerance,
+        f"one process's answer within {WITHIN}": max(off) < WITHIN,
     }
     return {"losses": words(losses)} | {name: "yes" if right else "no" for name, right in verdicts.items()}

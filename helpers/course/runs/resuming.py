@@ -1,5 +1,6 @@
 """Runs that stop and go on: an engine at its beginning, some of its steps, and the checkpoint that any number
 of ranks can load.
+
 Lesson 10 runs it in ranks, on the same sequences as `training`."""
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 
-def start(config: dict, size: models.GPTSize, partitioned: bool = True) -> DeepSpeedEngine:
-    """A DeepSpeed engine of a GPT of this size, at its beginning; at stage 3 partitioned as it is built,
-    unless `partitioned` is False."""
+def start(config: dict, size: models.GPTSize) -> DeepSpeedEngine:
+    """A DeepSpeed engine of a GPT of this size, at its beginning; at stage 3 partitioned as it is built."""
     import deepspeed
 
-    model = models.build(models.GPT, size, config=config if partitioned else None)
+    model = models.build(models.GPT, size, config=config)
     return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
 
 
@@ -59,11 +59,11 @@ class Batches:
         return own_rows(self.position - 1, engine.device)
 
 
-def go_on(run: Mapping, count: int = 4) -> dict[str, list[float]]:
-    """Some steps of a run, a dict with "engine", "adam", "schedule" and "batches": {"losses" of this rank,
+def go_on(run: Mapping) -> dict[str, list[float]]:
+    """Four steps of a run, a dict with "engine", "adam", "schedule" and "batches": {"losses" of this rank,
     "rates": its learning rates}."""
     losses, rates = [], []
-    for _ in range(count):
+    for _ in range(4):
         rates.append(run["adam"].param_groups[0]["lr"])
         loss = run["engine"](*run["batches"].next(run["engine"]))
         run["engine"].backward(loss)

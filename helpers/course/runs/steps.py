@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from helpers.course.runs.comparable import mean, words
+from helpers.course.runs.comparable import WITHIN, mean, words
 from helpers.tools.measure.internals import wrap_instructions
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
@@ -17,16 +17,13 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine, PipelineEngine
     from helpers.tools.launch.jobs import Reports
 
-WITHIN = 1e-4  # losses further apart do not count as equal
-
 
 def trained(
     engine: DeepSpeedEngine,
     batch_of: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
     loss_of: Callable[[DeepSpeedEngine, torch.Tensor, torch.Tensor], torch.Tensor],
-    steps: int = 3,
-) -> dict[str, list[float] | dict[str, tuple[int, ...]] | Traffic]:
-    """Train a DeepSpeed engine for a few steps of one micro-batch.
+) -> dict:
+    """Train a DeepSpeed engine for three steps of one micro-batch.
 
     Args:
         batch_of: step -> the (ids, targets) that this rank reads.
@@ -37,7 +34,7 @@ def trained(
         `Traffic` of the last step's two passes}.
     """
     losses = []
-    for step in range(steps):
+    for step in range(3):
         with Traffic() as forward:
             loss = loss_of(engine, *batch_of(step))
         with Traffic() as backward:
@@ -58,16 +55,12 @@ def same_losses(
     runs: Mapping[str, tuple[int, int, str | None]],
     **arguments: object,
 ) -> dict[str, Reports]:
-    """Launch several runs of one training, print their losses, and whether they equal those of another run.
+    """Launch several runs of one training, print their losses, and whether they equal those of another run:
+    {name: what each rank returned}.
 
     Args:
-        train: runs in each rank; takes `arguments` and `tensor_ranks`, and returns {"losses": of each step,
-            ...}.
-        runs: {name: (ranks, tensor-parallel ranks, name of an earlier run whose losses it must have, or
-            None)}.
-
-    Returns:
-        {name: what each rank returned}.
+        train: takes `arguments` and `tensor_ranks` in each rank, and returns {"losses": of each step, ...}.
+        runs: {name: (ranks, tensor-parallel ranks, an earlier run whose losses it must have, or None)}.
     """
     from helpers.tools.launch.jobs import launch
 
@@ -90,7 +83,7 @@ def trained_pipeline(
     one.
 
     Args:
-        engine_of: makes the engine; called while the ledger is open, so that the states are seen.
+        engine_of: makes the engine, while the ledger is open.
         batches_of: (engine, step) -> an iterator over the step's micro-batches.
 
     Returns:
@@ -121,7 +114,7 @@ def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[
             instruction(*arguments, **options)
             executed.append(name)
             if name == "ForwardPass":
-                wait_until_nothing_dies(ledger)
+                _wait_until_nothing_dies(ledger)
                 held.append(ledger.categories())
 
         return execute
@@ -130,11 +123,11 @@ def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[
     return executed, held
 
 
-def wait_until_nothing_dies(ledger: Ledger, quiet: float = 0.01, longest: float = 1.0) -> None:
-    """Until no storage was born or died for `quiet` seconds: a thread that sends keeps a tensor a moment
-    longer than who sent it.  A snapshot's barrier cannot stand here: the ranks are at different
+def _wait_until_nothing_dies(ledger):
+    """Until no storage was born or died for 10 ms, at most a second: a thread that sends keeps a tensor a
+    moment longer than who sent it.  A snapshot's barrier cannot stand here: the ranks are at different
     instructions."""
-    end, before = time.monotonic() + longest, None
+    end, before = time.monotonic() + 1, None
     while ledger.clock != before and time.monotonic() < end:
         before = ledger.clock
-        time.sleep(quiet)
+        time.sleep(0.01)
