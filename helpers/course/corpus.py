@@ -21,14 +21,14 @@ from helpers.tools.whole import whole
 # DeepSpeed's version and the SHA-256 of its text
 TESTED = "0.19.8", "f47dfa001cbbdeb6ec25d9b88f0c98328e620c2cb4d90c7f48c88a242541dd30"
 LONGEST = 1_000_000  # tokens of a row; the text has 5.9 million
-WRITTEN_AT_BUILD = {"git_version_info_installed.py"}
+WRITTEN_AT_BUILD = "git_version_info_installed.py"
 
 
 def files() -> list[Path]:
     """DeepSpeed's Python files in sorted order, without what its build wrote on this machine."""
     root = Path(importlib.util.find_spec("deepspeed").origin).parent
-    found = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
-    return [path for path in found if path.name not in WRITTEN_AT_BUILD]
+    paths = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
+    return [path for path in paths if path.name != WRITTEN_AT_BUILD]
 
 
 @functools.cache
@@ -66,17 +66,9 @@ def batch(
     """Random pieces of the text: token ids and the ids one place further, both int64 of shape (sequences /
     ranks, length).
 
-    The global batch of a step is the same for any number of ranks; each rank gets its own consecutive rows of
-    it.
-
-    Args:
-        step: which batch; the same number gives the same text.
-        sequences: rows of the global batch, a multiple of `ranks`.
-        length: tokens per row.
-        rank, ranks: the data-parallel rank that asks, and how many there are.
-
-    Raises:
-        TypeError, ValueError: a number cannot be used.
+    The global batch of a step, `sequences` rows of `length` tokens, is the same for any number of ranks; each
+    data-parallel rank gets its own consecutive rows.  A TypeError or ValueError says which number cannot be
+    used.
     """
     ranks = whole(ranks, "ranks", 1, 10**6)
     sequences, length = whole(sequences, "sequences", 1, 10**9), whole(length, "length", 1, LONGEST)
@@ -88,9 +80,8 @@ def batch(
     if not 0 <= rank < ranks:
         raise ValueError(f"rank must be from 0 to {ranks - 1}, not {rank}")
     source = text()
-    starts = torch.randint(
-        len(source) - length - 1, (sequences,), generator=torch.Generator().manual_seed(step)
-    ).tolist()
+    random = torch.Generator().manual_seed(step)
+    starts = torch.randint(len(source) - length - 1, (sequences,), generator=random).tolist()
     mine = starts[rank * sequences // ranks : (rank + 1) * sequences // ranks]
     rows = torch.tensor([list(source[start : start + length + 1]) for start in mine])
     return rows[:, :-1].to(device).contiguous(), rows[:, 1:].to(device).contiguous()

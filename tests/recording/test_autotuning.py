@@ -5,7 +5,6 @@ import json
 import pytest
 from helpers import launch, models, theory
 from helpers.course.recording import autotuning, recorded
-from helpers.course.recording.table import autotuning_configuration
 from tests.recording.test_recorded import over
 
 ATTEMPTS = recorded.runs("autotuning")
@@ -33,7 +32,7 @@ def test_every_candidate_was_measured_and_the_fastest_chosen(run):
 
 
 def test_the_autotuner_keeps_of_the_section_of_zero_the_stage_alone():
-    asked = autotuning_configuration()["zero_optimization"]
+    asked = autotuning.configuration(1, 1)["zero_optimization"]
     assert asked.keys() > {"stage"}
     assert all(
         one["zero_optimization"].keys() == {"stage"} for run in ATTEMPTS for one in run.reports[0]["tried"]
@@ -69,7 +68,7 @@ def test_where_tabulate_is_missing_the_autotuner_does_not_start(tmp_path):
     caught = launch(
         refused,
         ranks=1,
-        arguments={"config": autotuning_configuration(), "scratch": str(tmp_path)},
+        arguments={"config": autotuning.configuration(1, 1), "scratch": str(tmp_path)},
         device="cpu",
     )[0]
     assert (

@@ -10,6 +10,8 @@ import pytest
 import torch
 from helpers import models, theory
 from helpers.course.recording import experiments, record, recorded, speed, table
+from helpers.course.recording.experiment import LIMIT, grid
+from helpers.course.recording.finetune import FINE_TUNING
 from helpers.paths import ROOT
 from helpers.paths import replace as replace_file
 from helpers.tools.theory import schedules
@@ -74,17 +76,13 @@ def test_a_file_says_what_was_run_on_what(path):
     found = json.loads(path.read_text())
     for name, size in found["sizes"].items():
         assert found["shapes"][name] == record.shapes(models.GPTSize(**size))
-    planned = table.experiment(found["experiment"]).plan(list(found["sizes"]), (1, 2, 4, 8), (0, 1, 2, 3))
+    experiment = table.EXPERIMENTS[found["experiment"]]
     for run in found["runs"]:
         assert set(run) >= NEEDED and ("reports" in run) != ("error" in run)
-        assert (run["ranks"], run["arguments"]) in planned
-        on_cpu, may_share = (
-            getattr(table.experiment(found["experiment"]), name) for name in ("needs_cpu", "may_share")
-        )
+        assert (run["ranks"], run["arguments"]) in experiment.runs
+        on_cpu, may_share = experiment.needs_cpu, experiment.may_share
         assert run["on"]["gpus"] == 0 if on_cpu else run["on"]["gpus"] >= run["ranks"] or may_share
-        assert run["configuration"] == table.experiment(found["experiment"]).configuration(
-            run["ranks"], **run["arguments"]
-        )
+        assert run["configuration"] == experiment.configuration(run["ranks"], **run["arguments"])
         assert {"python", "torch", "deepspeed", *(() if on_cpu else ("cuda", "nccl"))} <= set(
             run["on"]["versions"]
         )
@@ -438,14 +436,14 @@ CASE["frozen"] += [65024 * 4096, 65024 * 4096, 4096]
 
 
 def fine_tuning(case, limited=False):
-    return recorded.runs("finetune", shape="6.2B", case=case, limit=table.LIMIT if limited else None)[0]
+    return recorded.runs("finetune", shape="6.2B", case=case, limit=LIMIT if limited else None)[0]
 
 
 @over([run for run in RUNS if run.experiment == "finetune" and run.reports])
 def test_states_with_frozen_weights_are_those_predicted(run):
     """To the byte, offloaded or not; peft's fp32 adapters take two bytes more for each element that a rank
     holds at stage 3."""
-    way = table.FINE_TUNING[run.arguments["case"]]
+    way = FINE_TUNING[run.arguments["case"]]
     for rank, report in enumerate(run.reports):
         where = {"ranks": run.ranks, "rank": rank, "moment": "after step"}
         held = (
@@ -568,14 +566,14 @@ def test_four_bits_are_silently_wrong_at_stage_3_in_evaluation_mode():
 
 
 def test_what_does_not_fit_into_24_gb_needs_more_and_the_rest_does_not():
-    for case, way in table.FINE_TUNING.items():
+    for case, way in FINE_TUNING.items():
         limited = fine_tuning(case, limited=True)
         assert limited.out_of_memory != way.fits
         peak = max(
             moment["peak"]
             for moment in (limited if way.fits else fine_tuning(case)).reports[0]["held"].values()
         )
-        assert (peak < table.LIMIT) == way.fits
+        assert (peak < LIMIT) == way.fits
 
 
 def test_the_offload_error_is_there_without_its_mend_alone():
@@ -666,7 +664,7 @@ def test_runs_of_several_gpus_are_kept_apart(tmp_path, monkeypatch):
     of_one = recorded.runs("speed", hardware="2 x NVIDIA H200", checkpointing=False, **ask)
     assert len(of_one) == 2 and {run.hardware for run in of_one} == {"2 x NVIDIA H200"}
     assert recorded.predicted_step(of_one).total > 0  # from constants of the same hardware
-    assert len(recorded.trainings("8 x NVIDIA H200")) == len(TRAININGS)
+    assert len(recorded.trainings(hardware="8 x NVIDIA H200")) == len(TRAININGS)
 
 
 def test_one_median_is_of_one_kind_of_machine():
@@ -727,9 +725,15 @@ def test_a_rank_out_of_memory_is_noted(monkeypatch):
     assert "out of memory" in record.run("tensor", 2, {"size": "tiny"}, "cpu")["error"]
 
 
+def short(monkeypatch, messages):
+    """Few messages for the experiment `bandwidth`."""
+    few = replace(table.EXPERIMENTS["bandwidth"], runs=grid([2], message_bytes=[messages]))
+    monkeypatch.setitem(table.EXPERIMENTS, "bandwidth", few)
+
+
 @pytest.mark.ranks
 def test_a_run_that_is_recorded_again_replaces_the_one_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "MESSAGES", [1024])
+    short(monkeypatch, [1024])
     paths = {record.record("bandwidth", [], (1, 2), "cpu", tmp_path) for _ in range(2)}
     assert len(paths) == 1 and len(list(recorded.read(paths.pop()))) == 1
 
@@ -767,7 +771,7 @@ def test_too_few_gpus_are_a_sentence_for_every_experiment(tmp_path, monkeypatch,
     monkeypatch.setattr(record, "gpu_count", lambda: 1)
     monkeypatch.setattr(record, "launch", None)  # nothing is started
     for name, experiment in table.EXPERIMENTS.items():
-        if experiment.may_share or experiment.alone:
+        if experiment.may_share:
             continue
         for sizes in (["tiny"], ["1.5B"], ["tiny", "7.5B"]):
             assert record.record(name, sizes, (2, 4), "cuda", tmp_path) is None
@@ -778,29 +782,13 @@ def test_too_few_gpus_are_a_sentence_for_every_experiment(tmp_path, monkeypatch,
     assert capsys.readouterr().out.count("nothing to run with ") == 6 and not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_recorded_is_refused_before_anything_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "launch", None)
-    good = {"sizes": ["tiny"], "counts": [2], "device": "cpu", "stages": [1]}
-    for error, words, change in (
-        (ValueError, "sizes are tiny, 124M, .*; not 'huge'", {"sizes": ["huge"]}),
-        (ValueError, "ranks must be from 1 to 64, not 0", {"counts": [0]}),
-        (ValueError, "ranks must be from 1 to 64, not 65", {"counts": [65]}),
-        (TypeError, "ranks must be from 1 to 64, not True, which is no whole number", {"counts": [True]}),
-        (TypeError, "ranks must be from 1 to 64, not 2.0, which is no whole number", {"counts": [2.0]}),
-        (ValueError, "stages must be from 0 to 3, not 4", {"stages": [4]}),
-        (ValueError, 'device must be "cuda" or "cpu", not \'tpu\'', {"device": "tpu"}),
-    ):
-        with pytest.raises(error, match=words):
-            record.record("zero", folder=tmp_path, **{**good, **change})
-
-
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     "experiment", [name for name, experiment in table.EXPERIMENTS.items() if not experiment.needs_gpu]
 )
 def test_the_recorder_records(experiment, tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "MESSAGES", [1024, 4096])
-    if reason := table.experiment(experiment).missing():
+    short(monkeypatch, [1024, 4096])
+    if reason := table.EXPERIMENTS[experiment].missing():
         pytest.skip(reason)
     path = record.record(experiment, ["tiny"], (1, 2), "cpu", tmp_path)
     found = list(recorded.read(path))
@@ -837,11 +825,6 @@ def test_files_of_a_run_are_gone_when_it_failed_and_their_place_is_not_recorded(
     monkeypatch.setitem(table.EXPERIMENTS, "nvme", replace(table.EXPERIMENTS["nvme"], function=in_scratch))
     error = record.run("nvme", 2, {"size": "3.2M", "place": "disk"}, "cpu")["error"]
     assert "nothing to read in scratch/swap" in error and not list(tmp_path.glob("recording-*"))
-
-
-def test_an_experiment_that_does_not_exist_is_named():
-    with pytest.raises(ValueError, match="zero, activations"):
-        table.experiment("one")
 
 
 def test_a_bar_of_the_steps_peak_is_as_tall_as_the_peak():

@@ -10,8 +10,10 @@ import os
 import pytest
 from helpers import preload, recorded, rehearse
 from helpers.course.recording import experiments
-from helpers.course.recording.longest import longest_sequence
-from helpers.course.recording.table import FINE_TUNING, LONG_TEXT, NAMED, SHAPES, experiment
+from helpers.course.recording.experiment import SHAPES
+from helpers.course.recording.finetune import FINE_TUNING, finetune
+from helpers.course.recording.longest import LONG_TEXT, longest_sequence
+from helpers.course.recording.table import EXPERIMENTS, NAMED
 
 pytestmark = pytest.mark.ranks
 MEMORY = 150_000_000_000  # bytes of an H200, to be told a program that asks
@@ -97,7 +99,7 @@ def plain(value, path=()):
 @pytest.mark.parametrize("name, place, rank", OTHERS if "REHEARSE_ALL" in os.environ else FEW)
 def test_every_byte_of_another_experiment_is_that_of_the_gpu(name, place, rank):
     run = recorded.runs(name)[place]
-    found = experiment(name)
+    found = EXPERIMENTS[name]
     arguments = {key: run.size if key == "size" else value for key, value in run.arguments.items()}
     arguments |= {"config": run.configuration} if run.configuration else {}
     real = plain(run.reports[rank])
@@ -129,9 +131,7 @@ def test_a_fine_tuning_with_adapters_is_that_of_the_gpu(place):
         "config": run.configuration,
     }
     real = plain(run.reports[0]["held"])
-    rehearsed = plain(
-        rehearse(experiments.finetune, run.ranks, 0, arguments, device="cuda", memory=MEMORY)["held"]
-    )
+    rehearsed = plain(rehearse(finetune, run.ranks, 0, arguments, device="cuda", memory=MEMORY)["held"])
     assert (
         len(real) == 27
         and {path: (size, rehearsed.get(path)) for path, size in real.items() if size != rehearsed.get(path)}

@@ -9,7 +9,7 @@ import warnings
 import pytest
 from helpers import Ledger, corpus, launch, models
 from helpers.course.recording import nvme, qlora
-from helpers.course.recording.table import SHAPES, SIZES, nvme_configuration, qlora_configuration
+from helpers.course.recording.experiment import SHAPES, SIZES
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks
@@ -135,7 +135,7 @@ def test_offload_to_a_disk_goes_wrong_as_recorded(place, tmp_path):
     """Where DeepSpeed's op is compiled already; nothing here compiles it."""
     if reason := nvme.missing():
         pytest.skip(reason)
-    arguments = {"size": SIZES["3.2M"], "config": nvme_configuration(place), "scratch": str(tmp_path)}
+    arguments = {"size": SIZES["3.2M"], "config": nvme.configuration(2, place), "scratch": str(tmp_path)}
     for report in launch(nvme.nvme, ranks=2, arguments=arguments, device="cpu", timeout=120):
         found = {
             "stay in memory": not report["raised"] and report["held"]["master weights"] > 0,
@@ -149,7 +149,12 @@ def test_weights_of_four_bits_are_silently_wrong_at_stage_3_in_evaluation_mode(t
     """Where bitsandbytes is installed and packs weights for this CPU."""
     if reason := qlora.missing():
         pytest.skip(reason)
-    given = {"shape": SHAPES["tiny"], "config": qlora_configuration(3), "bits": 4, "scratch": str(tmp_path)}
+    given = {
+        "shape": SHAPES["tiny"],
+        "config": qlora.configuration(2, 3),
+        "bits": 4,
+        "scratch": str(tmp_path),
+    }
     right, wrong = (
         launch(qlora.qlora, ranks=2, arguments=given | {"train": train}, device="cpu")[0]
         for train in (True, False)

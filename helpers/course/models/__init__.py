@@ -3,6 +3,8 @@ ChatGLM with adapters (`finetuning`), the parts of a Llama block (`llama`), expe
 feed-forward layer (`experts`), and models whose matrices (`tensor_parallel`) or sequences
 (`sequence_parallel`) some ranks share."""
 
+# ruff: noqa: F401  these names are what the package offers
+
 from helpers.course.models.experts import (
     RoutedFeedForward,
     choices,
@@ -44,46 +46,3 @@ from helpers.course.models.llama import LlamaParts, rotated
 from helpers.course.models.sequence_parallel import share_sequence
 from helpers.course.models.tensor_parallel import AUTOTP_RULES, TensorBlock, tensor_part
 from helpers.tools.rehearsal.of_transformers import build_transformers, checkpointed
-
-__all__ = [
-    "AUTOTP_RULES",
-    "ADAPTED",
-    "CHATGLM_6B",
-    "Attention",
-    "Block",
-    "Embedding",
-    "FeedForward",
-    "GPT",
-    "GPT2",
-    "GPT2_XL",
-    "GPT3",
-    "GPTSize",
-    "Head",
-    "Linear",
-    "LlamaParts",
-    "NextTokenLoss",
-    "RoutedFeedForward",
-    "TINY",
-    "TINY_CHATGLM",
-    "Table",
-    "TensorBlock",
-    "WithLoss",
-    "build",
-    "build_transformers",
-    "chatglm",
-    "checkpointed",
-    "choices",
-    "elements_by_kind",
-    "expert",
-    "explicit_attention",
-    "module_sizes",
-    "name_in_one_process",
-    "next_token_loss",
-    "rehearsed",
-    "rotated",
-    "router",
-    "share_sequence",
-    "tensor_part",
-    "with_adapters",
-    "with_experts",
-]

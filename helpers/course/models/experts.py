@@ -13,14 +13,12 @@ import torch
 from torch import nn
 from helpers.course.models.gpt import GPT, FeedForward, GPTSize, Linear
 
-LOCAL = re.compile(
-    r"\.experts\.(?:deepspeed_experts\.)?(\d+)\."
-)  # the number of an expert among those of a rank, in a parameter's name
+# the number of an expert among those of a rank, in a parameter's name
+LOCAL = re.compile(r"\.experts\.(?:deepspeed_experts\.)?(\d+)\.")
 
 
 def expert(size: GPTSize, layer: int, number: int) -> FeedForward:
-    """Expert `number` of a layer, a `FeedForward`; seeded by both, so that every rank can build the same
-    one."""
+    """Expert `number` of a layer; seeded by both, so that every rank can build the same one."""
     torch.manual_seed(1000 * (layer + 1) + number)
     return FeedForward(size)
 
@@ -45,15 +43,8 @@ def choices(router: nn.Linear, x_SC: torch.Tensor, k: int) -> tuple[torch.Tensor
 
 
 class RoutedFeedForward(nn.Module):
-    """A router and all experts of a layer; each token goes to its k best ones, however many others go there
-    too.
-
-    Args:
-        size: a `GPTSize`; each expert is a `FeedForward` of it.
-        experts: E.
-        k: choices of a token.
-        layer: its number, for the seeds.
-    """
+    """A router and all E `experts` of a layer, whose number seeds them; each token goes to its k best ones,
+    however many others go there too."""
 
     def __init__(self, size: GPTSize, experts: int, k: int = 1, layer: int = 0) -> None:
         super().__init__()
@@ -64,9 +55,9 @@ class RoutedFeedForward(nn.Module):
         x_SC = x_BTC.flatten(0, 1)
         expert_SK, weight_SK, _ = choices(self.router, x_SC, self.k)
         y_SC = torch.zeros_like(x_SC)
-        for number, one in enumerate(self.experts):
+        for number, chosen in enumerate(self.experts):
             token, choice = (expert_SK == number).nonzero(as_tuple=True)
-            answer = weight_SK[token, choice].unsqueeze(-1) * one(x_SC[token])
+            answer = weight_SK[token, choice].unsqueeze(-1) * chosen(x_SC[token])
             y_SC = y_SC.index_add(0, token, answer.to(y_SC.dtype))
         return y_SC.view_as(x_BTC)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
@@ -26,13 +25,11 @@ def build(
     The one place that knows `zero.Init`: configuration, not code, selects it.
     """
     torch.manual_seed(seed)
-    if config and read(config).stage == 3:
-        import deepspeed
+    if not config or read(config).stage != 3:
+        return model_class(*arguments, **options)
+    import deepspeed
 
-        partitioned = deepspeed.zero.Init(config_dict_or_path=config)
-    else:
-        partitioned = nullcontext()
-    with partitioned:
+    with deepspeed.zero.Init(config_dict_or_path=config):
         return model_class(*arguments, **options)
 
 
@@ -41,8 +38,5 @@ def module_sizes(size: GPTSize) -> list[list[int]]:
     (the head's matrix, not yet tied, too)."""
     with torch.device("meta"):  # shapes without numbers
         pieces = [Embedding(size), *(Block(size) for _ in range(size.layers)), Head(size)]
-    return [
-        [parameter.numel() for parameter in module.parameters(recurse=False)]
-        for piece in pieces
-        for module in piece.modules()
-    ]
+    modules = [module for piece in pieces for module in piece.modules()]
+    return [[parameter.numel() for parameter in module.parameters(recurse=False)] for module in modules]

@@ -66,22 +66,16 @@ def rehearsed(shape: Mapping[str, int]) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(chatglm(shape, attn_implementation="by_shape"))
 
 
-def with_adapters(model: PreTrainedModel, rank: int = 8, in_fp32: bool = True) -> PeftModel:
-    """Freeze a model of transformers and put LoRA adapters beside its attention's layers.
-
-    Args:
-        model: is changed in place.
-        rank: of the adapters.
-        in_fp32: peft keeps adapters in fp32 beside a bf16 model, unless it is told not to.
-    """
+def with_adapters(model: PreTrainedModel, in_fp32: bool = True) -> PeftModel:
+    """Freeze a model of transformers, in place, and put LoRA adapters of rank 8 beside its attention's
+    layers; peft keeps them `in_fp32` beside a bf16 model, unless it is told not to."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(1)
-    wanted = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(ADAPTED), task_type="CAUSAL_LM")
+    wanted = LoraConfig(r=8, lora_alpha=16, target_modules=list(ADAPTED), task_type="CAUSAL_LM")
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "`is_gradient_checkpointing`", FutureWarning
-        )  # peft asks transformers by a name that will change
+        # peft asks transformers by a name that will change
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         return get_peft_model(model, wanted, autocast_adapter_dtype=in_fp32)
 
 
@@ -89,22 +83,17 @@ def elements_by_kind(model: PeftModel) -> dict[str, list[int]]:
     """{kind: elements of each parameter} of a model of `with_adapters`, in its order: "matrices" are frozen
     and in its blocks, where QLoRA quantises them; other "frozen" ones are norms, biases, the embedding and
     the head; and "trained"."""
-    found = {"matrices": [], "frozen": [], "trained": []}
+    elements = {"matrices": [], "frozen": [], "trained": []}
     for name, parameter in model.named_parameters():
         in_a_block = parameter.dim() == 2 and ".layers." in name
         kind = "trained" if parameter.requires_grad else "matrices" if in_a_block else "frozen"
-        found[kind].append(parameter.numel())
-    return found
+        elements[kind].append(parameter.numel())
+    return elements
 
 
 class WithLoss(nn.Module):
-    """An adapted model and its loss in one module.
-
-    Args:
-        model: what `with_adapters` returned.
-        chunks: head and loss for so many parts of the tokens, one after another, each computed again in the
-            backward pass.
-    """
+    """A model of `with_adapters` and its loss in one module: head and loss for `chunks` parts of the tokens,
+    one after another, each computed again in the backward pass."""
 
     def __init__(self, model: PeftModel, chunks: int = 1) -> None:
         super().__init__()
@@ -121,7 +110,6 @@ class WithLoss(nn.Module):
         def summed(part_NC, targets_N):
             return F.cross_entropy(whole.lm_head(part_NC).float(), targets_N, reduction="sum")
 
-        # In two dimensions, so that a part takes the same kernel when it is computed again, wherever its copy
-        # lay meanwhile.
+        # in two dimensions, so that a part takes the same kernel when it is computed again
         parts = zip(x_BTC.flatten(0, 1).chunk(self.chunks), targets_BT.flatten().chunk(self.chunks))
         return sum(checkpoint(summed, *part, use_reentrant=False) for part in parts) / targets_BT.numel()

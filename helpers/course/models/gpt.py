@@ -3,10 +3,7 @@
 Shapes in names: B batch, T tokens (sequence), C channels (width), H heads, D channels per head, V vocabulary.
 """
 
-from __future__ import (
-    # lessons print some of these functions, whose arguments have no types, and line numbers of this file
-    annotations,
-)
+from __future__ import annotations  # lessons print some of these functions, whose arguments have no types
 
 import math
 
@@ -131,8 +128,7 @@ def next_token_loss(logits_BTV: torch.Tensor, targets_BT: torch.Tensor) -> torch
 
 
 class NextTokenLoss(nn.Module):
-    """The same as a module, so that a ledger knows the forward pass goes on in it (pipelines compute their
-    loss outside of the model)."""
+    """The same as a module, in which a ledger knows that the forward pass of a pipeline goes on."""
 
     def forward(self, logits_BTV: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
         return next_token_loss(logits_BTV, targets_BT)
@@ -142,7 +138,6 @@ class GPT(nn.Module):
     """Embedding, blocks, head; the head's matrix is the token table itself (tied), as in GPT-2.
 
     Args:
-        size: a `GPTSize`.
         kernel: "sdpa" (fused attention) or "explicit" (softmax of a T x T matrix).
         checkpointing: keep only each block's input and compute the block again in the backward pass.
     """

@@ -38,13 +38,8 @@ class LlamaParts(nn.Module):
 
 def rotated(x_BHTD: torch.Tensor, first: int = 0, base: float = 10_000.0) -> torch.Tensor:
     """Rotary positions: channels i and i + D/2 are turned by an angle that grows with the position (Su et
-    al., arXiv 2104.09864).
-
-    Args:
-        x_BHTD: queries or keys.
-        first: position of the first token.
-        base: the slowest pair turns about 1 / base radians per token.
-    """
+    al., arXiv 2104.09864).  The `first` token has this position; the slowest pair turns about 1 / base
+    radians per token."""
     T, D = x_BHTD.shape[-2:]
     places_T = torch.arange(first, first + T, device=x_BHTD.device)
     speeds = base ** -(torch.arange(0, D, 2, device=x_BHTD.device) / D)

@@ -17,19 +17,13 @@ if TYPE_CHECKING:
 
 
 def share_sequence(layers: Iterable[nn.Module], group: ProcessGroup, place: int) -> None:
-    """Give embeddings and attentions the forward passes of a rank that has a part of each sequence (Ulysses,
-    arXiv 2309.14509, section 3).
-
-    Args:
-        layers: modules, among them an `Embedding` and `Block`s, each changed in place.
-        group: the ranks that share a sequence.
-        place: of this rank among them: it has the `place`-th of equal parts of the tokens.
-    """
+    """Give the `Embedding` and the `Block`s among these layers, in place, the forward passes of a rank that
+    has the `place`-th of equal parts of each sequence, which the ranks of `group` share (Ulysses, arXiv
+    2309.14509, section 3)."""
     from deepspeed.sequence.layer import DistributedAttention
 
-    exchanged = DistributedAttention(
-        _attend, group, scatter_idx=2, gather_idx=1
-    )  # heads are given away, tokens come in
+    # heads are given away, tokens come in
+    exchanged = DistributedAttention(_attend, group, scatter_idx=2, gather_idx=1)
     for layer in layers:
         if isinstance(layer, Embedding):
             layer.forward = partial(_embed, layer, place)
@@ -44,14 +38,11 @@ def _attend(q_BTHD, k_BTHD, v_BTHD):
 
 def _attention(attention, exchanged, x_BTC):
     B, T, _ = x_BTC.shape
-    q_BTHD, k_BTHD, v_BTHD = attention.qkv(x_BTC).view(B, T, 3, -1, attention.head_width).unbind(2)
-    return attention.out(
-        exchanged(q_BTHD.contiguous(), k_BTHD.contiguous(), v_BTHD.contiguous(), 0).flatten(2)
-    )
+    qkv_BTHD = attention.qkv(x_BTC).view(B, T, 3, -1, attention.head_width).unbind(2)
+    return attention.out(exchanged(*(part.contiguous() for part in qkv_BTHD), 0).flatten(2))
 
 
 def _embed(embedding, place, ids_BT):
-    own = ids_BT.shape[1]
-    return embedding.tokens(ids_BT) + embedding.positions(
-        torch.arange(own, device=ids_BT.device) + place * own
-    )
+    T = ids_BT.shape[1]
+    places_T = torch.arange(T, device=ids_BT.device) + place * T
+    return embedding.tokens(ids_BT) + embedding.positions(places_T)

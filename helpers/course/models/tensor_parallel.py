@@ -38,7 +38,7 @@ class CopyToGroup(torch.autograd.Function):
 
     @staticmethod
     def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return summed(gradient, context.group), None
+        return _summed(gradient, context.group), None
 
 
 class SumOverGroup(torch.autograd.Function):
@@ -46,14 +46,14 @@ class SumOverGroup(torch.autograd.Function):
 
     @staticmethod
     def forward(context: FunctionCtx, part: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
-        return summed(part, group)
+        return _summed(part, group)
 
     @staticmethod
     def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return gradient, None
 
 
-def summed(tensor: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+def _summed(tensor, group):
     import deepspeed.comm as comm
 
     total = tensor.contiguous().clone()
@@ -62,21 +62,13 @@ def summed(tensor: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
 
 
 class ColumnParallel(nn.Module):
-    """This rank's outputs of a linear layer, and their biases.
-
-    Args:
-        weight: of shape (outputs / t, inputs).
-        bias: of shape (outputs / t,).
-        group: the ranks that hold the other outputs.
-    """
+    """This rank's outputs of a linear layer: `weight` is of shape (outputs / t, inputs), `bias` of
+    (outputs / t,)."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor, group: ProcessGroup) -> None:
         super().__init__()
-        self.weight, self.bias, self.group = (
-            nn.Parameter(weight.detach().clone()),
-            nn.Parameter(bias.detach().clone()),
-            group,
-        )
+        self.weight, self.bias = (nn.Parameter(part.detach().clone()) for part in (weight, bias))
+        self.group = group
 
     def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
         return F.linear(CopyToGroup.apply(x_BTC, self.group), self.weight, self.bias)
@@ -91,13 +83,8 @@ class RowParallel(ColumnParallel):
 
 
 def tensor_part(name: str, tensor: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
-    """What rank `rank` of t holds of a block's parameter: its heads of q, k and v, its columns of `up`, its
-    rows of `out` and `down`; else all.
-
-    Args:
-        name: the parameter's in a `Block`, such as "attention.qkv.weight".
-        tensor: the complete one.
-    """
+    """What rank `rank` of t holds of a complete parameter of a `Block`, such as "attention.qkv.weight": its
+    heads of q, k and v, its columns of `up`, its rows of `out` and `down`; else all."""
     if "qkv" in name:
         return tensor.unflatten(0, (3, ranks, -1))[:, rank].flatten(0, 1)
     if "feed_forward.up" in name:
@@ -112,14 +99,9 @@ class TensorBlock(Block):
     parameters are sharded.
 
     Args:
-        size: a `GPTSize` whose heads t divides.
-        rank, ranks: this rank's place in its tensor-parallel group, and t.
-        group: the process group.
+        rank, ranks: this rank's place in its tensor-parallel group, and t, which divides the heads.
         marked: set `model_parallel` on each sharded parameter, by which DeepSpeed knows it from a replicated
             one when it computes a norm.
-
-    Raises:
-        ValueError: t does not divide the heads.
     """
 
     def __init__(
@@ -128,16 +110,16 @@ class TensorBlock(Block):
         super().__init__(size)
         if ranks < 1 or size.heads % ranks:
             raise ValueError(f"{ranks!r} ranks cannot share {size.heads} heads: use a divisor")
-        for name, layer in list(self.named_modules()):
-            if not isinstance(layer, nn.Linear):
-                continue
-            kind = RowParallel if name.endswith(("out", "down")) else ColumnParallel
-            parts = {
-                one: tensor_part(f"{name}.{one}", getattr(layer, one), rank, ranks)
-                for one in ("weight", "bias")
-            }
-            sharded = kind(parts["weight"], parts["bias"], group)
-            for one in ("weight",) if kind is RowParallel else ("weight", "bias"):
-                if marked:
-                    getattr(sharded, one).model_parallel = True
+        linear = [(name, layer) for name, layer in self.named_modules() if isinstance(layer, nn.Linear)]
+        for name, layer in linear:
+            by_rows = name.endswith(("out", "down"))
+            weight, bias = (
+                tensor_part(f"{name}.{part}", getattr(layer, part), rank, ranks)
+                for part in ("weight", "bias")
+            )
+            sharded = (RowParallel if by_rows else ColumnParallel)(weight, bias, group)
+            if marked:
+                sharded.weight.model_parallel = True
+            if marked and not by_rows:
+                sharded.bias.model_parallel = True
             self.set_submodule(name, sharded)

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from helpers.course.recording.experiment import one_micro_batch
 from helpers.paths import ROOT
 from helpers.tools.launch.ports import port_for
 
@@ -44,6 +45,12 @@ RESULTS = "autotuning_results"
 PDSH = "#!/bin/sh\nexit 0\n"
 
 
+def configuration(ranks: int, attempt: int) -> dict:
+    """The stages and micro-batches to try are lists."""
+    config = one_micro_batch(stage=[0, 1, 2, 3], reduce_bucket_size=100_000)
+    return config | {"train_micro_batch_size_per_gpu": [2, 8], "autotuning": {"enabled": True, "fast": True}}
+
+
 def missing() -> str:
     """Why this machine cannot run it, or ""."""
     if importlib.util.find_spec("tabulate"):
@@ -70,42 +77,34 @@ def autotuning(config: dict, scratch: str) -> dict:
     (place / "train.py").write_text(TRAIN)
     (place / "config.json").write_text(json.dumps(config))
     port = port_for(os.getpid())  # of the first run; each that follows takes the next
-    deepspeed = Path(sys.executable).with_name("deepspeed")
+    python = Path(sys.executable).parent
     command = [
-        *(str(deepspeed), "--hostfile", "none", "--master_port", str(port), "--autotuning", "tune"),
+        *(python / "deepspeed", "--hostfile", "none", "--master_port", str(port), "--autotuning", "tune"),
         *("train.py", "--deepspeed_config", "config.json"),
     ]
-    started = time.monotonic()
-    with _program(command, place) as program:
-        program.wait()
-    if program.returncode or not (place / RESULTS / "ds_config_optimal.json").exists():
-        logs = [place / "log.txt", *(place / RESULTS).glob("profile_model_info/stderr.log")]
-        words = "\n".join(log.read_text()[-2000:] for log in logs)
-        raise RuntimeError(f"deepspeed ended with {program.returncode} and without an answer:\n{words}")
-    return found(place) | {"seconds": time.monotonic() - started}
-
-
-@contextlib.contextmanager
-def _program(command, place):
-    """A running program, with a group of processes of its own that ends with the block, and its log."""
     kept = ("HOME", "USER", "TMPDIR")  # without what makes this process a rank
-    path = [str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = {name: os.environ[name] for name in kept if name in os.environ} | {
-        "PATH": os.pathsep.join(path),
+        "PATH": os.pathsep.join([str(place / "bin"), str(python), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",
         "LOCAL_SIZE": "2",  # how many ranks DeepSpeed has places for
     }
+    started = time.monotonic()
     with (place / "log.txt").open("wb") as log:
         files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         program = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True, **files)
         try:
-            yield program
+            program.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(program.pid, signal.SIGKILL)
             program.wait()
+    if program.returncode or not (place / RESULTS / "ds_config_optimal.json").exists():
+        logs = [place / "log.txt", *(place / RESULTS).glob("profile_model_info/stderr.log")]
+        words = "\n".join(log.read_text()[-2000:] for log in logs)
+        raise RuntimeError(f"deepspeed ended with {program.returncode} and without an answer:\n{words}")
+    return found(place) | {"seconds": time.monotonic() - started}
 
 
 def found(place: Path) -> dict:

@@ -2,7 +2,7 @@
 runs on GPUs and stores.
 
 Each returns plain numbers, so that a report can be written as JSON; those that use DeepSpeed take its
-configuration, `config`, which `helpers.course.recording.table` makes.  Sequences are as long as the model's
+configuration, `config`.  Sequences are as long as the model's
 context.  Bytes are exact; seconds are wall-clock time of this rank."""
 
 from __future__ import annotations
@@ -10,150 +10,75 @@ from __future__ import annotations
 import io
 import os
 import statistics
-import time
 from collections.abc import Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import redirect_stdout
 
-if TYPE_CHECKING:
-    from helpers.course.models import GPTSize
+import deepspeed
+import deepspeed.comm as comm
+import torch
+from deepspeed.pipe import LayerSpec, PipelineModule
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from helpers.course import corpus, models
+from helpers.course.models import GPTSize
+from helpers.course.recording.experiment import MICRO_BATCHES
+from helpers.course.recording.in_ranks import (
+    built,
+    busy,
+    device,
+    engine_of,
+    highest,
+    noted,
+    on_gpu,
+    rows,
+    seconds_of,
+)
+from helpers.course.runs.constructing import counted_build
+from helpers.tools.measure.clock import Clock
+from helpers.tools.measure.ledger import Ledger
 
-MICRO_BATCHES = 2  # of a step, where an experiment has no number of its own
 PIPELINE_WARM_UPS, PIPELINE_STEPS = 2, 5  # by the clock
 MESSAGE_WARM_UPS, MESSAGE_REPETITIONS = 3, 20
 BUILDS, ENOUGH_SECONDS = 3, 30  # how often a model is built by the clock, unless that takes so long
 
 
-def _device():
-    from deepspeed.accelerator import get_accelerator
-
-    return get_accelerator().current_device_name()
-
-
-def _sharing():
-    """Whether ranks share GPUs, so that their seconds say nothing."""
-    import torch
-
-    return "cuda" in _device() and int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count()
-
-
-def _wait():
-    from deepspeed.accelerator import get_accelerator
-
-    get_accelerator().synchronize()
-
-
-def _rows(number, length, device):
-    """This rank's sequence of a batch that has one for each rank."""
-    import deepspeed.comm as comm
-    from helpers.course import corpus
-
-    ranks = comm.get_world_size()
-    return corpus.batch(number, ranks, length, comm.get_rank(), ranks, device)
-
-
-def _read_allocator():
-    """What torch's allocator and the driver say on a GPU, in bytes; empty on a CPU.  Gives workspaces back,
-    and begins a new peak.
-
-    `requested` is what was asked for, `workspaces` what matrix products hold of it for themselves.  Blocks
-    are larger: `rounding` to whole 512 bytes, `unsplit` where the rest of a block was too small to be split
-    off (`largest_unsplit`: of one block); together they are `allocated`.  `reserved` is what the allocator
-    keeps, `used` what the GPU has given to all its processes.
-    """
-    import torch
-    from helpers.tools.measure.internals import clear_workspaces
-
-    if "cuda" not in _device():
-        return {}
-    statistics = torch.cuda.memory_stats()
-    free, total = torch.cuda.mem_get_info()
-    blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
-    active = [block for block in blocks if block["state"] == "active_allocated"]
-    rounded = [-(-block["requested_size"] // 512) * 512 for block in active]
-    unsplit = [block["size"] - size for block, size in zip(active, rounded)]
-    clear_workspaces()
-    requested = statistics["requested_bytes.all.current"]
-    noted = {
-        "requested": requested,
-        "requested_peak": statistics["requested_bytes.all.peak"],
-        "rounding": sum(rounded) - sum(block["requested_size"] for block in active),
-        "unsplit": sum(unsplit),
-        "largest_unsplit": max(unsplit),
-        "allocated": statistics["allocated_bytes.all.current"],
-        "reserved": statistics["reserved_bytes.all.current"],
-        "used": total - free,
-        "workspaces": requested - torch.cuda.memory_stats()["requested_bytes.all.current"],
-    }
-    torch.cuda.reset_peak_memory_stats()
-    return noted
-
-
-def _noted(snapshot):
-    """A snapshot of the ledger beside what the allocator says."""
-    ledger = {"categories": snapshot.categories, "peak": snapshot.peak, "settled": snapshot.settled}
-    return ledger | _read_allocator()
-
-
-def _built(size, config, checkpointing=True):
-    """The course's GPT in bf16, made on this rank's device; under stage 3 in parts."""
-    import torch
-    from helpers.course import models
-
-    whole = config["zero_optimization"]["stage"] != 3
-    torch.set_default_dtype(torch.bfloat16 if whole else torch.float32)
-    with torch.device(_device()) if whole else nullcontext():
-        model = models.build(models.GPT, size, checkpointing=checkpointing, config=config)
-    torch.set_default_dtype(torch.float32)
-    return model
-
-
 def zero(size: GPTSize, config: dict) -> dict:
-    """Two steps of ZeRO under the ledger, the second one noted.  Their time would say nothing:
-    `helpers.course.recording.speed` has steps by the clock.
+    """Two steps of ZeRO under the ledger, the second one noted; `helpers.course.recording.speed` has steps by
+    the clock.
 
     Returns:
-        {"start": peak bytes of everything before the second step, "moments": {moment: bytes as in `_noted`}}.
-         The peak of a moment is that since the moment before.
+        {"start": peak bytes of everything before the second step, "moments": {moment: bytes as `noted`, the
+        peak since the moment before}}.
     """
-    import deepspeed
-    from helpers.tools.measure.ledger import Ledger
 
     def micro_batch(number):
-        rows = _rows(number, size.context, engine.device)  # held until the backward pass has ended
-        engine.backward(engine(*rows))
+        batch = rows(number, size.context)  # held until the backward pass has ended
+        engine.backward(engine(*batch))
 
     deepspeed.init_distributed()
     moments = {}
     with Ledger() as ledger:
-        model = _built(size, config)
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        engine = engine_of(built(size, config), config)
         ledger.watch(engine)
         for micro in range(2 * MICRO_BATCHES):
             if micro == MICRO_BATCHES:
-                start = _noted(ledger.snapshot("start"))["peak"]
+                start = noted(ledger.snapshot("start"))["peak"]
             micro_batch(micro)
             if micro >= MICRO_BATCHES:
                 moment = "after backward" if micro == 2 * MICRO_BATCHES - 1 else "between micro-batches"
-                moments[moment] = _noted(ledger.snapshot(moment))
+                moments[moment] = noted(ledger.snapshot(moment))
             engine.step()
-        moments["after step"] = _noted(ledger.snapshot("after step"))
+        moments["after step"] = noted(ledger.snapshot("after step"))
     return {"start": start, "moments": moments}
 
 
 def activations(size: GPTSize, checkpointing: bool) -> dict[str, int]:
     """What a forward pass of one sequence keeps, in bf16 and without DeepSpeed: {"kept": bytes, "peak": bytes
     of forward and backward}."""
-    import torch
-    from helpers.course import corpus, models
-    from helpers.tools.measure.ledger import Ledger
-
-    with Ledger(_device().partition(":")[0]) as ledger:
-        with torch.device(_device()):
+    with Ledger(device().partition(":")[0]) as ledger:
+        with torch.device(device()):
             model = models.build(models.GPT, size, checkpointing=checkpointing).bfloat16()
         ledger.watch(model)
-        batch = corpus.batch(0, 1, size.context, device=_device())
+        batch = corpus.batch(0, 1, size.context, device=device())
         ledger.snapshot("start")
         loss = model(*batch)
         kept = ledger.snapshot("after forward")
@@ -165,77 +90,53 @@ def activations(size: GPTSize, checkpointing: bool) -> dict[str, int]:
 def bandwidth(message_bytes: Sequence[int]) -> dict[str, list[float]]:
     """Seconds of one all-reduce for each size of message: {"seconds": medians, "lowest", "highest"}, all
     ranks beginning together each time."""
-    import deepspeed
-    import deepspeed.comm as comm
-    import torch
-
     deepspeed.init_distributed()
-    statistic = {"seconds": statistics.median, "lowest": min, "highest": max}
-    noted = {name: [] for name in statistic}
+    times = []
     for size in message_bytes:
-        message, series = torch.ones(size // 4, device=_device()), []
+        message, series = torch.ones(size // 4, device=device()), []
         for _ in range(MESSAGE_WARM_UPS + MESSAGE_REPETITIONS):
             comm.barrier()
-            _wait()
-            started = time.perf_counter()
-            comm.all_reduce(message)
-            _wait()
-            series.append(time.perf_counter() - started)
-        for name, of in statistic.items():
-            noted[name].append(of(series[MESSAGE_WARM_UPS:]))
-    return noted
+            series.append(seconds_of(comm.all_reduce, message))
+        times.append(series[MESSAGE_WARM_UPS:])
+    statistic = {"seconds": statistics.median, "lowest": min, "highest": max}
+    return {name: [of(series) for series in times] for name, of in statistic.items()}
 
 
 def outside_allocator(buffer: int) -> dict[str, int]:
     """What a rank's GPU has given away outside torch's allocator, in bytes, after each of a job's first
-    operations; empty on a CPU.
-
-    Args:
-        buffer: of NCCL per channel and peer, bytes (`NCCL_BUFFSIZE`).
-    """
-    import deepspeed
-    import deepspeed.comm as comm
-    import torch
-
+    operations; empty on a CPU.  NCCL's `buffer` has so many bytes per channel and peer."""
     os.environ["NCCL_BUFFSIZE"] = str(buffer)
-    ranks, noted = int(os.environ["WORLD_SIZE"]), {}
+    ranks, given_away = int(os.environ["WORLD_SIZE"]), {}
+    part, whole = torch.ones(2**20, device=device()), torch.ones(2**20 * ranks, device=device())
+    square = torch.ones(1024, 1024, device=device(), dtype=torch.bfloat16)
 
-    def note(operation):
-        _wait()
-        if "cuda" in _device():
+    def start():
+        deepspeed.init_distributed()
+        comm.barrier()
+
+    operations = {
+        "context": lambda: None,
+        "matrix products": lambda: torch.nn.functional.gelu(square @ square).sum(),
+        "communicator": start,
+        "all-reduce": lambda: comm.all_reduce(whole),
+        "all-gather": lambda: comm.all_gather_into_tensor(whole, part),
+        "reduce-scatter": lambda: comm.reduce_scatter_tensor(part, whole),
+        "second communicator": lambda: comm.all_reduce(part, group=comm.new_group(range(ranks))),
+    }
+    for name, operation in operations.items():
+        seconds_of(operation)
+        if on_gpu():
             free, total = torch.cuda.mem_get_info()
-            noted[operation] = total - free - torch.cuda.memory_reserved()
-
-    part, whole = torch.ones(2**20, device=_device()), torch.ones(2**20 * ranks, device=_device())
-    note("context")
-    square = torch.ones(1024, 1024, device=_device(), dtype=torch.bfloat16)
-    torch.nn.functional.gelu(square @ square).sum()
-    note("matrix products")
-    deepspeed.init_distributed()
-    comm.barrier()
-    note("communicator")
-    comm.all_reduce(whole)
-    note("all-reduce")
-    comm.all_gather_into_tensor(whole, part)
-    note("all-gather")
-    comm.reduce_scatter_tensor(part, whole)
-    note("reduce-scatter")
-    comm.all_reduce(part, group=comm.new_group(range(ranks)))
-    note("second communicator")
-    return noted
+            given_away[name] = total - free - torch.cuda.memory_reserved()
+    return given_away
 
 
 def tensor(size: GPTSize, config: dict) -> dict:
     """All ranks share every matrix (AutoTP): {"elements": of each parameter on this rank, "activations":
     bytes, "moments": as in `zero`}."""
-    import deepspeed
-    from helpers.course import corpus
-    from helpers.tools.measure.ledger import Ledger
-
     deepspeed.init_distributed()
     with Ledger() as ledger:
-        model = _built(size, config, checkpointing=False)
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        engine = engine_of(built(size, config, checkpointing=False), config)
         ledger.watch(engine)
         for micro in range(MICRO_BATCHES + 1):
             loss = engine(*corpus.batch(micro, 1, size.context, device=engine.device))
@@ -244,12 +145,9 @@ def tensor(size: GPTSize, config: dict) -> dict:
             del loss
             if micro < MICRO_BATCHES:
                 engine.step()
-        moments = {"between micro-batches": _noted(ledger.snapshot("between micro-batches"))}
-    return {"elements": _elements(engine), "activations": kept["activations"], "moments": moments}
-
-
-def _elements(engine):
-    return [parameter.numel() for parameter in engine.module.parameters()]
+        moments = {"between micro-batches": noted(ledger.snapshot("between micro-batches"))}
+    elements = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"elements": elements, "activations": kept["activations"], "moments": moments}
 
 
 def pipeline(size: GPTSize, config: dict) -> dict:
@@ -257,39 +155,28 @@ def pipeline(size: GPTSize, config: dict) -> dict:
     the clock.
 
     Returns:
-        {"elements": of each parameter on this rank, "moments": {"after step": bytes as in `_noted`},
-        "seconds": [of each timed step], "timeline": [["F" or "B", start, end]] of the step that took the
-        median time on the slowest rank, seconds on an axis of all ranks, "busy": of further steps, what
-        `helpers.course.recording.busy` returns; a message that waits for the other stage counts as one under
-        way}.
+        {"elements": of each parameter on this rank, "moments": {"after step": bytes as `noted`}, "seconds":
+        [of each timed step], "timeline": [["F" or "B", start, end]] of the step that took the median time on
+        the slowest rank, seconds on an axis of all ranks, "busy": of further steps, by `busy`; a message that
+        waits for the other stage counts as one under way}.
     """
-    import deepspeed
-    from deepspeed.pipe import LayerSpec, PipelineModule
-    from helpers.course import corpus, models
-    from helpers.course.recording.busy import busy
-    from helpers.tools.measure.clock import Clock
-    from helpers.tools.measure.ledger import Ledger
-
     deepspeed.init_distributed()
-    layers = [
-        LayerSpec(models.Embedding, size),
-        *[LayerSpec(models.Block, size)] * size.layers,
-        LayerSpec(models.Head, size),
-    ]
+    kinds = (models.Embedding, *[models.Block] * size.layers, models.Head)
 
     def one_step(step):
-        rows = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
-        engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in rows)))
+        batch = corpus.batch(step, config["gradient_accumulation_steps"], size.context, device=engine.device)
+        engine.train_batch((ids, targets.clone()) for ids, targets in zip(*(part.split(1) for part in batch)))
 
     with redirect_stdout(io.StringIO()):
         with Ledger() as ledger:
-            loss, stages = models.NextTokenLoss(), deepspeed.comm.get_world_size()
-            net = PipelineModule(layers, num_stages=stages, loss_fn=loss, partition_method="parameters")
+            layers, loss = [LayerSpec(kind, size) for kind in kinds], models.NextTokenLoss()
+            stages = {"num_stages": comm.get_world_size(), "partition_method": "parameters"}
+            net = PipelineModule(layers, loss_fn=loss, **stages)
             engine, *_ = deepspeed.initialize(model=net, config=config)
             ledger.watch(engine)
             for step in range(2):
                 one_step(step)
-            moments = {"after step": _noted(ledger.snapshot("after step"))}
+            moments = {"after step": noted(ledger.snapshot("after step"))}
         clocks = []
         for step in range(2, 2 + PIPELINE_WARM_UPS + PIPELINE_STEPS):
             with Clock() as clock:
@@ -298,28 +185,17 @@ def pipeline(size: GPTSize, config: dict) -> dict:
             clocks.append(clock)
         profiled = busy(lambda: one_step(0))
     clocks = clocks[PIPELINE_WARM_UPS:]
-    seconds, kinds = [clock.seconds for clock in clocks], {"forward": "F", "backward": "B"}
-    boxes = sorted(clocks[_median_of_slowest(seconds)].boxes, key=lambda box: box[2])
+    slowest = [highest(clock.seconds) for clock in clocks]
+    median = clocks[slowest.index(statistics.median(slowest))]  # the same step on every rank
+    names = {"forward": "F", "backward": "B"}
+    passes = sorted((start, end, names[kind]) for kind, _, start, end in median.boxes if kind in names)
     return {
-        "elements": _elements(engine),
+        "elements": [parameter.numel() for parameter in engine.module.parameters()],
         "moments": moments,
-        "seconds": seconds,
-        "timeline": [
-            [kinds[kind], round(start, 6), round(end, 6)] for kind, _, start, end in boxes if kind in kinds
-        ],
+        "seconds": [clock.seconds for clock in clocks],
+        "timeline": [[name, round(start, 6), round(end, 6)] for start, end, name in passes],
         "busy": profiled,
     }
-
-
-def _median_of_slowest(seconds):
-    """Which of the steps took the median time, where each counts as long as on its slowest rank: the same
-    step on every rank."""
-    import deepspeed.comm as comm
-    import torch
-
-    slowest = torch.tensor(seconds, device=_device())
-    comm.all_reduce(slowest, op=comm.ReduceOp.MAX)
-    return slowest.argsort()[len(seconds) // 2].item()
 
 
 def construction(size: GPTSize, config: dict, how: str) -> dict[str, int | list[float]]:
@@ -333,181 +209,36 @@ def construction(size: GPTSize, config: dict, how: str) -> dict[str, int | list[
         {"held", "peak": bytes, "seconds": [of each further build, at most `BUILDS` and about `ENOUGH_SECONDS`
         of them]}.
     """
-    import deepspeed
-    import deepspeed.comm as comm
-    import torch
-    from helpers.course import models
-    from helpers.tools.measure.ledger import Ledger
-
     deepspeed.init_distributed()
 
     def build():
-        if how == "partitioned":
-            return models.build(models.GPT, size, config=config)
-        if how == "whole, host":
-            return models.build(models.GPT, size)
-        return _built(size, {"zero_optimization": {"stage": 0}}, checkpointing=False)
+        if how == "whole, device":
+            return built(size, {"zero_optimization": {"stage": 0}}, checkpointing=False)
+        return models.build(models.GPT, size, config=config if how == "partitioned" else None)
 
-    with Ledger("cpu" if how == "whole, host" else None) as ledger:
-        model = build()
-        _wait()
-        peak = ledger.peak
-        held = ledger.watch(model).snapshot("built")["parameters"]
-    del model
-    seconds, slowest = [], torch.zeros(1, device=_device())
-    while len(seconds) < BUILDS and slowest.item() < ENOUGH_SECONDS:
+    held = counted_build(build, "cpu" if how == "whole, host" else None)
+    seconds = []
+    while len(seconds) < BUILDS and highest(sum(seconds)) < ENOUGH_SECONDS:
         comm.barrier()
-        started = time.perf_counter()
-        build()
-        _wait()
-        seconds.append(time.perf_counter() - started)
-        slowest.fill_(sum(seconds))
-        comm.all_reduce(slowest, op=comm.ReduceOp.MAX)  # the ranks agree on whether there is another
-    return {"held": held, "peak": peak, "seconds": seconds}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FineTuning:
-    """A way to fine-tune in little memory, a case of the experiment `finetune`.
-
-    Attributes:
-        stage: of ZeRO; 0 runs on one rank, others on two.
-        fits: whether it needs no more than the limit; another is run without a limit, too, so that its bytes
-            are known.
-        checkpointing: of every block.
-        chunks: parts of the tokens whose logits exist at once.
-        offload: the optimizer's states, into the host's memory.
-        fp32_adapters: peft's own choice (below stage 3 DeepSpeed makes them bf16 all the same).
-        memory_efficient_linear: DeepSpeed's own choice, at stage 3.
-    """
-
-    stage: int
-    fits: bool
-    checkpointing: bool = False
-    chunks: int = 1
-    offload: bool = False
-    fp32_adapters: bool = True
-    memory_efficient_linear: bool = True
-
-
-def finetune(
-    shape: tuple[dict, int], case: FineTuning, limit: int | None, config: dict
-) -> dict[str, dict | list[float]]:
-    """Two steps of LoRA on one long sequence under the ledger, the second one noted; then three more by the
-    clock where every rank has a GPU.
-
-    Args:
-        shape: (keys of transformers' GlmConfig, tokens of a sequence).
-        case: a `FineTuning`.
-        limit: bytes that torch's allocator may have on a GPU, or None for all.
-
-    Returns:
-        {"held": {moment: bytes as in `_noted`}, "host": {category: bytes} in the host's memory after the
-        step, where the optimizer is offloaded from a GPU, "seconds": [of each step]}.
-
-    Raises:
-        torch.OutOfMemoryError: saying in which pass and which layer.
-    """
-    import deepspeed
-    from helpers.tools.measure.ledger import Ledger
-
-    deepspeed.init_distributed()
-    _limit_memory(limit)
-    held, host, seconds, doing = {}, {}, [], {"pass": "while it was built", "layer": ""}
-    host_ledger = Ledger("cpu") if case.offload and "cuda" in _device() else nullcontext()
-    with _naming_the_place(doing), Ledger() as ledger, host_ledger as on_host:
-        model = _adapted(shape[0], case, config)
-        for name, layer in model.named_modules():
-            layer.register_forward_pre_hook(lambda *_, name=name: doing.update(layer=name))
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
-        ledger.watch(engine)
-        if on_host:
-            on_host.watch(engine)
-
-        def one_step(step, note):
-            rows = _rows(step, shape[1], engine.device)
-            doing["pass"] = "in the forward pass"
-            loss = engine(*rows)
-            note("after forward")
-            doing.update({"pass": "in the backward pass", "layer": ""})
-            engine.backward(loss)
-            del loss
-            note("after backward")
-            doing.update({"pass": "in the optimizer's step", "layer": ""})
-            engine.step()
-            note("after step")
-
-        for step in range(2):
-            one_step(step, lambda moment: held.update({moment: _noted(ledger.snapshot(moment))}))
-        if on_host:
-            host = on_host.categories()
-    for step in range(0 if _sharing() else 3):
-        _wait()
-        started = time.perf_counter()
-        one_step(step, lambda moment: None)
-        _wait()
-        seconds.append(time.perf_counter() - started)
-    return {"held": held, "host": host, "seconds": seconds}
-
-
-def _limit_memory(limit):
-    """Let torch's allocator have no more than so many bytes of this rank's GPU."""
-    import torch
-
-    if limit is not None and "cuda" in _device():
-        whole = torch.cuda.get_device_properties(_device()).total_memory
-        torch.cuda.set_per_process_memory_fraction(limit / whole, _device())
-
-
-def _adapted(shape, case, config):
-    """ChatGLM with adapters and its loss, made on this rank's device; under stage 3 in parts."""
-    import torch
-    from helpers.course import models
-
-    partitioned = config["zero_optimization"]["stage"] == 3
-    with nullcontext() if partitioned else torch.device(_device()):
-        model = models.build_transformers(models.chatglm(shape), config if partitioned else None)
-        model = models.with_adapters(model, in_fp32=case.fp32_adapters)
-    if case.checkpointing:
-        models.checkpointed(model)
-    return models.WithLoss(model, case.chunks).train()
-
-
-@contextmanager
-def _naming_the_place(doing):
-    """An error of memory in here says what was being done: `doing["pass"]`, `doing["layer"]`."""
-    import torch
-
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        place = " ".join(filter(None, (doing["pass"], doing["layer"])))
-        raise torch.OutOfMemoryError(f"CUDA out of memory {place}: {error}") from None
+        seconds.append(seconds_of(build))
+    return held | {"seconds": seconds}
 
 
 def offload_error(config: dict, mended: bool) -> dict[str, str]:
     """A step of ZeRO-3 with the optimizer offloaded and gradients clipped, as DeepSpeed is, or with one mend
-    taken away.
+    taken away: {"raised": the error's words, or ""}.
 
     Between its pull requests 5256 and 5504 (April 2024) DeepSpeed left the norm of offloaded gradients on the
     GPU; since then it moves it to the CPU, where they are.
-
-    Returns:
-        {"raised": the error's words, or ""}.
     """
-    import deepspeed
-    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Optimizer
-    from helpers.course import models
-
     deepspeed.init_distributed()
     if not mended:
-        norm = Optimizer.complete_grad_norm_calculation_for_cpu_offload
-        Optimizer.complete_grad_norm_calculation_for_cpu_offload = lambda *values: norm(*values).to(_device())
-    model = models.build(models.GPT, config=config)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        place, name = DeepSpeedZeroOptimizer_Stage3, "complete_grad_norm_calculation_for_cpu_offload"
+        norm = getattr(place, name)
+        setattr(place, name, lambda *values: norm(*values).to(device()))
+    engine = engine_of(models.build(models.GPT, config=config), config)
     for micro in range(MICRO_BATCHES):
-        engine.backward(engine(*_rows(micro, models.TINY.context, engine.device)))
+        engine.backward(engine(*rows(micro, models.TINY.context)))
         try:
             engine.step()
         except RuntimeError as error:

@@ -4,11 +4,19 @@ memory ends, and there it is tried."""
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from helpers.course.recording.experiments import _device, _limit_memory, _wait
+import deepspeed
+import deepspeed.comm as comm
+import torch
+from helpers.course import corpus, models
+from helpers.course.recording.experiment import LIMIT, one_micro_batch
+from helpers.course.recording.finetune import adapted
+from helpers.course.recording.in_ranks import engine_of, highest, limit_memory, on_gpu, rows, seconds_of
+from helpers.tools.measure.internals import grow_segments
+from helpers.tools.measure.ledger import Ledger
 
 CLOSER = 0.01  # of the length that the straight line gives: how much longer each try near it is
 SHORT_OF = 0.06  # so much below it the tries begin
@@ -20,7 +28,6 @@ class LongText:
     """A way to train on long sequences, a case of the experiment `longest_sequence`.
 
     Attributes:
-        ranks: how many.
         stage: of ZeRO.
         shared: all ranks share one sequence by Ulysses (DeepSpeed's `UlyssesSPAttentionHF`); else each has
             one of its own.
@@ -37,6 +44,39 @@ class LongText:
     host: bool = False
 
 
+_TILED = {"checkpointing": True, "tile": 1024}
+_ULYSSES = {"ranks": 2, "shared": True}
+LONG_TEXT = {
+    "plain": LongText(),
+    "checkpointing": LongText(checkpointing=True),
+    "checkpointing, tiles": LongText(**_TILED),
+    "checkpointing, tiles, host": LongText(host=True, **_TILED),
+    "ZeRO-3": LongText(ranks=2, stage=3),
+    "ZeRO-3, checkpointing, tiles": LongText(ranks=2, stage=3, **_TILED),
+    "Ulysses": LongText(stage=1, **_ULYSSES),
+    "Ulysses, checkpointing": LongText(stage=1, checkpointing=True, **_ULYSSES),
+    "Ulysses, checkpointing, tiles": LongText(stage=1, **_ULYSSES, **_TILED),
+    "Ulysses, ZeRO-3, checkpointing, tiles": LongText(stage=3, **_ULYSSES, **_TILED),
+    "Ulysses, ZeRO-3, checkpointing, tiles, host": LongText(stage=3, host=True, **_ULYSSES, **_TILED),
+}
+TINY_LONG_TEXT = ("checkpointing, tiles", "Ulysses, checkpointing")  # what is tried on a CPU
+TINY_LIMIT = 3_000_000  # bytes
+
+
+def configuration(ranks: int, way: str, **others: object) -> dict:
+    """With stage 3 holding no more than a layer's gathered weights."""
+    at_once = ("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size")
+    stage = LONG_TEXT[way].stage
+    keys = dict.fromkeys(at_once, 0) if stage == 3 else {}
+    return one_micro_batch(stage=stage, reduce_bucket_size=500_000, **keys)
+
+
+def runs() -> list[tuple[int, dict]]:
+    cases = [("6.2B", way, LIMIT) for way in LONG_TEXT]
+    cases += [("tiny", way, TINY_LIMIT) for way in TINY_LONG_TEXT]
+    return [(LONG_TEXT[way].ranks, {"text": text, "way": way, "limit": limit}) for text, way, limit in cases]
+
+
 def longest_sequence(
     text: tuple[dict, int], way: LongText, limit: int, config: dict
 ) -> dict[str, list[dict[str, float]] | int | str]:
@@ -44,7 +84,6 @@ def longest_sequence(
 
     Args:
         text: (keys of transformers' GlmConfig, tokens of the first sequence).
-        way: a `LongText`.
         limit: bytes: what torch's allocator may have of a GPU; on a CPU a ledger says afterwards whether a
             rank needed more, so that no rank stops in the middle of a step while another waits for it.
 
@@ -52,11 +91,8 @@ def longest_sequence(
         {"tried": [{"tokens": of the whole sequence, "peak": bytes of the step, on the rank that needed the
         most, "seconds"}], all of which fitted, "failed": tokens, "words": of the error}.
     """
-    import deepspeed
-    import torch
-
     deepspeed.init_distributed()
-    _limit_memory(limit)
+    limit_memory(limit)
     tried = []
     with _peaks() as peak:
         engine = _engine(text[0], way, config)
@@ -65,11 +101,8 @@ def longest_sequence(
             _step(engine, way, tokens)  # makes the optimizer's states
             peak()
             while True:
-                started = time.perf_counter()
-                _step(engine, way, tokens)
-                _wait()
-                seconds = time.perf_counter() - started
-                most = _most(peak())  # the same on all ranks, which go on with the same
+                seconds = seconds_of(_step, engine, way, tokens)
+                most = highest(peak())
                 if most > limit:
                     raise torch.OutOfMemoryError(f"out of memory: a rank needed {most:,} bytes, of {limit:,}")
                 tried.append({"tokens": tokens, "peak": most, "seconds": seconds})
@@ -78,7 +111,7 @@ def longest_sequence(
             return {"tried": tried, "failed": tokens, "words": str(error).splitlines()[0]}
 
 
-def _next(tried, limit, grain):
+def _next(tried: list[dict], limit: int, grain: int) -> int:
     """How many tokens to try next: twice as many while that fits by the straight line through the last two
     peaks, then ever closer to its end."""
     last = tried[-1]
@@ -95,79 +128,49 @@ def _next(tried, limit, grain):
 
 
 @contextmanager
-def _peaks():
+def _peaks() -> Iterator[Callable[[], int]]:
     """A function that returns the most bytes since its last call: by torch's allocator on a GPU, by a ledger
     on a CPU."""
-    if "cuda" not in _device():
-        from helpers.tools.measure.ledger import Ledger
-
+    if not on_gpu():
         with Ledger() as ledger:
             yield lambda: ledger.snapshot("step").peak
         return
-    import torch
-    from helpers.tools.measure.internals import grow_segments
-
     grow_segments()
 
     def peak():
-        highest = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+        most = torch.cuda.memory_stats()["requested_bytes.all.peak"]
         torch.cuda.empty_cache()  # blocks of a shorter sequence are of no use to a longer one
         torch.cuda.reset_peak_memory_stats()
-        return highest
+        return most
 
     yield peak
 
 
-def _most(count):
-    """The largest number of all ranks."""
-    import deepspeed.comm as comm
-
-    counts = [None] * comm.get_world_size()
-    comm.all_gather_object(counts, count)
-    return max(counts)
-
-
-def _engine(shape, way, config):
-    """ChatGLM with bf16 adapters and its loss, in this way."""
-    import deepspeed
-    import deepspeed.comm as comm
-    import torch
+def _engine(shape: dict, way: LongText, config: dict) -> deepspeed.DeepSpeedEngine:
+    """Of ChatGLM with bf16 adapters and its loss, in this way."""
     from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
-    from helpers.course import models
 
-    partitioned = config["zero_optimization"]["stage"] == 3
-    with nullcontext() if partitioned else torch.device(_device()):
-        glm = models.chatglm(shape, attn_implementation="sdpa")
-        model = models.build_transformers(glm, config if partitioned else None)
-        # without groups for DeepSpeed: it then averages gradients over these ranks, which is what is wanted
-        if way.shared:
-            UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", comm.get_world_size(), 1)
-        model = models.with_adapters(model, in_fp32=False)
-    if way.checkpointing:
-        models.checkpointed(model)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model = models.WithLoss(model).train()
-    return deepspeed.initialize(model=model, model_parameters=trained, config=config)[0]
-
-
-def _step(engine, way, tokens):
-    """One step on a sequence of so many tokens: each rank's own, or one that all ranks share."""
-    import deepspeed.comm as comm
-    import torch
-    from helpers.course import corpus
-
-    rank, ranks = comm.get_rank(), comm.get_world_size()
+    glm = models.chatglm(shape, attn_implementation="sdpa")
+    model = adapted(glm, config, checkpointing=way.checkpointing)
+    # without groups for DeepSpeed: it then averages gradients over these ranks, which is what is wanted
     if way.shared:
-        part = tokens // ranks
-        mine = slice(rank * part, (rank + 1) * part)
+        UlyssesSPAttentionHF.register_with_transformers(model.model, "sdpa", comm.get_world_size(), 1)
+    return engine_of(model, config)
+
+
+def _step(engine: deepspeed.DeepSpeedEngine, way: LongText, tokens: int) -> None:
+    """One step on a sequence of so many tokens: each rank's own, or one that all ranks share."""
+    first = 0
+    if way.shared:
+        part = tokens // comm.get_world_size()
+        first = comm.get_rank() * part
         whole = corpus.batch(0, 1, tokens, device=engine.device)
-        ids, targets = (rows[:, mine].contiguous() for rows in whole)
-        positions = torch.arange(mine.start, mine.stop, device=engine.device)[None]
+        ids, targets = (row[:, first : first + part].contiguous() for row in whole)
     else:
-        ids, targets = corpus.batch(0, ranks, tokens, rank, ranks, engine.device)
-        positions = torch.arange(tokens, device=engine.device)[None]
+        ids, targets = rows(0, tokens)
+    positions = torch.arange(first, first + ids.shape[1], device=engine.device)[None]
     engine.module.chunks = -(-ids.shape[1] // way.tile) if way.tile else 1
-    with torch.autograd.graph.save_on_cpu(pin_memory="cuda" in _device()) if way.host else nullcontext():
+    with torch.autograd.graph.save_on_cpu(pin_memory=on_gpu()) if way.host else nullcontext():
         loss = engine(ids, targets, positions)
     engine.backward(loss)
     del loss

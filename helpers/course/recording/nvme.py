@@ -9,12 +9,31 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from helpers.course.recording.experiments import _rows
+import deepspeed
+from helpers.course import models
+from helpers.course.recording.experiment import one_micro_batch
+from helpers.course.recording.in_ranks import engine_of, three_steps
+from helpers.tools.measure.ledger import Ledger
 
-if TYPE_CHECKING:
-    from helpers.course.models import GPTSize
+# buffers for Adam's three states, gradients, and one more
+_ON_DISK = {"device": "nvme", "nvme_path": "swap", "buffer_count": 5}
+_PARAMETERS_ON_DISK = {**_ON_DISK, "buffer_count": 6, "buffer_size": 600_000, "max_in_cpu": 0}
+PLACES = {  # of the optimizer's states
+    "device": {},
+    "host": {"offload_optimizer": {"device": "cpu"}},
+    "disk": {"offload_optimizer": _ON_DISK},
+    "disk, parameters too": {"offload_optimizer": _ON_DISK, "offload_param": _PARAMETERS_ON_DISK},
+    "disk, sub-groups under 1 MiB": {"offload_optimizer": _ON_DISK, "sub_group_size": 200_000},
+    "disk, stage 2": {"offload_optimizer": _ON_DISK, "stage": 2},
+    "disk, pipelined": {"offload_optimizer": _ON_DISK | {"pipeline_read": True, "pipeline_write": True}},
+}
+
+
+def configuration(ranks: int, place: str, **others: object) -> dict:
+    """At stage 3 where the place says nothing else."""
+    keys = {"reduce_bucket_size": 100_000, "sub_group_size": 800_000, "stage3_param_persistence_threshold": 0}
+    return one_micro_batch(**{"stage": 3, **keys, **PLACES[place]})
 
 
 def missing() -> str:
@@ -30,11 +49,10 @@ def missing() -> str:
     )
 
 
-def nvme(size: GPTSize, config: dict, scratch: str) -> dict:
+def nvme(size: models.GPTSize, config: dict, scratch: str) -> dict:
     """Three steps of ZeRO in bf16; what a rank holds after the last of them, and which files it has written.
 
     Args:
-        size: of the GPT, a `GPTSize`.
         config: DeepSpeed's; wherever it says `nvme_path`, `scratch` is taken.
         scratch: a folder, which the recorder removes.
 
@@ -42,38 +60,24 @@ def nvme(size: GPTSize, config: dict, scratch: str) -> dict:
         {"raised": "" or what DeepSpeed raised, "losses": of the steps, "held": {category: bytes} after the
         last, "files": [[name, bytes]] of this rank}.
     """
-    import deepspeed
-    from helpers.course import models
-    from helpers.tools.measure.ledger import Ledger
-
     deepspeed.init_distributed()
     losses, folder = [], Path(scratch) / f"of-{deepspeed.comm.get_rank()}"
     with Ledger() as ledger:
         model = models.build(models.GPT, size, config=config)
+        config = copy.deepcopy(config)
+        for section in config["zero_optimization"].values():
+            if isinstance(section, dict) and "nvme_path" in section:
+                section["nvme_path"] = str(folder)
         try:
-            config = _in_folder(config, folder)
-            engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+            engine = engine_of(model, config)
             ledger.watch(engine)
-            for step in range(3):
-                loss = engine(*_rows(step, size.context, engine.device))
-                engine.backward(loss)
-                losses.append(loss.item())
-                del loss
-                engine.step()
+            three_steps(engine, size.context, losses)
         except (AssertionError, RuntimeError) as error:
             raised = f"{type(error).__name__}: {error}".replace(str(folder), "nvme_path")
             return {"raised": raised, "losses": losses, "held": {}, "files": []}
         held = ledger.snapshot("after step").categories
     files = [[path.name, path.stat().st_size] for path in sorted(folder.rglob("*")) if path.is_file()]
     return {"raised": "", "losses": losses, "held": held, "files": files}
-
-
-def _in_folder(config, folder):
-    config = copy.deepcopy(config)
-    for section in config["zero_optimization"].values():
-        if isinstance(section, dict) and "nvme_path" in section:
-            section["nvme_path"] = str(folder)
-    return config
 
 
 if __name__ == "__main__":

@@ -54,33 +54,23 @@ class OnMachines:
             LaunchError: it cannot run here, and was not recorded with these arguments.
         """
         name = key(function, arguments)
+        content = json.loads(self.file.read_text()) if self.file.exists() else {"values": {}}
         if reason := self.missing():
-            return self.recorded(name, reason)
+            if name not in content["values"]:
+                raise LaunchError(
+                    f"{reason}; and {name} was not recorded, so there is nothing to show: keep to the "
+                    "cell's own arguments"
+                )
+            print(f"{MARK} {content['label']}, since here {reason}")
+            return content["values"][name]
         value = json.loads(json.dumps(function(**arguments), default=plain))
         if os.environ.get(RECORDING):
-            self.record(name, value)
+            versions = f"torch {version('torch').split('+')[0]}, DeepSpeed {version('deepspeed')}"
+            content["label"] = f"{date.today()} on {platform.system()}, {os.cpu_count()} cores, {versions}"
+            content["values"][name] = value
+            self.file.parent.mkdir(exist_ok=True)
+            self.file.write_text(json.dumps(content, indent=1) + "\n")
         return value
-
-    def recorded(self, name: str, reason: str) -> Plain:
-        kept = self.content()
-        if name not in kept["values"]:
-            raise LaunchError(
-                f"{reason}; and {name} was not recorded, so there is nothing to show: keep to the "
-                "cell's own arguments"
-            )
-        print(f"{MARK} {kept['label']}, since here {reason}")
-        return kept["values"][name]
-
-    def content(self) -> dict:
-        return json.loads(self.file.read_text()) if self.file.exists() else {"values": {}}
-
-    def record(self, name: str, value: Plain) -> None:
-        """Add a value to the file, whose label is that of the last one."""
-        versions = f"torch {version('torch').split('+')[0]}, DeepSpeed {version('deepspeed')}"
-        label = f"{date.today()} on {platform.system()}, {os.cpu_count()} cores, {versions}"
-        kept = {"label": label, "values": {**self.content()["values"], name: value}}
-        self.file.parent.mkdir(exist_ok=True)
-        self.file.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def key(function: Callable, arguments: Mapping[str, object]) -> str:

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 
-from helpers.course.recording.experiments import _rows
+import deepspeed
+import torch
+from helpers.course import models
+from helpers.course.recording.experiment import one_micro_batch
+from helpers.course.recording.in_ranks import engine_of, three_steps
+from helpers.tools.measure.ledger import Ledger
+
+CASES = [(16, 3, True), *((4, stage, True) for stage in range(4)), (4, 2, False), (4, 3, False)]
+
+
+def runs() -> list[tuple[int, dict]]:
+    names = ("bits", "stage", "train")
+    return [(2, {"shape": "tiny", **dict(zip(names, case))}) for case in CASES]
+
+
+def configuration(ranks: int, stage: int, **others: object) -> dict:
+    """Without a large bucket."""
+    return one_micro_batch(stage=stage, reduce_bucket_size=10_000, stage3_param_persistence_threshold=0)
 
 
 def missing() -> str:
@@ -33,12 +50,8 @@ def qlora(shape: tuple[dict, int], config: dict, bits: int, train: bool, scratch
         "bitsandbytes": its version}.
     """
     import bitsandbytes
-    import deepspeed
-    import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
     from transformers.utils import logging
-    from helpers.course import models
-    from helpers.tools.measure.ledger import Ledger
 
     logging.disable_progress_bar()
     deepspeed.init_distributed()
@@ -54,26 +67,19 @@ def qlora(shape: tuple[dict, int], config: dict, bits: int, train: bool, scratch
     with Ledger() as ledger:
         model = AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.bfloat16, **asked)
         model = models.WithLoss(models.with_adapters(model, in_fp32=False))
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
+        engine = engine_of(model, config)
         if train:
             engine.train()
         ledger.watch(engine)
-        for step in range(3):
-            loss = engine(*_rows(step, shape[1], engine.device))
-            engine.backward(loss)
-            losses.append(loss.item())
-            del loss
-            engine.step()
+        three_steps(engine, shape[1], losses)
         held = ledger.snapshot("after step").categories
-    parameters = [parameter for parameter in engine.module.parameters() if hasattr(parameter, "quant_state")]
-    states = [parameter.quant_state for parameter in parameters]
+    parameters = engine.module.parameters()
+    states = [parameter.quant_state for parameter in parameters if hasattr(parameter, "quant_state")]
+    scales = {part: sum(getattr(state, part).nbytes for state in states) for part in ("absmax", "code")}
     return {
         "losses": losses,
         "held": held,
-        "quantised": {
-            part: sum(getattr(state, part).nbytes for state in states) for part in ("absmax", "code")
-        },
+        "quantised": scales,
         "packed": sum(getattr(state, "packing_format_for_cpu", False) for state in states),
         "bitsandbytes": bitsandbytes.__version__,
     }

@@ -25,13 +25,13 @@ from pathlib import Path
 
 import torch
 from helpers.course import models
-from helpers.course.recording.table import EXPERIMENTS, NAMED, SIZES, experiment
+from helpers.course.recording.experiment import MODELS, RANKS, SIZES, STAGES
+from helpers.course.recording.table import EXPERIMENTS, NAMED
 from helpers.paths import ROOT, WORK, replace
 from helpers.tools.launch.failures import LaunchError, RankError
 from helpers.tools.launch.forked.forkservers import preload
 from helpers.tools.launch.jobs import launch
 from helpers.tools.launch.resources import gpu_count
-from helpers.tools.whole import whole
 
 TIMEOUT = 280  # seconds of one run
 
@@ -72,20 +72,17 @@ def commit() -> str:
 
 def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
     """One run: the configuration it used, and its reports, or why there are none."""
-    function, config = experiment(name).function, experiment(name).configuration(ranks, **arguments)
-    meant = {
-        parameter: NAMED[parameter][value] for parameter, value in arguments.items() if parameter in NAMED
-    }
+    function, config = EXPERIMENTS[name].function, EXPERIMENTS[name].configuration(ranks, **arguments)
     noted = {"ranks": ranks, "arguments": arguments, "configuration": config}
     started = time.monotonic()
     # The folder is gone afterwards, whatever the ranks do.
     with tempfile.TemporaryDirectory(prefix="recording-", ignore_cleanup_errors=True) as scratch:
-        values = {**arguments, "config": config, "scratch": scratch, **meant}
-        values = {parameter: values[parameter] for parameter in inspect.signature(function).parameters}
+        values = {**arguments, "config": config, "scratch": scratch}
+        values |= {of: NAMED[of][value] for of, value in arguments.items() if of in NAMED}
+        values = {of: values[of] for of in inspect.signature(function).parameters}
         try:
-            noted["reports"] = list(
-                launch(function, ranks=ranks, arguments=values, device=device, timeout=TIMEOUT)
-            )
+            reports = launch(function, ranks=ranks, arguments=values, device=device, timeout=TIMEOUT)
+            noted["reports"] = list(reports)
         except (LaunchError, MemoryError, RankError) as error:
             noted["error"] = str(error).replace(scratch, "scratch")
     said = noted.get("error", "recorded").splitlines()[0]
@@ -96,28 +93,22 @@ def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
 def planned(
     name: str, sizes: Sequence[str], counts: Sequence[int], device: str, stages: Sequence[int]
 ) -> list[tuple[int, dict]]:
-    """The runs of an experiment on this machine: [(ranks, arguments)], none where there is nothing to run.
-
-    Raises:
-        TypeError, ValueError: an argument cannot be used.
-    """
-    chosen = experiment(name)
-    for size in sizes:
-        if size not in SIZES:
-            raise ValueError(f"sizes are {', '.join(SIZES)}; not {size!r}")
-    counts = [whole(ranks, "ranks", 1, 64) for ranks in counts]
-    stages = [whole(stage, "stages", 0, 3) for stage in stages]
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f'device must be "cuda" or "cpu", not {device!r}')
-    if chosen.needs_gpu if device == "cpu" else chosen.needs_cpu:
+    """The runs of an experiment on this machine: [(ranks, arguments)], none where there is nothing to run."""
+    experiment = EXPERIMENTS[name]
+    if experiment.needs_gpu if device == "cpu" else experiment.needs_cpu:
         return []
     if device == "cuda":
-        most = 64 if chosen.may_share and gpu_count() else gpu_count()
+        most = RANKS[-1] if experiment.may_share and gpu_count() else gpu_count()
         counts = [ranks for ranks in counts if ranks <= most]
-    if not counts or not stages:
-        return []
-    runs = chosen.plan(sizes, counts, stages)
-    return [(ranks, arguments) for ranks, arguments in runs if ranks in counts or chosen.alone]
+
+    def wanted(size="", shape="", text="", stage=None, **others):
+        model = size or shape or text
+        if model == "6.2B":
+            return "tiny" not in sizes
+        return (not model or model.split(",")[0] in sizes) and (stage is None or stage in stages)
+
+    runs = [(ranks, arguments) for ranks, arguments in experiment.runs if ranks in counts]
+    return [run for run in runs if experiment.needs_cpu or wanted(**run[1])]
 
 
 def record(
@@ -126,35 +117,29 @@ def record(
     counts: Sequence[int],
     device: str,
     folder: Path,
-    stages: Sequence[int] = (0, 1, 2, 3),
+    stages: Sequence[int] = STAGES,
     keep: bool = False,
 ) -> Path | None:
-    """Run an experiment and write its file after every run; returns the path, or None where there is nothing
-    to run, which it says.
-
-    Args:
-        keep: what the file has is not run again.
-    """
-    chosen, todo = experiment(name), planned(name, sizes, counts, device, stages)
+    """Run an experiment and write its file after every run, without those that the file has where `keep` is
+    set; returns the path, or None where there is nothing to run, which it says."""
+    experiment, todo = EXPERIMENTS[name], planned(name, sizes, counts, device, stages)
     if not todo:
         where = f"{device} ({gpu_count()} GPUs)" if device == "cuda" else device
         ranks = ", ".join(map(str, counts)) or "no"
         print(f"{name}: nothing to run with {ranks} ranks, sizes {', '.join(sizes) or 'none'}, on {where}")
         return None
-    if reason := chosen.missing():
+    if reason := experiment.missing():
         print(f"{name}: {reason}")
         return None
-    if chosen.libraries:
-        preload(*chosen.libraries)
+    if experiment.libraries:
+        preload(*experiment.libraries)
     about = {"gpus": gpu_count() if device != "cpu" else 0, **launch(machine, ranks=1, device=device)[0]}
     path = folder / f"{name}-{about['gpus']}-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
     content = {"experiment": name, "sizes": {}, "shapes": {}, "runs": []}
     if path.exists():
         content = json.loads(path.read_text())
     known = [(run["ranks"], run["arguments"]) for run in content["runs"]] if keep else []
-    for ranks, arguments in todo:
-        if (ranks, arguments) in known:
-            continue
+    for ranks, arguments in [run for run in todo if run not in known]:
         if size := arguments.get("size"):
             content["sizes"][size], content["shapes"][size] = asdict(SIZES[size]), shapes(SIZES[size])
         done = run(name, ranks, arguments, device) | {
@@ -174,19 +159,18 @@ def record(
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m helpers.course.recording.record",
-        description="Record the lessons' experiments at real sizes.  Experiments are named "
-        "first, options after them.",
+        description="Record the lessons' experiments at real sizes.  Experiments are named first, options "
+        "after them.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     sharing = " and ".join(name for name, experiment in EXPERIMENTS.items() if experiment.may_share)
+    numbers = {"nargs": "+", "type": int}
     add = parser.add_argument
     add("experiments", nargs="*", metavar="experiment", default=list(EXPERIMENTS), help="which to run")
     add("--out", type=Path, default=WORK / "recorded", help="folder of the JSON files")
-    add("--sizes", nargs="+", choices=SIZES, default=["1.5B", "7.5B"], help="parameters of the models")
-    ranks = {"choices": range(1, 65), "metavar": "RANKS", "default": [1, 2, 4, 8]}
-    add("--ranks", nargs="+", type=int, **ranks, help="as many as there are GPUs for")
-    stages = {"choices": range(4), "default": [0, 1, 2, 3]}
-    add("--stages", nargs="+", type=int, **stages, help="of the experiments zero and speed")
+    add("--sizes", nargs="+", choices=MODELS, default=["1.5B", "7.5B"], help="parameters of the models")
+    add("--ranks", **numbers, choices=RANKS, default=[1, 2, 4, 8], help="as many as there are GPUs for")
+    add("--stages", **numbers, choices=STAGES, default=STAGES, help="of the experiments zero and speed")
     share = f"{sharing}: more ranks than GPUs too, which share them; without times"
     add("--share", action="store_true", help=share)
     keep = "do not run again what the files have, for instance of an interrupted recording"
@@ -197,22 +181,18 @@ def main() -> None:
     if unknown := set(options.experiments) - set(EXPERIMENTS):
         parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")
     gpus = gpu_count()
-    most = 64 if options.device == "cpu" or (options.share and gpus) else gpus
+    most = RANKS[-1] if options.device == "cpu" or (options.share and gpus) else gpus
     counts = [ranks for ranks in options.ranks if ranks <= most]
     if not counts:
-        wanted = " or ".join(map(str, options.ranks))
         parser.error(
-            f"{wanted} ranks need a GPU each, and there are {gpus} here: `zero --device cpu "
-            "--sizes tiny` records a small model without"
+            f"{' or '.join(map(str, options.ranks))} ranks need a GPU each, and there are {gpus} here: "
+            "`zero --device cpu --sizes tiny` records a small model without"
         )
-    paths = [
-        record(name, options.sizes, counts, options.device, options.out, options.stages, options.keep)
-        for name in options.experiments
-    ]
-    for path in filter(None, paths):
-        print(path)
-    if not any(paths):
+    asked = (options.sizes, counts, options.device, options.out, options.stages, options.keep)
+    paths = [path for name in options.experiments if (path := record(name, *asked))]
+    if not paths:
         sys.exit("nothing was recorded")
+    print(*paths, sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,25 +1,38 @@
 """What the recorder stored: runs at real sizes, each labelled with hardware, versions and date, beside what
 theory predicts for it."""
 
+# ruff: noqa: F401  lessons take what times and bytes say from here
+
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.course.models import GPTSize
+from helpers.course.recording.clocked import (
+    case,
+    message_seconds,
+    of_one_kind,
+    pipeline_work,
+    step_time,
+    timelines,
+)
+from helpers.course.recording.held import (
+    beside_tensors,
+    device_parts,
+    highest,
+    predicted_peaks,
+    step_peak_clusters,
+)
 from helpers.paths import RECORDED, WORK
 from helpers.tools import theory
-from helpers.tools.theory import schedules
-from helpers.tools.theory.step_time import BUSY
 
 STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 TRAININGS = ("zero", "speed", "pipeline")  # experiments whose runs are whole trainings
-PEAKS = theory.PEAKS  # FLOPs per second in bf16 by the makers' data sheets
+BETWEEN = "between micro-batches"
 
 
 @dataclass(frozen=True)
@@ -27,20 +40,16 @@ class Run:
     """One run.
 
     Attributes:
-        experiment: its name in `helpers.course.recording.table`.
-        ranks: how many.
-        arguments: of the function; `size` by its name.
+        arguments: of the experiment's function; `size` by its name.
         configuration: DeepSpeed's, or None.
         reports: what each rank returned; empty where the run failed.
         error: why it failed, else "".
-        device_memory: bytes that each GPU has.
-        size: the model's `GPTSize`, or None.
-        elements: of every parameter of the whole model.
+        size, elements: of the model, and of each of its parameters, where the experiment has a GPT.
         hardware: of the machine, as "2 x NVIDIA H200"; only runs on the same hardware are put together.
         label: hardware, versions and date, for titles.
-        on_gpu: whether it ran on GPUs.
-        shared: whether several ranks shared a GPU, so that only bytes of a rank's own say something.
-        device_name: of one of its GPUs, or of the processor.
+        shared: several ranks shared a GPU, so that only bytes of a rank's own say something.
+        device_memory: bytes of each GPU.
+        device_name: of a GPU, or of the processor.
     """
 
     experiment: str
@@ -56,11 +65,16 @@ class Run:
     on_gpu: bool
     shared: bool
     device_memory: int | None
-    device_name: str = ""
+    device_name: str
 
     @property
     def out_of_memory(self) -> bool:
         return "out of memory" in self.error
+
+    @property
+    def known(self) -> dict:
+        """By what a run is chosen."""
+        return {"ranks": self.ranks, "shared": self.shared, "hardware": self.hardware, **self.arguments}
 
     @property
     def parameters(self) -> int:
@@ -70,7 +84,7 @@ class Run:
     def device(self) -> str:
         return "cuda" if self.on_gpu else "cpu"
 
-    def states(self, rank: int, moment: str = "between micro-batches") -> dict[str, int]:
+    def states(self, rank: int, moment: str = BETWEEN) -> dict[str, int]:
         """Measured bytes of the model states by category."""
         categories = self.reports[rank]["moments"][moment]["categories"]
         return {category: categories[category] for category in STATES}
@@ -85,17 +99,14 @@ class Run:
             self.elements, self.configuration, ranks=self.ranks, rank=rank, device=self.device
         )
 
-    def predicted(self, rank: int, moment: str = "between micro-batches") -> dict[str, int]:
+    def predicted(self, rank: int, moment: str = BETWEEN) -> dict[str, int]:
         """Bytes by category that the exact formula gives for a rank of the experiments `zero`, `tensor` and
-        `pipeline`."""
+        `pipeline`; a rank of the last two has parameters of its own, and divides their states with nobody."""
         elements, place = self.elements, {"ranks": self.ranks, "rank": rank}
-        if (
-            self.experiment != "zero"
-        ):  # a rank has parameters of its own, and divides their states with nobody
+        if self.experiment != "zero":
             elements, place = self.reports[rank]["elements"], {}
-        exact = theory.deepspeed_bytes(
-            elements, self.configuration, moment=moment, device=self.device, **place
-        )
+        place |= {"moment": moment, "device": self.device}
+        exact = theory.deepspeed_bytes(elements, self.configuration, **place)
         return {category: exact[category] for category in STATES}
 
 
@@ -140,17 +151,10 @@ def runs(experiment: str, **arguments: object) -> list[Run]:
         LookupError: there is none.
         ValueError: they are of several kinds of hardware, and `hardware` does not say which is meant.
     """
-
-    def known(run):
-        return {"ranks": run.ranks, "shared": run.shared, "hardware": run.hardware, **run.arguments}
-
     for folder in (WORK / "recorded", RECORDED) if Path.cwd() == WORK else (RECORDED,):
-        chosen = [
-            run
-            for path in sorted(folder.glob(f"{experiment}-*.json"))
-            for run in read(path)
-            if (run.reports or run.out_of_memory) and known(run) | arguments == known(run)
-        ]
+        stored = [run for path in sorted(folder.glob(f"{experiment}-*.json")) for run in read(path)]
+        stored = [run for run in stored if run.reports or run.out_of_memory]
+        chosen = [run for run in stored if arguments.items() <= run.known.items()]
         if any(run.reports for run in chosen) or (chosen and folder == RECORDED):
             of_one_kind(chosen)
             return chosen
@@ -160,145 +164,27 @@ def runs(experiment: str, **arguments: object) -> list[Run]:
     )
 
 
-def of_one_kind(chosen: Sequence[Run]) -> None:
-    """Refuse runs on several kinds of hardware: nothing is said of them together.
-
-    Raises:
-        ValueError: which these are.
-    """
-    kinds = sorted({run.hardware for run in chosen})
-    if len(kinds) > 1:
-        raise ValueError(
-            f"these runs of {chosen[0].experiment!r} were recorded on {', '.join(kinds)}, which are kept "
-            f"apart: say which, with hardware={kinds[0]!r}"
-        )
+def labels(several: Iterable[Run]) -> str:
+    """The labels of several runs, each once and on a line of its own, for a figure's title."""
+    return "\n".join(dict.fromkeys(run.label for run in several))
 
 
-@dataclass(frozen=True)
-class RecordedSteps:
-    """Steps by the clock of one case of the experiment `speed`: every step of every rank and of both starts.
-
-    Attributes:
-        median, lowest, highest: seconds of a step.
-        work: seconds of a step in which a GPU ran anything but messages; the mean of the ranks.
-        messages: seconds of a step in which a message was under way; of the rank that waited for the others
-            least, since a collective that waits for another rank looks like one that sends.
-        exposed: the same of messages alone, with no work beside them.
-        kernels: of a step, on the rank that runs most of them.
-        tokens_per_second: of all ranks together, by the median.
-        mfu: model FLOPs utilisation (`theory.mfu`) by the data sheet's peak; None for a GPU whose peak is not
-            in `PEAKS`.
-    """
-
-    median: float
-    lowest: float
-    highest: float
-    work: float
-    messages: float
-    exposed: float
-    kernels: int
-    tokens_per_second: float
-    mfu: float | None
-
-    @property
-    def work_share(self) -> float:
-        """The part of a step in which a GPU works."""
-        return self.work / self.median
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """What the median consists of, {part: seconds}: work, messages with no work beside them, and waiting,
-        for a host or another rank."""
-        return {
-            "work": self.work,
-            "messages alone": self.exposed,
-            "waiting": self.median - self.work - self.exposed,
-        }
-
-    @property
-    def launch_bound(self) -> bool:
-        """Whether GPUs do not work for a fifth of the step or more, and rather for their host or another rank
-        than for messages: then its time says little about them, and nothing follows from it."""
-        return self.work_share < BUSY and self.parts["waiting"] > self.exposed
-
-    def takes_longer_than(self, other: RecordedSteps) -> bool:
-        """Whether each step takes longer than each of the other's; False too where one of the two is
-        launch-bound."""
-        return not (self.launch_bound or other.launch_bound) and self.lowest > other.highest
-
-    def __str__(self):
-        median, lowest, highest = (
-            f"{1e3 * seconds:,.0f}" for seconds in (self.median, self.lowest, self.highest)
-        )
-        words = f"{median:>5} ms ({lowest} to {highest}), GPUs work {self.work_share:.2f}"
-        if self.launch_bound:
-            return f"{words}, launch-bound"
-        utilisation = "" if self.mfu is None else f", MFU {self.mfu:.2f}"
-        return f"{words}, {self.tokens_per_second:,.0f} tokens/s{utilisation}"
-
-
-def case(run: Run) -> tuple:
-    """What is equal for the starts of one case."""
-    arguments = sorted((name, value) for name, value in run.arguments.items() if name != "start")
-    return (run.experiment, run.ranks, *arguments)
-
-
-def step_time(starts: Sequence[Run]) -> RecordedSteps:
-    """The runs of one case of `speed`, all its starts, as `RecordedSteps`.
-
-    Raises:
-        ValueError: for runs of different cases, hardware or of another experiment, and for runs that were not
-            on GPUs of their own.
-    """
-    of_one_kind(starts)
-    cases = {case(run) for run in starts}
-    if len(cases) != 1 or starts[0].experiment != "speed":
-        raise ValueError(
-            "give the starts of one case of the experiment 'speed': these runs are of "
-            f"{len(cases)}: {sorted(cases, key=str)}"
-        )
-    run, reports = starts[0], [report for run in starts for report in run.reports]
-    if not reports or run.shared or not run.on_gpu:
-        raise ValueError(
-            "the time of a step says something where it fitted, and each rank had a GPU of its "
-            f"own: {run.label} {run.error}"
-        )
-    steps = [seconds for report in reports for seconds in report["seconds"]]
-    busy = [report["busy"] for report in reports]
-    median, sequences = statistics.median(steps), run.arguments["sequences"] * run.arguments["micro_batches"]
-    speed, peak = sequences * run.size.context * run.ranks / median, PEAKS.get(run.device_name)
-    return RecordedSteps(
-        median=median,
-        lowest=min(steps),
-        highest=max(steps),
-        work=statistics.mean(rank["gpu"] - rank["exposed"] for rank in busy),
-        messages=min(rank["messages"] for rank in busy),
-        exposed=min(rank["exposed"] for rank in busy),
-        kernels=max(rank["kernels"] for rank in busy),
-        tokens_per_second=speed,
-        mfu=None if peak is None else theory.mfu(run.size, run.size.context, speed, run.ranks * peak),
-    )
-
-
-def message_seconds(starts: Sequence[Run]) -> list[float]:
-    """Seconds of a step in which a message was under way, on each rank of each start of a case of `speed`,
-    fewest first.
-
-    A collective that waits for another rank looks like one that sends, so bytes / seconds is a lower bound of
-    the link's rate, in each of them."""
-    of_one_kind(starts)
-    return sorted(report["busy"]["messages"] for run in starts for report in run.reports)
+def nccl(ranks: int) -> dict:
+    """What NCCL wrote when it set up its channels: {"label": hardware and versions, "runs": {name: {"lines":
+    of rank 0's log, ...}}}."""
+    files = sorted((RECORDED / "nccl").glob(f"{ranks}-*.json"))
+    if not files:
+        raise LookupError(f"NCCL's log was not recorded with {ranks} ranks")
+    return json.loads(files[0].read_text())
 
 
 def machine(ranks: int, **hardware: str) -> theory.MachineConstants:
-    """The constants of the machine that `speed` was recorded on, measured while so many ranks did at once:
-    `theory.MachineConstants` of rank 0."""
+    """The constants of the machine that `speed` was recorded on, measured while so many ranks did at once."""
     return theory.MachineConstants.from_dict(runs("constants", ranks=ranks, **hardware)[0].reports[0])
 
 
 def predicted_step(starts: Sequence[Run]) -> theory.StepTime:
-    """What `theory.step_seconds` says of a case of `speed`, from the constants of its machine: a
-    `theory.StepTime`.
+    """What `theory.step_seconds` says of a case of `speed`, from the constants of its machine.
 
     Raises:
         ValueError: for a case that the formulas do not cover (compiled blocks, offload).
@@ -307,9 +193,7 @@ def predicted_step(starts: Sequence[Run]) -> theory.StepTime:
     of_one_kind(starts)
     run = starts[0]
     if run.arguments["compiled"]:
-        raise ValueError(
-            "theory.step_seconds is of an eager model: there is no prediction for compiled blocks"
-        )
+        raise ValueError("theory.step_seconds is of an eager model: no prediction for compiled blocks")
     return theory.step_seconds(
         run.size,
         machine(run.ranks, hardware=run.hardware),
@@ -320,11 +204,8 @@ def predicted_step(starts: Sequence[Run]) -> theory.StepTime:
 
 
 def plan(run: Run) -> theory.Plan:
-    """A recorded training of the experiments `zero`, `speed` and `pipeline` as a `theory.Plan`.
-
-    Raises:
-        ValueError: for a run of another experiment.
-    """
+    """A recorded training of the experiments `zero`, `speed` and `pipeline` as a `theory.Plan`; a ValueError
+    for a run of another experiment."""
     if run.experiment not in TRAININGS:
         raise ValueError(f"runs of {', '.join(TRAININGS)} are plans; this run is of {run.experiment!r}")
     config, zero = run.configuration, run.configuration["zero_optimization"]
@@ -345,141 +226,21 @@ def plan(run: Run) -> theory.Plan:
     )
 
 
-def trainings(*hardware: str) -> list[Run]:
-    """The recorded trainings that are a `plan` without offload, one of the starts of each case: [Run]; those
-    that did not fit too.  `hardware` says on which machine where there are several."""
-    which = {"hardware": hardware[0]} if hardware else {}
+def trainings(**hardware: str) -> list[Run]:
+    """The recorded trainings that are a `plan` without offload, one of the starts of each case, and those too
+    that did not fit; `hardware` as `runs` has it."""
     first = {}
-    for run in [run for experiment in TRAININGS for run in runs(experiment, **which)]:
+    for run in [run for experiment in TRAININGS for run in runs(experiment, **hardware)]:
         if "offload_optimizer" not in run.configuration["zero_optimization"]:
             first.setdefault(case(run), run)
     return list(first.values())
 
 
-def highest(run: Run) -> int | None:
-    """The most bytes that tensors took on a rank of a `plan`'s run, in a whole step; None where it did not
-    fit."""
-    if run.experiment == "speed":
-        peaks = [report["peak"] for report in run.reports]
-    else:
-        peaks = [noted["peak"] for report in run.reports for noted in report["moments"].values()]
-    return max(peaks, default=None)
-
-
-def nccl(ranks: int) -> dict:
-    """What NCCL wrote when it set up its channels: {"label": hardware and versions, "runs": {name: {"lines":
-    of rank 0's log, ...}}}.
-
-    Raises:
-        LookupError: nothing was recorded with so many ranks.
-    """
-    files = sorted((RECORDED / "nccl").glob(f"{ranks}-*.json"))
-    if not files:
-        raise LookupError(f"NCCL's log was not recorded with {ranks} ranks")
-    return json.loads(files[0].read_text())
-
-
-def labels(several: Iterable[Run]) -> str:
-    """The labels of several runs, each once and on a line of its own, for a figure's title."""
-    return "\n".join(dict.fromkeys(run.label for run in several))
-
-
-def timelines(run: Run) -> list[list[tuple]]:
-    """A recorded pipeline step as `plots.pipeline_schedules` and `helpers.tools.theory.schedules` take it:
-    (kind, stage, micro-batch, start, end) in ms."""
-    begin = min(start for report in run.reports for _, start, _ in report["timeline"])
-    rows = []
-    for stage, report in enumerate(run.reports):
-        micro_batches, row = {"F": itertools.count(), "B": itertools.count()}, []
-        for kind, start, end in report["timeline"]:
-            row.append((kind, stage, next(micro_batches[kind]), 1e3 * (start - begin), 1e3 * (end - begin)))
-        rows.append(row)
-    return rows
-
-
-@dataclass(frozen=True)
-class PipelineWork:
-    """Parts of a recorded pipeline's step, the slowest rank's, median of the steps; means of the ranks.
-
-    Attributes:
-        share: in which a GPU runs anything but messages.
-        most: in which it could, since a stage has nothing to do in the gaps between its passes: one minus
-            those gaps (the bubble, a neighbour that takes longer, a message).
-    """
-
-    share: float
-    most: float
-
-    @property
-    def launch_bound(self) -> bool:
-        """Whether GPUs work less than four fifths of what the gaps leave: they wait for their host, and
-        nothing follows from the times."""
-        return self.share < BUSY * self.most
-
-
-def pipeline_work(run: Run) -> PipelineWork:
-    """The `PipelineWork` of a run of the experiment `pipeline`.
-
-    Raises:
-        ValueError: for a run of another experiment, or without a busy share (recorded on a CPU, or before
-            there was one).
-    """
-    if run.experiment != "pipeline" or not all(report.get("busy") for report in run.reports):
-        raise ValueError(
-            "give a run of the experiment 'pipeline' on GPUs, recorded with its busy share, not "
-            f"{run.experiment!r}: {run.label}"
-        )
-    step = statistics.median(max(ranks) for ranks in zip(*(report["seconds"] for report in run.reports)))
-    passes = timelines(run)
-    span = max(row[-1][-1] for row in passes) - min(row[0][-2] for row in passes)
-    work = statistics.mean(report["busy"]["gpu"] - report["busy"]["exposed"] for report in run.reports)
-    return PipelineWork(share=work / step, most=1 - schedules.idle_fraction(passes) * span / 1e3 / step)
-
-
-def predicted_peaks(run: Run) -> dict[str, int]:
-    """Bytes of a run of `speed` at the moments that compete for the peak of a whole step, on rank 0: {moment:
-    bytes}.
-
-    Adds up, for fused Adam at stage 0 as in these runs: states without gradients (with those of the
-    micro-batch before, if there was one), what is kept and 8 bytes per logit; states with gradients, one
-    input and one block that runs again (the first block; where activations are all kept there is no such
-    moment); and `theory.step_peak_bytes`.
-
-    Raises:
-        ValueError: for a run of another experiment.
-    """
-    if run.experiment != "speed":
-        raise ValueError(
-            f"these moments are those of the experiment 'speed'; this run is of {run.experiment!r}"
-        )
-    checkpointing, sequences, size = run.arguments["checkpointing"], run.arguments["sequences"], run.size
-    shape, job = (sequences, size.context, size.width), {"ranks": run.ranks, "device": run.device}
-    states = {
-        moment: theory.deepspeed_bytes(run.elements, run.configuration, moment=moment, **job)
-        for moment in ("after step", "between micro-batches")
-    }
-    formula = theory.checkpointed_activation_bytes if checkpointing else theory.gpt_activation_bytes
-    logits = 8 * sequences * size.context * size.vocabulary
-    block = theory.repeated_block_bytes(*shape, size.heads, 2, device=run.device)
-    step = theory.step_peak_bytes(run.elements, run.configuration, **job)
-    if run.arguments["stage"] == 0:
-        step -= 4 * run.parameters  # the fused Adam makes no square roots
-    moments = theory.peak_moments(
-        states | {"after backward": states["between micro-batches"]},
-        activations=formula(size, sequences, size.context, 2, device=run.device) + logits,
-        again=2 * math.prod(shape) + block if checkpointing else None,
-        step={"other": step},
-        accumulates=run.arguments["micro_batches"] > 1,
-    )
-    names = {"loss": "at the loss", "backward": "in a block", "step": "in the step"}
-    return {names[moment]: sum(sizes.values()) for moment, sizes in moments.items()}
-
-
 def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:
     """Of cases of `speed`, dictionaries of its arguments: {name: {moment: GB}} on rank 0, as rows of a table.
 
-    The moments are those of `predicted_peaks`, None where there is no such (left out where no case has it);
-    "recorded" is the peak, "more" what it has beyond the largest moment.
+    The moments are those of `predicted_peaks`, None where a case has no such; "recorded" is the peak, "more"
+    what it has beyond the largest moment.
     """
     rows = {}
     for wanted in cases:
@@ -489,55 +250,8 @@ def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:
         name = f"{size}, ZeRO-{of['stage']}, N = {run.ranks}, {of['micro_batches']} x {of['sequences']}"
         name += ", checkpointed" if of["checkpointing"] else ""
         rows[name] = moments | {"recorded": peak, "more": peak - max(moments.values())}
-    names = ("at the loss", "in a block", "in the step", "recorded", "more")
-    names = [name for name in names if any(name in row for row in rows.values())]
-    return {
-        case: {name: row[name] / 1e9 if name in row else None for name in names} for case, row in rows.items()
-    }
-
-
-def step_peak_clusters(several: Iterable[Run], rank: int = 0) -> dict[str, dict[str, dict[str, int] | None]]:
-    """For `plots.memory_bars`: the peak of an optimizer step of runs of `zero`, by the exact formula and
-    recorded.
-
-    Returns:
-        {case: {"formula", "recorded": {category: bytes}}}: what lasts through the step by category, and as
-        "other" the step's temporaries; a recorded bar is None where the run did not fit.  Where ranks shared
-        GPUs the case says so: a GPU then held several such bars.
-    """
-    clusters = {}
-    for run in several:
-        stage = run.arguments["stage"]
-        moment = "after step" if stage else "after backward"  # stage 0 keeps its gradients
-        bars = {"formula": (run.predicted(rank, moment), run.predicted_step_peak(rank)), "recorded": None}
-        if not run.error:
-            bars["recorded"] = run.states(rank, moment), run.step_peak(rank)
-        shared = " (shared)" if run.shared else ""
-        clusters[f"stage {stage}, {run.ranks} ranks{shared}"] = {
-            name: bar and bar[0] | {"other": bar[1] - sum(bar[0].values())} for name, bar in bars.items()
-        }
-    return clusters
-
-
-def device_parts(run: Run, rank: int = 0, moment: str = "between micro-batches") -> dict[str, int]:
-    """Where the bytes of a rank's GPU are: {part: bytes}, from the ledger's tensors to all that the driver
-    has given away, their sum."""
-    if run.shared or not run.on_gpu:
-        raise ValueError(
-            f"the bytes of a whole GPU are known where a rank has one of its own; this run: {run.label}"
-        )
-    noted = run.reports[rank]["moments"][moment]
-    tensors = sum(noted["categories"].values())
-    return {
-        "tensors": tensors,
-        "workspaces": noted["requested"] - tensors,
-        "internal fragmentation": noted["rounding"] + noted["unsplit"],
-        "cached": noted["reserved"] - noted["allocated"],
-        "outside the allocator": noted["used"] - noted["reserved"],
-    }
-
-
-def beside_tensors(run: Run, rank: int = 0) -> int:
-    """Bytes of a rank's GPU that the driver had given away and that were neither tensors nor kept by torch
-    for the next ones (`device_parts`)."""
-    return sum(size for part, size in device_parts(run, rank).items() if part not in ("tensors", "cached"))
+    order = ("at the loss", "in a block", "in the step", "recorded", "more")
+    columns = [name for name in order if any(name in row for row in rows.values())]
+    for title, row in rows.items():
+        rows[title] = {name: row[name] / 1e9 if name in row else None for name in columns}
+    return rows

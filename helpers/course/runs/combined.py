@@ -1,17 +1,15 @@
 """One kind of parallelism beside a stage of ZeRO, on four ranks: the configuration, the engine, and a step on
 the same eight sequences.
 
-Ranks that share a model are pairs of neighbours in three of the ways; in the first each of the four is a
-replica.
-
-    "data"       four replicas
-    "tensor"     two replicas of two tensor-parallel ranks, by DeepSpeed's AutoTP with the rules of lesson 05
-    "pipeline"   two replicas of two stages
-    "sequence"   two replicas of two ranks that share each sequence (`models.share_sequence`, lesson 12)
+Ranks that share a model are pairs of neighbours: tensor-parallel ones by DeepSpeed's AutoTP with the rules of
+lesson 05, two stages, or two that share each sequence (`models.share_sequence`, lesson 12).  With "data" each
+of the four is a replica.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -29,12 +27,7 @@ PIPES, PAIRS = {"pipe": 2, "data": 2, "model": 1}, {"data": 2, "sequence": 2}
 
 def configuration(way: str, stage: int) -> dict:
     """DeepSpeed's configuration.  Plain SGD: Adam divides each gradient by its own size, and would hide a
-    wrong factor.
-
-    Args:
-        way: one of `WAYS`.
-        stage: ZeRO's.
-    """
+    wrong factor."""
     if way not in WAYS:
         raise ValueError(f"way must be one of {', '.join(WAYS)}; not {way!r}")
     config = {
@@ -44,14 +37,12 @@ def configuration(way: str, stage: int) -> dict:
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {"stage": stage, "reduce_bucket_size": 50_000},
     }
-    return config | (
-        {"tensor_parallel": {"autotp_size": 2, "partition_config": models.AUTOTP_RULES}}
-        if way == "tensor"
-        else {}
-    )
+    if way == "tensor":
+        config["tensor_parallel"] = {"autotp_size": 2, "partition_config": models.AUTOTP_RULES}
+    return config
 
 
-def engine(way: str, config: dict, size: models.GPTSize = models.TINY) -> DeepSpeedEngine:
+def engine(way: str, config: dict) -> DeepSpeedEngine:
     """DeepSpeed's engine of one of `WAYS`, in each of four ranks; raises what DeepSpeed raises where it
     refuses."""
     import deepspeed
@@ -59,7 +50,7 @@ def engine(way: str, config: dict, size: models.GPTSize = models.TINY) -> DeepSp
 
     deepspeed.utils.logger.setLevel("ERROR")  # it warns that SGD was never tested with ZeRO
     deepspeed.init_distributed()
-    model = _pipeline(size) if way == "pipeline" else Untied(size)
+    model = _pipeline() if way == "pipeline" else Untied(models.TINY)
     if way == "sequence":
         groups = [comm.new_group(ranks) for ranks in theory.groups_along("sequence", PAIRS)]
         place = theory.coordinates(comm.get_rank(), PAIRS)
@@ -68,17 +59,13 @@ def engine(way: str, config: dict, size: models.GPTSize = models.TINY) -> DeepSp
     return deepspeed.initialize(model=model, model_parameters=parameters, config=config)[0]
 
 
-def _pipeline(size):
+def _pipeline():
     """The layers of `Untied` as two stages, without what DeepSpeed prints of them."""
-    import contextlib
-    import io
-
     from deepspeed.pipe import LayerSpec, PipelineModule
     from deepspeed.runtime.pipe.topology import ProcessTopology
 
-    layers = [
-        LayerSpec(kind, size) for kind in (models.Embedding, *[models.Block] * size.layers, models.Head)
-    ]
+    kinds = (models.Embedding, *[models.Block] * models.TINY.layers, models.Head)
+    layers = [LayerSpec(kind, models.TINY) for kind in kinds]
     topology = ProcessTopology(axes=list(PIPES), dims=list(PIPES.values()))
     seeds = {"seed_layers": True, "base_seed": 0, "seed_fn": lambda seed: torch.manual_seed(int(seed))}
     with contextlib.redirect_stdout(io.StringIO()):
@@ -106,11 +93,11 @@ def step(way: str, engine: DeepSpeedEngine, number: int) -> float:
 
 def losses(way: str, stages: Iterable[int] = (0, 1, 2, 3)) -> dict[int, list[float] | str]:
     """{stage: losses of two steps on this rank, or in words what DeepSpeed refuses}."""
-    found = {}
+    reports = {}
     for stage in stages:
         try:
-            made = engine(way, configuration(way, stage))
-            found[stage] = [step(way, made, number) for number in range(2)]
+            trained = engine(way, configuration(way, stage))
+            reports[stage] = [step(way, trained, number) for number in range(2)]
         except (AssertionError, ValueError, RuntimeError, NotImplementedError) as error:
-            found[stage] = f"{type(error).__name__}: {error}"
-    return found
+            reports[stage] = f"{type(error).__name__}: {error}"
+    return reports

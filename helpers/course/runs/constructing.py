@@ -3,39 +3,37 @@ afterwards."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from helpers.course import models
-from helpers.course.runs.training import own_rows
+from helpers.course.runs.comparable import own_rows
 from helpers.tools.measure.ledger import Ledger
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+def counted_build(build: Callable[[], torch.nn.Module], device: str | None) -> dict[str, int]:
+    """What a model takes on a device, or the rank's own: {"held": bytes of its parameters when it is built,
+    "peak": bytes at most}."""
+    with Ledger(device) as ledger:
+        model, peak = build(), ledger.peak
+        return {"held": ledger.watch(model).snapshot("built")["parameters"], "peak": peak}
+
+
 def construct(size: models.GPTSize, dtype: str = "fp32", config: dict | None = None) -> dict[str, int]:
-    """Build a GPT in full in the host's memory, or partitioned as it is built where a configuration of stage
-    3 is given; in a rank.
-
-    Args:
-        size: a `GPTSize`.
-        dtype: "fp32" or "bf16", of a model that is built in full.
-        config: DeepSpeed's; it decides about the dtype then.
-
-    Returns:
-        {"held": bytes of the parameters that the rank holds when the model is built, "peak": bytes that it
-        held at most}.
-    """
+    """`counted_build` of a GPT in a rank: in full in the host's memory, in "fp32" or "bf16", or partitioned
+    as it is built where a configuration of stage 3 is given, which then decides about the dtype."""
     import deepspeed
 
     deepspeed.init_distributed()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16 if dtype == "bf16" and config is None else torch.float32)
     try:
-        with Ledger("cpu" if config is None else None) as ledger:
-            model, peak = models.build(models.GPT, size, config=config), ledger.peak
-            return {"held": ledger.watch(model).snapshot("built")["parameters"], "peak": peak}
+        device = "cpu" if config is None else None
+        return counted_build(lambda: models.build(models.GPT, size, config=config), device)
     finally:
         torch.set_default_dtype(before)
 
@@ -49,7 +47,6 @@ def moved_by_initialize(config: dict, size: models.GPTSize, how: str) -> str:
 
     Args:
         config: DeepSpeed's, of stage 3 in bf16.
-        size: a `GPTSize`.
         how: one of `WAYS`: "in full"; so too, in bf16, and then sharded by `zero.Init(module=)`, one
             parameter at a time; or "in parts", where each parameter is sharded as it is built.
     """
@@ -76,22 +73,15 @@ def moved_by_initialize(config: dict, size: models.GPTSize, how: str) -> str:
 
 def beginning_of(model: PreTrainedModel, config: dict) -> dict[str, float]:
     """How a causal language model of transformers begins that DeepSpeed trains by this configuration, in a
-    rank.
-
-    Returns:
-        {"sharded parameters": how many had been sharded before `initialize`, "table's deviation": the
-        standard deviation of its token table, "first loss": of this rank's rows, in nats}.
-    """
+    rank: {"sharded parameters": how many had been sharded before `initialize`, "table's deviation": the
+    standard deviation of its token table, "first loss": of this rank's rows, in nats}."""
     import deepspeed
 
     model.loss_type = "ForCausalLM"  # transformers cannot tell it from every class's name, and would say so
     sharded = sum(hasattr(parameter, "ds_tensor") for parameter in model.parameters())
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     with deepspeed.zero.GatheredParameters(table := model.get_input_embeddings().weight):
-        spread = table.std().item()
+        deviation = table.std().item()
     ids, _ = own_rows(0, engine.device)
-    return {
-        "sharded parameters": sharded,
-        "table's deviation": spread,
-        "first loss": engine(ids, labels=ids).loss.item(),
-    }
+    loss = engine(ids, labels=ids).loss.item()
+    return {"sharded parameters": sharded, "table's deviation": deviation, "first loss": loss}

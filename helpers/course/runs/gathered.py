@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import torch
 from helpers.course import models
-from helpers.course.runs.training import own_rows
+from helpers.course.runs.comparable import own_rows
 from helpers.tools.measure.internals import TorchDispatchMode, is_gathered, is_partitioned, whole_shape
-
-if TYPE_CHECKING:
-    import torch
 
 
 class GatheredWeights(TorchDispatchMode):
-    """While it is entered, it notes after every operator which weight matrices of a model that ZeRO-3 trains
-    are gathered.
-
-    Args:
-        model: after `deepspeed.initialize`, at stage 3.
+    """While it is entered, it notes after every operator which weight matrices of a model are gathered; the
+    model is one after `deepspeed.initialize` at stage 3, else a ValueError says so.
 
     Attributes:
         gathered: {name of a matrix without ".weight": [whether it was gathered, after each operator]}.
         phases: {name: operators}, of what was `end`ed.
-
-    Raises:
-        ValueError: for a model whose parameters are not sharded.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        parameters = dict(model.named_parameters())
-        if not all(map(is_partitioned, parameters.values())):
+        if not all(map(is_partitioned, model.parameters())):
             raise ValueError(
                 "these parameters are not sharded: give the model after deepspeed.initialize with stage 3"
             )
         self.weights = {
-            name.removesuffix(".weight"): one
-            for name, one in parameters.items()
-            if len(whole_shape(one)) == 2
+            name.removesuffix(".weight"): weight
+            for name, weight in model.named_parameters()
+            if len(whole_shape(weight)) == 2
         }
         self.gathered, self.phases, self.operators = {name: [] for name in self.weights}, {}, 0
 
@@ -53,9 +42,7 @@ class GatheredWeights(TorchDispatchMode):
         self.phases[phase] = self.operators - sum(self.phases.values())
 
 
-def gathered_in_a_step(
-    config: dict, size: models.GPTSize
-) -> dict[str, dict[str, list[bool]] | dict[str, int]]:
+def gathered_in_a_step(config: dict, size: models.GPTSize) -> dict[str, dict]:
     """The first step of a GPT by DeepSpeed's ZeRO-3, in a rank, with one micro-batch: {"gathered", "phases":
     forward, backward, step}, of `GatheredWeights`."""
     import deepspeed

@@ -1,29 +1,32 @@
 """Runs that stop and go on: an engine at its beginning, some of its steps, and the checkpoint that any number
 of ranks can load.
 
-Lesson 10 runs it in ranks, on the same eight sequences of 32 tokens per step as `training`.
-"""
+Lesson 10 runs it in ranks, on the same sequences as `training`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import os
+from argparse import Namespace
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from helpers.course import models
-from helpers.course.runs.training import own_rows
+from helpers.course.runs.comparable import mean as mean
+from helpers.course.runs.comparable import own_rows
+from helpers.course.runs.comparable import words as words
 
 if TYPE_CHECKING:
     import torch
     from deepspeed import DeepSpeedEngine
 
 
-def start(config: dict, size: models.GPTSize, partitioned: bool = True) -> DeepSpeedEngine:
-    """A DeepSpeed engine of a GPT of this size, at its beginning; at stage 3 partitioned as it is built,
-    unless `partitioned` is False."""
+def start(config: dict, size: models.GPTSize) -> DeepSpeedEngine:
+    """A DeepSpeed engine of a GPT of this size, at its beginning; at stage 3 partitioned as it is built."""
     import deepspeed
 
-    model = models.build(models.GPT, size, config=config if partitioned else None)
+    model = models.build(models.GPT, size, config=config)
     return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
 
 
@@ -56,11 +59,11 @@ class Batches:
         return own_rows(self.position - 1, engine.device)
 
 
-def go_on(run: Mapping, count: int = 4) -> dict[str, list[float]]:
-    """Some steps of a run, a dict with "engine", "adam", "schedule" and "batches": {"losses" of this rank,
+def go_on(run: Mapping) -> dict[str, list[float]]:
+    """Four steps of a run, a dict with "engine", "adam", "schedule" and "batches": {"losses" of this rank,
     "rates": its learning rates}."""
     losses, rates = [], []
-    for _ in range(count):
+    for _ in range(4):
         rates.append(run["adam"].param_groups[0]["lr"])
         loss = run["engine"](*run["batches"].next(run["engine"]))
         run["engine"].backward(loss)
@@ -70,32 +73,19 @@ def go_on(run: Mapping, count: int = 4) -> dict[str, list[float]]:
     return {"losses": losses, "rates": rates}
 
 
-def mean(reports: Sequence[Sequence[float]]) -> list[float]:
-    """The mean over the ranks of each step's loss, of ranks' lists of losses."""
-    return [sum(step) / len(reports) for step in zip(*reports, strict=True)]
-
-
-def words(numbers: Iterable[float]) -> str:
-    """Numbers to three digits, beside each other."""
-    return " ".join(f"{number:.3g}" for number in numbers)
-
-
 def to_universal(folder: str | PathLike, source: str, target: str) -> None:
     """DeepSpeed's `ds_to_universal` in this process, without what it prints: the checkpoint folder/source
     becomes the universal one folder/target."""
-    import contextlib
-    import os
-    from argparse import Namespace
-
     from deepspeed.checkpoint import ds_to_universal
 
-    options = {
-        "num_extract_workers": 1,
-        "num_merge_workers": 1,
-        "keep_temp_folder": False,
-        "strict": True,
-        "inject_missing_state": True,
-    }
-    options |= {"input_folder": f"{folder}/{source}", "output_folder": f"{folder}/{target}"}
+    options = Namespace(
+        input_folder=f"{folder}/{source}",
+        output_folder=f"{folder}/{target}",
+        num_extract_workers=1,
+        num_merge_workers=1,
+        keep_temp_folder=False,
+        strict=True,
+        inject_missing_state=True,
+    )
     with open(os.devnull, "w") as no, contextlib.redirect_stdout(no), contextlib.redirect_stderr(no):
-        ds_to_universal.main(Namespace(**options))
+        ds_to_universal.main(options)

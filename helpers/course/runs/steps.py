@@ -3,24 +3,27 @@ afterwards."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from helpers.course.runs.comparable import WITHIN, mean, words
+from helpers.tools.measure.internals import wrap_instructions
+from helpers.tools.measure.ledger import Ledger
+from helpers.tools.measure.traffic import Traffic
 
 if TYPE_CHECKING:
     import torch
     from deepspeed import DeepSpeedEngine, PipelineEngine
     from helpers.tools.launch.jobs import Reports
-    from helpers.tools.measure.ledger import Ledger
-    from helpers.tools.measure.traffic import Traffic
 
 
 def trained(
     engine: DeepSpeedEngine,
     batch_of: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
     loss_of: Callable[[DeepSpeedEngine, torch.Tensor, torch.Tensor], torch.Tensor],
-    steps: int = 3,
-) -> dict[str, list[float] | dict[str, tuple[int, ...]] | Traffic]:
-    """Train a DeepSpeed engine for a few steps of one micro-batch.
+) -> dict:
+    """Train a DeepSpeed engine for three steps of one micro-batch.
 
     Args:
         batch_of: step -> the (ids, targets) that this rank reads.
@@ -30,10 +33,8 @@ def trained(
         {"losses": of each step, "shapes": {parameter: its shape on this rank}, "forward", "backward":
         `Traffic` of the last step's two passes}.
     """
-    from helpers.tools.measure.traffic import Traffic
-
     losses = []
-    for step in range(steps):
+    for step in range(3):
         with Traffic() as forward:
             loss = loss_of(engine, *batch_of(step))
         with Traffic() as backward:
@@ -46,37 +47,31 @@ def trained(
 
 def mean_losses(reports: Sequence[Mapping]) -> list[float]:
     """The mean over the ranks of each step's loss."""
-    return [sum(step) / len(reports) for step in zip(*(report["losses"] for report in reports))]
+    return mean(report["losses"] for report in reports)
 
 
 def same_losses(
     train: Callable[..., dict],
     runs: Mapping[str, tuple[int, int, str | None]],
-    within: float = 1e-4,
     **arguments: object,
 ) -> dict[str, Reports]:
-    """Launch several runs of one training, print their losses, and whether they equal those of another run.
+    """Launch several runs of one training, print their losses, and whether they equal those of another run:
+    {name: what each rank returned}.
 
     Args:
-        train: runs in each rank; takes `arguments` and `tensor_ranks`, and returns {"losses": of each step,
-            ...}.
-        runs: {name: (ranks, tensor-parallel ranks, name of an earlier run whose losses it must have, or
-            None)}.
-        within: losses further apart do not count as equal.
-
-    Returns:
-        {name: what each rank returned}.
+        train: takes `arguments` and `tensor_ranks` in each rank, and returns {"losses": of each step, ...}.
+        runs: {name: (ranks, tensor-parallel ranks, an earlier run whose losses it must have, or None)}.
     """
     from helpers.tools.launch.jobs import launch
 
-    found, longest = {}, max(map(len, runs))
+    reports, longest = {}, max(map(len, runs))
     for name, (ranks, tensor_ranks, yardstick) in runs.items():
-        found[name] = launch(train, ranks=ranks, arguments=arguments | {"tensor_ranks": tensor_ranks})
-        losses, right = mean_losses(found[name]), mean_losses(found[yardstick or name])
-        equal = all(abs(one - other) < within for one, other in zip(losses, right))
-        said = f"; equal to {yardstick} within {within:g}: {'yes' if equal else 'no'}" if yardstick else ""
-        print(f"{name:{longest}} losses {' '.join(f'{loss:.3g}' for loss in losses)}{said}")
-    return found
+        reports[name] = launch(train, ranks=ranks, arguments=arguments | {"tensor_ranks": tensor_ranks})
+        losses, right = mean_losses(reports[name]), mean_losses(reports[yardstick or name])
+        equal = all(abs(loss - other) < WITHIN for loss, other in zip(losses, right))
+        verdict = f"; equal to {yardstick} within {WITHIN:g}: {'yes' if equal else 'no'}" if yardstick else ""
+        print(f"{name:{longest}} losses {words(losses)}{verdict}")
+    return reports
 
 
 def trained_pipeline(
@@ -88,17 +83,13 @@ def trained_pipeline(
     one.
 
     Args:
-        engine_of: makes the engine; called while the ledger is open, so that the states are seen.
+        engine_of: makes the engine, while the ledger is open.
         batches_of: (engine, step) -> an iterator over the step's micro-batches.
 
     Returns:
-        {"losses": of each step, "engine", "stage": its number, "executed": the
-        instructions by name, "held": bytes by category after the last forward pass, "traffic": `Traffic`,
-        "elements": of each parameter}.
+        {"losses": of each step, "engine", "stage": its number, "executed": the instructions by name, "held":
+        bytes by category after the last forward pass, "traffic": `Traffic`, "elements": of each parameter}.
     """
-    from helpers.tools.measure.ledger import Ledger
-    from helpers.tools.measure.traffic import Traffic
-
     losses = []
     with Ledger() as ledger:
         engine = engine_of()
@@ -108,24 +99,14 @@ def trained_pipeline(
             executed.clear()
             with Traffic() as traffic:
                 losses.append(engine.train_batch(data_iter=batches_of(engine, step)).item())
-    report = {
-        "losses": losses,
-        "engine": engine,
-        "stage": engine.stage_id,
-        "executed": list(executed),
-        "held": held[-1],
-    }
-    return report | {
-        "traffic": traffic,
-        "elements": [parameter.numel() for parameter in engine.module.parameters()],
-    }
+    elements = [parameter.numel() for parameter in engine.module.parameters()]
+    report = {"losses": losses, "engine": engine, "stage": engine.stage_id, "executed": list(executed)}
+    return report | {"held": held[-1], "traffic": traffic, "elements": elements}
 
 
 def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[str], list[dict[str, int]]]:
     """Two lists that fill while a pipeline's engine works: the instructions executed, and the bytes by
     category after each forward pass."""
-    from helpers.tools.measure.internals import wrap_instructions
-
     executed, held = [], []
 
     def recorded(name, instruction):
@@ -133,7 +114,7 @@ def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[
             instruction(*arguments, **options)
             executed.append(name)
             if name == "ForwardPass":
-                wait_until_nothing_dies(ledger)
+                _wait_until_nothing_dies(ledger)
                 held.append(ledger.categories())
 
         return execute
@@ -142,16 +123,11 @@ def recorded_instructions(engine: PipelineEngine, ledger: Ledger) -> tuple[list[
     return executed, held
 
 
-def wait_until_nothing_dies(ledger: Ledger, quiet: float = 0.01, longest: float = 1.0) -> None:
-    """Until no storage was born or died for `quiet` seconds: a thread that sends keeps a tensor a moment
-    longer than who sent it.
-
-    A snapshot's barrier cannot stand between the instructions of a pipeline, whose ranks are at different
-    ones.
-    """
-    import time
-
-    end, before = time.monotonic() + longest, None
+def _wait_until_nothing_dies(ledger):
+    """Until no storage was born or died for 10 ms, at most a second: a thread that sends keeps a tensor a
+    moment longer than who sent it.  A snapshot's barrier cannot stand here: the ranks are at different
+    instructions."""
+    end, before = time.monotonic() + 1, None
     while ledger.clock != before and time.monotonic() < end:
         before = ledger.clock
-        time.sleep(quiet)
+        time.sleep(0.01)
