@@ -12,31 +12,13 @@ Nothing is imported before it is asked for, so that a rank that needs one module
 
 from __future__ import annotations
 
-import gc
-import importlib
-from types import ModuleType
+from helpers import tools
 
-from helpers import sources
-
-sources.record()
-NAMES = {  # where the names lie that a lesson uses and that are not modules
-    "helpers.tools.launch.failures": ("LaunchError", "RankError"),
-    "helpers.tools.launch.forked.forkservers": ("preload",),
-    "helpers.tools.launch.jobs": ("launch",),
-    "helpers.tools.launch.resources": ("choose_device",),
+NAMES = {  # names to import from here beside those of the tools, by the module in which they lie
     "helpers.course.lesson.errors": ("expected_error",),
-    "helpers.tools.launch.export": ("export",),
-    "helpers.tools.machines.namespaces": ("Machines",),
     "helpers.course.recording.on_machines": ("OnMachines", "machines_missing"),
-    "helpers.tools.machines.slurm": ("Slurm",),
-    "helpers.tools.machines.ssh": ("Ssh",),
-    "helpers.tools.measure.clock": ("Clock",),
     "helpers.course.runs.constructing": ("beginning_of", "construct", "moved_by_initialize"),
     "helpers.course.runs.gathered": ("gathered_in_a_step",),
-    "helpers.tools.measure.internals": ("group_patience", "limit_patience"),
-    "helpers.tools.measure.ledger": ("Ledger", "OutOfMemory"),
-    "helpers.tools.measure.constants": ("Effort", "constants", "fit_latency_and_bandwidth"),
-    "helpers.tools.measure.saved": ("SavedActivations",),
     "helpers.course.runs.steps": (
         "mean_losses",
         "recorded_instructions",
@@ -44,11 +26,8 @@ NAMES = {  # where the names lie that a lesson uses and that are not modules
         "trained",
         "trained_pipeline",
     ),
-    "helpers.tools.measure.timelines": ("chrome_trace", "clock_rows"),
-    "helpers.tools.measure.traffic": ("Traffic",),
-    "helpers.tools.rehearsal.rehearsing": ("rehearse",),
+    "helpers.tools.launch.jobs": ("launch",),
 }
-LAZY = {name: module for module, names in NAMES.items() for name in names}
 MODULES = {
     "combined": "helpers.course.runs.combined",
     "corpus": "helpers.course.corpus",
@@ -64,30 +43,21 @@ MODULES = {
     "theory": "helpers.tools.theory",
     "training": "helpers.course.runs.training",
 }
+HOMES = tools.HOMES | {name: module for module, names in NAMES.items() for name in names} | MODULES
 
 
 def __getattr__(name: str) -> object:
-    if name in LAZY:
-        value = getattr(imported(LAZY[name]), name)
-        if name == "launch":
-            importlib.import_module("helpers.tools.launch.forked.warming").begin()
-        return value
+    if name in tools.HOMES:
+        return getattr(tools, name)
     if name in MODULES:
-        return imported(MODULES[name])
+        return tools.imported(MODULES[name])
+    if name in HOMES:
+        value = getattr(tools.imported(HOMES[name]), name)
+        if name == "launch":
+            tools.imported("helpers.tools.launch.forked.warming").begin()
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__dir__())}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*LAZY, *MODULES])
-
-
-def imported(module: str) -> ModuleType:
-    """A module, and torch where it is the first that needs it: while so much is made that stays, to look for
-    garbage takes a third of the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module(module)
-    finally:
-        if collects:
-            gc.enable()
+    return sorted(HOMES)

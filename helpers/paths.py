@@ -9,11 +9,6 @@ RECORDED = ROOT / "recorded"  # runs on GPUs that the course shows
 WORK = ROOT / "work"  # what is the learner's own: copies of the lessons, recordings, progress; ignored by git
 
 
-def run_main(module: str) -> str:
-    """Python code that runs a module's `main` in a process that knows nothing of the course."""
-    return f"import sys; sys.path.insert(0, {str(ROOT)!r}); from {module} import main; main()"
-
-
 def replace(path: Path, content: str | bytes) -> None:
     """Write a file that a reader sees as it was or as it will be, never a part; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from graphlib import TopologicalSorter
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,10 @@ def imported(name):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (inner & set(FILES)) or {node.module}
+            package = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
+            module = resolve_name("." * node.level + (node.module or ""), package)
+            inner = {f"{module}.{alias.name}" for alias in node.names}
+            found |= (inner & set(FILES)) or {module}
     return found & set(FILES) - {name}
 
 

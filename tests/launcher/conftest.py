@@ -15,7 +15,8 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from helpers import launch, sources
+from helpers import launch
+from helpers.tools import sources
 from helpers.tools.launch.forked import forkservers
 from tests.launcher import support
 from tests.launcher.support import MARK, REPOSITORY, Kernel, all_reduced, remains

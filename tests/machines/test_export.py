@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 import torch
 from helpers import Traffic, corpus, export, models
-from helpers.tools.launch.script import Script, files_of_helpers, modules_of_helpers, names_used, source_of
+from helpers.tools.launch.script import Script, files_to_copy, names_used, our_modules, source_of
 
 RATE, SIZE = {"lr": 1e-3, "betas": (0.9, 0.95)}, models.GPTSize(width=32)
 
@@ -97,7 +97,8 @@ def test_what_is_copied_of_the_course_imports_nothing_that_is_not(tmp_path):
         for path in copied
     )
     for path in copied:
-        assert set(files_of_helpers((tmp_path / "out" / path).read_text())) <= copied
+        package = path.rpartition("/")[0].replace("/", ".")
+        assert set(files_to_copy((tmp_path / "out" / path).read_text(), package)) <= copied
 
 
 def test_what_is_imported_for_types_alone_is_not_copied():
@@ -105,7 +106,7 @@ def test_what_is_imported_for_types_alone_is_not_copied():
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from helpers import plots\nelse:\n "
         "   from helpers import corpus\n"
     )
-    assert modules_of_helpers(guarded + "if plots:\n    import helpers.paths\n") == {
+    assert our_modules(guarded + "if plots:\n    import helpers.paths\n") == {
         "helpers.course.corpus",
         "helpers.paths",
     }

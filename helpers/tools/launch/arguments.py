@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch import parcel
-from helpers.tools.whole import shown, whole
+from ..whole import shown, whole
+from . import parcel
 
 if TYPE_CHECKING:
-    from helpers.tools.machines.namespaces import Machines, Placement
+    from ..machines.namespaces import Machines, Placement
 
 MOST_RANKS = 64
 BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up

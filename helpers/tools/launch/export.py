@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
 
-from helpers.tools.launch.script import Script, files_of_helpers
-from helpers.tools.whole import whole
+from ..place import OURS
+from ..whole import whole
+from .script import Script, files_to_copy
 
 IMPORTS = (
     *("import atexit", "import os", "import sys", "import threading", "import deepspeed", "import torch"),
@@ -171,7 +172,7 @@ def export(
         # DeepSpeed admits neither comments nor empty lines there
         ".deepspeed_env": "".join(f"{key}={value}\n" for key, value in variables.items()),
     }
-    write(folder, files, files_of_helpers(files[name]))
+    write(folder, files, files_to_copy(files[name]))
     return folder / name
 
 
@@ -189,8 +190,8 @@ def write(folder: Path, files: Mapping[str, str], modules: Mapping[str, str]) ->
     ours = folder / "run.sh"
     if folder.exists() and any(folder.iterdir()) and not (ours.exists() and WRITTEN in ours.read_text()):
         raise FileExistsError(f"{folder} holds other files: export into a folder of its own")
-    if (folder / "helpers").exists():
-        shutil.rmtree(folder / "helpers")
+    if (folder / OURS).exists():
+        shutil.rmtree(folder / OURS)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text)

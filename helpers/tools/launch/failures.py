@@ -11,11 +11,11 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.describing import cut
-from helpers.tools.launch.outcome import LINE, Outcome, is_learners, names, place, short_traceback
+from .describing import cut
+from .outcome import LINE, Outcome, is_learners, names, place, short_traceback
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.waits import Frame
+    from .waits import Frame
 
 # What a collective says when another rank has gone.  Only a message's words depend on it, never who is named.
 LOST = re.compile(

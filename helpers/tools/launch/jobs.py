@@ -11,25 +11,25 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from helpers.sources import changed as changed_helpers
-from helpers.tools.launch import arguments as checks
-from helpers.tools.launch import resources
-from helpers.tools.launch.cluster import hosts, srun
-from helpers.tools.launch.command.command_job import CommandJob
-from helpers.tools.launch.describing import cut
-from helpers.tools.launch.failures import LaunchError, RankError, failure, hang
-from helpers.tools.launch.forked.forked_job import ForkedJob
-from helpers.tools.launch.outcome import KEPT_OUTPUT, Outcome, explain
-from helpers.tools.launch.progress import Progress
-from helpers.tools.launch.watching import drain, watch
-from helpers.tools.whole import check_choice
+from ..sources import changed as changed_helpers
+from ..whole import check_choice
+from . import arguments as checks
+from . import resources
+from .cluster import hosts, srun
+from .command.command_job import CommandJob
+from .describing import cut
+from .failures import LaunchError, RankError, failure, hang
+from .forked.forked_job import ForkedJob
+from .outcome import KEPT_OUTPUT, Outcome, explain
+from .progress import Progress
+from .watching import drain, watch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from helpers.tools.launch.parcel import Parcel
-    from helpers.tools.launch.pipes import Piped as Job
-    from helpers.tools.machines.namespaces import Machines, Placement
+    from ..machines.namespaces import Machines, Placement
+    from .parcel import Parcel
+    from .pipes import Piped as Job
 
 __all__ = ["LaunchError", "RankError", "Reports", "launch"]
 

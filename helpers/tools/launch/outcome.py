@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from helpers.tools.launch.waits import ANSWER, Frame, waiting_in
+from ..place import OURS
+from .waits import ANSWER, Frame, waiting_in
 
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
@@ -109,7 +110,7 @@ def place(frame: Frame) -> str:
         for library in LIBRARIES:
             file = file.removeprefix(f"{library}/")
         parts = Path(file).parts
-        parts = parts[parts.index("helpers") :] if "helpers" in parts else parts[-3:]
+        parts = parts[parts.index(OURS) :] if OURS in parts else parts[-3:]
         file = "/".join(parts).lstrip("/")
     return f"{file}, line {line}, in {name}"
 

@@ -7,14 +7,14 @@ import signal
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch import waits
+from . import waits
 
 if TYPE_CHECKING:
     import socket
     from typing import IO
 
-    from helpers.tools.launch.outcome import Outcome
-    from helpers.tools.launch.progress import Progress
+    from .outcome import Outcome
+    from .progress import Progress
 
 # what a rank returns, what it writes, where it stands when it is asked
 PIPES = ("report", "output", "stacks")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.outcome import Outcome
+    from .outcome import Outcome
 
 DELAY, INTERVAL = 1.0, 0.5  # seconds
 # JupyterLab may store a line, as when the kernel is restarted: it hides itself 3 s after it was drawn last.

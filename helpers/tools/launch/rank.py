@@ -19,10 +19,10 @@ import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch import leftovers, waits
-from helpers.tools.launch.describing import describe, undescribable
-from helpers.tools.launch.parcel import PROTOCOL, Pickler, pack, region, unpack
-from helpers.tools.launch.pipes import ASK_STACK, AT_WORK
+from . import leftovers, waits
+from .describing import describe, undescribable
+from .parcel import PROTOCOL, Pickler, pack, region, unpack
+from .pipes import ASK_STACK, AT_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

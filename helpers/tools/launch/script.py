@@ -15,8 +15,7 @@ import textwrap
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 
-import helpers
-from helpers.tools import theory
+from ..place import OURS
 
 
 def source_of(thing: FunctionType | type) -> str:
@@ -150,24 +149,29 @@ class Script:
         )
 
 
-def modules_of_helpers(text: str) -> set[str]:
-    """Modules of `helpers` that a text imports, wherever it does, but not for types alone."""
+def our_modules(text: str, package: str = "") -> set[str]:
+    """Modules of this package that the text of a script, or of a module in `package`, imports, wherever it
+    does, but not for types alone."""
     modules = set()
     for node in at_run_time(ast.parse(text)):
         if isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names if alias.name.partition(".")[0] == "helpers"}
-        elif isinstance(node, ast.ImportFrom) and not node.level and f"{node.module}.".startswith("helpers."):
-            modules |= {home_of(node.module, alias.name) for alias in node.names}
-    return modules
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
+            modules |= {home_of(module, alias.name) for alias in node.names if is_ours(module)}
+    return set(filter(is_ours, modules))
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] == OURS
 
 
 def home_of(module: str, name: str) -> str:
     """The module to copy for `from module import name`: the one that holds what a package lends lazily."""
     inner = f"{module}.{name}"
-    if module == "helpers" and name in helpers.LAZY | helpers.MODULES:
-        return (helpers.LAZY | helpers.MODULES)[name]
-    if module == theory.__name__ and name in theory.HOMES:
-        return f"{module}.{theory.HOMES[name]}"
+    homes = getattr(importlib.import_module(module), "HOMES", {})
+    if name in homes:
+        return homes[name]
     return inner if is_module(inner) else module
 
 
@@ -188,10 +192,11 @@ def is_module(name: str) -> bool:
         return False
 
 
-def files_of_helpers(text: str) -> dict[str, str]:
-    """{place in the folder: file} of the course's modules that a script imports, those that they import, and
+def files_to_copy(text: str, package: str = "") -> dict[str, str]:
+    """{place in the folder: file} of this package's modules that the text of a script, or of a module in
+    `package`, imports, those that they import, and
     their packages."""
-    files, left = {}, modules_of_helpers(text)
+    files, left = {}, our_modules(text, package)
     while left:
         name = left.pop()
         spec = importlib.util.find_spec(name)
@@ -200,6 +205,6 @@ def files_of_helpers(text: str) -> dict[str, str]:
         if place not in files:
             files[place] = spec.origin
             with open(spec.origin) as module:
-                left |= modules_of_helpers(module.read())
+                left |= our_modules(module.read(), spec.parent)
             left |= {name.rpartition(".")[0]} - {""}
     return files

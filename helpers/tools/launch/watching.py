@@ -12,13 +12,14 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
-from helpers.tools.launch.parcel import region, unpack
-from helpers.tools.launch.pipes import AT_WORK, PIPES
+
+from .parcel import region, unpack
+from .pipes import AT_WORK, PIPES
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.outcome import Outcome
-    from helpers.tools.launch.pipes import Piped as Job
-    from helpers.tools.launch.progress import Progress
+    from .outcome import Outcome
+    from .pipes import Piped as Job
+    from .progress import Progress
 
 # seconds that ranks have to report after the first failure, whose cause may come later; less where it is
 # known and the ranks that are left stand still

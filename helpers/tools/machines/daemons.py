@@ -10,13 +10,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from helpers.tools.launch.cluster.shared_job import REMARKS
-from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.progress import Progress
-from helpers.tools.machines.login import FOLDERS, login
-from helpers.tools.machines.namespaces import Machines
-from helpers.tools.machines.services import services
-from helpers.tools.whole import shown
+from ..launch.cluster.shared_job import REMARKS
+from ..launch.failures import LaunchError
+from ..launch.progress import Progress
+from ..whole import shown
+from .login import FOLDERS, login
+from .namespaces import Machines
+from .services import services
 
 ADMINISTRATORS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where daemons lie; not in every user's PATH
 LONGEST = 60  # characters of the path of the temporary folder: a socket's own may have 107

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from helpers.paths import run_main
-from helpers.tools.launch.forked.processes import die_with_parent, enter
+from ..launch.forked.processes import die_with_parent, enter
+from ..place import run_main
 
 USER = "/proc/self/ns/user"
 FOLDERS: list[str] = []  # of those logins that have not ended
@@ -25,7 +25,7 @@ FOLDERS: list[str] = []  # of those logins that have not ended
 def entering(number: int, namespaces: Sequence[str], command: Sequence[str]) -> list[str]:
     """The words of a command on the machine of these namespaces (paths, the user's first), or where it is
     called if that is a machine already.  It gets the signal of this number when its caller ends."""
-    python = [sys.executable, "-S", "-P", "-c", run_main("helpers.tools.machines.login")]
+    python = [sys.executable, "-S", "-P", "-c", run_main("machines.login")]
     return [*python, os.readlink(USER), str(int(number)), ":".join(namespaces), *command]
 
 

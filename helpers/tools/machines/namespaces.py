@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from helpers.paths import ROOT
-from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.forked.processes import LINUX
-from helpers.tools.launch.progress import Progress
-from helpers.tools.machines.allowed import LINUX_ONLY, explain, stay_who_we_are
-from helpers.tools.machines.login import entering
-from helpers.tools.machines.netlink import BURST
-from helpers.tools.machines.network_cards import Card, Counting, bytes_per_second
-from helpers.tools.machines.placement import ORDERS, Placement
-from helpers.tools.machines.switch import MOST_DESCRIPTORS
-from helpers.tools.whole import shown, whole
+from ..launch.failures import LaunchError
+from ..launch.forked.processes import LINUX
+from ..launch.progress import Progress
+from ..place import NAME, ROOT
+from ..whole import shown, whole
+from .allowed import LINUX_ONLY, explain, stay_who_we_are
+from .login import entering
+from .netlink import BURST
+from .network_cards import Card, Counting, bytes_per_second
+from .placement import ORDERS, Placement
+from .switch import MOST_DESCRIPTORS
 
 if TYPE_CHECKING:
-    from helpers.tools.machines.daemons import Daemons
+    from .daemons import Daemons
 
 MOST_MACHINES = 16
 MOST_RANKS = 64  # as `launch` takes
@@ -96,7 +96,7 @@ class Machines:
             descriptors = [its_hello.fileno(), its_orders.fileno(), life]
             numbers = map(str, [*descriptors, self.count, self.rate or 0])
             self.process = subprocess.Popen(
-                [sys.executable, "-S", "-P", "-m", "helpers.tools.machines.switch", *numbers],
+                [sys.executable, "-S", "-P", "-m", f"{NAME}.machines.switch", *numbers],
                 env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 pass_fds=descriptors, start_new_session=True,
             )  # fmt: skip

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from helpers.tools.whole import shown
+from ..whole import shown
 
 BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?) ?([kMG])bit(?:/s)?", re.ASCII)
 UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}

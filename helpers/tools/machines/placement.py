@@ -7,13 +7,13 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.forked.forked_job import Doors
-from helpers.tools.machines.switch import CARD, address_of, doors_to
+from ..launch.forked.forked_job import Doors
+from .switch import CARD, address_of, doors_to
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from helpers.tools.machines.namespaces import Machines
+    from .namespaces import Machines
 
 ORDERS = "MACHINES_ORDERS"  # the variable that tells a rank the descriptor of the socket of orders
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from helpers.paths import ROOT
-from helpers.tools.launch.forked.processes import adopt_orphans, end_orphans
-from helpers.tools.machines.login import entering
+from ..launch.forked.processes import adopt_orphans, end_orphans
+from ..place import NAME, ROOT
+from .login import entering
 
 TYPE_CHECKING = False  # as who checks types reads it; `typing` itself would be one import more
 if TYPE_CHECKING:
-    from helpers.tools.machines.namespaces import Machines
+    from .namespaces import Machines
 
 NETWORK = 2  # its place in `Machines.namespaces`
 
@@ -45,7 +45,7 @@ def services(
         words = [str(life), str(tell), str(folder), json.dumps(started), *networks]
         try:
             process = subprocess.Popen(
-                [sys.executable, "-S", "-P", "-m", "helpers.tools.machines.services", *words],
+                [sys.executable, "-S", "-P", "-m", f"{NAME}.machines.services", *words],
                 env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
                 pass_fds=[life, tell], start_new_session=True,
             )  # fmt: skip

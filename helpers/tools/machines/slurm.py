@@ -10,12 +10,12 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.machines.daemons import Daemons, path_of
-from helpers.tools.machines.switch import name_of
-from helpers.tools.whole import whole
+from ..whole import whole
+from .daemons import Daemons, path_of
+from .switch import name_of
 
 if TYPE_CHECKING:
-    from helpers.tools.machines.namespaces import Machines
+    from .namespaces import Machines
 
 CLIENTS = ("srun", "sbatch", "salloc", "scancel", "sinfo", "squeue", "scontrol", "sattach")
 # They stand for GPUs, which Slurm hands out by number and never opens.

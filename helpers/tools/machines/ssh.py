@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.machines.daemons import Daemons, path_of
-from helpers.tools.machines.switch import name_of
-from helpers.tools.whole import whole
+from ..whole import whole
+from .daemons import Daemons, path_of
+from .switch import name_of
 
 if TYPE_CHECKING:
-    from helpers.tools.machines.namespaces import Machines
+    from .namespaces import Machines
 
 # which root's sshd wants; where there is none, it gets a /run of its own, in a view that only it has
 ROOTS_FOLDER = "/run/sshd"

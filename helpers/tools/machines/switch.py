@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from helpers.tools.machines.netlink import BURST, Netlink
+from .netlink import BURST, Netlink
 
 NEW_USER, NEW_NETWORK, NEW_NAME, NEW_MOUNTS = 0x10000000, 0x40000000, 0x04000000, 0x00020000
 BIND, DETACH = 0x1000, 2  # of `mount` and `umount2`

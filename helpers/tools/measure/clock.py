@@ -22,12 +22,13 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING
 
-from helpers.tools.measure.timelines import MESSAGES, Noted
-from helpers.tools.measure.together import measuring
+from .timelines import MESSAGES, Noted
+from .together import measuring
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
-    from helpers.tools.measure.operations import Message
+
+    from .operations import Message
 
 PATIENCE = 5.0  # seconds for the last messages to end
 # Instructions of DeepSpeed's pipelines, methods of its other engines, and the kind of their boxes.
@@ -73,7 +74,7 @@ class Clock(Noted):
         Raises:
             RuntimeError: outside of the clock's block.
         """
-        from helpers.tools.measure.internals import replaced, wrap_instructions
+        from .internals import replaced, wrap_instructions
 
         if self._undo is None:
             text = "watch() belongs inside the clock's block: with Clock() as clock: clock.watch(engine)"
@@ -162,8 +163,8 @@ class Clock(Noted):
                 self.blocked.append((start, end))
 
     def __enter__(self):
-        from helpers.tools.measure.internals import open_modes
-        from helpers.tools.measure.messages import listen, listen_to_requests
+        from .internals import open_modes
+        from .messages import listen, listen_to_requests
 
         modes, undo = [type(mode).__name__ for mode in open_modes()], ExitStack()
         undo.enter_context(measuring("Clock", of_time=True, modes=modes))

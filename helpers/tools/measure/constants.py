@@ -24,7 +24,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from helpers.tools.theory import MachineConstants, matrix_flops
+
+from ..theory import MachineConstants, matrix_flops
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 LAUNCHES = 300  # bare operators that are issued one after another

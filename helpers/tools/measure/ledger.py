@@ -24,8 +24,9 @@ from contextlib import ExitStack
 from functools import partial
 
 import torch
-from helpers.tools.measure.held import CATEGORIES, History, OutOfMemory, Snapshot, Storage
-from helpers.tools.measure.internals import (
+
+from .held import CATEGORIES, History, OutOfMemory, Snapshot, Storage
+from .internals import (
     TorchDispatchMode,
     storage_key,
     storages_among,
@@ -33,9 +34,9 @@ from helpers.tools.measure.internals import (
     tensors_among,
     unseen,
 )
-from helpers.tools.measure.messages import unheard
-from helpers.tools.measure.owners import owned_tensors
-from helpers.tools.measure.together import measuring
+from .messages import unheard
+from .owners import owned_tensors
+from .together import measuring
 
 # Seconds without a change after which a snapshot is taken, and after which it is taken anyway.
 SETTLED, LONGEST = 0.05, 2.0

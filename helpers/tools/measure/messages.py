@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch.distributed as dist
-from helpers.tools.measure.internals import (
+
+from .internals import (
     MESSAGES,
     WAITS,
     Future,
@@ -25,7 +26,7 @@ from helpers.tools.measure.internals import (
     storage_key,
     storages_among,
 )
-from helpers.tools.measure.operations import Message
+from .operations import Message
 
 TORCH = "torch.distributed.distributed_c10d"  # the module of torch's own functions
 

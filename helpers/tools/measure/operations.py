@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.tools.theory import gloo_messages, gloo_wire_bytes, wire_bytes
+from ..theory import gloo_messages, gloo_wire_bytes, wire_bytes
 
 SENDS_NOTHING = (None, False)
 # DeepSpeed's name of an operation, the collective it is, and whether the logged tensor is 1/N of the full

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from helpers.tools.measure.internals import tree_leaves
+
+from .internals import tree_leaves
 
 # DeepSpeed's optimizer wrappers, {class: {category: attributes}}; each attribute holds a tensor or containers
 # of tensors.

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torch.autograd.graph import saved_tensors_hooks
-from helpers.tools.measure.internals import storage_key, storages_among
+
+from .internals import storage_key, storages_among
 
 if TYPE_CHECKING:
     import torch

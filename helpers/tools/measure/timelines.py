@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from helpers.tools.measure.operations import OPERATIONS
+
+from .operations import OPERATIONS
 
 Box = tuple[str, str, float, float]  # kind, label, start, end
 WORK = ("forward", "backward", "optimizer")

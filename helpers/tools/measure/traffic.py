@@ -17,8 +17,8 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from helpers.tools.measure.operations import OPERATIONS, SENDS_NOTHING, Message
-from helpers.tools.measure.together import measuring
+from .operations import OPERATIONS, SENDS_NOTHING, Message
+from .together import measuring
 
 # From byte 144 of Linux's struct tcp_info (since 4.19): bytes accepted but not sent yet; 52 bytes of others;
 # bytes sent, again and again included; bytes sent again.
@@ -46,7 +46,7 @@ class Traffic:
                 "call deepspeed.init_distributed(), deepspeed.initialize() or init_process_group() before "
                 "counting traffic"
             )
-        from helpers.tools.measure.messages import listen
+        from .messages import listen
 
         self._open = ExitStack()
         self._open.enter_context(measuring("Traffic"))

@@ -1,4 +1,4 @@
-"""`python -m helpers.tools.rehearsal`: will a training fit?"""
+"""The command `rehearse`, which is also `python -m helpers.tools.rehearsal`: will a training fit?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from helpers.tools.launch.failures import RankError
+from ..launch.failures import RankError
 
 FAILED = 2  # exit status
 
@@ -40,7 +40,7 @@ OPTIONS = {  # name: how it is read, what it is
 def main(words: Sequence[str] | None = None) -> int:
     """Answer; the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m helpers.tools.rehearsal",
+        prog="rehearse",
         description="Rehearse a training with DeepSpeed: what a rank of any number of GPUs would hold and "
         "send, without GPUs and without memory.",
         epilog="Exit status: 0 where it fits, if only with retries (or no GPU was named), 1 where it does "
@@ -49,8 +49,9 @@ def main(words: Sequence[str] | None = None) -> int:
     for name, (reading, help) in OPTIONS.items():
         parser.add_argument(f"--{name}", help=help, **reading)
     options = parser.parse_args(words)
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed says that it has found no GPU
     try:
-        from helpers.tools.rehearsal.telling import told
+        from .telling import told
 
         return told(options)
     except (RankError, TypeError, ValueError) as problem:
@@ -61,5 +62,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed says that it has found no GPU
     sys.exit(main())

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from helpers.tools.rehearsal.answer import WORST, Verdict, gigabytes, verdict
-from helpers.tools.rehearsal.question import Question, ask
-from helpers.tools.rehearsal.rehearsing import RehearsalError
-from helpers.tools.rehearsal.reserving import FITS
-from helpers.tools.theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN
+from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN
+from .answer import WORST, Verdict, gigabytes, verdict
+from .question import Question, ask
+from .rehearsing import RehearsalError
+from .reserving import FITS
 
 PASSING, STEPPING = ("forward", "backward"), ("step",)
 ALL = ("building", *PASSING, *STEPPING)

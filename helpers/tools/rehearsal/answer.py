@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from helpers.tools.rehearsal.reserving import EXPANDABLE, FITS, NOT, OUTSIDE, RETRIES, Reserved, reserved
+from .reserving import EXPANDABLE, FITS, NOT, OUTSIDE, RETRIES, Reserved, reserved
 
 if TYPE_CHECKING:
-    from helpers.tools.rehearsal.question import Question
+    from .question import Question
 
 WORST = (FITS, RETRIES, EXPANDABLE, NOT)
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from helpers.tools.rehearsal.refusing import BadQuestion
+from .refusing import BadQuestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 
 import torch
-from helpers.tools.launch.failures import place
+
+from ..launch.failures import place
 
 SHOWN, WIDE = 5, 40  # places that are named; characters of a place's own words
 TOOLS, TORCH = Path(__file__).parents[1], Path(torch.__file__).parent

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.tools.measure.ledger import History
+    from ..measure.ledger import History
 
 COLOURS = {  # Okabe and Ito's, which colour-blind readers tell apart, and a hatch for print
     "parameters": ("#0072B2", ""),

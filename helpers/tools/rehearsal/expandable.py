@@ -7,7 +7,7 @@ are of 2 MiB for small blocks and of 20 MiB for large ones.
 
 from __future__ import annotations
 
-from helpers.tools.rehearsal.allocator import LARGE_SEGMENT, ROUND, Allocator, Block, Pool, merge
+from .allocator import LARGE_SEGMENT, ROUND, Allocator, Block, Pool, merge
 
 ADDRESSES = 2**24 * LARGE_SEGMENT  # of a segment: more than any GPU has
 

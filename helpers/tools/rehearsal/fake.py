@@ -21,8 +21,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import tree_leaves
-from helpers.tools.rehearsal import asked
-from helpers.tools.rehearsal.remembered import UNSEEN, Memory
+
+from . import asked
+from .remembered import UNSEEN, Memory
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload

@@ -12,14 +12,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.rehearsal.of_transformers import build_transformers, checkpointed
+from .of_transformers import build_transformers, checkpointed
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
-    from helpers.tools.measure.ledger import Ledger
-    from helpers.tools.measure.traffic import Traffic
-    from helpers.tools.rehearsal.question import Question
+
+    from ..measure.ledger import Ledger
+    from ..measure.traffic import Traffic
+    from .question import Question
 
 # Inputs of a checkpointed block, which is called again by itself; those of the whole model are a few kB.
 KEPT = {"inputs": "activations"}
@@ -43,9 +44,10 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     """
     import deepspeed
     from transformers import AutoConfig
-    from helpers.tools.measure.ledger import Ledger
-    from helpers.tools.measure.traffic import Traffic
-    from helpers.tools.rehearsal.requests import recorder
+
+    from ..measure.ledger import Ledger
+    from ..measure.traffic import Traffic
+    from .requests import recorder
 
     started = time.perf_counter()
     deepspeed.init_distributed()

@@ -16,8 +16,12 @@ from pkgutil import resolve_name
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-from helpers.tools.rehearsal import gpu, many, pipelines, replacements, requests
-from helpers.tools.rehearsal.fake import KNOWN
+
+from ..place import NAME
+from . import gpu, many, pipelines, replacements, requests
+from .fake import KNOWN
+
+LEDGER = f"{NAME}.measure.ledger"
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,7 @@ def of_torch() -> list[tuple]:
 
 
 def of_the_ledger(pose: Pose) -> list[tuple]:
-    module = "helpers.tools.measure.ledger"
-    ledger = f"{module}.Ledger"
+    ledger = f"{LEDGER}.Ledger"
     still = "nothing dies by itself where there is one thread: a snapshot has nothing to wait for"
     often = "half of what passes a ledger asks for a device, which each tensor of a rehearsal knows by itself"
     late = "an error in a backward pass on an added device ends the process: it is raised after the pass"
@@ -100,7 +103,7 @@ def of_the_ledger(pose: Pose) -> list[tuple]:
     device = gpu.GPU if pose.device == "cuda" else "cpu"
     dispatch = inspect.unwrap(resolve_name(ledger).__torch_dispatch__)
     return [
-        (module, "SETTLED", 0.0, still),
+        (LEDGER, "SETTLED", 0.0, still),
         (ledger, "__torch_dispatch__", replacements.dispatching(dispatch, requests.recorder.product), often),
         around(ledger, "_refusal", replacements.refusal, late),
         around("torch.autograd", "_engine_run_backward", replacements.run_backward, late),
@@ -168,7 +171,7 @@ def of_gpu(pose: Pose) -> list[tuple]:
     data = property(replacements.plain_data.__get__, replacements.set_data)
     answers = gpu.answers(pose.capacity, pose.gpus_per_host) | requests.answers(pose.capacity)
     posing = type("Posing", (type(get_accelerator()),), answers)
-    ledger, asked = "helpers.tools.measure.ledger.Ledger", "what torch's allocator is asked for is noted"
+    ledger, asked = f"{LEDGER}.Ledger", "what torch's allocator is asked for is noted"
     plain = torch.nn.functional.scaled_dot_product_attention
     types = [torch.Tensor, torch.nn.Parameter, FakeTensor]
     accelerator = "deepspeed.accelerator.real_accelerator.ds_accelerator"

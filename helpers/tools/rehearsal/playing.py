@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from helpers.tools.rehearsal.allocator import MIB, Allocator, Refused
+from .allocator import MIB, Allocator, Refused
 
 Request = tuple
 BEHIND = 22  # requests by which an H200 was behind its host at most, in recorded trainings

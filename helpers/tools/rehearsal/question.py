@@ -1,4 +1,4 @@
-"""What `python -m helpers.tools.rehearsal` is asked: a model and a configuration of DeepSpeed, and sizes as
+"""What `rehearse` is asked: a model and a configuration of DeepSpeed, and sizes as
 people write them."""
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.rehearsal.architectures import architecture, longest
-from helpers.tools.rehearsal.refusing import BadQuestion, refuse
-from helpers.tools.theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
-from helpers.tools.theory.gpt_size import GPTSize
+from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
+from ..theory.gpt_size import GPTSize
+from .architectures import architecture, longest
+from .refusing import BadQuestion, refuse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

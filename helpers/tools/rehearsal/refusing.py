@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.tools.theory.deepspeed_config import Configuration
+    from ..theory.deepspeed_config import Configuration
 
 OWN_FUNCTION = "needs a function of your own for helpers.rehearse"
 QUANTIZED = ("zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")

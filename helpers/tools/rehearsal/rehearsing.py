@@ -14,20 +14,21 @@ from importlib.metadata import version
 from typing import TypeVar
 
 import torch
-from helpers.tools.launch.failures import RankError
-from helpers.tools.launch.jobs import launch
-from helpers.tools.rehearsal.asked import Place, places, told
-from helpers.tools.rehearsal.fake import Weightless, raised
-from helpers.tools.rehearsal.gpu import GPUS, MEMORY
-from helpers.tools.rehearsal.patches import Pose, put_on
-from helpers.tools.rehearsal.pipelines import NeedsRank
+
+from ..launch.failures import RankError
+from ..launch.jobs import launch
+from .asked import Place, places, told
+from .fake import Weightless, raised
+from .gpu import GPUS, MEMORY
+from .patches import Pose, put_on
+from .pipelines import NeedsRank
 
 T = TypeVar("T")
 
 OLDEST_TORCH = (2, 13)  # with 2.11 rehearsals failed, 2.12 was not tried
 
 # Lines about the rehearsal's own frames in an error.
-OWN_FRAMES = re.compile(r"^  helpers/tools/rehearsal/.*\n(    .*\n)?", re.MULTILINE)
+OWN_FRAMES = re.compile(rf"^  {__package__.replace('.', '/')}/.*\n(    .*\n)?", re.MULTILINE)
 LOST = re.compile(r"was killed by SIGABRT|raised SystemError")
 HINT = """
   Hint: an error in the backward pass was lost on the way; rehearse with device="cpu", which shows it"""

@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
-    from helpers.tools.rehearsal.fake import Weightless
+
+    from .fake import Weightless
 
 UNSEEN = object()  # instead of what an operation returns, where it has not been seen yet
 ALIKE = {torch.ops.aten.cat.default, torch.ops.aten._unsafe_view.default}  # beside all views

@@ -10,13 +10,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
-from helpers.tools.measure.internals import in_backward
-from helpers.tools.rehearsal import asked
-from helpers.tools.rehearsal.fake import DEVICE, raised, without_mode
+
+from ..measure.internals import in_backward
+from . import asked
+from .fake import DEVICE, raised, without_mode
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor
-    from helpers.tools.measure.ledger import Ledger, OutOfMemory
+
+    from ..measure.ledger import Ledger, OutOfMemory
 
 # --- torch
 

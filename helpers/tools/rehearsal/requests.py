@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from helpers.tools.measure.internals import in_backward, storage_key, tensors_among
-from helpers.tools.rehearsal.gpu import GPU
-from helpers.tools.rehearsal.playing import Request
+
+from ..measure.internals import in_backward, storage_key, tensors_among
+from .gpu import GPU
+from .playing import Request
 
 if TYPE_CHECKING:
-    from helpers.tools.measure.ledger import Ledger, Storage
+    from ..measure.ledger import Ledger, Storage
 
 CUBLAS, CUBLAS_LT = 32 * 2**20, 2**20
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "addmv", "mv"}

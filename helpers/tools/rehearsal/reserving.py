@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from helpers.tools.rehearsal.allocator import MIB, Allocator
-from helpers.tools.rehearsal.expandable import Expandable
-from helpers.tools.rehearsal.playing import BEHIND, Played, Request, play, smallest
+from .allocator import MIB, Allocator
+from .expandable import Expandable
+from .playing import BEHIND, Played, Request, play, smallest
 
 FITS, RETRIES, EXPANDABLE, NOT = "fits", "fits only with retries", "fits only with expandable segments", "no"
 # Bytes of a GPU that torch's allocator never sees (driver, kernels, NCCL): what the driver counted less what

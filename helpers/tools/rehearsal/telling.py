@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from helpers.tools.launch.forked.forkservers import preload
-from helpers.tools.rehearsal import answer, question
-from helpers.tools.rehearsal.advising import advice
-from helpers.tools.rehearsal.asked import told as asked_for
-from helpers.tools.rehearsal.cards import card
-from helpers.tools.rehearsal.drawing import draw
-from helpers.tools.rehearsal.fitting import two_steps
-from helpers.tools.rehearsal.gpu import MEMORY
-from helpers.tools.rehearsal.rehearsing import rehearse
-from helpers.tools.rehearsal.reserving import smallest_gpu
-from helpers.tools.rehearsal.spread import most_different
+from ..launch.forked.forkservers import preload
+from . import answer, question
+from .advising import advice
+from .asked import told as asked_for
+from .cards import card
+from .drawing import draw
+from .fitting import two_steps
+from .gpu import MEMORY
+from .rehearsing import rehearse
+from .reserving import smallest_gpu
+from .spread import most_different
 
 FITS, DOES_NOT_FIT = 0, 1  # exit statuses
 

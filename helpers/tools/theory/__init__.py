@@ -48,7 +48,7 @@ MODULES = {
     "zero_config": "ZeroConfig",
     "zero_plan": "ZeroPlan zero_3_passes",
 }
-HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
+HOMES = {name: f"{__name__}.{module}" for module, names in MODULES.items() for name in names.split()}
 __all__ = sorted(HOMES)  # noqa: PLE0605
 
 
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> object:
     if name not in HOMES:
         known = ", ".join(__all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {known}")
-    globals()[name] = getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
+    globals()[name] = getattr(importlib.import_module(HOMES[name]), name)
     return globals()[name]
 
 

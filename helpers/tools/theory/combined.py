@@ -12,21 +12,22 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from helpers.tools.theory.communication import wire_bytes, zero_wire_bytes
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.layers import (
+
+from ..whole import whole
+from .communication import wire_bytes, zero_wire_bytes
+from .gpt_size import GPTSize
+from .layers import (
     FP32,
     TOKEN_ID,
     embedding_activation_bytes,
     gpt_parameters,
     head_activation_bytes,
 )
-from helpers.tools.theory.pipeline import micro_batches_in_flight, pipeline_held_bytes
-from helpers.tools.theory.tensor_parallel import (
+from .pipeline import micro_batches_in_flight, pipeline_held_bytes
+from .tensor_parallel import (
     tensor_parallel_block_activation_bytes,
     tensor_parallel_wire_bytes,
 )
-from helpers.tools.whole import whole
 
 
 def coordinates(rank: int, axes: dict[str, int]) -> dict[str, int]:

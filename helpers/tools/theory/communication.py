@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from helpers.tools.whole import check_choice, not_negative, positive, whole
+from ..whole import check_choice, not_negative, positive, whole
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.tools.theory.layers import FP32
-from helpers.tools.theory.zero_config import ZeroConfig
-from helpers.tools.whole import whole
+from ..whole import whole
+from .layers import FP32
+from .zero_config import ZeroConfig
 
 
 def construction_peak_bytes(

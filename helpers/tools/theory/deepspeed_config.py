@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.theory.deepspeed_keys import (
+from .deepspeed_keys import (
     ACCUMULATION,
     BATCHES,
     KNOWN,

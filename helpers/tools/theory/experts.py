@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from helpers.tools.theory.communication import wire_bytes
-from helpers.tools.theory.model_states import deepspeed_bytes
-from helpers.tools.theory.zero_config import ZeroConfig
-from helpers.tools.whole import positive
+from ..whole import positive
+from .communication import wire_bytes
+from .model_states import deepspeed_bytes
+from .zero_config import ZeroConfig
 
 # elements: DeepSpeed's default, above which it begins another group of experts' parameters
 LARGEST_GROUP = 178_956_971

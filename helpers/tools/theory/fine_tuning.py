@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.layers import (
+from ..whole import check_choice, whole
+from .gpt_size import GPTSize
+from .layers import (
     BF16,
     attention_activation_bytes,
     head_activation_bytes,
     norm_activation_bytes,
 )
-from helpers.tools.theory.model_states import (
+from .model_states import (
     ADAM,
     COUNTER,
     MASTER,
@@ -30,8 +31,7 @@ from helpers.tools.theory.model_states import (
     _sub_groups,
     deepspeed_bytes,
 )
-from helpers.tools.theory.zero_config import ZeroConfig
-from helpers.tools.whole import check_choice, whole
+from .zero_config import ZeroConfig
 
 OFFLOADED_NORM = 4  # bytes: the norm of offloaded gradients, fp32 at every stage
 # bytes: the smallest tensor that DeepSpeed writes to a disk; files are padded to whole blocks

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from helpers.tools.theory.communication import wire_bytes
-from helpers.tools.theory.model_states import ADAM, COUNTER, _ceil, _check_job
-from helpers.tools.theory.zero_config import ELEMENT_BYTES
+from .communication import wire_bytes
+from .model_states import ADAM, COUNTER, _ceil, _check_job
+from .zero_config import ELEMENT_BYTES
 
 FSDP_MOMENTS = ("after forward", "after backward", "after step")
 MESH = 4  # bytes per rank of the mesh's own tensor, on the CPU

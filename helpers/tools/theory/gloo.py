@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from helpers.tools.theory.communication import wire_bytes
+from .communication import wire_bytes
 
 GLOO_HEADER = 3 * 48  # bytes for each message: three times six numbers of 8 bytes (`Op::preamble` in pair.h)
 FRAME_HEADER = 14 + 20 + 20 + 12  # bytes: Ethernet, IP (RFC 791), TCP (RFC 9293), its time stamps (RFC 7323)

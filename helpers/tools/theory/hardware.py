@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.tools.whole import positive, whole
+from ..whole import positive, whole
 
 
 @dataclass(frozen=True)

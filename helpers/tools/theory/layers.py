@@ -21,7 +21,7 @@ counted; where no source is named, the tests hold them against the ledger.
 
 from __future__ import annotations
 
-from helpers.tools.theory.gpt_size import GPTSize
+from .gpt_size import GPTSize
 
 TOKEN_ID = 8  # bytes: int64
 BF16, FP32 = 2, 4  # bytes

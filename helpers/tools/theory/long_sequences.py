@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from helpers.tools.theory.communication import wire_bytes
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.layers import (
+from ..whole import shared, whole
+from .communication import wire_bytes
+from .gpt_size import GPTSize
+from .layers import (
     FP32,
     TOKEN_ID,
     block_activation_bytes,
@@ -21,7 +22,6 @@ from helpers.tools.theory.layers import (
     gpt_activation_bytes,
     gpt_parameters,
 )
-from helpers.tools.whole import shared, whole
 
 LOSS_TENSORS = 3  # fp32, of (tokens, V), at the peak of the loss: log-softmax, its gradient, the logits'
 ALL_TO_ALLS = 4  # of a layer's forward pass: q, k, v there and the result back; backward the same four

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
-from helpers.tools.whole import check_choice, whole
+from ..whole import check_choice, whole
+from .zero_config import ELEMENT_BYTES, ZeroConfig
 
 MOMENTS = ("after step", "between micro-batches", "after backward")
 MASTER = 4  # bytes per element of the fp32 copy that the optimizer updates

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from helpers.tools.theory.hardware import HARDWARE
-from helpers.tools.theory.layers import BF16
-from helpers.tools.theory.model_states import MOMENTS, ideal_bytes
-from helpers.tools.theory.plan import AT_ONCE, Plan
+from .hardware import HARDWARE
+from .layers import BF16
+from .model_states import MOMENTS, ideal_bytes
+from .plan import AT_ONCE, Plan
 
 OUTSIDE = HARDWARE["H200"]["outside tensors"].value  # bytes of a GPU that are not for tensors: context, NCCL
 

@@ -7,8 +7,9 @@ p is the number of stages, m the number of micro-batches of a step; the other sy
 
 from __future__ import annotations
 
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.layers import (
+from ..whole import check_choice, whole
+from .gpt_size import GPTSize
+from .layers import (
     FP32,
     TOKEN_ID,
     block_activation_bytes,
@@ -18,7 +19,6 @@ from helpers.tools.theory.layers import (
     head_activation_bytes,
     norm_parameters,
 )
-from helpers.tools.whole import check_choice, whole
 
 
 def bubble_fraction(stages: int, micro_batches: int, chunks: int = 1) -> float:

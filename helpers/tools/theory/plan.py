@@ -11,19 +11,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.layers import (
+from ..whole import shared, whole
+from .gpt_size import GPTSize
+from .layers import (
     BF16,
     block_parameters,
     embedding_parameters,
     head_activation_bytes,
     repeated_block_bytes,
 )
-from helpers.tools.theory.tensor_parallel import (
+from .tensor_parallel import (
     sequence_parallel_block_activation_bytes,
     tensor_parallel_block_activation_bytes,
 )
-from helpers.tools.whole import shared, whole
 
 AT_ONCE = 1_000_000_000  # elements: DeepSpeed's `stage3_max_live_parameters` and `sub_group_size`
 # By stage, bytes for each element that is stepped: the fp32 gradient, 4, and a square root, 4, which replaces

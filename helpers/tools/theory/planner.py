@@ -10,18 +10,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from helpers.tools.theory.communication import Pass, collective_seconds
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.hardware import Cluster
-from helpers.tools.theory.layers import BF16
-from helpers.tools.theory.long_sequences import ulysses_wire_bytes
-from helpers.tools.theory.peak import needed_bytes
-from helpers.tools.theory.plan import Plan
-from helpers.tools.theory.roofline import flops_per_token
-from helpers.tools.theory.step_counts import step_messages
-from helpers.tools.theory.tensor_parallel import block_messages
-from helpers.tools.theory.zero_config import ZeroConfig
-from helpers.tools.whole import not_negative, whole
+from ..whole import not_negative, whole
+from .communication import Pass, collective_seconds
+from .gpt_size import GPTSize
+from .hardware import Cluster
+from .layers import BF16
+from .long_sequences import ulysses_wire_bytes
+from .peak import needed_bytes
+from .plan import Plan
+from .roofline import flops_per_token
+from .step_counts import step_messages
+from .tensor_parallel import block_messages
+from .zero_config import ZeroConfig
 
 
 def _messages(plan: Plan) -> list[tuple[str, str, float, int, int]]:

@@ -13,10 +13,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.layers import gpt_parameters
-from helpers.tools.theory.zero_config import ELEMENT_BYTES
-from helpers.tools.whole import check_choice, positive
+from ..whole import check_choice, positive
+from .gpt_size import GPTSize
+from .layers import gpt_parameters
+from .zero_config import ELEMENT_BYTES
 
 # bytes: rows of a matrix that begin at multiples of these can be read in whole pieces by a GPU's matrix units
 ALIGNED = 16

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from helpers.tools.whole import not_negative, positive, whole
+from ..whole import not_negative, positive, whole
 
 NEGLIGIBLE = 1e-18  # of a sum: further terms change nothing
 

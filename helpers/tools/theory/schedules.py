@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.tools.measure.clock import Clock
+    from ..measure.clock import Clock
 
 Action = tuple[str, int, int]
 INSTRUCTIONS = {"ForwardPass": "F", "BackwardPass": "B"}  # DeepSpeed's names of what a rank computes

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
-from helpers.tools.whole import whole
+from ..whole import whole
+from .gpt_size import GPTSize
+from .zero_config import ELEMENT_BYTES, ZeroConfig
 
 # Bytes of a block's operators in units of U, matrix products and attention left out: of each of two norms, of
 # each of two residual additions (backward of two forks), of GELU on four widths.

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.tools.theory.communication import Pass, collective_seconds
-from helpers.tools.theory.deepspeed_config import read
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.layers import gpt_parameters
-from helpers.tools.theory.roofline import MachineConstants, matrix_seconds
-from helpers.tools.theory.step_counts import (
+from ..whole import whole
+from .communication import Pass, collective_seconds
+from .deepspeed_config import read
+from .gpt_size import GPTSize
+from .layers import gpt_parameters
+from .roofline import MachineConstants, matrix_seconds
+from .step_counts import (
     ADAM_BYTES,
     ADD,
     block_elementwise_bytes,
@@ -28,8 +29,7 @@ from helpers.tools.theory.step_counts import (
     optimizer_bytes,
     step_messages,
 )
-from helpers.tools.theory.zero_config import ELEMENT_BYTES, ZeroConfig
-from helpers.tools.whole import whole
+from .zero_config import ELEMENT_BYTES, ZeroConfig
 
 PARTS = ("matrix products", "attention", "elementwise", "embedding and loss")
 PARTS += ("gradients", "optimizer", "messages", "launches")

@@ -8,10 +8,11 @@ tensor-parallel ranks; the other symbols are those of `helpers.tools.theory.laye
 
 from __future__ import annotations
 
-from helpers.tools.theory.communication import collective_seconds, wire_bytes, zero_wire_bytes
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.hardware import Cluster
-from helpers.tools.theory.layers import (
+from ..whole import positive, shared, whole
+from .communication import collective_seconds, wire_bytes, zero_wire_bytes
+from .gpt_size import GPTSize
+from .hardware import Cluster
+from .layers import (
     BF16,
     block_activation_bytes,
     embedding_activation_bytes,
@@ -20,12 +21,11 @@ from helpers.tools.theory.layers import (
     norm_activation_bytes,
     random_state_bytes,
 )
-from helpers.tools.theory.long_sequences import loss_peak_bytes
-from helpers.tools.theory.model_states import ideal_bytes
-from helpers.tools.theory.roofline import MachineConstants, matrix_seconds
-from helpers.tools.theory.step_counts import ADD, BIASES, GELU, NORM, VIEW
-from helpers.tools.theory.zero_config import ELEMENT_BYTES
-from helpers.tools.whole import positive, shared, whole
+from .long_sequences import loss_peak_bytes
+from .model_states import ideal_bytes
+from .roofline import MachineConstants, matrix_seconds
+from .step_counts import ADD, BIASES, GELU, NORM, VIEW
+from .zero_config import ELEMENT_BYTES
 
 RING_STEP = 3.4e-6  # seconds per further message of a ring over NVLink: NCCL's own model, src/graph/tuning.cc
 

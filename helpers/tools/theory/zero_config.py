@@ -6,8 +6,8 @@ import sys
 import warnings
 from dataclasses import dataclass
 
-from helpers.tools.theory.deepspeed_config import Configuration, read
-from helpers.tools.whole import check_choice, whole
+from ..whole import check_choice, whole
+from .deepspeed_config import Configuration, read
 
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}  # bytes per element
 COUNTED = (  # fields of DeepSpeed's `zero_optimization`, without the stage in front

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.tools.theory.communication import Pass, wire_bytes, zero_wire_bytes
-from helpers.tools.theory.gpt_size import GPTSize
-from helpers.tools.theory.hardware import Cluster
-from helpers.tools.theory.layers import (
+from ..whole import not_negative, positive, whole
+from .communication import Pass, wire_bytes, zero_wire_bytes
+from .gpt_size import GPTSize
+from .hardware import Cluster
+from .layers import (
     BF16,
     checkpointed_activation_bytes,
     gpt_activation_bytes,
     gpt_parameters,
 )
-from helpers.tools.theory.long_sequences import loss_peak_bytes
-from helpers.tools.theory.model_states import MOMENTS, ideal_bytes
-from helpers.tools.theory.peak import peak_moments
-from helpers.tools.whole import not_negative, positive, whole
+from .long_sequences import loss_peak_bytes
+from .model_states import MOMENTS, ideal_bytes
+from .peak import peak_moments
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from helpers.tools.launch import leftovers
-from helpers.tools.launch.cluster.orders import ORDERS, STOP, give
-from helpers.tools.launch.forked.processes import adopt_orphans, end_orphans
+from .. import leftovers
+from ..forked.processes import adopt_orphans, end_orphans
+from .orders import ORDERS, STOP, give
 
 STOPPED, FINISHED = b"s", b"f"  # what the kernel says: end the job; or, all ranks have reported
 PATIENCE = 10.0  # seconds for a command that is to end

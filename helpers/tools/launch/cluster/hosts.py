@@ -15,16 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.cluster.orders import HOSTFILE, MISTAKES, patiently
-from helpers.tools.launch.cluster.shared_job import SharedJob
-from helpers.tools.launch.describing import ACROSS
-from helpers.tools.launch.environment import server_environment
-from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.ports import port_for
+from ...place import NAME
+from ..describing import ACROSS
+from ..environment import server_environment
+from ..failures import LaunchError
+from ..ports import port_for
+from .orders import HOSTFILE, MISTAKES, patiently
+from .shared_job import SharedJob
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.outcome import Outcome
-    from helpers.tools.launch.parcel import Parcel
+    from ..outcome import Outcome
+    from ..parcel import Parcel
 
 # file with variables that DeepSpeed gives to the ranks on every machine, beside those that begin with PYTHON
 ENVIRONMENT = ".deepspeed_env"
@@ -110,7 +111,7 @@ class HostsJob(SharedJob):
             *(["--force_multi"] if len(self.hosts) == 1 else []),
             *("--master_addr", next(iter(self.hosts))),
             *("--master_port", str(port_for(random.getrandbits(32)))),
-            *("--module", "helpers.tools.launch.cluster.remote", str(self.path)),
+            *("--module", f"{NAME}.launch.cluster.remote", str(self.path)),
         ]
 
     def launched(self) -> list[str]:

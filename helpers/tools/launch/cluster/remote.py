@@ -16,18 +16,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from helpers.tools.launch import rank as ranks
-from helpers.tools.launch.cluster import orders
-from helpers.tools.launch.forked.processes import (
+from .. import rank as ranks
+from ..forked.processes import (
     adopt_orphans,
     ask_where,
     die_with_parent,
     end_orphans,
     kill_group,
 )
-from helpers.tools.launch.outcome import KEPT_OUTPUT, Outcome
-from helpers.tools.launch.pipes import ASK, PIPES
-from helpers.tools.launch.ports import port_for
+from ..outcome import KEPT_OUTPUT, Outcome
+from ..pipes import ASK, PIPES
+from ..ports import port_for
+from . import orders
 
 LOOK = 0.2  # seconds between two looks at the orders
 UNSEEN = "launch: the folder {} cannot be written on {} ({})"

@@ -17,23 +17,23 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.paths import ROOT, run_main
-from helpers.tools.launch import leftovers
-from helpers.tools.launch.cluster import orders
-from helpers.tools.launch.cluster.guard import FINISHED, STOPPED
-from helpers.tools.launch.describing import ACROSS
-from helpers.tools.launch.environment import environment
-from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.parcel import memory_file
-from helpers.tools.launch.pipes import Piped
-from helpers.tools.launch.watching import HEAD, is_whole, load
+from ...place import ROOT, run_main
+from .. import leftovers
+from ..describing import ACROSS
+from ..environment import environment
+from ..failures import LaunchError
+from ..parcel import memory_file
+from ..pipes import Piped
+from ..watching import HEAD, is_whole, load
+from . import orders
+from .guard import FINISHED, STOPPED
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.outcome import Outcome
-    from helpers.tools.launch.parcel import Parcel
-    from helpers.tools.launch.progress import Progress
+    from ..outcome import Outcome
+    from ..parcel import Parcel
+    from ..progress import Progress
 
-GUARD = run_main("helpers.tools.launch.cluster.guard")
+GUARD = run_main("launch.cluster.guard")
 UNSEEN = "launch: the folder "  # how a keeper begins what stops it
 WAITING = "queued and waiting"  # what srun says of a job that has to wait
 SHOWN = 2000  # characters of what a command wrote

@@ -7,15 +7,16 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.cluster.guard import call
-from helpers.tools.launch.cluster.shared_job import SharedJob
-from helpers.tools.launch.failures import LaunchError
-from helpers.tools.whole import shown, whole
+from ...place import NAME
+from ...whole import shown, whole
+from ..failures import LaunchError
+from .guard import call
+from .shared_job import SharedJob
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from helpers.tools.launch.parcel import Parcel
+    from ..parcel import Parcel
 
 MISSING = (
     'launcher="slurm" needs Slurm\'s commands, and {} {} not found: open the notebook on a '
@@ -59,7 +60,7 @@ class SlurmJob(SharedJob):
         options = [f"--{name}={value}" for name, value in self.options.items() if value is not None]
         # The launcher finds out which rank failed, not srun.
         quiet = [f"--job-name={title}", "--kill-on-bad-exit=0", "--mpi=none"]
-        module = [sys.executable, "-P", "-m", "helpers.tools.launch.cluster.remote", str(self.path)]
+        module = [sys.executable, "-P", "-m", f"{NAME}.launch.cluster.remote", str(self.path)]
         return ["srun", *options, *quiet, *module]
 
     def variables(self) -> dict[str, str]:

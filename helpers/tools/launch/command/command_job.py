@@ -7,13 +7,14 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch import leftovers
-from helpers.tools.launch.cluster.shared_job import SharedJob
-from helpers.tools.launch.environment import on_this_machine
-from helpers.tools.launch.ports import held_port
+from ...place import NAME
+from .. import leftovers
+from ..cluster.shared_job import SharedJob
+from ..environment import on_this_machine
+from ..ports import held_port
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.parcel import Parcel
+    from ..parcel import Parcel
 
 
 class CommandJob(SharedJob):
@@ -33,7 +34,7 @@ class CommandJob(SharedJob):
         return [
             *("deepspeed", "--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)),
             *("--master_addr", "127.0.0.1", "--master_port", str(self.port.getsockname()[1])),
-            *("--module", "helpers.tools.launch.command.keeper", str(self.path)),
+            *("--module", f"{NAME}.launch.command.keeper", str(self.path)),
         ]
 
     def launched(self) -> list[str]:

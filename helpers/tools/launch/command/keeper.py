@@ -2,7 +2,7 @@
 
 import sys
 
-from helpers.tools.launch.cluster.remote import main
+from ..cluster.remote import main
 
 if __name__ == "__main__":
     main(sys.argv[-1], elsewhere=False)

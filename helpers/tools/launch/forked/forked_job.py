@@ -10,19 +10,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch import leftovers
-from helpers.tools.launch.environment import environment, on_this_machine
-from helpers.tools.launch.forked import forkservers
-from helpers.tools.launch.forked.forkserver import send
-from helpers.tools.launch.parcel import memory_file
-from helpers.tools.launch.pipes import ASK, PIPES, Piped
-from helpers.tools.launch.watching import activity
+from .. import leftovers
+from ..environment import environment, on_this_machine
+from ..parcel import memory_file
+from ..pipes import ASK, PIPES, Piped
+from ..watching import activity
+from . import forkservers
+from .forkserver import send
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.outcome import Outcome
-    from helpers.tools.launch.parcel import Parcel
-    from helpers.tools.launch.progress import Progress
-    from helpers.tools.machines.namespaces import Placement
+    from ...machines.namespaces import Placement
+    from ..outcome import Outcome
+    from ..parcel import Parcel
+    from ..progress import Progress
 
 
 @dataclass

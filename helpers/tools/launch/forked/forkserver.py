@@ -22,9 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from helpers.tools.launch import leftovers
-from helpers.tools.launch.forked import processes
-from helpers.tools.launch.forked.imports import REQUIRED, USEFUL, preload
+from ...place import OURS
+from .. import leftovers
+from . import processes
+from .imports import REQUIRED, USEFUL, preload
 
 
 def send(control: socket.socket, descriptors: Iterable[int] = (), **message: object) -> None:
@@ -75,9 +76,9 @@ def become_rank(
         sys.path[:] = message["path"]
         sys.argv[:] = [message["argv0"]]
         os.chdir(message["directory"])
-        for name in [name for name in sys.modules if name.partition(".")[0] == "helpers"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
             del sys.modules[name]
-        from helpers.tools.launch.rank import run
+        from ..rank import run
 
         run(payload, report, stacks, message["listener"] if rank == 0 else None)
         status = 0

@@ -14,16 +14,16 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING
 
-from helpers.paths import run_main
-from helpers.tools.launch.environment import server_environment
-from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.forked.forkserver import receive, send
-from helpers.tools.launch.pipes import end_of
+from ...place import run_main
+from ..environment import server_environment
+from ..failures import LaunchError
+from ..pipes import end_of
+from .forkserver import receive, send
 
 if TYPE_CHECKING:
-    from helpers.tools.launch.progress import Progress
+    from ..progress import Progress
 
-SERVER = run_main("helpers.tools.launch.forked.forkserver")
+SERVER = run_main("launch.forked.forkserver")
 # of the forkserver only: importing must start no thread
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, ends by itself

@@ -6,9 +6,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from helpers.tools.launch import resources
-from helpers.tools.launch.forked import forkservers
-from helpers.tools.launch.progress import Progress, in_notebook
+from .. import resources
+from ..progress import Progress, in_notebook
+from . import forkservers
 
 USUAL_RANKS = 2  # of a launch that does not say how many
 

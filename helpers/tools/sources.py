@@ -1,4 +1,4 @@
-"""The text of the helpers as this process imported them, beside the files as they are now."""
+"""The text of these modules as this process imported them, beside the files as they are now."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import importlib.machinery
 import sys
 from pathlib import Path
 from types import ModuleType
+
+from .place import OURS
 
 _imported: dict[str, tuple[Path, bytes]] = {}  # by name: a module's file, and the digest of what it held
 
@@ -18,7 +20,7 @@ class Recorder:
     def find_spec(
         name: str, path: list[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not name.startswith("helpers."):
+        if not name.startswith(f"{OURS}."):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec and spec.has_location:
@@ -31,7 +33,7 @@ def digest(file: Path) -> bytes:
 
 
 def record() -> None:
-    """From now on remember every helper's text when it is imported."""
+    """From now on remember the text of every module of this package when it is imported."""
     sys.meta_path.insert(0, Recorder)
 
 
