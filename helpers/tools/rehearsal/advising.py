@@ -45,8 +45,7 @@ class Change:
 
     def of(self, asked: Question) -> Question:
         """The changed question; smaller micro-batches are more of them."""
-        names = ("ranks", "sequence", "micro_batch", "checkpointing")
-        more = {name: getattr(asked, name) for name in names} | self.more
+        more = asked.arguments | self.more
         config = {key: value for key, value in asked.written.items() if key != TRAIN}
         config[MICRO] = more["micro_batch"]
         config[ACCUMULATION] = asked.accumulation * asked.micro_batch // more["micro_batch"]

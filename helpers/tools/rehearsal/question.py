@@ -44,6 +44,7 @@ class Question:
     architecture: str  # the name of transformers' class
     labels: str  # what they are, in `architectures.LABELS`
     written: dict  # DeepSpeed's configuration as it was read
+    arguments: dict  # the other arguments of `ask`, for a question that differs in some of them
     assumed: tuple  # of "precision", "micro-batch", "accumulation", those that nothing says
     notes: tuple  # what is rehearsed otherwise than it was asked, or was assumed
 
@@ -153,6 +154,12 @@ def ask(
         architecture=name,
         labels=labels,
         written=written.config,
+        arguments={
+            "ranks": ranks,
+            "sequence": sequence,
+            "micro_batch": known.micro_batch,
+            "checkpointing": checkpointing,
+        },
         assumed=tuple(assumed),
         notes=(*notes, *more),
     )
