@@ -131,7 +131,7 @@ READ = [  # DeepSpeed's configuration, ranks, --micro-batch; what is rehearsed, 
         2,
         1,
         (1, 1, "bf16", 2, True),
-        ["torch's Adam on the host"],
+        [],
     ),
     (
         {
@@ -157,9 +157,29 @@ READ = [  # DeepSpeed's configuration, ranks, --micro-batch; what is rehearsed, 
 def test_deepspeeds_configuration_is_read_as_deepspeed_reads_it(config, ranks, micro_batch, known, notes):
     asked = question.ask(GPT2, config, ranks=ranks, sequence=512, micro_batch=micro_batch)
     sizes = (asked.micro_batch, asked.accumulation, asked.dtype, asked.stage, asked.is_offloaded)
-    said = [note for note in asked.notes if "fused Adam" not in note]
+    said = [note for note in asked.notes if not note.startswith("no optimizer is named")]
     assert sizes == known and len(said) == len(notes)
     assert all(note.startswith(words) for note, words in zip(said, notes))
+
+
+@pytest.mark.parametrize(
+    "config, optimizer",
+    [
+        ({}, {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True, "fused": True}}),
+        (
+            {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+            {"type": "AdamW", "params": {"lr": 1e-4}},
+        ),
+        (
+            {"optimizer": {"type": "Adam", "params": {"lr": "auto", "weight_decay": 0.1}}},
+            {"type": "Adam", "params": {"lr": 5e-5, "weight_decay": 0.1}},
+        ),
+    ],
+)
+def test_the_optimizer_is_the_files_or_what_transformers_takes(config, optimizer):
+    asked = question.ask(GPT2, config, ranks=2, sequence=8, micro_batch=1)
+    is_said = any(note.startswith("no optimizer is named: AdamW") for note in asked.notes)
+    assert asked.config["optimizer"] == optimizer and is_said == ("optimizer" not in config)
 
 
 def test_a_gpt_of_five_numbers_is_a_gpt_2():

@@ -5,6 +5,7 @@ A sample runs always; `make rehearse-all` runs the whole grid and prints how man
 """
 
 import os
+import shutil
 
 import pytest
 from helpers import launch, rehearse
@@ -47,6 +48,16 @@ def test_every_figure_is_that_of_real_ranks(name, ranks):
         f"{name}, {ranks} ranks: {count:,} figures equal; {len(late)} real peaks higher, by at "
         f"most {most:,} bytes"
     )
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler for DeepSpeed's own Adam")
+@pytest.mark.parametrize("stage, offload", [(1, {}), (3, {"offload_optimizer": {"device": "cpu"}})])
+def test_deepspeeds_own_adam_holds_what_it_does_in_real_ranks(stage, offload):
+    """On the device and on the host; there its compiled operators are called, here nothing is."""
+    config = cases.keys(stage, **offload) | {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+    arguments = {"size": cases.SMALL, "config": config}
+    real = launch(cases.trained, 2, arguments, device="cpu", timeout=600)
+    assert cases.differences(real[1], rehearse(cases.trained, 2, 1, arguments)) == {}
 
 
 def test_what_is_compared_would_show_a_byte():

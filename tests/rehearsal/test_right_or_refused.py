@@ -93,7 +93,7 @@ CLASSES = [  # a model, the class that is rehearsed, its notes
 def test_the_class_is_the_one_that_the_configuration_calls_for(model, name, notes):
     asked = question.ask(model, BF16, ranks=2, sequence=16)
     assert asked.architecture == name
-    said = [note for note in asked.notes if "fused Adam" not in note]
+    said = [note for note in asked.notes if not note.startswith("no optimizer is named")]
     assert len(said) == len(notes) and all(note.startswith(words) for note, words in zip(said, notes))
 
 
@@ -175,7 +175,7 @@ REFUSED = [
     (BF16 | {"sparse_attention": {"mode": "fixed"}}, "DeepSpeed Sparse Attention has been removed"),
     (BF16 | {"compression_training": {}}, "compression library has been removed"),
     (BF16 | {"optimizer": {"type": "OneBitAdam"}}, "the optimizer OneBitAdam is not rehearsed"),
-    (BF16 | {"optimizer": {"type": "Adam", "params": {"amsgrad": True}}}, "optimizer.params.amsgrad is not"),
+    (BF16 | {"optimizer": {"type": "Adam", "params": {"amsgrad": True}}}, "own Adam has no amsgrad"),
     ('{"bf16": {"enabled": true}, "bf16": {"enabled": true}}', "uplicate keys"),
     ('{"zero_optimization": 3}', "zero_optimization must be an object with keys"),
     ('["bf16"]', "is an object with keys"),

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from types import SimpleNamespace
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -134,6 +135,13 @@ SCALING = (  # optimizers that find a loss scale
     "zero.stage_1_and_2.DeepSpeedZeroOptimizer",
     "zero.stage3.DeepSpeedZeroOptimizer_Stage3",
 )
+# DeepSpeed's own operators that work in place, and so leave nothing behind where there are no numbers
+COMPILED = {
+    "fused_adam": SimpleNamespace(multi_tensor_adam=replacements.nothing),
+    "cpu_adam": SimpleNamespace(
+        **dict.fromkeys(("create_adam", "adam_update", "destroy_adam"), replacements.nothing)
+    ),
+}
 ASSERTING = ("partition_parameters", "partitioned_param_coordinator", "stage3")
 
 
@@ -147,6 +155,7 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
     told = "a pipeline's stage reads from numbers which shapes it will be sent"
     asserted = "assert_ints_same_as_other_ranks", replacements.agreed, compared
     often = "ZeRO-3 does it for every rank, whenever it gathers or scatters"
+    compiled = "they would be compiled, and called with the addresses of numbers"
     handle = f"{runtime}.zero.partition_parameters.AllGatherCoalescedHandle"
     return [
         *(
@@ -160,6 +169,7 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
         (f"{runtime}.zero.stage3", "reduce_scatter_coalesced", many.reduce_scatter_coalesced, often),
         around(handle, "wait", many.wait, often),
         around("torch.Tensor", "narrow", many.narrow, often),
+        ("deepspeed.ops.op_builder.builder.OpBuilder", "_loaded_ops", COMPILED, compiled),
     ]
 
 

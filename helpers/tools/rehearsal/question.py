@@ -45,7 +45,7 @@ class Question:
     labels: str  # what they are, in `architectures.LABELS`
     written: dict  # DeepSpeed's configuration as it was read
     arguments: dict  # the other arguments of `ask`, for a question that differs in some of them
-    assumed: tuple  # of "precision", "micro-batch", "accumulation", those that nothing says
+    assumed: tuple  # of precision, micro-batch and accumulation, those that nothing says
     notes: tuple  # what is rehearsed otherwise than it was asked, or was assumed
 
 
@@ -137,12 +137,14 @@ def ask(
         notes.append("activation_checkpointing is not for models of transformers, which have --checkpointing")
     if written.accumulation is None and written.train_batch is None:
         assumed.append(f"accumulation {known.accumulation}")
+    if not known.config.get("optimizer"):
+        whose = "DeepSpeed's on the host" if "offload_optimizer" in known.offload else "torch's fused one"
+        notes.append(f"no optimizer is named: AdamW is assumed, {whose}")
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
-    changed, more = _optimizer(known)
     return Question(
         model=model,
-        config=config | changed,
+        config=config | {"optimizer": _optimizer(known)},
         ranks=ranks,
         sequence=sequence,
         micro_batch=known.micro_batch,
@@ -161,7 +163,7 @@ def ask(
             "checkpointing": checkpointing,
         },
         assumed=tuple(assumed),
-        notes=(*notes, *more),
+        notes=tuple(notes),
     )
 
 
@@ -180,17 +182,11 @@ def _too_long(shape, name, sequence):
         yield f"the model's configuration ends at {most:,} positions, and {sequence:,} are rehearsed"
 
 
-def _optimizer(known: Configuration) -> tuple[dict, list[str]]:
-    """torch's Adam in the place of DeepSpeed's own, which would have to be compiled: keys of DeepSpeed's
-    configuration, and what was changed, as notes."""
-    params = known.deepspeed.optimizer_params or {}
-    on_host, is_torchs = "offload_optimizer" in known.offload, params.get("torch_adam")
-    adam, changed, note = {"lr": 1e-4, "torch_adam": True}, {}, []
-    if on_host:
-        changed = {"zero_force_ds_cpu_optimizer": False}
-        note = ["torch's Adam on the host in the place of DeepSpeed's: it needs more there while it steps"]
-    elif not is_torchs:
-        note = ["torch's fused Adam in the place of DeepSpeed's: it takes 4 bytes more for each tensor"]
-    if not on_host and (params.get("fused") or not is_torchs):
-        adam["fused"] = True
-    return changed | {"optimizer": {"type": "AdamW", "params": adam}}, note
+def _optimizer(known: Configuration) -> dict:
+    """The optimizer of the configuration; else what transformers takes by default, torch's fused
+    AdamW, or DeepSpeed's where it steps on the host."""
+    written, on_host = known.config.get("optimizer"), "offload_optimizer" in known.offload
+    if not written:
+        written = {"type": "AdamW", "params": {} if on_host else {"torch_adam": True, "fused": True}}
+    params = {name: value for name, value in (written.get("params") or {}).items() if value != "auto"}
+    return {"type": written["type"], "params": {"lr": 1e-4} | params}

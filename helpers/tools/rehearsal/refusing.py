@@ -32,9 +32,8 @@ def refuse(known: Configuration) -> None:
             "ask with AdamW, or use helpers.rehearse"
         )
     params = whole.optimizer_params or {}
-    for name, usual in {"amsgrad": False, "fp32_optimizer_states": True}.items():
-        if bool(params.get(name, usual)) != usual:
-            raise BadQuestion(f"optimizer.params.{name} is not rehearsed: plain Adam is")
+    if params.get("amsgrad") and not params.get("torch_adam"):
+        raise BadQuestion('DeepSpeed\'s own Adam has no amsgrad: leave it out, or add "torch_adam": true')
 
 
 def features(known: Configuration) -> dict[str, object]:

@@ -146,6 +146,10 @@ def everyone_says_the_same(object_list: list, obj: object, group: object = None)
 # --- DeepSpeed
 
 
+def nothing(*arguments: object) -> None:
+    """An operator that changes numbers alone."""
+
+
 def update_scale(plain: Callable, self: object, *arguments: object, **options: object) -> None:
     """Of an optimizer that finds its loss scale, and leaves out a step whose gradients overflow: none do."""
     if getattr(self, "loss_scale_config", self).dynamic_loss_scale:
