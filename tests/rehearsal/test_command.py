@@ -5,9 +5,10 @@ import re
 
 import pytest
 from helpers import theory
-from helpers.tools.rehearsal import answer, question
+from helpers.tools.rehearsal import answer, question, reserving
 from helpers.tools.rehearsal.__main__ import main
 from helpers.tools.rehearsal.cards import UnknownCard, card
+from helpers.tools.rehearsal.units import size
 from tests.support import configuration
 
 LLAMA = {
@@ -36,16 +37,17 @@ AUTO = {
 
 
 @pytest.mark.parametrize(
-    "text, size", [("80GB", 80e9), ("80 GiB", 80 * 2**30), ("2.5e9", 2.5e9), ("123", 123), ("512MiB", 2**29)]
+    "text, number",
+    [("80GB", 80e9), ("80 GiB", 80 * 2**30), ("2.5e9", 2.5e9), ("123", 123), ("512MiB", 2**29)],
 )
-def test_sizes_are_read_as_people_write_them(text, size):
-    assert question.size(text) == size
+def test_sizes_are_read_as_people_write_them(text, number):
+    assert size(text) == number
 
 
 @pytest.mark.parametrize("text", ["80 gigs", "much", "", "-3GB", "0GB"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(question.BadQuestion, match="written as 80GB, 80GiB or 80e9"):
-        question.size(text)
+        size(text)
 
 
 def test_auto_is_filled_in():
@@ -278,7 +280,7 @@ def test_the_bytes_outside_the_allocator_are_those_recorded():
 
     runs = [run for run in recorded.runs("zero", ranks=2, shared=False) if run.reports]
     most = max(recorded.device_parts(run)["outside the allocator"] for run in runs)
-    assert abs(answer.OUTSIDE - most) < 0.01e9
+    assert abs(reserving.OUTSIDE - most) < 0.01e9
 
 
 @pytest.mark.ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import traceback
@@ -30,9 +31,11 @@ OPTIONS = {  # name: how it is read, what it is
     "checkpointing": ({"action": "store_true"}, "keep only each block's input, and compute the block again"),
     "gpu": ({}, 'a GPU by name, as "H100 80GB", A100-40GB or 4090'),
     "gpu-memory": ({}, "its bytes instead, as 80GB or 80GiB"),
+    "host-memory": ({}, "a machine's own memory, as 1TB, for a verdict on that too"),
     "gpus-per-host": (COUNT | {"default": 8}, "GPUs of a machine, 8 where nothing is said"),
     "outside-tensors": ({}, "of it that torch's allocator never sees; else what was recorded, 2.21GB"),
     "only-rank": ({"type": int}, "rehearse this one; else the first, and those that hold most and least"),
+    "json": ({"action": "store_true"}, "the answer as JSON, sizes in bytes"),
     "figure": ({}, "a PNG file for the first rank's memory over the two steps"),
 }
 
@@ -56,6 +59,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return told(options)
     except (RankError, TypeError, ValueError) as problem:
         print(f"cannot be rehearsed: {problem}", file=sys.stderr)
+        if options.json:
+            print(json.dumps({"error": str(problem)}))
     except Exception:  # also where torch or DeepSpeed cannot be imported
         traceback.print_exc()
     return FAILED

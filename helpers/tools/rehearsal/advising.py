@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN
-from .answer import WORST, Verdict, gigabytes, verdict
 from .question import Question, ask
 from .rehearsing import RehearsalError
 from .reserving import FITS
+from .units import gigabytes
+from .verdict import WORST, Verdict, verdict
 
 PASSING, STEPPING = ("forward", "backward"), ("step",)
 ALL = ("building", *PASSING, *STEPPING)

@@ -1,93 +1,90 @@
-"""What the command says: a table of a few ranks, and whether the training fits."""
+"""What the command says, in words and a table, or as data for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from .reserving import EXPANDABLE, FITS, NOT, OUTSIDE, RETRIES, Reserved, reserved
+from .host import Host
+from .reserving import smallest_gpu
+from .units import gigabytes
+from .verdict import PHASES, Verdict
 
 if TYPE_CHECKING:
     from .question import Question
 
-WORST = (FITS, RETRIES, EXPANDABLE, NOT)
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
-PHASES = {
-    "building": "building, initialising",
-    "forward": "forward",
-    "backward": "backward",
-    "step": "optimizer's step",
-}
+SHOWN = ("states", "peaks", "host", "sent")  # of a rank's report
+ASKED = (
+    "architecture",
+    "ranks",
+    "sequence",
+    "micro_batch",
+    "accumulation",
+    "checkpointing",
+    "stage",
+    "dtype",
+)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether a training fits.
+class Answer:
+    """What came of a question.
 
     Attributes:
-        rank: the one that needs most.
-        found: what torch's allocator reserves for it, and how that fits.
-        outside: bytes of a GPU that the allocator never sees.
-        memory: bytes that a GPU has, None where nothing was said.
+        header: what was rehearsed, in one line.
+        notes: what is rehearsed otherwise than it was asked, or was assumed.
+        reports: {rank: what `fitting.two_steps` returned}.
     """
 
-    rank: int
-    found: Reserved
-    outside: int
-    memory: int | None
+    question: Question
+    header: str
+    notes: Sequence[str]
+    reports: Mapping[int, Mapping]
+    verdict: Verdict
+    host: Host
 
-    @property
-    def needed(self) -> int:
-        """Bytes of a GPU."""
-        return self.found.most + self.outside
+    def smallest(self) -> tuple[int, int] | None:
+        """Bytes of the smallest GPU on which the rank runs that needs most, without and with expandable
+        segments; None where it fits the GPU that was named."""
+        verdict = self.verdict
+        if verdict.fits and verdict.memory:
+            return None
+        requests = self.reports[verdict.rank]["requests"]
+        return tuple(smallest_gpu(requests, verdict.outside, grown) for grown in (False, True))
 
-    @property
-    def fits(self) -> bool:
-        return self.found.how in (FITS, RETRIES)
+    def lines(self) -> list[str]:
+        """Everything but the advice, for people."""
+        seconds = sum(report["seconds"] for report in self.reports.values())
+        real = max(report["real_bytes"] for report in self.reports.values())
+        lines = [self.header, *(f"note: {note}" for note in self.notes)]
+        lines += table(self.question, self.reports, self.verdict.outside)
+        lines += [f"rehearsed in {seconds:.0f} s and {gigabytes(real)} GB", str(self.verdict)]
+        if self.host.memory or self.question.is_offloaded:
+            lines.append(str(self.host))
+        if smallest := self.smallest():
+            ways = "{} GB, with expandable segments {} GB".format(*map(gigabytes, smallest))
+            lines.append(f"the smallest GPU on which rank {self.verdict.rank} runs: {ways}")
+        return lines
 
-    def __str__(self):
-        found, off = self.found, gigabytes(abs((self.memory or 0) - self.needed))
-        phase = max(found.peaks, key=found.peaks.get)
-        reserved = " to ".join(dict.fromkeys(map(gigabytes, (found.least, found.most))))
-        most = (
-            f"rank {self.rank} needs most, {gigabytes(self.needed)} GB: "
-            f"allocated {gigabytes(found.allocated)}, reserved {reserved}, "
-            f"outside the allocator {gigabytes(self.outside)}; in {named(phase)}"
-        )
-        if self.memory is None:
-            return most
-        of = f"of {gigabytes(self.memory)} GB"
-        if found.how == FITS:
-            return f"fits, with {off} GB to spare {of}\n({most})"
-        if found.how == RETRIES:
-            words = "fits only with retries, in which the allocator gives free segments back"
-        elif found.how == EXPANDABLE:
-            words = "fits only with expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
-        else:
-            where, refused = found.refused
-            words = f"does not fit: in {named(where)} {refused / 2**20:,.0f} MiB are refused"
-        more = "too much" if found.how == NOT else "too much without them,"
-        return f"{words}; {off} GB {more} {of}\n({most})"
-
-
-def named(phase: str) -> str:
-    return PHASES.get(phase, PHASES["backward"])  # a snapshot in the backward pass begins a phase, too
-
-
-def gigabytes(size: float) -> str:
-    return f"{size / 1e9:,.2f}"
+    def as_data(self) -> dict:
+        """The same as plain data; all sizes are bytes."""
+        names = ("torch", "deepspeed", "transformers")
+        return {
+            "question": {name: getattr(self.question, name) for name in ASKED}
+            | {"assumed": list(self.question.assumed), "notes": list(self.notes)},
+            "fits": self.verdict.fits and self.host.fits if self.verdict.memory else None,
+            "gpu": self.verdict.as_data() | {"smallest": self.smallest()},
+            "host": self.host.as_data(),
+            "ranks": {rank: {name: report[name] for name in SHOWN} for rank, report in self.reports.items()},
+            "parameters": next(iter(self.reports.values()))["elements"],
+            "versions": {name: version(name) for name in names},
+        }
 
 
-def verdict(reports: Mapping[int, dict], memory: int | None, outside: int = OUTSIDE) -> Verdict:
-    """The `Verdict` over {rank: what `fitting.two_steps` returned}."""
-    room = None if memory is None else memory - outside
-    found = {rank: reserved(report["requests"], room) for rank, report in reports.items()}
-    rank = max(found, key=lambda rank: (WORST.index(found[rank].how), found[rank].most))
-    return Verdict(rank, found[rank], outside, memory)
-
-
-def table(question: Question, reports: Mapping[int, dict], outside: int = OUTSIDE) -> list[str]:
+def table(question: Question, reports: Mapping[int, Mapping], outside: int) -> list[str]:
     """The lines of the table: a column for each rank, GB of 10^9 bytes."""
     ranks, rows = reports.values(), [("GB", *(f"rank {rank}" for rank in reports))]
 
@@ -106,9 +103,7 @@ def table(question: Question, reports: Mapping[int, dict], outside: int = OUTSID
         add(f"  {name}", (sum(parts.values()) for parts in held))
         add_each(visible(held), held, "    ")
     add("outside of torch's allocator, as on two H200", (outside for _ in ranks))
-    if question.is_offloaded:
-        host = (sum(report["host"].values()) for report in ranks)
-        add("the host's memory at most, of this rank", host)
+    add("the host's memory at most, of this rank", (sum(report["host"].values()) for report in ranks))
     add(f"to be sent in a step, accumulation {question.accumulation}")
     add_each(sorted(set().union(*(r["sent"] for r in ranks))), [r["sent"] for r in ranks], "  ")
     wide = max(len(row[0]) for row in rows)

@@ -38,15 +38,16 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         A dict: "elements" of the model; "dtype" of its parameters; "sizes", elements of each that is trained;
         "states", {category: bytes} between two micro-batches, or after the backward pass of the only one;
         "peaks", {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the
-        host's highest moment where something is offloaded; "requests" to torch's allocator, as `playing`
-        takes them; "sent", {operation: bytes that this rank sends during a whole step, as efficiently as can
-        be}; "history" for a figure; "seconds", and "real_bytes" of this process.
+        host's highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation:
+        bytes that this rank sends during a whole step, as efficiently as can be}; "history" for a figure;
+        "seconds", and "real_bytes" of this process.
     """
     import deepspeed
     from transformers import AutoConfig
 
     from ..measure.ledger import Ledger
     from ..measure.traffic import Traffic
+    from .pinning import highest, pins
     from .requests import recorder
 
     started = time.perf_counter()
@@ -62,7 +63,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
 
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger())
-        host = stack.enter_context(Ledger("cpu")) if question.is_offloaded else None
+        host = stack.enter_context(Ledger("cpu"))
         begin("building")
         config = question.config if question.stage == 3 else None
         shape = AutoConfig.for_model(**question.model)
@@ -88,15 +89,15 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
                     engine.step()
                 traffics.append(traffic)
         begin("end")
-        if host:
-            host.watch(engine)
+        host.watch(engine)
+        host.categories()  # so that what is owned has its category
         return {
             "elements": elements,
             "dtype": SHORT.get(str(trained[0].dtype), str(trained[0].dtype)),
             "sizes": [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained],
             "states": states,
             "peaks": peaks(ledger, marks),
-            "host": peaks(host, [(0, "all"), (host.clock, "")])["all"] if host else None,
+            "host": highest(host.storages, pins.storages),
             "requests": recorder.requests,
             "sent": sent(traffics[-micro_batches:], question.accumulation),
             "history": ledger.history() if drawn else None,

@@ -57,7 +57,6 @@ def answers(capacity: float, gpus_per_host: int) -> dict[str, Callable | propert
         "is_synchronized_device": lambda self: False,
         "is_fp16_supported": lambda self: True,
         "total_memory": lambda self, index=None: capacity,
-        "pin_memory": lambda self, tensor, *options, **more: tensor,
         "is_pinned": lambda self, tensor: False,
         "Event": property(lambda self: Idle),
     } | {

@@ -19,7 +19,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from ..place import NAME
-from . import gpu, many, pipelines, replacements, requests
+from . import gpu, many, pinning, pipelines, replacements, requests
 from .fake import KNOWN
 
 LEDGER = f"{NAME}.measure.ledger"
@@ -180,6 +180,7 @@ def of_gpu(pose: Pose) -> list[tuple]:
 
     data = property(replacements.plain_data.__get__, replacements.set_data)
     answers = gpu.answers(pose.capacity, pose.gpus_per_host) | requests.answers(pose.capacity)
+    answers |= pinning.answers()
     posing = type("Posing", (type(get_accelerator()),), answers)
     ledger, asked = f"{LEDGER}.Ledger", "what torch's allocator is asked for is noted"
     plain = torch.nn.functional.scaled_dot_product_attention

@@ -1,10 +1,8 @@
-"""What `rehearse` is asked: a model and a configuration of DeepSpeed, and sizes as
-people write them."""
+"""What `rehearse` is asked: a model and a configuration of DeepSpeed, and more."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,14 +45,6 @@ class Question:
     arguments: dict  # the other arguments of `ask`, for a question that differs in some of them
     assumed: tuple  # of precision, micro-batch and accumulation, those that nothing says
     notes: tuple  # what is rehearsed otherwise than it was asked, or was assumed
-
-
-def size(text: str) -> int:
-    """Bytes from "80GB", "80 GiB" or "80e9"."""
-    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kKMGT]?)(i?)B?\s*", text)
-    if not parts or float(parts[1]) <= 0:
-        raise BadQuestion(f"a size of memory is written as 80GB, 80GiB or 80e9, not {text!r}")
-    return int(float(parts[1]) * (1024 if parts[3] else 1000) ** " KMGT".index(parts[2].upper() or " "))
 
 
 def read_model(path: str | Path) -> dict:

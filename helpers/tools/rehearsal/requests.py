@@ -16,6 +16,7 @@ import torch
 
 from ..measure.internals import in_backward, storage_key, tensors_among
 from .gpu import GPU
+from .pinning import pins
 from .playing import Request
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def register_storage(
     made, key = plain(self, storage), storage_key(storage)
     if self.device == GPU and made is not None and recorder.storages.get(key) is not made:
         recorder.birth(key, made)
+    if self.device == "cpu" and made is not None:
+        pins.note(made)
     return made
 
 

@@ -5,84 +5,108 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import logging
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from ..launch.forked.forkservers import preload
-from . import answer, question
+from . import question
 from .advising import advice
+from .answer import Answer
 from .asked import told as asked_for
 from .cards import card
 from .drawing import draw
 from .fitting import two_steps
 from .gpu import MEMORY
+from .host import Host
 from .rehearsing import rehearse
-from .reserving import smallest_gpu
+from .reserving import OUTSIDE
 from .spread import most_different
+from .units import gigabytes, size
+from .verdict import verdict as judged
 
 FITS, DOES_NOT_FIT = 0, 1  # exit statuses
 
 
 def told(options: argparse.Namespace) -> int:
     """Rehearse what was asked, print the answer; the exit status."""
-    if options.gpu and options.gpu_memory:
-        raise question.BadQuestion("--gpu and --gpu-memory say the same in two ways: give one of them")
-    memory = card(options.gpu).memory if options.gpu else None
-    memory = question.size(options.gpu_memory) if options.gpu_memory else memory
-    outside = question.size(options.outside_tensors) if options.outside_tensors else answer.OUTSIDE
+    memory, outside, host_memory = sizes(options)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    sizes = (options.ranks, options.sequence, options.micro_batch)
-    asked = question.ask(question.read_model(options.model), options.deepspeed, *sizes, options.checkpointing)
+    numbers = (options.ranks, options.sequence, options.micro_batch)
+    asked = question.ask(
+        question.read_model(options.model), options.deepspeed, *numbers, options.checkpointing
+    )
     preload(f"transformers.{asked.architecture}")
     machine = {"capacity": max((memory or MEMORY) - outside, 1), "gpus_per_host": options.gpus_per_host}
     places = []
-
-    def rehearsed(changed, rank, drawn=False, words=""):
-        words = f"rehearsing rank {rank} of {changed.ranks:,}{words} ..."
-        with tempfile.NamedTemporaryFile() as diary, shown(words, Path(diary.name)):
-            arguments = {"question": changed, "drawn": drawn, "diary": diary.name}
-            return rehearse(two_steps, changed.ranks, rank, arguments, device="cuda", asked=places, **machine)
-
-    one = options.only_rank or 0
-    first = rehearsed(asked, one, drawn=bool(options.figure))
-    reports = {one: first}
-    if options.only_rank is None:
-        in_turn = asked.config.get("zero_optimization", {}).get("round_robin_gradients", False)
-        for rank in most_different(first["sizes"], asked.stage, asked.ranks, in_turn)[1:]:
-            reports[rank] = rehearsed(asked, rank)
-    print(header(asked, first["elements"], first["dtype"]))
+    rehearsed = partial(one_rank, machine=machine, places=places)
+    reports = few_ranks(asked, options.only_rank, bool(options.figure), rehearsed)
     notes = list(asked.notes)
     if asked.stage in (1, 2) and not memory:
-        notes.append(f"DeepSpeed, which asks what is free, is told of a GPU of {answer.gigabytes(MEMORY)} GB")
+        notes.append(f"DeepSpeed, which asks what is free, is told of a GPU of {gigabytes(MEMORY)} GB")
     if places:
         notes.append(asked_for(list(dict.fromkeys(places))))
-    print("\n".join([*(f"note: {note}" for note in notes), *answer.table(asked, reports, outside)]))
-    seconds = sum(report["seconds"] for report in reports.values())
-    real = max(report["real_bytes"] for report in reports.values())
-    print(f"rehearsed in {seconds:.0f} s and {answer.gigabytes(real)} GB")
-    verdict = answer.verdict(reports, memory, outside)
-    print(verdict, flush=True)
+    verdict = judged(reports, memory, outside)
+    host = Host.of(reports, min(asked.ranks, options.gpus_per_host), host_memory)
     if options.figure:
-        draw(first["history"], options.figure, f"rank {one} of {asked.ranks:,}, rehearsed")
-    if not verdict.fits or not memory:
-        requests = reports[verdict.rank]["requests"]
-        smallest, grown = (smallest_gpu(requests, outside, way) for way in (False, True))
-        ways = f"{answer.gigabytes(smallest)} GB, with expandable segments {answer.gigabytes(grown)} GB"
-        print(f"the smallest GPU on which rank {verdict.rank} runs: {ways}")
+        drawn = min(reports) if options.only_rank is None else options.only_rank
+        draw(reports[drawn]["history"], options.figure, f"rank {drawn} of {asked.ranks:,}, rehearsed")
+    whole = Answer(asked, header(asked, reports), notes, reports, verdict, host)
+    if not options.json:
+        print("\n".join(whole.lines()), flush=True)
+    advised = ""
     if not verdict.fits:
-        print(advice(asked, reports, verdict, outside, partial(rehearsed, words=", changed")))
-    return FITS if verdict.fits else DOES_NOT_FIT
+        advised = advice(asked, reports, verdict, outside, partial(rehearsed, words=", changed"))
+    if options.json:
+        print(json.dumps(whole.as_data() | {"advice": advised}, indent=1))
+    elif advised:
+        print(advised)
+    return FITS if verdict.fits and host.fits else DOES_NOT_FIT
 
 
-def header(asked: question.Question, elements: int, dtype: str) -> str:
+def sizes(options: argparse.Namespace) -> tuple[int | None, int, int | None]:
+    """Bytes of a GPU, of it those outside torch's allocator, and bytes of a machine's own memory."""
+    if options.gpu and options.gpu_memory:
+        raise question.BadQuestion("--gpu and --gpu-memory say the same in two ways: give one of them")
+    memory = card(options.gpu).memory if options.gpu else None
+    memory = size(options.gpu_memory) if options.gpu_memory else memory
+    outside = size(options.outside_tensors) if options.outside_tensors else OUTSIDE
+    return memory, outside, size(options.host_memory) if options.host_memory else None
+
+
+def few_ranks(
+    asked: question.Question, only: int | None, drawn: bool, rehearsed: partial
+) -> dict[int, Mapping]:
+    """{rank: report} of one rank, or of the first and those that hold most and least."""
+    one = only or 0
+    reports = {one: rehearsed(asked, one, drawn=drawn)}
+    if only is None:
+        in_turn = asked.config.get("zero_optimization", {}).get("round_robin_gradients", False)
+        for rank in most_different(reports[one]["sizes"], asked.stage, asked.ranks, in_turn)[1:]:
+            reports[rank] = rehearsed(asked, rank)
+    return reports
+
+
+def one_rank(
+    asked: question.Question, rank: int, drawn: bool = False, words: str = "", *, machine: dict, places: list
+) -> Mapping:
+    """The report of a rank, while a line says what is rehearsed."""
+    words = f"rehearsing rank {rank} of {asked.ranks:,}{words} ..."
+    with tempfile.NamedTemporaryFile() as diary, shown(words, Path(diary.name)):
+        arguments = {"question": asked, "drawn": drawn, "diary": diary.name}
+        return rehearse(two_steps, asked.ranks, rank, arguments, device="cuda", asked=places, **machine)
+
+
+def header(asked: question.Question, reports: Mapping[int, Mapping]) -> str:
     """In one line what was rehearsed; the parameters' type is the model's own where DeepSpeed's configuration
     names none."""
+    elements, dtype = (next(iter(reports.values()))[name] for name in ("elements", "dtype"))
     words = (
         f"{elements:,} parameters in {dtype}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
         f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
