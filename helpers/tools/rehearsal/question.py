@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
 from ..theory.gpt_size import GPTSize
+from .adapting import EVERYTHING, Adaptation
+from .adapting import check as check_adaptation
+from .adapting import notes as notes_of
 from .architectures import architecture, longest
 from .refusing import BadQuestion, refuse
 
@@ -37,6 +40,7 @@ class Question:
     sequence: int
     micro_batch: int
     checkpointing: bool
+    adaptation: Adaptation  # which part is trained
     accumulation: int  # micro-batches of a step, however many
     stage: int
     dtype: str
@@ -111,6 +115,7 @@ def ask(
     sequence: int,
     micro_batch: int | None = None,
     checkpointing: bool = False,
+    adaptation: Adaptation = EVERYTHING,
 ) -> Question:
     """A `Question` from two configurations; DeepSpeed's is read as `deepspeed_config.read` does.
 
@@ -123,6 +128,7 @@ def ask(
     notes += _too_long(shape, name, sequence)
     written = read(config, model=shape)
     refuse(written)
+    check_adaptation(adaptation, shape, name, written.offload)
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
     notes += known.notes
     assumed = ["precision"] if _is_assumed(known) else []
@@ -140,6 +146,7 @@ def ask(
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     changed, more = _optimizer(known)
+    notes += notes_of(adaptation, known.stage, known.dtype, checkpointing)
     return Question(
         model=model,
         config=config | changed,
@@ -147,6 +154,7 @@ def ask(
         sequence=sequence,
         micro_batch=known.micro_batch,
         checkpointing=checkpointing,
+        adaptation=adaptation,
         accumulation=known.accumulation,
         stage=known.stage,
         dtype=known.dtype,
@@ -159,6 +167,7 @@ def ask(
             "sequence": sequence,
             "micro_batch": known.micro_batch,
             "checkpointing": checkpointing,
+            "adaptation": adaptation,
         },
         assumed=tuple(assumed),
         notes=(*notes, *more),

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ..launch.forked.forkservers import preload
-from . import answer, question
+from . import adapting, answer, question
 from .advising import advice
 from .asked import told as asked_for
 from .cards import card
@@ -38,8 +38,10 @@ def told(options: argparse.Namespace) -> int:
     outside = question.size(options.outside_tensors) if options.outside_tensors else answer.OUTSIDE
     logging.getLogger("transformers").setLevel(logging.ERROR)
     sizes = (options.ranks, options.sequence, options.micro_batch)
-    asked = question.ask(question.read_model(options.model), options.deepspeed, *sizes, options.checkpointing)
-    preload(f"transformers.{asked.architecture}")
+    wanted = adapting.read(options.lora, options.qlora, options.frozen)
+    model, config = question.read_model(options.model), options.deepspeed
+    asked = question.ask(model, config, *sizes, options.checkpointing, wanted)
+    preload(f"transformers.{asked.architecture}", *(["peft"] if wanted.rank else []))
     machine = {"capacity": max((memory or MEMORY) - outside, 1), "gpus_per_host": options.gpus_per_host}
     places = []
 
@@ -56,7 +58,7 @@ def told(options: argparse.Namespace) -> int:
         in_turn = asked.config.get("zero_optimization", {}).get("round_robin_gradients", False)
         for rank in most_different(first["sizes"], asked.stage, asked.ranks, in_turn)[1:]:
             reports[rank] = rehearsed(asked, rank)
-    print(header(asked, first["elements"], first["dtype"]))
+    print(header(asked, first["kinds"], first["dtype"]))
     notes = list(asked.notes)
     if asked.stage in (1, 2) and not memory:
         notes.append(f"DeepSpeed, which asks what is free, is told of a GPU of {answer.gigabytes(MEMORY)} GB")
@@ -80,11 +82,11 @@ def told(options: argparse.Namespace) -> int:
     return FITS if verdict.fits else DOES_NOT_FIT
 
 
-def header(asked: question.Question, elements: int, dtype: str) -> str:
+def header(asked: question.Question, kinds: dict[str, dict[str, int]], dtype: str) -> str:
     """In one line what was rehearsed; the parameters' type is the model's own where DeepSpeed's configuration
     names none."""
     words = (
-        f"{elements:,} parameters in {dtype}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
+        f"{adapting.described(kinds)}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
         f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
     )
     assumed = ", ".join(asked.assumed).replace("precision", dtype)
