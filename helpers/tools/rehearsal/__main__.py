@@ -28,7 +28,10 @@ OPTIONS = {  # name: how it is read, what it is
     "sequence": (NEEDED | COUNT, "tokens of a sequence"),
     "micro-batch": (COUNT, "sequences of a micro-batch; else what DeepSpeed's configuration says, or 1"),
     "checkpointing": ({"action": "store_true"}, "keep only each block's input, and compute the block again"),
-    "lora": ({"metavar": "R[,TARGETS]"}, "train adapters of this rank by peft, beside its default layers or these"),
+    "lora": (
+        {"metavar": "R[,TARGETS]"},
+        "train adapters of this rank by peft, beside its default layers or these",
+    ),
     "qlora": ({"metavar": "R[,TARGETS]"}, "the same beside weights of 4 bits by bitsandbytes"),
     "frozen": (
         {"action": "append", "metavar": "PATTERN"},

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from .of_transformers import build_transformers
@@ -87,11 +88,16 @@ def task(architecture: str) -> str | None:
     return None
 
 
-def check(wanted: Adaptation, shape: PreTrainedConfig, architecture: str, offload: dict[str, str]) -> None:
+def check(
+    wanted: Adaptation, shape: PreTrainedConfig, architecture: str, offload: dict[str, str]
+) -> list[str]:
     """Try it on a model without memory.
 
     Args:
         offload: {a section of DeepSpeed's configuration: where it puts what}.
+
+    Returns:
+        Names of the layers that get adapters.
 
     Raises:
         BadQuestion: peft has no targets for such a model or does not find those that were named; patterns fit
@@ -100,32 +106,56 @@ def check(wanted: Adaptation, shape: PreTrainedConfig, architecture: str, offloa
     import torch
 
     if wanted == EVERYTHING:
-        return
+        return []
     if wanted.in_four_bits and "offload_param" in offload:
         raise BadQuestion("--qlora with offload_param is not rehearsed: leave one of them out")
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        model = build_transformers(shape, architecture=architecture)
-    if wanted.frozen:
-        freeze(model, wanted.frozen)
-    if wanted.rank:
-        try:
-            with_lora(model, wanted, architecture, low_cpu_mem_usage=True)
-        except ValueError as error:
-            words = " ".join(str(error).split())
-            named = ", ".join(wanted.targets) or f"the default for {shape.model_type}"
-            raise BadQuestion(f"peft refuses the targets of LoRA ({named}): {words}") from error
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            model = build_transformers(shape, architecture=architecture)
+    except Exception as error:
+        raise BadQuestion(f"transformers cannot build the model: {error}") from error
+    freeze(model, wanted.frozen)
+    if not wanted.rank:
+        return []
+    _check_targets(model, wanted)
+    try:
+        found = with_lora(model, wanted, architecture, low_cpu_mem_usage=True)
+    except ValueError as error:
+        words = shorten(str(error), 200, placeholder=" ...")
+        raise BadQuestion(f"peft refuses the targets {', '.join(wanted.targets)}: {words}") from error
+    return sorted(found.peft_config["default"].target_modules)
 
 
-def notes(wanted: Adaptation, stage: int, dtype: str, checkpointing: bool) -> Iterator[str]:
+def _check_targets(model, wanted):
+    """peft leaves out, silently, a target that fits no layer where another one fits."""
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as DEFAULTS
+    from torch import nn
+
+    names = [name for name, _ in model.named_modules()]
+    linear = {
+        name.rpartition(".")[2] for name, layer in model.named_modules() if isinstance(layer, nn.Linear)
+    }
+    some = f"name some, as {', '.join(sorted(linear)[:4])}, or {ALL_LINEAR}"
+    if not wanted.targets and model.config.model_type not in DEFAULTS:
+        raise BadQuestion(f"peft knows no layers for LoRA in {model.config.model_type}: {some}")
+    for target in wanted.targets:
+        if wanted.targets != (ALL_LINEAR,) and not any(f".{name}".endswith(f".{target}") for name in names):
+            raise BadQuestion(f"no layer of {type(model).__name__} is called {target}: {some}")
+
+
+def notes(
+    wanted: Adaptation, layers: Sequence[str], stage: int, dtype: str, checkpointing: bool
+) -> Iterator[str]:
     """What is assumed of the user's script.
 
     Args:
+        layers: names of those that get adapters.
         dtype: of the training.
     """
     if not wanted.rank:
         return
-    targets = ", ".join(wanted.targets) or "peft's default"
-    yield f"LoRA of rank {wanted.rank} by peft ({targets}), without dropout and biases, as its default is"
+    beside = shorten(", ".join(layers), 50, placeholder=" ...")
+    yield f"LoRA of rank {wanted.rank} by peft beside {beside}, with its default of no dropout"
     if dtype != "fp32":
         stays = stage == 3 and not wanted.in_four_bits
         then = "stage 3 leaves them so" if stays else f"DeepSpeed casts them to {dtype} as it begins"
@@ -133,8 +163,10 @@ def notes(wanted: Adaptation, stage: int, dtype: str, checkpointing: bool) -> It
     if wanted.in_four_bits:
         yield f"QLoRA: NF4 in blocks of 64 with double quantisation, loaded whole and computed in {dtype}"
         yield "a stand-in for bitsandbytes allocates what its Linear4bit does; it has no numbers"
+        if stage == 3:
+            yield "bitsandbytes holds each gathered weight until its backward pass: stage 3 saves little"
         if not checkpointing:
-            yield "prepare_model_for_kbit_training would checkpoint blocks: that is asked with --checkpointing"
+            yield "prepare_model_for_kbit_training checkpoints the blocks, --checkpointing here"
 
 
 def built(question: Question, shape: PreTrainedConfig, config: dict | None) -> PreTrainedModel:
@@ -237,11 +269,13 @@ def counted(model: nn.Module, short: dict[str, str]) -> dict[str, dict[str, int]
 
 
 def described(kinds: dict[str, dict[str, int]]) -> str:
-    """In words what `counted` found."""
+    """In words what `counted` found; where a part is frozen, they are a line of their own."""
 
-    def listed(elements, kind=""):
-        return " and ".join(f"{count:,}{kind} in {dtype}" for dtype, count in elements.items())
+    def listed(kind, words):
+        (dtype, count), *others = kinds[kind].items()
+        first = f"{count:,} {words} in {dtype}"
+        return " and ".join([first, *(f"{count:,} in {dtype}" for dtype, count in others)])
 
     if not kinds["frozen"]:
-        return listed(kinds["trained"], " parameters")
-    return f"{listed(kinds['trained'], ' trained parameters')}, frozen {listed(kinds['frozen'])}"
+        return f"{listed('trained', 'parameters')}, "
+    return f"{listed('trained', 'trained parameters')}, {listed('frozen', 'frozen')},\n"

@@ -36,8 +36,8 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         diary: a file that always says how far it has come.
 
     Returns:
-        A dict: "elements" of the model; "dtype" of its first parameter; "kinds", {"frozen" or "trained": {type:
-        elements}}; "sizes", elements of each that is trained;
+        A dict: "elements" of the model; "dtype" of its first parameter; "kinds", as `adapting.counted` has
+        them; "sizes", elements of each that is trained;
         "states", {category: bytes} between two micro-batches, or after the backward pass of the only one;
         "peaks", {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the
         host's highest moment where something is offloaded; "requests" to torch's allocator, as `playing`

@@ -55,7 +55,9 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def forward(context, x, packed, bias, kept):
-        context.packed, context.kept = (packed.view(-1, 1), kept) if context.needs_input_grad[0] else (None,) * 2
+        context.packed, context.kept = (
+            (packed.view(-1, 1), kept) if context.needs_input_grad[0] else (None,) * 2
+        )
         scales = [x.new_zeros(kept.blocks, dtype=torch.float32) for _ in range(2 * kept.is_double)]
         y = F.linear(x, x.new_zeros(kept.shape), bias)
         del scales  # until here
@@ -89,20 +91,27 @@ class Linear4bit(nn.Linear):
         self.compute_dtype, self.is_double, self.quant_type = compute_dtype, compress_statistics, quant_type
         self.quant_storage = quant_storage
 
-    def placed(self, device: str) -> None:
-        """Read the weight onto a device and pack it."""
+    def placed(self, device: str, shared: torch.Tensor | None) -> None:
+        """Read the weight onto a device and pack it.
+
+        Args:
+            shared: what eight bits mean, of which every double quantisation makes a copy.
+        """
         whole = torch.zeros_like(self.weight, device=device)
         blocks, fp32 = math.ceil(whole.numel() / BLOCK), {"dtype": torch.float32, "device": device}
         packed = whole.new_zeros((whole.numel() + 1) // 2, 1, dtype=self.quant_storage)
         scales, code = torch.zeros(blocks, **fp32), torch.zeros(CODE, **fp32)
-        tensors = (scales, code)
+        tensors = (code, scales)
         if self.is_double:
-            shifted = scales - scales.mean()
-            more = [torch.zeros(size, **fp32) for size in (math.ceil(blocks / SCALES), SCALE_CODE)]
-            tensors = (code, torch.zeros(blocks, dtype=torch.uint8, device=device), scales.mean(), *more)
+            offset = scales.mean()
+            shifted = scales - offset
+            in_bytes, own = shifted.to(torch.uint8), torch.zeros(math.ceil(blocks / SCALES), **fp32)
+            tensors = (code, in_bytes, offset, own, shared, shared.clone())
             del shifted
         self.weight = nn.Parameter(packed, requires_grad=False)
-        self.weight.quant_state = Quantisation(tuple(whole.shape), whole.dtype, tensors, blocks, self.is_double)
+        self.weight.quant_state = Quantisation(
+            tuple(whole.shape), whole.dtype, tensors, blocks, self.is_double
+        )
         self.weight.compress_statistics, self.weight.quant_type = self.is_double, self.quant_type  # peft asks
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -160,10 +169,12 @@ def loaded(
 
 def place(model: nn.Module, device: str) -> None:
     """Put every tensor of a model onto a device; a tensor that two modules share stays one."""
-    made = {}
+    made, shared = {}, None
     for module in model.modules():
         if isinstance(module, Linear4bit):
-            module.placed(device)
+            if module.is_double and shared is None:
+                shared = torch.zeros(SCALE_CODE, dtype=torch.float32, device=device)
+            module.placed(device, shared)
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             if tensor.device.type != "meta":
                 continue

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
 from ..theory.gpt_size import GPTSize
+from . import adapting
 from .adapting import EVERYTHING, Adaptation
-from .adapting import check as check_adaptation
-from .adapting import notes as notes_of
 from .architectures import architecture, longest
 from .refusing import BadQuestion, refuse
 
@@ -128,7 +127,7 @@ def ask(
     notes += _too_long(shape, name, sequence)
     written = read(config, model=shape)
     refuse(written)
-    check_adaptation(adaptation, shape, name, written.offload)
+    adapted = adapting.check(adaptation, shape, name, written.offload)
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
     notes += known.notes
     assumed = ["precision"] if _is_assumed(known) else []
@@ -146,7 +145,7 @@ def ask(
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     changed, more = _optimizer(known)
-    notes += notes_of(adaptation, known.stage, known.dtype, checkpointing)
+    notes += adapting.notes(adaptation, adapted, known.stage, known.dtype, checkpointing)
     return Question(
         model=model,
         config=config | changed,

@@ -86,7 +86,7 @@ def header(asked: question.Question, kinds: dict[str, dict[str, int]], dtype: st
     """In one line what was rehearsed; the parameters' type is the model's own where DeepSpeed's configuration
     names none."""
     words = (
-        f"{adapting.described(kinds)}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
+        f"{adapting.described(kinds)}ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
         f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
     )
     assumed = ", ".join(asked.assumed).replace("precision", dtype)
