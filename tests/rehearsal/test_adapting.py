@@ -10,7 +10,7 @@ from helpers.course.recording.experiment import SHAPES
 from helpers.course.recording.finetune import FINE_TUNING
 from helpers.tools.rehearsal import adapting, advising, question
 from helpers.tools.rehearsal.__main__ import main
-from helpers.tools.rehearsal.adapting import Adaptation
+from helpers.tools.rehearsal.adaptations import Adaptation
 from helpers.tools.rehearsal.fitting import two_steps
 from tests.rehearsal import adapted, cases, features
 

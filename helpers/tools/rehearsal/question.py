@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
 from ..theory.gpt_size import GPTSize
-from . import adapting
-from .adapting import EVERYTHING, Adaptation
+from . import adaptations
+from .adaptations import EVERYTHING, Adaptation
 from .architectures import architecture, longest
 from .refusing import BadQuestion, refuse
 
@@ -127,7 +127,7 @@ def ask(
     notes += _too_long(shape, name, sequence)
     written = read(config, model=shape)
     refuse(written)
-    adapted = adapting.check(adaptation, shape, name, written.offload)
+    adapted = adaptations.check(adaptation, shape, name, written.offload)
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
     notes += known.notes
     assumed = ["precision"] if _is_assumed(known) else []
@@ -145,7 +145,7 @@ def ask(
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     changed, more = _optimizer(known)
-    notes += adapting.notes(adaptation, adapted, known.stage, known.dtype, checkpointing)
+    notes += adaptations.notes(adaptation, adapted, known.stage, known.dtype, checkpointing)
     return Question(
         model=model,
         config=config | changed,

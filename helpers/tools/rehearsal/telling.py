@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ..launch.forked.forkservers import preload
-from . import adapting, answer, question
+from . import adaptations, adapting, answer, question
 from .advising import advice
 from .asked import told as asked_for
 from .cards import card
@@ -38,7 +38,7 @@ def told(options: argparse.Namespace) -> int:
     outside = question.size(options.outside_tensors) if options.outside_tensors else answer.OUTSIDE
     logging.getLogger("transformers").setLevel(logging.ERROR)
     sizes = (options.ranks, options.sequence, options.micro_batch)
-    wanted = adapting.read(options.lora, options.qlora, options.frozen)
+    wanted = adaptations.read(options.lora, options.qlora, options.frozen)
     model, config = question.read_model(options.model), options.deepspeed
     asked = question.ask(model, config, *sizes, options.checkpointing, wanted)
     preload(f"transformers.{asked.architecture}", *(["peft"] if wanted.rank else []))
