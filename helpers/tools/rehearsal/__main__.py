@@ -29,6 +29,15 @@ OPTIONS = {  # name: how it is read, what it is
     "sequence": (NEEDED | COUNT, "tokens of a sequence"),
     "micro-batch": (COUNT, "sequences of a micro-batch; else what DeepSpeed's configuration says, or 1"),
     "checkpointing": ({"action": "store_true"}, "keep only each block's input, and compute the block again"),
+    "lora": (
+        {"metavar": "R[,TARGETS]"},
+        "train adapters of this rank by peft, beside its default layers or these",
+    ),
+    "qlora": ({"metavar": "R[,TARGETS]"}, "the same beside weights of 4 bits by bitsandbytes"),
+    "frozen": (
+        {"action": "append", "metavar": "PATTERN"},
+        "freeze parameters by name, as embed_tokens or 'layers.[0-3]'; several by commas or once more",
+    ),
     "gpu": ({}, 'a GPU by name, as "H100 80GB", A100-40GB or 4090'),
     "gpu-memory": ({}, "its bytes instead, as 80GB or 80GiB"),
     "host-memory": ({}, "a machine's own memory, as 1TB, for a verdict on that too"),

@@ -79,7 +79,7 @@ class Answer:
             "gpu": self.verdict.as_data() | {"smallest": self.smallest()},
             "host": self.host.as_data(),
             "ranks": {rank: {name: report[name] for name in SHOWN} for rank, report in self.reports.items()},
-            "parameters": next(iter(self.reports.values()))["elements"],
+            "parameters": next(iter(self.reports.values()))["kinds"],
             "versions": {name: version(name) for name in names},
         }
 

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .of_transformers import build_transformers, checkpointed
+from .adapting import adapted, built, counted
+from .of_transformers import checkpointed
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,8 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         diary: a file that always says how far it has come.
 
     Returns:
-        A dict: "elements" of the model; "dtype" of its parameters; "sizes", elements of each that is trained;
+        A dict: "elements" of the model; "dtype" of its first parameter; "kinds", as `adapting.counted` has
+        them; "sizes", elements of each that is trained;
         "states", {category: bytes} between two micro-batches, or after the backward pass of the only one;
         "peaks", {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the
         host's highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation:
@@ -67,13 +69,14 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         begin("building")
         config = question.config if question.stage == 3 else None
         shape = AutoConfig.for_model(**question.model)
-        model = build_transformers(shape, config, architecture=question.architecture)
-        model = (checkpointed(model) if question.checkpointing else model).train()
+        model = built(question, shape, config)
+        takes_cache = "use_cache" in inspect.signature(model.forward).parameters
+        model = checkpointed(model) if question.checkpointing else model
+        model = adapted(model, question).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
         ledger.watch(engine)
-        elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
-        takes_cache = "use_cache" in inspect.signature(model.forward).parameters
+        kinds, dtype = counted(model, SHORT), str(next(model.parameters()).dtype)
         options = {"use_cache": False} if takes_cache else {}
         for last_step in (False, True):
             for micro in range(micro_batches):
@@ -92,8 +95,9 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         host.watch(engine)
         host.categories()  # so that what is owned has its category
         return {
-            "elements": elements,
-            "dtype": SHORT.get(str(trained[0].dtype), str(trained[0].dtype)),
+            "elements": sum(sum(elements.values()) for elements in kinds.values()),
+            "dtype": SHORT.get(dtype, dtype),
+            "kinds": kinds,
             "sizes": [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained],
             "states": states,
             "peaks": peaks(ledger, marks),

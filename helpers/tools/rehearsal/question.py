@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
 from ..theory.gpt_size import GPTSize
+from . import adaptations
+from .adaptations import EVERYTHING, Adaptation
 from .architectures import architecture, longest
 from .refusing import BadQuestion, refuse
 
@@ -35,6 +37,7 @@ class Question:
     sequence: int
     micro_batch: int
     checkpointing: bool
+    adaptation: Adaptation  # which part is trained
     accumulation: int  # micro-batches of a step, however many
     stage: int
     dtype: str
@@ -101,6 +104,7 @@ def ask(
     sequence: int,
     micro_batch: int | None = None,
     checkpointing: bool = False,
+    adaptation: Adaptation = EVERYTHING,
 ) -> Question:
     """A `Question` from two configurations; DeepSpeed's is read as `deepspeed_config.read` does.
 
@@ -113,6 +117,7 @@ def ask(
     notes += _too_long(shape, name, sequence)
     written = read(config, model=shape)
     refuse(written)
+    adapted = adaptations.check(adaptation, shape, name, written.offload)
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
     notes += known.notes
     assumed = ["precision"] if _is_assumed(known) else []
@@ -132,6 +137,7 @@ def ask(
         notes.append(f"no optimizer is named: AdamW is assumed, {whose}")
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
+    notes += adaptations.notes(adaptation, adapted, known.stage, known.dtype, checkpointing)
     return Question(
         model=model,
         config=config | {"optimizer": _optimizer(known)},
@@ -139,6 +145,7 @@ def ask(
         sequence=sequence,
         micro_batch=known.micro_batch,
         checkpointing=checkpointing,
+        adaptation=adaptation,
         accumulation=known.accumulation,
         stage=known.stage,
         dtype=known.dtype,
@@ -151,6 +158,7 @@ def ask(
             "sequence": sequence,
             "micro_batch": known.micro_batch,
             "checkpointing": checkpointing,
+            "adaptation": adaptation,
         },
         assumed=tuple(assumed),
         notes=tuple(notes),

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from ..launch.forked.forkservers import preload
-from . import question
+from . import adaptations, adapting, question
 from .advising import advice
 from .answer import Answer
 from .asked import told as asked_for
@@ -39,10 +39,10 @@ def told(options: argparse.Namespace) -> int:
     memory, outside, host_memory = sizes(options)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     numbers = (options.ranks, options.sequence, options.micro_batch)
-    asked = question.ask(
-        question.read_model(options.model), options.deepspeed, *numbers, options.checkpointing
-    )
-    preload(f"transformers.{asked.architecture}")
+    wanted = adaptations.read(options.lora, options.qlora, options.frozen)
+    model, config = question.read_model(options.model), options.deepspeed
+    asked = question.ask(model, config, *numbers, options.checkpointing, wanted)
+    preload(f"transformers.{asked.architecture}", *(["peft"] if wanted.rank else []))
     machine = {"capacity": max((memory or MEMORY) - outside, 1), "gpus_per_host": options.gpus_per_host}
     places = []
     rehearsed = partial(one_rank, machine=machine, places=places)
@@ -106,9 +106,9 @@ def one_rank(
 def header(asked: question.Question, reports: Mapping[int, Mapping]) -> str:
     """In one line what was rehearsed; the parameters' type is the model's own where DeepSpeed's configuration
     names none."""
-    elements, dtype = (next(iter(reports.values()))[name] for name in ("elements", "dtype"))
+    kinds, dtype = (next(iter(reports.values()))[name] for name in ("kinds", "dtype"))
     words = (
-        f"{elements:,} parameters in {dtype}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
+        f"{adapting.described(kinds)}ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
         f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
     )
     assumed = ", ".join(asked.assumed).replace("precision", dtype)
