@@ -83,8 +83,9 @@ def _refuse(path, keys, section):
         raise BadQuestion(f"{path} asks for {asked}, and this command rehearses DeepSpeed alone")
     if keys.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
         raise BadQuestion(f"{path} is for {keys['compute_environment']}: only LOCAL_MACHINE is rehearsed")
-    if str(keys.get("mixed_precision")).lower() == "fp8":
-        raise BadQuestion(f"{path} asks for mixed_precision fp8, which is not rehearsed")
+    if keys.get("mixed_precision", "no") not in ("no", "bf16", "fp16", None):
+        asked = repr(keys["mixed_precision"])
+        raise BadQuestion(f"mixed_precision in {path} must be 'no', 'bf16' or 'fp16', quoted, not {asked}")
     for key, words in OTHER.items():
         used = keys.get(key, section.get(key))
         if key == "dynamo_config" and isinstance(used, dict):

@@ -13,6 +13,7 @@ from .question import as_transformers, shape_of
 from .refusing import BadQuestion
 
 GPUS_PER_HOST = 8  # where nothing is said
+MISSING = {"ranks": "how many GPUs there are", "sequence": "how many tokens a sequence has"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def said(options: argparse.Namespace, model: dict) -> Said:
     }
     for name, value in known.items():
         if value is None:
-            raise BadQuestion(f"nothing says --{name}")
+            raise BadQuestion(f"nothing says {MISSING[name]}: give --{name}")
     config, checkpointing = deepspeed, bool(options.checkpointing)
     with warnings.catch_warnings(), of_accelerate.variables(launched.environment if launched else {}):
         warnings.simplefilter("ignore")

@@ -93,13 +93,7 @@ def read(path: str, checkpointing: bool | None = None) -> Keys:
     keys = read_keys(path)
     dialect = next((name for name, marks in MARKS.items() if set(marks) & set(keys)), None)
     _refuse(path, keys, dialect)
-    for name, meant in OTHER_NAMES.items():
-        if keys.get(name) is not None:
-            keys[meant] = keys[name]
-    if dialect == "axolotl" and keys.get("bf16") == "auto":
-        keys["bf16"] = True  # as on every GPU since the A100
-    if dialect == "LlamaFactory" and not keys.get("disable_gradient_checkpointing"):
-        keys["gradient_checkpointing"] = True  # its own default
+    keys |= _in_transformers_words(keys, dialect)
     values, notes = {name: keys[name] for name in USED if keys.get(name) is not None}, []
     if checkpointing is not None:
         said = next((values[name] for name in reversed(CHECKPOINTING) if name in values), None)
@@ -109,6 +103,16 @@ def read(path: str, checkpointing: bool | None = None) -> Keys:
     _check_kinds(path, values)
     _check_defaults(path, values, dialect)
     return Keys(path, values, _sequence(path, keys), (*notes, *_notes(path, keys, values, dialect)))
+
+
+def _in_transformers_words(keys, dialect):
+    """What a dialect says otherwise, or takes where nothing is said."""
+    if dialect == "LlamaFactory":
+        return {} if keys.get("disable_gradient_checkpointing") else {"gradient_checkpointing": True}
+    if dialect != "axolotl":
+        return {}
+    found = {meant: keys[name] for name, meant in OTHER_NAMES.items() if keys.get(name) is not None}
+    return found | ({"bf16": True} if keys.get("bf16") == "auto" else {})  # as on every GPU since the A100
 
 
 def is_used(value: object) -> bool:
@@ -183,6 +187,8 @@ def _notes(path, keys, values, dialect):
         yield f"of {path} is not read: {', '.join(sorted(others))}"
     if BATCH not in values:
         yield f"{path} names no {BATCH}: transformers takes 8"
+    if dialect == "LlamaFactory" and keys.get("gradient_checkpointing") and values["gradient_checkpointing"]:
+        yield "LlamaFactory checkpoints all blocks unless disable_gradient_checkpointing is true"
     if dialect == "TRL" and "loss_type" not in keys:
         yield "newer versions of TRL compute the loss in chunks, which holds less than what is rehearsed"
     if any((values.get(name) or {}).get("use_reentrant") for name in KWARGS):
