@@ -51,7 +51,7 @@ def configured(keys: Keys, shape: PreTrainedConfig, ranks: int) -> tuple[dict, b
     _check_batches(config, arguments)
     del config[TRAIN]  # the product of the other two and the ranks
     if "optimizer" not in config:
-        config["optimizer"] = _optimizer(config, arguments, keys.path)
+        config |= _optimizer(config, arguments, keys.path)
     is_checkpointed = getattr(arguments, "activation_checkpointing", arguments.gradient_checkpointing)
     return config, bool(is_checkpointed)
 
@@ -101,14 +101,14 @@ def _check_batches(config, arguments):
 
 
 def _optimizer(config, arguments, path):
-    """The Trainer's own optimizer as DeepSpeed's configuration names it; with offload it is DeepSpeed's, by
+    """The Trainer's own optimizer as DeepSpeed's configuration names it.  It is left out where it is what
+    `question.ask` takes without a name: torch's fused AdamW, and DeepSpeed's own with offload, by
     `map_pytorch_optim_to_deepspeed`."""
     name = str(getattr(arguments.optim, "value", arguments.optim))
     if name not in OPTIMIZERS:
         known = " and ".join(OPTIMIZERS)
         raise BadQuestion(f"{path} asks for optim {name}, whose states are not rehearsed: {known} are")
     offload = config["zero_optimization"].get("offload_optimizer") or {}
-    is_deepspeeds = offload.get("device", "none") != "none" and config.get(
-        "zero_force_ds_cpu_optimizer", True
-    )
-    return {"type": "AdamW", "params": {} if is_deepspeeds else dict(OPTIMIZERS[name])}
+    on_host, is_fused = offload.get("device", "none") != "none", "fused" in OPTIMIZERS[name]
+    is_default = config.get("zero_force_ds_cpu_optimizer", True) if on_host else is_fused
+    return {} if is_default else {"optimizer": {"type": "AdamW", "params": dict(OPTIMIZERS[name])}}
