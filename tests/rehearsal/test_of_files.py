@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 from helpers import launch
-from helpers.tools.rehearsal import of_accelerate, of_files, trainer_keys
+from helpers.tools.rehearsal import of_files, trainer_keys
 from helpers.tools.rehearsal.__main__ import main
 from helpers.tools.rehearsal.refusing import BadQuestion
 from helpers.tools.theory.deepspeed_config import read
@@ -16,9 +16,12 @@ from tests.rehearsal import integration
 
 MODEL = integration.MODEL
 RANKS = 2
-BATCHES = dict.fromkeys(
-    ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"
+TRAIN, MICRO, ACCUMULATION = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
 )
+BATCHES = dict.fromkeys((TRAIN, MICRO, ACCUMULATION), "auto")
 AUTO = BATCHES | {"bf16": {"enabled": "auto"}, "gradient_clipping": "auto"}
 TRAINER = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "bf16": True}
 YAML = {"distributed_type": "DEEPSPEED", "num_processes": RANKS, "mixed_precision": "bf16"}
@@ -190,3 +193,247 @@ def shape():
     import transformers
 
     return transformers.AutoConfig.for_model(**MODEL)
+
+
+# --- what is refused at once
+
+NOT_ACCELERATE = [  # keys of Accelerate's file, what is said
+    ({"distributed_type": "FSDP"}, "asks for FSDP, and this command rehearses DeepSpeed alone"),
+    ({"distributed_type": "MULTI_GPU"}, "asks for DDP on several GPUs, and"),
+    ({"distributed_type": "MEGATRON_LM"}, "asks for Megatron-LM, and"),
+    ({"distributed_type": "NO"}, "asks for training without distribution, and"),
+    ({"distributed_type": None}, "asks for no distributed_type, and"),
+    ({"compute_environment": "AMAZON_SAGEMAKER"}, "is for AMAZON_SAGEMAKER: only LOCAL_MACHINE"),
+    ({"mixed_precision": "fp8"}, "must be 'no', 'bf16' or 'fp16', quoted, not 'fp8'"),
+    ({"mixed_precision": False}, "quoted, not False"),
+    ({"dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "asks for torch.compile (dynamo_config)"),
+    ({"parallelism_config": {"parallelism_config_tp_size": 2}}, "asks for Accelerate's own parallelism"),
+    ({"use_cpu": True}, "asks for training on CPUs"),
+    ({"deepspeed_config": {"deepspeed_moe_layer_cls_names": "Mixer"}}, "whole layers of experts"),
+    ({"deepspeed_config": [2]}, "deepspeed_config in "),
+    ({"deepspeed_config": {"deepspeed_config_file": "none.json"}}, "'none.json' is no file in the folder"),
+    ({"num_processes": None}, "has num_processes None and num_machines 1: say with --ranks"),
+    ({"num_processes": "8"}, "has num_processes '8'"),
+    ({"num_proceses": 8}, "Accelerate refuses"),
+]
+
+
+@pytest.mark.parametrize("keys, words", NOT_ACCELERATE, ids=[words for _, words in NOT_ACCELERATE])
+def test_a_file_of_accelerate_that_is_not_rehearsed_is_refused_by_name(keys, words, tmp_path):
+    with pytest.raises(BadQuestion) as problem:
+        files(tmp_path, accelerate=YAML | {"deepspeed_config": {"zero_stage": 2}} | keys)
+    assert words in str(problem.value) and "\n" not in str(problem.value)
+
+
+GIVEN = TRAINER | {"deepspeed": zero(2)}
+NOT_TRAINER = [  # keys beside those, what is said
+    ({"use_peft": True}, "asks for adapters (use_peft: True)"),
+    ({"lora_r": 16}, "asks for adapters (lora_r: 16)"),
+    ({"adapter": "qlora"}, "asks for adapters (adapter: 'qlora')"),
+    ({"finetuning_type": "lora", "template": "llama3"}, "asks for finetuning_type lora"),
+    ({"cutoff_len": 8}, "asks for finetuning_type lora"),  # by LlamaFactory's default
+    ({"finetuning_type": "full", "stage": "dpo"}, "asks for stage dpo"),
+    ({"rl": "dpo"}, "asks for another training than of a language model alone (rl: 'dpo')"),
+    ({"loss_type": ["sigmoid"]}, "asks for another loss"),
+    ({"load_in_4bit": True}, "asks for a quantised model"),
+    ({"fsdp": "full_shard auto_wrap"}, "asks for FSDP"),
+    ({"torch_compile": True}, "asks for torch.compile"),
+    ({"use_liger_kernel": True}, "asks for other kernels"),
+    ({"auto_find_batch_size": True}, "asks for a batch size that the run finds"),
+    ({"optim": "adamw_bnb_8bit"}, "asks for optim adamw_bnb_8bit"),
+    ({"optim": "nonsense"}, "transformers refuses "),
+    ({"bf16": "yes"}, "bf16 in "),
+    ({"per_device_train_batch_size": 0}, "must be a whole number, 1 or more, not 0"),
+    ({"learning_rate": "fast"}, "learning_rate in "),
+    ({"gradient_checkpointing_kwargs": {"every_n_layers": 2}}, "use_reentrant alone is rehearsed"),
+    ({"max_length": 8}, "TRL has defaults of its own for gradient_checkpointing,"),
+    ({"max_length": 8, "max_seq_length": 9, "gradient_checkpointing": True}, "in several ways"),
+    ({"max_seq_length": "long"}, "max_seq_length in "),
+    ({"deepspeed": None}, "nothing names a configuration of DeepSpeed"),
+    ({"deepspeed": "none.json"}, "'none.json' is no file in the folder"),
+    ({"deepspeed": {"zero_optimization": {}, MICRO: "auto"}}, "and DeepSpeed is told of 1: write"),
+    (
+        {"deepspeed": {"zero_optimization": {}}, "gradient_accumulation_steps": 1},
+        f'write "{MICRO}": "auto"',
+    ),
+]
+
+
+@pytest.mark.parametrize("keys, words", NOT_TRAINER, ids=[words for _, words in NOT_TRAINER])
+def test_training_arguments_that_are_not_rehearsed_are_refused_by_name(keys, words, tmp_path):
+    with pytest.raises(BadQuestion) as problem:
+        files(tmp_path, trainer=GIVEN | keys, ranks=RANKS)
+    assert words in str(problem.value) and "\n" not in str(problem.value)
+
+
+def test_what_nothing_says_is_asked_for(tmp_path):
+    for given, words in [
+        ({"trainer": GIVEN}, "how many GPUs there are: give --ranks"),
+        ({"trainer": GIVEN, "ranks": 2, "sequence": None}, "how many tokens a sequence has: give --sequence"),
+        ({"deepspeed": "ds.json"}, "give --ranks"),
+        ({"ranks": 2}, "give one with --deepspeed"),
+    ]:
+        with pytest.raises(BadQuestion, match=words):
+            files(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    "text, words", [("{,", "is not JSON"), ("a: [", "is not YAML"), ("- a", "holds list")]
+)
+def test_a_file_without_keys_is_refused(text, words, tmp_path, capsys):
+    (tmp_path / "model.json").write_text(json.dumps(MODEL))
+    (tmp_path / "file").write_text(text)
+    for option in ("--accelerate", "--training-arguments"):
+        assert main(["--model", str(tmp_path / "model.json"), option, str(tmp_path / "file")]) == 2
+        problem = capsys.readouterr().err
+        assert problem.startswith("cannot be rehearsed: ") and words in problem and problem.count("\n") == 1
+
+
+def test_a_file_with_comments_is_refused_where_accelerate_would_read_it(tmp_path):
+    (tmp_path / "ds.json").write_text("{ // fp32\n}")
+    with pytest.raises(BadQuestion, match="is not JSON, and Accelerate reads no comments"):
+        files(tmp_path, trainer=TRAINER, ranks=2, deepspeed=str(tmp_path / "ds.json"))
+
+
+# --- options count more than files
+
+SECTION = YAML | {"num_processes": 16, "num_machines": 4, "deepspeed_config": {"zero_stage": 1}}
+MORE = {
+    "max_seq_length": 64,
+    "gradient_checkpointing": True,
+    "warmup": 3,
+    "odd": 1,
+    "seed": 4,
+    "hub_token": "x",
+}
+COUNTS = [  # files, options, what is said, notes
+    ({"accelerate": SECTION}, {}, {"ranks": 16, "gpus_per_host": 4, "sequence": 8}, []),
+    (
+        {"accelerate": SECTION},
+        {"ranks": 8, "gpus_per_host": 1},
+        {"ranks": 8, "gpus_per_host": 1},
+        ["--ranks 8 counts more than 16 of num_processes in"],
+    ),
+    (
+        {"accelerate": SECTION | {"deepspeed_config": {"zero_stages": 1}}},
+        {},
+        {},
+        ["Accelerate knows no zero_stages in deepspeed_config and passes over it"],
+    ),
+    (
+        {"trainer": GIVEN | MORE},
+        {"ranks": 2, "sequence": None},
+        {"sequence": 64, "checkpointing": True, "gpus_per_host": 8},
+        ["is not read: odd"],
+    ),
+    (
+        {"trainer": GIVEN | MORE},
+        {"ranks": 2, "checkpointing": False},
+        {"sequence": 8, "checkpointing": False},
+        ["--checkpointing False counts", "is not read: odd", "--sequence 8 counts more than 64 of"],
+    ),
+    (
+        {"trainer": GIVEN | {"gradient_checkpointing_kwargs": {"use_reentrant": True}}},
+        {"ranks": 2, "checkpointing": True},
+        {"checkpointing": True},
+        [],
+    ),
+    (
+        {"trainer": GIVEN | {"gradient_checkpointing_kwargs": {"use_reentrant": True}}},
+        {"ranks": 2},
+        {},
+        ["checkpointing is rehearsed without reentrance"],
+    ),
+    ({"trainer": {"deepspeed": zero(2)}}, {"ranks": 2}, {}, ["names no per_device_train_batch_size"]),
+]
+
+
+@pytest.mark.parametrize("keys, given, known, notes", COUNTS)
+def test_an_option_counts_more_than_a_file_and_a_note_says_so(keys, given, known, notes, tmp_path):
+    found = files(tmp_path, **keys, **given)
+    assert {name: getattr(found, name) for name in known} == known
+    assert len(found.notes) == len(notes), found.notes
+    assert all(words in note for words, note in zip(notes, found.notes))
+
+
+def test_deepspeeds_file_counts_more_than_what_other_files_say_of_it(tmp_path):
+    (tmp_path / "ds.json").write_text(json.dumps(zero(3)))
+    given = {"deepspeed": str(tmp_path / "ds.json"), "ranks": 2}
+    for keys in ({"accelerate": SECTION}, {"trainer": GIVEN}, {"accelerate": SECTION, "trainer": GIVEN}):
+        found = files(tmp_path, **keys, **given)
+        assert found.config["zero_optimization"] == {"stage": 3} and found.config["bf16"]["enabled"]
+        assert sum("--deepspeed" in note for note in found.notes) == len(keys)
+
+
+def test_variables_of_accelerate_are_neither_read_nor_left(tmp_path, monkeypatch):
+    import os
+
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3")
+    before = dict(os.environ)
+    found = files(tmp_path, accelerate=YAML | {"deepspeed_config": {}})
+    assert found.config["zero_optimization"]["stage"] == 2 and dict(os.environ) == before
+
+
+# --- dialects
+
+DIALECTS = [  # a file, the arguments and the sequence that it means
+    (
+        {"finetuning_type": "full", "stage": "sft", "template": "qwen", "cutoff_len": 32, "lora_rank": 8},
+        {"gradient_checkpointing": True},
+        32,
+    ),
+    ({"finetuning_type": "full", "disable_gradient_checkpointing": True}, {}, None),
+    (
+        {"base_model": "x", "micro_batch_size": 4, "sequence_len": 16, "optimizer": "adamw_torch"},
+        {"per_device_train_batch_size": 4, "optim": "adamw_torch"},
+        16,
+    ),
+    ({"base_model": "x", "bf16": "auto", "micro_batch_size": 2}, {}, None),
+    (
+        {"max_length": 8, "gradient_checkpointing": False, "packing": True},
+        {"gradient_checkpointing": False},
+        8,
+    ),
+    ({"learning_rate": "1e-5"}, {"learning_rate": 1e-5}, None),
+]
+
+
+@pytest.mark.parametrize("keys, values, sequence", DIALECTS)
+def test_what_llamafactory_axolotl_and_trl_write(keys, values, sequence, tmp_path):
+    (tmp_path / "file.yaml").write_text(yaml.safe_dump(TRAINER | keys))
+    found = trainer_keys.read(str(tmp_path / "file.yaml"))
+    assert found.values == TRAINER | values and found.sequence == sequence
+
+
+# --- the command
+
+ROWS = ("states between", "highest moment", "  ", "rank 0 needs", "the smallest GPU")
+
+
+def run(folder, capsys, *words):
+    """What the command prints of bytes."""
+    (folder / "model.json").write_text(json.dumps(MODEL))
+    assert main(["--model", str(folder / "model.json"), "--only-rank", "0", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.ranks
+def test_the_command_says_of_files_what_it_says_of_deepspeeds_own(tmp_path, capsys):
+    section = {"zero_stage": 2, "gradient_clipping": 1.0, "offload_optimizer_device": "none"}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(YAML | {"deepspeed_config": section}))
+    arguments = TRAINER | {"gradient_checkpointing": True, "max_seq_length": 24}
+    (tmp_path / "t.json").write_text(json.dumps(arguments))
+    of_two = ["--accelerate", str(tmp_path / "a.yaml"), "--training-arguments", str(tmp_path / "t.json")]
+    config = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "gradient_clipping": 1.0}
+    config |= {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    of_one = ["--deepspeed", str(tmp_path / "ds.json"), "--ranks", "2", "--sequence", "24"]
+    first, second = (
+        run(tmp_path, capsys, *words) for words in (of_two, [*of_one, "--gradient-checkpointing"])
+    )
+    assert first[0] == second[0] and first[0].endswith("2 x 24 tokens, accumulation 3")
+    bytes_of = [[line for line in lines if line.startswith(ROWS)] for lines in (first, second)]
+    assert bytes_of[0] == bytes_of[1] and len(bytes_of[0]) > 10
+    other = run(tmp_path, capsys, *of_two, "--micro-batch", "4", "--no-checkpointing")
+    assert other[0].endswith("4 x 24 tokens, accumulation 3")
+    assert any("--micro-batch 4 counts more than the file: accumulation 3, 24" in line for line in other)
