@@ -11,6 +11,7 @@ from .keyed_files import outvoted, read_keys, strict_json
 from .refusing import BadQuestion
 
 PREFIX = "ACCELERATE_"
+FIELDS = f"{PREFIX}CONFIG_DS_FIELDS"  # the keys of Accelerate's file
 KINDS = {  # of training that are not DeepSpeed's, as people call them
     "MULTI_GPU": "DDP on several GPUs",
     "NO": "training without distribution",
@@ -145,4 +146,11 @@ def refused(who: str, what: str) -> Iterator[None]:
     except Exception as error:
         words, *_advice = str(error).split(".\n")
         words = " ".join(words.split()) or type(error).__name__
-        raise BadQuestion(f"{who} refuses {what}: {words}") from error
+        raise BadQuestion(f"{who} refuses {what}: {_both(words) or words}") from error
+
+
+def _both(words):
+    """Of all keys that Accelerate forbids beside a file of DeepSpeed's, those that are there."""
+    there = os.environ.get(FIELDS, "").split(",")
+    both = [name for name in there if "will be ignored" in words and f"'{name}'" in words]
+    return both and f"beside a file of DeepSpeed's it must not say {', '.join(both)}"

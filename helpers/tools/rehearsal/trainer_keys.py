@@ -47,7 +47,10 @@ CHANGING = {
     "sequence_parallel_degree tp_size",
     "other types of numbers": "fp8 upcast_layernorm upcast_lmhead_output pure_bf16",
     "a batch size that the run finds": "auto_find_batch_size",
+    "training on CPUs": "use_cpu no_cuda",
 }
+# Fields of TrainingArguments that change a little.
+SMALL = set(_names("neftune_noise_alpha torch_empty_cache_steps use_cache optim_args"))
 UNUSED = (None, False, "", "no", "none", "NONE", "nll", 0, 1, [], {})
 # Beginnings of keys that change no byte of a step, in whatever file.
 SILENT = _names("""
@@ -126,6 +129,11 @@ def _refuse(path, keys, dialect):
         raise BadQuestion(f"{path} asks for finetuning_type {kind}: with a file, full training is rehearsed")
     if dialect == "LlamaFactory" and stage not in (None, "sft", "pt"):
         raise BadQuestion(f"{path} asks for stage {stage}: of LlamaFactory's, pt and sft are rehearsed")
+    shared = keys.get("accelerator_config")
+    if isinstance(shared, dict) and (
+        shared.get("split_batches") or shared.get("gradient_accumulation_kwargs")
+    ):
+        raise BadQuestion(f"accelerator_config in {path} divides batches otherwise: leave it out")
     is_off = keys.get("use_peft") is False or dialect == "LlamaFactory"  # then lora_r and others wait unused
     for what, names in CHANGING.items():
         for name in _names(names):
@@ -180,7 +188,7 @@ def _sequence(path, keys):
 def _notes(path, keys, values, dialect):
     from transformers import TrainingArguments
 
-    known = {*OWN, *TrainingArguments.__dataclass_fields__, *_names(" ".join(CHANGING.values()))}
+    known = {*OWN, *TrainingArguments.__dataclass_fields__, *_names(" ".join(CHANGING.values()))} - SMALL
     others = [name for name in keys if name not in known and not IS_SILENT.match(name)]
     others = [name for name in others if keys[name] not in (None, False, [], {})]
     if others:
