@@ -21,14 +21,19 @@ def count(text: str) -> int:
     return number
 
 
-NEEDED, COUNT = {"required": True}, {"type": count}
-OPTIONS = {  # name: how it is read, what it is
+NEEDED, COUNT, SWITCH = {"required": True}, {"type": count}, {"action": argparse.BooleanOptionalAction}
+OPTIONS = {  # names: how it is read, what it is
     "model": (NEEDED, "a configuration of transformers (a file, or a folder with config.json), or a GPTSize"),
-    "deepspeed": (NEEDED, "DeepSpeed's configuration, JSON with comments and trailing commas"),
-    "ranks": (NEEDED | COUNT, "how many GPUs"),
-    "sequence": (NEEDED | COUNT, "tokens of a sequence"),
+    "deepspeed": ({}, "DeepSpeed's configuration, JSON with comments and trailing commas"),
+    "accelerate": ({}, "Accelerate's file in its place or beside it, as `accelerate config` writes it"),
+    "training-arguments": ({}, "transformers' TrainingArguments, JSON or YAML, in its place or beside it"),
+    "ranks": (COUNT, "how many GPUs; else what Accelerate's file says"),
+    "sequence": (COUNT, "tokens of a sequence; else max_length of the training arguments"),
     "micro-batch": (COUNT, "sequences of a micro-batch; else what DeepSpeed's configuration says, or 1"),
-    "checkpointing": ({"action": "store_true"}, "keep only each block's input, and compute the block again"),
+    "checkpointing gradient-checkpointing": (
+        SWITCH,
+        "keep only each block's input, and compute the block again",
+    ),
     "lora": (
         {"metavar": "R[,TARGETS]"},
         "train adapters of this rank by peft, beside its default layers or these",
@@ -41,7 +46,7 @@ OPTIONS = {  # name: how it is read, what it is
     "gpu": ({}, 'a GPU by name, as "H100 80GB", A100-40GB or 4090'),
     "gpu-memory": ({}, "its bytes instead, as 80GB or 80GiB"),
     "host-memory": ({}, "a machine's own memory, as 1TB, for a verdict on that too"),
-    "gpus-per-host": (COUNT | {"default": 8}, "GPUs of a machine, 8 where nothing is said"),
+    "gpus-per-host": (COUNT, "GPUs of a machine; else what Accelerate's file says, or 8"),
     "outside-tensors": ({}, "of it that torch's allocator never sees; else what was recorded, 2.21GB"),
     "only-rank": ({"type": int}, "rehearse this one; else the first, and those that hold most and least"),
     "json": ({"action": "store_true"}, "the answer as JSON, sizes in bytes"),
@@ -58,8 +63,8 @@ def main(words: Sequence[str] | None = None) -> int:
         epilog="Exit status: 0 where it fits, if only with retries (or no GPU was named), 1 where it does "
         "not, 2 where it could not be rehearsed.",
     )
-    for name, (reading, help) in OPTIONS.items():
-        parser.add_argument(f"--{name}", help=help, **reading)
+    for names, (reading, help) in OPTIONS.items():
+        parser.add_argument(*(f"--{name}" for name in names.split()), help=help, **reading)
     options = parser.parse_args(words)
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed says that it has found no GPU
     try:

@@ -1,5 +1,5 @@
-"""Models of which a part is frozen: made with adapters by peft or in four bits, as a user's script makes them,
-and counted."""
+"""Models of which a part is frozen: made with adapters by peft or in four bits, as scripts make them, and
+counted."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from .drawing import draw
 from .fitting import two_steps
 from .gpu import MEMORY
 from .host import Host
+from .of_files import said
 from .rehearsing import rehearse
 from .reserving import OUTSIDE
 from .spread import most_different
@@ -38,22 +39,23 @@ def told(options: argparse.Namespace) -> int:
     """Rehearse what was asked, print the answer; the exit status."""
     memory, outside, host_memory = sizes(options)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    numbers = (options.ranks, options.sequence, options.micro_batch)
     wanted = adaptations.read(options.lora, options.qlora, options.frozen)
-    model, config = question.read_model(options.model), options.deepspeed
-    asked = question.ask(model, config, *numbers, options.checkpointing, wanted)
+    model = question.read_model(options.model)
+    files = said(options, model)
+    numbers = (files.ranks, files.sequence, files.micro_batch)
+    asked = question.ask(model, files.config, *numbers, files.checkpointing, wanted)
     preload(f"transformers.{asked.architecture}", *(["peft"] if wanted.rank else []))
-    machine = {"capacity": max((memory or MEMORY) - outside, 1), "gpus_per_host": options.gpus_per_host}
+    machine = {"capacity": max((memory or MEMORY) - outside, 1), "gpus_per_host": files.gpus_per_host}
     places = []
     rehearsed = partial(one_rank, machine=machine, places=places)
     reports = few_ranks(asked, options.only_rank, bool(options.figure), rehearsed)
-    notes = list(asked.notes)
+    notes = [*files.notes, *asked.notes]
     if asked.stage in (1, 2) and not memory:
         notes.append(f"DeepSpeed, which asks what is free, is told of a GPU of {gigabytes(MEMORY)} GB")
     if places:
         notes.append(asked_for(list(dict.fromkeys(places))))
     verdict = judged(reports, memory, outside)
-    host = Host.of(reports, min(asked.ranks, options.gpus_per_host), host_memory)
+    host = Host.of(reports, min(asked.ranks, files.gpus_per_host), host_memory)
     if options.figure:
         drawn = min(reports) if options.only_rank is None else options.only_rank
         draw(reports[drawn]["history"], options.figure, f"rank {drawn} of {asked.ranks:,}, rehearsed")
