@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
     from ..measure.ledger import Ledger
-    from ..measure.traffic import Traffic
     from .question import Question
 
 # Inputs of a checkpointed block, which is called again by itself; those of the whole model are a few kB.
@@ -35,7 +34,8 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         diary: a file that always says how far it has come.
 
     Returns:
-        A dict: "elements" of the model; "dtype" of its parameters; "sizes", elements of each that is trained;
+        A dict: "elements" of the model; "dtype" of its parameters; "sizes", elements of each that is trained,
+        as far as it is this rank's before ZeRO, and "whole", without the other axes, too;
         "states", {category: bytes} between two micro-batches, or after the backward pass of the only one;
         "peaks", {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the
         host's highest moment where something is offloaded; "requests" to torch's allocator, as `playing`
@@ -69,9 +69,11 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         model = build_transformers(shape, config, architecture=question.architecture)
         model = (checkpointed(model) if question.checkpointing else model).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        elements = sum(map(numel, model.parameters()))
+        whole = [numel(parameter) for parameter in trained]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
         ledger.watch(engine)
-        elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         takes_cache = "use_cache" in inspect.signature(model.forward).parameters
         options = {"use_cache": False} if takes_cache else {}
         for last_step in (False, True):
@@ -93,16 +95,24 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         return {
             "elements": elements,
             "dtype": SHORT.get(str(trained[0].dtype), str(trained[0].dtype)),
-            "sizes": [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained],
+            "sizes": [numel(parameter) for parameter in trained],
+            "whole": whole,
             "states": states,
             "peaks": peaks(ledger, marks),
             "host": peaks(host, [(0, "all"), (host.clock, "")])["all"] if host else None,
             "requests": recorder.requests,
-            "sent": sent(traffics[-micro_batches:], question.accumulation),
+            "sent": sent(
+                [question.axes.ideal(one) for one in traffics[-micro_batches:]], question.accumulation
+            ),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,
             "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
+
+
+def numel(parameter: torch.nn.Parameter) -> int:
+    """Elements of a parameter, also of one that ZeRO-3 has divided."""
+    return getattr(parameter, "ds_numel", parameter.numel())
 
 
 def batch(question: Question, shape: PreTrainedConfig, device: torch.device) -> dict[str, torch.Tensor]:
@@ -148,11 +158,11 @@ def held_at(ledger: Ledger, moment: int) -> dict[str, int]:
     return dict(held)
 
 
-def sent(traffics: Sequence[Traffic], accumulation: int) -> dict[str, float]:
-    """{operation: bytes sent, by `Traffic.ideal`} of a step with so many micro-batches; of those that were
-    rehearsed all but the last are alike."""
-    *others, last = traffics
-    total = Counter(last.ideal)
-    for operation, size in (others[0].ideal if others else {}).items():
+def sent(micro_batches: Sequence[dict[str, float]], accumulation: int) -> dict[str, float]:
+    """{operation: bytes sent} of a step with so many micro-batches; of those that were rehearsed all but the
+    last are alike."""
+    *others, last = micro_batches
+    total = Counter(last)
+    for operation, size in (others[0] if others else {}).items():
         total[operation] += (accumulation - 1) * size
     return dict(total)

@@ -147,6 +147,8 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
     told = "a pipeline's stage reads from numbers which shapes it will be sent"
     asserted = "assert_ints_same_as_other_ranks", replacements.agreed, compared
     often = "ZeRO-3 does it for every rank, whenever it gathers or scatters"
+    bounds = "AutoTP compares where the vocabulary's parts end, which each rank tells in numbers"
+    entropy = "deepspeed.sequence.cross_entropy"
     handle = f"{runtime}.zero.partition_parameters.AllGatherCoalescedHandle"
     return [
         *(
@@ -155,6 +157,7 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
         ),
         *((f"{runtime}.zero.{module}", *asserted) for module in ASSERTING),
         (f"{runtime}.engine", "compare_tensors_in_structures", lambda mine, other: True, batch),
+        around(entropy, "_validate_vocab_shard_bounds", replacements.unchecked_bounds, bounds),
         around(pipeline, "_send_tensor_meta", pipelines.send, told, mail),
         around(pipeline, "_recv_tensor_meta", pipelines.receive, told, mail),
         (f"{runtime}.zero.stage3", "reduce_scatter_coalesced", many.reduce_scatter_coalesced, often),

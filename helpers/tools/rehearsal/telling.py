@@ -24,7 +24,6 @@ from .fitting import two_steps
 from .gpu import MEMORY
 from .rehearsing import rehearse
 from .reserving import smallest_gpu
-from .spread import most_different
 
 FITS, DOES_NOT_FIT = 0, 1  # exit statuses
 
@@ -54,7 +53,7 @@ def told(options: argparse.Namespace) -> int:
     reports = {one: first}
     if options.only_rank is None:
         in_turn = asked.config.get("zero_optimization", {}).get("round_robin_gradients", False)
-        for rank in most_different(first["sizes"], asked.stage, asked.ranks, in_turn)[1:]:
+        for rank in asked.axes.most_different(first["sizes"], first["whole"], asked.stage, in_turn)[1:]:
             reports[rank] = rehearsed(asked, rank)
     print(header(asked, first["elements"], first["dtype"]))
     notes = list(asked.notes)
@@ -84,7 +83,7 @@ def header(asked: question.Question, elements: int, dtype: str) -> str:
     """In one line what was rehearsed; the parameters' type is the model's own where DeepSpeed's configuration
     names none."""
     words = (
-        f"{elements:,} parameters in {dtype}, ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
+        f"{elements:,} parameters in {dtype}, ZeRO stage {asked.stage}, {asked.axes}, "
         f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
     )
     assumed = ", ".join(asked.assumed).replace("precision", dtype)
