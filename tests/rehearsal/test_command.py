@@ -72,11 +72,6 @@ BAD = [  # the model, DeepSpeed's configuration, what is said
         "a model is a configuration of transformers, with its model_type, or has keys out of context, heads",
     ),
     ({"width": 10, "heads": 3}, {}, "the model's width 10 is not a multiple of heads 3"),
-    (
-        {"layers": 2},
-        {"tensor_parallel": {"autotp_size": 2}},
-        "tensor_parallel needs a function of your own for helpers.rehearse",
-    ),
     ({"layers": 2}, {"optimizer": {"type": "Muon"}}, "the optimizer Muon is not rehearsed"),
     (
         {"layers": 2},

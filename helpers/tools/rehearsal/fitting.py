@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
     from ..measure.ledger import Ledger
-    from ..measure.traffic import Traffic
     from .question import Question
 
 # Inputs of a checkpointed block, which is called again by itself; those of the whole model are a few kB.
@@ -36,13 +35,13 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         diary: a file that always says how far it has come.
 
     Returns:
-        A dict: "elements" of the model; "dtype" of its first parameter; "kinds", as `adapting.counted` has
-        them; "sizes", elements of each that is trained;
-        "states", {category: bytes} between two micro-batches, or after the backward pass of the only one;
-        "peaks", {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the
-        host's highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation:
-        bytes that this rank sends during a whole step, as efficiently as can be}; "history" for a figure;
-        "seconds", and "real_bytes" of this process.
+        A dict: "elements" of the model; "kinds" of them, as `adapting.counted` has them; "dtype" of its first
+        parameter; "sizes", elements of each parameter that is trained, as far as it is this rank's before
+        ZeRO, and "whole", those of all that share it; "states", {category: bytes} between two micro-batches,
+        or after the backward pass of the only one; "peaks", {phase: {category: bytes at the phase's highest
+        moment}}; "host", {category: bytes} of the host's highest moment; "requests" to torch's allocator, as
+        `playing` takes them; "sent", {operation: bytes that this rank sends during a whole step, as
+        efficiently as can be}; "history" for a figure; "seconds", and "real_bytes" of this process.
     """
     import deepspeed
     from transformers import AutoConfig
@@ -74,9 +73,13 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         model = checkpointed(model) if question.checkpointing else model
         model = adapted(model, question).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        whole = [numel(parameter) for parameter in trained]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
         ledger.watch(engine)
         kinds, dtype = counted(model, SHORT), str(next(model.parameters()).dtype)
+        if question.axes.tensor > 1:  # the model holds this rank's part alone
+            kinds = {"frozen": {}, "trained": {SHORT.get(dtype, dtype): sum(whole)}}
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         options = {"use_cache": False} if takes_cache else {}
         for last_step in (False, True):
             for micro in range(micro_batches):
@@ -98,16 +101,24 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "elements": sum(sum(elements.values()) for elements in kinds.values()),
             "dtype": SHORT.get(dtype, dtype),
             "kinds": kinds,
-            "sizes": [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained],
+            "sizes": [numel(parameter) for parameter in trained],
+            "whole": whole,
             "states": states,
             "peaks": peaks(ledger, marks),
             "host": highest(host.storages, pins.storages),
             "requests": recorder.requests,
-            "sent": sent(traffics[-micro_batches:], question.accumulation),
+            "sent": sent(
+                [question.axes.ideal(one) for one in traffics[-micro_batches:]], question.accumulation
+            ),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,
             "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
+
+
+def numel(parameter: torch.nn.Parameter) -> int:
+    """Elements of a parameter, also of one that ZeRO-3 has divided."""
+    return getattr(parameter, "ds_numel", parameter.numel())
 
 
 def batch(question: Question, shape: PreTrainedConfig, device: torch.device) -> dict[str, torch.Tensor]:
@@ -153,11 +164,11 @@ def held_at(ledger: Ledger, moment: int) -> dict[str, int]:
     return dict(held)
 
 
-def sent(traffics: Sequence[Traffic], accumulation: int) -> dict[str, float]:
-    """{operation: bytes sent, by `Traffic.ideal`} of a step with so many micro-batches; of those that were
-    rehearsed all but the last are alike."""
-    *others, last = traffics
-    total = Counter(last.ideal)
-    for operation, size in (others[0].ideal if others else {}).items():
+def sent(micro_batches: Sequence[dict[str, float]], accumulation: int) -> dict[str, float]:
+    """{operation: bytes sent} of a step with so many micro-batches; of those that were rehearsed all but the
+    last are alike."""
+    *others, last = micro_batches
+    total = Counter(last)
+    for operation, size in (others[0] if others else {}).items():
         total[operation] += (accumulation - 1) * size
     return dict(total)

@@ -54,7 +54,13 @@ class Product(torch.autograd.Function):
     pass."""
 
     @staticmethod
-    def forward(context, x, packed, bias, kept):
+    def forward(
+        context: torch.autograd.function.FunctionCtx,
+        x: torch.Tensor,
+        packed: torch.Tensor,
+        bias: torch.Tensor | None,
+        kept: Quantisation,
+    ) -> torch.Tensor:
         context.packed, context.kept = (
             (packed.view(-1, 1), kept) if context.needs_input_grad[0] else (None,) * 2
         )
@@ -64,7 +70,9 @@ class Product(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(context, gradient):
+    def backward(
+        context: torch.autograd.function.FunctionCtx, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor, None, None, None]:
         kept, scales = context.kept, None
         if kept.is_double:
             scales = gradient.new_zeros(kept.blocks, dtype=torch.float32)

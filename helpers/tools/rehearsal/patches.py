@@ -156,6 +156,8 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
     asserted = "assert_ints_same_as_other_ranks", replacements.agreed, compared
     often = "ZeRO-3 does it for every rank, whenever it gathers or scatters"
     compiled = "they would be compiled, and called with the addresses of numbers"
+    bounds = "AutoTP compares where the vocabulary's parts end, which each rank tells in numbers"
+    entropy = "deepspeed.sequence.cross_entropy"
     handle = f"{runtime}.zero.partition_parameters.AllGatherCoalescedHandle"
     return [
         *(
@@ -164,6 +166,7 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
         ),
         *((f"{runtime}.zero.{module}", *asserted) for module in ASSERTING),
         (f"{runtime}.engine", "compare_tensors_in_structures", lambda mine, other: True, batch),
+        around(entropy, "_validate_vocab_shard_bounds", replacements.unchecked_bounds, bounds),
         around(pipeline, "_send_tensor_meta", pipelines.send, told, mail),
         around(pipeline, "_recv_tensor_meta", pipelines.receive, told, mail),
         (f"{runtime}.zero.stage3", "reduce_scatter_coalesced", many.reduce_scatter_coalesced, often),

@@ -51,7 +51,9 @@ def answers() -> dict[str, object]:
     }
 
 
-def torch_pins(self: object, tensor: torch.Tensor, make_copy: bool = True, match_shape: bool = True):
+def torch_pins(
+    self: object, tensor: torch.Tensor, make_copy: bool = True, match_shape: bool = True
+) -> torch.Tensor:
     """As DeepSpeed's accelerator for CUDA pins, with or without a copy of the numbers."""
     return pins.pinned(tensor if make_copy or match_shape else tensor.view(-1))
 

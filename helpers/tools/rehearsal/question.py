@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN, Configuration, read
 from ..theory.gpt_size import GPTSize
-from . import adaptations
+from . import adaptations, axes
 from .adaptations import EVERYTHING, Adaptation
 from .architectures import architecture, longest
 from .refusing import BadQuestion, refuse
@@ -42,6 +42,7 @@ class Question:
     stage: int
     dtype: str
     is_offloaded: bool
+    axes: axes.Axes  # how the ranks are divided
     architecture: str  # the name of transformers' class
     labels: str  # what they are, in `architectures.LABELS`
     written: dict  # DeepSpeed's configuration as it was read
@@ -118,6 +119,9 @@ def ask(
     written = read(config, model=shape)
     refuse(written)
     adapted = adaptations.check(adaptation, shape, name, written.offload)
+    divided = axes.divide(written, ranks, name, shape)
+    if divided.tensor > 1 and adaptation != EVERYTHING:
+        raise BadQuestion("AutoTP with --lora, --qlora or --frozen is not rehearsed: leave one of them out")
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
     notes += known.notes
     assumed = ["precision"] if _is_assumed(known) else []
@@ -126,7 +130,8 @@ def ask(
         assumed.append("micro-batch 1")
         notes.append("nothing says how large a micro-batch is: 1 sequence is assumed")
     elif micro_batch and (written.train_batch or written.micro_batch not in (None, micro_batch)):
-        step = f"accumulation {known.accumulation}, {known.train_batch:,} sequences in a step"
+        each = known.micro_batch * known.accumulation * divided.data
+        step = f"accumulation {known.accumulation}, {each:,} sequences in a step"
         notes.append(f"--micro-batch {micro_batch} counts more than the file: {step}")
     if "activation_checkpointing" in written.config:
         notes.append("activation_checkpointing is not for models of transformers, which have --checkpointing")
@@ -135,7 +140,9 @@ def ask(
     if not known.config.get("optimizer"):
         whose = "DeepSpeed's on the host" if "offload_optimizer" in known.offload else "torch's fused one"
         notes.append(f"no optimizer is named: AdamW is assumed, {whose}")
+    notes += axes.notes(written, known, divided)
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
+    config |= axes.sections(known, divided)
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     notes += adaptations.notes(adaptation, adapted, known.stage, known.dtype, checkpointing)
     return Question(
@@ -150,6 +157,7 @@ def ask(
         stage=known.stage,
         dtype=known.dtype,
         is_offloaded=bool(known.offload),
+        axes=divided,
         architecture=name,
         labels=labels,
         written=written.config,

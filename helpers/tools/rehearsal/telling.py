@@ -28,7 +28,6 @@ from .host import Host
 from .of_files import said
 from .rehearsing import rehearse
 from .reserving import OUTSIDE
-from .spread import most_different
 from .units import gigabytes, size
 from .verdict import verdict as judged
 
@@ -90,7 +89,8 @@ def few_ranks(
     reports = {one: rehearsed(asked, one, drawn=drawn)}
     if only is None:
         in_turn = asked.config.get("zero_optimization", {}).get("round_robin_gradients", False)
-        for rank in most_different(reports[one]["sizes"], asked.stage, asked.ranks, in_turn)[1:]:
+        sizes, whole = reports[one]["sizes"], reports[one]["whole"]
+        for rank in asked.axes.most_different(sizes, whole, asked.stage, in_turn)[1:]:
             reports[rank] = rehearsed(asked, rank)
     return reports
 
@@ -110,7 +110,7 @@ def header(asked: question.Question, reports: Mapping[int, Mapping]) -> str:
     names none."""
     kinds, dtype = (next(iter(reports.values()))[name] for name in ("kinds", "dtype"))
     words = (
-        f"{adapting.described(kinds)}ZeRO stage {asked.stage}, {asked.ranks:,} ranks, "
+        f"{adapting.described(kinds)}ZeRO stage {asked.stage}, {asked.axes}, "
         f"{asked.micro_batch} x {asked.sequence:,} tokens, accumulation {asked.accumulation}"
     )
     assumed = ", ".join(asked.assumed).replace("precision", dtype)
