@@ -26,12 +26,14 @@ class Played:
         ends: (phase, bytes allocated, bytes reserved) at the end of each phase, in order.
         refused: the phase in which the GPU had no more, and what it refused; or None.
         retries: how often free segments had to be given back first.
+        reserved: bytes after each request.
     """
 
     peaks: dict[str, dict[str, int]] = field(default_factory=dict)
     ends: list[tuple[str, int, int]] = field(default_factory=list)
     refused: tuple[str, Refused] | None = None
     retries: int = 0
+    reserved: list[int] = field(default_factory=list)
 
     def most(self, what: str) -> int:
         """The largest number of bytes "requested", "allocated" or "reserved" in any phase."""
@@ -56,6 +58,7 @@ def play(requests: Sequence[Request], allocator: Allocator) -> Played:
                 allocator.empty_cache()
         except Refused as refused:
             played.refused = phase, refused
+        played.reserved.append(allocator.reserved)
         if kind == "phase" or played.refused:
             close(played, phase, allocator)
             phase = words[0]

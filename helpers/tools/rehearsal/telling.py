@@ -57,7 +57,7 @@ def told(options: argparse.Namespace) -> int:
     host = Host.of(reports, min(asked.ranks, files.gpus_per_host), host_memory)
     if options.figure:
         drawn = min(reports) if options.only_rank is None else options.only_rank
-        draw(reports[drawn]["history"], options.figure, f"rank {drawn} of {asked.ranks:,}, rehearsed")
+        draw(reports[drawn], options.figure, f"rank {drawn} of {asked.ranks:,}, rehearsed")
     whole = Answer(asked, header(asked, reports), notes, reports, verdict, host)
     if not options.json:
         print("\n".join(whole.lines()), flush=True)
