@@ -105,7 +105,7 @@ def agrees(real, folder, **given):
         with pytest.raises(BadQuestion) as problem:
             files(folder, **given)
         forbidden = "the following accelerate config variables will be ignored" in first
-        return ("it must not say" if forbidden else first) in str(problem.value)
+        return ("file must not say" if forbidden else first) in str(problem.value)
     found, config = files(folder, **given), dict(real["config"])
     mine = dict(found.config)
     assert mine.pop("scheduler", {}).keys() == config.pop("scheduler", {}).keys()
@@ -231,7 +231,7 @@ def test_a_file_of_accelerate_that_is_not_rehearsed_is_refused_by_name(keys, wor
 def test_of_two_places_for_the_same_accelerate_takes_none(tmp_path):
     (tmp_path / "ds.json").write_text(json.dumps(zero(2)))
     section = {"deepspeed_config_file": str(tmp_path / "ds.json"), "zero_stage": 2, "zero3_init_flag": False}
-    with pytest.raises(BadQuestion, match="DeepSpeed's it must not say zero_stage, mixed_precision$"):
+    with pytest.raises(BadQuestion, match="Accelerate's file must not say zero_stage, mixed_precision$"):
         files(tmp_path, accelerate=YAML | {"deepspeed_config": section})
 
 

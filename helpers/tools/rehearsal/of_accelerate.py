@@ -150,7 +150,7 @@ def refused(who: str, what: str) -> Iterator[None]:
 
 
 def _both(words):
-    """Of all keys that Accelerate forbids beside a file of DeepSpeed's, those that are there."""
+    """Of all keys that Accelerate forbids beside DeepSpeed's own configuration, those that are there."""
     there = os.environ.get(FIELDS, "").split(",")
     both = [name for name in there if "will be ignored" in words and f"'{name}'" in words]
-    return both and f"beside a file of DeepSpeed's it must not say {', '.join(both)}"
+    return both and f"beside DeepSpeed's own configuration, Accelerate's file must not say {', '.join(both)}"

@@ -56,9 +56,8 @@ def said(options: argparse.Namespace, model: dict) -> Said:
         "ranks": options.ranks or (launched.ranks if launched else None),
         "sequence": options.sequence or (keys.sequence if keys else None),
     }
-    for name, value in known.items():
-        if value is None:
-            raise BadQuestion(f"nothing says {MISSING[name]}: give --{name}")
+    for name in [name for name in known if known[name] is None]:
+        raise BadQuestion(f"nothing says {MISSING[name]}: give --{name}")
     config, checkpointing = deepspeed, bool(options.checkpointing)
     with warnings.catch_warnings(), of_accelerate.variables(launched.environment if launched else {}):
         warnings.simplefilter("ignore")
@@ -68,13 +67,12 @@ def said(options: argparse.Namespace, model: dict) -> Said:
         elif launched:
             with of_accelerate.refused("Accelerate", options.accelerate):
                 config = of_accelerate.configured()
-    hosted = launched.gpus_per_host if launched else GPUS_PER_HOST
     return Said(
         config=config,
         **known,
         micro_batch=options.micro_batch,
         checkpointing=checkpointing,
-        gpus_per_host=options.gpus_per_host or hosted,
+        gpus_per_host=options.gpus_per_host or (launched.gpus_per_host if launched else GPUS_PER_HOST),
         notes=(*(launched.notes if launched else ()), *(keys.notes if keys else ())),
     )
 
