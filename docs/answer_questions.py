@@ -1,0 +1,92 @@
+"""The table of docs/rehearse.md, "questions people ask": the trainings of docs/questions.json, rehearsed.
+
+python docs/answer_questions.py                              # half an hour on two cores
+python docs/answer_questions.py --only deepspeedai/DeepSpeed#1288
+python docs/answer_questions.py --only LlamaFactory --whole  # with all that the command says
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+QUESTIONS = json.loads(Path(__file__).with_name("questions.json").read_text())
+STATUS = {0: "fits", 1: "does not fit"}
+VERDICT = re.compile(r"^(fits(?: only with \w+(?: segments)?)?|does not fit: .* are refused)", re.MULTILINE)
+NEEDS = re.compile(r"needs most, ([\d.,]+) GB: allocated ([\d.,]+), reserved ([\d.,]+(?: to [\d.,]+)?),")
+ADVICE = re.compile(r": try (.*), which (.*) \(rehearsed\)$", re.MULTILINE)
+HOST = "the host's memory at most, of this rank"
+
+
+def rehearsed(run: dict) -> tuple[int, str, str]:
+    """The command's exit status, and what it said on stdout and stderr."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, kind, file in (
+            ("model", "models", "config.json"),
+            ("deepspeed", "configurations", "ds.json"),
+        ):
+            Path(folder, file).write_text(json.dumps(QUESTIONS[kind][run[name]]))
+        command = [sys.executable, "-m", "helpers.tools.rehearsal", "--model", "config.json"]
+        command += ["--deepspeed", "ds.json", *shlex.split(run["options"])]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def short(run: dict, status: int, said: str, complaint: str) -> str:
+    """The answer in a few words: the verdict where a GPU is named, what is needed, the rows that the run
+    names, and the advice.  A run's "ranks" are those of one machine, whose host's memory is added up."""
+    if status == 2:
+        return complaint.strip().splitlines()[-1]
+    needs, allocated, reserved = NEEDS.search(said).groups()
+    verdict, advice = VERDICT.search(said), ADVICE.search(said)
+    capacity = re.search(r" of ([\d.,]+) GB$", said, re.MULTILINE)
+    words = f"{verdict[1]}; needs {needs} of {capacity[1]} GB" if verdict else f"needs {needs} GB"
+    words += f" (allocated {allocated}, reserved {reserved})"
+    for row in run.get("also", ()):
+        found = re.search(rf"^ *{re.escape(row)} +([\d.,]+)$", said, re.MULTILINE)
+        words += f"; {row} {found[1]} GB" if found else f"; no {row}"
+    if "ranks" in run:
+        each = float(re.search(rf"^{HOST} +([\d.]+)$", said, re.MULTILINE)[1])
+        words += f"; host {each:.2f} GB a rank, {run['ranks'] * each:,.0f} GB a machine"
+    return f"{words}; try {advice[1]}, which {advice[2]}" if advice else words
+
+
+def answer(thread: dict, whole: bool) -> str:
+    """A row of the table: a link, the question, what came of it, and what the command says of each run, with
+    "agrees" or "disagrees" where it is known whether the training fitted."""
+    answers = []
+    for run in thread["runs"]:
+        status, said, complaint = rehearsed(run)
+        if whole:
+            print(f"{thread['thread']}, {run['asked']}: {run['options']}\n{said}{complaint}", file=sys.stderr)
+        words = f"{run['asked']}: {short(run, status, said, complaint)}"
+        if status == 2:
+            words += " — **no answer**"
+        elif run["known"]:
+            words += " — **agrees**" if STATUS[status] == run["known"] else " — **disagrees**"
+        answers.append(words)
+    repository, number = thread["thread"].split("#")
+    link = f"[{repository.split('/')[1]} #{number}](https://github.com/{repository}/issues/{number})"
+    cells = (link, thread["question"], thread["outcome"], "<br>".join(answers), thread["remark"])
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="threads whose name has these words")
+    parser.add_argument("--whole", action="store_true", help="all that the command says, on stderr")
+    options = parser.parse_args()
+    print("| thread | question | known outcome | `rehearse` today | remark |\n|---|---|---|---|---|")
+    for thread in QUESTIONS["threads"]:
+        if options.only in thread["thread"]:
+            print(answer(thread, options.whole), flush=True)
+
+
+if __name__ == "__main__":
+    main()

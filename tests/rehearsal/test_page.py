@@ -1,0 +1,72 @@
+"""The page docs/rehearse.md: its example, its figures and its answers are what the command says today."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import ROOT
+from helpers.tools.rehearsal.__main__ import main
+
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "rehearse.md").read_text(encoding="utf-8")
+LINES = PAGE.splitlines()
+QUESTIONS = json.loads((DOCS / "questions.json").read_text(encoding="utf-8"))
+SECONDS = re.compile(r"^rehearsed in .*$", re.MULTILINE)  # and memory of this machine
+
+
+def printed(script, *words):
+    """The lines of a script of the page, but for the two of the table's head."""
+    command = [sys.executable, DOCS / script, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[2:]
+
+
+def test_what_other_estimators_say_is_what_the_page_says():
+    rows = printed("compare_estimators.py", "--quick")
+    assert len(rows) == 9
+    for row in rows:
+        assert sum(line.startswith(row) for line in LINES) == 1, row
+
+
+def test_every_question_has_an_answer_on_the_page():
+    threads = QUESTIONS["threads"]
+    assert len(threads) >= 20
+    for thread in threads:
+        repository, number = thread["thread"].split("#")
+        link = f"(https://github.com/{repository}/issues/{number})"
+        (row,) = [line for line in LINES if line.startswith("|") and link in line]
+        cells = row.strip("| ").split(" | ")
+        assert [cells[1], cells[2], cells[-1]] == [thread["question"], thread["outcome"], thread["remark"]]
+        assert all(f"{run['asked']}: " in cells[3] for run in thread["runs"])
+
+
+@pytest.mark.parametrize("kind, key", [("models", "model"), ("configurations", "deepspeed")])
+def test_every_model_and_configuration_is_asked_for(kind, key):
+    assert set(QUESTIONS[kind]) == {run[key] for thread in QUESTIONS["threads"] for run in thread["runs"]}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("thread", ["deepspeedai/DeepSpeed#1288", "deepspeedai/DeepSpeed#2252"])
+def test_a_question_is_answered_today_as_on_the_page(thread):
+    (row,) = printed("answer_questions.py", "--only", thread)
+    assert row in LINES
+
+
+@pytest.mark.ranks
+def test_the_example_says_what_the_page_shows(monkeypatch, capsys):
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    program, *words = shlex.split(blocks[0])
+    assert program == "rehearse"
+    monkeypatch.chdir(ROOT)
+    assert main(words) == 0
+    said = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    assert SECONDS.sub("", said) == SECONDS.sub("", blocks[1].rstrip())
+
+
+def test_links_within_the_project_lead_somewhere():
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGE)
+    assert links and all((DOCS / link).exists() for link in links)
