@@ -21,7 +21,9 @@ STATUS = {0: "fits", 1: "does not fit"}
 VERDICT = re.compile(r"^(fits(?: only with \w+(?: segments)?)?|does not fit: .* are refused)", re.MULTILINE)
 NEEDS = re.compile(r"needs most, ([\d.,]+) GB: allocated ([\d.,]+), reserved ([\d.,]+(?: to [\d.,]+)?),")
 ADVICE = re.compile(r": try (.*), which (.*) \(rehearsed\)$", re.MULTILINE)
-HOST = "the host's memory at most, of this rank"
+MACHINE = re.compile(
+    r"^(a machine needs [\d.,]+ GB|the machine's own memory [^(]*?)(?: of its own| \()", re.MULTILINE
+)
 
 
 def rehearsed(run: dict) -> tuple[int, str, str]:
@@ -40,7 +42,7 @@ def rehearsed(run: dict) -> tuple[int, str, str]:
 
 def short(run: dict, status: int, said: str, complaint: str) -> str:
     """The answer in a few words: the verdict where a GPU is named, what is needed, the rows that the run
-    names, and the advice.  A run's "ranks" are those of one machine, whose host's memory is added up."""
+    names, what a machine needs, and the advice."""
     if status == 2:
         return complaint.strip().splitlines()[-1]
     needs, allocated, reserved = NEEDS.search(said).groups()
@@ -51,9 +53,8 @@ def short(run: dict, status: int, said: str, complaint: str) -> str:
     for row in run.get("also", ()):
         found = re.search(rf"^ *{re.escape(row)} +([\d.,]+)$", said, re.MULTILINE)
         words += f"; {row} {found[1]} GB" if found else f"; no {row}"
-    if "ranks" in run:
-        each = float(re.search(rf"^{HOST} +([\d.]+)$", said, re.MULTILINE)[1])
-        words += f"; host {each:.2f} GB a rank, {run['ranks'] * each:,.0f} GB a machine"
+    if machine := MACHINE.search(said):
+        words += f"; {machine[1]}"
     return f"{words}; try {advice[1]}, which {advice[2]}" if advice else words
 
 
