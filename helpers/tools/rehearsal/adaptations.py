@@ -142,7 +142,7 @@ def notes(
     """
     if not wanted.rank:
         return
-    beside = shorten(", ".join(layers), 50, placeholder=" ...")
+    beside = shorten(", ".join(layers), 38, placeholder=" ...")
     yield f"LoRA of rank {wanted.rank} by peft beside {beside}, with its default of no dropout"
     if dtype != "fp32":
         stays = stage == 3 and not wanted.in_four_bits
