@@ -97,7 +97,7 @@ TUNED = [
     and way.chunks == 1
     and way.checkpointing
 ]
-BATCH = 8192 * 2 * 8  # bytes of a recorded batch: tokens and targets
+BATCH = 8_192 * 2 * 8  # bytes of a recorded batch: tokens and targets
 LOSS = 8  # bytes: transformers keeps a loss in fp32 and divides it
 
 
@@ -215,6 +215,13 @@ def test_packed_weights_in_the_hosts_memory_are_refused():
     asked(3, Adaptation(4), **offloaded)
     with pytest.raises(question.BadQuestion, match="--qlora with offload_param is not rehearsed"):
         asked(3, Adaptation(4, in_four_bits=True), **offloaded)
+
+
+def test_a_head_beside_adapters_is_refused_at_stage_3_which_asserts_one_type(tmp_path, capsys):
+    model = LLAMA | {"architectures": ["LlamaForTokenClassification"]}
+    assert command(tmp_path, "--lora", "4", stage=3, model=model) == 2
+    assert "its head in bf16 beside adapters in fp32, and stage 3 fails" in capsys.readouterr().err
+    question.ask(model, BF16, 2, 16, adaptation=Adaptation(4))
 
 
 def test_a_question_that_is_changed_keeps_its_adaptation():

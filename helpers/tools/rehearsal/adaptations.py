@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from .adapting import ALL_LINEAR, freeze, with_lora
+from .adapting import ALL_LINEAR, freeze, task, with_lora
 from .of_transformers import build_transformers
 from .refusing import BadQuestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+    from ..theory.deepspeed_config import Configuration
 
 
 @dataclass(frozen=True)
@@ -62,26 +64,25 @@ def read(lora: str | None, qlora: str | None, frozen: Sequence[str] | None) -> A
 
 
 def check(
-    wanted: Adaptation, shape: PreTrainedConfig, architecture: str, offload: dict[str, str]
+    wanted: Adaptation, shape: PreTrainedConfig, architecture: str, written: Configuration
 ) -> list[str]:
     """Try it on a model without memory.
 
     Args:
-        offload: {a section of DeepSpeed's configuration: where it puts what}.
+        written: DeepSpeed's configuration.
 
     Returns:
         Names of the layers that get adapters.
 
     Raises:
         BadQuestion: peft has no targets for such a model or does not find those that were named; patterns fit
-            no parameter or leave none; or it does not go together with what is offloaded.
+            no parameter or leave none; or it does not go together with DeepSpeed's configuration.
     """
     import torch
 
     if wanted == EVERYTHING:
         return []
-    if wanted.in_four_bits and "offload_param" in offload:
-        raise BadQuestion("--qlora with offload_param is not rehearsed: leave one of them out")
+    _check_configuration(wanted, architecture, written)
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model = build_transformers(shape, architecture=architecture)
@@ -94,9 +95,23 @@ def check(
     try:
         found = with_lora(model, wanted, architecture, low_cpu_mem_usage=True)
     except ValueError as error:
+        named = ", ".join(wanted.targets) or f"that it has for {shape.model_type}: name some"
         words = shorten(str(error), 200, placeholder=" ...")
-        raise BadQuestion(f"peft refuses the targets {', '.join(wanted.targets)}: {words}") from error
+        raise BadQuestion(f"peft refuses the targets {named}: {words}") from error
     return sorted(found.peft_config["default"].target_modules)
+
+
+def _check_configuration(wanted, architecture, written):
+    """Stage 3 asserts that what is trained has one type; peft makes adapters in fp32, and copies a head as it
+    is."""
+    if wanted.in_four_bits and "offload_param" in written.offload:
+        raise BadQuestion("--qlora with offload_param is not rehearsed: leave one of them out")
+    has_head = wanted.rank and task(architecture) not in (None, "CAUSAL_LM")
+    if has_head and written.stage == 3 and written.dtype != "fp32" and not wanted.in_four_bits:
+        both = f"its head in {written.dtype} beside adapters in fp32"
+        raise BadQuestion(
+            f"peft trains of {architecture} {both}, and stage 3 fails with both: ask for stage 2"
+        )
 
 
 def _check_targets(model, wanted):
@@ -127,7 +142,7 @@ def notes(
     """
     if not wanted.rank:
         return
-    beside = shorten(", ".join(layers), 50, placeholder=" ...")
+    beside = shorten(", ".join(layers), 38, placeholder=" ...")
     yield f"LoRA of rank {wanted.rank} by peft beside {beside}, with its default of no dropout"
     if dtype != "fp32":
         stays = stage == 3 and not wanted.in_four_bits

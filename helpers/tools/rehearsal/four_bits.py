@@ -61,9 +61,8 @@ class Product(torch.autograd.Function):
         bias: torch.Tensor | None,
         kept: Quantisation,
     ) -> torch.Tensor:
-        context.packed, context.kept = (
-            (packed.view(-1, 1), kept) if context.needs_input_grad[0] else (None,) * 2
-        )
+        context.kept = kept
+        context.packed = packed.view(-1, 1) if context.needs_input_grad[0] else None
         scales = [x.new_zeros(kept.blocks, dtype=torch.float32) for _ in range(2 * kept.is_double)]
         y = F.linear(x, x.new_zeros(kept.shape), bias)
         del scales  # until here

@@ -84,10 +84,12 @@ def of_torch() -> list[tuple]:
     classes = "torch._subclasses.fake_tensor"
     fake = f"{classes}.FakeTensor"
     moving = "module.to(...) refuses parameters without numbers that anything refers to"
+    copied = "a parameter without numbers is no `Parameter` by its class, and would copy what others gave it"
     traced = "transformers takes a tensor of this class for one that is traced"
     return [
         (classes, "CONSTANT_NUMEL_LIMIT", KNOWN, "torch keeps the numbers of one element alone"),
         (fake, "__reduce_ex__", replacements.reduced, "a tensor that the function returns has to travel"),
+        around(fake, "__deepcopy__", replacements.deep_copied, copied),
         (fake, "__format__", replacements.formatted, "torch formats numbers of its own class alone"),
         ("torch.nn.Module", "_apply", replacements.apply_in_place, moving),
         ("torch", "save", replacements.no_numbers, "there is nothing to be saved"),

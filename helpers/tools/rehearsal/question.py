@@ -118,7 +118,7 @@ def ask(
     notes += _too_long(shape, name, sequence)
     written = read(config, model=shape)
     refuse(written)
-    adapted = adaptations.check(adaptation, shape, name, written.offload)
+    adapted = adaptations.check(adaptation, shape, name, written)
     divided = axes.divide(written, ranks, name, shape)
     if divided.tensor > 1 and adaptation != EVERYTHING:
         raise BadQuestion("AutoTP with --lora, --qlora or --frozen is not rehearsed: leave one of them out")

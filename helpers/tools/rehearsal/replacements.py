@@ -27,6 +27,15 @@ def reduced(self: FakeTensor, protocol: int) -> tuple:
     return without_mode(self).__reduce_ex__(protocol)
 
 
+def deep_copied(plain: Callable[..., FakeTensor], self: FakeTensor, memo: dict) -> FakeTensor:
+    """`FakeTensor.__deepcopy__`: of a parameter its data alone, as `torch.nn.Parameter` has it."""
+    if not isinstance(self, torch.nn.Parameter):
+        return plain(self, memo)
+    if id(self) not in memo:
+        memo[id(self)] = torch.nn.Parameter(self.data.clone(), self.requires_grad)
+    return memo[id(self)]
+
+
 def formatted(self: FakeTensor, specification: str) -> str:
     return format(self.item() if specification and self.dim() == 0 else repr(self), specification)
 
