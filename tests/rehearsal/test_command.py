@@ -95,6 +95,11 @@ BAD = [  # the model, DeepSpeed's configuration, what is said
     ({"model_type": "t5"}, {}, "t5 is an encoder-decoder, and this command rehearses none"),
     ({"model_type": "bart", "is_encoder_decoder": True}, {}, "bart is an encoder-decoder"),
     ({"model_type": "llama", "rope_scaling": 3}, {}, "transformers refuses the model's configuration"),
+    (
+        {"model_type": "llama", "quantization_config": {"load_in_4bit": True}},
+        {},
+        "a model that is quantised already is not rehearsed",
+    ),
 ]
 
 
@@ -122,6 +127,13 @@ READ = [  # DeepSpeed's configuration, ranks, --micro-batch; what is rehearsed, 
         1,
         (1, 1, "fp16", 0, False),
         ["fp16 is assumed"],
+    ),
+    (
+        {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
+        2,
+        1,
+        (1, 1, "bf16", 2, True),
+        ["offload_param does nothing at stage 2"],
     ),
     (
         {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "cpu_offload": True}},

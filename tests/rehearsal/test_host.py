@@ -4,7 +4,9 @@ import json
 
 import pytest
 from helpers.tools.measure.held import Storage
+from helpers.tools.rehearsal import telling
 from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.host import PROCESS, Host
 from helpers.tools.rehearsal.pinning import GAPS, highest
 from tests.rehearsal.test_command import LLAMA
@@ -67,6 +69,23 @@ def test_the_command_judges_the_machine_too(tmp_path, capsys):
     partition = sum(answer["parameters"]["trained"].values()) / 4
     assert own["optimizer states"] == pytest.approx(8 * partition, rel=0.01)
     assert own["master weights"] == pytest.approx(4 * partition, rel=0.01)
+
+
+def talkative(**arguments):
+    print("a library warns")
+    return two_steps(**arguments)
+
+
+@pytest.mark.ranks
+def test_json_stands_alone_on_stdout(tmp_path, capsys, monkeypatch):
+    """Whatever a library says in a rehearsed rank, as DeepSpeed of fp16 on the host of an AMD processor."""
+    monkeypatch.setattr(telling, "two_steps", talkative)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "zero.json").write_text(json.dumps(OFFLOAD))
+    words = ["--model", str(tmp_path), "--deepspeed", str(tmp_path / "zero.json"), "--ranks", "2"]
+    assert main([*words, "--sequence", "16", "--only-rank", "0", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "a library warns" in said.err and json.loads(said.out)["question"]["dtype"] == "bf16"
 
 
 def test_an_error_is_json_too(tmp_path, capsys):

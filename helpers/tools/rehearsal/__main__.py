@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -66,11 +67,14 @@ def main(words: Sequence[str] | None = None) -> int:
     for names, (reading, help) in OPTIONS.items():
         parser.add_argument(*(f"--{name}" for name in names.split()), help=help, **reading)
     options = parser.parse_args(words)
+    stdout = sys.stdout
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed says that it has found no GPU
     try:
         from .telling import told
 
-        return told(options)
+        # What libraries say, here and in rehearsed ranks, is no part of an answer for programs.
+        with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
+            return told(options, stdout)
     except (RankError, TypeError, ValueError) as problem:
         print(f"cannot be rehearsed: {problem}", file=sys.stderr)
         if options.json:

@@ -114,6 +114,8 @@ def ask(
     """
     model = as_transformers(model)
     shape = shape_of(model)
+    if model.get("quantization_config"):
+        raise BadQuestion("a model that is quantised already is not rehearsed: leave quantization_config out")
     name, labels, notes = architecture(model, shape)
     notes += _too_long(shape, name, sequence)
     written = read(config, model=shape)
@@ -137,6 +139,8 @@ def ask(
         notes.append("activation_checkpointing is not for models of transformers, which have --checkpointing")
     if written.accumulation is None and written.train_batch is None:
         assumed.append(f"accumulation {known.accumulation}")
+    if "offload_param" in known.offload and known.stage < 3:
+        notes.append(f"offload_param does nothing at stage {known.stage}: it is stage 3's")
     if not known.config.get("optimizer"):
         whose = "DeepSpeed's on the host" if "offload_optimizer" in known.offload else "torch's fused one"
         notes.append(f"no optimizer is named: AdamW is assumed, {whose}")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from ..launch.forked.forkservers import preload
 from . import adaptations, adapting, question
@@ -34,8 +35,8 @@ from .verdict import verdict as judged
 FITS, DOES_NOT_FIT = 0, 1  # exit statuses
 
 
-def told(options: argparse.Namespace) -> int:
-    """Rehearse what was asked, print the answer; the exit status."""
+def told(options: argparse.Namespace, stdout: TextIO) -> int:
+    """Rehearse what was asked, print the answer to `stdout`; the exit status."""
     memory, outside, host_memory = sizes(options)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     wanted = adaptations.read(options.lora, options.qlora, options.frozen)
@@ -60,14 +61,14 @@ def told(options: argparse.Namespace) -> int:
         draw(reports[drawn], options.figure, f"rank {drawn} of {asked.ranks:,}, rehearsed")
     whole = Answer(asked, header(asked, reports), notes, reports, verdict, host)
     if not options.json:
-        print("\n".join(whole.lines()), flush=True)
+        print("\n".join(whole.lines()), flush=True, file=stdout)
     advised = ""
     if not verdict.fits:
         advised = advice(asked, reports, verdict, outside, partial(rehearsed, words=", changed"))
     if options.json:
-        print(json.dumps(whole.as_data() | {"advice": advised}, indent=1))
+        print(json.dumps(whole.as_data() | {"advice": advised}, indent=1), file=stdout)
     elif advised:
-        print(advised)
+        print(advised, file=stdout)
     return FITS if verdict.fits and host.fits else DOES_NOT_FIT
 
 
