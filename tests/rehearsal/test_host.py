@@ -45,7 +45,7 @@ def test_what_was_pinned_stays_for_the_next_tensor_of_its_size():
 
 @pytest.mark.parametrize(
     "memory, fits, words",
-    [(None, True, "needs"), (20 * 10**9, True, "suffices"), (9 * 10**9, False, "3 ranks")],
+    [(None, True, "needs"), (20 * 10**9, True, "suffices"), (7 * 10**9, False, "3 ranks")],
 )
 def test_a_machine_holds_all_of_its_ranks(memory, fits, words):
     host = Host(4, 300_000_000, memory)
