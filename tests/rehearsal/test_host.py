@@ -60,7 +60,7 @@ def test_the_command_judges_the_machine_too(tmp_path, capsys):
     words += ["--sequence", "32", "--only-rank", "0", "--gpu-memory", "80GB", "--gpus-per-host", "2"]
     assert main([*words, "--host-memory", "1TB"]) == 0
     assert "the machine's own memory suffices" in capsys.readouterr().out
-    assert main([*words, "--host-memory", "4GB", "--json"]) == 1
+    assert main([*words, "--host-memory", "2GB", "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     host, own = answer["host"], answer["ranks"]["0"]["host"]
     assert not answer["fits"] and answer["gpu"]["how"] == "fits" and host["ranks"] == 2
