@@ -60,6 +60,10 @@ def test_the_command_judges_the_machine_too(tmp_path, capsys):
     words += ["--sequence", "32", "--only-rank", "0", "--gpu-memory", "80GB", "--gpus-per-host", "2"]
     assert main([*words, "--host-memory", "1TB"]) == 0
     assert "the machine's own memory suffices" in capsys.readouterr().out
+    without = [word for word in words if word not in ("--gpu-memory", "80GB")]
+    assert main([*without, "--host-memory", "2GB", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["fits"] is False and answer["gpu"]["how"] is None, "no GPU was named"
     assert main([*words, "--host-memory", "2GB", "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     host, own = answer["host"], answer["ranks"]["0"]["host"]

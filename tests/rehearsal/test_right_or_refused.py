@@ -300,7 +300,7 @@ def judged(reports, memory, outside=0):
     return Verdict(rank, Reserved(most, most, most, {"step": most}, how, ("step", most)), outside, memory)
 
 
-def advised(config, held, needs, room=10, model=GPT2, **more):
+def advised(config, held, needs, room=10, model=GPT2, suffices=lambda changed, report: True, **more):
     """The advice where a changed question needs what `needs` gives of it; and what was tried."""
     asked, tried = question.ask(model, config, 8, 16, **more), []
 
@@ -311,7 +311,7 @@ def advised(config, held, needs, room=10, model=GPT2, **more):
     reports = {0: report(**held)}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(advising, "verdict", judged)
-        return advising.advice(asked, reports, judged(reports, room), 0, rehearsed), tried
+        return advising.advice(asked, reports, judged(reports, room), 0, rehearsed, suffices), tried
 
 
 def test_the_cheapest_change_that_covers_what_is_missing_is_advised_with_its_figure():
@@ -325,6 +325,20 @@ def test_the_cheapest_change_that_covers_what_is_missing_is_advised_with_its_fig
         "(rehearsed)"
     )
     assert first.config["zero_optimization"]["sub_group_size"] == 100_000_000
+
+
+def test_offload_is_no_advice_for_a_machine_whose_own_memory_is_too_small():
+    held = {"step": {"optimizer states": 50e9}}
+
+    def needs(changed):
+        return 5e9 if changed.is_offloaded or changed.ranks > 8 else 40e9
+
+    words, _ = advised(zero(3), held, needs, room=10e9)
+    assert '"offload_optimizer": {"device": "cpu"}, which needs 5.00 GB' in words
+    words, tried = advised(
+        zero(3), held, needs, room=10e9, suffices=lambda changed, report: not changed.is_offloaded
+    )
+    assert any(changed.is_offloaded for changed in tried) and "try 16 GPUs, which needs 5.00 GB" in words
 
 
 def test_checkpointing_comes_before_micro_batches_these_before_stages_and_offload_before_gpus():

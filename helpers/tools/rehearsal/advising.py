@@ -98,11 +98,13 @@ def advice(
     found: Verdict,
     outside: int,
     rehearsed: Callable[[Question, int], Mapping],
+    suffices: Callable[[Question, Mapping], bool],
 ) -> str:
     """A sentence: what fills the highest moment, and the cheapest change with which it fits, with its figure.
 
     Args:
         rehearsed: gives the report of a changed question and a rank.
+        suffices: whether a machine's own memory does for a question and that report.
     """
     now, possible = reports[found.rank], list(changes(asked))
     held = max(now["peaks"].values(), key=lambda parts: sum(parts.values()))
@@ -123,6 +125,8 @@ def advice(
                 changed = change.of(changed)
             report = rehearsed(changed, found.rank)
         except (RehearsalError, ValueError):  # a model that cannot be checkpointed, say
+            continue
+        if not suffices(changed, report):
             continue
         least = verdict({found.rank: report}, found.memory, outside)
         if WORST.index(least.found.how) < WORST.index(found.found.how):

@@ -75,7 +75,7 @@ class Answer:
         return {
             "question": {name: getattr(self.question, name) for name in ASKED}
             | {"assumed": list(self.question.assumed), "notes": list(self.notes)},
-            "fits": self.verdict.fits and self.host.fits if self.verdict.memory else None,
+            "fits": self.verdict.fits and self.host.fits if self.verdict.memory or self.host.memory else None,
             "gpu": self.verdict.as_data() | {"smallest": self.smallest()},
             "host": self.host.as_data(),
             "ranks": {rank: {name: report[name] for name in SHOWN} for rank, report in self.reports.items()},

@@ -28,7 +28,7 @@ class Host:
 
     @classmethod
     def of(cls, reports: Mapping[int, Mapping], ranks: int, memory: int | None) -> Host:
-        """Over {rank: what `fitting.two_steps` returned}."""
+        """Over {rank: what `fitting.two_steps` returned}, on a machine of so many ranks."""
         return cls(ranks, max(sum(report["host"].values()) for report in reports.values()), memory)
 
     @property

@@ -8,12 +8,12 @@ which stayed when they were freed and then served 2.5 GB.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
+    import torch
+
     from ..measure.held import Storage
 
 GAPS = "pinned, and not used"
@@ -26,11 +26,11 @@ class Pins:
         self.storages: set[int] = set()  # by `Storage.born`
         self.pinning = False
 
-    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor.pin_memory()`: a copy."""
+    def pinned(self, make: Callable[..., torch.Tensor], *arguments: object) -> torch.Tensor:
+        """What `make(*arguments)` makes, pinned."""
         self.pinning = True
         try:
-            return tensor.clone()
+            return make(*arguments)
         finally:
             self.pinning = False
 
@@ -44,19 +44,14 @@ pins = Pins()
 
 
 def answers() -> dict[str, object]:
-    """{name: method} of the accelerator: how it pins."""
+    """{name: method} of the accelerator: how DeepSpeed's pins on a GPU, and what torch then makes."""
+    from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
+
     return {
-        "_torch_pin_memory": lambda self, tensor: pins.pinned(tensor),
-        "_torch_empty_pinned": lambda self, tensor, shape: pins.pinned(tensor.new_empty(shape)),
-        "pin_memory": torch_pins,
+        "pin_memory": DeepSpeedAccelerator.pin_memory,
+        "_torch_pin_memory": lambda self, tensor: pins.pinned(tensor.clone),
+        "_torch_empty_pinned": lambda self, tensor, shape: pins.pinned(tensor.new_empty, shape),
     }
-
-
-def torch_pins(
-    self: object, tensor: torch.Tensor, make_copy: bool = True, match_shape: bool = True
-) -> torch.Tensor:
-    """As DeepSpeed's accelerator for CUDA pins, with or without a copy of the numbers."""
-    return pins.pinned(tensor if make_copy or match_shape else tensor.view(-1))
 
 
 def highest(storages: Iterable[Storage], pinned: set[int]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from .refusing import BadQuestion, refuse
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+ARGUMENTS = ("ranks", "sequence", "micro_batch", "checkpointing", "adaptation")
 MICRO_BATCHES = 2  # of a step, at most: what a third one holds and sends is what the second did
 # Sections that change no byte of a model on the GPU, and would write files or print; and those that `refuse`
 # has found unused.
@@ -46,9 +47,13 @@ class Question:
     architecture: str  # the name of transformers' class
     labels: str  # what they are, in `architectures.LABELS`
     written: dict  # DeepSpeed's configuration as it was read
-    arguments: dict  # the other arguments of `ask`, for a question that differs in some of them
     assumed: tuple  # of precision, micro-batch and accumulation, those that nothing says
     notes: tuple  # what is rehearsed otherwise than it was asked, or was assumed
+
+    @property
+    def arguments(self) -> dict:
+        """Those of `ask` beside the two configurations, for a question that differs in some of them."""
+        return {name: getattr(self, name) for name in ARGUMENTS}
 
 
 def read_model(path: str | Path) -> dict:
@@ -165,13 +170,6 @@ def ask(
         architecture=name,
         labels=labels,
         written=written.config,
-        arguments={
-            "ranks": ranks,
-            "sequence": sequence,
-            "micro_batch": known.micro_batch,
-            "checkpointing": checkpointing,
-            "adaptation": adaptation,
-        },
         assumed=tuple(assumed),
         notes=tuple(notes),
     )

@@ -55,16 +55,23 @@ def told(options: argparse.Namespace, stdout: TextIO) -> int:
     if places:
         notes.append(asked_for(list(dict.fromkeys(places))))
     verdict = judged(reports, memory, outside)
-    host = Host.of(reports, min(asked.ranks, files.gpus_per_host), host_memory)
+
+    def host_of(question, reports):
+        return Host.of(reports, min(question.ranks, files.gpus_per_host), host_memory)
+
+    def suffices(changed, report):
+        return host_of(changed, {0: report}).fits
+
+    host = host_of(asked, reports)
     if options.figure:
-        drawn = min(reports) if options.only_rank is None else options.only_rank
+        drawn = next(iter(reports))
         draw(reports[drawn], options.figure, f"rank {drawn} of {asked.ranks:,}, rehearsed")
     whole = Answer(asked, header(asked, reports), notes, reports, verdict, host)
     if not options.json:
         print("\n".join(whole.lines()), flush=True, file=stdout)
     advised = ""
     if not verdict.fits:
-        advised = advice(asked, reports, verdict, outside, partial(rehearsed, words=", changed"))
+        advised = advice(asked, reports, verdict, outside, partial(rehearsed, words=", changed"), suffices)
     if options.json:
         print(json.dumps(whole.as_data() | {"advice": advised}, indent=1), file=stdout)
     elif advised:
