@@ -1,6 +1,6 @@
 """The table of docs/rehearse.md, "questions people ask": the trainings of docs/questions.json, rehearsed.
 
-python docs/answer_questions.py                              # a quarter of an hour on two cores
+python docs/answer_questions.py                              # eight minutes on two cores
 python docs/answer_questions.py --only deepspeedai/DeepSpeed#1288
 python docs/answer_questions.py --only LlamaFactory --whole  # with all that the command says
 """

@@ -1,7 +1,7 @@
 """The table "numbers side by side" of docs/rehearse.md: what two estimators and `rehearse` say of the nine
 trainings in recorded/rehearsed_models-2-NVIDIA-H200.json, beside what two H200 counted.
 
-    python docs/compare_estimators.py            # ten minutes on two cores
+    python docs/compare_estimators.py            # two minutes on two cores
     python docs/compare_estimators.py --quick    # without `rehearse`, half a minute
 """
 
