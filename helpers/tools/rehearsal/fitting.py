@@ -37,11 +37,12 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     Returns:
         A dict: "elements" of the model; "kinds" of them, as `adapting.counted` has them; "dtype" of its first
         parameter; "sizes", elements of each parameter that is trained, as far as it is this rank's before
-        ZeRO, and "whole", those of all that share it; "states", {category: bytes} between two micro-batches,
-        or after the backward pass of the only one; "peaks", {phase: {category: bytes at the phase's highest
-        moment}}; "host", {category: bytes} of the host's highest moment; "requests" to torch's allocator, as
-        `playing` takes them; "sent", {operation: bytes that this rank sends during a whole step, as
-        efficiently as can be}; "history" for a figure; "seconds", and "real_bytes" of this process.
+        ZeRO, "expert_sizes", those of divided experts, and "whole", as the model was built; "states",
+        {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
+        {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
+        highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation: bytes
+        that this rank sends during a whole step, as efficiently as can be}; "history" for a figure;
+        "seconds", and "real_bytes" of this process.
     """
     import deepspeed
     from transformers import AutoConfig
@@ -77,9 +78,10 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
         ledger.watch(engine)
         kinds, dtype = counted(model, SHORT), str(next(model.parameters()).dtype)
-        if question.axes.tensor > 1:  # the model holds this rank's part alone
+        if question.axes.divides:  # the model holds this rank's part alone
             kinds = {"frozen": {}, "trained": {SHORT.get(dtype, dtype): sum(whole)}}
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        of_experts = [parameter for parameter in trained if not getattr(parameter, "allreduce", True)]
         options = {"use_cache": False} if takes_cache else {}
         for last_step in (False, True):
             for micro in range(micro_batches):
@@ -101,7 +103,8 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "elements": sum(sum(elements.values()) for elements in kinds.values()),
             "dtype": SHORT.get(dtype, dtype),
             "kinds": kinds,
-            "sizes": [numel(parameter) for parameter in trained],
+            "sizes": [numel(parameter) for parameter in trained if getattr(parameter, "allreduce", True)],
+            "expert_sizes": [numel(parameter) for parameter in of_experts],
             "whole": whole,
             "states": states,
             "peaks": peaks(ledger, marks),

@@ -19,7 +19,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from ..place import NAME
-from . import gpu, many, pinning, pipelines, replacements, requests
+from . import autoep, gpu, many, pinning, pipelines, replacements, requests
 from .fake import KNOWN
 
 LEDGER = f"{NAME}.measure.ledger"
@@ -66,7 +66,7 @@ class Patch:
 
 def patches(pose: Pose) -> list[Patch]:
     """Those that a pose needs, in the order in which they are applied."""
-    rows = [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose)]
+    rows = [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose), *of_experts(pose)]
     return [Patch(*row) for row in rows + (of_gpu(pose) if pose.device == "cuda" else [])]
 
 
@@ -176,6 +176,21 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
         around("torch.Tensor", "narrow", many.narrow, often),
         ("deepspeed.ops.op_builder.builder.OpBuilder", "_loaded_ops", COMPILED, compiled),
     ]
+
+
+def of_experts(pose: Pose) -> list[tuple]:
+    routed, compiled = "which expert gets a token depends on numbers", "Triton would compile it for a GPU"
+    kernels = "deepspeed.moe.ep_kernels"
+    plan = "deepspeed.module_inject.auto_ep_layer", "compute_split_plan"
+    rows = [around(*plan, autoep.evenly, routed)]
+    rows += [(kernels, f"fill_indices_{name}", autoep.places, routed) for name in ("cpu", "wrapper")]
+    if pose.device == "cuda":
+        rows += [
+            (kernels, "gather_rows", autoep.gathered, compiled),
+            (kernels, "permute_rows_supported", autoep.on_a_gpu, compiled),
+            ("deepspeed.ops.triton_ops.swiglu_triton", "swiglu", autoep.swiglu, compiled),
+        ]
+    return rows
 
 
 def of_gpu(pose: Pose) -> list[tuple]:

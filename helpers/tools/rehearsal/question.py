@@ -122,8 +122,9 @@ def ask(
     refuse(written)
     adapted = adaptations.check(adaptation, shape, name, written)
     divided = axes.divide(written, ranks, name, shape)
-    if divided.tensor > 1 and adaptation != EVERYTHING:
-        raise BadQuestion("AutoTP with --lora, --qlora or --frozen is not rehearsed: leave one of them out")
+    if divided.divides and adaptation != EVERYTHING:
+        kind = "AutoTP" if divided.tensor > 1 else "AutoEP"
+        raise BadQuestion(f"{kind} with --lora, --qlora or --frozen is not rehearsed: leave one of them out")
     known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
     notes += known.notes
     assumed = ["precision"] if _is_assumed(known) else []
@@ -146,7 +147,7 @@ def ask(
         notes.append(f"no optimizer is named: AdamW is assumed, {whose}")
     notes += axes.notes(written, known, divided)
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
-    config |= axes.sections(known, divided)
+    config |= axes.sections(known)
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     notes += adaptations.notes(adaptation, adapted, known.stage, known.dtype, checkpointing)
     return Question(

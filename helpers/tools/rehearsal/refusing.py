@@ -20,9 +20,7 @@ def refuse(known: Configuration) -> None:
     """Raises a `BadQuestion` that names the first key in use that is not rehearsed."""
     for name, is_used in {**features(known), **of_zero(known)}.items():
         if is_used:
-            raise BadQuestion(
-                f"this command rehearses data parallelism, ZeRO and AutoTP; {name} {OWN_FUNCTION}"
-            )
+            raise BadQuestion(f"this command rehearses ZeRO, AutoTP and AutoEP; {name} {OWN_FUNCTION}")
     if "nvme" in known.offload.values():
         raise BadQuestion(
             '"nvme" is not rehearsed: ask with "device": "cpu", whose GPU holds the same but for buffers'
@@ -45,7 +43,6 @@ def features(known: Configuration) -> dict[str, object]:
     return {
         "sequence_parallel_size": written.get("sequence_parallel_size", 1) > 1,
         "pipeline": isinstance(stages, int) and stages > 1,
-        "expert_parallel": whole.expert_parallel_config.enabled,
         "data_efficiency": whole.data_efficiency_enabled,
         "hybrid_engine": whole.hybrid_engine.enabled,
         "autotuning": whole.autotuning_config.enabled,
