@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from helpers.tools.rehearsal import question
+from helpers.tools.rehearsal import question, ulysses
 from helpers.tools.rehearsal.fitting import batch
 from helpers.tools.rehearsal.of_transformers import build_transformers
 from tests.rehearsal import cases
@@ -33,11 +33,17 @@ def trained(asked):
     with Ledger() as ledger, Traffic() as traffic:
         config = asked.config if asked.stage == 3 else None
         model = build_transformers(shape, config, architecture=asked.architecture).train()
-        engine, *_ = deepspeed.initialize(
-            model=model, model_parameters=model.parameters(), config=asked.config
-        )
+        shared = {"mpu": ulysses.registered(model, asked), "config": asked.config}
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), **shared)
         ledger.watch(engine)
-        found = cases.steps(
-            ledger, traffic, engine, lambda _: engine(**batch(asked, shape, engine.device)).loss
-        )
+        found = cases.steps(ledger, traffic, engine, lambda _: loss(engine, asked, shape))
         return found | {"sent": asked.axes.ideal(traffic)}
+
+
+def loss(engine, asked, shape):
+    """Of ranks that share a sequence their own part of it: over gloo torch cannot go backward through a
+    gather among ranks without the first."""
+    if asked.axes.sequence == 1:
+        return engine(**batch(asked, shape, engine.device)).loss
+    part = ulysses.batch(asked, engine.device)
+    return engine(labels=part["shift_labels"], use_cache=False, **part).loss

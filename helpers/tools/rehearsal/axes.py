@@ -1,5 +1,5 @@
-"""How the ranks of a training are divided: by data alone, or also by matrices (DeepSpeed's AutoTP) or experts
-(its AutoEP)."""
+"""How the ranks of a training are divided: by data alone, or also by matrices (DeepSpeed's AutoTP), experts
+(its AutoEP) or sequences (its Ulysses)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from . import autoep, autotp
+from . import autoep, autotp, ulysses
 from .refusing import BadQuestion
 from .spread import held, most_different
 
@@ -30,15 +30,22 @@ class Axes:
         data: ranks that differ in their data; ZeRO partitions over them.
         tensor: consecutive ranks that share every matrix and have the same data.
         experts: consecutive ranks of the data axis over which the experts are divided.
+        sequence: consecutive ranks that share every sequence; ZeRO partitions over them, too.
     """
 
     data: int
     tensor: int = 1
     experts: int = 1
+    sequence: int = 1
 
     @property
     def ranks(self) -> int:
-        return self.data * self.tensor
+        return self.data * self.tensor * self.sequence
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is another axis than data."""
+        return self.divides or self.sequence > 1
 
     @property
     def divides(self) -> bool:
@@ -47,10 +54,11 @@ class Axes:
 
     def __str__(self):
         words = f"{self.ranks:,} ranks"
-        if self.divides:
+        if self.has_others:
             words += f" = {self.data:,} data"
-        if self.tensor > 1:
-            words += f" × {self.tensor:,} tensor"
+        for name in ("tensor", "sequence"):
+            if getattr(self, name) > 1:
+                words += f" × {getattr(self, name):,} {name}"
         return f"{words}, experts divided over {self.experts:,}" if self.experts > 1 else words
 
     def along(self, message: Message) -> str:
@@ -60,14 +68,14 @@ class Axes:
             if message.operation.startswith("all_to_all"):
                 return "experts"
             return "data" if len(group) == self.ranks else "data of an expert"
-        if len(group) == self.ranks and 1 < self.tensor < self.ranks:
+        name, size = ("sequence", self.sequence) if self.sequence > 1 else ("tensor", self.tensor)
+        if len(group) == self.ranks and 1 < size < self.ranks:
             return "all ranks"
-        is_within = self.tensor > 1 and max(group) // self.tensor == min(group) // self.tensor
-        return "tensor" if is_within else "data"
+        return name if max(group) // size == min(group) // size else "data"
 
     def ideal(self, traffic: Traffic) -> dict[str, float]:
         """`Traffic.ideal`; with several axes the operations say along which, as "all_reduce, tensor"."""
-        if not self.divides:
+        if not self.has_others:
             return traffic.ideal
         sent = Counter()
         for message in traffic.messages:
@@ -90,39 +98,45 @@ class Axes:
             replicas = held(experts, stage, self.data // self.experts, in_turn)
             every = every + numpy.repeat(replicas, self.experts)
             return sorted({0, int(every.argmax()), int(every.argmin())})
-        replicas = most_different(sizes, stage, self.data, in_turn)
+        replicas = most_different(sizes, stage, self.data * self.sequence, in_turn)
         is_even = all(part in (size, size / self.tensor) for part, size in zip(sizes, report["whole"]))
         within = {0} if is_even else {0, self.tensor - 1}
         return sorted(replica * self.tensor + place for replica in replicas for place in within)
 
 
-def divide(known: Configuration, ranks: int, name: str, shape: PreTrainedConfig) -> Axes:
+def used(known: Configuration) -> list[str]:
+    """The sections of DeepSpeed's configuration that divide the ranks."""
+    are_used = {
+        autotp.SECTION: known.deepspeed.tensor_parallel_config.autotp_size > 1,
+        autoep.SECTION: known.deepspeed.expert_parallel_config.enabled,
+        ulysses.SECTION: known.config.get(ulysses.SECTION, 1) > 1,
+    }
+    return [name for name in are_used if are_used[name]]
+
+
+def divide(
+    known: Configuration, ranks: int, name: str, shape: PreTrainedConfig, sequence: int, labels: str
+) -> Axes:
     """What DeepSpeed's configuration makes of so many ranks.
 
     Args:
         name: of transformers' class.
+        sequence: tokens.
+        labels: what they are, in `architectures.LABELS`.
 
     Raises:
         BadQuestion: the ranks cannot be divided so, or DeepSpeed does not divide this model.
     """
-    has_tensor = known.deepspeed.tensor_parallel_config.autotp_size > 1
-    has_experts = known.deepspeed.expert_parallel_config.enabled
-    if has_tensor and has_experts:
-        both = f"{autotp.SECTION} and {autoep.SECTION}"
-        raise BadQuestion(f"{both} together are not rehearsed: ask with one of them")
-    if has_tensor:
+    sections = used(known)
+    if len(sections) > 1:
+        raise BadQuestion(f"{' and '.join(sections)} together are not rehearsed: ask with one of them")
+    if autotp.SECTION in sections:
         tensor = autotp.check(known, ranks, name, shape)
         return Axes(ranks // tensor, tensor=tensor)
-    return Axes(ranks, experts=autoep.check(known, ranks, name, shape) if has_experts else 1)
-
-
-def sections(known: Configuration) -> dict[str, object]:
-    """The sections of DeepSpeed's configuration that divide the ranks."""
-    used = {
-        autotp.SECTION: known.deepspeed.tensor_parallel_config.autotp_size > 1,
-        autoep.SECTION: known.deepspeed.expert_parallel_config.enabled,
-    }
-    return {name: known.config[name] for name in used if used[name]}
+    if ulysses.SECTION in sections:
+        parts = ulysses.check(known, ranks, name, shape, sequence, labels)
+        return Axes(ranks // parts, sequence=parts)
+    return Axes(ranks, experts=autoep.check(known, ranks, name, shape) if sections else 1)
 
 
 def notes(written: Configuration, known: Configuration, axes: Axes) -> Iterator[str]:
@@ -133,5 +147,7 @@ def notes(written: Configuration, known: Configuration, axes: Axes) -> Iterator[
             f"DeepSpeed counts all {axes.ranks:,} ranks in train_batch_size {written.train_batch:,}: a step "
             f"has {real:,} different sequences"
         )
+    if axes.sequence > 1:
+        yield "Ulysses is registered and its loss taken as Accelerate and transformers' Trainer do"
     if known.deepspeed.expert_parallel_config.enabled:
         yield "every expert is assumed to get as many tokens as any other; a rank with more needs more"

@@ -12,11 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import ulysses
 from .adapting import adapted, built, counted
 from .of_transformers import checkpointed
 
 if TYPE_CHECKING:
     import torch
+    from deepspeed import DeepSpeedEngine
     from transformers import PreTrainedConfig
 
     from ..measure.ledger import Ledger
@@ -75,7 +77,8 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         model = adapted(model, question).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         whole = [numel(parameter) for parameter in trained]
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
+        shared = {"mpu": ulysses.registered(model, question), "config": question.config}
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, **shared)
         ledger.watch(engine)
         kinds, dtype = counted(model, SHORT), str(next(model.parameters()).dtype)
         if question.axes.divides:  # the model holds this rank's part alone
@@ -87,7 +90,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             for micro in range(micro_batches):
                 with Traffic() as traffic:
                     begin("forward")
-                    loss = engine(**batch(question, shape, engine.device), **options).loss
+                    loss = loss_of(engine, question, shape, options)
                     begin("backward")
                     engine.backward(loss)
                     del loss
@@ -122,6 +125,15 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
 def numel(parameter: torch.nn.Parameter) -> int:
     """Elements of a parameter, also of one that ZeRO-3 has divided."""
     return getattr(parameter, "ds_numel", parameter.numel())
+
+
+def loss_of(
+    engine: DeepSpeedEngine, question: Question, shape: PreTrainedConfig, options: dict
+) -> torch.Tensor:
+    """The loss of a micro-batch."""
+    if question.axes.sequence > 1:
+        return ulysses.loss(engine, question, options)
+    return engine(**batch(question, shape, engine.device), **options).loss
 
 
 def batch(question: Question, shape: PreTrainedConfig, device: torch.device) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from ..place import NAME
-from . import autoep, gpu, many, pinning, pipelines, replacements, requests
+from . import autoep, gpu, many, pinning, pipelines, replacements, requests, ulysses
 from .fake import KNOWN
 
 LEDGER = f"{NAME}.measure.ledger"
@@ -159,6 +159,7 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
     often = "ZeRO-3 does it for every rank, whenever it gathers or scatters"
     compiled = "they would be compiled, and called with the addresses of numbers"
     bounds = "AutoTP compares where the vocabulary's parts end, which each rank tells in numbers"
+    shapes = "torch asks an operator of DeepSpeed's own for its shape, and so nothing is sent"
     entropy = "deepspeed.sequence.cross_entropy"
     handle = f"{runtime}.zero.partition_parameters.AllGatherCoalescedHandle"
     return [
@@ -169,6 +170,7 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
         *((f"{runtime}.zero.{module}", *asserted) for module in ASSERTING),
         (f"{runtime}.engine", "compare_tensors_in_structures", lambda mine, other: True, batch),
         around(entropy, "_validate_vocab_shard_bounds", replacements.unchecked_bounds, bounds),
+        (f"{runtime}.sequence_parallel.ulysses_sp", "_dim_zero_all_to_all", ulysses.exchanged, shapes),
         around(pipeline, "_send_tensor_meta", pipelines.send, told, mail),
         around(pipeline, "_recv_tensor_meta", pipelines.receive, told, mail),
         (f"{runtime}.zero.stage3", "reduce_scatter_coalesced", many.reduce_scatter_coalesced, often),

@@ -20,7 +20,9 @@ def refuse(known: Configuration) -> None:
     """Raises a `BadQuestion` that names the first key in use that is not rehearsed."""
     for name, is_used in {**features(known), **of_zero(known)}.items():
         if is_used:
-            raise BadQuestion(f"this command rehearses ZeRO, AutoTP and AutoEP; {name} {OWN_FUNCTION}")
+            raise BadQuestion(
+                f"this command rehearses ZeRO, AutoTP, AutoEP and Ulysses; {name} {OWN_FUNCTION}"
+            )
     if "nvme" in known.offload.values():
         raise BadQuestion(
             '"nvme" is not rehearsed: ask with "device": "cpu", whose GPU holds the same but for buffers'
@@ -41,7 +43,6 @@ def features(known: Configuration) -> dict[str, object]:
     whole, written = known.deepspeed, known.config
     stages = written.get("pipeline", {}).get("stages", 1)
     return {
-        "sequence_parallel_size": written.get("sequence_parallel_size", 1) > 1,
         "pipeline": isinstance(stages, int) and stages > 1,
         "data_efficiency": whole.data_efficiency_enabled,
         "hybrid_engine": whole.hybrid_engine.enabled,
