@@ -17,6 +17,7 @@ from .refusing import BadQuestion
 
 if TYPE_CHECKING:
     from deepspeed.module_inject.auto_ep_layer import SplitPlan
+    from torch.autograd.function import FunctionCtx
     from transformers import PreTrainedConfig
 
     from ..theory.deepspeed_config import Configuration
@@ -104,13 +105,13 @@ class SwiGLU(torch.autograd.Function):
     """DeepSpeed's kernel of Triton: it keeps its two inputs, and makes one tensor forward, two backward."""
 
     @staticmethod
-    def forward(context, gate, up):
+    def forward(context: FunctionCtx, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         context.save_for_backward(gate, up)
         return torch.empty_like(gate)
 
     @staticmethod
-    def backward(context, gradient):
+    def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
         gradient = gradient.contiguous()
         return tuple(torch.empty_like(saved) for saved in context.saved_tensors)
 

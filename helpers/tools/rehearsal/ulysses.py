@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from deepspeed import DeepSpeedEngine
+    from torch.autograd.function import FunctionCtx
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from ..theory.deepspeed_config import Configuration
@@ -96,7 +97,7 @@ class Exchange(torch.autograd.Function):
     """Every rank's part of a tensor to that rank, forward and backward."""
 
     @staticmethod
-    def forward(context, group, x):
+    def forward(context: FunctionCtx, group: object, x: torch.Tensor) -> torch.Tensor:
         from deepspeed import comm
 
         context.group = group
@@ -105,7 +106,7 @@ class Exchange(torch.autograd.Function):
         return received
 
     @staticmethod
-    def backward(context, gradient):
+    def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
         return None, Exchange.forward(context, context.group, gradient.contiguous())
 
 
