@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 from helpers import launch, preload, rehearse
-from helpers.tools.rehearsal import advising, question
+from helpers.tools.measure.operations import Message
+from helpers.tools.rehearsal import advising
 from helpers.tools.rehearsal.__main__ import main
 from helpers.tools.rehearsal.axes import Axes
-from helpers.tools.rehearsal.fitting import batch
 from helpers.tools.rehearsal.of_transformers import build_transformers
-from tests.rehearsal import cases
-from tests.support import configuration
+from tests.rehearsal import cases, divided
+from tests.rehearsal.divided import ask, trained
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 176}
 SMALL |= {"vocab_size": 256, "max_position_embeddings": 64, "num_key_value_heads": 2}
@@ -29,38 +29,10 @@ SMALLEST = 256  # bytes of a norm of width 64, the smallest weight of most of th
 
 def keys(stage=0, tensor=1, **more):
     """DeepSpeed's configuration of a small case."""
-    zero = {"stage3_param_persistence_threshold": 0} if stage == 3 else {}
-    extra = {"gradient_clipping": 0.0} | ({"tensor_parallel": {"autotp_size": tensor}} if tensor > 1 else {})
-    return configuration(stage, micro_batch=2, accumulation=2, extra=extra | more, **zero)
-
-
-def ask(model, config, ranks, **more):
-    return question.ask(model, config, ranks, sequence=16, **more)
+    return divided.keys(stage, tensor_parallel={"autotp_size": tensor}, **more)
 
 
 # --- beside real ranks
-
-
-def trained(asked):
-    """Two steps of what was asked under a ledger: `cases.report`, and what is sent along each axis."""
-    import deepspeed
-    from transformers import AutoConfig
-    from helpers.tools.measure.ledger import Ledger
-    from helpers.tools.measure.traffic import Traffic
-
-    deepspeed.init_distributed()
-    shape = AutoConfig.for_model(**asked.model)
-    with Ledger() as ledger, Traffic() as traffic:
-        config = asked.config if asked.stage == 3 else None
-        model = build_transformers(shape, config, architecture=asked.architecture).train()
-        engine, *_ = deepspeed.initialize(
-            model=model, model_parameters=model.parameters(), config=asked.config
-        )
-        ledger.watch(engine)
-        found = cases.steps(
-            ledger, traffic, engine, lambda _: engine(**batch(asked, shape, engine.device)).loss
-        )
-        return found | {"sent": asked.axes.ideal(traffic)}
 
 
 REAL = {  # name: (a model, DeepSpeed's configuration, ranks, the ranks that are rehearsed)
@@ -125,19 +97,22 @@ def test_another_degree_would_be_noticed(libraries):
     [((0, 1, 2, 3), "tensor"), ((4, 5, 6, 7), "tensor"), ((1, 5), "data"), (tuple(range(8)), "all ranks")],
 )
 def test_a_message_belongs_to_an_axis(group, axis):
-    assert Axes(data=2, tensor=4).of_group(group) == axis
+    assert Axes(data=2, tensor=4).along(Message("all_reduce", 8, group)) == axis
 
 
 def test_ranks_without_another_axis_are_named_as_before():
-    assert str(Axes(data=1024)) == "1,024 ranks" and Axes(2).of_group((0, 1)) == "data"
+    assert str(Axes(data=1024)) == "1,024 ranks"
     assert str(Axes(2, 4)) == "8 ranks = 2 data × 4 tensor"
 
 
 def test_the_last_of_those_that_share_a_matrix_is_looked_at_where_it_has_less():
-    sizes = [40, 60, 100]
-    assert Axes(2, 4).most_different(sizes, [160, 60, 400], stage=0) == [0]
-    assert Axes(2, 4).most_different(sizes, [159, 60, 400], stage=0) == [0, 3]
-    replicas = Axes(16, 4).most_different(sizes, [160, 60, 400], stage=2)
+    def different(axes, first, stage):
+        whole = {"sizes": [40, 60, 100], "expert_sizes": [], "whole": [first, 60, 400]}
+        return axes.most_different(whole, stage)
+
+    assert different(Axes(2, 4), 160, stage=0) == [0]
+    assert different(Axes(2, 4), 159, stage=0) == [0, 3]
+    replicas = different(Axes(16, 4), 160, stage=2)
     assert len(replicas) > 1 and all(rank % 4 == 0 for rank in replicas)
 
 

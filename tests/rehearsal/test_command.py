@@ -78,9 +78,7 @@ BAD = [  # the model, DeepSpeed's configuration, what is said
         {"train_batch_size": 9, "gradient_accumulation_steps": 2},
         "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 9 !=",
     ),
-    ({"layers": 2}, {"expert_parallel": {"enabled": True}}, "expert_parallel needs a function of your own"),
     ({"layers": 2}, {"data_efficiency": {"enabled": True}}, "data_efficiency needs a function of your own"),
-    ({"layers": 2}, {"sequence_parallel_size": 2}, "sequence_parallel_size needs a function of your own"),
     ({"layers": 2}, {"compile": {"deepcompile": True}}, "compile.deepcompile needs a function of your own"),
     (
         {"layers": 2},

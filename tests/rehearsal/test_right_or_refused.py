@@ -171,7 +171,6 @@ REFUSED = [
         zero(3) | {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}},
         "bf16_master_weights_and_grads",
     ),
-    (BF16 | {"sequence_parallel_size": 2}, "sequence_parallel_size needs a function"),
     (BF16 | {"sparse_attention": {"mode": "fixed"}}, "DeepSpeed Sparse Attention has been removed"),
     (BF16 | {"compression_training": {}}, "compression library has been removed"),
     (BF16 | {"optimizer": {"type": "OneBitAdam"}}, "the optimizer OneBitAdam is not rehearsed"),

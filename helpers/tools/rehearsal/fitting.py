@@ -12,11 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import ulysses
 from .adapting import adapted, built, counted
 from .of_transformers import checkpointed
 
 if TYPE_CHECKING:
     import torch
+    from deepspeed import DeepSpeedEngine
     from transformers import PreTrainedConfig
 
     from ..measure.ledger import Ledger
@@ -37,11 +39,12 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     Returns:
         A dict: "elements" of the model; "kinds" of them, as `adapting.counted` has them; "dtype" of its first
         parameter; "sizes", elements of each parameter that is trained, as far as it is this rank's before
-        ZeRO, and "whole", those of all that share it; "states", {category: bytes} between two micro-batches,
-        or after the backward pass of the only one; "peaks", {phase: {category: bytes at the phase's highest
-        moment}}; "host", {category: bytes} of the host's highest moment; "requests" to torch's allocator, as
-        `playing` takes them; "sent", {operation: bytes that this rank sends during a whole step, as
-        efficiently as can be}; "history" for a figure; "seconds", and "real_bytes" of this process.
+        ZeRO, "expert_sizes", those of divided experts, and "whole", as the model was built; "states",
+        {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
+        {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
+        highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation: bytes
+        that this rank sends during a whole step, as efficiently as can be}; "history" for a figure;
+        "seconds", and "real_bytes" of this process.
     """
     import deepspeed
     from transformers import AutoConfig
@@ -74,18 +77,20 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         model = adapted(model, question).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         whole = [numel(parameter) for parameter in trained]
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=question.config)
+        shared = {"mpu": ulysses.registered(model, question), "config": question.config}
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, **shared)
         ledger.watch(engine)
         kinds, dtype = counted(model, SHORT), str(next(model.parameters()).dtype)
-        if question.axes.tensor > 1:  # the model holds this rank's part alone
+        if question.axes.divides:  # the model holds this rank's part alone
             kinds = {"frozen": {}, "trained": {SHORT.get(dtype, dtype): sum(whole)}}
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        of_experts = [parameter for parameter in trained if not getattr(parameter, "allreduce", True)]
         options = {"use_cache": False} if takes_cache else {}
         for last_step in (False, True):
             for micro in range(micro_batches):
                 with Traffic() as traffic:
                     begin("forward")
-                    loss = engine(**batch(question, shape, engine.device), **options).loss
+                    loss = loss_of(engine, question, shape, options)
                     begin("backward")
                     engine.backward(loss)
                     del loss
@@ -101,7 +106,8 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "elements": sum(sum(elements.values()) for elements in kinds.values()),
             "dtype": SHORT.get(dtype, dtype),
             "kinds": kinds,
-            "sizes": [numel(parameter) for parameter in trained],
+            "sizes": [numel(parameter) for parameter in trained if getattr(parameter, "allreduce", True)],
+            "expert_sizes": [numel(parameter) for parameter in of_experts],
             "whole": whole,
             "states": states,
             "peaks": peaks(ledger, marks),
@@ -119,6 +125,15 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
 def numel(parameter: torch.nn.Parameter) -> int:
     """Elements of a parameter, also of one that ZeRO-3 has divided."""
     return getattr(parameter, "ds_numel", parameter.numel())
+
+
+def loss_of(
+    engine: DeepSpeedEngine, question: Question, shape: PreTrainedConfig, options: dict
+) -> torch.Tensor:
+    """The loss of a micro-batch."""
+    if question.axes.sequence > 1:
+        return ulysses.loss(engine, question, options)
+    return engine(**batch(question, shape, engine.device), **options).loss
 
 
 def batch(question: Question, shape: PreTrainedConfig, device: torch.device) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from ..place import NAME
-from . import gpu, many, pinning, pipelines, replacements, requests
+from . import autoep, gpu, many, pinning, pipelines, replacements, requests, ulysses
 from .fake import KNOWN
 
 LEDGER = f"{NAME}.measure.ledger"
@@ -66,7 +66,7 @@ class Patch:
 
 def patches(pose: Pose) -> list[Patch]:
     """Those that a pose needs, in the order in which they are applied."""
-    rows = [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose)]
+    rows = [*of_torch(), *of_the_ledger(pose), *of_messages(pose), *of_deepspeed(pose), *of_experts(pose)]
     return [Patch(*row) for row in rows + (of_gpu(pose) if pose.device == "cuda" else [])]
 
 
@@ -159,6 +159,7 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
     often = "ZeRO-3 does it for every rank, whenever it gathers or scatters"
     compiled = "they would be compiled, and called with the addresses of numbers"
     bounds = "AutoTP compares where the vocabulary's parts end, which each rank tells in numbers"
+    shapes = "torch asks an operator of DeepSpeed's own for its shape, and so nothing is sent"
     entropy = "deepspeed.sequence.cross_entropy"
     handle = f"{runtime}.zero.partition_parameters.AllGatherCoalescedHandle"
     return [
@@ -169,6 +170,7 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
         *((f"{runtime}.zero.{module}", *asserted) for module in ASSERTING),
         (f"{runtime}.engine", "compare_tensors_in_structures", lambda mine, other: True, batch),
         around(entropy, "_validate_vocab_shard_bounds", replacements.unchecked_bounds, bounds),
+        (f"{runtime}.sequence_parallel.ulysses_sp", "_dim_zero_all_to_all", ulysses.exchanged, shapes),
         around(pipeline, "_send_tensor_meta", pipelines.send, told, mail),
         around(pipeline, "_recv_tensor_meta", pipelines.receive, told, mail),
         (f"{runtime}.zero.stage3", "reduce_scatter_coalesced", many.reduce_scatter_coalesced, often),
@@ -176,6 +178,21 @@ def of_deepspeed(pose: Pose) -> list[tuple]:
         around("torch.Tensor", "narrow", many.narrow, often),
         ("deepspeed.ops.op_builder.builder.OpBuilder", "_loaded_ops", COMPILED, compiled),
     ]
+
+
+def of_experts(pose: Pose) -> list[tuple]:
+    routed, compiled = "which expert gets a token depends on numbers", "Triton would compile it for a GPU"
+    kernels = "deepspeed.moe.ep_kernels"
+    plan = "deepspeed.module_inject.auto_ep_layer", "compute_split_plan"
+    rows = [around(*plan, autoep.evenly, routed)]
+    rows += [(kernels, f"fill_indices_{name}", autoep.places, routed) for name in ("cpu", "wrapper")]
+    if pose.device == "cuda":
+        rows += [
+            (kernels, "gather_rows", autoep.gathered, compiled),
+            (kernels, "permute_rows_supported", autoep.on_a_gpu, compiled),
+            ("deepspeed.ops.triton_ops.swiglu_triton", "swiglu", autoep.swiglu, compiled),
+        ]
+    return rows
 
 
 def of_gpu(pose: Pose) -> list[tuple]:

@@ -126,14 +126,16 @@ def ask(
     written = read(config, model=shape)
     refuse(written)
     adapted = adaptations.check(adaptation, shape, name, written)
-    divided = axes.divide(written, ranks, name, shape)
-    if divided.tensor > 1 and adaptation != EVERYTHING:
-        raise BadQuestion("AutoTP with --lora, --qlora or --frozen is not rehearsed: leave one of them out")
-    known = read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
+    divided = axes.divide(written, ranks, name, shape, sequence, labels)
+    if divided.has_others and adaptation != EVERYTHING:
+        adapting = "--lora, --qlora or --frozen"
+        raise BadQuestion(f"{axes.used(written)[0]} with {adapting} is not rehearsed: leave one of them out")
+    counted = ranks // divided.sequence  # those over which DeepSpeed divides a batch
+    known = read(config, ranks=counted, model=shape, micro_batch=micro_batch)
     notes += known.notes
     assumed = ["precision"] if _is_assumed(known) else []
     if known.micro_batch is None:
-        known = read(config, ranks=ranks, model=shape, micro_batch=1)
+        known = read(config, ranks=counted, model=shape, micro_batch=1)
         assumed.append("micro-batch 1")
         notes.append("nothing says how large a micro-batch is: 1 sequence is assumed")
     elif micro_batch and (written.train_batch or written.micro_batch not in (None, micro_batch)):
@@ -151,7 +153,7 @@ def ask(
         notes.append(f"no optimizer is named: AdamW is assumed, {whose}")
     notes += axes.notes(written, known, divided)
     config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
-    config |= axes.sections(known, divided)
+    config |= {name: known.config[name] for name in axes.used(known)}
     config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     notes += adaptations.notes(adaptation, adapted, known.stage, known.dtype, checkpointing)
     return Question(

@@ -21,7 +21,7 @@ def refuse(known: Configuration) -> None:
     for name, is_used in {**features(known), **of_zero(known)}.items():
         if is_used:
             raise BadQuestion(
-                f"this command rehearses data parallelism, ZeRO and AutoTP; {name} {OWN_FUNCTION}"
+                f"this command rehearses ZeRO, AutoTP, AutoEP and Ulysses; {name} {OWN_FUNCTION}"
             )
     if "nvme" in known.offload.values():
         raise BadQuestion(
@@ -43,9 +43,7 @@ def features(known: Configuration) -> dict[str, object]:
     whole, written = known.deepspeed, known.config
     stages = written.get("pipeline", {}).get("stages", 1)
     return {
-        "sequence_parallel_size": written.get("sequence_parallel_size", 1) > 1,
         "pipeline": isinstance(stages, int) and stages > 1,
-        "expert_parallel": whole.expert_parallel_config.enabled,
         "data_efficiency": whole.data_efficiency_enabled,
         "hybrid_engine": whole.hybrid_engine.enabled,
         "autotuning": whole.autotuning_config.enabled,

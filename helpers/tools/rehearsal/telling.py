@@ -97,8 +97,7 @@ def few_ranks(
     reports = {one: rehearsed(asked, one, drawn=drawn)}
     if only is None:
         in_turn = asked.config.get("zero_optimization", {}).get("round_robin_gradients", False)
-        sizes, whole = reports[one]["sizes"], reports[one]["whole"]
-        for rank in asked.axes.most_different(sizes, whole, asked.stage, in_turn)[1:]:
+        for rank in asked.axes.most_different(reports[one], asked.stage, in_turn)[1:]:
             reports[rank] = rehearsed(asked, rank)
     return reports
 
