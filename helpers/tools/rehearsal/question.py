@@ -122,7 +122,7 @@ def ask(
     if model.get("quantization_config"):
         raise BadQuestion("a model that is quantised already is not rehearsed: leave quantization_config out")
     name, labels, notes = architecture(model, shape)
-    notes += _too_long(shape, name, sequence)
+    notes = [*notes, *_too_long(shape, name, sequence)]
     written = read(config, model=shape)
     refuse(written)
     adapted = adaptations.check(adaptation, shape, name, written)
@@ -130,35 +130,13 @@ def ask(
     if divided.has_others and adaptation != EVERYTHING:
         adapting = "--lora, --qlora or --frozen"
         raise BadQuestion(f"{axes.used(written)[0]} with {adapting} is not rehearsed: leave one of them out")
-    counted = ranks // divided.sequence  # those over which DeepSpeed divides a batch
-    known = read(config, ranks=counted, model=shape, micro_batch=micro_batch)
-    notes += known.notes
-    assumed = ["precision"] if _is_assumed(known) else []
-    if known.micro_batch is None:
-        known = read(config, ranks=counted, model=shape, micro_batch=1)
-        assumed.append("micro-batch 1")
-        notes.append("nothing says how large a micro-batch is: 1 sequence is assumed")
-    elif micro_batch and (written.train_batch or written.micro_batch not in (None, micro_batch)):
-        each = known.micro_batch * known.accumulation * divided.data
-        step = f"accumulation {known.accumulation}, {each:,} sequences in a step"
-        notes.append(f"--micro-batch {micro_batch} counts more than the file: {step}")
-    if "activation_checkpointing" in written.config:
-        notes.append("activation_checkpointing is not for models of transformers, which have --checkpointing")
-    if written.accumulation is None and written.train_batch is None:
-        assumed.append(f"accumulation {known.accumulation}")
-    if "offload_param" in known.offload and known.stage < 3:
-        notes.append(f"offload_param does nothing at stage {known.stage}: it is stage 3's")
-    if not known.config.get("optimizer"):
-        whose = "DeepSpeed's on the host" if "offload_optimizer" in known.offload else "torch's fused one"
-        notes.append(f"no optimizer is named: AdamW is assumed, {whose}")
+    known = _known(config, ranks // divided.sequence, shape, micro_batch, written)
+    notes += [*known.notes, *_of_batches(written, known, divided.data, micro_batch), *_of_deepspeed(known)]
     notes += axes.notes(written, known, divided)
-    config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
-    config |= {name: known.config[name] for name in axes.used(known)}
-    config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
     notes += adaptations.notes(adaptation, adapted, known.stage, known.dtype, checkpointing)
     return Question(
         model=model,
-        config=config | {"optimizer": _optimizer(known)},
+        config=_rehearsed(known),
         ranks=ranks,
         sequence=sequence,
         micro_batch=known.micro_batch,
@@ -172,15 +150,62 @@ def ask(
         architecture=name,
         labels=labels,
         written=written.config,
-        assumed=tuple(assumed),
+        assumed=tuple(_assumed(written, known, micro_batch)),
         notes=tuple(notes),
     )
 
 
-def _is_assumed(known):
-    """Whether nothing says the precision."""
-    is_open = any('"enabled" is "auto"' in note for note in known.notes)
-    return is_open or not {"bf16", "fp16"} & set(known.config)
+def _known(config, ranks, shape, micro_batch, written):
+    """The configuration with all batch sizes; a micro-batch of which nothing says the size has 1 sequence."""
+    if _is_open(written, micro_batch):
+        micro_batch = 1
+    return read(config, ranks=ranks, model=shape, micro_batch=micro_batch)
+
+
+def _is_open(written, micro_batch):
+    """Whether nothing says how large a micro-batch is."""
+    sizes = (micro_batch, written.micro_batch, written.train_batch)
+    return not any(sizes)
+
+
+def _assumed(written, known, micro_batch):
+    """Of precision, micro-batch and accumulation those that nothing says."""
+    is_auto = any('"enabled" is "auto"' in note for note in known.notes)
+    if is_auto or not {"bf16", "fp16"} & set(known.config):
+        yield "precision"
+    if _is_open(written, micro_batch):
+        yield "micro-batch 1"
+    if written.accumulation is None and written.train_batch is None:
+        yield f"accumulation {known.accumulation}"
+
+
+def _of_batches(written, known, data, micro_batch):
+    """Notes on batch sizes; `data` ranks differ in theirs."""
+    if _is_open(written, micro_batch):
+        yield "nothing says how large a micro-batch is: 1 sequence is assumed"
+    elif micro_batch and (written.train_batch or written.micro_batch not in (None, micro_batch)):
+        each = known.micro_batch * known.accumulation * data
+        step = f"accumulation {known.accumulation}, {each:,} sequences in a step"
+        yield f"--micro-batch {micro_batch} counts more than the file: {step}"
+
+
+def _of_deepspeed(known):
+    """Notes on what DeepSpeed takes otherwise than people think."""
+    if "activation_checkpointing" in known.config:
+        yield "activation_checkpointing is not for models of transformers, which have --checkpointing"
+    if "offload_param" in known.offload and known.stage < 3:
+        yield f"offload_param does nothing at stage {known.stage}: it is stage 3's"
+    if not known.config.get("optimizer"):
+        whose = "DeepSpeed's on the host" if "offload_optimizer" in known.offload else "torch's fused one"
+        yield f"no optimizer is named: AdamW is assumed, {whose}"
+
+
+def _rehearsed(known):
+    """The configuration that a rehearsal gives to DeepSpeed."""
+    config = {key: value for key, value in known.config.items() if key not in (*LEFT_OUT, TRAIN)}
+    config |= {name: known.config[name] for name in axes.used(known)}
+    config |= {MICRO: known.micro_batch, ACCUMULATION: min(known.accumulation, MICRO_BATCHES)}
+    return config | {"optimizer": _optimizer(known)}
 
 
 def _too_long(shape, name, sequence):
