@@ -19,14 +19,14 @@ test: setup lint  ## set up, then the tests to run before every push: formulas, 
 	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests notebooks $$($(BIN)/python tests/nbval_options.py)
 	@$(BIN)/python -m pytest -m smoke -n 3 $(SIDE_BY_SIDE) tests/launcher
 
-test-rest: setup  ## what `make test` leaves out: tests in real ranks, all of the launcher's, rehearsals
-	@$(BIN)/python -m pytest -m ranks -n 2 $(SIDE_BY_SIDE) tests
+test-rest: setup  ## what `make test` leaves out: tests in real ranks, companions of the lessons, all of the launcher's, rehearsals
+	@$(BIN)/python -m pytest -m "ranks or beside" -n 2 $(SIDE_BY_SIDE) tests notebooks $$($(BIN)/python tests/nbval_options.py)
 	@$(BIN)/python -m pytest -m "launcher and not smoke" -n 3 $(SIDE_BY_SIDE) -rs tests/launcher
 
 test-all: test test-rest  ## everything that CI runs
 
 test-quick: setup lint  ## what needs no ranks, and one lesson (LESSON=04): less than a minute
-	@$(BIN)/python -m pytest -m "unit or lessons" -n 2 $(SIDE_BY_SIDE) tests $(wildcard notebooks/$(or $(LESSON),00)_*.ipynb notebooks/appendix_$(LESSON).ipynb) $$($(BIN)/python tests/nbval_options.py)
+	@$(BIN)/python -m pytest -m "unit or lessons or beside" -n 2 $(SIDE_BY_SIDE) tests $(wildcard notebooks/$(or $(LESSON),00)_*.ipynb notebooks/appendix_$(LESSON).ipynb) $$($(BIN)/python tests/nbval_options.py)
 
 test-cluster: setup  ## a real Slurm and the deepspeed command through ssh, on machines made of this one; root installs what they need (apt)
 	@sh tests/cluster_packages.sh
@@ -44,7 +44,7 @@ record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine'
 check: setup  ## is this machine ready?
 	@$(BIN)/python -m helpers.course.lesson.readiness
 
-refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=fsdp for the appendix, LESSON=index for the start page)
+refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=more/02 for its companion, LESSON=fsdp, LESSON=claims, LESSON=index)
 	@$(BIN)/python tests/refresh.py $(LESSON)
 
 lint: setup  ## style of code and notebooks, and which half imports which
@@ -59,7 +59,7 @@ bench: setup  ## this machine's constants; times of a launch beside other launch
 test-again: setup  ## hunt what fails by chance: the whole suite RUNS times (20), every second time beside a busy loop on each processor
 	@$(BIN)/python tests/benchmarks/again.py $(or $(RUNS),20)
 
-reset: setup  ## a fresh copy of a lesson in work/, beside yours (LESSON=02)
+reset: setup  ## a fresh copy of a lesson in work/, beside yours (LESSON=02, or LESSON=more/02 for its companion)
 	@$(BIN)/python -m helpers.course.lesson.copies reset $(LESSON)
 
 clean:  ## remove .venv and caches; work/ is kept

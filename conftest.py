@@ -1,11 +1,12 @@
-"""Tiers of tests, by what they need: `-m unit`, `-m ranks`, `-m launcher`, `-m smoke`,
-`-m lessons`.
+"""Tiers of tests, by what they need: `-m unit`, `-m ranks`, `-m launcher`, `-m smoke`, `-m lessons`,
+`-m beside`.
 
 unit      no ranks: formulas, figures, words.  A unit test that starts ranks, or a notebook's kernel, fails.
 ranks     real ranks that are counted, not timed: several such tests may share the machine.
 launcher  real faults within bounds of time: beside nothing but each other.
 smoke     the few tests of the launcher that `make test` runs.
 lessons   stored notebooks, each in one process.
+beside    stored notebooks that no lesson needs: companions in `notebooks/more/`, and the page of claims.
 
 With several processes a file's tests stay in one of them (`--dist loadfile`): they share a kernel, or costly
 fixtures.
@@ -18,10 +19,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from helpers.course.lesson.outline import CLAIMS, MORE
 from tests.after_run_all import with_exercises_again
 
 gc.disable()  # until everything is imported: nearly nothing of it is garbage
-TIERS = ("unit", "ranks", "launcher", "lessons")
+TIERS = ("unit", "ranks", "launcher", "lessons", "beside")
 LONGEST = (
     "test_raises.py",
     "test_deepspeed_command.py",
@@ -29,14 +31,14 @@ LONGEST = (
     "test_machines.py",
     "test_interrupt.py",
 )  # launcher files, begun first
-REHEARSING = ("tests/rehearsal/", "tests/theory/test_planner.py", "notebooks/15_")
+REHEARSING = ("tests/rehearsal/", "tests/theory/test_planner.py", "notebooks/15_", "notebooks/more/15_")
 
 
 def tier(item):
     """By place; what starts ranks outside of the launcher's tests says so with `pytest.mark.ranks`."""
     place = item.path.relative_to(item.config.rootpath).parts
     if item.path.suffix == ".ipynb":
-        return "lessons"
+        return "beside" if MORE in place or place[-1] == CLAIMS else "lessons"
     if place[:2] == ("tests", "launcher"):
         return "launcher"
     return "ranks" if item.get_closest_marker("ranks") else "unit"
@@ -87,7 +89,7 @@ def pytest_collection_modifyitems(items, config):
         item.add_marker(tier(item))
         if reason and item.path.relative_to(config.rootpath).as_posix().startswith(REHEARSING):
             item.add_marker(pytest.mark.skip(reason=reason))
-    order = {"ranks": 0, "lessons": 1, "unit": 2, "launcher": 3}
+    order = {"ranks": 0, "lessons": 1, "beside": 1, "unit": 2, "launcher": 3}
     first = {}
     for item in items:
         first[item.path] = min(

@@ -1,5 +1,5 @@
-"""Execute lessons and the start page in fresh kernels and store their outputs: `python tests/refresh.py [02 |
-index]`.
+"""Execute lessons, what stands beside them, and the start page in fresh kernels and store their outputs:
+`python tests/refresh.py [02 | more/02 | claims | index]`.
 
 Outputs are those of the run; what varies without meaning (execution times, kernel versions, this machine's
 paths, the display that a
@@ -15,7 +15,7 @@ import nbformat
 from nbclient import NotebookClient
 from helpers.course.lesson import index
 from helpers.course.lesson.copies import INDEX, LANGUAGE
-from helpers.course.lesson.outline import course, notebooks, number_of
+from helpers.course.lesson.outline import beside, course, notebooks, number_of
 from helpers.course.plots.style import picture
 from helpers.course.recording.on_machines import RECORDING
 from helpers.paths import NOTEBOOKS, ROOT
@@ -36,7 +36,7 @@ def clean(notebook, number):
     """Take out what varies; cells are numbered, so that a diff shows what changed."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for at, cell in enumerate(notebook.cells):
-        cell.id = f"{number}-{at:03}"
+        cell.id = f"{number.replace('/', '-')}-{at:03}"
         cell.metadata = nbformat.from_dict(
             {name: cell.metadata[name] for name in KEPT_METADATA if name in cell.metadata}
         )
@@ -101,7 +101,7 @@ def store_pictures(notebook, path):
         if "data" in output
     ]
     for lesson, sentence, name in README_PICTURES:
-        if path.name.startswith(lesson):
+        if number_of(path) == lesson:
             page = next(
                 data["text/html"] for data in outputs if data.get("text/plain", "").startswith(sentence)
             )
@@ -109,14 +109,15 @@ def store_pictures(notebook, path):
 
 
 def main(number=""):
-    chosen = [path for path in [*notebooks(), NOTEBOOKS / INDEX] if number in ("", number_of(path))]
+    pages = [*notebooks(), *beside(), NOTEBOOKS / INDEX]
+    chosen = [path for path in pages if number in ("", number_of(path))]
     if not chosen:
         sys.exit(f"no lesson {number!r}")
     os.environ[RECORDING] = "yes"  # what a lesson shows of machines is written down too
     for path in chosen:
         started = time.monotonic()
         refresh(path)
-        print(f"{path.name}: executed in {time.monotonic() - started:.0f} s", flush=True)
+        print(f"{path.relative_to(NOTEBOOKS)}: executed in {time.monotonic() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

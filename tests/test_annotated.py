@@ -4,13 +4,13 @@ import ast
 import re
 
 import pytest
-from helpers.course.lesson.outline import notebooks
+from helpers.course.lesson.outline import beside, notebooks
 from helpers.paths import NOTEBOOKS, ROOT
 
 MODULES = sorted((ROOT / "helpers").rglob("*.py"))
 SHOWN = {  # lessons print the text of these, in which types would stand between a learner and the mathematics
     f"helpers/course/models/{name}"
-    for path in notebooks(NOTEBOOKS)
+    for path in [*notebooks(NOTEBOOKS), *beside(NOTEBOOKS)]
     for name in re.findall(r"getsource\(models\.([\w.]+)\)", path.read_text(encoding="utf-8"))
 }
 

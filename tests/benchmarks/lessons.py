@@ -1,4 +1,5 @@
-"""Time and memory of every lesson: `python tests/benchmarks/lessons.py` executes each and prints a table.
+"""Time and memory of every lesson and of what stands beside them: `python tests/benchmarks/lessons.py`
+executes each and prints a table.
 
 Memory is the largest sum of PSS (each shared page counted once) over the kernel, its forkserver and all
 ranks, looked at five times a second."""
@@ -9,7 +10,7 @@ import time
 import nbformat
 import psutil
 from nbclient import NotebookClient
-from helpers.course.lesson.outline import notebooks
+from helpers.course.lesson.outline import beside, notebooks, number_of
 
 
 def proportional_memory(process):
@@ -63,7 +64,7 @@ class Meter(NotebookClient):
 
 def main():
     print(f"{'lesson':32}{'seconds':>8}{'slowest cell':>16}{'peak memory':>14}")
-    for path in notebooks():
+    for path in [*notebooks(), *beside()]:
         meter = Meter(
             nbformat.read(path, as_version=4),
             timeout=600,
@@ -72,7 +73,7 @@ def main():
         )
         seconds = meter.measure()
         cell = f"{meter.slowest[0]:.0f} s (cell {meter.slowest[1]})"
-        print(f"{path.stem:32}{seconds:>8.0f}{cell:>16}{meter.peak / 1e9:>11.2f} GB", flush=True)
+        print(f"{number_of(path):32}{seconds:>8.0f}{cell:>16}{meter.peak / 1e9:>11.2f} GB", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import linecache
 import re
 
 from helpers.course.exercises import SUBJECTS
-from helpers.course.lesson.outline import notebooks, number_of
+from helpers.course.lesson.outline import companion_of, notebooks, number_of
 
 LESSONS = {
     number: importlib.import_module(f"helpers.course.exercises.{subject}")
@@ -27,11 +27,13 @@ def of_kind(kind):
 
 @functools.cache
 def read(number):
-    """The code cells of a lesson."""
+    """The code cells of a lesson and of its companion."""
     import nbformat  # takes a second, and every rank that runs a function of these tests imports this module
 
-    path = next(path for path in notebooks() if number_of(path) == number)
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    lesson = next(path for path in notebooks() if number_of(path) == number)
+    pages = [path for path in (lesson, companion_of(lesson)) if path.exists()]
+    cells = [cell for path in pages for cell in nbformat.read(path, as_version=4).cells]
+    return [cell for cell in cells if cell.cell_type == "code"]
 
 
 def folded(number):

@@ -101,7 +101,25 @@ def test_an_appendix_is_copied_and_reset_by_its_name(course):
     assert copies.reset("fsdp", course) == (work / "appendix_fsdp.ipynb", work / "appendix_fsdp.mine-1.ipynb")
 
 
-@pytest.mark.parametrize("number", ["", "77"])
+def test_a_companion_is_copied_renewed_and_reset_apart_from_its_lesson(course):
+    (course / "notebooks" / "more").mkdir()
+    page, mine = (course / folder / "more" / "02_training_memory.ipynb" for folder in ("notebooks", "work"))
+    write(page, "more", outputs=STORED)
+    copies.copy(course)
+    assert sources(mine) == ["more"] and not json.loads(mine.read_text())["cells"][0]["outputs"]
+    write(page, "newer")
+    copies.copy(course)
+    assert sources(mine) == ["newer"]
+    write(mine, "mine")
+    write(page, "newest")
+    copies.copy(course)
+    assert sources(mine) == ["mine"] and copies.older(course) == [page]
+    kept = mine.with_name("02_training_memory.mine-1.ipynb")
+    assert copies.reset("more/02", course) == (mine, kept) and sources(kept) == ["mine"]
+    assert copies.older(course) == [] and sources(course / "work" / "02_training_memory.ipynb") == ["course"]
+
+
+@pytest.mark.parametrize("number", ["", "77", "more/02"])
 def test_reset_names_the_lessons_there_are(course, number):
     with pytest.raises(ValueError, match="00, 02"):
         copies.reset(number, course)

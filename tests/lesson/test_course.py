@@ -6,7 +6,16 @@ import re
 import nbformat
 import pytest
 from helpers.course.lesson import index
-from helpers.course.lesson.outline import Lesson, course, directly_needs, notebooks, number_of, read
+from helpers.course.lesson.outline import (
+    Lesson,
+    beside,
+    companion_of,
+    course,
+    directly_needs,
+    notebooks,
+    number_of,
+    read,
+)
 from helpers.paths import NOTEBOOKS, ROOT
 
 LESSONS = course()
@@ -104,7 +113,10 @@ def test_minutes_of_the_exercises_are_the_sum_of_their_own(path):
 @pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=lambda path: path.stem)
 def test_minutes_of_the_optional_parts_are_the_sum_of_their_own(path):
     """A section's stand under its heading; an exercise that is optional has its minutes among the exercises';
-    a function to write has its own."""
+    a function to write has its own.  In a companion every section has minutes, an exercise too."""
+    if companion_of(path).exists():
+        assert sum(minutes_of_sections(companion_of(path))) == read(path).optional > 0
+        return
     text = "\n".join(
         cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"
     )
@@ -122,6 +134,37 @@ def test_minutes_of_the_optional_parts_are_the_sum_of_their_own(path):
         sum(int(found if isinstance(found, str) else found[1]) for found in minutes if found)
         == read(path).optional
     )
+
+
+def minutes_of_sections(path):
+    """Of each section of a companion, from the line under its heading; of the set-up none."""
+    cells = nbformat.read(path, as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    for heading, begin in re.findall(r"^(##+ .*)\n+(.*)", text, re.M):
+        minutes = re.match(r"\*(?:Difficulty \d of 5, )?(\d+) minutes?[.,;]", begin)
+        assert minutes or heading.startswith(("###", "## Set-up")), f"no minutes `*5 minutes.*`: {heading}"
+        yield int(minutes[1]) if minutes else 0
+
+
+def test_a_lesson_has_the_minutes_and_checks_of_its_companion(tmp_path):
+    opening = (
+        "# A\n\n**The question:** why?\n\n| | |\n|---|---|\n| Minutes | 60 core |\n| Needs | lesson 00 |"
+    )
+    (tmp_path / "more").mkdir()
+    for name, *texts in [
+        ("07_a.ipynb", opening, "exercises.a.check(a)"),
+        ("more/07_a.ipynb", "# More on A\n\n| | |\n|---|---|\n| Minutes | 12 |", "exercises.b.check(b)"),
+        ("more/field_guide.ipynb", "# Traps"),
+        ("appendix_claims.ipynb", "# Claims"),
+        ("appendix_fsdp.ipynb", opening),
+    ]:
+        (tmp_path / name).write_text(json.dumps({"cells": [{"source": [text]} for text in texts]}))
+    lesson, other = course(tmp_path)
+    assert (lesson.optional, lesson.checks, lesson.companion) == (12, ("a", "b"), "more/07_a.ipynb")
+    assert (other.number, other.optional, other.companion) == ("fsdp", 0, "")
+    numbers = [number_of(path) for path in beside(tmp_path)]
+    assert numbers == ["more/07", "more/field_guide", "claims"]
+    assert "|[12](more/07_a.ipynb)|" in index.table("Basics", [lesson])
 
 
 def test_the_start_page_holds_the_map_of_these_lessons():

@@ -24,6 +24,12 @@ def test_what_is_recorded_is_passed_once(work):
     assert progress.passed() == {"00": ["sum"], "04": ["ring", "bucket"]}
 
 
+def test_a_companions_check_is_recorded_from_its_folder(work, monkeypatch):
+    (work / "more").mkdir()
+    monkeypatch.chdir(work / "more")
+    assert progress.record("ring", "04") and progress.passed() == {"04": ["ring"]}
+
+
 def test_nothing_is_recorded_outside_of_the_learners_folder(work, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert not progress.record("ring", "04")

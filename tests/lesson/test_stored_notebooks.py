@@ -6,7 +6,7 @@ import re
 import nbformat
 import pytest
 from helpers.course.lesson.copies import INDEX, LANGUAGE
-from helpers.course.lesson.outline import notebooks, number_of
+from helpers.course.lesson.outline import beside, companion_of, notebooks, number_of
 from helpers.course.plots.style import picture
 from helpers.paths import NOTEBOOKS
 
@@ -34,9 +34,15 @@ def notebook(request):
     return nbformat.read(request.param, as_version=4)
 
 
-@pytest.fixture(params=[*notebooks(), NOTEBOOKS / INDEX], ids=lambda path: path.stem)
+@pytest.fixture(params=[*notebooks(), *beside()], ids=number_of)
+def stored(request):
+    """A lesson, or what stands beside the lessons: a companion, the page of claims."""
+    return nbformat.read(request.param, as_version=4)
+
+
+@pytest.fixture(params=[*notebooks(), *beside(), NOTEBOOKS / INDEX], ids=number_of)
 def page(request):
-    """A lesson or the start page."""
+    """What the course stores, the start page too."""
     return nbformat.read(request.param, as_version=4)
 
 
@@ -49,10 +55,14 @@ def test_cells_are_short(page):
             assert len(cell.source.split()) <= LONGEST_TEXT, cell.source
 
 
-def test_at_most_a_quarter_of_the_cells_are_not_compared(notebook):
-    cells = code_cells(notebook)
-    ignored = [cell for cell in cells if IGNORED & set(cell.metadata.get("tags", []))]
-    assert 4 * len(ignored) <= len(cells)
+@pytest.mark.parametrize("path", notebooks(), ids=number_of)
+def test_at_most_a_quarter_of_the_cells_are_not_compared(path):
+    """Of a lesson, and of a lesson with its companion."""
+    cells, pages = [], [one for one in (path, companion_of(path)) if one.exists()]
+    for one in pages:
+        cells += code_cells(nbformat.read(one, as_version=4))
+        ignored = [cell for cell in cells if IGNORED & set(cell.metadata.get("tags", []))]
+        assert 4 * len(ignored) <= len(cells)
 
 
 def test_outputs_are_those_of_one_clean_run(page):
@@ -64,13 +74,20 @@ def test_outputs_are_those_of_one_clean_run(page):
         assert all(output.get("data") != {} for output in cell.outputs)
 
 
-def test_every_figure_has_its_sentence(notebook):
+def figures_of(notebook):
+    shown = [output.data for cell in code_cells(notebook) for output in cell.outputs if "data" in output]
+    assert not any("image/png" in data for data in shown)
+    return [data for data in shown if "text/html" in data and picture(data["text/html"])]
+
+
+def test_a_lesson_has_a_figure(notebook):
+    assert figures_of(notebook)
+
+
+def test_every_figure_has_its_sentence(stored):
     """As text, which is compared; and in a figure, as alternative text and caption.  No picture stands
     beside, which nobody could hear."""
-    shown = [output.data for cell in code_cells(notebook) for output in cell.outputs if "data" in output]
-    figures = [data for data in shown if "text/html" in data and picture(data["text/html"])]
-    assert figures and not any("image/png" in data for data in shown)
-    for figure in figures:
+    for figure in figures_of(stored):
         said = html.escape(" ".join(figure["text/plain"].split()))
         assert (
             said.startswith("Figure: ")
@@ -79,8 +96,8 @@ def test_every_figure_has_its_sentence(notebook):
         )
 
 
-def test_it_is_small_enough_to_be_shown_on_the_web(request, notebook):
-    path = request.node.callspec.params["notebook"]
+def test_it_is_small_enough_to_be_shown_on_the_web(request, stored):
+    path = request.node.callspec.params["stored"]
     assert path.stat().st_size < LARGEST
 
 
@@ -112,7 +129,7 @@ def test_the_cells_of_optional_sections_are_tagged_and_no_others(notebook):
     assert not unlike
 
 
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*notebooks(), *beside()], ids=number_of)
 def test_an_error_is_shown_and_stops_nothing(path):
     """Neither Run All, nor a script made with nbconvert; JupyterLab's table of contents would mark it as an
     accident."""
@@ -121,43 +138,44 @@ def test_an_error_is_shown_and_stops_nothing(path):
         assert not any(output.output_type == "error" for output in cell.outputs)
 
 
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*notebooks(), *beside()], ids=number_of)
 def test_solutions_are_folded_with_what_their_checks_say(path):
     solutions = [
         cell
         for cell in nbformat.read(path, as_version=4).cells
         if "solution" in cell.metadata.get("tags", [])
     ]
-    assert solutions and all(
-        cell.metadata.jupyter == {"source_hidden": True, "outputs_hidden": True} for cell in solutions
-    )
+    assert all(cell.metadata.jupyter == {"source_hidden": True, "outputs_hidden": True} for cell in solutions)
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
-def test_a_lesson_ends_with_links_to_the_next_and_to_the_map(path):
+def test_a_lesson_ends_with_links_to_its_companion_the_next_and_the_map(path):
     numbered = [one for one in notebooks() if number_of(one).isdigit()]
     following = (
         numbered[numbered.index(path) + 1 :][:1] if path in numbered else []
     )  # appendices stand by themselves
     links = re.findall(r"\]\((.+?)\)", nbformat.read(path, as_version=4).cells[-1].source)
-    assert links == [*(next.name for next in following), INDEX]
+    more = [companion_of(path)] if companion_of(path).exists() else []
+    assert links == [*(one.relative_to(NOTEBOOKS).as_posix() for one in [*more, *following]), INDEX]
 
 
-def test_exercises_are_stored_as_not_written_yet_and_solutions_as_correct(notebook):
-    cells = [
-        (cell, line)
-        for cell in code_cells(notebook)
-        for line in said(cell).splitlines()
-        if VERDICT.match(line)
-    ]
-    assert len(cells) >= 3
-    for cell, line in cells:
+def verdicts_of(notebook):
+    lines = ((cell, line) for cell in code_cells(notebook) for line in said(cell).splitlines())
+    return [(cell, line) for cell, line in lines if VERDICT.match(line)]
+
+
+def test_a_lesson_has_three_exercises(notebook):
+    assert len(verdicts_of(notebook)) >= 3
+
+
+def test_exercises_are_stored_as_not_written_yet_and_solutions_as_correct(stored):
+    for cell, line in verdicts_of(stored):
         right = "solution" in cell.metadata.get("tags", [])
         assert (VERDICT.match(line)[1] == "correct") == right, line
 
 
-def test_code_and_what_it_prints_are_no_wider_than_a_laptop_shows(notebook):
-    for cell in code_cells(notebook):
+def test_code_and_what_it_prints_are_no_wider_than_a_laptop_shows(stored):
+    for cell in code_cells(stored):
         printed = "\n".join(output.get("text", "") for output in cell.outputs).splitlines()
         wide = [line for line in [*cell.source.splitlines(), *printed] if len(line) > WIDEST]
         assert not wide, wide
@@ -170,9 +188,9 @@ def test_cells_import_the_helpers_from_one_place(page):
             assert line in ("from helpers", "from helpers.course.exercises"), cell.source
 
 
-def test_no_figures_bars_are_all_equal(notebook):
+def test_no_figures_bars_are_all_equal(stored):
     """Such a figure is a sentence."""
-    for cell in code_cells(notebook):
+    for cell in code_cells(stored):
         for sentence in (
             output.data["text/plain"]
             for output in cell.outputs
@@ -192,3 +210,24 @@ def test_a_learner_guesses_builds_and_finds_what_to_read(notebook):
         "no build: an exercise whose result the rest of the lesson uses"
     )
     assert "](https://" in text
+
+
+def test_a_core_with_a_companion_has_nothing_optional():
+    for path in notebooks():
+        if companion_of(path).exists():
+            cells = nbformat.read(path, as_version=4).cells
+            assert not [cell for cell in cells if "optional" in cell.metadata.get("tags", [])]
+            headings = re.findall(
+                r"^#+ .+", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"), re.M
+            )
+            assert not [heading for heading in headings if re.search(r"\bOptional\b", heading)]
+
+
+@pytest.mark.parametrize("path", beside(), ids=number_of)
+def test_what_stands_beside_links_to_its_lesson_and_every_link_leads_somewhere(path):
+    text = "\n".join(
+        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"
+    )
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", text) if not link.startswith("https://")]
+    assert not [link for link in links if not (path.parent / link).exists()]
+    assert path not in map(companion_of, notebooks()) or f"../{path.name}" in links

@@ -1,4 +1,5 @@
-"""The learner's copies of the lessons: `python -m helpers.course.lesson.copies open | reset 02`.
+"""The learner's copies of the lessons and of their companions: `python -m helpers.course.lesson.copies
+open | reset 02 | reset more/02`.
 
 JupyterLab saves as you work, so lessons are opened as copies in `work/`, which git ignores.  They come
 without the stored outputs, so that no answer stands under a question; the start page comes with what the
@@ -16,14 +17,14 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from helpers.course.lesson import index, lab
-from helpers.course.lesson.outline import notebooks, number_of
-from helpers.paths import ROOT, replace
+from helpers.course.lesson.outline import beside, notebooks, number_of
+from helpers.paths import NOTEBOOKS, ROOT, replace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 INDEX = "index.ipynb"
-DATES = ".copies.json"  # {name of a copy: digest of the lesson that it was made from}
+DATES = ".copies.json"  # {path of a copy within work/: digest of the lesson that it was made from}
 LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the notebook modified
     "codemirror_mode": {"name": "ipython", "version": 3},
     "file_extension": ".py",
@@ -34,46 +35,50 @@ LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the not
 }
 
 
+def pages(root: Path) -> dict[str, Path]:
+    """What is copied, but for the start page: {path within work/: lesson, companion or page beside them}."""
+    folder = root / "notebooks"
+    return {page.relative_to(folder).as_posix(): page for page in [*notebooks(folder), *beside(folder)]}
+
+
 def copy(root: Path = ROOT) -> Path:
-    """Copy every lesson that has no copy yet, renew untouched copies of older lessons, and the start page;
+    """Copy every page that has no copy yet, renew untouched copies of older pages, and the start page;
     returns the folder."""
     work = root / "work"
     dates = read_dates(work)
-    for lesson in notebooks(root / "notebooks"):
-        target = work / lesson.name
-        if not target.exists() or (is_untouched(target, dates) and dates[lesson.name] != digest(lesson)):
-            write_copy(lesson, target, dates)
-    write_copy(root / "notebooks" / INDEX, work / INDEX, {})
+    for name, page in pages(root).items():
+        is_older = is_untouched(work, name, dates) and dates[name] != digest(page)
+        if is_older or not (work / name).exists():
+            dates[name] = write_copy(page, work / name)
+    write_copy(root / "notebooks" / INDEX, work / INDEX)
     save_dates(work, dates)
     return work
 
 
 def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
-    """Make a fresh copy of one lesson.  Returns its path, and where the old one went: None when it was
-    untouched."""
-    numbered = {number_of(lesson): lesson for lesson in notebooks(root / "notebooks")}
+    """Make a fresh copy of one lesson, or of another page ("more/02").  Returns its path, and where the old
+    one went: None when it was untouched."""
+    numbered = {number_of(page): (name, page) for name, page in pages(root).items()}
     if number not in numbered:
         raise ValueError(f"no lesson {number!r}: name one with LESSON=, of {', '.join(numbered)}")
-    lesson, kept = numbered[number], None
-    target = root / "work" / lesson.name
-    dates = read_dates(target.parent)
-    if target.exists() and not is_untouched(target, dates):
+    (name, page), kept, work = numbered[number], None, root / "work"
+    target, dates = work / name, read_dates(work)
+    if target.exists() and not is_untouched(work, name, dates):
         kept = free_name(target)
         target.rename(kept)
-    write_copy(lesson, target, dates)
-    save_dates(target.parent, dates)
+    dates[name] = write_copy(page, target)
+    save_dates(work, dates)
     return target, kept
 
 
 def older(root: Path = ROOT) -> list[Path]:
-    """Lessons of the course that are newer than the learner's copies of them."""
+    """Pages of the course that are newer than the learner's copies of them."""
     work = root / "work"
     dates = read_dates(work)
     return [
-        lesson
-        for lesson in notebooks(root / "notebooks")
-        if (work / lesson.name).exists()
-        and digest(lesson) not in (dates.get(lesson.name), digest(work / lesson.name))
+        page
+        for name, page in pages(root).items()
+        if (work / name).exists() and digest(page) not in (dates.get(name), digest(work / name))
     ]
 
 
@@ -83,8 +88,9 @@ def free_name(path: Path) -> Path:
     return next(mine for mine in names if not mine.exists())
 
 
-def write_copy(lesson: Path, target: Path, dates: dict[str, str | None]) -> None:
-    """Write a copy without outputs, as JupyterLab would save it; it is complete or not there."""
+def write_copy(lesson: Path, target: Path) -> str | None:
+    """Write a copy without outputs, as JupyterLab would save it; it is complete or not there.  Returns the
+    lesson's digest."""
     notebook = json.loads(lesson.read_text(encoding="utf-8"))
     notebook["metadata"]["language_info"] = {**LANGUAGE, "version": platform.python_version()}
     for cell in notebook["cells"]:
@@ -92,7 +98,7 @@ def write_copy(lesson: Path, target: Path, dates: dict[str, str | None]) -> None
             shown = index.outputs(lesson.parent) if "progress" in cell["metadata"].get("tags", ()) else []
             cell.update(outputs=shown, execution_count=None)
     replace(target, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
-    dates[lesson.name] = digest(lesson)
+    return digest(lesson)
 
 
 def digest(path: Path) -> str | None:
@@ -106,11 +112,12 @@ def digest(path: Path) -> str | None:
     return hashlib.sha256(texts.encode()).hexdigest()
 
 
-def is_untouched(target: Path, dates: dict[str, str | None]) -> bool:
+def is_untouched(work: Path, name: str, dates: dict[str, str | None]) -> bool:
     """Whether a copy was neither edited nor run."""
-    if target.name not in dates or digest(target) != dates[target.name]:
+    if name not in dates or digest(work / name) != dates[name]:
         return False
-    return not any(cell.get("outputs") for cell in json.loads(target.read_text(encoding="utf-8"))["cells"])
+    cells = json.loads((work / name).read_text(encoding="utf-8"))["cells"]
+    return not any(cell.get("outputs") for cell in cells)
 
 
 def read_dates(work: Path) -> dict[str, str | None]:
@@ -130,10 +137,10 @@ def main(verb: str = "open", number: str = "") -> None:
         print("fresh:", fresh.relative_to(ROOT), f"(yours is now {kept.relative_to(ROOT)})" if kept else "")
     elif verb == "open":
         work = copy()
-        for lesson in older():
+        for page in older():
             print(
-                f"work/{lesson.name} is older than the course's; for the new one `make reset "
-                f"LESSON={number_of(lesson)}`, which keeps yours beside it"
+                f"work/{page.relative_to(NOTEBOOKS)} is older than the course's; for the new one `make reset "
+                f"LESSON={number_of(page)}`, which keeps yours beside it"
             )
         lab.open_lab(work, INDEX)
     else:

@@ -44,18 +44,19 @@ def tables(lessons: list[Lesson]) -> list[str]:
     core, exercises, optional = (
         sum(getattr(lesson, kind) for lesson in lessons) / 60 for kind in ("core", "exercises", "optional")
     )
-    hours = f"{core:.0f} hours of core, {exercises:.0f} of exercises, {optional:.0f} of optional sections"
+    hours = f"{core:.0f} hours of core, {exercises:.0f} of exercises, {optional:.0f} of companions"
     shown[-1] += f"\n\nAll lessons: {hours}."
     return shown
 
 
 def table(title: str, lessons: list[Lesson]) -> str:
     """One part of the course."""
-    heads = "| |lesson|its question|paper|core|exercises|optional|"
+    heads = "| |lesson|its question|paper|core|exercises|companion|"
     rows = [f"### {title}", "", heads, "|---|---|---|---|--:|--:|--:|"]
     for lesson in lessons:
         link, paper = f"[{lesson.title}]({lesson.file})", lesson.paper or "–"
-        minutes = f"{lesson.core}|{lesson.exercises}|{lesson.optional or '–'}"
+        more = f"[{lesson.optional}]({lesson.companion})" if lesson.companion else lesson.optional or "–"
+        minutes = f"{lesson.core}|{lesson.exercises}|{more}"
         rows.append(f"|{lesson.number}|{link}|{lesson.question}|{paper}|{minutes}|")
     return "\n".join(rows)
 

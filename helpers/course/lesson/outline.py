@@ -2,7 +2,7 @@
 what it checks.
 
 A lesson's first cell holds a heading, its question and a table whose rows `Minutes` and `Needs` say the rest;
-its end names what to read.
+its end names what to read.  What is optional stands in its companion, `more/` beside it under the same name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from helpers.paths import NOTEBOOKS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MORE = "more"  # the folder of the companions, within that of the lessons
+CLAIMS = "appendix_claims.ipynb"
 NUMBERS = re.compile(r"\b(\d\d)\b(?: to (\d\d)\b)?")
 LINK = r"\[[^\]]+\]\(https://(?:arxiv|doi)\.org/[^)\s]+\)"  # of a paper
 SECTIONS = r"(?:, sections? [\d.]*\d(?:(?:, | and )[\d.]*\d)*)?"
@@ -34,10 +36,11 @@ class Lesson:
     question: str  # what it answers, one sentence
     core: int  # minutes; a lesson whose table gives one number gives these
     exercises: int  # minutes
-    optional: int  # minutes
+    optional: int  # minutes, of its companion
     needs: tuple[str, ...]  # numbers of the lessons to have read before
-    checks: tuple[str, ...]  # names of the exercises that are checked, in order
+    checks: tuple[str, ...]  # names of the exercises that are checked, in order, the companion's too
     paper: str = ""  # the first paper that its end names, as a link, with the sections to read
+    companion: str = ""  # "more/02_training_memory.ipynb", where there is one
 
 
 def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
@@ -46,18 +49,39 @@ def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
 
 
 def notebooks(folder: Path = NOTEBOOKS) -> list[Path]:
-    """A folder's lessons by their numbers, then its appendices by their names."""
-    return [*sorted(folder.glob("[0-9][0-9]_*.ipynb")), *sorted(folder.glob("appendix_*.ipynb"))]
+    """A folder's lessons by their numbers, then its appendices that are lessons by their names."""
+    appendices = sorted(path for path in folder.glob("appendix_*.ipynb") if path.name != CLAIMS)
+    return [*sorted(folder.glob("[0-9][0-9]_*.ipynb")), *appendices]
+
+
+def beside(folder: Path = NOTEBOOKS) -> list[Path]:
+    """What stands beside a folder's lessons: companions, and whatever else is in `more/`, and the page of
+    claims."""
+    return [*sorted((folder / MORE).glob("*.ipynb")), *folder.glob(CLAIMS)]
+
+
+def companion_of(lesson: Path) -> Path:
+    """Where a lesson's companion is, or would be."""
+    return lesson.parent / MORE / lesson.name
 
 
 def number_of(path: Path) -> str:
-    """What a lesson is called by: "02" of `02_training_memory.ipynb`, "fsdp" of `appendix_fsdp.ipynb`."""
-    return path.stem.removeprefix("appendix_").split("_")[0]
+    """What a page is called by: "02" of `02_training_memory.ipynb`, "more/02" of its companion, "fsdp" of
+    `appendix_fsdp.ipynb`."""
+    number = re.match(r"\d\d(?=_)|.+", path.stem.removeprefix("appendix_")).group()
+    return f"{MORE}/{number}" if path.parent.name == MORE else number
+
+
+def texts_of(path: Path) -> list[str]:
+    """The texts of a notebook's cells."""
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
 
 
 def read(path: Path) -> Lesson:
-    """Read one lesson; an opening table without its rows raises ValueError."""
-    texts = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    """Read one lesson, and of its companion the minutes and the checks; an opening table without its rows
+    raises ValueError."""
+    texts, companion = texts_of(path), companion_of(path)
+    more = texts_of(companion) if companion.exists() else []
     opening, everything = texts[0], "\n".join(texts)
     rows = {
         "heading": r"^# ([^:\n]+)",
@@ -69,7 +93,8 @@ def read(path: Path) -> Lesson:
     if lacking := [name for name, match in said.items() if not match]:
         raise ValueError(f"{path.name}: its first cell lacks the {', the '.join(lacking)}")
     heading, question, minutes, needs = (match[1] for match in said.values())
-    optional, paper = re.search(r"(\d+) optional", minutes), PAPER.search(everything)
+    optional = re.search(r"\| Minutes \| (\d+)", more[0]) if more else re.search(r"(\d+) optional", minutes)
+    paper = PAPER.search(everything)
     return Lesson(
         number=number_of(path),
         file=path.name,
@@ -79,8 +104,9 @@ def read(path: Path) -> Lesson:
         exercises=sum(map(int, re.findall(r"Difficulty \d of 5, (\d+) minutes", everything))),
         optional=int(optional[1]) if optional else 0,
         needs=tuple(between(needs)),
-        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", everything))),
+        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", "\n".join([*texts, *more])))),
         paper=paper[1] if paper else "",
+        companion=companion.relative_to(path.parent).as_posix() if more else "",
     )
 
 

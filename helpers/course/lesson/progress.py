@@ -1,6 +1,7 @@
 """Which checks this learner has passed: a small file in `work/`, `{"04": ["ring_all_reduce", ...]}`.
 
-Only copies of lessons that run in `work/` write it, so neither the tests nor a reader of `notebooks/` do.
+Only copies of lessons that run in `work/`, and of their companions in `work/more/`, write it, so neither the
+tests nor a reader of `notebooks/` do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from pathlib import Path
 
 from helpers import paths
+from helpers.course.lesson.outline import MORE
 
 NAME = "progress.json"
 
@@ -22,7 +24,7 @@ def record(name: str, lesson: str, work: Path | None = None) -> bool:
     """
     work = work or paths.WORK
     try:
-        if Path.cwd().resolve() != work.resolve():
+        if Path.cwd().resolve() not in (work.resolve(), (work / MORE).resolve()):
             return False
         with open(work / f".{NAME}.lock", "w") as lock:
             # One kernel at a time reads, adds and writes; a kernel that dies gives the lock back.
