@@ -19,7 +19,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers.course.lesson.outline import CLAIMS, MORE
+from helpers.course.lesson.outline import CLAIMS
+from helpers.paths import MORE
 from tests.after_run_all import with_exercises_again
 
 gc.disable()  # until everything is imported: nearly nothing of it is garbage

@@ -223,11 +223,18 @@ def test_a_core_with_a_companion_has_nothing_optional():
             assert not [heading for heading in headings if re.search(r"\bOptional\b", heading)]
 
 
-@pytest.mark.parametrize("path", beside(), ids=number_of)
-def test_what_stands_beside_links_to_its_lesson_and_every_link_leads_somewhere(path):
-    text = "\n".join(
-        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"
-    )
-    links = [link for link in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", text) if not link.startswith("https://")]
-    assert not [link for link in links if not (path.parent / link).exists()]
+def text_of(path):
+    cells = nbformat.read(path, as_version=4).cells
+    return "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
+@pytest.mark.parametrize("path", [*notebooks(), *beside()], ids=number_of)
+def test_every_link_leads_somewhere_and_a_companions_to_its_lesson(path):
+    links = [
+        link for link in re.findall(r"\]\(([^)\s]+)\)", text_of(path)) if not link.startswith("https://")
+    ]
     assert path not in map(companion_of, notebooks()) or f"../{path.name}" in links
+    for link in links:
+        file, _, place = link.partition("#")
+        titles = re.findall(r"^#+ (.+)$", text_of(path.parent / file), re.M)
+        assert not place or place in [title.replace(" ", "-") for title in titles], link

@@ -689,6 +689,9 @@ def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     assert "H300" in recorded.runs("bandwidth")[0].label
     assert "H200" in recorded.runs("zero", stage=3)[0].label
+    (tmp_path / "more").mkdir()
+    monkeypatch.chdir(tmp_path / "more")  # where companions are
+    assert "H300" in recorded.runs("bandwidth")[0].label
 
 
 def test_own_runs_that_failed_are_not_shown(tmp_path, monkeypatch):

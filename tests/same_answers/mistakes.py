@@ -94,6 +94,8 @@ MISTAKES = {
             ("deep = {stages: launch(train, ranks=stages",),
             "do NOT equal",
         ),
+    ),
+    "more/06": (
         Mistake(
             "a tied table's gradient is counted twice",
             "    return deepspeed.initialize(model=model, config=config)[0]",

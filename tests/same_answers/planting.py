@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.course.lesson.outline import number_of
-from helpers.paths import NOTEBOOKS
+from helpers.course.lesson.outline import beside, notebooks, number_of
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,17 @@ class Mistake:
 
 
 class Lesson:
-    """A lesson in a kernel of its own, in which all cells up to a check have run."""
+    """A lesson, or a companion ("more/06"), in a kernel of its own, in which all cells up to a check have
+    run."""
 
     def __init__(self, number, mistakes):
-        path = next(path for path in NOTEBOOKS.glob("*.ipynb") if number_of(path) == number)
+        path = next(path for path in [*notebooks(), *beside()] if number_of(path) == number)
         self.notebook = nbformat.read(path, as_version=4)
         self.code = [
             (index, cell) for index, cell in enumerate(self.notebook.cells) if cell.cell_type == "code"
         ]
         self.client = NotebookClient(
-            self.notebook, timeout=300, resources={"metadata": {"path": str(NOTEBOOKS)}}
+            self.notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}
         )
         last = max(self.cell(text)[0] for mistake in mistakes for text in mistake.again)
         with contextlib.ExitStack() as stack:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from helpers.course.lesson.outline import Lesson, course, directly_needs
 from helpers.course.lesson.progress import passed
-from helpers.paths import WORK
+from helpers.paths import in_work
 
 CLOSE = '%%{init: {"flowchart": {"rankSpacing": 24, "nodeSpacing": 24, "padding": 8}}}%%'
 PARTS = {  # the course's parts, and the lesson with which each begins
@@ -89,7 +89,7 @@ class Progress:
 
 def progress() -> Progress:
     """What this learner has passed; nothing in the course's own `notebooks/`, which belong to nobody."""
-    return Progress(course(), passed() if Path.cwd() == WORK else {})
+    return Progress(course(), passed() if in_work() else {})
 
 
 def outputs(folder: Path) -> list[dict]:

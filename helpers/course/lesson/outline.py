@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.paths import NOTEBOOKS
+from helpers.paths import MORE, NOTEBOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MORE = "more"  # the folder of the companions, within that of the lessons
 CLAIMS = "appendix_claims.ipynb"
 NUMBERS = re.compile(r"\b(\d\d)\b(?: to (\d\d)\b)?")
 LINK = r"\[[^\]]+\]\(https://(?:arxiv|doi)\.org/[^)\s]+\)"  # of a paper

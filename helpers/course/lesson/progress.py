@@ -11,7 +11,6 @@ import json
 from pathlib import Path
 
 from helpers import paths
-from helpers.course.lesson.outline import MORE
 
 NAME = "progress.json"
 
@@ -24,7 +23,7 @@ def record(name: str, lesson: str, work: Path | None = None) -> bool:
     """
     work = work or paths.WORK
     try:
-        if Path.cwd().resolve() not in (work.resolve(), (work / MORE).resolve()):
+        if not paths.in_work(work):
             return False
         with open(work / f".{NAME}.lock", "w") as lock:
             # One kernel at a time reads, adds and writes; a kernel that dies gives the lock back.

@@ -27,7 +27,7 @@ from helpers.course.recording.held import (
     predicted_peaks,
     step_peak_clusters,
 )
-from helpers.paths import RECORDED, WORK
+from helpers.paths import RECORDED, WORK, in_work
 from helpers.tools import theory
 
 STATES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
@@ -151,7 +151,7 @@ def runs(experiment: str, **arguments: object) -> list[Run]:
         LookupError: there is none.
         ValueError: they are of several kinds of hardware, and `hardware` does not say which is meant.
     """
-    for folder in (WORK / "recorded", RECORDED) if Path.cwd() == WORK else (RECORDED,):
+    for folder in (WORK / "recorded", RECORDED) if in_work(WORK) else (RECORDED,):
         stored = [run for path in sorted(folder.glob(f"{experiment}-*.json")) for run in read(path)]
         stored = [run for run in stored if run.reports or run.out_of_memory]
         chosen = [run for run in stored if arguments.items() <= run.known.items()]
