@@ -23,8 +23,8 @@ from helpers.paths import NOTEBOOKS, ROOT
 KEPT_METADATA = ("tags", "jupyter")
 README_PICTURES = (  # lesson, beginning of the figure's sentence, file in notebooks/
     ("02", "Figure: One training step", "one_step.png"),
-    ("09", "Figure: ZeRO on this machine", "zero_here.png"),
-    ("09", "Figure: ZeRO at 7", "zero_at_size.png"),
+    ("more/09", "Figure: ZeRO on this machine", "zero_here.png"),
+    ("more/09", "Figure: ZeRO at 7", "zero_at_size.png"),
 )
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
