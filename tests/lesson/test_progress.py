@@ -5,7 +5,7 @@ import json
 import multiprocessing
 
 import pytest
-from helpers.course.lesson import progress
+from helpers.course.lesson import pictures, progress
 
 
 @pytest.fixture
@@ -22,6 +22,12 @@ def test_what_is_recorded_is_passed_once(work):
     for name, lesson in (("ring", "04"), ("sum", "00"), ("ring", "04"), ("bucket", "04")):
         assert progress.record(name, lesson)
     assert progress.passed() == {"00": ["sum"], "04": ["ring", "bucket"]}
+
+
+def test_a_check_that_was_passed_is_seen_on_the_map(work):
+    assert progress.record("sum_of_ranks", "00")
+    assert (work / "map" / "00.svg").read_text().count(f'fill="{pictures.DONE}"') == 1
+    assert "continue here" in (work / "map" / "00.svg").read_text()
 
 
 def test_nothing_is_recorded_outside_of_the_learners_folder(work, tmp_path, monkeypatch):
@@ -70,4 +76,4 @@ def test_kernels_at_the_same_time_lose_nothing(work):
         "02": 20,
     }
     assert json.loads((work / progress.NAME).read_text())
-    assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock"}
+    assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock", "map"}

@@ -1,21 +1,23 @@
 """The learner's copies of the lessons: `python -m helpers.course.lesson.copies open | reset 02`.
 
 JupyterLab saves as you work, so lessons are opened as copies in `work/`, which git ignores.  They come
-without the stored outputs, so that no answer stands under a question; the start page comes with what the
-learner has passed.  A copy that was edited or run is never overwritten; `work/.copies.json` remembers which
-lesson it was made from.
+without the stored outputs, so that no answer stands under a question.  A copy that was edited or run is never
+overwritten; `work/.copies.json` remembers which lesson it was made from.  What the learner has passed stands
+in pictures beside the start page, which itself changes with the course alone.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import platform
 import sys
 from itertools import count
 from typing import TYPE_CHECKING
 
-from helpers.course.lesson import index, lab
+from helpers.course.lesson import lab, progress
 from helpers.course.lesson.outline import notebooks, number_of
 from helpers.paths import ROOT, replace
 
@@ -24,6 +26,19 @@ if TYPE_CHECKING:
 
 INDEX = "index.ipynb"
 DATES = ".copies.json"  # {name of a copy: digest of the lesson that it was made from}
+MAKEFILE = """# JupyterLab's terminal starts here: what is asked for is passed on to the course's Makefile.
+.DEFAULT_GOAL := help
+help .DEFAULT:
+	@$(MAKE) --no-print-directory -C {course} $@
+"""
+RELOAD = "If a tab has it open: File, Reload Notebook from Disk"
+REASONS = {  # why nothing can be written
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your share of the disk is used up",
+    errno.EROFS: "the folder is read-only",
+    errno.EACCES: "this user may not write there",
+    errno.EPERM: "this user may not write there",
+}
 LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the notebook modified
     "codemirror_mode": {"name": "ipython", "version": 3},
     "file_extension": ".py",
@@ -34,34 +49,42 @@ LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the not
 }
 
 
+def pages(root: Path) -> list[Path]:
+    """What is copied: the lessons and the start page."""
+    return [*notebooks(root / "notebooks"), root / "notebooks" / INDEX]
+
+
 def copy(root: Path = ROOT) -> Path:
-    """Copy every lesson that has no copy yet, renew untouched copies of older lessons, and the start page;
-    returns the folder."""
+    """Copy every page that has no copy yet, and renew untouched copies of older pages; returns the folder."""
     work = root / "work"
     dates = read_dates(work)
-    for lesson in notebooks(root / "notebooks"):
-        target = work / lesson.name
-        if not target.exists() or (is_untouched(target, dates) and dates[lesson.name] != digest(lesson)):
-            write_copy(lesson, target, dates)
-    write_copy(root / "notebooks" / INDEX, work / INDEX, {})
-    save_dates(work, dates)
+    if INDEX not in dates and (work / INDEX).exists():
+        dates[INDEX] = digest(work / INDEX)  # it was always written anew, and had no date
+    for page in pages(root):
+        target = work / page.name
+        if not target.exists() or (is_untouched(target, dates) and dates[page.name] != digest(page)):
+            write_copy(page, target, dates)
     return work
 
 
 def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
-    """Make a fresh copy of one lesson.  Returns its path, and where the old one went: None when it was
+    """Make a fresh copy of one page.  Returns its path, and where the old one went: None when it was
     untouched."""
-    numbered = {number_of(lesson): lesson for lesson in notebooks(root / "notebooks")}
+    numbered = {number_of(page): page for page in pages(root)}
     if number not in numbered:
         raise ValueError(f"no lesson {number!r}: name one with LESSON=, of {', '.join(numbered)}")
-    lesson, kept = numbered[number], None
-    target = root / "work" / lesson.name
+    page, kept = numbered[number], None
+    target = root / "work" / page.name
     dates = read_dates(target.parent)
     if target.exists() and not is_untouched(target, dates):
         kept = free_name(target)
         target.rename(kept)
-    write_copy(lesson, target, dates)
-    save_dates(target.parent, dates)
+    try:
+        write_copy(page, target, dates)
+    except OSError:
+        if kept:
+            kept.rename(target)
+        raise
     return target, kept
 
 
@@ -71,7 +94,7 @@ def older(root: Path = ROOT) -> list[Path]:
     dates = read_dates(work)
     return [
         lesson
-        for lesson in notebooks(root / "notebooks")
+        for lesson in pages(root)
         if (work / lesson.name).exists()
         and digest(lesson) not in (dates.get(lesson.name), digest(work / lesson.name))
     ]
@@ -83,16 +106,21 @@ def free_name(path: Path) -> Path:
     return next(mine for mine in names if not mine.exists())
 
 
-def write_copy(lesson: Path, target: Path, dates: dict[str, str | None]) -> None:
-    """Write a copy without outputs, as JupyterLab would save it; it is complete or not there."""
-    notebook = json.loads(lesson.read_text(encoding="utf-8"))
+def write_copy(page: Path, target: Path, dates: dict[str, str | None]) -> None:
+    """Write a copy without outputs, as JupyterLab would save it, and remember it: it is whole and known, or
+    is not there."""
+    notebook = json.loads(page.read_text(encoding="utf-8"))
     notebook["metadata"]["language_info"] = {**LANGUAGE, "version": platform.python_version()}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            shown = index.outputs(lesson.parent) if "progress" in cell["metadata"].get("tags", ()) else []
-            cell.update(outputs=shown, execution_count=None)
+            cell.update(outputs=[], execution_count=None)
     replace(target, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
-    dates[lesson.name] = digest(lesson)
+    dates[page.name] = digest(page)
+    try:
+        save_dates(target.parent, dates)
+    except OSError:
+        target.unlink()
+        raise
 
 
 def digest(path: Path) -> str | None:
@@ -107,10 +135,13 @@ def digest(path: Path) -> str | None:
 
 
 def is_untouched(target: Path, dates: dict[str, str | None]) -> bool:
-    """Whether a copy was neither edited nor run."""
+    """Whether a copy was neither edited nor run; what shows progress may have been run."""
     if target.name not in dates or digest(target) != dates[target.name]:
         return False
-    return not any(cell.get("outputs") for cell in json.loads(target.read_text(encoding="utf-8"))["cells"])
+    cells = json.loads(target.read_text(encoding="utf-8"))["cells"]
+    return not any(
+        cell.get("outputs") and "progress" not in cell["metadata"].get("tags", ()) for cell in cells
+    )
 
 
 def read_dates(work: Path) -> dict[str, str | None]:
@@ -124,24 +155,46 @@ def save_dates(work: Path, dates: dict[str, str | None]) -> None:
     replace(work / DATES, json.dumps(dates, indent=1) + "\n")
 
 
+def open_course() -> None:
+    """Bring the copies up to date, say which are older than the course's, and open JupyterLab."""
+    before = read_dates(ROOT / "work")
+    work = copy()
+    if not (work / "Makefile").exists():
+        replace(work / "Makefile", MAKEFILE.format(course=os.pardir))
+    progress.draw(work)
+    now = read_dates(work)
+    if renewed := [name for name in before if now[name] != before[name]]:
+        print(f"renewed, since the course has changed: {', '.join(renewed)}. {RELOAD}")
+    for page in older():
+        print(
+            f"work/{page.name} is older than the course's; for the new one `make reset "
+            f"LESSON={number_of(page)}`, which keeps yours beside it"
+        )
+    lab.open_lab(work, INDEX)
+
+
 def main(verb: str = "open", number: str = "") -> None:
     if verb == "reset":
         fresh, kept = reset(number)
         print("fresh:", fresh.relative_to(ROOT), f"(yours is now {kept.relative_to(ROOT)})" if kept else "")
+        print(RELOAD)
     elif verb == "open":
-        work = copy()
-        for lesson in older():
-            print(
-                f"work/{lesson.name} is older than the course's; for the new one `make reset "
-                f"LESSON={number_of(lesson)}`, which keeps yours beside it"
-            )
-        lab.open_lab(work, INDEX)
+        open_course()
     else:
         raise ValueError(f"{verb!r} is neither open nor reset")
 
 
-if __name__ == "__main__":
+def run(*words: str) -> str | None:
+    """`main`, and in a sentence why it could not do what was asked."""
     try:
-        main(*sys.argv[1:3])
+        main(*words)
     except ValueError as error:
-        sys.exit(str(error))
+        return str(error)
+    except OSError as error:
+        why = REASONS.get(error.errno, str(error))
+        return f"work/ cannot be written: {why}. What is there already is whole: mend that, and try again"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(run(*sys.argv[1:3]))

@@ -6,32 +6,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from helpers.course.lesson.outline import Lesson, course, directly_needs
+from helpers.course.lesson.pictures import FOLDER, MAP, PARTS, next_lesson
 from helpers.course.lesson.progress import passed
 from helpers.paths import WORK
 
-CLOSE = '%%{init: {"flowchart": {"rankSpacing": 24, "nodeSpacing": 24, "padding": 8}}}%%'
-PARTS = {  # the course's parts, and the lesson with which each begins
-    "The basics": "00",
-    "The model in parts": "05",
-    "ZeRO": "07",
-    "Little memory, long texts": "11",
-    "All together": "13",
-    "The same elsewhere": "fsdp",
-}
 NOTHING = "No check passed yet. Each lesson has some, and those that you pass are listed here."
 
 
 def diagram(lessons: list[Lesson]) -> str:
-    """What needs what, as a Mermaid diagram in Markdown; an arrow leads from a lesson to one that builds on
-    it."""
-    # A word a line makes the boxes narrow, so that the whole fits with large letters.
-    titles = {lesson.number: lesson.title.replace(" ", "<br>") for lesson in lessons}
-    boxes = [f'  {number}["{number}<br>{title}"]' for number, title in titles.items()]
+    """The map: a picture of what needs what, in words where it cannot be seen."""
     needs = {lesson.number: directly_needs(lesson, lessons) for lesson in lessons}
-    arrows = [f"  {need}-->{number}" for number, direct in needs.items() for need in direct]
     told = [f"{number} needs {' and '.join(direct)}" for number, direct in needs.items() if direct]
-    title = ["  accTitle: What each lesson needs", "  accDescr: " + "; ".join(told)]
-    return "\n".join(["```mermaid", CLOSE, "flowchart LR", *title, *boxes, *arrows, "```"])
+    return f"![What each lesson needs: {'; '.join(told)}]({FOLDER}/{MAP})"
 
 
 def tables(lessons: list[Lesson]) -> list[str]:
@@ -51,12 +37,13 @@ def tables(lessons: list[Lesson]) -> list[str]:
 
 def table(title: str, lessons: list[Lesson]) -> str:
     """One part of the course."""
-    heads = "| |lesson|its question|paper|core|exercises|optional|"
-    rows = [f"### {title}", "", heads, "|---|---|---|---|--:|--:|--:|"]
+    heads = "| |lesson|checks\N{NO-BREAK SPACE}passed|its question|paper|core|exercises|optional|"
+    rows = [f"### {title}", "", heads, "|---|---|---|---|---|--:|--:|--:|"]
     for lesson in lessons:
         link, paper = f"[{lesson.title}]({lesson.file})", lesson.paper or "–"
         minutes = f"{lesson.core}|{lesson.exercises}|{lesson.optional or '–'}"
-        rows.append(f"|{lesson.number}|{link}|{lesson.question}|{paper}|{minutes}|")
+        checks = f"![{len(lesson.checks)} checks]({FOLDER}/{lesson.number}.svg)"
+        rows.append(f"|{lesson.number}|{link}|{checks}|{lesson.question}|{paper}|{minutes}|")
     return "\n".join(rows)
 
 
@@ -64,6 +51,7 @@ class Progress:
     """Which checks were passed, lesson by lesson; a notebook shows it as a table."""
 
     def __init__(self, lessons: list[Lesson], passed: dict[str, list[str]]):
+        self.following = next_lesson(lessons, passed)
         self.rows = [
             (lesson, [name for name in lesson.checks if name in passed.get(lesson.number, ())])
             for lesson in lessons
@@ -82,6 +70,7 @@ class Progress:
         for lesson, names in self.rows:
             marks = [f"{'✓' if check in names else '○'} {check.replace('_', ' ')}" for check in lesson.checks]
             link, share = f"[{lesson.title}]({lesson.file})", f"{len(names)} of {len(lesson.checks)}"
+            link += " ← continue here" if lesson is self.following else ""
             rows.append(f"| {lesson.number} | {link} | {share} | {', '.join(marks)} |")
         return "\n".join(rows)
 
@@ -89,11 +78,3 @@ class Progress:
 def progress() -> Progress:
     """What this learner has passed; nothing in the course's own `notebooks/`, which belong to nobody."""
     return Progress(course(), passed() if Path.cwd() == WORK else {})
-
-
-def outputs(folder: Path) -> list[dict]:
-    """What the learner has passed as a code cell's stored output, so that their start page shows it when it
-    opens."""
-    shown = Progress(course(folder), passed())
-    data = {"text/markdown": [shown._repr_markdown_()], "text/plain": [repr(shown)]}
-    return [{"output_type": "execute_result", "data": data, "execution_count": None, "metadata": {}}]

@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 
 from helpers import paths
+from helpers.course.lesson import pictures
+from helpers.course.lesson.outline import course
 
 NAME = "progress.json"
 
@@ -31,9 +33,15 @@ def record(name: str, lesson: str, work: Path | None = None) -> bool:
             if name not in known.setdefault(lesson, []):
                 known[lesson].append(name)
                 paths.replace(work / NAME, json.dumps(known, indent=1, sort_keys=True) + "\n")
+                draw(work)
     except OSError:
         return False
     return True
+
+
+def draw(work: Path) -> None:
+    """Bring the pictures of the start page up to date."""
+    pictures.draw(work, course(), passed(work))
 
 
 def passed(work: Path | None = None) -> dict[str, list[str]]:
