@@ -31,7 +31,7 @@ MAKEFILE = """# JupyterLab's terminal starts here: what is asked for is passed o
 help .DEFAULT:
 	@$(MAKE) --no-print-directory -C {course} $@
 """
-RELOAD = "If a tab has it open: File, Reload Notebook from Disk"
+RELOAD = "A tab that has it open still shows the old one: choose File, Reload Notebook from Disk there"
 REASONS = {  # why nothing can be written
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "your share of the disk is used up",
