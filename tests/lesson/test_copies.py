@@ -239,7 +239,7 @@ def test_a_disk_that_is_really_full(course):
     program = f"{sys.executable} {course}/program.py {course}; ls -A {work}; cat {work}/{copies.DATES}"
     command = ["unshare", "-m", "sh", "-c", f"{mount}; {program}"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
     except FileNotFoundError:
         pytest.skip("no unshare here")
     if found.returncode == 77 or "unshare failed" in found.stderr:
@@ -255,6 +255,7 @@ def test_the_terminal_of_jupyterlab_passes_on_what_is_asked_for(tmp_path):
     (tmp_path / "work" / "Makefile").write_text(copies.MAKEFILE.format(course=".."))
 
     def said(*words):
-        return subprocess.run(["make", *words], cwd=tmp_path / "work", capture_output=True, text=True).stdout
+        look = {"cwd": tmp_path / "work", "capture_output": True, "text": True}
+        return subprocess.run(["make", *words], timeout=60, **look).stdout
 
     assert said("reset", "LESSON=02") == "reset 02\n" and said() == "the verbs\n"

@@ -52,6 +52,11 @@ def test_spots_are_full_where_a_check_was_passed_and_the_next_lesson_is_marked(t
     assert texts(whole).count("continue here") == 1 and texts(whole).count("A & B") == 3
 
 
+def test_who_has_passed_nothing_is_told_to_begin(tmp_path):
+    pictures.draw(tmp_path, THREE, {})
+    assert texts((tmp_path / "map" / "00.svg").read_text()) == ["begin here"]
+
+
 def test_lines_that_share_a_lane_never_meet_and_every_need_is_drawn():
     lanes = pictures.lanes_of(LESSONS)
     rows = [lesson.number for lesson in LESSONS]

@@ -35,10 +35,8 @@ def tell(verdict: str) -> None:
     from IPython.display import display
 
     head = next((begin for begin in MARKS if verdict.startswith(begin)), "")
-    words = (
-        f'<strong style="{HEAD.format(colour=colour)}">{mark} '
-        f"{head}</strong>{html.escape(verdict[len(head) :], quote=False)}"
-    )
+    ground = HEAD.format(colour=colour) if head else ""
+    words = f'<strong style="{ground}">{mark} {head}</strong>{html.escape(verdict[len(head) :], quote=False)}'
     display(
         {
             "text/plain": f"{mark} {verdict}",

@@ -192,7 +192,9 @@ def run(*words: str) -> str | None:
         return str(error)
     except OSError as error:
         why = REASONS.get(error.errno, str(error))
-        return f"work/ cannot be written: {why}. What is there already is whole: mend that, and try again"
+        return (
+            f"work/ cannot be written: {why}. Nothing is half written: mend that, and type the command again"
+        )
     return None
 
 

@@ -35,9 +35,11 @@ INK, QUIET, DONE, OPEN = "#1A1A1A", "#595959", "#007A59", "#EEF2F7"
 def draw(folder: Path, lessons: list[Lesson], passed: Passed) -> None:
     """Write the pictures for what was passed into a folder's `map`."""
     following = next_lesson(lessons, passed)
-    replace(folder / FOLDER / MAP, the_map(lessons, passed, following))
+    begun = any(done(lesson, passed) for lesson in lessons)
+    marks = {following: "continue here" if begun else "begin here"}
+    replace(folder / FOLDER / MAP, the_map(lessons, passed, marks))
     for lesson in lessons:
-        replace(folder / FOLDER / f"{lesson.number}.svg", checks(lesson, passed, lesson is following))
+        replace(folder / FOLDER / f"{lesson.number}.svg", checks(lesson, passed, marks.get(lesson, "")))
 
 
 def next_lesson(lessons: list[Lesson], passed: Passed) -> Lesson | None:
@@ -54,8 +56,8 @@ def done(lesson: Lesson, passed: Passed) -> list[str]:
     return [check for check in lesson.checks if check in passed.get(lesson.number, ())]
 
 
-def the_map(lessons: list[Lesson], passed: Passed, following: Lesson | None) -> str:
-    """Lessons from top to bottom; an arrow leads to a lesson from each that it needs."""
+def the_map(lessons: list[Lesson], passed: Passed, marks: dict[Lesson | None, str]) -> str:
+    """Lessons from top to bottom, some with a mark; an arrow leads to a lesson from each that it needs."""
     lanes = lanes_of(lessons)
     left = 24 + LANE * (1 + max((lane for lane, *_ in lanes), default=0))
     shapes = []
@@ -70,7 +72,7 @@ def the_map(lessons: list[Lesson], passed: Passed, following: Lesson | None) -> 
             top = row * ROW + (ROW - BOX) / 2
             shapes += [f'<path d="M{left + 24} {top - ROW + BOX}V{top - 5}" stroke="{INK}" fill="none"/>']
             shapes += [f'<path d="M{left + 20} {top - 6}h8l-4 6z" fill="{INK}"/>']
-        shapes += box(left, row, lesson, passed, lesson is following)
+        shapes += box(left, row, lesson, passed, marks.get(lesson, ""))
     return picture(WIDTH, ROW * len(lessons), shapes)
 
 
@@ -103,17 +105,17 @@ def line(left: int, x: int, start: float, ends: list[float], colour: str) -> lis
     ]
 
 
-def box(left: int, row: int, lesson: Lesson, passed: Passed, is_next: bool) -> list[str]:
+def box(left: int, row: int, lesson: Lesson, passed: Passed, mark: str) -> list[str]:
     """A lesson's box with number, title and checks; where a part of the course begins, its name."""
     top, middle = ROW * row + (ROW - BOX) / 2, ROW * (row + 0.5)
-    edge = f'stroke="{LINES[0]}" stroke-width="2.5"' if is_next else f'stroke="{QUIET}"'
+    edge = f'stroke="{LINES[0]}" stroke-width="2.5"' if mark else f'stroke="{QUIET}"'
     shapes = [f'<rect x="{left}" y="{top}" width="{WIDE}" height="{BOX}" rx="4" fill="{OPEN}" {edge}/>']
     shapes += [
         words(left + 8, middle, lesson.number, INK, "bold"),
         words(left + 48, middle, lesson.title, INK),
     ]
     shapes += spots(left + CHECKS, middle, lesson, passed)
-    shapes += tag(left + WIDE + 8, middle) if is_next else []
+    shapes += tag(left + WIDE + 8, middle, mark) if mark else []
     for part, first in PARTS.items():
         if lesson.number == first:
             shapes.append(words(WIDTH - 8, middle, part, QUIET, anchor="end"))
@@ -121,10 +123,10 @@ def box(left: int, row: int, lesson: Lesson, passed: Passed, is_next: bool) -> l
     return shapes
 
 
-def checks(lesson: Lesson, passed: Passed, is_next: bool) -> str:
+def checks(lesson: Lesson, passed: Passed, mark: str) -> str:
     """A lesson's checks as a picture for its row of a table, on the next lesson's the mark below."""
-    shapes = spots(4, 10, lesson, passed) + (tag(4, 32) if is_next else [])
-    return picture(max(SPOT * len(lesson.checks) + 8, TAG + 8), 44 if is_next else 20, shapes)
+    shapes = spots(4, 10, lesson, passed) + (tag(4, 32, mark) if mark else [])
+    return picture(max(SPOT * len(lesson.checks) + 8, TAG + 8), 44 if mark else 20, shapes)
 
 
 def spots(left: float, middle: float, lesson: Lesson, passed: Passed) -> list[str]:
@@ -137,10 +139,10 @@ def spots(left: float, middle: float, lesson: Lesson, passed: Passed) -> list[st
     ]
 
 
-def tag(left: float, middle: float) -> list[str]:
-    """The mark of the next lesson."""
+def tag(left: float, middle: float, mark: str) -> list[str]:
+    """The mark of the next lesson, in words on its own ground."""
     ground = f'<rect x="{left}" y="{middle - 10}" width="{TAG}" height="20" rx="10" fill="{LINES[0]}"/>'
-    return [ground, words(left + TAG / 2, middle, "continue here", "white", anchor="middle", size=13)]
+    return [ground, words(left + TAG / 2, middle, mark, "white", anchor="middle", size=13)]
 
 
 def words(
