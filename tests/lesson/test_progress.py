@@ -54,6 +54,11 @@ def test_a_folder_that_cannot_be_written_spoils_no_verdict(work):
     assert not progress.record("ring", "04")
 
 
+def test_pictures_that_cannot_be_drawn_spoil_no_verdict(work):
+    (work / "map").write_text("in the way")
+    assert progress.record("ring", "04") and progress.passed() == {"04": ["ring"]}
+
+
 def add(folder, lesson):
     import os
     import pathlib

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from helpers import paths
@@ -33,7 +34,8 @@ def record(name: str, lesson: str, work: Path | None = None) -> bool:
             if name not in known.setdefault(lesson, []):
                 known[lesson].append(name)
                 paths.replace(work / NAME, json.dumps(known, indent=1, sort_keys=True) + "\n")
-                draw(work)
+                with suppress(OSError, ValueError):  # a lesson that cannot be read spoils no verdict either
+                    draw(work)
     except OSError:
         return False
     return True
