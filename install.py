@@ -5,11 +5,13 @@ Runs on any Python 3 with the standard library alone, so that a wrong version ca
 installed.
 """
 
+import errno
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 
@@ -18,6 +20,7 @@ VENV = os.path.join(HERE, ".venv")
 STAMP = os.path.join(VENV, "installed")
 OLDEST, NEWEST = (3, 11, 5), (3, 13)
 TORCH = "torch==2.13.0"
+ROOM = 1.5e9  # bytes that the environment takes at least
 NEWS = "@jupyterlab/apputils-extension:announcements"
 # PyTorch's public index of CPU builds: megabytes where CUDA takes gigabytes
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -35,6 +38,22 @@ def check_python():
             f"Python {found} cannot run the course, which needs 3.11.5 to 3.13; name another: "
             "make lab PYTHON=python3.12"
         )
+
+
+def check_folder():
+    """Whether .venv can be made here: a folder that may be written, on a disk with room."""
+    try:
+        tempfile.TemporaryFile(dir=HERE).close()
+    except OSError as error:
+        cure = "clone the course into a folder of your own, and type the command there"
+        cure = "make room, and try again" if error.errno == errno.ENOSPC else cure
+        fail("nothing can be written to " + HERE + " (" + error.strerror + "): " + cure)
+    free = shutil.disk_usage(HERE).free
+    if not os.path.exists(VENV) and free < ROOM:
+        words = (
+            "the environment takes at least {:.1f} GB, and {:.1f} GB is free at {}: make room, and try again"
+        )
+        fail(words.format(ROOM / 1e9, free / 1e9, HERE))
 
 
 def fingerprint():
@@ -109,6 +128,7 @@ def main():
         fail("Windows is supported through WSL2: run the same command in its Linux terminal")
     if installed():
         return
+    check_folder()
     print("set-up: making .venv and installing the pinned environment, once (a few minutes)", flush=True)
     if subprocess.call([sys.executable, "-m", "venv", "--clear", VENV]) != 0:
         fail("Python's venv module is missing or broken; on Debian and Ubuntu: apt install python3-venv")

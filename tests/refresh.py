@@ -13,7 +13,7 @@ import time
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.course.lesson import index
+from helpers.course.lesson import index, pictures
 from helpers.course.lesson.copies import INDEX, LANGUAGE
 from helpers.course.lesson.outline import beside, course, notebooks, number_of
 from helpers.course.plots.style import picture
@@ -74,7 +74,8 @@ def without_paths(output):
 
 def refresh(path):
     notebook = nbformat.read(path, as_version=4)
-    draw_map(notebook)
+    if path.name == INDEX:
+        draw_map(notebook)
     NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()
@@ -83,8 +84,9 @@ def refresh(path):
 
 
 def draw_map(notebook):
-    """The start page's diagram and tables are written anew from the lessons, in the order of the cells with
+    """The start page's pictures and tables are made anew from the lessons, in the order of the cells with
     these tags."""
+    pictures.draw(NOTEBOOKS, course(), {})
     drawn = {"diagram": iter([index.diagram(course())]), "table": iter(index.tables(course()))}
     for cell in notebook.cells:
         for tag in drawn.keys() & set(cell.metadata.get("tags", [])):

@@ -1,6 +1,7 @@
 """pyproject.toml, constraints.txt, environment.yml and the Makefile agree, and set-up refuses what cannot
 work."""
 
+import errno
 import http.server
 import os
 import re
@@ -10,6 +11,7 @@ import threading
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -72,6 +74,31 @@ def test_another_python_is_refused_in_one_line(version, fine, monkeypatch):
         with pytest.raises(SystemExit) as refused:
             install.check_python()
         assert "needs 3.11.5 to 3.13" in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "number, words",
+    [(errno.EROFS, "Read-only file system.*your own"), (errno.ENOSPC, "No space left on device.*make room")],
+)
+def test_a_checkout_that_cannot_be_written_is_named_as_what_it_is(monkeypatch, number, words):
+    import install
+
+    def refuse(dir):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(install.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(SystemExit, match=f"nothing can be written to .*{words}"):
+        install.check_folder()
+
+
+def test_a_disk_without_room_is_named_before_anything_is_installed(monkeypatch, tmp_path):
+    import install
+
+    monkeypatch.setattr(install, "VENV", str(tmp_path / "none"))
+    install.check_folder()
+    monkeypatch.setattr(install.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2e8))
+    with pytest.raises(SystemExit, match="at least 1.5 GB, and 0.2 GB is free"):
+        install.check_folder()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import pytest
 from helpers.tools.launch import progress
 from helpers.tools.launch.failures import Outcome
-from helpers.tools.launch.progress import Progress
+from helpers.tools.launch.progress import Progress, saying
 from tests.launcher.support import Notebook
 
 
@@ -65,6 +65,9 @@ def test_it_says_what_is_going_on(at_once, monkeypatch):
         outcomes[0].at_work = True
         assert drawn() == "the ranks are at work, 0 of 2 done ... 0 s"
         outcomes[1].report = {"value": 1}
+        assert drawn() == "the ranks are at work, 1 of 2 done ... 0 s"
+        with saying(lambda: "forward pass 2"):
+            assert drawn() == "forward pass 2 ... 0 s"
         assert drawn() == "the ranks are at work, 1 of 2 done ... 0 s"
 
 

@@ -1,21 +1,24 @@
 """The learner's copies: made once, without the stored outputs, and never overwritten."""
 
+import errno
 import json
 import platform
 import shutil
+import subprocess
+import sys
 
 import pytest
-from helpers.course.lesson import copies, index
-from helpers.paths import NOTEBOOKS
+from helpers.course.lesson import copies
+from helpers.paths import NOTEBOOKS, ROOT
 
 
-def write(path, *sources, outputs=(), metadata=None):
+def write(path, *sources, outputs=(), tags=()):
     cells = [
         {
             "cell_type": "code",
             "id": f"{at}",
             "execution_count": 1 if outputs else None,
-            "metadata": {},
+            "metadata": {"tags": list(tags)},
             "outputs": list(outputs),
             "source": [source],
         }
@@ -25,7 +28,7 @@ def write(path, *sources, outputs=(), metadata=None):
         json.dumps(
             {
                 "cells": cells,
-                "metadata": metadata or {"language_info": {"name": "python"}},
+                "metadata": {"language_info": {"name": "python"}},
                 "nbformat": 4,
                 "nbformat_minor": 5,
             }
@@ -174,16 +177,103 @@ def test_a_copy_that_cannot_be_read_is_left_alone(course):
     assert [lesson.name for lesson in copies.older(course)] == ["02_training_memory.ipynb"]
 
 
-def test_the_start_page_is_always_fresh(course):
-    work = copies.copy(course)
-    write(work / "index.ipynb", "mine")
+def test_the_start_page_changes_with_the_course_alone(course):
+    """It may be open: a file that was written anew would make JupyterLab ask which of the two counts."""
+    page = copies.copy(course) / "index.ipynb"
+    write(page, "map", outputs=STORED, tags=["progress"])  # as when its list of checks was run
+    before = page.stat().st_mtime_ns
     copies.copy(course)
-    assert sources(work / "index.ipynb") == ["map"]
+    assert page.stat().st_mtime_ns == before
+    write(course / "notebooks" / "index.ipynb", "newer")
+    copies.copy(course)
+    assert sources(page) == ["newer"]
 
 
-def test_the_learners_start_page_shows_what_they_have_passed(tmp_path, monkeypatch):
-    shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("0[1-9]*", "*.png"))
-    monkeypatch.setattr(index, "passed", lambda: {"00": ["sum_of_ranks"]})
-    cells = json.loads((copies.copy(tmp_path) / "index.ipynb").read_text())["cells"]
-    (shown,) = [output["data"] for cell in cells for output in cell.get("outputs", ())]
-    assert shown["text/plain"][0].startswith("1 of ") and "✓ sum of ranks" in shown["text/markdown"][0]
+def test_a_start_page_of_unknown_date_is_renewed_and_an_edited_one_is_kept(course):
+    (course / "work").mkdir()
+    page = course / "work" / "index.ipynb"
+    write(page, "from before pages had dates", outputs=STORED, tags=["progress"])
+    copies.copy(course)
+    assert sources(page) == ["map"]
+    write(page, "mine")
+    copies.copy(course)
+    assert sources(page) == ["mine"]
+    assert copies.reset("index", course) == (page, page.with_name("index.mine-1.ipynb"))
+
+
+@pytest.fixture
+def full(course, monkeypatch):
+    """A function that fills the disk: from then on no file of this name can be written."""
+
+    def fill(*names):
+        plain = copies.replace
+
+        def refusing(path, content):
+            if path.name in names:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            plain(path, content)
+
+        monkeypatch.setattr(copies, "replace", refusing)
+
+    return fill
+
+
+@pytest.mark.parametrize("refused", ["02_training_memory.ipynb", copies.DATES])
+def test_copies_made_before_the_disk_was_full_are_known_and_others_are_not_there(course, full, refused):
+    full(refused)
+    with pytest.raises(OSError):
+        copies.copy(course)
+    made = {path.name for path in (course / "work").glob("*.ipynb")}
+    assert made == set(copies.read_dates(course / "work"))
+    assert made == ({"00_start_here.ipynb"} if refused != copies.DATES else set())
+
+
+def test_a_reset_on_a_full_disk_leaves_the_learners_copy_where_it_was(course, full):
+    work = copies.copy(course)
+    write(work / "02_training_memory.ipynb", "mine")
+    full("02_training_memory.ipynb")
+    with pytest.raises(OSError):
+        copies.reset("02", course)
+    assert sources(work / "02_training_memory.ipynb") == ["mine"] and not list(work.glob("*.mine-*"))
+
+
+ON_A_SMALL_DISK = """
+import pathlib, sys
+from helpers.course.lesson import copies
+copies.open_course = lambda: copies.copy(pathlib.Path(sys.argv[1]))
+sys.exit(copies.run("open"))
+"""
+
+
+def test_a_disk_that_is_really_full(course):
+    """Where disks may be mounted, in a namespace of their own: a sentence and no traceback; nothing half
+    written."""
+    page, work = NOTEBOOKS / "02_training_memory.ipynb", course / "work"
+    work.mkdir()
+    for number in range(3, 9):
+        shutil.copy(page, course / "notebooks" / f"0{number}_x.ipynb")
+    (course / "program.py").write_text(ON_A_SMALL_DISK)
+    mount = f"mount -t tmpfs -o size={page.stat().st_size} tmpfs {work} || exit 77"
+    program = f"{sys.executable} {course}/program.py {course}; ls -A {work}; cat {work}/{copies.DATES}"
+    command = ["unshare", "-m", "sh", "-c", f"{mount}; {program}"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("no unshare here")
+    if found.returncode == 77 or "unshare failed" in found.stderr:
+        pytest.skip(found.stderr.strip())
+    assert found.stderr.startswith("work/ cannot be written: the disk is full"), found.stderr
+    listed, _, dates = found.stdout.partition("{")
+    assert set(listed.split()) == {copies.DATES, *json.loads("{" + dates)}
+
+
+def test_the_terminal_of_jupyterlab_passes_on_what_is_asked_for(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "Makefile").write_text("help:\n\t@echo the verbs\nreset:\n\t@echo reset $(LESSON)\n")
+    (tmp_path / "work" / "Makefile").write_text(copies.MAKEFILE.format(course=".."))
+
+    def said(*words):
+        look = {"cwd": tmp_path / "work", "capture_output": True, "text": True}
+        return subprocess.run(["make", *words], timeout=60, **look).stdout
+
+    assert said("reset", "LESSON=02") == "reset 02\n" and said() == "the verbs\n"

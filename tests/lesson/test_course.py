@@ -5,7 +5,7 @@ import re
 
 import nbformat
 import pytest
-from helpers.course.lesson import index
+from helpers.course.lesson import index, pictures
 from helpers.course.lesson.outline import (
     Lesson,
     beside,
@@ -175,6 +175,15 @@ def test_the_start_page_holds_the_map_of_these_lessons():
     )
 
 
+def test_the_pictures_beside_the_start_page_are_of_these_lessons_and_of_nobody(tmp_path):
+    pictures.draw(tmp_path, LESSONS, {})
+
+    def drawn(folder):
+        return {path.name: path.read_text() for path in (folder / pictures.FOLDER).iterdir()}
+
+    assert drawn(tmp_path) == drawn(NOTEBOOKS), "run `make refresh LESSON=index`"
+
+
 def test_the_tables_hold_every_lesson_once_in_order():
     assert re.findall(r"^\|(\w+)\|\[", "\n".join(index.tables(LESSONS)), re.M) == [
         lesson.number for lesson in LESSONS
@@ -195,7 +204,9 @@ def test_progress_is_empty_in_words_and_then_a_table():
     assert index.Progress(lessons, {})._repr_markdown_() == repr(index.Progress(lessons, {})) == index.NOTHING
     some = index.Progress(lessons, {"01": ["two", "gone"], "99": ["one"]})
     assert repr(some) == "1 of 4 checks passed"
-    assert "| 01 | [Lesson 01](01_x.ipynb) | 1 of 2 | ○ one, ✓ two |" in some._repr_markdown_()
+    assert (
+        "| 01 | [Lesson 01](01_x.ipynb) ← continue here | 1 of 2 | ○ one, ✓ two |" in some._repr_markdown_()
+    )
     assert "| 00 | [Lesson 00](00_x.ipynb) | 0 of 2 | ○ one, ○ two |" in some._repr_markdown_()
 
 

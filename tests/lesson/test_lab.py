@@ -1,7 +1,11 @@
 """How JupyterLab is started: at the start page, with a link that a learner can follow from where they sit."""
 
+import http.server
+import json
 import socket
+import threading
 
+import pytest
 from helpers.course.lesson import lab
 
 
@@ -32,3 +36,58 @@ def test_another_notebook_server_does_not_take_the_port():
 def test_root_is_allowed_and_others_get_no_such_option():
     assert "--allow-root" in lab.options("index.ipynb", port=8888, browser=True, root=True)
     assert "--allow-root" not in lab.options("index.ipynb", port=8888, browser=True, root=False)
+
+
+def test_the_first_start_is_laid_out_and_later_ones_are_the_learners(tmp_path):
+    workspace = tmp_path / ".workspaces" / lab.DEFAULT
+    lab.lay_out(workspace, "index.ipynb")
+    data = json.loads(workspace.read_text())["data"]
+    assert data["layout-restorer:data"]["left"]["current"] == lab.CONTENTS
+    assert data["notebook:index.ipynb"]["data"]["path"] == "index.ipynb"
+    workspace.write_text("the learner's")
+    lab.lay_out(workspace, "index.ipynb")
+    assert workspace.read_text() == "the learner's"
+
+
+def test_jupyterlab_calls_its_default_layout_as_we_do():
+    from jupyterlab_server.workspaces_handler import WORKSPACE_EXTENSION, slugify
+
+    assert slugify("default", base="") + WORKSPACE_EXTENSION == lab.DEFAULT
+
+
+def test_the_courses_defaults_are_settings_that_jupyterlab_has():
+    schemas = lab.Path(lab.sys.prefix) / "share" / "jupyter" / "lab" / "schemas"
+    for place, settings in json.loads((lab.SETTINGS / "overrides.json").read_text()).items():
+        package, _, name = place.partition(":")
+        known = json.loads((schemas / package / f"{name}.json").read_text())["properties"]
+        assert settings.keys() <= known.keys()
+    chosen = lab.options("index.ipynb", port=8888, browser=True)
+    assert f"--LabApp.app_settings_dir={lab.SETTINGS}" in chosen
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Something that answers, listed as this user's JupyterLab."""
+    answering = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    thread = threading.Thread(target=answering.serve_forever)
+    thread.start()
+    url = f"http://127.0.0.1:{answering.server_port}/"
+    listed = [{"root_dir": str(tmp_path / "work"), "url": url, "token": "abc"}]
+    monkeypatch.setattr(lab, "list_running_servers", lambda: listed)
+    yield answering
+    answering.shutdown()
+    answering.server_close()
+    thread.join()
+
+
+def test_a_second_start_prints_the_link_of_the_first(tmp_path, server, monkeypatch, capsys):
+    monkeypatch.setattr(lab.os, "execv", lambda *words: pytest.fail("a second server was started"))
+    lab.open_lab(tmp_path / "work", "index.ipynb")
+    link = f"http://127.0.0.1:{server.server_port}/lab/tree/index.ipynb?token=abc"
+    assert capsys.readouterr().out.splitlines()[-1] == link
+
+
+def test_a_server_of_another_folder_or_that_is_gone_does_not_count(tmp_path, server):
+    assert lab.running(tmp_path / "elsewhere", "index.ipynb") is None
+    server.server_close()
+    assert lab.running(tmp_path / "work", "index.ipynb") is None

@@ -5,7 +5,7 @@ import json
 import multiprocessing
 
 import pytest
-from helpers.course.lesson import progress
+from helpers.course.lesson import pictures, progress
 
 
 @pytest.fixture
@@ -28,6 +28,12 @@ def test_a_companions_check_is_recorded_from_its_folder(work, monkeypatch):
     (work / "more").mkdir()
     monkeypatch.chdir(work / "more")
     assert progress.record("ring", "04") and progress.passed() == {"04": ["ring"]}
+
+
+def test_a_check_that_was_passed_is_seen_on_the_map(work):
+    assert progress.record("sum_of_ranks", "00")
+    assert (work / "map" / "00.svg").read_text().count(f'fill="{pictures.DONE}"') == 1
+    assert "continue here" in (work / "map" / "00.svg").read_text()
 
 
 def test_nothing_is_recorded_outside_of_the_learners_folder(work, tmp_path, monkeypatch):
@@ -54,6 +60,11 @@ def test_a_folder_that_cannot_be_written_spoils_no_verdict(work):
     assert not progress.record("ring", "04")
 
 
+def test_pictures_that_cannot_be_drawn_spoil_no_verdict(work):
+    (work / "map").write_text("in the way")
+    assert progress.record("ring", "04") and progress.passed() == {"04": ["ring"]}
+
+
 def add(folder, lesson):
     import os
     import pathlib
@@ -76,4 +87,4 @@ def test_kernels_at_the_same_time_lose_nothing(work):
         "02": 20,
     }
     assert json.loads((work / progress.NAME).read_text())
-    assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock"}
+    assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock", "map"}

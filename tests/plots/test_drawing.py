@@ -6,7 +6,7 @@ from helpers.course.plots.style import LINES, PARTS
 
 def test_words_are_white_on_dark_colours_and_black_on_light_ones():
     assert [ink(colour) for colour in PARTS] == ["white", "black", "black", "white", "white"]
-    assert [ink(colour) for colour in LINES] == ["white"] * 3 + ["black"] * 3
+    assert [ink(colour) for colour in LINES] == ["white"] + ["black"] * 5
     _, axes = new_figure()
     box(axes, 0, 0, 4, 2, PARTS[0], "words")
     (text,) = axes.texts

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from helpers import models, rehearse
+from helpers.tools.launch import progress
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.rehearsal.rehearsing import RehearsalError
 from tests.support import configuration
@@ -153,6 +154,35 @@ def printing(rank_of_old=None):
 def test_what_the_rank_prints_is_shown(capsys):
     rehearse(printing, ranks=3, rank=1)
     assert capsys.readouterr().out == "said once\n"
+
+
+def two_slow_steps():
+    import time
+
+    import deepspeed
+
+    deepspeed.init_distributed()
+    model = torch.nn.Linear(8, 1)
+    engine, *_ = deepspeed.initialize(model=model, config=configuration(stage=1))
+    for _ in range(2):
+        loss = engine(torch.ones(1, 8)).sum()
+        time.sleep(0.3)
+        engine.backward(loss)
+        time.sleep(0.3)
+        engine.step()
+        time.sleep(0.3)
+
+
+@pytest.mark.ranks
+def test_the_line_under_the_cell_says_how_far_it_has_come(monkeypatch):
+    monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(progress, "INTERVAL", 0)
+    drawn = []
+    monkeypatch.setattr(progress.Progress, "_draw", lambda line, text: drawn.append(text.split(" ... ")[0]))
+    rehearse(two_slow_steps, ranks=64, rank=3)
+    passes = ["forward pass 1", "backward pass 1", "optimizer step 1", "forward pass 2"]
+    said = [f"rehearsing rank 3 of 64: {words}" for words in ("building", *passes)]
+    assert [text for text in dict.fromkeys(drawn) if text in said] == said
 
 
 def test_a_torch_that_is_too_old_is_named_before_anything_starts(monkeypatch):

@@ -8,11 +8,13 @@ import sys
 
 CORRECT, WRONG, EMPTY = "correct", "not yet", "not written yet"
 MARKS = {
-    EMPTY: ("○", "#888888"),
-    WRONG: ("✗", "#d55e00"),
-    CORRECT: ("✓", "#009e73"),
-}  # distinct for colour-blind eyes, and on dark themes
+    EMPTY: ("○", "#666666"),
+    WRONG: ("✗", "#b04e00"),
+    CORRECT: ("✓", "#007a59"),
+}  # distinct for colour-blind eyes
 LOOK = "border-left: 4px solid {colour}; padding: 2px 10px; white-space: pre-wrap"
+# The verdict's own ground: no colour of words can be read both on white and on a dark page.
+HEAD = "background: {colour}; color: white; padding: 0 6px; border-radius: 3px"
 
 
 def marked(verdict: str) -> str:
@@ -21,7 +23,7 @@ def marked(verdict: str) -> str:
 
 
 def look_of(verdict: str) -> tuple[str, str]:
-    return next((look for begin, look in MARKS.items() if verdict.startswith(begin)), ("·", "#56b4e9"))
+    return next((look for begin, look in MARKS.items() if verdict.startswith(begin)), ("·", "#0072b2"))
 
 
 def tell(verdict: str) -> None:
@@ -33,10 +35,8 @@ def tell(verdict: str) -> None:
     from IPython.display import display
 
     head = next((begin for begin in MARKS if verdict.startswith(begin)), "")
-    words = (
-        f'<strong style="color: {colour}">{mark} '
-        f"{head}</strong>{html.escape(verdict[len(head) :], quote=False)}"
-    )
+    ground = HEAD.format(colour=colour) if head else ""
+    words = f'<strong style="{ground}">{mark} {head}</strong>{html.escape(verdict[len(head) :], quote=False)}'
     display(
         {
             "text/plain": f"{mark} {verdict}",

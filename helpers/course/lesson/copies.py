@@ -2,21 +2,23 @@
 open | reset 02 | reset more/02`.
 
 JupyterLab saves as you work, so lessons are opened as copies in `work/`, which git ignores.  They come
-without the stored outputs, so that no answer stands under a question; the start page comes with what the
-learner has passed.  A copy that was edited or run is never overwritten; `work/.copies.json` remembers which
-lesson it was made from.
+without the stored outputs, so that no answer stands under a question.  A copy that was edited or run is never
+overwritten; `work/.copies.json` remembers which lesson it was made from.  What the learner has passed stands
+in pictures beside the start page, which itself changes with the course alone.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import platform
 import sys
 from itertools import count
 from typing import TYPE_CHECKING
 
-from helpers.course.lesson import index, lab
+from helpers.course.lesson import lab, progress
 from helpers.course.lesson.outline import beside, notebooks, number_of
 from helpers.paths import NOTEBOOKS, ROOT, replace
 
@@ -24,7 +26,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INDEX = "index.ipynb"
-DATES = ".copies.json"  # {path of a copy within work/: digest of the lesson that it was made from}
+DATES = ".copies.json"  # {path of a copy within work/: digest of the page that it was made from}
+MAKEFILE = """# JupyterLab's terminal starts here: what is asked for is passed on to the course's Makefile.
+.DEFAULT_GOAL := help
+help .DEFAULT:
+	@$(MAKE) --no-print-directory -C {course} $@
+"""
+RELOAD = "A tab that has it open still shows the old one: choose File, Reload Notebook from Disk there"
+REASONS = {  # why nothing can be written
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your share of the disk is used up",
+    errno.EROFS: "the folder is read-only",
+    errno.EACCES: "this user may not write there",
+    errno.EPERM: "this user may not write there",
+}
 LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the notebook modified
     "codemirror_mode": {"name": "ipython", "version": 3},
     "file_extension": ".py",
@@ -36,28 +51,28 @@ LANGUAGE = {  # what JupyterLab adds where it is missing, and then calls the not
 
 
 def pages(root: Path) -> dict[str, Path]:
-    """What is copied, but for the start page: {path within work/: lesson, companion or page beside them}."""
+    """What is copied: {path within work/: lesson, companion or page beside them}."""
     folder = root / "notebooks"
-    return {page.relative_to(folder).as_posix(): page for page in [*notebooks(folder), *beside(folder)]}
+    found = [*notebooks(folder), *beside(folder), folder / INDEX]
+    return {page.relative_to(folder).as_posix(): page for page in found}
 
 
 def copy(root: Path = ROOT) -> Path:
-    """Copy every page that has no copy yet, renew untouched copies of older pages, and the start page;
-    returns the folder."""
+    """Copy every page that has no copy yet, and renew untouched copies of older pages; returns the folder."""
     work = root / "work"
     dates = read_dates(work)
+    if INDEX not in dates and (work / INDEX).exists():
+        dates[INDEX] = digest(work / INDEX)  # it was always written anew, and had no date
     for name, page in pages(root).items():
         is_older = is_untouched(work, name, dates) and dates[name] != digest(page)
         if is_older or not (work / name).exists():
-            dates[name] = write_copy(page, work / name)
-    write_copy(root / "notebooks" / INDEX, work / INDEX)
-    save_dates(work, dates)
+            write_copy(page, work, name, dates)
     return work
 
 
 def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
-    """Make a fresh copy of one lesson, or of another page ("more/02").  Returns its path, and where the old
-    one went: None when it was untouched."""
+    """Make a fresh copy of one page ("02", "more/02").  Returns its path, and where the old one went: None
+    when it was untouched."""
     numbered = {number_of(page): (name, page) for name, page in pages(root).items()}
     if number not in numbered:
         raise ValueError(f"no lesson {number!r}: name one with LESSON=, of {', '.join(numbered)}")
@@ -66,8 +81,12 @@ def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:
     if target.exists() and not is_untouched(work, name, dates):
         kept = free_name(target)
         target.rename(kept)
-    dates[name] = write_copy(page, target)
-    save_dates(work, dates)
+    try:
+        write_copy(page, work, name, dates)
+    except OSError:
+        if kept:
+            kept.rename(target)
+        raise
     return target, kept
 
 
@@ -88,17 +107,21 @@ def free_name(path: Path) -> Path:
     return next(mine for mine in names if not mine.exists())
 
 
-def write_copy(lesson: Path, target: Path) -> str | None:
-    """Write a copy without outputs, as JupyterLab would save it; it is complete or not there.  Returns the
-    lesson's digest."""
-    notebook = json.loads(lesson.read_text(encoding="utf-8"))
+def write_copy(page: Path, work: Path, name: str, dates: dict[str, str | None]) -> None:
+    """Write a copy without outputs, as JupyterLab would save it, and remember it: it is whole and known, or
+    is not there."""
+    notebook, target = json.loads(page.read_text(encoding="utf-8")), work / name
     notebook["metadata"]["language_info"] = {**LANGUAGE, "version": platform.python_version()}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            shown = index.outputs(lesson.parent) if "progress" in cell["metadata"].get("tags", ()) else []
-            cell.update(outputs=shown, execution_count=None)
+            cell.update(outputs=[], execution_count=None)
     replace(target, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
-    return digest(lesson)
+    dates[name] = digest(page)
+    try:
+        save_dates(work, dates)
+    except OSError:
+        target.unlink()
+        raise
 
 
 def digest(path: Path) -> str | None:
@@ -113,11 +136,13 @@ def digest(path: Path) -> str | None:
 
 
 def is_untouched(work: Path, name: str, dates: dict[str, str | None]) -> bool:
-    """Whether a copy was neither edited nor run."""
+    """Whether a copy was neither edited nor run; what shows progress may have been run."""
     if name not in dates or digest(work / name) != dates[name]:
         return False
     cells = json.loads((work / name).read_text(encoding="utf-8"))["cells"]
-    return not any(cell.get("outputs") for cell in cells)
+    return not any(
+        cell.get("outputs") and "progress" not in cell["metadata"].get("tags", ()) for cell in cells
+    )
 
 
 def read_dates(work: Path) -> dict[str, str | None]:
@@ -131,24 +156,48 @@ def save_dates(work: Path, dates: dict[str, str | None]) -> None:
     replace(work / DATES, json.dumps(dates, indent=1) + "\n")
 
 
+def open_course() -> None:
+    """Bring the copies up to date, say which are older than the course's, and open JupyterLab."""
+    before = read_dates(ROOT / "work")
+    work = copy()
+    if not (work / "Makefile").exists():
+        replace(work / "Makefile", MAKEFILE.format(course=os.pardir))
+    progress.draw(work)
+    now = read_dates(work)
+    if renewed := [name for name in before if now[name] != before[name]]:
+        print(f"renewed, since the course has changed: {', '.join(renewed)}. {RELOAD}")
+    for page in older():
+        print(
+            f"work/{page.relative_to(NOTEBOOKS)} is older than the course's; for the new one `make reset "
+            f"LESSON={number_of(page)}`, which keeps yours beside it"
+        )
+    lab.open_lab(work, INDEX)
+
+
 def main(verb: str = "open", number: str = "") -> None:
     if verb == "reset":
         fresh, kept = reset(number)
         print("fresh:", fresh.relative_to(ROOT), f"(yours is now {kept.relative_to(ROOT)})" if kept else "")
+        print(RELOAD)
     elif verb == "open":
-        work = copy()
-        for page in older():
-            print(
-                f"work/{page.relative_to(NOTEBOOKS)} is older than the course's; for the new one `make reset "
-                f"LESSON={number_of(page)}`, which keeps yours beside it"
-            )
-        lab.open_lab(work, INDEX)
+        open_course()
     else:
         raise ValueError(f"{verb!r} is neither open nor reset")
 
 
-if __name__ == "__main__":
+def run(*words: str) -> str | None:
+    """`main`, and in a sentence why it could not do what was asked."""
     try:
-        main(*sys.argv[1:3])
+        main(*words)
     except ValueError as error:
-        sys.exit(str(error))
+        return str(error)
+    except OSError as error:
+        why = REASONS.get(error.errno, str(error))
+        return (
+            f"work/ cannot be written: {why}. Nothing is half written: mend that, and type the command again"
+        )
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(run(*sys.argv[1:3]))

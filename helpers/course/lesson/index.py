@@ -3,35 +3,19 @@ passed."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from helpers.course.lesson.outline import Lesson, course, directly_needs
+from helpers.course.lesson.pictures import FOLDER, MAP, PARTS, next_lesson
 from helpers.course.lesson.progress import passed
 from helpers.paths import in_work
 
-CLOSE = '%%{init: {"flowchart": {"rankSpacing": 24, "nodeSpacing": 24, "padding": 8}}}%%'
-PARTS = {  # the course's parts, and the lesson with which each begins
-    "The basics": "00",
-    "The model in parts": "05",
-    "ZeRO": "07",
-    "Little memory, long texts": "11",
-    "All together": "13",
-    "The same elsewhere": "fsdp",
-}
 NOTHING = "No check passed yet. Each lesson has some, and those that you pass are listed here."
 
 
 def diagram(lessons: list[Lesson]) -> str:
-    """What needs what, as a Mermaid diagram in Markdown; an arrow leads from a lesson to one that builds on
-    it."""
-    # A word a line makes the boxes narrow, so that the whole fits with large letters.
-    titles = {lesson.number: lesson.title.replace(" ", "<br>") for lesson in lessons}
-    boxes = [f'  {number}["{number}<br>{title}"]' for number, title in titles.items()]
+    """The map: a picture of what needs what, in words where it cannot be seen."""
     needs = {lesson.number: directly_needs(lesson, lessons) for lesson in lessons}
-    arrows = [f"  {need}-->{number}" for number, direct in needs.items() for need in direct]
     told = [f"{number} needs {' and '.join(direct)}" for number, direct in needs.items() if direct]
-    title = ["  accTitle: What each lesson needs", "  accDescr: " + "; ".join(told)]
-    return "\n".join(["```mermaid", CLOSE, "flowchart LR", *title, *boxes, *arrows, "```"])
+    return f"![What each lesson needs: {'; '.join(told)}]({FOLDER}/{MAP})"
 
 
 def tables(lessons: list[Lesson]) -> list[str]:
@@ -51,13 +35,14 @@ def tables(lessons: list[Lesson]) -> list[str]:
 
 def table(title: str, lessons: list[Lesson]) -> str:
     """One part of the course."""
-    heads = "| |lesson|its question|paper|core|exercises|companion|"
-    rows = [f"### {title}", "", heads, "|---|---|---|---|--:|--:|--:|"]
+    heads = "| |lesson|checks\N{NO-BREAK SPACE}passed|its question|paper|core|exercises|companion|"
+    rows = [f"### {title}", "", heads, "|---|---|---|---|---|--:|--:|--:|"]
     for lesson in lessons:
         link, paper = f"[{lesson.title}]({lesson.file})", lesson.paper or "–"
         more = f"[{lesson.optional}]({lesson.companion})" if lesson.companion else lesson.optional or "–"
+        checks = f"![{len(lesson.checks)} checks]({FOLDER}/{lesson.number}.svg)"
         minutes = f"{lesson.core}|{lesson.exercises}|{more}"
-        rows.append(f"|{lesson.number}|{link}|{lesson.question}|{paper}|{minutes}|")
+        rows.append(f"|{lesson.number}|{link}|{checks}|{lesson.question}|{paper}|{minutes}|")
     return "\n".join(rows)
 
 
@@ -65,6 +50,7 @@ class Progress:
     """Which checks were passed, lesson by lesson; a notebook shows it as a table."""
 
     def __init__(self, lessons: list[Lesson], passed: dict[str, list[str]]):
+        self.following = next_lesson(lessons, passed)
         self.rows = [
             (lesson, [name for name in lesson.checks if name in passed.get(lesson.number, ())])
             for lesson in lessons
@@ -83,6 +69,7 @@ class Progress:
         for lesson, names in self.rows:
             marks = [f"{'✓' if check in names else '○'} {check.replace('_', ' ')}" for check in lesson.checks]
             link, share = f"[{lesson.title}]({lesson.file})", f"{len(names)} of {len(lesson.checks)}"
+            link += " ← continue here" if lesson is self.following else ""
             rows.append(f"| {lesson.number} | {link} | {share} | {', '.join(marks)} |")
         return "\n".join(rows)
 
@@ -90,11 +77,3 @@ class Progress:
 def progress() -> Progress:
     """What this learner has passed; nothing in the course's own `notebooks/`, which belong to nobody."""
     return Progress(course(), passed() if in_work() else {})
-
-
-def outputs(folder: Path) -> list[dict]:
-    """What the learner has passed as a code cell's stored output, so that their start page shows it when it
-    opens."""
-    shown = Progress(course(folder), passed())
-    data = {"text/markdown": [shown._repr_markdown_()], "text/plain": [repr(shown)]}
-    return [{"output_type": "execute_result", "data": data, "execution_count": None, "metadata": {}}]

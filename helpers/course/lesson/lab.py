@@ -1,25 +1,40 @@
-"""Start JupyterLab at a page, and say how to reach it from another computer."""
+"""Start JupyterLab at a page, laid out for the course, and say how to reach it from another computer."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from jupyter_server.serverapp import list_running_servers
+from helpers.paths import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
-    from typing import NoReturn
 
 FIRST_PORT = 8888
+SETTINGS = Path(__file__).with_name("jupyterlab")  # the defaults that the course sets; a user's own go before
+WORKSPACES = ".workspaces"  # in the learner's folder: JupyterLab's layouts, which are of this course alone
+DEFAULT = "default-37a8.jupyterlab-workspace"  # JupyterLab's name for the layout that it opens
+CONTENTS = "@jupyterlab/toc:plugin"  # the panel with the headings of what is open
+SIDEBAR = 0.2  # of the window: wide enough for the name of a kept copy
 
 
-def open_lab(folder: Path, page: str) -> NoReturn:
-    """Replace this process by JupyterLab, serving `folder` and opening `page`."""
+def open_lab(folder: Path, page: str) -> None:
+    """Replace this process by JupyterLab, serving `folder` and opening `page`; where one serves it already,
+    print its link and return."""
+    if link := running(folder, page):
+        print(f"JupyterLab is running already:\n{link}")
+        return
     port, browser = free_port(), has_browser()
     if not browser:
         print(tunnel(port), flush=True)
+    lay_out(folder / WORKSPACES / DEFAULT, page)
     os.chdir(folder)
     chosen = options(page, port, browser, root=os.geteuid() == 0)
     os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *chosen])
@@ -28,8 +43,49 @@ def open_lab(folder: Path, page: str) -> NoReturn:
 def options(page: str, port: int, browser: bool, root: bool = False) -> list[str]:
     """Command-line options: the default page is where the link leads that JupyterLab prints and opens; root
     runs it in a container."""
-    chosen = [f"--port={port}", f"--LabApp.default_url=/lab/tree/{page}"]
+    chosen = [
+        f"--port={port}",
+        f"--LabApp.default_url=/lab/tree/{page}",
+        f"--LabApp.workspaces_dir={WORKSPACES}",
+        f"--LabApp.app_settings_dir={SETTINGS}",
+    ]
     return chosen + ["--no-browser"] * (not browser) + ["--allow-root"] * root
+
+
+def running(folder: Path, page: str) -> str | None:
+    """The link to a page on this user's server that serves a folder and answers; None where none does."""
+    for server in list_running_servers():
+        if server["root_dir"] == str(folder.resolve()):
+            try:
+                urllib.request.urlopen(f"{server['url']}api", timeout=5).close()
+            except urllib.error.HTTPError:
+                pass  # it wants a password, and so is there
+            except OSError:
+                continue
+            return f"{server['url']}lab/tree/{page}" + f"?token={server['token']}" * bool(server["token"])
+    return None
+
+
+def lay_out(workspace: Path, page: str) -> None:
+    """Write the layout of the first start: contents at the left, the page in the middle.  Later ones are the
+    learner's."""
+    if workspace.exists():
+        return
+    name = f"notebook:{page}"
+    layout = {
+        "main": {"dock": {"type": "tab-area", "currentIndex": 0, "widgets": [name]}, "current": name},
+        "left": {
+            "collapsed": False,
+            "visible": True,
+            "current": CONTENTS,
+            "widgets": ["filebrowser", "running-sessions", CONTENTS, "extensionmanager.main-view"],
+        },
+        "right": {"collapsed": True, "visible": True, "widgets": []},
+        "relativeSizes": [SIDEBAR, 1 - SIDEBAR, 0],
+    }
+    opened = {"data": {"path": page, "factory": "Notebook"}}
+    data = {"layout-restorer:data": layout, name: opened}
+    replace(workspace, json.dumps({"data": data, "metadata": {"id": "default"}}, indent=1) + "\n")
 
 
 def has_browser(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bool:

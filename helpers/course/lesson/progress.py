@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from helpers import paths
+from helpers.course.lesson import pictures
+from helpers.course.lesson.outline import course
 
 NAME = "progress.json"
 
@@ -32,9 +35,16 @@ def record(name: str, lesson: str, work: Path | None = None) -> bool:
             if name not in known.setdefault(lesson, []):
                 known[lesson].append(name)
                 paths.replace(work / NAME, json.dumps(known, indent=1, sort_keys=True) + "\n")
+                with suppress(OSError, ValueError):  # a lesson that cannot be read spoils no verdict either
+                    draw(work)
     except OSError:
         return False
     return True
+
+
+def draw(work: Path) -> None:
+    """Bring the pictures of the start page up to date."""
+    pictures.draw(work, course(), passed(work))
 
 
 def passed(work: Path | None = None) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ import socket
 import statistics
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     again = "--once" in arguments and stamp.exists() and stamp.read_text() == fingerprint()
     ready = check(again)
     if ready and not again:
-        replace(stamp, fingerprint())
+        with suppress(OSError):  # a full disk; then it is checked again
+            replace(stamp, fingerprint())
     return 0 if ready else 1
 
 

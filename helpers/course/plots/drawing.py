@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 from helpers.course.plots.style import part_colour
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 EMPTY, EDGE = "#eeeeee", "#999999"  # of a box in which nothing is
+READABLE = 4.5  # the least contrast of words with what lies behind them (WCAG 2.2, level AA)
 BEHIND = {"facecolor": "white", "edgecolor": "none"}  # a box behind words that stand on a hatch or a line
 
 
@@ -35,10 +36,28 @@ def new_panels(
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour, 0 to 1 (WCAG 2.2)."""
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts))
+
+
+def contrast(one: str, other: str) -> float:
+    """How well one colour is read on another, 1 to 21 (WCAG 2.2)."""
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
 def ink(colour: str) -> str:
-    """Black or white, whichever is read better on a colour (ITU-R BT.601's luma)."""
-    red, green, blue = to_rgb(colour)
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+    """Black or white: the one that is read better on a colour, always at `READABLE` or more."""
+    return max(("black", "white"), key=lambda words: contrast(words, colour))
+
+
+def darkened(colour: str) -> str:
+    """A colour for words on white: as it is where they can be read, else darker until they can."""
+    while contrast(colour, "white") < READABLE:
+        colour = to_hex([0.97 * part for part in to_rgb(colour)])
+    return colour
 
 
 def write(axes: Axes, x: float, y: float, words: str, **look: object) -> None:

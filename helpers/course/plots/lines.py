@@ -8,7 +8,7 @@ from math import log10
 from typing import TYPE_CHECKING
 
 from matplotlib.ticker import NullFormatter, NullLocator
-from helpers.course.plots.drawing import legend_beside, new_figure, new_panels, write_beside
+from helpers.course.plots.drawing import darkened, legend_beside, new_figure, new_panels, write_beside
 from helpers.course.plots.style import DASHES, LINES, MARKERS, Plot, check_told_apart, in_style
 from helpers.tools.theory.roofline import MachineConstants, ridge, roofline_rate
 
@@ -75,7 +75,7 @@ def curves(
 
 
 def _name_end(axes: Axes, name: str, xs: Sequence[float], ys: Sequence[float], colour: str) -> None:
-    write_beside(axes, xs[-1], ys[-1], name, 8, 0, va="center", color=colour, fontsize=9)
+    write_beside(axes, xs[-1], ys[-1], name, 8, 0, va="center", color=darkened(colour), fontsize=9)
 
 
 def _draw_points(axes: Axes, points: Mapping[str, Line]) -> None:

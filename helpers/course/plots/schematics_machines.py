@@ -9,7 +9,16 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
-from helpers.course.plots.drawing import arrow, disc, legend_below, new_figure, new_panels, rounded, write
+from helpers.course.plots.drawing import (
+    arrow,
+    darkened,
+    disc,
+    legend_below,
+    new_figure,
+    new_panels,
+    rounded,
+    write,
+)
 from helpers.course.plots.style import LINES, LOOK, Plot, in_style
 from helpers.tools.theory.combined import coordinates, groups_along
 
@@ -106,7 +115,7 @@ def _draw_ring(axes: Axes, name: str, machines: Sequence[int]) -> str:
         ends = (x + side, y + down), (to_x - side, to_y - down)
         arrow(axes, *ends, connectionstyle=f"arc3,rad={bend}", **look)
     cable = f"{len(crossing)} of {ranks} hops cross it"
-    write(axes, right / 2, -1.3, f"cable: {cable}", va="top", fontsize=9, color=ACROSS["color"])
+    write(axes, right / 2, -1.3, f"cable: {cable}", va="top", fontsize=9, color=darkened(ACROSS["color"]))
     axes.set(title=name, xlim=(-1.1, right + 1.1), ylim=(-1.75, most + 0.4))
     axes.axis("off")
     return f"{name}: {', '.join(words)}; {len(crossing)} of {ranks} hops of the ring cross the cable"

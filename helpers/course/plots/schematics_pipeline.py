@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from helpers.course.plots.drawing import (
     blank,
     box,
+    ink,
     legend_below,
     legend_beside,
     new_figure,
@@ -112,8 +113,8 @@ def _draw_actions(axes, timelines, begin, longest):
             look = {"alpha": 0.55 if paler else 1, "edgecolor": "white"}
             box(axes, left, rank + 0.06, width, 0.88, ACTIONS[kind][0], **look)
             if width > LETTER * longest * len(str(micro)):
-                ink = "black" if paler else "white"
-                write(axes, left + width / 2, rank + 0.5, micro, fontsize=7, color=ink)
+                colour = "black" if paler else ink(ACTIONS[kind][0])
+                write(axes, left + width / 2, rank + 0.5, micro, fontsize=7, color=colour)
 
 
 def _begin(timelines):

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,19 @@ PASSING = (
     '<style>@keyframes passing {{ to {{ visibility: hidden }} }}</style><span style="animation: '
     'passing 0s 3s forwards">{}</span>'
 )
+
+_words: Callable[[], str] | None = None  # of `saying`
+
+
+@contextmanager
+def saying(words: Callable[[], str]) -> Iterator[None]:
+    """Within, the line asks `words` what ranks at work do, and does not count those that are done."""
+    global _words
+    before, _words = _words, words
+    try:
+        yield
+    finally:
+        _words = before
 
 
 class Progress:
@@ -45,8 +59,7 @@ class Progress:
         self.last = now
         message = self.message
         if outcomes and all(outcome.at_work for outcome in outcomes):
-            done = sum(outcome.report is not None for outcome in outcomes)
-            message = f"the ranks are at work, {done} of {len(outcomes)} done"
+            message = _words() if _words else how_many(outcomes)
         self._draw(f"{message} ... {now - self.started:.0f} s")
 
     def _draw(self, text):
@@ -81,6 +94,12 @@ class Progress:
                 signal.signal(signal.SIGINT, self.handler)
         if self.interrupt and not isinstance(error, KeyboardInterrupt):
             self.handler(*self.interrupt)
+
+
+def how_many(outcomes: Sequence[Outcome]) -> str:
+    """That ranks are at work, and how many are done."""
+    done = sum(outcome.report is not None for outcome in outcomes)
+    return f"the ranks are at work, {done} of {len(outcomes)} done"
 
 
 def in_notebook() -> bool:

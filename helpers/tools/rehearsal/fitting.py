@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import ulysses
@@ -29,12 +28,11 @@ KEPT = {"inputs": "activations"}
 SHORT = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 
 
-def two_steps(question: Question, drawn: bool = False, diary: str | None = None) -> dict:
+def two_steps(question: Question, drawn: bool = False) -> dict:
     """For `rehearse`: the first step makes the optimizer's states, the second goes on with them.
 
     Args:
         drawn: whether a figure is to be made, which takes a history.
-        diary: a file that always says how far it has come.
 
     Returns:
         A dict: "elements" of the model; "kinds" of them, as `adapting.counted` has them; "dtype" of its first
@@ -62,8 +60,6 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     def begin(phase):
         marks.append((ledger.clock, phase))
         ledger.mark(phase)
-        if diary:
-            Path(diary).write_text(f", part {len(marks)} of {2 + 2 * micro_batches * 3}: {phase}")
 
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger())

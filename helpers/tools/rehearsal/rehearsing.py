@@ -17,6 +17,8 @@ import torch
 
 from ..launch.failures import RankError
 from ..launch.jobs import launch
+from ..launch.progress import saying
+from . import diary
 from .asked import Place, places, told
 from .fake import Weightless, raised
 from .gpu import GPUS, MEMORY
@@ -142,11 +144,13 @@ def deliver(function: Callable, arguments: dict[str, object], pose: Pose, timeou
 def in_a_process(function: Callable, arguments: dict[str, object], pose: Pose, timeout: float) -> Told:
     """One rehearsal in a process of its own, where torch may be changed."""
     given = {"function": function, "arguments": arguments, "pose": pose}
+    posed = f"rank {pose.rank} of {pose.ranks:,}"
     try:
-        return launch(rehearsed, ranks=1, arguments=given, device="cpu", timeout=timeout)[0]
+        with saying(lambda: f"rehearsing {posed}: {diary.read(pose.mail)}"):
+            return launch(rehearsed, ranks=1, arguments=given, device="cpu", timeout=timeout)[0]
     except RankError as error:
         words = OWN_FRAMES.sub("", f"{error}\n").rstrip("\n")
-        words = words.replace("rank 0 of 1", f"rank {pose.rank} of {pose.ranks:,}, rehearsed,", 1)
+        words = words.replace("rank 0 of 1", f"{posed}, rehearsed,", 1)
         words += HINT if pose.device == "cuda" and LOST.search(words) else ""
         raise RehearsalError(words, pose.rank, error.outputs) from None
 
@@ -154,6 +158,7 @@ def in_a_process(function: Callable, arguments: dict[str, object], pose: Pose, t
 def rehearsed(function: Callable, arguments: Mapping[str, object], pose: Pose) -> Told:
     """In the process of a rehearsal: run `function(**arguments)` as the rank of a pose, without numbers."""
     put_on(pose)
+    diary.keep(pose.mail)
     try:
         # One thread for autograd: the mode is of this thread alone.
         with torch.autograd.set_multithreading_enabled(False), Weightless():

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import json
 import logging
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TextIO
 
 from ..launch.forked.forkservers import preload
@@ -105,10 +101,9 @@ def few_ranks(
 def one_rank(
     asked: question.Question, rank: int, drawn: bool = False, words: str = "", *, machine: dict, places: list
 ) -> Mapping:
-    """The report of a rank, while a line says what is rehearsed."""
-    words = f"rehearsing rank {rank} of {asked.ranks:,}{words} ..."
-    with tempfile.NamedTemporaryFile() as diary, shown(words, Path(diary.name)):
-        arguments = {"question": asked, "drawn": drawn, "diary": diary.name}
+    """The report of a rank, and a line that says what was rehearsed."""
+    arguments = {"question": asked, "drawn": drawn}
+    with timed(f"rehearsing rank {rank} of {asked.ranks:,}{words} ..."):
         return rehearse(two_steps, asked.ranks, rank, arguments, device="cuda", asked=places, **machine)
 
 
@@ -125,26 +120,9 @@ def header(asked: question.Question, reports: Mapping[int, Mapping]) -> str:
 
 
 @contextlib.contextmanager
-def shown(words: str, diary: Path) -> Iterator[None]:
-    """A line on stderr: what is rehearsed, and at the end the seconds; on a terminal also, twice a second,
-    how far it has come."""
-    started, done, stderr = time.monotonic(), threading.Event(), sys.stderr
-
-    def say(more, start="", end=""):
-        print(f"{start}{words} {time.monotonic() - started:.0f} s{more}", end=end, flush=True, file=stderr)
-
-    def follow():
-        while not done.wait(0.5):
-            say(f"{diary.read_text():<40}", start="\r")
-        stderr.write(f"\r{'':<110}\r")
-
-    follower = threading.Thread(target=follow if stderr.isatty() else done.wait)
-    follower.start()
-    try:
-        # The launcher would say on a terminal that one rank is at work.
-        with contextlib.redirect_stderr(io.StringIO()) if stderr.isatty() else contextlib.nullcontext():
-            yield
-    finally:
-        done.set()
-        follower.join()
-    say("", end="\n")
+def timed(words: str) -> Iterator[None]:
+    """A line on stderr at the end: what was rehearsed, and its seconds.  Until then the launcher says on a
+    terminal how far it has come."""
+    started = time.monotonic()
+    yield
+    print(f"{words} {time.monotonic() - started:.0f} s", flush=True, file=sys.stderr)

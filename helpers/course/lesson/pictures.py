@@ -1,0 +1,165 @@
+"""The start page's pictures: the map, with what needs what, and each lesson's checks.
+
+They lie in files beside the page, `map/map.svg` and `map/02.svg`, so that a check that was passed changes a
+picture and not a page that is open.  Each has its own white ground, and so looks the same on a dark page.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from helpers.course.lesson.outline import Lesson, directly_needs
+from helpers.paths import replace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER, MAP = "map", "map.svg"
+PARTS = {  # the course's parts, and the lesson with which each begins
+    "The basics": "00",
+    "The model in parts": "05",
+    "ZeRO": "07",
+    "Little memory, long texts": "11",
+    "All together": "13",
+    "The same elsewhere": "fsdp",
+}
+Passed = dict[str, list[str]]  # {lesson: names of the checks passed}
+WIDTH, ROW, BOX = 900, 34, 24  # pixels: of the map, from lesson to lesson, height of a lesson's box
+LANE, SPOT, TAG = 18, 12, 96  # pixels: between lines, between checks, width of the mark of the next lesson
+WIDE, CHECKS = 500, 344  # pixels: width of a lesson's box, and where its checks begin
+LINES = ("#0072B2", "#B04E00", "#007A59", "#8A4F7D", "#5A5A00")  # on white, each at 4.5 to 1 or more
+INK, QUIET, DONE, OPEN = "#1A1A1A", "#595959", "#007A59", "#EEF2F7"
+
+
+def draw(folder: Path, lessons: list[Lesson], passed: Passed) -> None:
+    """Write the pictures for what was passed into a folder's `map`."""
+    following = next_lesson(lessons, passed)
+    begun = any(done(lesson, passed) for lesson in lessons)
+    marks = {following: "continue here" if begun else "begin here"}
+    replace(folder / FOLDER / MAP, the_map(lessons, passed, marks))
+    for lesson in lessons:
+        replace(folder / FOLDER / f"{lesson.number}.svg", checks(lesson, passed, marks.get(lesson, "")))
+
+
+def next_lesson(lessons: list[Lesson], passed: Passed) -> Lesson | None:
+    """Where to go on: at the furthest lesson of which a check was passed, or after it where all were; None
+    where no check is left."""
+    begun = [at for at, lesson in enumerate(lessons) if done(lesson, passed)]
+    furthest = begun[-1] if begun else 0
+    in_turn = [*lessons[furthest:], *lessons[:furthest]]
+    return next((lesson for lesson in in_turn if len(done(lesson, passed)) < len(lesson.checks)), None)
+
+
+def done(lesson: Lesson, passed: Passed) -> list[str]:
+    """A lesson's checks that were passed."""
+    return [check for check in lesson.checks if check in passed.get(lesson.number, ())]
+
+
+def the_map(lessons: list[Lesson], passed: Passed, marks: dict[Lesson | None, str]) -> str:
+    """Lessons from top to bottom, some with a mark; an arrow leads to a lesson from each that it needs."""
+    lanes = lanes_of(lessons)
+    left = 24 + LANE * (1 + max((lane for lane, *_ in lanes), default=0))
+    shapes = []
+    for number, (lane, row, targets) in enumerate(lanes):  # the inner first, and each arrives above the outer
+        before = [target for _, _, others in lanes[:number] for target in others]
+        ends = [ROW * (target + 0.5) - 8 + 8 * before.count(target) for target in targets]
+        shapes += line(
+            left, left - LANE * (lane + 1), ROW * (row + 0.5) + 9, ends, LINES[number % len(LINES)]
+        )
+    for row, lesson in enumerate(lessons):
+        if row and lessons[row - 1].number in directly_needs(lesson, lessons):
+            top = row * ROW + (ROW - BOX) / 2
+            shapes += [f'<path d="M{left + 24} {top - ROW + BOX}V{top - 5}" stroke="{INK}" fill="none"/>']
+            shapes += [f'<path d="M{left + 20} {top - 6}h8l-4 6z" fill="{INK}"/>']
+        shapes += box(left, row, lesson, passed, marks.get(lesson, ""))
+    return picture(WIDTH, ROW * len(lessons), shapes)
+
+
+def lanes_of(lessons: list[Lesson]) -> list[tuple[int, int, list[int]]]:
+    """(lane, row, rows of the lessons that need it and do not follow at once) of every lesson that has some.
+    Lanes count from the boxes outwards; lines that share one never meet."""
+    rows = {lesson.number: row for row, lesson in enumerate(lessons)}
+    needed = {row: [] for row in rows.values()}
+    for lesson in lessons:
+        for need in directly_needs(lesson, lessons):
+            needed[rows[need]].append(rows[lesson.number])
+    found, ends = [], []
+    for row, targets in needed.items():
+        if later := [target for target in targets if target != row + 1]:
+            lane = next((lane for lane, end in enumerate(ends) if end < row), len(ends))
+            ends[lane : lane + 1] = [max(later)]
+            found.append((lane, row, later))
+    return sorted(found)
+
+
+def line(left: int, x: int, start: float, ends: list[float], colour: str) -> list[str]:
+    """From a lesson's box down at x and to each box that needs it, at these heights; a white rim parts it
+    from lines that it crosses."""
+    path = f"M{left} {start}H{x}V{max(ends)}" + "".join(f"M{x} {end}H{left - 7}" for end in ends)
+    look = f'd="{path}" fill="none" stroke-linejoin="round"'
+    return [
+        f'<path {look} stroke="white" stroke-width="6"/>',
+        f'<path {look} stroke="{colour}" stroke-width="2"/>',
+        *(f'<path d="M{left - 8} {end - 4}v8l8 -4z" fill="{colour}"/>' for end in ends),
+    ]
+
+
+def box(left: int, row: int, lesson: Lesson, passed: Passed, mark: str) -> list[str]:
+    """A lesson's box with number, title and checks; where a part of the course begins, its name."""
+    top, middle = ROW * row + (ROW - BOX) / 2, ROW * (row + 0.5)
+    edge = f'stroke="{LINES[0]}" stroke-width="2.5"' if mark else f'stroke="{QUIET}"'
+    shapes = [f'<rect x="{left}" y="{top}" width="{WIDE}" height="{BOX}" rx="4" fill="{OPEN}" {edge}/>']
+    shapes += [
+        words(left + 8, middle, lesson.number, INK, "bold"),
+        words(left + 48, middle, lesson.title, INK),
+    ]
+    shapes += spots(left + CHECKS, middle, lesson, passed)
+    shapes += tag(left + WIDE + 8, middle, mark) if mark else []
+    for part, first in PARTS.items():
+        if lesson.number == first:
+            shapes.append(words(WIDTH - 8, middle, part, QUIET, anchor="end"))
+            shapes.append(f'<path d="M{left} {ROW * row}H{WIDTH - 8}" stroke="#BBBBBB"/>' if row else "")
+    return shapes
+
+
+def checks(lesson: Lesson, passed: Passed, mark: str) -> str:
+    """A lesson's checks as a picture for its row of a table, on the next lesson's the mark below."""
+    shapes = spots(4, 10, lesson, passed) + (tag(4, 32, mark) if mark else [])
+    return picture(max(SPOT * len(lesson.checks) + 8, TAG + 8), 44 if mark else 20, shapes)
+
+
+def spots(left: float, middle: float, lesson: Lesson, passed: Passed) -> list[str]:
+    """A spot for each check, full where it was passed."""
+    fills = [DONE if check in done(lesson, passed) else "white" for check in lesson.checks]
+    look = f'r="4.2" stroke="{DONE}" stroke-width="1.4"'
+    return [
+        f'<circle cx="{left + SPOT * (at + 0.5)}" cy="{middle}" {look} fill="{fill}"/>'
+        for at, fill in enumerate(fills)
+    ]
+
+
+def tag(left: float, middle: float, mark: str) -> list[str]:
+    """The mark of the next lesson, in words on its own ground."""
+    ground = f'<rect x="{left}" y="{middle - 10}" width="{TAG}" height="20" rx="10" fill="{LINES[0]}"/>'
+    return [ground, words(left + TAG / 2, middle, mark, "white", anchor="middle", size=13)]
+
+
+def words(
+    x: float,
+    middle: float,
+    text: str,
+    colour: str,
+    weight: str = "normal",
+    anchor: str = "start",
+    size: int = 14,
+) -> str:
+    place = f'x="{x}" y="{middle + 0.35 * size}" text-anchor="{anchor}"'
+    return f'<text {place} font-size="{size}" font-weight="{weight}" fill="{colour}">{escape(text)}</text>'
+
+
+def picture(width: float, height: float, shapes: list[str]) -> str:
+    """An SVG on white."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+    ground = f'<rect width="{width}" height="{height}" rx="4" fill="white"/>'
+    return "\n".join([f'{head} font-family="Helvetica, Arial, sans-serif">', ground, *shapes, "</svg>", ""])
