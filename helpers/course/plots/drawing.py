@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.colors import to_rgb
@@ -35,10 +35,21 @@ def new_panels(
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
+def luminance(colour: str) -> float:
+    """Between 0, black, and 1 (WCAG 2.2, relative luminance)."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+def contrast(one: str, other: str) -> float:
+    """From 1 to 21 (WCAG 2.2); text needs 4.5."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 def ink(colour: str) -> str:
-    """Black or white, whichever is read better on a colour (ITU-R BT.601's luma)."""
-    red, green, blue = to_rgb(colour)
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+    """Black or white, whichever is read better on a colour: the better of the two has 4.58 at least."""
+    return max(("white", "black"), key=lambda words: contrast(words, colour))
 
 
 def write(axes: Axes, x: float, y: float, words: str, **look: object) -> None:
@@ -123,6 +134,11 @@ def swatch(name: str, colour: str, **look: object) -> Rectangle:
     return Rectangle((0, 0), 1, 1, facecolor=colour, label=name, **look)
 
 
+def swatches(looks: Mapping[str, tuple[str, str]]) -> list[Rectangle]:
+    """Boxes for a legend, of {name: (colour, hatch)}."""
+    return [swatch(name, colour, hatch=hatch, edgecolor="white") for name, (colour, hatch) in looks.items()]
+
+
 def rank_swatches(ranks: Collection[int]) -> list[Rectangle]:
     """Ranks' colours for a legend."""
     return [swatch(f"rank {rank}", part_colour(rank)) for rank in ranks]
@@ -138,3 +154,8 @@ def legend_below(
 ) -> None:
     """The legend under the axes; `height` in parts of theirs."""
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, height), ncols=columns)
+
+
+def legend_under(figure: Figure, columns: int, handles: Sequence[Artist]) -> None:
+    """The legend at the bottom of the figure, under all that its axes need."""
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)

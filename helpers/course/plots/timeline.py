@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 
-from helpers.course.plots.drawing import box, legend_beside, new_figure, swatch, write
+from helpers.course.plots.drawing import box, ink, legend_beside, new_figure, swatches, write
 from helpers.course.plots.style import LOOK, Plot, in_style
 
 Box = tuple[str, str, float, float]  # kind, label, start, end
@@ -57,22 +57,17 @@ def timeline(rows: Mapping[str, Sequence[Box]], title: str, x: str) -> Plot:
     for row, boxes in enumerate(rows.values()):
         lanes = side_by_side(boxes)
         height = 0.8 / (1 + max(lanes))
-        look = {"fontsize": 8 if height > 0.3 else 6, "color": "white", "weight": "bold"}
+        look = {"fontsize": 8 if height > 0.3 else 6, "weight": "bold"}
         for lane, (kind, label, start, end) in zip(lanes, boxes):
             colour, hatch = KINDS[kind]
             bottom = row + 0.1 + lane * height
             box(axes, start, bottom, end - start, height, colour, hatch=hatch, edgecolor="white")
             if end - start > LETTER * span * len(label):
-                write(axes, (start + end) / 2, bottom + height / 2, label, **look)
+                write(axes, (start + end) / 2, bottom + height / 2, label, color=ink(colour), **look)
     axes.set(title=title, xlabel=x, xlim=(0, 1.01 * span), ylim=(len(rows), 0))
     axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
     axes.grid(False)
-    handles = [
-        swatch(kind, colour, hatch=hatch, edgecolor="white")
-        for kind, (colour, hatch) in KINDS.items()
-        if kind in kinds
-    ]
-    legend_beside(axes, handles)
+    legend_beside(axes, swatches({kind: look for kind, look in KINDS.items() if kind in kinds}))
     said = "; ".join(
         f"{row}: {len(boxes)} until {max(end for *_, end in boxes):.3g}" for row, boxes in rows.items()
     )

@@ -51,16 +51,17 @@ def gradients_of(model: torch.nn.Module, optimizer: object) -> torch.Tensor | No
     """
     from deepspeed.utils import safe_get_full_optimizer_state
 
+    states = getattr(optimizer, "optimizer", optimizer).state.values()  # of what a wrapper of ZeRO has inside
+    if not any("exp_avg" in state for state in states):
+        return None
     means = []
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
         if parameter in optimizer.state:
-            means.append(optimizer.state[parameter].get("exp_avg"))
+            means.append(optimizer.state[parameter]["exp_avg"])
         else:
             means.append(safe_get_full_optimizer_state(parameter, "exp_avg"))
-        if means[-1] is None:
-            return None
     return _whole(means)
 
 
