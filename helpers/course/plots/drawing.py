@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
-from helpers.course.plots.style import part_colour
+from helpers.course.plots.style import owner_colour
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -141,7 +141,7 @@ def swatches(looks: Mapping[str, tuple[str, str]]) -> list[Rectangle]:
 
 def rank_swatches(ranks: Collection[int]) -> list[Rectangle]:
     """Ranks' colours for a legend."""
-    return [swatch(f"rank {rank}", part_colour(rank)) for rank in ranks]
+    return [swatch(f"rank {rank}", owner_colour(rank)) for rank in ranks]
 
 
 def legend_beside(axes: Axes, handles: Sequence[Artist] | None = None) -> None:

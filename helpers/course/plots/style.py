@@ -43,7 +43,13 @@ LAYERS = {  # of a transformer
 # Ranks that own something: shades of violet alone, neighbours light and dark, so that no owner looks like a
 # category.
 OWNERS = ("#3B1F6B", "#CDB4E4", "#7B3FA0", "#B08AD0", "#55208A", "#DCC8EC", "#9A6BC4", "#C3A6DE")
-PARTS = ("#332288", "#88CCEE", "#DDCC77", "#AA4499", "#117733")  # Paul Tol's, for what is no memory category
+PARTS = (
+    "#332288",
+    "#88CCEE",
+    "#DDCC77",
+    "#AA4499",
+    "#117733",
+)  # Paul Tol's, for what is no category and no rank
 RIGHT, WRONG = "#007A54", "#C23B00"  # marks ✓ and ✗, and words beside them, readable on white
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES, MARKERS = ("-", "--", ":", "-."), "os^D"  # of lines and points whose colour is taken
@@ -93,7 +99,7 @@ def picture(page: str) -> bytes | None:
 
 
 def part_colour(number: int) -> str:
-    """The colour of a rank or another part by its number."""
+    """The colour of a part by its number, which is no rank."""
     return PARTS[number % len(PARTS)]
 
 

@@ -1,8 +1,8 @@
 """What this rank's messages carry: gradients, parameters, optimizer states, or something else.
 
-A message carries what it fills, where the ledger knows what that is for, as an all-gather into the
-parameters; else what its tensor holds.  What a tensor holds is followed from operator to operator: a copy, a
-cast, a sum or a join of gradients holds gradients; a number made of many, such as a norm, does not.
+A message carries what it fills, where the ledger knows in the end what that is for, as an all-gather into
+the parameters; else what its tensor holds.  What a tensor holds is followed from operator to operator: a
+copy, a cast, a sum or a join of gradients holds gradients; a number made of many, such as a norm, does not.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections import Counter
 from contextlib import ExitStack
 
 from .held import MODEL_STATES
-from .internals import MESSAGES, TorchDispatchMode, bytes_of, storages_among, tensors_among
+from .internals import MESSAGES, TorchDispatchMode, bytes_of, storages_among, tensors_among, written_and_read
 from .ledger import Ledger
 from .messages import listen
 from .operations import Message
 from .together import measuring
 
-STATES = {*MODEL_STATES, "activations", "inputs"} - {"buffers"}  # in a buffer is what was copied there
-PAIRED = ("_foreach_copy_",)  # writes the second of its lists into the first, and returns nothing
+STATES = {*MODEL_STATES, "inputs"} - {"buffers"}  # in a buffer is what was copied there
 
 
 class Carried(TorchDispatchMode):
     """Counts between entering and leaving, inside an open `Ledger` that watches the model and its optimizer:
-    `with Carried(ledger) as carried: engine.step()`.
+    `with Carried(ledger) as carried: engine.step()`.  What an optimizer makes in its first step has no name
+    before the next message.
 
     Attributes:
         elements: {category: elements that this rank sends with bandwidth-optimal algorithms}, those that
@@ -34,31 +34,37 @@ class Carried(TorchDispatchMode):
         super().__init__()
         self._ledger, self._open = ledger, ExitStack()
         self.elements: Counter[str] = Counter()
+        self._messages: list[tuple] = []  # records that one fills, what its tensor holds, elements sent
 
     def __enter__(self):
         self._open.enter_context(measuring("Carried"))
         self._open.callback(listen(self._count))
+        self._ledger.categories()  # names what the optimizer has made before
         return super().__enter__()
 
     def __exit__(self, *problem):
         self._open.close()
+        self._ledger.categories()
+        for filled, held, sent in self._messages:
+            kinds = {record.category for record in filled if record} & STATES
+            self.elements[kinds.pop() if len(kinds) == 1 else held] += sent
+        self._messages.clear()
         return super().__exit__(*problem)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if function.__name__.partition(".")[0] in PAIRED:
-            for written, source in zip(*args[:2]):
-                self._follow(written, [source])
-            return result
-        sources = [tensor for tensor in tensors_among(args, kwargs) if tensor.numel() > 1]
-        for tensor in tensors_among(result):
-            self._follow(tensor, sources)
+        if {"like", "new"} & {*function.__name__.partition(".")[0].split("_")}:
+            return result  # it took no more than a shape
+        written, read = map(tensors_among, written_and_read(function, args, kwargs or {}))
+        several = len(written) > 1 and len(written) == len(read)  # one by one
+        for at, tensor in enumerate([*written, *tensors_among(result)]):
+            self._follow(tensor, read[at : at + 1] if several else [*written, *read])
         return result
 
     def _follow(self, written, sources):
         """Note what a tensor holds that was written from others; a view or a change in place leaves it."""
         record = self._record(written)
-        others = [source for source in sources if self._record(source) is not record]
+        others = [one for one in sources if one.numel() > 1 and self._record(one) is not record]
         if record is not None and others:
             kinds = {self._held(source) for source in others}
             joined = all(source.numel() <= written.numel() for source in others)
@@ -72,17 +78,17 @@ class Carried(TorchDispatchMode):
         record = self._record(tensor)
         if record is None:
             return "other"
-        known = record.final_category
-        return known if known in STATES else record.contents or "other"
+        named = record.category if record.category in STATES else record.contents
+        return named or (record.final_category if record.in_forward else "other")
 
     def _count(self, message: Message, operator: str, arguments: dict[str, object]) -> None:
         if not message.bytes:
             return
         self._ledger.categories()  # names what the optimizer has made since
         name = MESSAGES[operator][1]
-        others = [value for key, value in arguments.items() if key != name]
-        filled = {self._held(tensor) for tensor in tensors_among(*others)} & STATES
+        filled = [
+            self._record(one) for key in arguments if key != name for one in tensors_among(arguments[key])
+        ]
         for tensor in tensors_among(arguments[name]):
-            kind = filled.copy().pop() if len(filled) == 1 else self._held(tensor)
-            part = bytes_of(tensor) / message.bytes
-            self.elements[kind] += part * message.ideal / tensor.element_size()
+            sent = bytes_of(tensor) / message.bytes * message.ideal / tensor.element_size()
+            self._messages.append((filled, self._held(tensor), sent))
