@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from helpers import caught
+from helpers import RankError, caught
 from helpers.course.runs.catching import distance
 
 pytestmark = pytest.mark.ranks
@@ -32,6 +32,30 @@ def fails(value):
     raise ValueError("no value")
 
 
+def fails_on_one(value):
+    import os
+
+    if os.environ["RANK"] == "1":
+        raise ValueError("no value")
+    return doubled(value)
+
+
+def summed(value):
+    import deepspeed
+    import deepspeed.comm as comm
+
+    deepspeed.init_distributed()
+    total = torch.tensor([value])
+    comm.all_reduce(total)
+    return total
+
+
+def sums_on_one(value):
+    import os
+
+    return summed(value) if os.environ["RANK"] == "0" else torch.tensor([value])
+
+
 def grows(function):
     return function(1.0) + next(COUNTER)
 
@@ -41,12 +65,14 @@ TESTS = {"value": lambda function: function(1.0), "sign": lambda function: funct
 
 def test_what_one_rank_notices_is_caught_and_errors_too():
     faults = {"tripled": tripled, "one rank": wrong_on_the_last_rank, "fails": fails, "none": doubled}
+    faults["fails on one"] = fails_on_one
     picture = caught(doubled, faults, TESTS, "Title")
     assert picture.tests == {
         "tripled": ["value"],
         "one rank": ["value"],
         "fails": ["value", "sign"],
         "none": [],
+        "fails on one": ["value", "sign"],
     }
     assert picture.distances["tripled"] == {"value": 0.5, "sign": 0.0}
     assert picture.distances["one rank"]["value"] == 0.25
@@ -61,6 +87,11 @@ def test_a_tolerance_may_be_a_tests_own():
 def test_a_test_that_condemns_what_is_right_is_refused():
     with pytest.raises(ValueError, match="'grows' condemns the right function too"):
         caught(doubled, {"tripled": tripled}, {"grows": grows}, "Title")
+
+
+def test_a_fault_that_leaves_a_rank_waiting_is_named():
+    with pytest.raises(RankError, match="'half' in 'value': a rank still waits for a message"):
+        caught(summed, {"half": sums_on_one}, TESTS, "Title")
 
 
 def test_nothing_to_try_is_refused():

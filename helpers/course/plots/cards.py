@@ -111,14 +111,18 @@ def compare(
 
 @in_style
 def bytes_card(
-    held: Mapping[str, float], formula: Callable[..., Mapping[str, float]], title: str, **arguments: object
+    held: Mapping,
+    formula: Callable[..., Mapping[str, float]],
+    title: str,
+    moment: str = "between micro-batches",
+    **arguments: object,
 ) -> Plot:
     """The text of a formula, and beside each line that computes a category the bytes that it predicts and
     those that a rank held.
 
     Args:
-        held: a `Snapshot`, or {category: bytes}.  A category that no line predicts must be 0, and is a row
-            of its own where it is not.
+        held: a `Snapshot`, {category: bytes}, or the report of a training, of which the `moment` is taken.  A
+            category that no line predicts must be 0, and is a row of its own where it is not.
         formula: a function whose text says {category: bytes} in at most 12 lines, each category in a line of
             its own: a dict's keys, or assignments `held["gradients"] = ...`.
         arguments: of the formula.
@@ -126,6 +130,7 @@ def bytes_card(
     Raises:
         ValueError: where a category of the formula has no line, or its text cannot be read.
     """
+    held = held["moments"][moment] if isinstance(held, Mapping) and "moments" in held else held
     lines, at, pairs = _pointed(getattr(held, "categories", held), formula, arguments)
     figure, axes = new_figure(WIDE, 0.7 + 0.3 * len(lines))
     left = 0.45 + LETTER * max(map(len, lines))

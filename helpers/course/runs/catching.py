@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from helpers.course.exercises.in_ranks import PATIENCE, Alone, all_returned
 from helpers.course.runs.comparable import WITHIN
 
 if TYPE_CHECKING:
@@ -73,12 +74,18 @@ def _worst(found: list[Found]) -> Found:
 def try_all(
     right: Callable, tried: Mapping[str, Callable], tests: Mapping[str, Test]
 ) -> dict[str, dict[str, Found]]:
-    """{function: {test: distance from the right answer, or an error's text}}."""
-    due = {name: test(right) for name, test in tests.items()}
-    return {
-        fault: {name: _tried(test, function, due[name]) for name, test in tests.items()}
-        for fault, function in tried.items()
-    }
+    """{function: {test: distance from the right answer, or an error's text}}.
+
+    Raises:
+        RuntimeError: where a function leaves one rank waiting for another.
+    """
+    due, found = {name: test(right) for name, test in tests.items()}, {}
+    for fault, function in tried.items():
+        found[fault] = {}
+        for name, test in tests.items():
+            found[fault][name] = _tried(test, function, due[name])
+            _meet(fault or "the right function", name)
+    return found
 
 
 def _tried(test, function, due):
@@ -86,6 +93,18 @@ def _tried(test, function, due):
         return distance(test(function), due)
     except Exception as error:  # the fault's, which the test has thereby caught
         return f"{type(error).__name__}: {error}"
+
+
+def _meet(fault, test):
+    """Wait for all ranks: a message that one of them still waits for must not meet the next test's."""
+    all_returned.patience = PATIENCE
+    try:
+        all_returned()
+    except Alone:
+        raise RuntimeError(
+            f"{fault!r} in {test!r}: a rank still waits for a message that another did not send; try a fault "
+            "with which all ranks send the same messages"
+        ) from None
 
 
 def distance(one: object, due: object) -> float:
