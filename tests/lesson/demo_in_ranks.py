@@ -50,8 +50,8 @@ def sends_momentum():
         adam = torch.optim.AdamW(layer.parameters())
         ledger.watch(layer, adam)
         layer(torch.ones(1, ELEMENTS)).sum().backward()
+        adam.step()
         with Carried(ledger) as carried:
-            adam.step()
             part = slice(comm.get_rank() * ELEMENTS // 2, (comm.get_rank() + 1) * ELEMENTS // 2)
             for whole in (layer.weight.detach(), adam.state[layer.weight]["exp_avg"]):
                 flat = whole.flatten()

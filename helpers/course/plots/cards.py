@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 EXPECTED, FOUND = "#BBBBBB", "#555555"  # bars: of what was expected; of what was found and is no category
+ROOM, BOLD = 7.9, 0.094  # inches between the edges of a card, and that a bold letter takes
 LETTER = 0.0645  # inches that a letter of a formula's line takes
 LONG = 10  # letters of a number that needs a line of its own
 STATES = ("gradients", "parameters", "master weights", "optimizer states", "other")  # what messages carry
@@ -134,18 +135,24 @@ def bytes_card(
     lines, at, pairs = _pointed(getattr(held, "categories", held), formula, arguments)
     figure, axes = new_figure(WIDE, 0.7 + 0.3 * len(lines))
     left = 0.45 + LETTER * max(map(len, lines))
-    scale = max(0.4, 5.6 - left) / max(1, *(number for pair in pairs.values() for number in pair))
+    scale = min(_room(pair, ROOM - left) / max(1, *pair) for pair in pairs.values())
     for row, line in enumerate(lines):
         write(axes, 0, row + 0.5, line, ha="left", fontsize=7.5, family="monospace")
     for name, pair in pairs.items():
         row, end = at[name] + 0.5, 0.1 + LETTER * len(lines[at[name]])
         pointer(axes, (end, row), (left, row), color=EXPECTED)
         draw_pair(axes, left, at[name], scale, pair, LOOK.get(name, (FOUND, "")), 0.0)
-    blank(axes, title=title, xlim=(0, 7.9), ylim=(len(lines), 0))
+    blank(axes, title=title, xlim=(0, ROOM), ylim=(len(lines), 0))
     axes.set_xlabel("bytes: grey what the line computes, colored what the rank held")
     said = [f"{name} formula {shown(a)}, held {shown(b)}" for name, (a, b) in pairs.items()]
     wrong = sum(not equal(*pair) for pair in pairs.values())
     return Plot(figure, f"{title}, bytes. {'; '.join(said)}. {verdict(wrong, len(pairs))}.")
+
+
+def _room(pair, inches):
+    """Of so many inches what the words at the end of a pair's bars leave to these."""
+    longest = max(words_on(*pair, 0.0).split("\n"), key=len)
+    return max(0.4, inches - 0.1 - BOLD * len(longest))
 
 
 def _pointed(held, formula, arguments):

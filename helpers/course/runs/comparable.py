@@ -59,9 +59,11 @@ def gradients_of(model: torch.nn.Module, optimizer: object) -> torch.Tensor | No
         if not parameter.requires_grad:
             continue
         if parameter in optimizer.state:
-            means.append(optimizer.state[parameter]["exp_avg"])
+            means.append(optimizer.state[parameter].get("exp_avg"))
         else:
             means.append(safe_get_full_optimizer_state(parameter, "exp_avg"))
+        if means[-1] is None:
+            return None
     return _whole(means)
 
 

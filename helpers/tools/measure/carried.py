@@ -22,8 +22,8 @@ STATES = {*MODEL_STATES, "inputs"} - {"buffers"}  # in a buffer is what was copi
 
 class Carried(TorchDispatchMode):
     """Counts between entering and leaving, inside an open `Ledger` that watches the model and its optimizer:
-    `with Carried(ledger) as carried: engine.step()`.  What an optimizer makes in its first step has no name
-    before the next message.
+    `with Carried(ledger) as carried: engine.step()`.  Enter it after the optimizer's first step: what that
+    makes has no name before.
 
     Attributes:
         elements: {category: elements that this rank sends with bandwidth-optimal algorithms}, those that
@@ -84,7 +84,6 @@ class Carried(TorchDispatchMode):
     def _count(self, message: Message, operator: str, arguments: dict[str, object]) -> None:
         if not message.bytes:
             return
-        self._ledger.categories()  # names what the optimizer has made since
         name = MESSAGES[operator][1]
         filled = [
             self._record(one) for key in arguments if key != name for one in tensors_among(arguments[key])
