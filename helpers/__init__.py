@@ -16,7 +16,12 @@ from helpers import tools
 
 NAMES = {  # names to import from here beside those of the tools, by the module in which they lie
     "helpers.course.lesson.errors": ("expected_error",),
+    "helpers.course.plots.cards": ("bytes_card", "compare", "traffic_card"),
+    "helpers.course.plots.hiding": ("step_timeline",),
+    "helpers.course.plots.tapes": ("tapes",),
     "helpers.course.recording.on_machines": ("OnMachines", "machines_missing"),
+    "helpers.course.runs.agreeing": ("same_training",),
+    "helpers.course.runs.catching": ("caught",),
     "helpers.course.runs.constructing": ("beginning_of", "construct", "moved_by_initialize"),
     "helpers.course.runs.gathered": ("gathered_in_a_step",),
     "helpers.course.runs.steps": (

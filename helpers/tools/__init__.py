@@ -25,6 +25,7 @@ NAMES = {  # the names to import from here, by the module in which they lie
     "machines.namespaces": ("Machines",),
     "machines.slurm": ("Slurm",),
     "machines.ssh": ("Ssh",),
+    "measure.carried": ("Carried",),
     "measure.clock": ("Clock",),
     "measure.constants": ("Effort", "constants", "fit_latency_and_bandwidth"),
     "measure.internals": ("group_patience", "limit_patience"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
-from helpers.course.plots.style import part_colour
+from helpers.course.plots.style import owner_colour
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -142,9 +142,14 @@ def swatch(name: str, colour: str, **look: object) -> Rectangle:
     return Rectangle((0, 0), 1, 1, facecolor=colour, label=name, **look)
 
 
+def swatches(looks: Mapping[str, tuple[str, str]]) -> list[Rectangle]:
+    """Boxes for a legend, of {name: (colour, hatch)}."""
+    return [swatch(name, colour, hatch=hatch, edgecolor="white") for name, (colour, hatch) in looks.items()]
+
+
 def rank_swatches(ranks: Collection[int]) -> list[Rectangle]:
     """Ranks' colours for a legend."""
-    return [swatch(f"rank {rank}", part_colour(rank)) for rank in ranks]
+    return [swatch(f"rank {rank}", owner_colour(rank)) for rank in ranks]
 
 
 def legend_beside(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
@@ -157,3 +162,8 @@ def legend_below(
 ) -> None:
     """The legend under the axes; `height` in parts of theirs."""
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, height), ncols=columns)
+
+
+def legend_under(figure: Figure, columns: int, handles: Sequence[Artist]) -> None:
+    """The legend at the bottom of the figure, under all that its axes need."""
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)

@@ -21,7 +21,7 @@ from helpers.course.plots.drawing import (
     swatch,
     write,
 )
-from helpers.course.plots.style import Plot, in_style, part_colour
+from helpers.course.plots.style import Plot, in_style, owner_colour
 
 Rows = Sequence[Sequence[int] | None]  # numbers that each rank holds; None for a rank without any
 NONE, SOME, ALL = "#EEEEEE", "#888888", "#444444"  # sums over so many ranks
@@ -37,7 +37,7 @@ def ring(rounds: Mapping[str, Sequence[int]], title: str) -> Plot:
         angles = [2 * math.pi * rank / len(sent) for rank in range(len(sent))]
         places = [(math.sin(angle), math.cos(angle)) for angle in angles]
         for rank, (part, here, there) in enumerate(zip(sent, places, [*places[1:], places[0]])):
-            colour = part_colour(part)
+            colour = owner_colour(part)
             look = {"shrinkA": 21, "shrinkB": 21, "lw": 2.5, "color": colour, "mutation_scale": 16}
             arrow(axes, here, there, connectionstyle="arc3,rad=0.18", **look)
             middle = [0.62 * (start + end) for start, end in zip(here, there)]
@@ -98,7 +98,7 @@ def contributors(number: int) -> list[int]:
 def _colour(sources, ranks):
     """Of a number that comes from one rank, or is a sum over none, some or all."""
     if len(sources) == 1:
-        return part_colour(sources[0])
+        return owner_colour(sources[0])
     return NONE if not sources else ALL if len(sources) == ranks else SOME
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from helpers.course.plots.bars import DROPPED
 from helpers.course.plots.drawing import EMPTY, blank, box, legend_below, new_figure, pointer, swatch, write
-from helpers.course.plots.style import Plot, in_style, part_colour
+from helpers.course.plots.style import Plot, in_style, owner_colour
 
 
 def _token(axes, x, y, token, colour, hatch=""):
@@ -49,20 +49,20 @@ def dispatch(chosen: Sequence[Sequence[int]], experts: int, capacity: int, title
         top = rank * high
         write(axes, -0.3, top + 0.5, f"rank {rank}", ha="right", fontsize=10)
         for token, expert in enumerate(wanted):
-            look = (DROPPED, "xx") if token in dropped else (part_colour(rank),)
+            look = (DROPPED, "xx") if token in dropped else (owner_colour(rank),)
             _token(axes, token, top, token, *look)
             write(axes, token + 0.5, top + 1.35, f"→{expert}", fontsize=8)
         for expert in range(experts):
             write(axes, second + expert + 0.5, top - 0.22, str(expert), fontsize=8)
             for row in range(capacity):
-                _token(axes, second + expert, top + row, rows.get((expert, row)), part_colour(rank))
+                _token(axes, second + expert, top + row, rows.get((expert, row)), owner_colour(rank))
         for place in range(local):
             expert = rank * local + place
             write(axes, third + place + 0.5, top - 0.22, str(expert), fontsize=8)
             for source, (sent, _) in enumerate(filled):
                 for row in range(capacity):
                     y = top + source * capacity + row
-                    _token(axes, third + place, y, sent.get((expert, row)), part_colour(source))
+                    _token(axes, third + place, y, sent.get((expert, row)), owner_colour(source))
         gone = f", dropped {', '.join(map(str, dropped))}" if dropped else ""
         slots = f"{len(rows)} of {experts * capacity} rows filled"
         said.append(f"rank {rank}: {len(wanted)} tokens, {slots}{gone}")
@@ -79,7 +79,7 @@ def dispatch(chosen: Sequence[Sequence[int]], experts: int, capacity: int, title
     blank(axes, xlim=(-2.2, third + local + 0.8), ylim=(ranks * high - 0.3, -1.9))
     axes.set_title(title, pad=6)
     edge = {"edgecolor": "#888888"}
-    handles = [swatch(f"token of rank {rank}", part_colour(rank), **edge) for rank in range(ranks)]
+    handles = [swatch(f"token of rank {rank}", owner_colour(rank), **edge) for rank in range(ranks)]
     handles.append(swatch("dropped: its expert has no row left", DROPPED, hatch="xx", **edge))
     handles.append(swatch("empty row, sent all the same", EMPTY, **edge))
     legend_below(axes, 0.0, 2, handles)

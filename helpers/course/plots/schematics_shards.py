@@ -17,7 +17,7 @@ from helpers.course.plots.drawing import (
     rank_names,
     write,
 )
-from helpers.course.plots.style import LOOK, PARTS, Plot, in_style, part_colour
+from helpers.course.plots.style import LOOK, Plot, in_style, owner_colour, part_colour
 
 BLUE = LOOK["parameters"][0]
 NAMES = {  # short enough to stand above their boxes
@@ -196,7 +196,7 @@ def flat_buckets(
             for owner in range(ranks):
                 left, right = max(begin, owner * part), min(begin + count, (owner + 1) * part)
                 if left < right:
-                    box(axes, left, row + 0.2, right - left, 0.6, part_colour(owner), linewidth=0)
+                    box(axes, left, row + 0.2, right - left, 0.6, owner_colour(owner), linewidth=0)
                     owned[owner] += right - left
             box(axes, begin, row + 0.2, count, 0.6, "none", edgecolor="white", linewidth=1.5)
             write(axes, begin + count / 2, row + 0.5, parameter, **label)
@@ -225,7 +225,7 @@ def sharded_elements(
     Args:
         ways: {panel: function of (shape, ranks) that returns the rank of every element, row by row}.
         shapes: {parameter: (rows, columns)}.
-        ranks: N, at most 5.
+        ranks: N, at most 8.
     """
     tall = max(rows for rows, _ in shapes.values())
     wide = sum(columns + APART for _, columns in shapes.values())
@@ -238,7 +238,7 @@ def sharded_elements(
             write(axes, left, -0.2, f"{name}\n{rows} × {columns}", fontsize=8, ha="left", va="bottom")
             for place, rank in enumerate(owners):
                 x, y = left + place % columns, place // columns
-                box(axes, x, y, 0.94, 0.92, PARTS[rank], f"{rank}", 7, edgecolor="none")
+                box(axes, x, y, 0.94, 0.92, owner_colour(rank), f"{rank}", 7, edgecolor="none")
             words.append(f"{name} {', '.join(f'{owners.count(rank)}' for rank in range(ranks))}")
             left += columns + APART
         blank(axes, xlim=(-0.1, wide), ylim=(tall, -1.6), aspect="equal")

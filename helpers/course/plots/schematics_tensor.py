@@ -16,17 +16,17 @@ from helpers.course.plots.drawing import (
     swatch,
     write,
 )
-from helpers.course.plots.style import LINES, Plot, in_style, part_colour
+from helpers.course.plots.style import LINES, Plot, in_style, owner_colour
 
 REPLICATED, SUMMED = "#BBBBBB", "#444444"
 STEPS = (  # matrix, width, height, (columns, rows) of its parts, their colours, what stands before it
     ("X", 0.9, 1.2, (1, 1), [REPLICATED], ""),
-    ("A", 1.8, 0.9, (2, 1), [part_colour(0), part_colour(1)], "·"),
-    ("Y = XA", 1.8, 1.2, (2, 1), [part_colour(0), part_colour(1)], "="),
-    ("Z = GELU(Y)", 1.8, 1.2, (2, 1), [part_colour(0), part_colour(1)], "→"),
-    ("B", 0.9, 1.8, (1, 2), [part_colour(1), part_colour(0)], "·"),
-    ("$Z_{1}B_{1}$", 0.9, 1.2, (1, 1), [part_colour(0)], "="),
-    ("$Z_{2}B_{2}$", 0.9, 1.2, (1, 1), [part_colour(1)], "+"),
+    ("A", 1.8, 0.9, (2, 1), [owner_colour(0), owner_colour(1)], "·"),
+    ("Y = XA", 1.8, 1.2, (2, 1), [owner_colour(0), owner_colour(1)], "="),
+    ("Z = GELU(Y)", 1.8, 1.2, (2, 1), [owner_colour(0), owner_colour(1)], "→"),
+    ("B", 0.9, 1.8, (1, 2), [owner_colour(1), owner_colour(0)], "·"),
+    ("$Z_{1}B_{1}$", 0.9, 1.2, (1, 1), [owner_colour(0)], "="),
+    ("$Z_{2}B_{2}$", 0.9, 1.2, (1, 1), [owner_colour(1)], "+"),
     ("ZB", 0.9, 1.2, (1, 1), [SUMMED], "="),
 )
 PLAIN = {"edgecolor": "white"}
@@ -106,7 +106,7 @@ def fused_rows(cuts: Mapping[str, Sequence[int]], names: Sequence[str], rows: in
     for strip, (way, ranks) in enumerate(cuts.items()):
         wide, taken = rows // len(ranks), {}
         for place, rank in enumerate(ranks):
-            box(axes, place * wide, strip + 0.15, wide, 0.7, part_colour(rank), edgecolor="white")
+            box(axes, place * wide, strip + 0.15, wide, 0.7, owner_colour(rank), edgecolor="white")
             taken.setdefault(rank, []).append(f"{place * wide} to {(place + 1) * wide - 1}")
         parts = (f"rank {rank} rows {' and '.join(taken[rank])}" for rank in sorted(taken))
         said.append(f"{way}: {', '.join(parts)}")

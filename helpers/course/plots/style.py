@@ -40,9 +40,20 @@ LAYERS = {  # of a transformer
     "feed-forward": ("#E69F00", ".."),
     "head": ("#CC79A7", ""),
 }
-PARTS = ("#332288", "#88CCEE", "#DDCC77", "#AA4499", "#117733")  # Paul Tol's, for what is no memory category
+# Ranks that own something: shades of violet alone, neighbours light and dark, so that no owner looks like a
+# category.
+OWNERS = ("#3B1F6B", "#CDB4E4", "#7B3FA0", "#B08AD0", "#55208A", "#DCC8EC", "#9A6BC4", "#C3A6DE")
+PARTS = (
+    "#332288",
+    "#88CCEE",
+    "#DDCC77",
+    "#AA4499",
+    "#117733",
+)  # Paul Tol's, for what is no category and no rank
+RIGHT, WRONG = "#007A54", "#C23B00"  # marks ✓ and ✗, and words beside them, readable on white
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES, MARKERS = ("-", "--", ":", "-."), "os^D"  # of lines and points whose colour is taken
+WIDE = 8.0  # inches of a figure that fills a page of 900 pixels
 # a category that is a smaller part of the tallest bar cannot be seen, and is left out of the legend
 VISIBLE = 0.002
 
@@ -88,8 +99,13 @@ def picture(page: str) -> bytes | None:
 
 
 def part_colour(number: int) -> str:
-    """The colour of a rank or another part by its number."""
+    """The colour of a part by its number, which is no rank."""
     return PARTS[number % len(PARTS)]
+
+
+def owner_colour(rank: int) -> str:
+    """The colour of what a rank owns."""
+    return OWNERS[rank % len(OWNERS)]
 
 
 def check_told_apart(names: Collection[str], most: int, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 
-from helpers.course.plots.drawing import box, ink, legend_beside, new_figure, swatch, write
+from helpers.course.plots.drawing import box, ink, legend_beside, new_figure, swatches, write
 from helpers.course.plots.style import LOOK, Plot, in_style
 
 Box = tuple[str, str, float, float]  # kind, label, start, end
@@ -69,12 +69,7 @@ def timeline(rows: Mapping[str, Sequence[Box]], title: str, x: str) -> Plot:
     axes.set(title=title, xlabel=x, xlim=(0, 1.01 * span), ylim=(len(rows), 0))
     axes.set_yticks([row + 0.5 for row in range(len(rows))], list(rows))
     axes.grid(False)
-    handles = [
-        swatch(kind, colour, hatch=hatch, edgecolor="white")
-        for kind, (colour, hatch) in KINDS.items()
-        if kind in kinds
-    ]
-    legend_beside(axes, handles)
+    legend_beside(axes, swatches({kind: look for kind, look in KINDS.items() if kind in kinds}))
     said = "; ".join(
         f"{row}: {len(boxes)} until {max(end for *_, end in boxes):.3g}" for row, boxes in rows.items()
     )

@@ -51,6 +51,9 @@ def gradients_of(model: torch.nn.Module, optimizer: object) -> torch.Tensor | No
     """
     from deepspeed.utils import safe_get_full_optimizer_state
 
+    states = getattr(optimizer, "optimizer", optimizer).state.values()  # of what a wrapper of ZeRO has inside
+    if not any("exp_avg" in state for state in states):
+        return None
     means = []
     for parameter in model.parameters():
         if not parameter.requires_grad:

@@ -27,6 +27,7 @@ from helpers.course.runs.comparable import (
     weights_of,
 )
 from helpers.course.runs.zero_2 import coalesced, flatten, zero_2_by_hand
+from helpers.tools.measure.carried import Carried
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
 
@@ -66,16 +67,20 @@ def in_one_process(
     make: Callable[..., torch.optim.Optimizer],
     model: Callable[[models.GPTSize], torch.nn.Module] = models.GPT,
     size: models.GPTSize = models.TINY,
+    lr: float = 1e-3,
 ) -> dict[str, list[float] | torch.Tensor]:
     """The training without ranks, in fp32, of `model(size)`, with an optimizer from `make(parameters, lr=)`:
-    {"losses", "weights", "gradients"}, which others are held against."""
-    model, losses = models.build(model, size), []
-    optimizer = make(model.parameters(), lr=1e-3)
+    {"losses", "norms" of the gradient in each step, "start", "weights", "gradients"}, which others are held
+    against; "start" are the weights before the first step."""
+    model, losses, norms = models.build(model, size), [], []
+    optimizer, start = make(model.parameters(), lr=lr), weights_of(model)
     for step in range(STEPS):
         losses.append(backward(model, corpus.batch(step, SEQUENCES, LENGTH)))
+        norms.append(torch.nn.utils.get_total_norm(one.grad for one in model.parameters()).item())
         optimizer.step()
         optimizer.zero_grad()
-    return {"losses": losses, "weights": weights_of(model), "gradients": gradients_of(model, optimizer)}
+    report = {"losses": losses, "norms": norms, "start": start, "weights": weights_of(model)}
+    return report | {"gradients": gradients_of(model, optimizer)}
 
 
 def counted(
@@ -128,10 +133,11 @@ def one_step(
     return total
 
 
-def _report(losses, model, optimizer, traffic, ledger):
+def _report(losses, model, optimizer, traffic, carried, ledger):
     """What a counted training returns; without an optimizer no gradients."""
     return {
         "losses": losses,
+        "carried": dict(carried.elements),
         "weights": weights_of(model),
         "gradients": None if optimizer is None else gradients_of(model, optimizer),
         "traffic": traffic,
@@ -160,23 +166,28 @@ def train(
             second stage 3 also compares among the ranks in which order they use their parameters.
 
     Returns:
-        {"losses": of this rank, "weights", and "gradients" of an fp32 model: tensors, and of the last step
-        "traffic": a `Traffic`, "moments": {moment: `Snapshot`}, "history": the `History` of its optimizer
-        step, "whole history": that of its passes too}.
+        {"losses": of this rank, "norms": of the whole gradient in each step (None where DeepSpeed computes
+        none), "weights", and "gradients" of an fp32 model with Adam: tensors, and of the last step "traffic":
+        a `Traffic`, "carried": the elements of a `Carried`, "moments": {moment: `Snapshot`}, "history": the
+        `History` of its optimizer step, "whole history": that of its passes too}.
     """
     import deepspeed
 
-    losses = []
+    losses, norms = [], []
     with Ledger() as ledger:
         model = models.build(models.GPT, size, checkpointing=checkpointing, config=config if early else None)
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         ledger.watch(engine)
         for step in range(steps):
-            with Traffic() as traffic:
+            with Traffic() as traffic, Carried(ledger) as carried:
                 rows = own_rows(step, engine.device, engine.train_batch_size())
                 losses.append(one_step(engine, ledger, rows, after_forward, look=step == steps - 1))
+            norm = engine.get_global_grad_norm()
+            norms.append(None if norm is None else float(norm))  # a tensor that is kept would count
+            del norm
     optimizer = None if engine.bfloat16_enabled() else engine.optimizer
-    return _report(losses, model, optimizer, traffic, ledger)
+    report = _report(losses, model, optimizer, traffic, carried, ledger)
+    return report | {"norms": None if None in norms else norms}
 
 
 def train_each(configs: Mapping[str, dict], **options: object) -> dict[str, dict]:
@@ -217,7 +228,7 @@ def train_plain(
         for step in range(STEPS):
             note = ledger.snapshot if step == STEPS - 1 else ledger.mark
             note("start")
-            with Traffic() as traffic:
+            with Traffic() as traffic, Carried(ledger) as carried:
                 ledger.mark("forward")
                 loss = called(*own_rows(step, device, sequences))
                 note("after forward")
@@ -230,4 +241,4 @@ def train_plain(
                 adam.step()
                 adam.zero_grad()
             note("after step")
-    return _report(losses, built, adam, traffic, ledger)
+    return _report(losses, built, adam, traffic, carried, ledger)

@@ -77,13 +77,15 @@ class Snapshot:
 
 @dataclass
 class Storage:
-    """One storage's life: its bytes, the ledger's clock at birth and death, and its category once known."""
+    """One storage's life: its bytes, the ledger's clock at birth and death, its category once known, and what
+    was copied into it, where a `Carried` followed that."""
 
     bytes: int
     born: int
     died: int | None = None
     category: str | None = None
     in_forward: bool = False
+    contents: str | None = None
 
     @property
     def final_category(self) -> str:

@@ -136,6 +136,16 @@ def open_modes() -> list[TorchDispatchMode]:
     return _get_current_dispatch_mode_stack()
 
 
+def written_and_read(operator: object, values: tuple, options: dict) -> tuple[list, list]:
+    """The arguments of an operator of torch, (those into which it writes, all others)."""
+    arguments = operator._schema.arguments
+    given = [*zip(arguments, values), *((one, options[one.name]) for one in arguments if one.name in options)]
+    sides = ([], [])
+    for argument, value in given:
+        sides[not (argument.alias_info and argument.alias_info.is_write)].append(value)
+    return sides
+
+
 def in_backward() -> bool:
     """Whether autograd is at work in this thread, as a rehearsal asks."""
     return torch._C._current_graph_task_id() != -1

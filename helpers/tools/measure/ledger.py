@@ -54,9 +54,9 @@ class Ledger(TorchDispatchMode):
 
     Args:
         device: "cpu" or "cuda"; by default the one that DeepSpeed uses in this rank.
-        limit: bytes that tensors may take together, as on a GPU with so much memory; by default there is no
-            limit.  An operation whose result goes beyond raises `OutOfMemory`.  Subtract first what a real
-            GPU holds besides tensors: its context, buffers of the network, the gaps between tensors.
+        limit: bytes that tensors may take together; by default there is no limit.  An operation whose result
+            goes beyond raises `OutOfMemory`.  Subtract first what a GPU holds besides tensors: its context,
+            buffers of the network, gaps.
     """
 
     def __init__(self, device: str | None = None, limit: float | None = None) -> None:
@@ -134,8 +134,6 @@ class Ledger(TorchDispatchMode):
             record.died = self.clock
             self.current -= record.bytes
 
-    # --- categories
-
     def watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Ledger:
         """Learn what the tensors of a DeepSpeed engine, or of a torch module and its optimizer, are for."""
         self._watched.append((model, optimizer))
@@ -179,8 +177,6 @@ class Ledger(TorchDispatchMode):
             for category, tensor in owned_tensors(model, optimizer):
                 self.label(category, tensor, force=category != "gradients")
 
-    # --- readings
-
     def categories(self) -> dict[str, int]:
         """Bytes now, by category; they sum to `current`."""
         self._label_owned()
@@ -217,6 +213,10 @@ class Ledger(TorchDispatchMode):
                 before, changed = self.clock, time.monotonic()
         return True
 
+    def record(self, storage: torch.UntypedStorage) -> Storage | None:
+        """What is known of a storage."""
+        return self._known.get(storage_key(storage))
+
     def mark(self, name: str) -> None:
         """Note a moment for the timeline without waiting for anything."""
         self._marks.append((self.clock, name))
@@ -226,9 +226,9 @@ class Ledger(TorchDispatchMode):
         the first event to the last."""
         self._label_owned()
         moments = {name: at for at, name in self._marks}  # the last of several with one name
-        for name in {start, end} - {None, *moments}:
-            names = ", ".join(sorted(moments)) or "none"
-            raise ValueError(f"no mark or snapshot is called {name!r}; there are {names}")
+        if unknown := {start, end} - {None, *moments}:
+            said = f"is called {unknown.pop()!r}; there are {', '.join(sorted(moments)) or 'none'}"
+            raise ValueError(f"no mark or snapshot {said}")
         with self._lock:
             first, last = moments.get(start, 0), moments.get(end, self.clock)
             return History.between(first, last, self.storages, self._marks)

@@ -40,7 +40,7 @@ MODULES = {
     "schedules": "",
     "step_counts": "block_elementwise_bytes ends_elementwise_bytes gradient_copy_bytes operators"
     " optimizer_bytes step_messages",
-    "step_time": "StepTime step_seconds",
+    "step_time": "PassTime StepTime step_seconds",
     "tensor_parallel": "block_messages sequence_parallel_block_activation_bytes"
     " tensor_parallel_activation_bytes tensor_parallel_block_activation_bytes"
     " tensor_parallel_block_parameters tensor_parallel_block_seconds tensor_parallel_cluster_bytes"

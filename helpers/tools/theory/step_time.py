@@ -11,7 +11,7 @@ gathers) and "optimizer".  "messages" are the alpha-beta time of each collective
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..whole import whole
 from .communication import Pass, collective_seconds
@@ -38,9 +38,18 @@ PASSES = ("forward", "backward", "step")
 
 
 @dataclass(frozen=True)
+class PassTime(Pass):
+    """A pass of a step on one rank, in seconds: its messages by collective, and what the device waits for."""
+
+    sent: dict[str, float] = field(default_factory=dict)  # {collective: seconds}, which sum to `messages`
+    waiting: float = 0.0  # for the host to issue operators, beside work and messages
+
+
+@dataclass(frozen=True)
 class StepTime:
     """The predicted time of an optimizer step on one rank."""
 
+    passes: dict[str, PassTime]  # {"forward", "backward", "step": its time}
     parts: dict[str, float]  # {part: seconds}, the names in `PARTS`; they sum to `total`
     hidden: float  # seconds of messages that go on behind the work, beside those in `parts`
     operators: int  # that the host issues, hooks counted as operators
@@ -123,21 +132,22 @@ def step_seconds(
     work["step"]["optimizer"] = adam / machine.memory
     sent = step_messages(parameters, size.layers, config, ranks, accumulation, dtype)
     issued = operators(size, config, ranks, accumulation, checkpointing, fused, check_overflow)
-    waiting, hidden, host = 0.0, 0.0, 0.0
+    passes, host = {}, 0.0
     for name in PASSES:
-        messages = sum(
-            number * collective_seconds(collective, moved / number, ranks, machine.latency, machine.bandwidth)
-            for of_pass, collective, moved, number in sent
-            if of_pass == name
-        )
-        done = Pass(sum(work[name].values()), messages, hides=name in _overlaps(config))
+        taken: dict[str, float] = {}
+        for _, collective, moved, number in (message for message in sent if message[0] == name):
+            each = collective_seconds(collective, moved / number, ranks, machine.latency, machine.bandwidth)
+            taken[collective] = taken.get(collective, 0.0) + number * each
+        done = Pass(sum(work[name].values()), sum(taken.values()), hides=name in _overlaps(config))
         issuing = issued[name] * (machine.launch if name == "step" else machine.call or machine.launch)
-        work[name]["messages"] = done.exposed
-        hidden += done.hidden
+        waiting = max(0.0, issuing - done.total) if machine.asynchronous else issuing
+        passes[name] = PassTime(done.work, done.messages, done.hides, taken, waiting)
         host += issuing
-        waiting += max(0.0, issuing - done.total) if machine.asynchronous else issuing
-    parts = {part: sum(work[name].get(part, 0.0) for name in PASSES) for part in PARTS[:-1]}
-    return StepTime({**parts, "launches": waiting}, hidden, sum(issued.values()), host)
+    parts = {part: sum(work[name].get(part, 0.0) for name in PASSES) for part in PARTS[:-2]}
+    parts["messages"] = sum(one.exposed for one in passes.values())
+    parts["launches"] = sum(one.waiting for one in passes.values())
+    hidden = sum(one.hidden for one in passes.values())
+    return StepTime(passes, parts, hidden, sum(issued.values()), host)
 
 
 def _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, zero_3):

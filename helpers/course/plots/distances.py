@@ -1,0 +1,129 @@
+"""Distances and the tolerances that judge them: of a training from the right one, and of faults in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log10
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from helpers.course.plots.cards import verdict
+from helpers.course.plots.drawing import EMPTY, box, ink, name_rows, new_figure, write
+from helpers.course.plots.style import RIGHT, WIDE, WRONG, Plot, in_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEAST, MOST = 1e-10, 10.0  # ends of the axis
+CLOSE = 10.0  # a distance within so many times of its tolerance depends on it
+DOUBTFUL = "#F0E442"
+LETTERS = 90  # beside each other, above the columns of tests
+Found = float | str  # a distance, or the error that stood in its place
+
+
+def number(distance: float) -> str:
+    return f"{distance:.2g}"
+
+
+@in_style
+def distance_bars(rows: Mapping[str, float], tolerance: float, title: str, note: str) -> Plot:
+    """Distances on a logarithmic axis, the tolerance as a line, and a mark for each.
+
+    Args:
+        rows: {name: distance}; a NaN is beyond every tolerance.
+        note: what stands below the axis, and in the sentence.
+    """
+    figure, axes = new_figure(WIDE, 1.0 + 0.34 * len(rows))
+    wrong, said = 0, []
+    for row, (name, distance) in enumerate(rows.items()):
+        fine = distance <= tolerance
+        wrong += not fine
+        end = min(max(distance, LEAST), MOST) if distance == distance else MOST
+        colour, mark = (RIGHT, "✓") if fine else (WRONG, "✗")
+        axes.barh(row + 0.5, log10(end / LEAST), 0.55, color=colour)
+        words, look = f"{mark} {number(distance)}", {"ha": "left", "color": colour, "weight": "bold"}
+        write(axes, log10(MOST / LEAST) + 0.15, row + 0.5, words, fontsize=9, **look)
+        said.append(f"{name} {'within' if fine else 'beyond'}" + ("" if fine else f", {number(distance)}"))
+    axes.axvline(log10(tolerance / LEAST), color="black", linestyle="--", linewidth=1)
+    ticks = range(0, round(log10(MOST / LEAST)) + 1, 2)
+    axes.set_xticks(ticks, [f"$10^{{{tick + round(log10(LEAST))}}}$" for tick in ticks])
+    axes.set(title=title, xlim=(0, log10(MOST / LEAST) + 1.5), ylim=(len(rows), 0))
+    axes.set_xlabel(f"relative distance; dashed: tolerance, {tolerance:g}\n{note}")
+    name_rows(axes, rows)
+    return Plot(
+        figure, f"{title}. {note}. Tolerance {tolerance:g}: {'; '.join(said)}. {verdict(wrong, len(rows))}."
+    )
+
+
+def is_caught(found: Found, tolerance: float) -> bool:
+    """Whether a test noticed a fault: it raised an error, or its distance is beyond the tolerance."""
+    return isinstance(found, str) or not found <= tolerance
+
+
+def is_close(found: Found, tolerance: float) -> bool:
+    """Whether another tolerance, up to ten times larger or smaller, could turn a verdict."""
+    return not isinstance(found, str) and tolerance / CLOSE < found < tolerance * CLOSE
+
+
+class Catches(Plot):
+    """The picture of `catches`.
+
+    Attributes:
+        tests: {fault: the tests that caught it}.
+        distances: {fault: {test: distance, or the error that was raised}}.
+    """
+
+    tests: dict[str, list[str]]
+    distances: dict[str, dict[str, Found]]
+
+
+@in_style
+def catches(
+    distances: Mapping[str, Mapping[str, Found]],
+    tolerances: Mapping[str, float],
+    title: str,
+    control: Mapping[str, float],
+) -> Catches:
+    """Faults in rows, tests in columns: in each cell how far the fault's answer is from the right one, and
+    whether that is beyond the test's tolerance.
+
+    A distance that is less than ten times larger or smaller than its tolerance is yellow: whether the test
+    catches the fault depends on a number that somebody chose.
+
+    Args:
+        control: {test: the distance of the right function's second try}, within every tolerance.
+    """
+    figure, axes = new_figure(WIDE, 1.5 + 0.5 * len(distances))
+    said, tests = [], {}
+    for row, (fault, found) in enumerate([("the right one, again", control), *distances.items()]):
+        for column, (test, distance) in enumerate(found.items()):
+            _draw_cell(axes, column, row, distance, tolerances[test], "not caught" if row else "passes")
+        tests[fault] = [test for test, one in found.items() if is_caught(one, tolerances[test])]
+        close = [test for test, one in found.items() if is_close(one, tolerances[test])]
+        doubt = f" (depends on the tolerance of {_listed(close)})" * bool(close)
+        said.append(f"{fault}: {_listed(tests[fault]) or 'no test'}{doubt}")
+    room = LETTERS // len(tolerances)
+    heads = [f"{fill(test, room)}\nbeyond {tolerance:g}" for test, tolerance in tolerances.items()]
+    axes.set(xlim=(0, len(tolerances)), ylim=(len(said), 0))
+    axes.set_xticks([column + 0.5 for column in range(len(heads))], heads, fontsize=9)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set_title(title, pad=12)
+    name_rows(axes, tests)
+    plot = Catches(figure, f"{title}. Caught by: {'; '.join(said)}.")
+    plot.tests = {fault: tests[fault] for fault in distances}
+    plot.distances = {fault: dict(found) for fault, found in distances.items()}
+    return plot
+
+
+def _listed(tests: list[str]) -> str:
+    return ", ".join(f'"{test}"' for test in tests)
+
+
+def _draw_cell(axes: Axes, column: int, row: int, found: Found, tolerance: float, silent: str) -> None:
+    caught = is_caught(found, tolerance)
+    colour = DOUBTFUL if is_close(found, tolerance) else RIGHT if caught else EMPTY
+    box(axes, column + 0.03, row + 0.06, 0.94, 0.88, colour)
+    far = found.partition(":")[0] if isinstance(found, str) else number(found)
+    words = f"{'✓ caught' if caught else silent}\n{far}"
+    write(axes, column + 0.5, row + 0.5, words, fontsize=8.5, color=ink(colour))

@@ -1,0 +1,89 @@
+"""A step by the account of time: what works when, which messages hide behind it, and which are exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from helpers.course.plots.drawing import box, ink, legend_under, name_rows, swatch, swatches, write
+from helpers.course.plots.style import WIDE, WRONG, Plot, in_style
+from helpers.course.plots.timeline import KINDS, Box
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from helpers.tools.theory.step_time import StepTime
+
+WORK = {"forward": "forward", "backward": "backward", "step": "optimizer"}  # a pass, and the kind of its box
+LETTER = 0.012  # of the longest step: room that a letter needs
+FRAME = {"edgecolor": WRONG, "linewidth": 2}  # around what is exposed
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def step_boxes(step: StepTime, unit: float = 1.0) -> dict[str, list[Box]]:
+    """{"work", "messages", "exposed": boxes, in units of so many seconds from the beginning of the step};
+    exposed is where messages have no work beside them.
+
+    The passes follow one another.  Messages that hide go on to the end of their pass, those that do not begin
+    where its work ends; what the device waits for its host comes last.
+    """
+    boxes, at = {"work": [], "messages": [], "exposed": []}, 0.0
+
+    def add(row, kind, start, seconds):
+        if seconds > 0:
+            boxes[row].append((kind, kind, start / unit, (start + seconds) / unit))
+
+    for name, taken in step.passes.items():
+        add("work", WORK[name], at, taken.work)
+        begin = at + taken.total - taken.messages
+        for collective, seconds in taken.sent.items():
+            add("messages", collective.replace("_", "-"), begin, seconds)
+            begin += seconds
+        add("exposed", "exposed", at + taken.work, taken.exposed)
+        add("work", "waiting", at + taken.total, taken.waiting)
+        at += taken.total + taken.waiting
+    return boxes
+
+
+@in_style
+def step_timeline(steps: Mapping[str, StepTime], title: str) -> Plot:
+    """A step's work and messages over time, as `theory.step_seconds` predicts them: two rows for each way to
+    train, on one axis; red is the time in which messages have no work beside them.
+
+    Args:
+        steps: {way: its predicted step}.
+    """
+    if not steps:
+        raise ValueError("give at least one step: {name: theory.step_seconds(...)}")
+    longest = max(step.total for step in steps.values())
+    scale, unit = next((pair for pair in UNITS if longest >= pair[0]), UNITS[-1])
+    span, kinds, said = longest / scale, {}, []
+    figure = Figure(figsize=(WIDE, 1.35 + 0.62 * len(steps)))
+    axes = figure.subplots()
+    for row, (way, step) in enumerate(steps.items()):
+        boxes = step_boxes(step, scale)
+        for name, top in (("work", 2 * row + 0.14), ("messages", 2 * row + 1.04)):
+            _draw(axes, top, boxes[name], LETTER * span)
+            kinds |= dict.fromkeys(kind for kind, *_ in boxes[name])
+        for *_, start, end in boxes["exposed"]:
+            box(axes, start, 2 * row + 0.96, end - start, 0.88, "none", **FRAME)
+        words = f"{step.total / scale:.3g} {unit}"
+        write(axes, step.total / scale + 0.01 * span, 2 * row + 0.5, words, ha="left", fontsize=9)
+        out, hidden = (seconds / scale for seconds in (step.parts["messages"], step.hidden))
+        said.append(f"{way}: {words}, messages exposed {out:.3g}, hidden {hidden:.3g}")
+    axes.set(title=title, xlabel=f"{unit}, predicted", xlim=(0, 1.1 * span), ylim=(2 * len(steps), -0.1))
+    names = [name for way in steps for name in (f"{way}: work", "messages")]
+    name_rows(axes, names)
+    axes.set_yticks([2 * row + middle for row in range(len(steps)) for middle in (0.5, 1.4)], names)
+    looks = swatches({kind: KINDS[kind] for kind in kinds})
+    legend_under(figure, 5, [*looks, swatch("exposed", "none", **FRAME)])
+    return Plot(figure, f"{title}. {'; '.join(said)}.".replace("\n", " "))
+
+
+def _draw(axes: Axes, top: float, boxes: list[Box], letter: float) -> None:
+    for kind, label, start, end in boxes:
+        colour, hatch = KINDS[kind]
+        box(axes, start, top, end - start, 0.72, colour, hatch=hatch, edgecolor="white")
+        if end - start > letter * len(label):
+            behind = {"facecolor": colour, "edgecolor": "none", "pad": 1} if hatch else None
+            write(axes, (start + end) / 2, top + 0.36, label, fontsize=8, color=ink(colour), bbox=behind)
