@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,9 +91,18 @@ def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
 
 
 def planned(
-    name: str, sizes: Sequence[str], counts: Sequence[int], device: str, stages: Sequence[int]
+    name: str,
+    sizes: Sequence[str],
+    counts: Sequence[int],
+    device: str,
+    stages: Sequence[int],
+    only: Mapping[str, str] = {},
 ) -> list[tuple[int, dict]]:
-    """The runs of an experiment on this machine: [(ranks, arguments)], none where there is nothing to run."""
+    """The runs of an experiment on this machine: [(ranks, arguments)], none where there is nothing to run.
+
+    Args:
+        only: values, as text, of some arguments.
+    """
     experiment = EXPERIMENTS[name]
     if experiment.needs_gpu if device == "cpu" else experiment.needs_cpu:
         return []
@@ -108,7 +117,8 @@ def planned(
         return (not model or model.split(",")[0] in sizes) and (stage is None or stage in stages)
 
     runs = [(ranks, arguments) for ranks, arguments in experiment.runs if ranks in counts]
-    return [run for run in runs if experiment.needs_cpu or wanted(**run[1])]
+    runs = [run for run in runs if experiment.needs_cpu or wanted(**run[1])]
+    return [run for run in runs if all(str(run[1].get(name)) == value for name, value in only.items())]
 
 
 def record(
@@ -119,10 +129,11 @@ def record(
     folder: Path,
     stages: Sequence[int] = STAGES,
     keep: bool = False,
+    only: Mapping[str, str] = {},
 ) -> Path | None:
     """Run an experiment and write its file after every run, without those that the file has where `keep` is
     set; returns the path, or None where there is nothing to run, which it says."""
-    experiment, todo = EXPERIMENTS[name], planned(name, sizes, counts, device, stages)
+    experiment, todo = EXPERIMENTS[name], planned(name, sizes, counts, device, stages, only)
     if not todo:
         where = f"{device} ({gpu_count()} GPUs)" if device == "cuda" else device
         ranks = ", ".join(map(str, counts)) or "no"
@@ -177,6 +188,8 @@ def main() -> None:
     add("--keep", action="store_true", help=keep)
     devices = "cpu: to try the recorder; and for nvme, qlora and autotuning"
     add("--device", choices=("cuda", "cpu"), default="cuda", help=devices)
+    only = "runs with these values of their arguments alone, as link=sockets"
+    add("--only", nargs="+", default=[], metavar="NAME=VALUE", help=only)
     options = parser.parse_args()
     if unknown := set(options.experiments) - set(EXPERIMENTS):
         parser.error(f"{', '.join(sorted(unknown))}: experiments are {', '.join(EXPERIMENTS)}")
@@ -189,7 +202,8 @@ def main() -> None:
             "`zero --device cpu --sizes tiny` records a small model without"
         )
     asked = (options.sizes, counts, options.device, options.out, options.stages, options.keep)
-    paths = [path for name in options.experiments if (path := record(name, *asked))]
+    only = dict(text.split("=", 1) for text in options.only)
+    paths = [path for name in options.experiments if (path := record(name, *asked, only))]
     if not paths:
         sys.exit("nothing was recorded")
     print(*paths, sep="\n")

@@ -3,8 +3,10 @@ each rank, and what the driver counted: the experiment `rehearsed_models`, by wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class Training:
         ranks, sequence, micro_batch, accumulation: as everywhere.
         zero: keys of "zero_optimization".
         checkpointing: of every block.
+        outside: whether a model for stage 3 is built outside of `zero.Init`, as scripts do without knowing.
     """
 
     model: str
@@ -98,6 +101,7 @@ class Training:
     micro_batch: int = 2
     accumulation: int = 1
     checkpointing: bool = False
+    outside: bool = False
 
 
 TRAININGS = {
@@ -107,6 +111,7 @@ TRAININGS = {
         model="Llama 3.2 1B", ranks=1, zero={"stage": 0}, micro_batch=1, checkpointing=True
     ),
     "Llama, stage 3": Training(model="Llama 3.2 1B", ranks=2, zero={"stage": 3}),
+    "Llama, stage 3, built outside": Training(model="Llama 3.2 1B", ranks=2, zero={"stage": 3}, outside=True),
     "Gemma 2, stage 2": Training(
         model="Gemma 2 2B", ranks=2, zero={"stage": 2}, micro_batch=1, accumulation=2, checkpointing=True
     ),
@@ -141,7 +146,8 @@ def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngin
 
     deepspeed.init_distributed()
     begin("building", None)
-    known = HfDeepSpeedConfig(config) if training.zero["stage"] == 3 else None  # while this object lives
+    is_divided = training.zero["stage"] == 3 and not training.outside
+    known = HfDeepSpeedConfig(config) if is_divided else None  # while this object lives
     shape = AutoConfig.for_model(**MODELS[training.model])
     model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
     del known
@@ -163,25 +169,36 @@ def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngin
 
 
 def rehearsed_models(training: Training, config: dict) -> list[dict]:
-    """The training on a GPU.
+    """The training on a GPU, as `phases` has it."""
+    return phases(partial(train, training, config))
+
+
+def phases(trained: Callable[[Callable[[str, DeepSpeedEngine | None], None]], None]) -> list[dict]:
+    """What a GPU's memory and clock say of a training.
+
+    Args:
+        trained: trains, and calls what it is given with the name of each phase that begins.
 
     Returns:
         A list of its phases in order, each {"phase", "peak": {what is `COUNTED`: bytes at most}, "end": {the
-        same at its end}, "used": bytes that the driver had given out, "retries": of the allocator so far}.
+        same at its end}, "used": bytes that the driver had given out, "retries": of the allocator so far,
+        "seconds": from the moment when all of the phase before was done}.
     """
     import torch
 
-    found = []
+    found, marks = [], []
 
     def begin(phase, engine):
         torch.cuda.synchronize()
+        marks.append(time.perf_counter())
         statistics, (free, total) = torch.cuda.memory_stats(), torch.cuda.mem_get_info()
         if found:
             for moment, name in (("peak", "peak"), ("end", "current")):
                 found[-1][moment] = {what: statistics[f"{what}_bytes.all.{name}"] for what in COUNTED}
             found[-1] |= {"used": total - free, "retries": statistics["num_alloc_retries"]}
+            found[-1]["seconds"] = round(marks[-1] - marks[-2], 6)
         torch.cuda.reset_peak_memory_stats()
         found.append({"phase": phase})
 
-    train(training, config, begin)
+    trained(begin)
     return found[:-1]

@@ -39,7 +39,8 @@ CASES = [  # ranks, size, stage, sequences of a micro-batch, micro-batches, chec
     *((ranks, _SMALL, stage, 32, 1, False, "") for ranks, stage in ((1, 1), (2, 1), (2, 2), (2, 3))),
     *((ranks, _LARGE, stage, 16, 1, True, "") for ranks in (2, 4) for stage in (2, 3)),
     *((2, _SMALL, 1, 16, 1, False, change) for change in ("unfused", "unchecked", "overlap", "compiled")),
-    *((2, _SMALL, 2, 16, 1, False, change) for change in ("overlap", "offload")),
+    (2, _SMALL, 2, 16, 1, False, "overlap"),
+    *((2, _SMALL, 2, 16, micro_batches, False, "offload") for micro_batches in (1, 2, 4, 8)),
     (2, _SMALL, 1, 16, 1, True, ""),
     (2, _SMALL, 1, 1, 1, False, ""),
     (2, "1.5B", 1, 16, 1, False, ""),
@@ -79,11 +80,26 @@ def _merged(config, change):
 def speed(
     size: GPTSize, sequences: int, micro_batches: int, checkpointing: bool, compiled: bool, config: dict
 ) -> dict:
+    """What `steps_of` returns of so many steps as a protocol asks for."""
+    return steps_of(size, sequences, micro_batches, checkpointing, compiled, config, WARM_UP, STEPS)
+
+
+def steps_of(
+    size: GPTSize,
+    sequences: int,
+    micro_batches: int,
+    checkpointing: bool,
+    compiled: bool,
+    config: dict,
+    warm_up: int,
+    count: int,
+) -> dict:
     """Optimizer steps by the clock.
 
     Args:
         sequences: of a micro-batch on each rank, as long as the model's context.
         compiled: every block by `torch.compile`.
+        warm_up, count: steps before, and steps by the clock.
 
     Returns:
         {"seconds": [of each step], "peak": bytes that torch's allocator gave out at most (0 on a CPU),
@@ -102,12 +118,12 @@ def speed(
             engine.backward(engine(*rows))
             engine.step()
 
-    for _ in range(WARM_UP):
+    for _ in range(warm_up):
         step()
     comm.barrier()
     get_accelerator().synchronize()
     marks = [_mark()]
-    for _ in range(STEPS):
+    for _ in range(count):
         step()
         marks.append(_mark())
     get_accelerator().synchronize()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from helpers.course import models
 from helpers.course.recording import (
     autotuning,
+    block,
     experiments,
     finetune,
+    fsdp_models,
+    links,
     longest,
     nvme,
     qlora,
@@ -95,7 +98,22 @@ EXPERIMENTS = {
         needs_gpu=True,
         libraries=("transformers", "transformers.integrations"),
     ),
+    "fsdp_models": Experiment(
+        function=fsdp_models.fsdp_models,
+        runs=grid((2, 4), through=fsdp_models.WAYS),
+        needs_gpu=True,
+        libraries=("transformers", "accelerate"),
+    ),
     "speed": Experiment(function=speed.speed, runs=speed.runs(), configuration=speed.configuration),
+    "links": Experiment(
+        function=links.links, runs=links.runs(), configuration=links.configuration, needs_gpu=True
+    ),
+    "block": Experiment(
+        function=block.block,
+        runs=grid(RANKS[:4], of=block.BLOCKS, sequence_parallel=(False, True)),
+        needs_gpu=True,
+        libraries=("transformers",),
+    ),
     "constants": Experiment(function=speed.constants, runs=grid(RANKS)),
     "nvme": Experiment(
         function=nvme.nvme,
@@ -129,4 +147,5 @@ EXPERIMENTS = {
 }
 # arguments that a recording gives by name
 NAMED = {"size": SIZES, "shape": SHAPES, "text": TEXTS}
+NAMED |= {"of": block.BLOCKS}
 NAMED |= {"case": finetune.FINE_TUNING, "way": longest.LONG_TEXT, "training": rehearsed_models.TRAININGS}
