@@ -53,6 +53,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     from ..measure.traffic import Traffic
     from .pinning import highest, pins
     from .requests import recorder
+    from .working import listening, of_a_step, work
 
     started = time.perf_counter()
     deepspeed.init_distributed()
@@ -62,6 +63,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     def begin(phase):
         marks.append((ledger.clock, phase))
         ledger.mark(phase)
+        work.begin(phase)
         if diary:
             Path(diary).write_text(f", part {len(marks)} of {2 + 2 * micro_batches * 3}: {phase}")
 
@@ -86,6 +88,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         of_experts = [parameter for parameter in trained if not getattr(parameter, "allreduce", True)]
         options = {"use_cache": False} if takes_cache else {}
+        stack.enter_context(listening())
         for last_step in (False, True):
             for micro in range(micro_batches):
                 with Traffic() as traffic:
@@ -116,6 +119,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "sent": sent(
                 [question.axes.ideal(one) for one in traffics[-micro_batches:]], question.accumulation
             ),
+            "work": of_a_step(work.passes, micro_batches, question.accumulation),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,
             "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
