@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import ulysses
 from .adapting import adapted, built, counted
+from .diary import Diary
 from .of_transformers import checkpointed
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
         {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
         highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation: bytes
-        that this rank sends during a whole step, as efficiently as can be}; "history" for a figure;
+        that this rank sends during a whole step, as efficiently as can be}; "work" of a whole step, {pass:
+        counts} as `working` has them; "history" for a figure;
         "seconds", and "real_bytes" of this process.
     """
     import deepspeed
@@ -58,14 +59,13 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     started = time.perf_counter()
     deepspeed.init_distributed()
     micro_batches = question.config["gradient_accumulation_steps"]
-    traffics, states, marks = [], None, []
+    traffics, states, marks, written = [], None, [], Diary(diary, micro_batches)
 
     def begin(phase):
         marks.append((ledger.clock, phase))
         ledger.mark(phase)
         work.begin(phase)
-        if diary:
-            Path(diary).write_text(f", part {len(marks)} of {2 + 2 * micro_batches * 3}: {phase}")
+        written.begin(phase)
 
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger())

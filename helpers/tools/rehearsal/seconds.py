@@ -9,6 +9,7 @@ passes, DeepSpeed's hooks included.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 # What GPUs at work reached of their constants in recorded steps: 0.83 (stage 3 on two H200) to 0.99.
 REACHED = 0.83
+NEEDED = 3  # units of a forward pass: backward is two
 OFFLOADED = "seconds are not told with offload: what passes between GPU and host was not recorded"
 
 
@@ -55,76 +57,72 @@ class Seconds:
     needed: float | None
     constants: str
 
+    @property
+    def both(self) -> tuple[float, float]:
+        """Seconds at the fastest and at the slowest."""
+        return self.fastest.total, self.slowest.total
+
     def as_data(self) -> dict:
-        """Plain data."""
+        """Plain data, times in seconds; "may_hide" are messages, "host" is waiting for the host at most."""
         return {
             **{"fastest": self.fastest.total, "slowest": self.slowest.total, "computing": self.computing},
-            **{"messages": self.messages, "may_hide": self.fastest.hidden, "constants": self.constants},
-            "launch_bound": self.fastest.launch_bound,
+            **{"messages": self.messages, "may_hide": self.fastest.hidden},
+            **{"host": self.slowest.parts["launches"], "constants": self.constants},
         }
 
 
 def seconds(
-    asked: Question,
-    report: Mapping,
-    gpu: str,
-    gpus_per_host: int = 8,
-    host_network: float | None = None,
+    asked: Question, report: Mapping, gpu: str, gpus_per_host: int = 8, host_network: float | None = None
 ) -> Seconds:
     """The seconds of a step of a rehearsed rank.
 
     Args:
-        asked, report: the question, and what `fitting.two_steps` returned.
-        gpu: a name in `MACHINES`, or of a card as `cards.card` has it ("H200 141GB").
+        asked, report: the question, and what `fitting.two_steps` returned for it.
+        gpu: a card's name, as `cards.card` takes it.
         host_network: bytes per second, one way, from a host to others; by default each GPU's card of
             `HARDWARE`.
 
     Raises:
-        BadQuestion: no constants are known for this GPU, or a part of the training is offloaded.
+        BadQuestion, UnknownCard: no constants are known for this GPU, or a part of the training is offloaded.
     """
-    name = known_as(gpu)
+    name, work = known_as(gpu), report["work"]
     if asked.is_offloaded:
         raise BadQuestion(OFFLOADED)
-    machine, work = MACHINES[name], report["work"]
+    machine = MACHINES[name]
+    link = host_network / gpus_per_host if host_network else HARDWARE[name]["card"].value
     cluster = Cluster(
-        gpus=asked.ranks,
-        memory=card(gpu).memory,
-        rate=machine.peak(),
-        link=host_network / gpus_per_host if host_network else HARDWARE[name]["card"].value,
-        inside=machine.bandwidth,
-        host=gpus_per_host,
+        **{"gpus": asked.ranks, "memory": card(gpu).memory, "rate": machine.peak(), "link": link},
+        **{"inside": machine.bandwidth, "host": gpus_per_host},
     )
     sent = {place: message_seconds(asked, work[place], cluster, machine) for place in PASSES}
     done = {place: computing(work[place], machine) for place in PASSES}
+    less = {place: {part: time / REACHED for part, time in done[place].items()} for place in PASSES}
     issued = {place: work[place].get((ISSUED,), 0) for place in PASSES}
     hooked = hooks(asked, report)
-    hiding = hiding_passes(asked.stage, read(asked.config).zero.overlap_comm)
     quick = {place: machine.launch * issued[place] for place in PASSES}
     slow = {place: machine.call * (issued[place] + hooked[place]) for place in PASSES}
-    operators = round(sum(issued.values()))
-    fastest = step(done, sent, quick, operators, hiding)
-    less = {place: {part: time / REACHED for part, time in done[place].items()} for place in PASSES}
-    totals = Counter()
-    for place in PASSES:
-        for (name, _), time in sent[place].items():
-            totals[name] += time
+    hiding = hiding_passes(asked.stage, read(asked.config).zero.overlap_comm)
+    messages = Counter()
+    for (operation, _), time in itertools.chain(*(sent[place].items() for place in PASSES)):
+        messages[operation] += time
     return Seconds(
-        fastest=fastest,
-        slowest=step(less, sent, slow, operators, ()),
+        fastest=step(done, sent, quick, sum(issued.values()), hiding),
+        slowest=step(less, sent, slow, sum(issued.values()), ()),
         computing=sum(sum(parts.values()) for parts in done.values()),
-        messages=dict(totals),
-        needed=3 * flops(work["forward"]) if not report["kinds"]["frozen"] else None,
+        messages=dict(messages),
+        needed=None if report["kinds"]["frozen"] else NEEDED * flops(work["forward"]),
         constants=machine.name,
     )
 
 
 def known_as(gpu: str) -> str:
-    """The name in `MACHINES` of a card; refuses one without constants."""
+    """The name in `MACHINES` of a card; a BadQuestion where there are no constants of it."""
+    found = card(gpu).name
     for name in MACHINES:
-        if gpu == name or gpu.startswith(f"{name} "):
+        if found.startswith(name):
             return name
-    known = ", ".join(MACHINES)
-    raise BadQuestion(f"seconds are unknown: no constants are known of {gpu}; name one of {known} with --gpu")
+    known = ", ".join(card(name).name for name in MACHINES)
+    raise BadQuestion(f"seconds are unknown: no constants are known of {found}, only of {known}")
 
 
 def computing(counts: Mapping, machine: MachineConstants) -> dict[str, float]:
@@ -196,7 +194,7 @@ def step(
     done: Mapping[str, dict[str, float]],
     sent: Mapping[str, Mapping[tuple[str, bool], float]],
     issuing: Mapping[str, float],
-    operators: int,
+    operators: float,
     hiding: Sequence[str],
 ) -> StepTime:
     """A step by its parts; in each pass the GPU waits where the host takes longer.
@@ -216,4 +214,4 @@ def step(
         parts["messages"] += done_here.exposed + own
         parts["launches"] += max(0.0, issuing[place] - done_here.total - own)
         hidden += done_here.hidden
-    return StepTime(dict(parts), hidden, operators, sum(issuing.values()))
+    return StepTime(dict(parts), hidden, round(operators), sum(issuing.values()))
