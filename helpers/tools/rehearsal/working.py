@@ -44,7 +44,7 @@ OVERWRITES = {
     "_foreach_copy_",
     "_foreach_zero_",
 }  # without a look at what was there
-# They look at a few elements of what they are given.
+# They look at few elements of what they are given.
 GATHERS = {"embedding", "gather", "index", "index_select", "nll_loss_forward", "nll_loss_backward"}
 IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_"}
 IDLE |= {"detach", "_unsafe_view", "lift_fresh", "record_stream", "_local_scalar_dense"}
@@ -155,7 +155,7 @@ def moved(function: OpOverload, args: tuple, kwargs: dict, results: object) -> i
     name, places = function.overloadpacket.__name__, written(function)
     read = [] if name in GATHERS else tensors_among(*args[1 if name in OVERWRITES else 0 :], *kwargs.values())
     made = tensors_among(*(args[place] for place in places)) if places else tensors_among(results)
-    return sum(map(size, read)) + (2 if name in GATHERS else 1) * sum(map(size, made))
+    return sum(map(size, read)) + sum(map(size, made))
 
 
 @functools.cache
