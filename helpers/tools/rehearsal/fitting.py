@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from . import ulysses
+from . import diary, ulysses
 from .adapting import adapted, built, counted
 from .of_transformers import checkpointed
 
@@ -41,7 +41,8 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
         {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
         {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
         highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation: bytes
-        that this rank sends during a whole step, as efficiently as can be}; "history" for a figure;
+        that this rank sends during a whole step, as efficiently as can be}; "work" of a whole step, {pass:
+        counts} as `working` has them; "history" for a figure;
         "seconds", and "real_bytes" of this process.
     """
     import deepspeed
@@ -51,15 +52,18 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
     from ..measure.traffic import Traffic
     from .pinning import highest, pins
     from .requests import recorder
+    from .working import listening, of_a_step, work
 
     started = time.perf_counter()
     deepspeed.init_distributed()
     micro_batches = question.config["gradient_accumulation_steps"]
     traffics, states, marks = [], None, []
+    diary.expect(2 * micro_batches)
 
     def begin(phase):
         marks.append((ledger.clock, phase))
         ledger.mark(phase)
+        work.begin(phase)
 
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger())
@@ -82,6 +86,7 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         of_experts = [parameter for parameter in trained if not getattr(parameter, "allreduce", True)]
         options = {"use_cache": False} if takes_cache else {}
+        stack.enter_context(listening())
         for last_step in (False, True):
             for micro in range(micro_batches):
                 with Traffic() as traffic:
@@ -112,6 +117,7 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
             "sent": sent(
                 [question.axes.ideal(one) for one in traffics[-micro_batches:]], question.accumulation
             ),
+            "work": of_a_step(work.passes, micro_batches, question.accumulation),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,
             "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,

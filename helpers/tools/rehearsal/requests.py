@@ -18,8 +18,11 @@ from ..measure.internals import in_backward, storage_key, tensors_among
 from .gpu import GPU
 from .pinning import pins
 from .playing import Request
+from .working import work
 
 if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
     from ..measure.ledger import Ledger, Storage
 
 CUBLAS, CUBLAS_LT = 32 * 2**20, 2**20
@@ -113,6 +116,12 @@ recorder = Recorder()
 
 
 # --- what is put in the place of functions of the ledger, torch and the accelerator; see `patches`
+
+
+def operated(function: OpOverload, args: tuple, kwargs: dict, results: object) -> None:
+    """An operation has run."""
+    recorder.product(function.__name__, results)
+    work.operator(function, args, kwargs, results)
 
 
 def register_storage(

@@ -42,7 +42,8 @@ class PassTime(Pass):
     """A pass of a step on one rank, in seconds: its messages by collective, and what the device waits for."""
 
     sent: dict[str, float] = field(default_factory=dict)  # {collective: seconds}, which sum to `messages`
-    waiting: float = 0.0  # for the host to issue operators, beside work and messages
+    # beside these: for the host to issue operators, and for messages of other axes, which never hide
+    waiting: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def step_seconds(
         for _, collective, moved, number in (message for message in sent if message[0] == name):
             each = collective_seconds(collective, moved / number, ranks, machine.latency, machine.bandwidth)
             taken[collective] = taken.get(collective, 0.0) + number * each
-        done = Pass(sum(work[name].values()), sum(taken.values()), hides=name in _overlaps(config))
+        done = Pass(sum(work[name].values()), sum(taken.values()), hides=name in _hiding(config))
         issuing = issued[name] * (machine.launch if name == "step" else machine.call or machine.launch)
         waiting = max(0.0, issuing - done.total) if machine.asynchronous else issuing
         passes[name] = PassTime(done.work, done.messages, done.hides, taken, waiting)
@@ -178,10 +179,12 @@ def _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, 
     return work
 
 
-def _overlaps(config):
-    """The passes behind whose work messages are hidden."""
-    if config is None:
-        return ("backward",)
-    if not config.stage or not config.overlap_comm:
+def _hiding(config):
+    return ("backward",) if config is None else hiding_passes(config.stage, config.overlap_comm)
+
+
+def hiding_passes(stage: int, overlap_comm: bool) -> tuple[str, ...]:
+    """The passes behind whose work DeepSpeed's ZeRO hides messages, with its key `overlap_comm`."""
+    if not stage or not overlap_comm:
         return ()
-    return ("forward", "backward") if config.stage == 3 else ("backward",)
+    return ("forward", "backward") if stage == 3 else ("backward",)
