@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from ..launch.failures import RankError
+from . import versions
 
 FAILED = 2  # exit status
 
@@ -50,9 +51,28 @@ OPTIONS = {  # names: how it is read, what it is
     "gpus-per-host": (COUNT, "GPUs of a machine; else what Accelerate's file says, or 8"),
     "outside-tensors": ({}, "of it that torch's allocator never sees; else what was recorded, 2.21GB"),
     "only-rank": ({"type": int}, "rehearse this one; else the first, and those that hold most and least"),
+    "tokens": (
+        {},
+        "of a whole training, as 1T: how many days they take on this --gpu, an H100, H200 or A100",
+    ),
+    "price": ({}, "dollars of a GPU for an hour, as 2.5: what these days cost"),
+    "host-network": ({}, "bytes from a host to others, as 400GB/s; else a card of 50 GB/s for each GPU"),
     "json": ({"action": "store_true"}, "the answer as JSON, sizes in bytes"),
     "figure": ({}, "a PNG file for the first rank's memory over the two steps"),
 }
+EXAMPLES = """examples:
+  does it fit?
+    rehearse --model meta-llama/ --deepspeed ds_config.json --ranks 8 --sequence 8192 --gpu "H100 80GB"
+  how long does a step take, and what do a trillion tokens cost?
+    rehearse ... --ranks 64 --gpu "H100 80GB" --tokens 1T --price 2.5
+  adapters beside frozen weights on one small GPU
+    rehearse ... --ranks 1 --lora 16 --checkpointing --gpu 4090
+  the machine's own memory, with offload
+    rehearse ... --gpu-memory 24GB --gpus-per-host 8 --host-memory 1TB
+  as data for a program
+    rehearse ... --json > answer.json"""
+STATUS = """Exit status: 0 where it fits, if only with retries (or no GPU was named), 1 where it does not,
+2 where it could not be rehearsed."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -61,9 +81,10 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="rehearse",
         description="Rehearse a training with DeepSpeed: what a rank of any number of GPUs would hold and "
         "send, without GPUs and without memory.",
-        epilog="Exit status: 0 where it fits, if only with retries (or no GPU was named), 1 where it does "
-        "not, 2 where it could not be rehearsed.",
+        epilog=f"{EXAMPLES}\n\n{versions.supported()}\n{STATUS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=versions.told(), help="and what it supports")
     for names, (reading, help) in OPTIONS.items():
         parser.add_argument(*(f"--{name}" for name in names.split()), help=help, **reading)
     options = parser.parse_args(words)

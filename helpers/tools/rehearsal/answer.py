@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from .host import Host
+from .pace import Pace
 from .reserving import smallest_gpu
 from .units import gigabytes
 from .verdict import PHASES, Verdict
@@ -37,6 +38,7 @@ class Answer:
         header: what was rehearsed, in one line.
         notes: what is rehearsed otherwise than it was asked, or was assumed.
         reports: {rank: what `fitting.two_steps` returned}.
+        pace: how fast it goes, or why that is unknown.
     """
 
     question: Question
@@ -45,6 +47,7 @@ class Answer:
     reports: Mapping[int, Mapping]
     verdict: Verdict
     host: Host
+    pace: Pace | str
 
     def smallest(self) -> tuple[int, int] | None:
         """Bytes of the smallest GPU on which the rank runs that needs most, without and with expandable
@@ -67,6 +70,8 @@ class Answer:
         if smallest := self.smallest():
             ways = "{} GB, with expandable segments {} GB".format(*map(gigabytes, smallest))
             lines.append(f"the smallest GPU on which rank {self.verdict.rank} runs: {ways}")
+        elif self.host.fits:  # on the GPU that was named
+            lines += [self.pace] if isinstance(self.pace, str) else self.pace.lines()
         return lines
 
     def as_data(self) -> dict:
@@ -78,6 +83,7 @@ class Answer:
             "fits": self.verdict.fits and self.host.fits if self.verdict.memory or self.host.memory else None,
             "gpu": self.verdict.as_data() | {"smallest": self.smallest()},
             "host": self.host.as_data(),
+            "time": {"unknown": self.pace} if isinstance(self.pace, str) else self.pace.as_data(),
             "ranks": {rank: {name: report[name] for name in SHOWN} for rank, report in self.reports.items()},
             "parameters": next(iter(self.reports.values()))["kinds"],
             "versions": {name: version(name) for name in names},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .refusing import BadQuestion
+from .working import size, work
 
 if TYPE_CHECKING:
     from deepspeed.module_inject.auto_ep_layer import SplitPlan
@@ -93,7 +94,9 @@ def places(
 
 def gathered(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """`gather_rows`, a kernel of Triton."""
-    return rows.contiguous().new_empty(index.numel(), rows.shape[1])
+    made = rows.contiguous().new_empty(index.numel(), rows.shape[1])
+    work.kernel(2 * size(made))
+    return made
 
 
 def on_a_gpu(rows: torch.Tensor) -> bool:
@@ -108,11 +111,13 @@ class SwiGLU(torch.autograd.Function):
     def forward(context: FunctionCtx, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         context.save_for_backward(gate, up)
+        work.kernel(3 * size(gate))
         return torch.empty_like(gate)
 
     @staticmethod
     def backward(context: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
         gradient = gradient.contiguous()
+        work.kernel(5 * size(gradient))
         return tuple(torch.empty_like(saved) for saved in context.saved_tensors)
 
 

@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import ulysses
 from .adapting import adapted, built, counted
+from .diary import Diary
 from .naming import alive, parts_at
 from .of_transformers import checkpointed
 
@@ -45,7 +45,8 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         {phase: {category: bytes at the phase's highest moment}}; "parts", the same
         with temporaries by name, as `naming` has them; "host", {category: bytes} of the host's
         highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation: bytes
-        that this rank sends during a whole step, as efficiently as can be}; "history" for a figure;
+        that this rank sends during a whole step, as efficiently as can be}; "work" of a whole step, {pass:
+        counts} as `working` has them; "history" for a figure;
         "seconds", and "real_bytes" of this process.
     """
     import deepspeed
@@ -55,17 +56,18 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
     from ..measure.traffic import Traffic
     from .pinning import highest, pins
     from .requests import recorder
+    from .working import listening, of_a_step, work
 
     started = time.perf_counter()
     deepspeed.init_distributed()
     micro_batches = question.config["gradient_accumulation_steps"]
-    traffics, states, marks = [], None, []
+    traffics, states, marks, written = [], None, [], Diary(diary, micro_batches)
 
     def begin(phase):
         marks.append((ledger.clock, phase))
         ledger.mark(phase)
-        if diary:
-            Path(diary).write_text(f", part {len(marks)} of {2 + 2 * micro_batches * 3}: {phase}")
+        work.begin(phase)
+        written.begin(phase)
 
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger())
@@ -88,6 +90,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         of_experts = [parameter for parameter in trained if not getattr(parameter, "allreduce", True)]
         options = {"use_cache": False} if takes_cache else {}
+        stack.enter_context(listening())
         for last_step in (False, True):
             for micro in range(micro_batches):
                 with Traffic() as traffic:
@@ -125,6 +128,7 @@ def two_steps(question: Question, drawn: bool = False, diary: str | None = None)
             "sent": sent(
                 [question.axes.ideal(one) for one in traffics[-micro_batches:]], question.accumulation
             ),
+            "work": of_a_step(work.passes, micro_batches, question.accumulation),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,
             "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,

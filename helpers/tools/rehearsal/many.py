@@ -14,6 +14,8 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .working import size, work
+
 if TYPE_CHECKING:
     from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle
 
@@ -43,6 +45,7 @@ def reduce_scatter_coalesced(tensors: list[torch.Tensor], group: object = None) 
         short.sort(key=lambda padded: padded[0])
         padding = [tensor.new_empty(each - part(tensor, each, one)) for one, tensor, each in short]  # noqa: F841
         flat = tensors[0].new_empty(ranks * sum(parts))
+        work.kernel(2 * size(flat))
     flat.div_(ranks)
     mine = flat.narrow(0, rank * sum(parts), sum(parts))
     coalesced_collectives._torch_reduce_scatter_fn(flat, mine, group=group)
@@ -62,6 +65,7 @@ def wait(plain: Callable, self: AllGatherCoalescedHandle, handle_dependency: boo
     self.allgather_handle.wait()
     for parameter in self.params:
         whole = self.partitions[0].new_empty(parameter.ds_numel)
+        work.kernel(2 * size(whole))
         parameter.data = whole.view(parameter.ds_shape).to(parameter.ds_tensor.dtype)
         parameter.ds_status = ZeroParamStatus.AVAILABLE
     self.complete = True

@@ -19,7 +19,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from ..place import NAME
-from . import autoep, gpu, many, pinning, pipelines, replacements, requests, ulysses
+from . import autoep, gpu, many, pinning, pipelines, replacements, requests, ulysses, working
 from .fake import KNOWN
 
 LEDGER = f"{NAME}.measure.ledger"
@@ -107,7 +107,7 @@ def of_the_ledger(pose: Pose) -> list[tuple]:
     dispatch = inspect.unwrap(resolve_name(ledger).__torch_dispatch__)
     return [
         (LEDGER, "SETTLED", 0.0, still),
-        (ledger, "__torch_dispatch__", replacements.dispatching(dispatch, requests.recorder.product), often),
+        (ledger, "__torch_dispatch__", replacements.dispatching(dispatch, device, requests.operated), often),
         around(ledger, "_refusal", replacements.refusal, late),
         around("torch.autograd", "_engine_run_backward", replacements.run_backward, late),
         around("torch.autograd.graph", "_engine_run_backward", replacements.run_backward, late),
@@ -139,7 +139,7 @@ SCALING = (  # optimizers that find a loss scale
 )
 # DeepSpeed's own operators that work in place, and so leave nothing behind where there are no numbers
 COMPILED = {
-    "fused_adam": SimpleNamespace(multi_tensor_adam=replacements.nothing),
+    "fused_adam": SimpleNamespace(multi_tensor_adam=working.adam),
     "cpu_adam": SimpleNamespace(
         **dict.fromkeys(("create_adam", "adam_update", "destroy_adam"), replacements.nothing)
     ),

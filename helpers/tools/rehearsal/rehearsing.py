@@ -22,10 +22,9 @@ from .fake import Weightless, raised
 from .gpu import GPUS, MEMORY
 from .patches import Pose, put_on
 from .pipelines import NeedsRank
+from .versions import OLDEST_TORCH
 
 T = TypeVar("T")
-
-OLDEST_TORCH = (2, 13)  # with 2.11 rehearsals failed, 2.12 was not tried
 
 # Lines about the rehearsal's own frames in an error.
 OWN_FRAMES = re.compile(rf"^  {__package__.replace('.', '/')}/.*\n(    .*\n)?", re.MULTILINE)

@@ -77,15 +77,16 @@ def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
 # --- the ledger
 
 
-def dispatching(plain: Callable, tell: Callable[[str, object], None]) -> Callable:
-    """`Ledger.__torch_dispatch__` that answers the question for a device, and tells the name and the results
-    of each operation; no error shows frames so named."""
+def dispatching(plain: Callable, on: str, tell: Callable[[object, tuple, dict, object], None]) -> Callable:
+    """`Ledger.__torch_dispatch__` that answers the question for a device; the ledger of the posing device
+    tells each operation, what it was given, and its results. No error shows frames so named."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is DEVICE:
             return args[0].device
         results = plain(self, function, types, args, kwargs)
-        tell(function.__name__, results)
+        if self.device == on:
+            tell(function, args, kwargs or {}, results)
         return results
 
     return __torch_dispatch__

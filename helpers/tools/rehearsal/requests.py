@@ -19,8 +19,11 @@ from .gpu import GPU
 from .naming import Made
 from .pinning import pins
 from .playing import Request
+from .working import work
 
 if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
     from ..measure.ledger import Ledger, Storage
 
 CUBLAS, CUBLAS_LT = 32 * 2**20, 2**20
@@ -130,6 +133,12 @@ recorder = Recorder()
 
 
 # --- what is put in the place of functions of the ledger, torch and the accelerator; see `patches`
+
+
+def operated(function: OpOverload, args: tuple, kwargs: dict, results: object) -> None:
+    """An operation has run."""
+    recorder.product(function.__name__, results)
+    work.operator(function, args, kwargs, results)
 
 
 def register_storage(

@@ -27,6 +27,7 @@ from .fitting import two_steps
 from .gpu import MEMORY
 from .host import Host
 from .of_files import said
+from .pace import Pace, Wanted
 from .rehearsing import rehearse
 from .reserving import OUTSIDE
 from .units import gigabytes, size
@@ -38,12 +39,14 @@ FITS, DOES_NOT_FIT = 0, 1  # exit statuses
 def told(options: argparse.Namespace, stdout: TextIO) -> int:
     """Rehearse what was asked, print the answer to `stdout`; the exit status."""
     memory, outside, host_memory = sizes(options)
+    timed = Wanted.of(options)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     wanted = adaptations.read(options.lora, options.qlora, options.frozen)
     model = question.read_model(options.model)
     files = said(options, model)
     numbers = (files.ranks, files.sequence, files.micro_batch)
     asked = question.ask(model, files.config, *numbers, files.checkpointing, wanted)
+    timed.check(asked)
     preload(f"transformers.{asked.architecture}", *(["peft"] if wanted.rank else []))
     machine = {"capacity": max((memory or MEMORY) - outside, 1), "gpus_per_host": files.gpus_per_host}
     places = []
@@ -66,7 +69,8 @@ def told(options: argparse.Namespace, stdout: TextIO) -> int:
     if options.figure:
         drawn = next(iter(reports))
         draw(reports[drawn], options.figure, f"rank {drawn} of {asked.ranks:,}, rehearsed")
-    whole = Answer(asked, header(asked, reports), notes, reports, verdict, host)
+    pace = Pace.of(asked, reports, timed, files.gpus_per_host)
+    whole = Answer(asked, header(asked, reports), notes, reports, verdict, host, pace)
     if not options.json:
         print("\n".join(whole.lines()), flush=True, file=stdout)
     advised = ""
@@ -135,7 +139,7 @@ def shown(words: str, diary: Path) -> Iterator[None]:
 
     def follow():
         while not done.wait(0.5):
-            say(f"{diary.read_text():<40}", start="\r")
+            say(f"{diary.read_text():<55}", start="\r")
         stderr.write(f"\r{'':<110}\r")
 
     follower = threading.Thread(target=follow if stderr.isatty() else done.wait)

@@ -28,6 +28,7 @@ MODULES = {
     " training_flops",
     "long_sequences": "llama_activation_bytes llama_wire_bytes loss_peak_bytes ring_activation_bytes"
     " ring_wire_bytes ulysses_activation_bytes ulysses_wire_bytes worst_moment_bytes",
+    "machines": "MACHINES",
     "model_states": "MOMENTS deepspeed_bytes ideal_bytes step_peak_bytes",
     "peak": "OUTSIDE moment_parts moments needed_bytes peak_moments",
     "pipeline": "bubble_fraction micro_batches_in_flight pipeline_activation_bytes pipeline_held_bytes"
@@ -40,7 +41,7 @@ MODULES = {
     "schedules": "",
     "step_counts": "block_elementwise_bytes ends_elementwise_bytes gradient_copy_bytes operators"
     " optimizer_bytes step_messages",
-    "step_time": "StepTime step_seconds",
+    "step_time": "StepTime hiding_passes step_seconds",
     "tensor_parallel": "block_messages sequence_parallel_block_activation_bytes"
     " tensor_parallel_activation_bytes tensor_parallel_block_activation_bytes"
     " tensor_parallel_block_parameters tensor_parallel_block_seconds tensor_parallel_cluster_bytes"

@@ -36,8 +36,9 @@ class MachineConstants:
     call: float | None = None  # the same inside a model's passes, with modules and autograd; else `launch`
     latency: float = 0.0  # alpha, seconds per message between ranks
     bandwidth: float | None = None  # 1 / beta, bytes per second that a rank sends; None with one rank
-    # {dtype: FLOPs per second of fused causal attention, half of the scores counted}; else the matrix rate
-    attention: Mapping[str, float] = field(default_factory=dict)
+    # {dtype: FLOPs per second of fused causal attention, half of the scores counted; or {tokens x channels of
+    # a head: such a rate}}; else the matrix rate
+    attention: Mapping[str, float | Mapping[int, float]] = field(default_factory=dict)
     # {dtype: FLOPs per second of products where a dimension is odd}, such as a vocabulary of 50257
     misaligned: Mapping[str, float] = field(default_factory=dict)
     asynchronous: bool = True  # whether the host goes on while the device works (a GPU)
@@ -48,7 +49,9 @@ class MachineConstants:
         sizes = {dtype: {int(n): by_size[n] for n in by_size} for dtype, by_size in self.matrix.items()}
         object.__setattr__(self, "matrix", sizes)  # JSON has no other keys than strings
         rates = [rate for by_size in sizes.values() for rate in by_size.values()]
-        rates += [self.memory, *self.attention.values(), *self.misaligned.values()]
+        rates += [self.memory, *self.misaligned.values()]
+        for rate in self.attention.values():
+            rates += rate.values() if isinstance(rate, Mapping) else [rate]
         rates += [] if self.bandwidth is None else [self.bandwidth]
         if not all(rate > 0 for rate in rates) or min(self.launch, self.call or 0, self.latency) < 0:
             raise ValueError(f"rates and bandwidths must be positive, times must not be negative: {self}")
@@ -59,17 +62,13 @@ class MachineConstants:
         by_size, sides = self._of_dtype(dtype), (rows, inner, columns)
         if dtype in self.misaligned and any(side * ELEMENT_BYTES[dtype] % ALIGNED for side in sides):
             return self.misaligned[dtype]
-        size = min(max(min(sides), min(by_size)), max(by_size))
-        if size in by_size:
-            return by_size[size]
-        low = max(known for known in by_size if known < size)
-        high = min(known for known in by_size if known > size)
-        part = math.log(size / low) / math.log(high / low)
-        return by_size[low] ** (1 - part) * by_size[high] ** part
+        return _between(by_size, min(sides))
 
-    def attention_rate(self, dtype: str = "bf16") -> float:
-        """FLOPs per second of fused attention."""
-        return self.attention.get(dtype) or max(self._of_dtype(dtype).values())
+    def attention_rate(self, dtype: str = "bf16", size: int | None = None) -> float:
+        """FLOPs per second of fused attention, of so many tokens x channels of a head where rates of several
+        were measured; by default of the fewest."""
+        rate = self.attention.get(dtype) or max(self._of_dtype(dtype).values())
+        return _between(rate, size or min(rate)) if isinstance(rate, Mapping) else rate
 
     def check_bandwidth(self, ranks: int) -> None:
         """Raise a ValueError where several ranks are to send and no bandwidth was measured."""
@@ -94,6 +93,17 @@ class MachineConstants:
     def from_dict(cls, values: Mapping) -> MachineConstants:
         """Of what `to_dict` gave, also after a journey through JSON."""
         return cls(**values)
+
+
+def _between(by_size, size):
+    """A rate by size: between the measured ones on a straight line of logarithms, beyond them the nearest."""
+    size = min(max(size, min(by_size)), max(by_size))
+    if size in by_size:
+        return by_size[size]
+    low = max(known for known in by_size if known < size)
+    high = min(known for known in by_size if known > size)
+    part = math.log(size / low) / math.log(high / low)
+    return by_size[low] ** (1 - part) * by_size[high] ** part
 
 
 def matrix_flops(rows: int, inner: int, columns: int) -> int:

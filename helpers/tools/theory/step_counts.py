@@ -36,6 +36,7 @@ STAGE_0_BUCKET, DDP_BUCKET = 500_000_000, 25 * 2**20  # elements, DeepSpeed's ow
 # What DeepSpeed's hooks, Python alone, take the host in units of an operator, from runs: for each parameter's
 # gradient at stages 1 to 3 (1.5 to 2.5), and for each visit to a module at stage 3 (12 to 25).
 GRADIENT_HOOK, MODULE_HOOK = 2, 15
+MOST_OF_GRADIENT_HOOK, MOST_OF_MODULE_HOOK = 2.5, 25
 
 
 def block_elementwise_bytes(

@@ -130,7 +130,7 @@ def step_seconds(
             for of_pass, collective, moved, number in sent
             if of_pass == name
         )
-        done = Pass(sum(work[name].values()), messages, hides=name in _overlaps(config))
+        done = Pass(sum(work[name].values()), messages, hides=name in _hiding(config))
         issuing = issued[name] * (machine.launch if name == "step" else machine.call or machine.launch)
         work[name]["messages"] = done.exposed
         hidden += done.hidden
@@ -168,10 +168,12 @@ def _passes(size, machine, batch, sequence, dtype, accumulation, checkpointing, 
     return work
 
 
-def _overlaps(config):
-    """The passes behind whose work messages are hidden."""
-    if config is None:
-        return ("backward",)
-    if not config.stage or not config.overlap_comm:
+def _hiding(config):
+    return ("backward",) if config is None else hiding_passes(config.stage, config.overlap_comm)
+
+
+def hiding_passes(stage: int, overlap_comm: bool) -> tuple[str, ...]:
+    """The passes behind whose work DeepSpeed's ZeRO hides messages, with its key `overlap_comm`."""
+    if not stage or not overlap_comm:
         return ()
-    return ("forward", "backward") if config.stage == 3 else ("backward",)
+    return ("forward", "backward") if stage == 3 else ("backward",)

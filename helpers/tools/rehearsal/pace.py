@@ -1,0 +1,148 @@
+"""How fast a training goes that was rehearsed, in words: a step, so many tokens, and their price."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..theory.hardware import HARDWARE
+from .refusing import BadQuestion
+from .seconds import OFFLOADED, Seconds, known_as, seconds
+from .units import amount, counted, number_of, rate
+
+if TYPE_CHECKING:
+    from .question import Question
+
+DAY, HOUR = 86_400, 3_600  # seconds
+VISIBLE = 0.05  # of a step: waiting for the host that is told
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What options ask about time.
+
+    Attributes:
+        gpu: a card's name, or None.
+        unknown: why no seconds can be told, or "".
+        tokens: of a whole training, or None.
+        price: dollars of a GPU for an hour, or None.
+        host_network: bytes per second from a host to others, or None.
+    """
+
+    gpu: str | None
+    unknown: str
+    tokens: float | None
+    price: float | None
+    host_network: float | None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Wanted:
+        """Read the options; a BadQuestion where they ask for what cannot be told."""
+        unknown = "" if options.gpu else "seconds are unknown: name a GPU with --gpu"
+        try:
+            known_as(options.gpu) if options.gpu else None
+        except BadQuestion as refused:
+            unknown = str(refused)
+        asking = [name for name in ("tokens", "price", "host_network") if getattr(options, name) is not None]
+        if asking and unknown:
+            raise BadQuestion(f"--{asking[0].replace('_', '-')} asks for seconds, and {unknown}")
+        if options.price is not None and options.tokens is None:
+            raise BadQuestion("--price is of a whole training: say with --tokens how many tokens it takes")
+        read = {"tokens": number_of, "price": amount, "host_network": rate}
+        given = {name: read[name](getattr(options, name)) for name in asking}
+        return cls(options.gpu, unknown, **dict.fromkeys(read) | given)
+
+    def check(self, asked: Question) -> None:
+        """Refuse days of a training that has no seconds."""
+        if self.tokens and asked.is_offloaded:
+            raise BadQuestion(f"--tokens asks for days, and {OFFLOADED}")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The seconds of the rank that takes longest, and what follows.
+
+    Attributes:
+        tokens: of a step on all GPUs.
+        gpus: how many.
+        peak: FLOPs per second of a GPU by its data sheet, in 16 bits; None for a training in 32.
+    """
+
+    wanted: Wanted
+    seconds: Seconds
+    tokens: int
+    gpus: int
+    peak: float | None
+
+    @classmethod
+    def of(
+        cls, asked: Question, reports: Mapping[int, Mapping], wanted: Wanted, gpus_per_host: int
+    ) -> Pace | str:
+        """Over {rank: what `fitting.two_steps` returned}; or a sentence that says why seconds are unknown."""
+        if wanted.unknown or asked.is_offloaded:
+            return wanted.unknown or OFFLOADED
+        timed = partial(seconds, asked, gpu=wanted.gpu, gpus_per_host=gpus_per_host)
+        each = [timed(report, host_network=wanted.host_network) for report in reports.values()]
+        tokens = asked.micro_batch * asked.sequence * asked.accumulation * asked.axes.data
+        peak = None if asked.dtype == "fp32" else HARDWARE[known_as(wanted.gpu)]["peak"].value
+        return cls(wanted, max(each, key=lambda one: one.both), tokens, asked.ranks, peak)
+
+    @property
+    def mfu(self) -> tuple[float, float] | None:
+        """Of the peak, what a step needs, at the slowest and at the fastest."""
+        if not self.peak or not self.seconds.needed:
+            return None
+        least, most = (self.seconds.needed / time / self.peak for time in reversed(self.seconds.both))
+        return least, most
+
+    @property
+    def days(self) -> tuple[float, float] | None:
+        """Of all tokens that were asked for."""
+        if not self.wanted.tokens:
+            return None
+        fastest, slowest = (self.wanted.tokens / self.tokens * time / DAY for time in self.seconds.both)
+        return fastest, slowest
+
+    @property
+    def price(self) -> tuple[float, float] | None:
+        """Dollars of all GPUs for these days."""
+        if not self.wanted.price:
+            return None
+        least, most = (days * DAY / HOUR * self.gpus * self.wanted.price for days in self.days)
+        return least, most
+
+    def lines(self) -> list[str]:
+        """For people."""
+        found, messages = self.seconds, sum(self.seconds.messages.values())
+        of = [f"computing {short(found.computing)}"]
+        if messages:
+            of.append(f"messages {short(messages)}")
+        if found.fastest.hidden:
+            of.append(f"of which up to {short(found.fastest.hidden)} hide")
+        lines = [f"step: {between(found.both)} s ({', '.join(of)})"]
+        if (waiting := found.slowest.parts["launches"]) > VISIBLE * found.slowest.total:
+            lines.append(f"of it up to {short(waiting)} s the GPU waits for its host")
+        mfu = "MFU {:.2f} to {:.2f}, ".format(*self.mfu) if self.mfu else ""
+        lines.append(f"{mfu}with the constants of {found.constants}")
+        if self.days:
+            lines.append(f"{counted(self.wanted.tokens)} tokens: {between(self.days)} days")
+        if self.price:
+            lines.append("price: ${:,.0f} to ${:,.0f}".format(*self.price))
+        return lines
+
+    def as_data(self) -> dict:
+        """Plain data: seconds of a step, days, and dollars."""
+        more = {"mfu": self.mfu, "days": self.days, "price": self.price}
+        return self.seconds.as_data() | {"tokens_per_step": self.tokens} | more
+
+
+def short(number: float) -> str:
+    """With three digits, and none after the point from 100 on."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:#.3g}"
+
+
+def between(numbers: tuple[float, float]) -> str:
+    return " to ".join(dict.fromkeys(map(short, numbers)))
