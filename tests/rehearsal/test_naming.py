@@ -3,11 +3,11 @@ nothing left over."""
 
 import pytest
 from helpers import rehearse
+from helpers.tools.measure.held import MODEL_STATES
 from helpers.tools.rehearsal import question
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.naming import GATHERED, LOGITS, OTHER, TRANSIENT, Made, named
 from helpers.tools.rehearsal.rehearsing import RehearsalError
-from helpers.tools.measure.held import MODEL_STATES
 
 VOCABULARY, WIDTH, BLOCKS, TOKENS, RANKS = 8192, 256, 6, 1024, 4
 LLAMA = {"model_type": "llama", "hidden_size": WIDTH, "intermediate_size": 768, "vocab_size": VOCABULARY}

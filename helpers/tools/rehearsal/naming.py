@@ -1,4 +1,4 @@
-"""What the bytes of a moment are, by name: a ledger's categories, and temporaries told apart by what made them.
+"""What the bytes of a moment are, by name: a ledger's categories, and temporaries by what made them.
 
 A ledger knows what lasts.  What comes and goes is known by the operator that made it, its type and shape, the
 phase, and the function of DeepSpeed, transformers or torch's optimizers that asked for it.
@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,9 @@ def named(category: str, made: Made | None, vocabulary: int) -> str:
 
 
 def temporary(made: Made) -> str:
-    """The name of one that no category claims."""
+    """The name of one that no category claims; a single number is no part that one looks for."""
+    if prod(made.shape) == 1:
+        return OTHER
     if made.function == SENDING:
         return SENT
     if made.folder in OPTIMIZERS:
