@@ -6,7 +6,7 @@ from helpers.course.models import GPTSize
 
 # Of the experiment `zero`, 7.5 billion parameters on two H200: {name: ZeRO's stage}.
 AGAIN = {f"7.5 B, stage {stage}, 2 H200s": stage for stage in (1, 2, 3)}
-RANKS, CARD = 2, "H200 141GB"
+RANKS, H200 = 2, "H200 141GB"
 
 
 def steps_in_parts(size: GPTSize, config: dict) -> dict:
@@ -37,7 +37,7 @@ def steps_in_parts(size: GPTSize, config: dict) -> dict:
             loss = engine(*batch)
             begin("backward")
             engine.backward(loss)
-            del loss
+            del loss, batch
             if micro == MICRO_BATCHES:
                 states = ledger.snapshot("states").categories
             begin("step")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from helpers.course.job.again import CARD
+from helpers.course.job.again import H200
 from helpers.course.job.reference import SEQUENCES
 from helpers.course.job.stored import highest, stored
 from helpers.course.plots.budget import Budget, budget_bars
@@ -42,14 +42,14 @@ def note(bars: Mapping[str, str | Run]) -> str:
     contents = [stored(plan) for plan in bars.values() if not isinstance(plan, Run)]
     said = ["Outside the allocator: the most that was recorded on two H200s."] if contents else []
     constants = [one["seconds"]["constants"] for one in contents if "constants" in one["seconds"]]
-    said += [f"Seconds: the rehearsed work by constants of {one}." for one in dict.fromkeys(constants)]
-    return " ".join(said)
+    said += [f"Seconds: rehearsed work, by the constants of {one}." for one in dict.fromkeys(constants)]
+    return "\n".join(said)
 
 
 def card_of(plan: str | Run) -> tuple[str, float]:
     """Its name, and the bytes that torch can use."""
     if isinstance(plan, Run):
-        return CARD, card(CARD).memory
+        return H200, card(H200).memory
     return stored(plan)["card"], stored(plan)["memory"]
 
 

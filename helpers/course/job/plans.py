@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from helpers.course.job.reference import MODELS, SEQUENCE, SEQUENCES
+from helpers.course.job.reference import CARD, MODELS, SEQUENCE, SEQUENCES
 from helpers.tools.theory.hardware import HOST
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Plan:
     Attributes:
         config: DeepSpeed's.
         gpus: of hosts with 8 each.
+        card: of which kind they are.
         model: a name in `MODELS`.
         checkpointing: whether every block is; a number for so many, the first.
         lora, qlora: the rank of adapters, which alone are trained; None where all is.
@@ -31,6 +32,7 @@ class Plan:
 
     config: dict
     gpus: int = HOST
+    card: str = CARD
     model: str = "8 B"
     checkpointing: bool | int = True
     lora: str | None = None
@@ -72,13 +74,15 @@ def way(stage: int, micro_batch: int = 1, fp32_sums: bool = False, own_bucket: b
     return Plan(config=config, **more)
 
 
-def on_one_gpu(**zero: object) -> dict:
-    return {"gpus": 1, "config": configuration(1, **zero)}
+def alone(card: str = CARD, lora: str | None = None, qlora: str | None = None, **zero: object) -> Plan:
+    """A plan on one GPU, `zero` its section of the configuration."""
+    return Plan(config=configuration(1, **zero), gpus=1, card=card, lora=lora, qlora=qlora)
 
 
-SOME = 20  # blocks of 32: a few more than stage 1 needs
+SOME = 20  # blocks of 32: so many have to be for stage 1 to fit
+SMALL = "RTX 4090 24GB"
 PLANS = {
-    "1 GPU": Plan(**on_one_gpu(stage=0)),
+    "1 GPU": alone(stage=0),
     "stage 0": way(0),
     "stage 0, not checkpointed": way(0, checkpointing=False),
     "stage 1": way(1),
@@ -98,9 +102,10 @@ PLANS = {
     "stage 3": way(3),
     "stage 3, fp32 sums": way(3, fp32_sums=True),
     "stage 3, 16 GPUs": way(3, gpus=16),
-    "offload, 1 GPU": Plan(**on_one_gpu(stage=3, offload_optimizer=CPU, offload_param=CPU)),
-    "LoRA, 1 GPU": Plan(**on_one_gpu(stage=0), lora="16"),
-    "QLoRA, 1 GPU": Plan(**on_one_gpu(stage=0), qlora="16"),
+    "stage 3, A100 40GB": way(3, card="A100 40GB"),
+    "offload, 1 GPU of 24 GB": alone(SMALL, stage=3, offload_optimizer=CPU, offload_param=CPU),
+    "LoRA, 1 GPU of 24 GB": alone(SMALL, lora="16", stage=0),
+    "QLoRA, 1 GPU of 24 GB": alone(SMALL, qlora="16", stage=0),
     "70 B, stage 1, 64 GPUs": way(1, gpus=64, model="70 B"),
     "70 B, stage 3, 64 GPUs": way(3, gpus=64, model="70 B"),
 }

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 
-from helpers.course.job.again import AGAIN, CARD, RANKS, steps_in_parts
+from helpers.course.job.again import AGAIN, H200, RANKS, steps_in_parts
 from helpers.course.job.plans import PLANS, Plan, plan
-from helpers.course.job.reference import CARD as H100
-from helpers.course.job.reference import MEMORY, SEQUENCE
+from helpers.course.job.reference import CARD, MEMORY, SEQUENCE
 from helpers.course.job.stored import FOLDER, path
 from helpers.course.recording import recorded
 from helpers.paths import replace
@@ -42,21 +41,22 @@ def of_plan(wanted: Plan) -> dict:
     least."""
     asked = wanted.question()
     preload(f"transformers.{asked.architecture}", *(["peft"] if asked.adaptation.rank else []))
-    given = {"arguments": {"question": asked}, "device": "cuda", "asked": [], "capacity": MEMORY - OUTSIDE}
+    memory = int(MEMORY) if wanted.card == CARD else card(wanted.card).memory
+    given = {"arguments": {"question": asked}, "device": "cuda", "asked": [], "capacity": memory - OUTSIDE}
     one = partial(rehearse, two_steps, wanted.gpus, **given)
     reports = {0: one(rank=0)}
     for rank in asked.axes.most_different(reports[0], asked.stage)[1:]:
         reports[rank] = one(rank=rank)
-    judged = verdict(reports, int(MEMORY))
+    judged = verdict(reports, memory)
     report = reports[judged.rank]
     try:
-        time_of_step = told(seconds(asked, report, H100))
+        time_of_step = told(seconds(asked, report, wanted.card))
     except BadQuestion as refused:
         time_of_step = {"unknown": str(refused)}
     return {
-        **{"model": wanted.model, "config": wanted.config, "gpus": wanted.gpus, "card": H100},
+        **{"model": wanted.model, "config": wanted.config, "gpus": wanted.gpus, "card": wanted.card},
         **{"sequence": SEQUENCE, "sequences": wanted.sequences, "checkpointing": wanted.checkpointing},
-        **{"lora": wanted.lora, "qlora": wanted.qlora, "memory": int(MEMORY), "rank": judged.rank},
+        **{"lora": wanted.lora, "qlora": wanted.qlora, "memory": memory, "rank": judged.rank},
         **held(report, judged.found),
         **{"host": report["host"], "sent": report["sent"], "seconds": time_of_step},
     }
@@ -85,11 +85,11 @@ def told(found: Seconds) -> dict:
 def of_recording(stage: int) -> dict:
     """What is stored of the rehearsal of a recorded run, rank 0."""
     (run,) = recorded.runs("zero", size="7.5B", stage=stage, ranks=RANKS, shared=False)
-    arguments, memory = {"size": run.size, "config": run.configuration}, card(CARD).memory
+    arguments, memory = {"size": run.size, "config": run.configuration}, card(H200).memory
     room = memory - OUTSIDE
     report = rehearse(steps_in_parts, RANKS, 0, arguments, device="cuda", asked=[], capacity=room)
     return {
-        **{"model": "7.5 B", "config": run.configuration, "gpus": RANKS, "card": CARD},
+        **{"model": "7.5 B", "config": run.configuration, "gpus": RANKS, "card": H200},
         **{"sequence": run.size.context, "checkpointing": True, "memory": memory, "rank": 0},
         **held(report, reserved(report["requests"], room)),
         "seconds": {"unknown": "rehearsed for its bytes"},

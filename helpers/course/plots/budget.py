@@ -18,7 +18,7 @@ LASTING = ("parameters", "gradients", "master weights", "optimizer states")
 LOOKS = {name: LOOK[name] for name in LASTING} | TEMPORARIES
 LOOKS |= {OUTSIDE: ("#DDDDDD", ""), KEPT: ("#FFFFFF", "....")}
 ENOUGH, TOO_MUCH = "#007A54", "#C23B00"  # readable on white
-WIDTH, ROW, ENDS = 8.0, 0.72, 1.5  # inches: of the figure, of a bar, of title, axis, legend
+WIDTH, ROW, ENDS = 8.0, 0.72, 1.8  # inches: of the figure, of a bar, of title, axis, legend
 NARROW = 0.042  # of the axis: a part of a bar in which no number has room
 PHASES = {"building": "in building", "forward": "in the forward pass", "backward": "in the backward pass"}
 PHASES |= {"step": "in the optimizer's step"}
@@ -55,13 +55,12 @@ class Budget:
 
     def verdict(self, capacity: float) -> str:
         """How it fits a card of so many bytes, in words."""
-        left = (capacity - self.needed - self.kept) / 1e9
-        if self.how == "fits":
-            return f"{left:.1f} GB to spare"
-        if self.how != "no":
-            return self.how
-        over = (self.needed - capacity) / 1e9
-        return f"{over:.1f} GB too much" if over > 0 else "does not fit between what is reserved"
+        left = (capacity - self.needed) / 1e9
+        if left < 0:
+            return f"{-left:.1f} GB too much"
+        if self.how == "no":
+            return "but does not fit between what is reserved"
+        return f"{left:.1f} GB to spare" + (f", {self.how}" if self.how != "fits" else "")
 
     def seconds(self) -> str:
         """Of a step, in words; empty where they are not known."""
@@ -75,7 +74,7 @@ class Budget:
         parts = {name: self.parts.get(name, 0) / 1e9 for name in LOOKS} | {OUTSIDE: self.outside / 1e9}
         listed = ", ".join(f"{name} {size:.1f}" for name, size in parts.items() if size >= 0.05)
         where = PHASES.get(self.phase, self.phase)
-        words = [f"{self.needed / 1e9:.1f} GB {where} ({listed})", f"{self.kept / 1e9:.1f} more {KEPT}"]
+        words = [f"{self.needed / 1e9:.1f} GB {where} ({listed})", f"{self.kept / 1e9:.1f} {KEPT}"]
         words.append(self.verdict(capacity))
         words += ["if it fitted"] if self.how == "no" and self.step else []
         words.append(self.seconds())
@@ -91,7 +90,7 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
         bars: {name: what it shows}.
         capacity: bytes of the card, drawn as a line; what lies beyond is red.
         card: its name.
-        note: where the numbers come from.
+        note: where the numbers come from; lines.
 
     Raises:
         ValueError: there is no bar, or a part has no look.
@@ -108,11 +107,11 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
         say(axes, row, bar, end, capacity)
     axes.set(xlim=(0, wide), ylim=(len(bars) - 0.35, -0.4))
     draw_card(axes, capacity / 1e9, card)
-    names, common = name_bars(axes, bars, note)
+    names, common = name_bars(axes, bars)
     figure.suptitle(title, fontsize=11)
     found = dict(zip(*reversed(axes.get_legend_handles_labels())))
     handles = [found[name] for name in LOOKS if name in found]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, title=note, title_fontsize=8)
     told = "; ".join(f"{name}: {bar.sentence(capacity)}" for name, bar in zip(names, bars.values()))
     words = f"{title}. {card}, {capacity / 1e9:.1f} GB. {told}{'; ' if common else ''}{common}. {note}"
     return Plot(figure, " ".join(words.split()))
@@ -153,14 +152,14 @@ def say(axes: Axes, row: int, bar: Budget, end: float, capacity: float) -> None:
         frame = {"fill": False, "edgecolor": TOO_MUCH, "linewidth": 2.5, "zorder": 4}
         axes.barh(row, end - card, 0.56, card, **frame)
     right = max(end + bar.kept / 1e9, card if end < card else 0)
-    words = f"{bar.needed / 1e9:.1f} GB,\n{bar.verdict(capacity)}"
+    words = "\n".join([f"{bar.needed / 1e9:.1f} GB", *bar.verdict(capacity).split(", ")])
     write_beside(axes, right, row, words, 4, 0, ha="left", va="center", fontsize=9, color=colour)
     look = {"ha": "left", "va": "top", "fontsize": 8.5, "bbox": {**BEHIND, "pad": 0.5}, "zorder": 6}
     if times := bar.seconds():
         write_beside(axes, 0, row + 0.27, times, 0, -1, **look)
 
 
-def name_bars(axes: Axes, bars: Mapping[str, Budget], note: str) -> tuple[list[str], str]:
+def name_bars(axes: Axes, bars: Mapping[str, Budget]) -> tuple[list[str], str]:
     """Write the bars' names at the left, with their labels; a label that all share stands below, alone.
     Returns the names so written, and that label or nothing."""
     labels = {bar.label for bar in bars.values()}
@@ -168,8 +167,6 @@ def name_bars(axes: Axes, bars: Mapping[str, Budget], note: str) -> tuple[list[s
     names = [name if common else f"{name}\n({fill(bar.label, 34)})" for name, bar in bars.items()]
     axes.set_yticks(range(len(bars)), names, fontsize=9)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(
-        "\n".join([f"GB on the fullest GPU{', ' if common else ''}{common}", fill(note, 110)]), fontsize=9
-    )
+    axes.set_xlabel(f"GB on the fullest GPU{', ' if common else ''}{common}")
     bare(axes)
     return names, common
