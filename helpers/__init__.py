@@ -16,7 +16,7 @@ from __future__ import annotations
 from helpers import tools
 
 NAMES = {  # names to import from here beside those of the tools, by the module in which they lie
-    "helpers.course.job.bars": ("job_bars",),
+    "helpers.course.job.picture": ("job_bars",),
     "helpers.course.lesson.errors": ("expected_error",),
     "helpers.course.recording.on_machines": ("OnMachines", "machines_missing"),
     "helpers.course.runs.constructing": ("beginning_of", "construct", "moved_by_initialize"),

@@ -2,8 +2,8 @@
 arithmetic and of recorded runs."""
 
 import pytest
-from helpers import job, job_bars, recorded
-from helpers.course.job.again import AGAIN, RANKS
+from helpers import job, job_bars
+from helpers.course.job.again import AGAIN, run_of
 from helpers.course.job.plans import PLANS
 from helpers.course.job.rehearsals import installed
 from helpers.course.job.stored import FOLDER, highest, path, stored
@@ -103,8 +103,7 @@ def test_models_have_the_parameters_of_their_names():
 @pytest.mark.parametrize("name", AGAIN)
 def test_the_rehearsal_of_a_recorded_run_has_its_peak_to_a_byte(name):
     """NCCL's byte is missing, in which a barrier meets."""
-    (run,) = recorded.runs("zero", size="7.5B", stage=AGAIN[name], ranks=RANKS, shared=False)
-    noted = run.reports[0]["moments"].values()
+    noted = run_of(name).reports[0]["moments"].values()
     assert max(moment["peak"] for moment in noted) - job.peak(name) in (0, 1)
     off = stored(name)["reserved"][1] / max(moment["reserved"] for moment in noted) - 1
     assert abs(off) < 0.05

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from matplotlib.colors import to_rgba
 from helpers import job, job_bars, plots, recorded
+from helpers.course.job.again import run_of
 from helpers.course.plots.budget import TOO_MUCH, Budget, budget_bars
 
 GB = 10**9
@@ -27,10 +28,6 @@ def frames(plot):
         for patch in plot.figure.axes[0].patches
         if patch.get_edgecolor() == to_rgba(TOO_MUCH) and not patch.fill
     ]
-
-
-def run(stage):
-    return recorded.runs("zero", size="7.5B", stage=stage, ranks=2, shared=False)[0]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +76,9 @@ def test_the_jobs_bars_fit_a_page(bars):
 
 
 def test_a_recorded_bar_stands_beside_its_rehearsal():
-    plot = job_bars({"rehearsal": "7.5 B, stage 2, 2 H200s", "the run": run(2)}, "Title")
+    plot = job_bars(
+        {"rehearsal": "7.5 B, stage 2, 2 H200s", "the run": run_of("7.5 B, stage 2, 2 H200s")}, "Title"
+    )
     assert "rehearsal (rehearsed): 91.8 GB" in plot.sentence
     assert "the run (recorded on 2 x NVIDIA H200, torch 2.11.0+cu130, " in plot.sentence
     assert "91.8 GB in the optimizer's step" in plot.sentence and "not told apart" in plot.sentence
@@ -87,6 +86,6 @@ def test_a_recorded_bar_stands_beside_its_rehearsal():
 
 def test_bars_of_two_cards_and_runs_of_other_experiments_are_refused():
     with pytest.raises(ValueError, match="are of H100 80GB, H200 141GB: draw two figures"):
-        job_bars({"a": "stage 1", "b": run(1)}, "Title")
+        job_bars({"a": "stage 1", "b": run_of("7.5 B, stage 1, 2 H200s")}, "Title")
     with pytest.raises(ValueError, match="no bytes of a whole GPU are known of this run of 'speed'"):
         job_bars({"a": recorded.runs("speed")[0]}, "Title")

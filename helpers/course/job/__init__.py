@@ -8,7 +8,7 @@ on 8 such hosts.
     job_bars(["stage 0", "stage 1"], "The same job, twice")
 
 `reference` is the job, `plans` the ways to train it, `rehearsals` makes recorded/job, `stored` reads it,
-`bars` draws it.
+`picture` draws it.
 """
 
 # ruff: noqa: F401  these names are what the package offers

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from helpers.course.models import GPTSize
+from helpers.course.recording import recorded
+from helpers.course.recording.recorded import Run
 
 # Of the experiment `zero`, 7.5 billion parameters on two H200: {name: ZeRO's stage}.
 AGAIN = {f"7.5 B, stage {stage}, 2 H200s": stage for stage in (1, 2, 3)}
-RANKS, H200 = 2, "H200 141GB"
+H200 = "H200 141GB"
+
+
+def run_of(name: str) -> Run:
+    """The recorded run of a name in `AGAIN`."""
+    (run,) = recorded.runs("zero", size="7.5B", stage=AGAIN[name], ranks=2, hardware="2 x NVIDIA H200")
+    return run
 
 
 def steps_in_parts(size: GPTSize, config: dict) -> dict:

@@ -67,7 +67,9 @@ def configuration(gpus: int, micro_batch: int = 1, fp32_sums: bool = False, **ze
     return config | {"optimizer": optimizer, "zero_optimization": zero}
 
 
-def way(stage: int, micro_batch: int = 1, fp32_sums: bool = False, own_bucket: bool = True, **more) -> Plan:
+def way(
+    stage: int, micro_batch: int = 1, fp32_sums: bool = False, own_bucket: bool = True, **more: object
+) -> Plan:
     """A plan at one of ZeRO's stages; `more` as `Plan` has it."""
     zero = {"stage": stage} | ({"reduce_bucket_size": BUCKET} if stage and own_bucket else {})
     config = configuration(more.get("gpus", HOST), micro_batch, fp32_sums, **zero)
@@ -79,7 +81,7 @@ def alone(card: str = CARD, lora: str | None = None, qlora: str | None = None, *
     return Plan(config=configuration(1, **zero), gpus=1, card=card, lora=lora, qlora=qlora)
 
 
-SOME = 20  # blocks of 32: so many have to be for stage 1 to fit
+SOME = 20  # of 32 blocks: stage 1 fits, with little to spare
 SMALL = "RTX 4090 24GB"
 PLANS = {
     "1 GPU": alone(stage=0),

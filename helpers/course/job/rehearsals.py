@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 
-from helpers.course.job.again import AGAIN, H200, RANKS, steps_in_parts
+from helpers.course.job.again import AGAIN, H200, run_of, steps_in_parts
 from helpers.course.job.plans import PLANS, Plan, plan
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCE
 from helpers.course.job.stored import FOLDER, path
-from helpers.course.recording import recorded
+from helpers.course.recording.recorded import Run
 from helpers.paths import replace
 from helpers.tools.launch.forked.forkservers import preload
 from helpers.tools.rehearsal.cards import card
@@ -82,14 +82,13 @@ def told(found: Seconds) -> dict:
     }
 
 
-def of_recording(stage: int) -> dict:
+def of_recording(run: Run) -> dict:
     """What is stored of the rehearsal of a recorded run, rank 0."""
-    (run,) = recorded.runs("zero", size="7.5B", stage=stage, ranks=RANKS, shared=False)
     arguments, memory = {"size": run.size, "config": run.configuration}, card(H200).memory
     room = memory - OUTSIDE
-    report = rehearse(steps_in_parts, RANKS, 0, arguments, device="cuda", asked=[], capacity=room)
+    report = rehearse(steps_in_parts, run.ranks, 0, arguments, device="cuda", asked=[], capacity=room)
     return {
-        **{"model": "7.5 B", "config": run.configuration, "gpus": RANKS, "card": H200},
+        **{"model": "7.5 B", "config": run.configuration, "gpus": run.ranks, "card": H200},
         **{"sequence": run.size.context, "checkpointing": True, "memory": memory, "rank": 0},
         **held(report, reserved(report["requests"], room)),
         "seconds": {"unknown": "rehearsed for its bytes"},
@@ -98,7 +97,7 @@ def of_recording(stage: int) -> dict:
 
 def made(name: str) -> dict:
     """What is stored of a plan, or of a recorded run, by its name."""
-    content = of_recording(AGAIN[name]) if name in AGAIN else of_plan(plan(name))
+    content = of_recording(run_of(name)) if name in AGAIN else of_plan(plan(name))
     return {"plan": name, "label": "rehearsed", "versions": installed(), **content}
 
 

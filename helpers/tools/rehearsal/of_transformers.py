@@ -46,7 +46,7 @@ def checkpointed(model: Model, blocks: bool | int = True) -> Model:
         from transformers.modeling_layers import GradientCheckpointingLayer
 
         every = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
-        if blocks > len(every):
+        if not 0 < blocks <= len(every):
             raise ValueError(f"{blocks} blocks cannot be checkpointed: this model has {len(every)}")
         for block in every[blocks:]:
             block.gradient_checkpointing = False
