@@ -1,12 +1,13 @@
 # Two commands: `make lab` opens the course, `make test` tests it.  Both set everything up first.
 PYTHON ?= python3
 LESSON ?=
+PLAN ?=
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # as containers set it: every rank would compile the helpers anew
 .NOTPARALLEL:  # tests of the launcher run after all others
-.PHONY: help lab test test-rest test-all test-quick test-cluster test-gpu test-again rehearse-all record check refresh lint bench reset clean setup
+.PHONY: help lab test test-rest test-all test-quick test-cluster test-gpu test-again rehearse-all record job check refresh lint bench reset clean setup
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -40,6 +41,9 @@ rehearse-all: setup  ## every rehearsal beside what ran: the whole grid on real 
 
 record: setup  ## record runs of 1.5 and 7.5 billion parameters on this machine's GPUs, into work/recorded/
 	@$(BIN)/python -m helpers.course.recording.record
+
+job: setup  ## rehearse the course's job under every plan, into recorded/job/ (PLAN="stage 1" for one)
+	@$(BIN)/python -m helpers.course.job.rehearsals $(if $(PLAN),"$(PLAN)")
 
 check: setup  ## is this machine ready?
 	@$(BIN)/python -m helpers.course.lesson.readiness

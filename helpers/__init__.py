@@ -4,8 +4,9 @@
 
 Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure` counts what they hold and
 send and when, `theory` predicts it, `models` and `corpus` are what is trained, `plots` draws, `exercises`
-judges, `lesson` keeps the learner's copies, `recording` runs and reads experiments at real sizes, `rehearsal`
-runs one rank of any number without memory.  What a lesson needs of them it imports from here.
+judges, `lesson` keeps the learner's copies, `job` is the training that the whole course is about, `recording`
+runs and reads experiments at real sizes, `rehearsal` runs one rank of any number without memory.  What a
+lesson needs of them it imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 from helpers import tools
 
 NAMES = {  # names to import from here beside those of the tools, by the module in which they lie
+    "helpers.course.job.picture": ("job_bars",),
     "helpers.course.lesson.errors": ("expected_error",),
     "helpers.course.plots.cards": ("bytes_card", "compare", "traffic_card"),
     "helpers.course.plots.hiding": ("step_timeline",),
@@ -37,6 +39,7 @@ MODULES = {
     "combined": "helpers.course.runs.combined",
     "corpus": "helpers.course.corpus",
     "index": "helpers.course.lesson.index",
+    "job": "helpers.course.job",
     "models": "helpers.course.models",
     "plots": "helpers.course.plots",
     "readiness": "helpers.course.lesson.readiness",

@@ -33,6 +33,22 @@ LOOK = {
     "inputs": ("#CC79A7", "--"),
     "other": ("#444444", ""),
 }
+# What comes and goes, by the names of `rehearsal.naming`: each has the colour of what it is a copy or a part
+# of, lighter.
+TEMPORARIES = {
+    "activations": LOOK["activations"],
+    "logits": ("#F0E442", ""),
+    "gradients of activations": ("#F5C95C", "--"),
+    "gathered weights": ("#7FB8DA", "//"),
+    "bucket": LOOK["buffers"],
+    "copy to be sent": ("#CCCCCC", "xx"),
+    "gradients in fp32": ("#F2A679", ""),
+    "flattened gradients": ("#F2A679", "\\\\"),
+    "norm in fp64": ("#CC79A7", "//"),
+    "Adam's temporaries": ("#56B4E9", "xx"),
+    "not told apart": ("#BBBBBB", "//"),
+    "other": LOOK["other"],
+}
 LAYERS = {  # of a transformer
     "embedding": ("#CC79A7", ""),
     "norm": ("#999999", "xx"),

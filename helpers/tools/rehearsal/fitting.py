@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from . import diary, ulysses
 from .adapting import adapted, built, counted
+from .naming import alive, parts_at
 from .of_transformers import checkpointed
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
         parameter; "sizes", elements of each parameter that is trained, as far as it is this rank's before
         ZeRO, "expert_sizes", those of divided experts, and "whole", as the model was built; "states",
         {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
-        {phase: {category: bytes at the phase's highest moment}}; "host", {category: bytes} of the host's
+        {phase: {category: bytes at the phase's highest moment}}; "parts", the same
+        with temporaries by name, as `naming` has them; "host", {category: bytes} of the host's
         highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation: bytes
         that this rank sends during a whole step, as efficiently as can be}; "work" of a whole step, {pass:
         counts} as `working` has them; "history" for a figure;
@@ -73,7 +75,7 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
         shape = AutoConfig.for_model(**question.model)
         model = built(question, shape, config)
         takes_cache = "use_cache" in inspect.signature(model.forward).parameters
-        model = checkpointed(model) if question.checkpointing else model
+        model = checkpointed(model, question.checkpointing) if question.checkpointing else model
         model = adapted(model, question).train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         whole = [numel(parameter) for parameter in trained]
@@ -102,7 +104,10 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
                 traffics.append(traffic)
         begin("end")
         host.watch(engine)
-        host.categories()  # so that what is owned has its category
+        for counted_there in (host, ledger):
+            counted_there.categories()  # so that what is owned has its category
+        moments = highest_moments(ledger, marks)
+        vocabulary = shape.get_text_config().vocab_size
         return {
             "elements": sum(sum(elements.values()) for elements in kinds.values()),
             "dtype": SHORT.get(dtype, dtype),
@@ -111,7 +116,11 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
             "expert_sizes": [numel(parameter) for parameter in of_experts],
             "whole": whole,
             "states": states,
-            "peaks": peaks(ledger, marks),
+            "peaks": {phase: held_at(ledger, moment) for phase, moment in moments.items()},
+            "parts": {
+                phase: parts_at(ledger, moment, recorder.made, vocabulary)
+                for phase, moment in moments.items()
+            },
             "host": highest(host.storages, pins.storages),
             "requests": recorder.requests,
             "sent": sent(
@@ -155,12 +164,11 @@ def batch(question: Question, shape: PreTrainedConfig, device: torch.device) -> 
     return {"input_ids": ids, **ends}
 
 
-def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[str, int]]:
-    """{phase: {category: bytes at its highest moment}}, a phase from one of the marks (clock, phase) to the
-    next; of several the highest."""
+def highest_moments(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, int]:
+    """{phase: the clock at its highest moment}, a phase from one of the marks (clock, phase) to the next; of
+    several the highest."""
     import numpy
 
-    ledger.categories()  # so that what is owned has its category
     changes, highest = numpy.zeros(ledger.clock + 1, dtype=numpy.int64), {}
     for storage in ledger.storages:
         changes[storage.born] = storage.bytes
@@ -170,14 +178,13 @@ def peaks(ledger: Ledger, marks: Sequence[tuple[int, str]]) -> dict[str, dict[st
     for (first, phase), (last, _) in itertools.pairwise(marks):
         moment = first + int(totals[first : last + 1].argmax())
         highest[phase] = max(highest.get(phase, moment), moment, key=totals.__getitem__)
-    return {phase: held_at(ledger, moment) for phase, moment in highest.items()}
+    return highest
 
 
 def held_at(ledger: Ledger, moment: int) -> dict[str, int]:
     held = Counter()
-    for storage in ledger.storages:
-        if storage.born <= moment and (storage.died is None or storage.died > moment):
-            held[KEPT.get(storage.final_category, storage.final_category)] += storage.bytes
+    for storage in alive(ledger, moment):
+        held[KEPT.get(storage.final_category, storage.final_category)] += storage.bytes
     return dict(held)
 
 

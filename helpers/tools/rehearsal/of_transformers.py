@@ -33,9 +33,21 @@ def build_transformers(
     return model
 
 
-def checkpointed(model: Model) -> Model:
+def checkpointed(model: Model, blocks: bool | int = True) -> Model:
     """Let every block of a transformers model keep its input alone, by checkpointing without reentrance (the
-    method's name has changed)."""
+    method's name has changed); or so many of them, the first.
+
+    Raises:
+        ValueError: the model has fewer blocks that can be checkpointed.
+    """
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
+    if blocks is not True:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        every = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+        if not 0 < blocks <= len(every):
+            raise ValueError(f"{blocks} blocks cannot be checkpointed: this model has {len(every)}")
+        for block in every[blocks:]:
+            block.gradient_checkpointing = False
     return model

@@ -37,7 +37,7 @@ class Question:
     ranks: int
     sequence: int
     micro_batch: int
-    checkpointing: bool
+    checkpointing: bool | int  # of every block, or of so many, the first
     adaptation: Adaptation  # which part is trained
     accumulation: int  # micro-batches of a step, however many
     stage: int
@@ -109,10 +109,13 @@ def ask(
     ranks: int,
     sequence: int,
     micro_batch: int | None = None,
-    checkpointing: bool = False,
+    checkpointing: bool | int = False,
     adaptation: Adaptation = EVERYTHING,
 ) -> Question:
     """A `Question` from two configurations; DeepSpeed's is read as `deepspeed_config.read` does.
+
+    Args:
+        checkpointing: True for every block; a number for so many, the first.
 
     Raises:
         BadQuestion, BadConfiguration: a part of it is not rehearsed, or DeepSpeed refuses its configuration.

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..measure.internals import in_backward, storage_key, tensors_among
+from ..measure.internals import in_backward, storage_key, storages_among, tensors_among
 from .gpu import GPU
+from .naming import Made
 from .pinning import pins
 from .playing import Request
 from .working import work
@@ -49,6 +50,7 @@ class Recorder:
 
     Attributes:
         requests: those so far.
+        made: by a storage's birth, how it came to be.
         held: bytes of all storages that are alive.
         default, stream: the GPU's default stream, and the one on which the host works now.
     """
@@ -59,10 +61,14 @@ class Recorder:
         self.storages: dict[int, Storage] = {}  # the last of each `storage_key`
         self.held = 0
         self.workspaces: set[tuple] = set()
+        self.newborn: dict[int, int] = {}  # of the operation that runs: {a storage's key: its birth}
+        self.made: dict[int, Made] = {}
+        self.now = "building"  # the phase
 
     def birth(self, key: int, storage: Storage) -> None:
         self.storages[key] = storage
         self.held += storage.bytes
+        self.newborn[key] = storage.born
         self.requests.append(("birth", storage.born, storage.bytes, self.stream.number))
 
     def death(self, storage: Storage) -> None:
@@ -76,6 +82,7 @@ class Recorder:
         self.requests.append(("empty",))
 
     def phase(self, name: str) -> None:
+        self.now = name
         self.requests.append(("phase", name))
 
     def use(self, tensor: torch.Tensor, stream: Stream) -> None:
@@ -85,12 +92,22 @@ class Recorder:
             self.requests.append(("use", storage.born, stream.number))
 
     def product(self, operation: str, results: object) -> None:
-        """An operation has run: cuBLAS may have asked for a workspace."""
+        """An operation has run: note what it made; cuBLAS may have asked for a workspace."""
         name = operation.partition(".")[0]
+        if self.newborn:
+            self.note(name, results)
         if name in PRODUCTS and any(result.device.type == GPU for result in tensors_among(results)):
             self.workspace("cuBLAS", CUBLAS)
             if name == "addmm":
                 self.workspace("cuBLASLt", CUBLAS_LT)
+
+    def note(self, operation: str, results: object) -> None:
+        """How the storages came to be that an operation has made."""
+        for tensor in tensors_among(results):
+            for storage in storages_among(tensor):
+                if (born := self.newborn.pop(storage_key(storage), None)) is not None:
+                    self.made[born] = Made.of(operation, tensor, self.now)
+        self.newborn.clear()
 
     def workspace(self, library: str, size: int) -> None:
         place = library, in_backward(), self.stream.number

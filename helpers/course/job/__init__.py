@@ -1,0 +1,18 @@
+"""The course's job: an 8-billion-parameter model on a host of 8 cards "H100 80GB", and its 70-billion sister
+on 8 such hosts.
+
+    from helpers import job, job_bars
+
+    job.plan("stage 1").config                  # of DeepSpeed, as it was rehearsed
+    job.peak("stage 1"), job.states("stage 1")  # bytes on the fullest GPU
+    job_bars(["stage 0", "stage 1"], "The same job, twice")
+
+`reference` is the job, `plans` the ways to train it, `rehearsals` makes recorded/job, `stored` reads it,
+`picture` draws it.
+"""
+
+# ruff: noqa: F401  these names are what the package offers
+
+from helpers.course.job.plans import PLANS, plan
+from helpers.course.job.reference import CARD, MEMORY, MODELS, SEQUENCE, SEQUENCES
+from helpers.course.job.stored import moments, peak, states, stored

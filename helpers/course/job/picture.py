@@ -1,0 +1,96 @@
+"""The job's budget bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from helpers.course.job.again import H200
+from helpers.course.job.reference import SEQUENCES
+from helpers.course.job.stored import highest, stored
+from helpers.course.plots.budget import Budget, budget_bars
+from helpers.course.plots.style import Plot
+from helpers.course.recording.recorded import BETWEEN, STATES, Run
+from helpers.tools.rehearsal.cards import card
+from helpers.tools.rehearsal.reserving import FITS
+
+MOMENTS = (BETWEEN, "after backward", "after step")  # of the experiment `zero`, in order
+SPAN = ("in the first micro-batch", "in the second micro-batch", "in the optimizer's step")
+
+
+def job_bars(plans: Sequence[str] | Mapping[str, str | Run], title: str) -> Plot:
+    """What the fullest GPU holds at the highest moment under some plans, by category and by name, with a line
+    at the card's size and the seconds of a step.
+
+    Args:
+        plans: names of plans, or {bar: name of a plan, or a recorded run of the experiment `zero`}.
+
+    Raises:
+        LookupError: a plan is not known.
+        ValueError: no plan, plans for different cards, or a run of which a GPU's bytes are not known.
+    """
+    bars = plans if isinstance(plans, Mapping) else {name: name for name in plans}
+    cards = {card_of(plan) for plan in bars.values()}
+    if len(cards) > 1:
+        listed = ", ".join(sorted(name for name, _ in cards))
+        raise ValueError(f"bars on one axis are of one card, and these are of {listed}: draw two figures")
+    name, capacity = cards.pop() if cards else ("", 0.0)
+    return budget_bars({bar: budget(plan) for bar, plan in bars.items()}, title, capacity, name, note(bars))
+
+
+def note(bars: Mapping[str, str | Run]) -> str:
+    """Where the numbers come from that are not rehearsed."""
+    contents = [stored(plan) for plan in bars.values() if not isinstance(plan, Run)]
+    said = ["Outside the allocator: the most that was recorded on two H200s."] if contents else []
+    constants = [one["seconds"]["constants"] for one in contents if "constants" in one["seconds"]]
+    said += [f"Seconds: rehearsed work, by the constants of {one}." for one in dict.fromkeys(constants)]
+    return "\n".join(said)
+
+
+def card_of(plan: str | Run) -> tuple[str, float]:
+    """Its name, and the bytes that torch can use."""
+    if isinstance(plan, Run):
+        return H200, card(H200).memory
+    return stored(plan)["card"], stored(plan)["memory"]
+
+
+def budget(plan: str | Run) -> Budget:
+    """The bar of a plan, or of a recorded run."""
+    if isinstance(plan, Run):
+        return recorded_budget(plan)
+    content, (phase, parts) = stored(plan), highest(plan)
+    times, sequences = content["seconds"], content.get("sequences", SEQUENCES)
+    known = None if "unknown" in times else tuple(sum(times[how].values()) for how in ("fastest", "slowest"))
+    return Budget(
+        parts=parts,
+        phase=phase,
+        kept=content["reserved"][1] - sum(parts.values()),
+        outside=content["outside"],
+        how=content["how"],
+        step=known,
+        sequences=None if sequences == SEQUENCES else sequences,
+        label=content["label"],
+    )
+
+
+def recorded_budget(run: Run) -> Budget:
+    """The bar of a recorded run of `zero`, rank 0: states that were there before and after the highest moment
+    are told apart; what the driver had given out beside the allocator's is outside.
+
+    Raises:
+        ValueError: the run is of another experiment, did not fit, or shared its GPUs.
+    """
+    if run.experiment != "zero" or run.shared or not run.on_gpu or not run.reports:
+        raise ValueError(f"no bytes of a whole GPU are known of this run of {run.experiment!r}, {run.label}")
+    noted = run.reports[0]["moments"]
+    at = max(range(len(MOMENTS)), key=lambda place: noted[MOMENTS[place]]["peak"])
+    after, before = noted[MOMENTS[at]], noted[MOMENTS[max(at - 1, 0)]]
+    both = {name: min(one["categories"][name] for one in (before, after)) for name in STATES}
+    parts = {"bucket" if name == "buffers" else name: size for name, size in both.items()}
+    return Budget(
+        parts=parts | {"not told apart": after["peak"] - sum(parts.values())},
+        phase=SPAN[at],
+        kept=after["reserved"] - after["peak"],
+        outside=after["used"] - after["reserved"],
+        how=FITS,
+        label=run.label,
+    )

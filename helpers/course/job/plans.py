@@ -1,0 +1,122 @@
+"""Ways to train the job, by name: for each the configuration of DeepSpeed that a lesson prints, and that is
+rehearsed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from helpers.course.job.reference import CARD, MODELS, SEQUENCE, SEQUENCES
+from helpers.tools.theory.hardware import HOST
+
+if TYPE_CHECKING:
+    from helpers.tools.rehearsal.question import Question
+
+BUCKET = 50_000_000  # elements: a tenth of DeepSpeed's own, small beside all else
+CPU = {"device": "cpu"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A way to train one of `MODELS`.
+
+    Attributes:
+        config: DeepSpeed's.
+        gpus: of hosts with 8 each.
+        card: of which kind they are.
+        model: a name in `MODELS`.
+        checkpointing: whether every block is; a number for so many, the first.
+        lora, qlora: the rank of adapters, which alone are trained; None where all is.
+    """
+
+    config: dict
+    gpus: int = HOST
+    card: str = CARD
+    model: str = "8 B"
+    checkpointing: bool | int = True
+    lora: str | None = None
+    qlora: str | None = None
+
+    @property
+    def sequences(self) -> int:
+        """Of a step, on all GPUs."""
+        each = self.config["train_micro_batch_size_per_gpu"] * self.config["gradient_accumulation_steps"]
+        return each * self.gpus
+
+    def question(self) -> Question:
+        """For `rehearse`."""
+        from helpers.tools.rehearsal import adaptations, question
+
+        adapted = adaptations.read(self.lora, self.qlora, None)
+        model = MODELS[self.model]
+        return question.ask(model, self.config, self.gpus, SEQUENCE, None, self.checkpointing, adapted)
+
+
+def configuration(gpus: int, micro_batch: int = 1, fp32_sums: bool = False, **zero: object) -> dict:
+    """DeepSpeed's, in bf16 and with its own AdamW, which a GPU computes in one kernel.  Three sequences in a
+    micro-batch of each of 8 GPUs are no part of 64: then a step has 72."""
+    config = {
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": -(-SEQUENCES // (gpus * micro_batch)),
+        "bf16": {"enabled": True},
+    }
+    if fp32_sums:
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-4}}
+    return config | {"optimizer": optimizer, "zero_optimization": zero}
+
+
+def way(
+    stage: int, micro_batch: int = 1, fp32_sums: bool = False, own_bucket: bool = True, **more: object
+) -> Plan:
+    """A plan at one of ZeRO's stages; `more` as `Plan` has it."""
+    zero = {"stage": stage} | ({"reduce_bucket_size": BUCKET} if stage and own_bucket else {})
+    config = configuration(more.get("gpus", HOST), micro_batch, fp32_sums, **zero)
+    return Plan(config=config, **more)
+
+
+def alone(card: str = CARD, lora: str | None = None, qlora: str | None = None, **zero: object) -> Plan:
+    """A plan on one GPU, `zero` its section of the configuration."""
+    return Plan(config=configuration(1, **zero), gpus=1, card=card, lora=lora, qlora=qlora)
+
+
+SOME = 20  # of 32 blocks: stage 1 fits, with little to spare
+SMALL = "RTX 4090 24GB"
+PLANS = {
+    "1 GPU": alone(stage=0),
+    "stage 0": way(0),
+    "stage 0, not checkpointed": way(0, checkpointing=False),
+    "stage 1": way(1),
+    "stage 1, fp32 sums": way(1, fp32_sums=True),
+    "stage 1, not checkpointed": way(1, checkpointing=False),
+    f"stage 1, {SOME} of 32 blocks checkpointed": way(1, checkpointing=SOME),
+    "stage 1, 2 sequences": way(1, micro_batch=2),
+    "stage 1, 3 sequences": way(1, micro_batch=3),
+    "stage 1, default buckets": way(1, own_bucket=False),
+    "stage 1, 2 GPUs": way(1, gpus=2),
+    "stage 1, 4 GPUs": way(1, gpus=4),
+    "stage 1, 16 GPUs": way(1, gpus=16),
+    "stage 2": way(2),
+    "stage 2, fp32 sums": way(2, fp32_sums=True),
+    "stage 2, fp32 sums, 2 sequences": way(2, micro_batch=2, fp32_sums=True),
+    "stage 2, 16 GPUs": way(2, gpus=16),
+    "stage 3": way(3),
+    "stage 3, fp32 sums": way(3, fp32_sums=True),
+    "stage 3, 16 GPUs": way(3, gpus=16),
+    "stage 3, A100 40GB": way(3, card="A100 40GB"),
+    "offload, 1 GPU of 24 GB": alone(SMALL, stage=3, offload_optimizer=CPU, offload_param=CPU),
+    "LoRA, 1 GPU of 24 GB": alone(SMALL, lora="16", stage=0),
+    "QLoRA, 1 GPU of 24 GB": alone(SMALL, qlora="16", stage=0),
+    "70 B, stage 1, 64 GPUs": way(1, gpus=64, model="70 B"),
+    "70 B, stage 3, 64 GPUs": way(3, gpus=64, model="70 B"),
+}
+
+
+def plan(name: str) -> Plan:
+    """The plan of this name; a LookupError says which there are."""
+    if name in PLANS:
+        return PLANS[name]
+    near = get_close_matches(name, PLANS, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise LookupError(f"no plan is called {name!r}: {meant}there are {'; '.join(PLANS)}")

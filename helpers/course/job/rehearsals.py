@@ -1,0 +1,115 @@
+"""Rehearse the plans: `python -m helpers.course.job.rehearsals [plan ...]`, by default all of them.
+
+Writes a JSON file for each plan into recorded/job/: what was rehearsed with which versions, and what the
+fullest rank holds, sends and takes.  Seconds to a minute for each plan.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
+
+from helpers.course.job.again import AGAIN, H200, run_of, steps_in_parts
+from helpers.course.job.plans import PLANS, Plan, plan
+from helpers.course.job.reference import CARD, MEMORY, SEQUENCE
+from helpers.course.job.stored import FOLDER, path
+from helpers.course.recording.recorded import Run
+from helpers.paths import replace
+from helpers.tools.launch.forked.forkservers import preload
+from helpers.tools.rehearsal.cards import card
+from helpers.tools.rehearsal.fitting import two_steps
+from helpers.tools.rehearsal.refusing import BadQuestion
+from helpers.tools.rehearsal.rehearsing import rehearse
+from helpers.tools.rehearsal.reserving import OUTSIDE, reserved
+from helpers.tools.rehearsal.seconds import Seconds, seconds
+from helpers.tools.rehearsal.verdict import verdict
+
+LIBRARIES = ("torch", "deepspeed", "transformers")
+
+
+def installed() -> dict[str, str]:
+    """{library: its version here}, without what a build adds, as "+cpu"."""
+    return {name: version(name).partition("+")[0] for name in LIBRARIES}
+
+
+def of_plan(wanted: Plan) -> dict:
+    """What is stored of a plan: the rank that needs most of the first one and those that hold most and
+    least."""
+    asked = wanted.question()
+    preload(f"transformers.{asked.architecture}", *(["peft"] if asked.adaptation.rank else []))
+    memory = int(MEMORY) if wanted.card == CARD else card(wanted.card).memory
+    given = {"arguments": {"question": asked}, "device": "cuda", "asked": [], "capacity": memory - OUTSIDE}
+    one = partial(rehearse, two_steps, wanted.gpus, **given)
+    reports = {0: one(rank=0)}
+    for rank in asked.axes.most_different(reports[0], asked.stage)[1:]:
+        reports[rank] = one(rank=rank)
+    judged = verdict(reports, memory)
+    report = reports[judged.rank]
+    try:
+        time_of_step = told(seconds(asked, report, wanted.card))
+    except BadQuestion as refused:
+        time_of_step = {"unknown": str(refused)}
+    return {
+        **{"model": wanted.model, "config": wanted.config, "gpus": wanted.gpus, "card": wanted.card},
+        **{"sequence": SEQUENCE, "sequences": wanted.sequences, "checkpointing": wanted.checkpointing},
+        **{"lora": wanted.lora, "qlora": wanted.qlora, "memory": memory, "rank": judged.rank},
+        **held(report, judged.found),
+        **{"host": report["host"], "sent": report["sent"], "seconds": time_of_step},
+    }
+
+
+def held(report: dict, found: object) -> dict:
+    """What a rank's GPU holds, all in bytes."""
+    return {
+        **{"elements": report["elements"], "states": report["states"], "moments": report["parts"]},
+        **{"allocated": found.allocated, "reserved": [found.least, found.most], "how": found.how},
+        "outside": OUTSIDE,
+    }
+
+
+def told(found: Seconds) -> dict:
+    """Seconds of a step, at the fastest and the slowest, by part; "hidden" are messages behind work."""
+    return {
+        "fastest": found.fastest.parts,
+        "slowest": found.slowest.parts,
+        "hidden": [found.fastest.hidden, found.slowest.hidden],
+        "messages": found.messages,
+        "constants": found.constants,
+    }
+
+
+def of_recording(run: Run) -> dict:
+    """What is stored of the rehearsal of a recorded run, rank 0."""
+    arguments, memory = {"size": run.size, "config": run.configuration}, card(H200).memory
+    room = memory - OUTSIDE
+    report = rehearse(steps_in_parts, run.ranks, 0, arguments, device="cuda", asked=[], capacity=room)
+    return {
+        **{"model": "7.5 B", "config": run.configuration, "gpus": run.ranks, "card": H200},
+        **{"sequence": run.size.context, "checkpointing": True, "memory": memory, "rank": 0},
+        **held(report, reserved(report["requests"], room)),
+        "seconds": {"unknown": "rehearsed for its bytes"},
+    }
+
+
+def made(name: str) -> dict:
+    """What is stored of a plan, or of a recorded run, by its name."""
+    content = of_recording(run_of(name)) if name in AGAIN else of_plan(plan(name))
+    return {"plan": name, "label": "rehearsed", "versions": installed(), **content}
+
+
+def main(names: Sequence[str]) -> None:
+    for name in names or [*PLANS, *AGAIN]:
+        started = time.monotonic()
+        replace(path(name), json.dumps(made(name), indent=1) + "\n")
+        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
+    for file in set(FOLDER.glob("*.json")) - set(map(path, [*PLANS, *AGAIN])):
+        file.unlink()
+        print(f"{file.name}: no plan any more")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,50 @@
+"""What the rehearsals of the plans gave: `peak`, `states` and `moments` of a plan by its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+from helpers.course.job.again import AGAIN
+from helpers.course.job.plans import plan
+from helpers.paths import RECORDED
+from helpers.tools.measure.held import MODEL_STATES
+
+FOLDER = RECORDED / "job"
+
+
+def path(name: str) -> Path:
+    """The file of a plan."""
+    return FOLDER / f"{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
+
+
+@cache
+def stored(name: str) -> dict:
+    """All that was stored of a plan; a LookupError where there is no such plan, or no file."""
+    if name not in AGAIN:
+        plan(name)
+    if not path(name).exists():
+        raise LookupError(f"the plan {name!r} was not rehearsed yet: make job PLAN={name!r}")
+    return json.loads(path(name).read_text())
+
+
+def moments(name: str) -> dict[str, dict[str, int]]:
+    """{phase: {what: bytes on the fullest GPU at the phase's highest moment}}, rehearsed."""
+    return stored(name)["moments"]
+
+
+def highest(name: str) -> tuple[str, dict[str, int]]:
+    """The phase in which most is held, and {what: bytes} there."""
+    return max(moments(name).items(), key=lambda moment: sum(moment[1].values()))
+
+
+def peak(name: str) -> int:
+    """Bytes of all tensors on the fullest GPU at the highest moment, rehearsed."""
+    return sum(highest(name)[1].values())
+
+
+def states(name: str) -> dict[str, int]:
+    """{category: bytes} of the model states on the fullest GPU between two micro-batches, rehearsed."""
+    return {category: stored(name)["states"][category] for category in MODEL_STATES}

@@ -1,0 +1,91 @@
+"""Budget bars: of plans and of recorded runs."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from matplotlib.colors import to_rgba
+from helpers import job, job_bars, plots, recorded
+from helpers.course.job.again import run_of
+from helpers.course.plots.budget import TOO_MUCH, Budget, budget_bars
+
+GB = 10**9
+BAR = Budget(
+    parts={"parameters": 40 * GB, "logits": 10 * GB},
+    phase="backward",
+    kept=5 * GB,
+    outside=2 * GB,
+    how="fits",
+    label="rehearsed",
+    step=(8.0, 9.5),
+)
+
+
+def frames(plot):
+    """Of what is too much."""
+    return [
+        patch
+        for patch in plot.figure.axes[0].patches
+        if patch.get_edgecolor() == to_rgba(TOO_MUCH) and not patch.fill
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        (
+            {},
+            "52.0 GB in the backward pass (parameters 40.0, logits 10.0, outside the allocator 2.0), 5.0",
+        ),
+        ({}, "8.0 GB to spare, 8.0 to 9.5 s a step; rehearsed."),
+        ({"step": None}, "8.0 GB to spare; rehearsed."),
+        ({"how": "fits only with retries"}, "8.0 GB to spare, fits only with retries"),
+        ({"how": "no"}, "but does not fit between what is reserved, if it fitted, 8.0 to 9.5 s a step"),
+        ({"sequences": 72}, "8.0 to 9.5 s a step of 72 sequences"),
+        ({"phase": "in the second hour"}, "52.0 GB in the second hour"),
+    ],
+)
+def test_what_a_bar_says(changes, words):
+    plot = budget_bars({"a bar": replace(BAR, **changes)}, "Title", 60 * GB, "a card")
+    assert "Title. a card, 60.0 GB. a bar: " in plot.sentence and words in plot.sentence
+    assert not frames(plot)
+
+
+def test_what_is_too_much_is_red():
+    both = {"one": BAR, "other": replace(BAR, how="no", kept=0)}
+    plot = budget_bars(both, "Title", 50 * GB, "a card")
+    assert "2.0 GB too much" in plot.sentence and [round(one.get_width()) for one in frames(plot)] == [2, 2]
+    assert frames(budget_bars(both, "Title", 52 * GB, "a card")) == []
+
+
+def test_no_bar_and_an_unknown_part_are_refused():
+    with pytest.raises(ValueError, match="give at least one"):
+        budget_bars({}, "Title", GB, "a card")
+    with pytest.raises(ValueError, match="no look is known for crumbs; there are parameters,"):
+        budget_bars({"a": replace(BAR, parts={"crumbs": 1})}, "Title", GB, "a card")
+
+
+@pytest.mark.parametrize("bars", [["stage 1"], list(job.PLANS)[:8]])
+def test_the_jobs_bars_fit_a_page(bars):
+    from PIL import Image
+
+    plot = job_bars(bars, "Title")
+    assert isinstance(plot, plots.Plot) and Image.open(io.BytesIO(plot.png)).width <= 900
+    assert all(f"{name}: {(job.peak(name) + 2.21e9) / 1e9:.1f} GB" in plot.sentence for name in bars)
+    assert plot.sentence.endswith("by the constants of H100 80GB, recorded.")
+
+
+def test_a_recorded_bar_stands_beside_its_rehearsal():
+    plot = job_bars(
+        {"rehearsal": "7.5 B, stage 2, 2 H200s", "the run": run_of("7.5 B, stage 2, 2 H200s")}, "Title"
+    )
+    assert "rehearsal (rehearsed): 91.8 GB" in plot.sentence
+    assert "the run (recorded on 2 x NVIDIA H200, torch 2.11.0+cu130, " in plot.sentence
+    assert "91.8 GB in the optimizer's step" in plot.sentence and "not told apart" in plot.sentence
+
+
+def test_bars_of_two_cards_and_runs_of_other_experiments_are_refused():
+    with pytest.raises(ValueError, match="are of H100 80GB, H200 141GB: draw two figures"):
+        job_bars({"a": "stage 1", "b": run_of("7.5 B, stage 1, 2 H200s")}, "Title")
+    with pytest.raises(ValueError, match="no bytes of a whole GPU are known of this run of 'speed'"):
+        job_bars({"a": recorded.runs("speed")[0]}, "Title")
