@@ -1,7 +1,4 @@
-"""Llama and Qwen3: parameters and FLOPs against transformers' models and torch's count, and what is refused.
-
-What they keep, hold and send is compared with rehearsals in `tests/rehearsal/test_todays_models.py`.
-"""
+"""Llama and Qwen3: parameters and FLOPs against transformers' models and torch's count, and what is refused."""
 
 from dataclasses import replace
 

@@ -20,12 +20,13 @@ MODULES = {
     "gloo": "FRAME_HEADER FRAME_HEADERS GLOO_HEADER gloo_messages gloo_wire_bytes",
     "gpt_size": "GPTSize",
     "hardware": "HARDWARE PEAKS Cluster reference_cluster",
-    "layers": "activation_parts attention_activation_bytes attention_flops attention_parameters block_activation_bytes"
-    " block_flops block_parameters bytes_at_the_loss checkpointed_activation_bytes"
-    " elements embedding_activation_bytes embedding_parameters feed_forward_activation_bytes feed_forward_flops"
-    " feed_forward_parameters gpt_activation_bytes gpt_flops gpt_parameters head_activation_bytes"
-    " korthikanti_block_bytes norm_activation_bytes norm_parameters pass_peak_bytes repeated_block_bytes"
-    " tensors training_flops",
+    "layers": "activation_parts attention_activation_bytes attention_flops attention_parameters"
+    " block_activation_bytes block_flops block_parameters bytes_at_the_loss"
+    " checkpointed_activation_bytes elements embedding_activation_bytes embedding_parameters"
+    " feed_forward_activation_bytes feed_forward_flops feed_forward_parameters"
+    " gpt_activation_bytes gpt_flops gpt_parameters head_activation_bytes korthikanti_block_bytes"
+    " norm_activation_bytes norm_parameters pass_peak_bytes repeated_block_bytes tensors"
+    " training_flops",
     "llama": "LlamaSize",
     "long_sequences": "llama_activation_bytes llama_wire_bytes loss_peak_bytes ring_activation_bytes"
     " ring_wire_bytes ulysses_activation_bytes ulysses_wire_bytes worst_moment_bytes",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..whole import check_choice, whole
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .layers import (
     BF16,
     attention_activation_bytes,
@@ -179,6 +179,7 @@ def disk_bytes(
     return in_memory, sorted(3 * [_ceil(MASTER * count, FILE_BLOCK) * FILE_BLOCK for count in written])
 
 
+@of_gpts
 def lora_activation_bytes(
     size: GPTSize,
     batch: int,

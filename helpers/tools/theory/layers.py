@@ -25,7 +25,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 
 if TYPE_CHECKING:
     from .llama import LlamaSize
@@ -191,12 +191,17 @@ def activation_parts(
     kernel: str = "sdpa",
     device: str = "cpu",
 ) -> dict[str, int]:
-    """Bytes kept by the parts of a model: {"embedding", "block": by each, "head": with the loss, "arguments":
-    more by all checkpointed blocks together than their inputs}."""
-    shape = batch, sequence, size.width
+    """Bytes kept by the parts of a model: {"embedding", "block": by each, "whole": of it, what tensor
+    parallelism by itself does not divide, "again": on top of it and of its input, while its backward pass
+    holds the most, "head": with the loss, "arguments": more by all checkpointed blocks together than their
+    inputs}."""
+    shape, unit = (batch, sequence, size.width), element_bytes * batch * sequence * size.width
+    block = block_activation_bytes(*shape, size.heads, element_bytes, kernel, device)
     return {
         "embedding": embedding_activation_bytes(sequence),
-        "block": block_activation_bytes(*shape, size.heads, element_bytes, kernel, device),
+        "block": block,
+        "whole": 2 * norm_activation_bytes(*shape, element_bytes, device) + 2 * unit,
+        "again": repeated_block_bytes(*shape, size.heads, element_bytes, device) - block,
         "head": head_activation_bytes(*shape, size.vocabulary, element_bytes, device),
         "arguments": 0,
     }
@@ -235,6 +240,7 @@ def repeated_block_bytes(
     return block + (-1 + 1 + 1 + 4) * element_bytes * batch * sequence * width  # without its input
 
 
+@of_gpts
 def pass_peak_bytes(
     size: GPTSize, batch: int, sequence: int, element_bytes: int, checkpointing: bool, device: str = "cpu"
 ) -> dict[str, int]:

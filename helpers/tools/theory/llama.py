@@ -86,6 +86,12 @@ class LlamaSize:
         """k d: channels of all keys together, and of all values."""
         return self.kv_heads * self.head_width
 
+    @property
+    def modules(self) -> int:
+        """Modules that have parameters, each one tensor: the table, those of L blocks, the last norm, and the
+        head."""
+        return self.layers * len(llama_tensors(self)["block"]) + 3
+
 
 SHAPE = ("vocabulary", "context", "width", "layers", "heads", "kv_heads", "feed_forward", "head_width")
 
@@ -93,7 +99,7 @@ SHAPE = ("vocabulary", "context", "width", "layers", "heads", "kv_heads", "feed_
 @tensors.register
 def llama_tensors(size: LlamaSize) -> dict[str, list[int]]:
     """V h; L times q, k, v, output (h d (2 a + 2 k)), two norms of d in a Qwen3, three matrices of h f, two
-    norms of h; a norm of h and, untied, V h once more: transformers' `modeling_llama` and `modeling_qwen3`."""
+    norms of h; a norm of h and, untied, V h once more (transformers' `modeling_llama`, `modeling_qwen3`)."""
     h, table = size.width, size.vocabulary * size.width
     queries, keys = h * size.attention_width, h * size.kv_width
     heads = [size.head_width] * 2 if size.qk_norm else []
@@ -140,4 +146,11 @@ def llama_activation_parts(
         attention += rms_norm_activation_bytes(tokens, size.heads + size.kv_heads, d, e)
     block = 2 * norm + attention + 4 * e * tokens * size.feed_forward + random_state_bytes(e, device)
     head = norm + tokens * (FP32 * size.vocabulary + TOKEN_ID) + 2 * FP32
-    return {"embedding": 2 * e * sequence * d, "block": block, "head": head, "arguments": TOKEN_ID * sequence}
+    return {
+        "embedding": 2 * e * sequence * d,
+        "block": block,
+        "whole": 2 * norm,
+        "again": e * tokens * size.width + 2 * e * tokens * size.feed_forward,
+        "head": head,
+        "arguments": TOKEN_ID * sequence,
+    }

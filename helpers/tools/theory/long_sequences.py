@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..whole import shared, whole
 from .communication import wire_bytes
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .layers import (
     FP32,
     TOKEN_ID,
@@ -47,6 +47,7 @@ def loss_peak_bytes(batch: int, sequence: int, vocabulary: int, tiles: int = 1) 
     return LOSS_TENSORS * FP32 * vocabulary * batch * -(-sequence // tiles)
 
 
+@of_gpts
 def ulysses_activation_bytes(
     size: GPTSize,
     batch: int,
@@ -72,6 +73,7 @@ def ulysses_activation_bytes(
     return kept + (size.layers * element_bytes * batch * tokens * size.width if ranks > 1 else 0)
 
 
+@of_gpts
 def worst_moment_bytes(
     size: GPTSize, sequence: int, ranks: int = 1, again: bool = False, tiles: int = 1
 ) -> dict[str, int]:

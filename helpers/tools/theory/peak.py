@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from .hardware import HARDWARE
 from .layers import BF16
+from .llama import LlamaSize
 from .model_states import MOMENTS, ideal_bytes
 from .plan import AT_ONCE, Plan
 
@@ -51,13 +52,15 @@ def moment_parts(plan: Plan) -> dict[str, dict[str, float]]:
     # offloaded gradients leave as they come, but at stage 1
     gradients = ideal["gradients"] * (plan.trained if plan.stage == 1 else trained)
     part = trained * plan.parameters / (plan.replicas if plan.stage else 1)
+    # a rank keeps whole the gradients of which it owns a part; the recordings of GPTs are met without this
+    left = plan.left if isinstance(plan.size, LlamaSize) else 0
     bucket, sides = BF16 * plan.bucket if plan.stage else 0, plan.offload_buffer
     copied = BF16 * part if plan.stage in (1, 2) else 0
     stepped = min(part, AT_ONCE) if plan.stage == 3 else part
     kept_bucket = bucket if plan.stage in (1, 3) else 0
     states = {
         "after step": passing | {"buffers": sides},
-        "between micro-batches": passing | {"gradients": gradients, "buffers": sides + kept_bucket},
+        "between micro-batches": passing | {"gradients": gradients + left, "buffers": sides + kept_bucket},
         "after backward": passing | {"gradients": gradients, "buffers": bucket + sides + copied},
     }
     step = lasting | {"gradients": BF16 * part, "other": plan.copies * stepped}

@@ -1,4 +1,4 @@
-"""One way to train a GPT on a cluster, and the bytes that follow from it.
+"""One way to train a model on a cluster, and the bytes that follow from it.
 
 Coarse on purpose: parameters divide evenly, so that thousands of plans can be tried in a second
 (`model_states` has the exact formulas).  In bf16 with Adam as DeepSpeed 0.19 does it.  Tensor parallelism
@@ -10,20 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..whole import shared, whole
 from .gpt_size import GPTSize
-from .layers import (
-    BF16,
-    block_parameters,
-    embedding_parameters,
-    head_activation_bytes,
-    repeated_block_bytes,
-)
-from .tensor_parallel import (
-    sequence_parallel_block_activation_bytes,
-    tensor_parallel_block_activation_bytes,
-)
+from .layers import BF16, FP32, activation_parts, random_state_bytes, tensors
+from .llama import LlamaSize
 
 AT_ONCE = 1_000_000_000  # elements: DeepSpeed's `stage3_max_live_parameters` and `sub_group_size`
 # By stage, bytes for each element that is stepped: the fp32 gradient, 4, and a square root, 4, which replaces
@@ -33,9 +25,9 @@ UNFUSED_COPIES = {0: 8, 1: 6, 2: 6, 3: 8}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One way to train a GPT; a ValueError where the numbers do not divide, or DeepSpeed refuses them."""
+    """One way to train a GPT or a Llama; a ValueError where it does not divide, or DeepSpeed refuses it."""
 
-    size: GPTSize
+    size: GPTSize | LlamaSize
     gpus: int  # in all
     batch: int  # sequences of a step, of all GPUs together
     sequence: int  # tokens of each
@@ -71,12 +63,14 @@ class Plan:
             return f"DeepSpeed's pipelines refuse ZeRO's stage {self.stage}: use 0 or 1"
         if self.gpus % (tensor * pipeline):
             return f"{self.gpus} GPUs cannot form replicas of {tensor} x {pipeline}"
-        if heads % tensor or pipeline > layers:
+        if heads % tensor or self.size.kv_heads % tensor or pipeline > layers:
             return f"{heads} heads and {layers} layers cannot be shared by {tensor} x {pipeline} GPUs"
         if not 0 < self.trained <= 1:
             return f"trained is a share, above 0 and up to 1, not {self.trained!r}"
         if self.offload and self.stage == 0:
             return "DeepSpeed offloads the optimizer at ZeRO's stages 1 to 3, not at 0"
+        if self.ulysses > 1 and not isinstance(self.size, GPTSize):
+            return "the planner has Ulysses for a GPT alone: use ulysses=1"
         if self.ulysses > 1 and tensor * pipeline > 1:
             return "the planner has Ulysses with data parallelism alone: use tensor=1 and pipeline=1"
         if any(number % self.ulysses for number in (self.replicas, self.sequence, heads)):
@@ -124,19 +118,25 @@ class Plan:
     @property
     def parameters(self) -> float:
         """P: elements of one GPU before ZeRO shards anything, those of the largest pipeline stage."""
-        size = self.size
-        ends = embedding_parameters(size.vocabulary, size.context, size.width) + 2 * size.width
-        return self.layers * block_parameters(size.width) / self.tensor + ends / self._tokens_shared_by
+        parts = {name: sum(sizes) for name, sizes in tensors(self.size).items()}
+        ends = parts["embedding"] + parts["head"]
+        if self.pipeline > 1 and not self.size.tied:  # no stage has both tables
+            ends = max(parts["embedding"], parts["head"])
+        return self.layers * parts["block"] / self.tensor + ends / self._tokens_shared_by
+
+    @cached_property
+    def _parts(self) -> dict[str, int]:
+        """`activation_parts` of a micro-batch."""
+        return activation_parts(self.size, *self.shape[:2], BF16, device="cuda")
 
     @property
     def kept(self) -> float:
         """Bytes that one block keeps of a micro-batch for its backward pass; checkpointed its input alone."""
         if self.checkpointed:
             return self.unit / self._tokens_shared_by
-        block = tensor_parallel_block_activation_bytes
-        if self.sequence_parallel:
-            block = sequence_parallel_block_activation_bytes
-        kept = block(*self.shape, self.size.heads, BF16, self.tensor, device="cuda")
+        shared_by_all = random_state_bytes(BF16, "cuda")
+        shared_by_all += 0 if self.sequence_parallel else self._parts["whole"]
+        kept = shared_by_all + (self._parts["block"] - shared_by_all) // self.tensor
         # attention's result, by heads and by tokens: as in `ulysses_activation_bytes`
         return kept + (self.unit if self.ulysses > 1 else 0)
 
@@ -146,15 +146,15 @@ class Plan:
         more for each logit; of a pipeline's first stage, which keeps min(p, m) micro-batches, and its last,
         which has the loss, the larger."""
         tokens, vocabulary = math.prod(self.shape[:2]), self.size.vocabulary
-        head = head_activation_bytes(*self.shape, vocabulary, BF16, device="cuda") + 8 * tokens * vocabulary
+        head = self._parts["head"] + 8 * tokens * vocabulary
         stage = self.layers * self.kept
         return max(stage + head / self._tokens_shared_by, min(self.pipeline, self.micro_batches) * stage)
 
     @property
     def _tensors(self) -> tuple[int, int, int]:
         """Bytes in bf16 of the token table, of a block's largest matrix, and of a block's parameters."""
-        width = self.size.width
-        return BF16 * self.size.vocabulary * width, BF16 * 4 * width**2, BF16 * block_parameters(width)
+        block = tensors(self.size)["block"]
+        return BF16 * self.size.vocabulary * self.size.width, BF16 * max(block), BF16 * sum(block)
 
     @property
     def again(self) -> float:
@@ -162,12 +162,13 @@ class Plan:
         again where blocks are checkpointed.
 
         Stage 0: the first block, complete.  Stage 1: that one, whose own gradients come when it goes; or,
-        when they are there, two gradients more of the token table, which is tied: one from the head, one from
-        the embedding, and their sum.  Stages 2 and 3, where gradients come complete only for a moment: these
-        three; or the last block, the first to run, when all others still keep what they keep, beside the
-        head's gradient of the table and that of a matrix before it is reduced.
+        when they are there, two gradients more of the token table, where it is tied: one from the head, one
+        from the embedding, and their sum.  Stages 2 and 3, where gradients come complete only for a moment:
+        these three; or the last block, the first to run, when all others still keep what they keep, beside
+        the head's gradient of the table and that of a matrix before it is reduced.  An untied head's gradient
+        is gone by then (`_at_the_head`).
         """
-        complete = self.unit + repeated_block_bytes(*self.shape, self.size.heads, BF16, device="cuda")
+        complete = self.unit + self._parts["block"] + self._parts["again"]
         others = (self.layers - 1) * self.kept
         _, matrix, parameters = self._tensors
         in_use = parameters if self.checkpointed else 7 / 4 * matrix  # of stage 3, in the backward pass
@@ -184,6 +185,10 @@ class Plan:
         table, matrix, parameters = self._tensors
         tables = 2 * table / self.tensor
         first = (complete - parameters + matrix) / self.tensor
+        if not self.size.tied:
+            last_block = (self.layers - 1) * self.kept + (complete + matrix) / self.tensor
+            earlier = max(last_block, self._at_the_head) - copied if self.micro_batches > 1 else 0
+            return max(first, earlier, 0)
         if self.micro_batches > 1 and self.checkpointed:
             tables = max(tables, (self.layers - 1) * self.kept + complete / self.tensor + tables)
         return max(first, tables - copied, 0)
@@ -196,19 +201,38 @@ class Plan:
             waiting += matrix
         else:
             waiting = matrix + (max(matrix, waiting) if self.offload else matrix)
-        first = (8 if self.checkpointed else 5) * self.unit + waiting
+        first = self._parts["again"] + (3 * self.unit if self.checkpointed else 0) + waiting
         if self.checkpointed:
             first = max(complete + (matrix if self.stage == 3 else 0), first)
-        # stage 2 lets the last gradient of the micro-batch before live
-        left = table if self.stage == 2 and self.micro_batches > 1 else 0
-        last_block = others + (first + table + left) / self.tensor
+        if not self.size.tied:
+            at_the_head = self._at_the_head + self.left - (self.gathered - self._gathered(table))
+            blocks = others + first / self.tensor, (complete + matrix) / self.tensor
+            return max(at_the_head, *(block + self.left for block in blocks))
+        last_block = others + (first + table) / self.tensor + self.left
         return max(last_block, max(complete + table, 3 * table) / self.tensor)
+
+    @property
+    def left(self) -> float:
+        """Bytes of the largest gradient of the micro-batch before, which at stage 2 stays whole."""
+        return self._tensors[0] / self.tensor if self.stage == 2 and self.micro_batches > 1 else 0.0
+
+    @property
+    def _at_the_head(self) -> float:
+        """Bytes when the head's own gradient comes: what all blocks and the last norm keep, and that
+        gradient, at stage 2 flattened once more for its message; it goes before the next one comes."""
+        tokens, table = math.prod(self.shape[:2]), self._tensors[0]
+        ends = self._parts["head"] - FP32 * tokens * self.size.vocabulary
+        copies = 2 if self.stage == 2 else 1
+        return self.layers * self.kept + (ends + copies * table) / self._tokens_shared_by
 
     @property
     def gathered(self) -> float:
         """Bytes of parameters that stage 3 has gathered at once: DeepSpeed's limit of 10^9 elements or, if
-        that is more, the token table with a block, where that is computed again, else its largest matrix."""
+        that is more, the token table with a block, where that is computed again, else its largest matrix; an
+        untied head has its matrix alone."""
         table, matrix, parameters = self._tensors
+        if not self.size.tied:
+            return self._gathered(table)
         return self._gathered(table + (parameters if self.checkpointed else matrix))
 
     def _gathered(self, in_use: float) -> float:
