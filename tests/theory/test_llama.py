@@ -1,4 +1,4 @@
-"""Llama and Qwen3: parameters and FLOPs against transformers' models and torch's count, and what is refused."""
+"""Llama and Qwen3: parameters and FLOPs against transformers and torch, and what is refused."""
 
 from dataclasses import replace
 
