@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 
 MODULES = {
+    "backward": "Operation backward_operations levels llama_moments",
     "combined": "cable_bytes coordinates groups_along sent_by_axis tensor_pipeline_held_bytes",
     "communication": "COLLECTIVES Pass collective_seconds hidden_fraction hiding_bandwidth wire_bytes"
     " zero_wire_bytes",

@@ -27,7 +27,7 @@ from .model_states import (
     _check_job,
     _gathered,
     _in_order,
-    _partition,
+    partition,
     _sub_groups,
     deepspeed_bytes,
 )
@@ -129,7 +129,7 @@ def offload_bytes(
         part, stepped, sides, buffer, kept = sum(groups), len(groups), 0, 0, BF16 * sum(groups)
     else:
         trained = _in_order(trained, config, ranks)
-        part, pieces = _partition(trained, ranks, rank)
+        part, pieces = partition(trained, ranks, rank)
         stepped, sides, buffer, kept = 1, BF16 * max(trained), BF16 * part, 0
         if config.stage == 2 and accumulates:
             kept = BF16 * sum(trained[index] for index in pieces)

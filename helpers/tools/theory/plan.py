@@ -14,7 +14,7 @@ from functools import cached_property
 
 from ..whole import shared, whole
 from .gpt_size import GPTSize
-from .layers import BF16, FP32, activation_parts, random_state_bytes, tensors
+from .layers import BF16, activation_parts, random_state_bytes, tensors
 from .llama import LlamaSize
 
 AT_ONCE = 1_000_000_000  # elements: DeepSpeed's `stage3_max_live_parameters` and `sub_group_size`
@@ -124,6 +124,12 @@ class Plan:
             ends = max(parts["embedding"], parts["head"])
         return self.layers * parts["block"] / self.tensor + ends / self._tokens_shared_by
 
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether ZeRO alone divides the training, on GPUs that hold and train everything that is theirs."""
+        others = self.tensor, self.pipeline, self.ulysses
+        return others == (1, 1, 1) and self.trained == 1 and not self.offload
+
     @cached_property
     def _parts(self) -> dict[str, int]:
         """`activation_parts` of a micro-batch."""
@@ -162,11 +168,10 @@ class Plan:
         again where blocks are checkpointed.
 
         Stage 0: the first block, complete.  Stage 1: that one, whose own gradients come when it goes; or,
-        when they are there, two gradients more of the token table, where it is tied: one from the head, one
-        from the embedding, and their sum.  Stages 2 and 3, where gradients come complete only for a moment:
-        these three; or the last block, the first to run, when all others still keep what they keep, beside
-        the head's gradient of the table and that of a matrix before it is reduced.  An untied head's gradient
-        is gone by then (`_at_the_head`).
+        when they are there, two gradients more of the token table, which is tied: one from the head, one from
+        the embedding, and their sum.  Stages 2 and 3, where gradients come complete only for a moment: these
+        three; or the last block, the first to run, when all others still keep what they keep, beside the
+        head's gradient of the table and that of a matrix before it is reduced.
         """
         complete = self.unit + self._parts["block"] + self._parts["again"]
         others = (self.layers - 1) * self.kept
@@ -185,10 +190,6 @@ class Plan:
         table, matrix, parameters = self._tensors
         tables = 2 * table / self.tensor
         first = (complete - parameters + matrix) / self.tensor
-        if not self.size.tied:
-            last_block = (self.layers - 1) * self.kept + (complete + matrix) / self.tensor
-            earlier = max(last_block, self._at_the_head) - copied if self.micro_batches > 1 else 0
-            return max(first, earlier, 0)
         if self.micro_batches > 1 and self.checkpointed:
             tables = max(tables, (self.layers - 1) * self.kept + complete / self.tensor + tables)
         return max(first, tables - copied, 0)
@@ -204,35 +205,16 @@ class Plan:
         first = self._parts["again"] + (3 * self.unit if self.checkpointed else 0) + waiting
         if self.checkpointed:
             first = max(complete + (matrix if self.stage == 3 else 0), first)
-        if not self.size.tied:
-            at_the_head = self._at_the_head + self.left - (self.gathered - self._gathered(table))
-            blocks = others + first / self.tensor, (complete + matrix) / self.tensor
-            return max(at_the_head, *(block + self.left for block in blocks))
-        last_block = others + (first + table) / self.tensor + self.left
+        # stage 2 lets the last gradient of the micro-batch before live
+        left = table if self.stage == 2 and self.micro_batches > 1 else 0
+        last_block = others + (first + table + left) / self.tensor
         return max(last_block, max(complete + table, 3 * table) / self.tensor)
-
-    @property
-    def left(self) -> float:
-        """Bytes of the largest gradient of the micro-batch before, which at stage 2 stays whole."""
-        return self._tensors[0] / self.tensor if self.stage == 2 and self.micro_batches > 1 else 0.0
-
-    @property
-    def _at_the_head(self) -> float:
-        """Bytes when the head's own gradient comes: what all blocks and the last norm keep, and that
-        gradient, at stage 2 flattened once more for its message; it goes before the next one comes."""
-        tokens, table = math.prod(self.shape[:2]), self._tensors[0]
-        ends = self._parts["head"] - FP32 * tokens * self.size.vocabulary
-        copies = 2 if self.stage == 2 else 1
-        return self.layers * self.kept + (ends + copies * table) / self._tokens_shared_by
 
     @property
     def gathered(self) -> float:
         """Bytes of parameters that stage 3 has gathered at once: DeepSpeed's limit of 10^9 elements or, if
-        that is more, the token table with a block, where that is computed again, else its largest matrix; an
-        untied head has its matrix alone."""
+        that is more, the token table with a block, where that is computed again, else its largest matrix."""
         table, matrix, parameters = self._tensors
-        if not self.size.tied:
-            return self._gathered(table)
         return self._gathered(table + (parameters if self.checkpointed else matrix))
 
     def _gathered(self, in_use: float) -> float:
