@@ -6,10 +6,11 @@ each gradient (`reducing`).  Symbols are those of `layers` and `llama`; sizes ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from .gathering import Gatherer
 from .layers import (
     BF16,
     FP32,
@@ -18,7 +19,6 @@ from .layers import (
     checkpointed_activation_bytes,
     elements,
     gpt_activation_bytes,
-    tensors,
 )
 from .llama import LlamaSize
 from .model_states import MOMENTS, deepspeed_bytes, fullest_rank, step_peak_bytes
@@ -35,100 +35,154 @@ class Operation(NamedTuple):
     gradient: int | None = None  # the parameter whose gradient it makes, by its place in the model
 
 
-def norm_operations(name: str, unit: int, deviations: int, place: int) -> list[Operation]:
+class Visit(NamedTuple):
+    """A module begins, or ends: ZeRO-3 gathers its parameter, by its place in the model, or releases it."""
+
+    place: int | None
+    begins: bool = True
+
+
+def visit(place: int | None, *operations: Operation) -> list[Visit | Operation]:
+    return [Visit(place), *operations, Visit(place, False)]
+
+
+def norm_operations(name: str, unit: int, deviations: int, place: int) -> list[Visit | Operation]:
     """Of an RMSNorm that has normalised `unit` bytes in bf16: most of it is in fp32, twice as large.
 
     The second operation has the input, the two terms of its gradient and three powers of the deviations, each
     spread out to the size of the input, beside its argument in bf16, which is counted already.
     """
-    return [
+    return visit(
+        place,
         Operation(f"{name}, weight", 2 * unit, -unit, place),
         Operation(f"{name}, input", 9 * unit - deviations, -2 * unit - deviations),
+    )
+
+
+def places(size: LlamaSize, layer: int) -> dict[str, int]:
+    """Of a block's parameters in the model."""
+    names = [
+        "q",
+        "k",
+        "v",
+        "o",
+        *["norm q", "norm k"] * size.qk_norm,
+        "gate",
+        "up",
+        "down",
+        "norm 1",
+        "norm 2",
     ]
+    return {name: 1 + layer * len(names) + index for index, name in enumerate(names)}
 
 
-def block_operations(size: LlamaSize, batch: int, sequence: int, first: int) -> list[Operation]:
-    """Of a block whose parameters begin at the place `first`; its result's gradient is there already, and in
-    the end its input's is, of the same size."""
-    tokens = batch * sequence
+def forward_visits(size: LlamaSize, layer: int) -> list[Visit]:
+    """Of a block's forward pass; None are modules that have no parameters of their own."""
+    queries, keys = (["q", "norm q"], ["k", "norm k"]) if size.qk_norm else (["q"], ["k"])
+    order = ["norm 1", None, *queries, *keys, "v", "o", "norm 2", None, "gate", None, "up", "down"]
+    return [step for name in order for step in visit(name and places(size, layer)[name])]
+
+
+def all_visits(size: LlamaSize) -> list[Visit]:
+    """Of the model's forward pass."""
+    blocks = [step for layer in range(size.layers) for step in (Visit(None), *forward_visits(size, layer))]
+    norm = len(elements(size)) - (1 if size.tied else 2)
+    ends = *visit(norm), *visit(0 if size.tied else norm + 1)
+    return [Visit(None), Visit(None), *visit(0), *visit(None), *blocks, *ends]
+
+
+def block_operations(
+    size: LlamaSize, batch: int, sequence: int, layer: int, again: Sequence[Visit | Operation] = ()
+) -> list[Visit | Operation]:
+    """Of a block; its result's gradient is there already, and in the end its input's is, of the same size.
+    `again` comes first where the block is checkpointed."""
+    tokens, at = batch * sequence, places(size, layer)
     U, F = BF16 * tokens * size.width, BF16 * tokens * size.feed_forward
     Q, K = BF16 * tokens * size.attention_width, BF16 * tokens * size.kv_width
-    q, k, v, o, *of_heads, gate, up, down, before, behind = range(first, first + len(tensors(size)["block"]))
+    of_queries, of_keys = FP32 * tokens * size.heads, FP32 * tokens * size.kv_heads
     norm_q, norm_k = [], []
     if size.qk_norm:
-        norm_q = norm_operations("norm of queries", Q, FP32 * tokens * size.heads, of_heads[0])
-        norm_k = norm_operations("norm of keys", K, FP32 * tokens * size.kv_heads, of_heads[1])
+        norm_q = norm_operations("norm of queries", Q, of_queries, at["norm q"])
+        norm_k = norm_operations("norm of keys", K, of_keys, at["norm k"])
     return [
-        Operation("down", F, 0, down),
+        *(Visit(None), Visit(None)),
+        *visit(at["down"], *again, Operation("down", F, 0, at["down"])),
         Operation("product of gate and up", 2 * F, -F),
-        Operation("up", U, U - F, up),
-        Operation("silu", F, -F),
-        Operation("gate", U, -F, gate),
+        *visit(at["up"], Operation("up", U, U - F, at["up"])),
+        *visit(None, Operation("silu", F, -F)),
+        *visit(at["gate"], Operation("gate", U, -F, at["gate"])),
         Operation("sum of both", U, -U),
-        *norm_operations("norm behind attention", U, FP32 * tokens, behind),
+        *norm_operations("norm behind attention", U, FP32 * tokens, at["norm 2"]),
         Operation("residual", U, -U),
-        Operation("output of attention", Q, Q, o),
-        Operation("attention", Q + 2 * K, -2 * Q - FP32 * tokens * size.heads - 16),
+        Visit(None),
+        *visit(at["o"], Operation("output of attention", Q, Q, at["o"])),
+        Operation("attention", Q + 2 * K, -2 * Q - of_queries - 16),
         Operation("rotation of keys", 3 * K, 0),
         Operation("rotation of queries", 3 * Q, 0),
-        Operation("values", U, U - K, v),
+        *visit(at["v"], Operation("values", U, U - K, at["v"])),
         *norm_k,
         Operation("keys, in order", K, 0),
-        Operation("keys", U, U - K, k),
+        *visit(at["k"], Operation("keys", U, U - K, at["k"])),
         Operation("sum of both", U, -U),
         *norm_q,
         Operation("queries, in order", Q, 0),
-        Operation("queries", U, -Q, q),
+        *visit(at["q"], Operation("queries", U, -Q, at["q"])),
         Operation("sum of both", U, -U),
-        *norm_operations("norm before attention", U, FP32 * tokens, before),
+        *norm_operations("norm before attention", U, FP32 * tokens, at["norm 1"]),
         Operation("residual", U, -U),
     ]
 
 
 def backward_operations(
     size: LlamaSize, batch: int, sequence: int, checkpointed: bool = False
-) -> list[Operation]:
+) -> list[Visit | Operation]:
     """Of the whole pass, from the loss, at which everything is there that the forward pass kept."""
     parts, tokens = activation_parts(size, batch, sequence, BF16, device="cuda"), batch * sequence
-    U, logits, each = BF16 * tokens * size.width, FP32 * tokens * size.vocabulary, len(tensors(size)["block"])
-    table, head = BF16 * size.vocabulary * size.width, 1 + size.layers * each
-    ids = TOKEN_ID * tokens  # of the input, and as many labels
-    tape = [
-        Operation("loss", 2 * logits - ids, -ids),
-        Operation("logits in bf16", logits // 2, -logits // 2),
-    ]
+    U, logits, ids = BF16 * tokens * size.width, FP32 * tokens * size.vocabulary, TOKEN_ID * tokens
+    table, norm = BF16 * size.vocabulary * size.width, len(elements(size)) - (1 if size.tied else 2)
     # a tied head's gradient waits for the embedding's
-    waits = table if size.tied else 0
-    tape.append(Operation("head", U + waits, waits - logits // 2, None if size.tied else head + 1))
-    tape += norm_operations("last norm", U, FP32 * tokens, head)
+    waits, head = (table, 0) if size.tied else (0, norm + 1)
+    tape = [
+        Operation("loss", 2 * logits - ids, -ids - logits // 2),  # and the logits' gradient in bf16
+        Visit(None),
+        *visit(head, Operation("head", U + waits, waits - logits // 2, None if size.tied else head)),
+        Visit(None),
+        *norm_operations("last norm", U, FP32 * tokens, norm),
+    ]
     for layer in reversed(range(size.layers)):
+        block, again = parts["block"], []
         if checkpointed:
-            tape.append(Operation("forward again", parts["block"] + U, parts["block"]))
-        tape += block_operations(size, batch, sequence, 1 + layer * each)
-        if checkpointed:
-            tape.append(Operation("its input", 0, -U))
+            # it stops in the last matrix, which has not ended then
+            again = [*forward_visits(size, layer)[:-1], Operation("forward again", block + U, block)]
+        tape += block_operations(size, batch, sequence, layer, again)
+        tape += [Operation("its input", 0, -U)] * checkpointed
     tape.append(Operation("rotations", 0, -parts["embedding"] - (parts["arguments"] if checkpointed else 0)))
     if not size.tied:
-        return [*tape, Operation("embedding", 0, -U - ids, 0)]
+        return [*tape, *visit(0, Operation("embedding", 0, -U - ids, 0))]
     # its gradient and the head's, and their sum
-    return [*tape, Operation("embedding", table, table - U - ids), Operation("tied", 0, -2 * table, 0)]
+    sums = Operation("embedding", table, table - U - ids), Operation("tied", 0, -2 * table, 0)
+    return [*tape, *visit(0, *sums)]
 
 
-def levels(tape: Iterable[Operation], reducer: Reducer) -> Iterator[tuple[str, int]]:
+def levels(tape: Iterable[Visit | Operation], reducer: Reducer) -> Iterator[tuple[str, int]]:
     """(name of an operation, the most bytes while it runs beyond those at the pass's start), with what
-    DeepSpeed does when a gradient is there; in the end ("reduced", ...), what it does when all are."""
-    held = 0
-    for operation in tape:
-        gradient, changes = 0, iter(())
-        if operation.gradient is not None:
-            gradient, changes = BF16 * reducer.elements[operation.gradient], reducer.taken(operation.gradient)
-        most = held + gradient + operation.most
-        held += gradient + operation.left
-        for change in changes:
+    DeepSpeed does when a module is visited and a gradient is there; in the end ("reduced", ...), what it does
+    when all are."""
+    held = most = 0
+    for step in tape:
+        if isinstance(step, Visit):
+            *_, held = levels_ = list(accumulate(reducer.visited(step.place, step.begins), initial=held))
+            most = max(most, *levels_)
+            continue
+        gradient = 0 if step.gradient is None else BF16 * reducer.elements[step.gradient]
+        most = max(most, held + gradient + step.most)
+        held += gradient + step.left
+        for change in () if step.gradient is None else reducer.taken(step.gradient):
             held += change
             most = max(most, held)
-        yield operation.name, most
-    yield "reduced", max(accumulate(reducer.ended(), initial=held))
+        yield step.name, most
+        most = held
+    yield "reduced", max(most, *accumulate(reducer.ended(), initial=held))
 
 
 def llama_moments(
@@ -147,8 +201,8 @@ def llama_moments(
     bf16 with torch's AdamW and DeepSpeed's defaults: states by `deepspeed_bytes`, and as activations all that
     the pass makes.
 
-    At stages 0 to 2 within 4 bytes of rehearsals, a number of the loss that some moments do not have any more.
-    Of several micro-batches the first, one in the middle, and the last may be highest.
+    At stages 0 to 2 within 4 bytes of rehearsals, a number of the loss that some moments have no more.  Of
+    several micro-batches the first, one in the middle, and the last may be highest.
 
     Args:
         rank: by default the `fullest_rank`.
@@ -162,11 +216,18 @@ def llama_moments(
     # beside token ids the loss's gradient and, as it is scaled, another number
     kept = kept_by(size, batch, sequence, BF16, device="cuda") + TOKEN_ID * batch * sequence
     kept += FP32 * (2 if config.stage else 1)
-    tape, found = backward_operations(size, batch, sequence, checkpointed), {"loss": {}, "backward": {}}
+    forward, tape = all_visits(size), backward_operations(size, batch, sequence, checkpointed)
+    found = {"loss": {}, "backward": {}}
     for index in {0, min(1, micro_batches - 1), micro_batches - 1}:
         reducer = Reducer(counts, config, ranks, rank, index > 0, index == micro_batches - 1)
+        gathered = 0
+        if config.stage == 3:
+            places = [step.place for step in (*forward, *tape) if isinstance(step, Visit) and step.begins]
+            reducer = Gatherer(counts, config, ranks, places)
+            gathered = sum(change for step in forward for change in reducer.visited(*step))
         states = deepspeed_bytes(counts, config, moment=MOMENTS[index > 0], **job)
         states["buffers"] += frequencies
+        states["parameters"] += gathered
         (_, loss), *others = levels(tape, reducer)
         for moment, most in {"loss": loss, "backward": max(most for _, most in others)}.items():
             held = states | {"activations": kept + most}

@@ -27,9 +27,9 @@ from .model_states import (
     _check_job,
     _gathered,
     _in_order,
-    partition,
     _sub_groups,
     deepspeed_bytes,
+    partition,
 )
 from .zero_config import ZeroConfig
 

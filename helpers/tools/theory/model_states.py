@@ -200,10 +200,10 @@ def step_peak_bytes(
 
     What is stepped at once (all parameters at stage 0, the partition at stages 1 and 2, a sub-group of it at
     stage 3) has its gradients copied to fp32, 4 bytes, and Adam needs 4 more for the square root of the
-    variance, unless it is `fused`; on a CPU, where it takes one tensor after another, 8 for that tensor beside 4
-    for the one before.  At stages 1 and 2 the most may come before Adam, with the bf16 gradients still there: one flat
-    copy in bf16 and one in fp32, or, for the norm of the gradients, the partition's part of one parameter in
-    fp64.  Above stage 0 the step also has the norm of the gradients twice, with and without the loss scale,
+    variance, unless it is `fused`; on a CPU, where it takes one tensor after another, 8 for that tensor
+    beside 4 for the one before.  At stages 1 and 2 the most may come before Adam, with the bf16 gradients
+    still there: one flat copy in bf16 and one in fp32, or, for the norm of the gradients, the partition's
+    part of one parameter in fp64.  Above stage 0 the step also has the norm of the gradients twice, with and without the loss scale,
     and stage 3 one for each sub-group.
     """
     config = ZeroConfig.of(config)
@@ -225,7 +225,8 @@ def step_peak_bytes(
     if config.stage == 3:
         groups = _sub_groups(elements, config, ranks)
         held -= config.element_bytes * _gathered(elements, config, ranks)  # given back before the step
-        return held + (FP32_GRADIENT + roots) * max(groups) + norms + NORM[3] * len(groups)
+        each = FP32_GRADIENT + max(roots, config.element_bytes)  # before Adam its gradients are flat in bf16
+        return held + each * max(groups) + norms + NORM[3] * len(groups)
     part, pieces = partition(_in_order(elements, config, ranks), ranks, rank)
     flat = config.element_bytes * part if len(pieces) > 1 else 0  # one parameter's gradient is flat already
     copied = max(flat + FP32_GRADIENT * part, 8 * max(pieces.values(), default=0))

@@ -49,6 +49,10 @@ class Reducer:
         self.part, pieces = partition(self.elements, self.ranks, self.rank)
         self.own, self.ends = set(pieces), list(accumulate(self.elements))
 
+    def visited(self, place: int | None, begins: bool) -> Iterator[int]:
+        """When a module begins or ends: parameters are there."""
+        yield from ()
+
     def taken(self, place: int) -> Iterator[int]:
         """When the gradient of a parameter has come."""
         if self.stage == 0 or (self.stage == 1 and self.accumulates):
