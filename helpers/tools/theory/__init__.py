@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 
 MODULES = {
-    "backward": "Operation backward_operations levels llama_moments",
+    "backward": "Operation backward_operations gathered_bytes levels llama_moments",
     "combined": "cable_bytes coordinates groups_along sent_by_axis tensor_pipeline_held_bytes",
     "communication": "COLLECTIVES Pass collective_seconds hidden_fraction hiding_bandwidth wire_bytes"
     " zero_wire_bytes",
@@ -31,7 +31,7 @@ MODULES = {
     "llama": "LlamaSize",
     "long_sequences": "llama_activation_bytes llama_wire_bytes loss_peak_bytes ring_activation_bytes"
     " ring_wire_bytes ulysses_activation_bytes ulysses_wire_bytes worst_moment_bytes",
-    "model_states": "MOMENTS deepspeed_bytes ideal_bytes step_peak_bytes",
+    "model_states": "MOMENTS deepspeed_bytes fullest_rank ideal_bytes step_peak_bytes",
     "peak": "OUTSIDE moment_parts moments needed_bytes peak_moments",
     "pipeline": "bubble_fraction micro_batches_in_flight pipeline_activation_bytes pipeline_held_bytes"
     " pipeline_seconds pipeline_stage_parameters pipeline_wire_bytes zero_bubble_fraction",

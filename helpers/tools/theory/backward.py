@@ -6,6 +6,7 @@ each gradient (`reducing`).  Symbols are those of `layers` and `llama`; sizes ar
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -171,8 +172,9 @@ def levels(tape: Iterable[Visit | Operation], reducer: Reducer) -> Iterator[tupl
     held = most = 0
     for step in tape:
         if isinstance(step, Visit):
-            *_, held = levels_ = list(accumulate(reducer.visited(step.place, step.begins), initial=held))
-            most = max(most, *levels_)
+            for change in reducer.visited(*step):
+                held += change
+                most = max(most, held)
             continue
         gradient = 0 if step.gradient is None else BF16 * reducer.elements[step.gradient]
         most = max(most, held + gradient + step.most)
@@ -183,6 +185,25 @@ def levels(tape: Iterable[Visit | Operation], reducer: Reducer) -> Iterator[tupl
         yield step.name, most
         most = held
     yield "reduced", max(most, *accumulate(reducer.ended(), initial=held))
+
+
+def _gatherer(counts, config, ranks, forward, tape):
+    places = [step.place for step in (*forward, *tape) if isinstance(step, Visit) and step.begins]
+    return Gatherer(counts, config, ranks, places)
+
+
+def gathered_bytes(
+    size: LlamaSize, config: ZeroConfig | dict, ranks: int, checkpointed: bool = False, micro_batches: int = 1
+) -> int:
+    """Bytes of all messages in which ZeRO-3 gathers parameters in a step: by each micro-batch what it did not
+    keep, and after the optimizer's step the small ones."""
+    config, counts = ZeroConfig.of(config), elements(size)
+    forward, tape = all_visits(size), backward_operations(size, 1, 1, checkpointed)
+    gatherer = _gatherer(counts, config, ranks, forward, tape)
+    for step in (*forward, *tape):
+        if isinstance(step, Visit):
+            deque(gatherer.visited(*step), maxlen=0)
+    return micro_batches * gatherer.received + gatherer.padded(gatherer.small)
 
 
 def llama_moments(
@@ -201,8 +222,10 @@ def llama_moments(
     bf16 with torch's AdamW and DeepSpeed's defaults: states by `deepspeed_bytes`, and as activations all that
     the pass makes.
 
-    At stages 0 to 2 within 4 bytes of rehearsals, a number of the loss that some moments have no more.  Of
-    several micro-batches the first, one in the middle, and the last may be highest.
+    The highest of them is within 4 bytes of rehearsals, a number of the loss that some moments have no more.
+    At stage 3 with few tokens the forward pass may be higher before the loss, and then lower than the
+    backward pass.  The keys that start with stage3 are DeepSpeed's own, but for the persistence threshold.
+    Of several micro-batches the first, one in the middle, and the last may be highest.
 
     Args:
         rank: by default the `fullest_rank`.
@@ -222,8 +245,7 @@ def llama_moments(
         reducer = Reducer(counts, config, ranks, rank, index > 0, index == micro_batches - 1)
         gathered = 0
         if config.stage == 3:
-            places = [step.place for step in (*forward, *tape) if isinstance(step, Visit) and step.begins]
-            reducer = Gatherer(counts, config, ranks, places)
+            reducer = _gatherer(counts, config, ranks, forward, tape)
             gathered = sum(change for step in forward for change in reducer.visited(*step))
         states = deepspeed_bytes(counts, config, moment=MOMENTS[index > 0], **job)
         states["buffers"] += frequencies

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .layers import BF16
@@ -33,8 +33,9 @@ class Gatherer:
     step: int = 0  # visits so far
     there: set[int] = field(default_factory=set)  # parameters that are gathered, or are on their way
     until: dict[int, int] = field(default_factory=dict)  # visits that were looked at in advance
-    on_their_way: dict[int, list[int]] = field(default_factory=dict)  # with those that come together
-    flat: dict[int, int] = field(default_factory=dict)
+    # with all that come together, and those of them that were not needed yet
+    on_their_way: dict[int, tuple[list[int], set[int]]] = field(default_factory=dict)
+    received: int = 0  # bytes that were gathered so far
     waiting: list[int] = field(default_factory=list)  # parameters whose gradients are in the bucket
 
     def __post_init__(self):
@@ -69,26 +70,24 @@ class Gatherer:
     def _live(self):
         return sum(self.elements[place] for place in self.there - self.small)
 
-    def _padded(self, places):
+    def padded(self, places: Iterable[int]) -> int:
+        """Bytes of parameters, each rounded up to a multiple of the ranks."""
         return sum(BF16 * -(-self.elements[place] // self.ranks) * self.ranks for place in places)
 
     def _gathered(self, group):
         self.there.update(group)
-        self.on_their_way.update(dict.fromkeys(group, group))
+        self.on_their_way.update(dict.fromkeys(group, (group, set(group))))
+        self.received += self.padded(group)
         if group:
-            yield self._padded(group)
+            yield self.padded(group)
 
     def _needed(self, place):
-        group = self.on_their_way.pop(place, [])
-        if len(group) < 2:
-            return
-        if not any(place in self.flat for place in group):
-            self.flat.update(dict.fromkeys(group, 0))
+        group, left = self.on_their_way.pop(place, ([], set()))
+        if len(group) > 1 and len(left) == len(group):
             yield BF16 * sum(self.elements[one] for one in group)
-        if not any(one in self.on_their_way for one in group):
-            for one in group:
-                del self.flat[one]
-            yield -self._padded(group)
+        left.discard(place)
+        if len(group) > 1 and not left:
+            yield -self.padded(group)
 
     def _ended(self, place):
         if place is None or place in self.small or self.ranks == 1 or self.until[place] > self.step:
@@ -114,7 +113,7 @@ class Gatherer:
 
     def ended(self) -> Iterator[int]:
         """When all gradients have come, or the bucket is full."""
-        copy = self._padded(self.waiting)
+        copy = self.padded(self.waiting)
         if len(self.waiting) > 1 or any(self.elements[place] % self.ranks for place in self.waiting):
             yield from (copy, -copy)
         for place in self.waiting:

@@ -203,8 +203,8 @@ def step_peak_bytes(
     variance, unless it is `fused`; on a CPU, where it takes one tensor after another, 8 for that tensor
     beside 4 for the one before.  At stages 1 and 2 the most may come before Adam, with the bf16 gradients
     still there: one flat copy in bf16 and one in fp32, or, for the norm of the gradients, the partition's
-    part of one parameter in fp64.  Above stage 0 the step also has the norm of the gradients twice, with and without the loss scale,
-    and stage 3 one for each sub-group.
+    part of one parameter in fp64.  Above stage 0 the step also has the norm of the gradients twice, with and
+    without the loss scale, and stage 3 one for each sub-group.
     """
     config = ZeroConfig.of(config)
     if config.dtype != "bf16" or config.sums_in_fp32 or not config.contiguous_gradients:

@@ -29,8 +29,8 @@ def messages(pieces: Sequence[int], limit: int) -> Iterator[int]:
 class Reducer:
     """Of a rank at stages 0 to 2, in one micro-batch (`zero/stage_1_and_2.py`).
 
-    Its methods yield changes in bytes.  A gradient that is summed into an older one is gone at once.  Stages 1
-    and 2 copy it to a bucket, unless it is larger; when the next one does not fit, the bucket is sent in
+    Its methods yield changes in bytes.  A gradient that is summed into an older one is gone at once.  Stages
+    1 and 2 copy it to a bucket, unless it is larger; when the next one does not fit, the bucket is sent in
     pieces that end where a partition does, and what touches the rank's own partition is copied to a buffer of
     its own.  Stage 2 does this as gradients come, stage 1 when all are there, in the model's order.
     """
