@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 
 MODULES = {
+    "backward": "Operation backward_operations gathered_bytes levels llama_moments",
     "combined": "cable_bytes coordinates groups_along sent_by_axis tensor_pipeline_held_bytes",
     "communication": "COLLECTIVES Pass collective_seconds hidden_fraction hiding_bandwidth wire_bytes"
     " zero_wire_bytes",
@@ -20,16 +21,18 @@ MODULES = {
     "gloo": "FRAME_HEADER FRAME_HEADERS GLOO_HEADER gloo_messages gloo_wire_bytes",
     "gpt_size": "GPTSize",
     "hardware": "HARDWARE PEAKS Cluster reference_cluster",
-    "layers": "attention_activation_bytes attention_flops attention_parameters block_activation_bytes"
-    " block_flops block_parameters bytes_at_the_loss checkpointed_activation_bytes"
-    " embedding_activation_bytes embedding_parameters feed_forward_activation_bytes feed_forward_flops"
-    " feed_forward_parameters gpt_activation_bytes gpt_flops gpt_parameters head_activation_bytes"
-    " korthikanti_block_bytes norm_activation_bytes norm_parameters pass_peak_bytes repeated_block_bytes"
+    "layers": "activation_parts attention_activation_bytes attention_flops attention_parameters"
+    " block_activation_bytes block_flops block_parameters bytes_at_the_loss"
+    " checkpointed_activation_bytes elements embedding_activation_bytes embedding_parameters"
+    " feed_forward_activation_bytes feed_forward_flops feed_forward_parameters"
+    " gpt_activation_bytes gpt_flops gpt_parameters head_activation_bytes korthikanti_block_bytes"
+    " norm_activation_bytes norm_parameters pass_peak_bytes repeated_block_bytes tensors"
     " training_flops",
+    "llama": "LlamaSize",
     "long_sequences": "llama_activation_bytes llama_wire_bytes loss_peak_bytes ring_activation_bytes"
     " ring_wire_bytes ulysses_activation_bytes ulysses_wire_bytes worst_moment_bytes",
     "machines": "MACHINES",
-    "model_states": "MOMENTS deepspeed_bytes ideal_bytes step_peak_bytes",
+    "model_states": "MOMENTS deepspeed_bytes fullest_rank ideal_bytes step_peak_bytes",
     "peak": "OUTSIDE moment_parts moments needed_bytes peak_moments",
     "pipeline": "bubble_fraction micro_batches_in_flight pipeline_activation_bytes pipeline_held_bytes"
     " pipeline_seconds pipeline_stage_parameters pipeline_wire_bytes zero_bubble_fraction",

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..whole import whole
 from .communication import wire_bytes, zero_wire_bytes
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .layers import (
     FP32,
     TOKEN_ID,
@@ -92,6 +92,7 @@ def sent_by_axis(
     return {"pipe": m * activation / t, "data": zero, "model": m * (sums + gathers) / p}
 
 
+@of_gpts
 def tensor_pipeline_held_bytes(
     size: GPTSize,
     batch: int,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..whole import check_choice, whole
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .layers import (
     BF16,
     attention_activation_bytes,
@@ -27,9 +27,9 @@ from .model_states import (
     _check_job,
     _gathered,
     _in_order,
-    _partition,
     _sub_groups,
     deepspeed_bytes,
+    partition,
 )
 from .zero_config import ZeroConfig
 
@@ -129,7 +129,7 @@ def offload_bytes(
         part, stepped, sides, buffer, kept = sum(groups), len(groups), 0, 0, BF16 * sum(groups)
     else:
         trained = _in_order(trained, config, ranks)
-        part, pieces = _partition(trained, ranks, rank)
+        part, pieces = partition(trained, ranks, rank)
         stepped, sides, buffer, kept = 1, BF16 * max(trained), BF16 * part, 0
         if config.stage == 2 and accumulates:
             kept = BF16 * sum(trained[index] for index in pieces)
@@ -179,6 +179,7 @@ def disk_bytes(
     return in_memory, sorted(3 * [_ceil(MASTER * count, FILE_BLOCK) * FILE_BLOCK for count in written])
 
 
+@of_gpts
 def lora_activation_bytes(
     size: GPTSize,
     batch: int,

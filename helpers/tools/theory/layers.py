@@ -8,7 +8,8 @@ Arguments that have the same meaning everywhere, with the symbol that formulas g
     heads           a   of attention
     vocabulary      V   distinct tokens
     context             longest sequence, tokens
-    size                a `helpers.tools.theory.GPTSize`: V, context, h, L layers (blocks), a
+    size                a `GPTSize`: V, context, h, L layers (blocks), a; or where a function says so, or is
+                        called by its name alone, a `LlamaSize`, whose formulas are in `llama`
     element_bytes   e   bytes per element of activations: 2 in bf16, 4 in fp32
     kernel              of attention: "sdpa" (fused) or "explicit" (the s x s scores are a tensor)
     device              "cpu" or "cuda", which keeps a norm's statistics in fp32
@@ -21,7 +22,13 @@ counted; where no source is named, the tests hold them against the ledger.
 
 from __future__ import annotations
 
-from .gpt_size import GPTSize
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+from .gpt_size import GPTSize, of_gpts
+
+if TYPE_CHECKING:
+    from .llama import LlamaSize
 
 TOKEN_ID = 8  # bytes: int64
 BF16, FP32 = 2, 4  # bytes
@@ -52,13 +59,30 @@ def block_parameters(width: int) -> int:
     return attention_parameters(width) + feed_forward_parameters(width) + 2 * norm_parameters(width)
 
 
-def gpt_parameters(size: GPTSize) -> int:
-    """V h + context h + L (12 h^2 + 13 h) + 2 h elements; the head's matrix is the token table (GPT-2).
+@singledispatch
+def tensors(size: GPTSize | LlamaSize) -> dict[str, list[int]]:
+    """Elements of each parameter in the model's order: {"embedding": [...], "block": those of one, "head":
+    [...]}; the head of a GPT is its token table."""
+    h = size.width
+    norm, square, wide = [h, h], h * h, 4 * h * h
+    block = [*norm, 3 * square, 3 * h, square, h, *norm, wide, 4 * h, wide, h]
+    return {"embedding": [size.vocabulary * h, size.context * h], "block": block, "head": norm}
+
+
+def elements(size: GPTSize | LlamaSize) -> list[int]:
+    """Of each parameter of a whole model, in its order, as `deepspeed_bytes` takes them."""
+    parts = tensors(size)
+    return parts["embedding"] + size.layers * parts["block"] + parts["head"]
+
+
+def gpt_parameters(size: GPTSize | LlamaSize) -> int:
+    """V h + context h + L (12 h^2 + 13 h) + 2 h elements; the head's matrix is the token table (GPT-2).  Of a
+    `LlamaSize` those of `llama_tensors`.
 
     Megatron-LM's equation 2 (arXiv 2104.04473, section 5.1) omits the final norm's 2 h.
     """
-    tables = embedding_parameters(size.vocabulary, size.context, size.width)
-    return tables + size.layers * block_parameters(size.width) + norm_parameters(size.width)
+    parts = {name: sum(sizes) for name, sizes in tensors(size).items()}
+    return parts["embedding"] + size.layers * parts["block"] + parts["head"]
 
 
 def attention_flops(batch: int, sequence: int, width: int) -> int:
@@ -76,7 +100,8 @@ def block_flops(batch: int, sequence: int, width: int) -> int:
     return attention_flops(batch, sequence, width) + feed_forward_flops(batch, sequence, width)
 
 
-def gpt_flops(size: GPTSize, batch: int, sequence: int) -> int:
+@singledispatch
+def gpt_flops(size: GPTSize | LlamaSize, batch: int, sequence: int) -> int:
     """L (24 b s h^2 + 4 b s^2 h) + 2 b s h V FLOPs, forward; the embedding, a look-up, counts as none."""
     head = 2 * batch * sequence * size.width * size.vocabulary
     return size.layers * block_flops(batch, sequence, size.width) + head
@@ -157,24 +182,52 @@ def head_activation_bytes(
     return norm + element_bytes * tokens * width + FP32 * tokens * vocabulary + 2 * FP32
 
 
+@singledispatch
+def activation_parts(
+    size: GPTSize | LlamaSize,
+    batch: int,
+    sequence: int,
+    element_bytes: int,
+    kernel: str = "sdpa",
+    device: str = "cpu",
+) -> dict[str, int]:
+    """Bytes kept by the parts of a model: {"embedding", "block": by each, "whole": of it, what tensor
+    parallelism by itself does not divide, "again": on top of it and of its input, while its backward pass
+    holds the most, "head": with the loss, "arguments": more by all checkpointed blocks together than their
+    inputs}."""
+    shape, unit = (batch, sequence, size.width), element_bytes * batch * sequence * size.width
+    block = block_activation_bytes(*shape, size.heads, element_bytes, kernel, device)
+    return {
+        "embedding": embedding_activation_bytes(sequence),
+        "block": block,
+        "whole": 2 * norm_activation_bytes(*shape, element_bytes, device) + 2 * unit,
+        "again": repeated_block_bytes(*shape, size.heads, element_bytes, device) - block,
+        "head": head_activation_bytes(*shape, size.vocabulary, element_bytes, device),
+        "arguments": 0,
+    }
+
+
 def gpt_activation_bytes(
-    size: GPTSize, batch: int, sequence: int, element_bytes: int, kernel: str = "sdpa", device: str = "cpu"
+    size: GPTSize | LlamaSize,
+    batch: int,
+    sequence: int,
+    element_bytes: int,
+    kernel: str = "sdpa",
+    device: str = "cpu",
 ) -> int:
-    """Bytes kept between forward and backward pass of a GPT with its loss: embedding, L blocks, head."""
-    shape = batch, sequence, size.width
-    blocks = size.layers * block_activation_bytes(*shape, size.heads, element_bytes, kernel, device)
-    head = head_activation_bytes(*shape, size.vocabulary, element_bytes, device)
-    return embedding_activation_bytes(sequence) + blocks + head
+    """Bytes kept between forward and backward pass of a model with its loss: embedding, L blocks, head."""
+    parts = activation_parts(size, batch, sequence, element_bytes, kernel, device)
+    return parts["embedding"] + size.layers * parts["block"] + parts["head"]
 
 
 def checkpointed_activation_bytes(
-    size: GPTSize, batch: int, sequence: int, element_bytes: int, device: str = "cpu"
+    size: GPTSize | LlamaSize, batch: int, sequence: int, element_bytes: int, device: str = "cpu"
 ) -> int:
     """The same when every block is checkpointed and keeps its input alone, L e s b h (Chen et al., arXiv
     1604.06174, section 4)."""
+    parts = activation_parts(size, batch, sequence, element_bytes, device=device)
     inputs = size.layers * element_bytes * batch * sequence * size.width
-    head = head_activation_bytes(batch, sequence, size.width, size.vocabulary, element_bytes, device)
-    return embedding_activation_bytes(sequence) + inputs + head
+    return parts["embedding"] + parts["arguments"] + inputs + parts["head"]
 
 
 def repeated_block_bytes(
@@ -187,6 +240,7 @@ def repeated_block_bytes(
     return block + (-1 + 1 + 1 + 4) * element_bytes * batch * sequence * width  # without its input
 
 
+@of_gpts
 def pass_peak_bytes(
     size: GPTSize, batch: int, sequence: int, element_bytes: int, checkpointing: bool, device: str = "cpu"
 ) -> dict[str, int]:
@@ -217,7 +271,11 @@ def pass_peak_bytes(
 
 
 def bytes_at_the_loss(
-    size: GPTSize, batch: int, sequence: int, checkpointing: bool = False, accumulates: bool = False
+    size: GPTSize | LlamaSize,
+    batch: int,
+    sequence: int,
+    checkpointing: bool = False,
+    accumulates: bool = False,
 ) -> dict[str, int]:
     """What a GPU holds at the loss of a micro-batch, trained with Adam in bf16 mixed precision (Rajbhandari
     et al., arXiv 1910.02054, section 3.1), {category: bytes}; "gradients" only of a micro-batch before, where

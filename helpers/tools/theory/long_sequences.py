@@ -9,19 +9,22 @@ others' tokens.  *Ulysses* exchanges tokens for heads and back, by all-to-all (J
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..whole import shared, whole
 from .communication import wire_bytes
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .layers import (
     FP32,
     TOKEN_ID,
+    activation_parts,
     block_activation_bytes,
     block_parameters,
     checkpointed_activation_bytes,
     gpt_activation_bytes,
     gpt_parameters,
 )
+from .llama import LlamaSize
 
 LOSS_TENSORS = 3  # fp32, of (tokens, V), at the peak of the loss: log-softmax, its gradient, the logits'
 ALL_TO_ALLS = 4  # of a layer's forward pass: q, k, v there and the result back; backward the same four
@@ -44,6 +47,7 @@ def loss_peak_bytes(batch: int, sequence: int, vocabulary: int, tiles: int = 1) 
     return LOSS_TENSORS * FP32 * vocabulary * batch * -(-sequence // tiles)
 
 
+@of_gpts
 def ulysses_activation_bytes(
     size: GPTSize,
     batch: int,
@@ -69,6 +73,7 @@ def ulysses_activation_bytes(
     return kept + (size.layers * element_bytes * batch * tokens * size.width if ranks > 1 else 0)
 
 
+@of_gpts
 def worst_moment_bytes(
     size: GPTSize, sequence: int, ranks: int = 1, again: bool = False, tiles: int = 1
 ) -> dict[str, int]:
@@ -133,13 +138,15 @@ def ring_wire_bytes(
     return 0 if ranks == 1 else layers * ranks * (RING_FORWARD + RING_BACKWARD) * tensor
 
 
-def _key_width(config, ranks):
-    """Channels of the keys that a rank has per token after the exchange; too few heads are copied."""
-    heads, of_keys = config["num_attention_heads"], config["num_key_value_heads"]
+def _of_a_rank(config, ranks):
+    """The `LlamaSize` whose keys and values are those of all ranks together after the exchange: too few heads
+    of them are copied."""
+    size = LlamaSize.of(config)
+    heads, of_keys = size.heads, size.kv_heads
     if heads % ranks or (of_keys % ranks and ranks % of_keys):
         kinds = f"{heads} heads and {of_keys} of keys and values"
         raise ValueError(f"{kinds} cannot be divided among {ranks} ranks")
-    return max(of_keys, ranks if ranks > 1 else 0) * (config["hidden_size"] // heads)
+    return replace(size, kv_heads=max(of_keys, ranks) if ranks > 1 else of_keys)
 
 
 def llama_activation_bytes(
@@ -153,28 +160,23 @@ def llama_activation_bytes(
     """Bytes that a rank keeps of transformers' Llama in fp32 and of its loss, with DeepSpeed's
     `UlyssesSPAttentionHF` when there are several ranks.
 
-    4 for each token and channel that follows.  A norm keeps 3 h + 1 (its input, what it has normalised, its
-    result, and a deviation per token); attention q and its result, 2 h, keys and values, and a log-sum-exp
-    per head; the feed-forward layer 4 i.  Several ranks keep the result of attention twice, one h more, and
-    copy keys and values where there are fewer heads of them than ranks.  Then a norm, V for the loss, and 2 h
-    / a for the sines and cosines, once for all layers and sequences; 8 for the loss itself, 4 tiled
-    (transformers 5 with torch's fused attention; TiledMLP: ALST, arXiv 2506.13996, section 3).
+    The parts are those of `llama_activation_parts`, of s / N tokens; positions and labels are the caller's.
+    Several ranks keep the result of attention twice, and copy keys and values where there are fewer heads of
+    them than ranks (transformers 5 with torch's fused attention; TiledMLP: ALST, arXiv 2506.13996, section
+    3).
 
     Args:
-        config: of a `LlamaConfig`: hidden_size h, intermediate_size i, num_hidden_layers L,
-            num_attention_heads a, num_key_value_heads, vocab_size V; a head has h / a channels.
+        config: of a `LlamaConfig`, as `LlamaSize.of` takes it.
         tiled: feed-forward layers by `TiledMLP`, which keeps its input alone, head and loss by
-            `sequence_tiled_compute`.
+            `sequence_tiled_compute`, which keeps neither logits nor their weight.
         checkpointed: each layer keeps its input alone, h.
     """
-    width, heads, tokens = config["hidden_size"], config["num_attention_heads"], _tokens_each(sequence, ranks)
-    norm = 3 * width + 1
-    attention = (3 if ranks > 1 else 2) * width + 2 * _key_width(config, ranks) + heads
-    layer = 2 * norm + attention + (0 if tiled else 4 * config["intermediate_size"])
-    if checkpointed:
-        layer = width
-    each = config["num_hidden_layers"] * layer + norm + (0 if tiled else config["vocab_size"])
-    return FP32 * tokens * (batch * each + 2 * width // heads) + (1 if tiled else 2) * FP32
+    size, tokens = _of_a_rank(config, ranks), _tokens_each(sequence, ranks)
+    parts, each = activation_parts(size, batch, tokens, FP32), FP32 * batch * tokens
+    layer = parts["block"] + (each * size.attention_width if ranks > 1 else 0)
+    layer -= 4 * each * size.feed_forward if tiled else 0
+    head = parts["head"] - TOKEN_ID * batch * tokens - (each * size.vocabulary + FP32 if tiled else 0)
+    return parts["embedding"] + size.layers * (each * size.width if checkpointed else layer) + head
 
 
 def llama_wire_bytes(
@@ -182,13 +184,11 @@ def llama_wire_bytes(
 ) -> float:
     """Bytes that a rank sends with DeepSpeed's `UlyssesSPAttentionHF` in a forward and a backward pass, fp32.
 
-    For each layer 4 all-to-alls of 4 b (s / N) h bytes, q and the result forward and backward, and 4 of its
+    For each layer 4 all-to-alls of 4 b (s / N) a d bytes, q and the result forward and backward, and 4 of its
     keys' width (arXiv 2309.14509, section 3.2); and in each forward pass, two if checkpointed, an all-gather
     of all ranks' positions, int64, of one sequence (DeepSpeed 0.19.8 gathers them for the kernel).
     """
-    tokens, forward = _tokens_each(sequence, ranks), 2 if checkpointed else 1
-    exchanged = FP32 * batch * tokens * (2 * config["hidden_size"] + 2 * _key_width(config, ranks))
+    size, forward = _of_a_rank(config, ranks), 2 if checkpointed else 1
+    exchanged = FP32 * batch * _tokens_each(sequence, ranks) * 2 * (size.attention_width + size.kv_width)
     positions = forward * wire_bytes("all_gather", TOKEN_ID * sequence, ranks)
-    return config["num_hidden_layers"] * (
-        (forward + 1) * wire_bytes("all_to_all", exchanged, ranks) + positions
-    )
+    return size.layers * ((forward + 1) * wire_bytes("all_to_all", exchanged, ranks) + positions)

@@ -60,6 +60,7 @@ def deepspeed_bytes(
     rank: int = 0,
     moment: str = "between micro-batches",
     device: str = "cpu",
+    fused: bool = False,
 ) -> dict[str, int]:
     """What a rank holds under DeepSpeed 0.19, to the byte, from its second step on: {category: bytes};
     "other" is the norm of the gradients and the overflow flag.
@@ -74,7 +75,7 @@ def deepspeed_bytes(
     Args:
         elements: of each parameter, in the model's order.
         moment: one of `MOMENTS`; "after backward" is after the last backward pass before a step.
-        device: "cpu" or "cuda", where torch's Adam (not the fused one) keeps its step counters on the CPU.
+        device: "cpu" or "cuda", where torch's Adam keeps its step counters on the CPU unless it is `fused`.
     """
     config = ZeroConfig.of(config)
     _check_job(ranks, rank, device, moment, MOMENTS)
@@ -84,7 +85,7 @@ def deepspeed_bytes(
         states, stepped = _stage_3(elements, config, ranks), len(_sub_groups(elements, config, ranks))
     else:
         states, stepped = _stages_1_and_2(elements, config, ranks, rank, moment), 1
-    if device == "cpu":
+    if device == "cpu" or fused:
         states["optimizer states"] += COUNTER * stepped
     return states
 
@@ -104,7 +105,7 @@ def _stage_0(elements, config, moment):
 def _stages_1_and_2(elements, config, ranks, rank, moment):
     elements = _in_order(elements, config, ranks)
     total, element = sum(elements), config.element_bytes
-    part, pieces = _partition(elements, ranks, rank)
+    part, pieces = partition(elements, ranks, rank)
     touching = sum(elements[index] for index in pieces)
     padding = part - sum(pieces.values())
     between = element * (total if config.stage == 1 else touching)
@@ -134,7 +135,7 @@ def _in_order(elements, config, ranks):
     return [count for rank in range(ranks) for count in elements[rank::ranks]]
 
 
-def _partition(elements, ranks, rank):
+def partition(elements: Sequence[int], ranks: int, rank: int) -> tuple[int, dict[int, int]]:
     """Stages 1 and 2: elements of a rank's partition, padded; and {index of a parameter: what it gives}."""
     part = _ceil(sum(elements), ALIGNMENT * ranks) * ALIGNMENT
     first, last, offset, pieces = rank * part, (rank + 1) * part, 0, {}
@@ -143,6 +144,17 @@ def _partition(elements, ranks, rank):
             pieces[index] = piece
         offset += count
     return part, pieces
+
+
+def fullest_rank(elements: Sequence[int], ranks: int) -> int:
+    """Stages 1 and 2: the rank whose partition touches the most elements, whole parameters counted."""
+    part = _ceil(sum(elements), ALIGNMENT * ranks) * ALIGNMENT
+    touched, offset = [0] * ranks, 0
+    for count in elements:
+        for rank in range(offset // part, (offset + count - 1) // part + 1):
+            touched[rank] += count
+        offset += count
+    return touched.index(max(touched))
 
 
 def _stage_3(elements, config, ranks):
@@ -175,39 +187,47 @@ def _gathered(elements, config, ranks):
 
 
 def step_peak_bytes(
-    elements: Sequence[int], config: ZeroConfig | dict, *, ranks: int = 1, rank: int = 0, device: str = "cpu"
+    elements: Sequence[int],
+    config: ZeroConfig | dict,
+    *,
+    ranks: int = 1,
+    rank: int = 0,
+    device: str = "cpu",
+    fused: bool = False,
 ) -> int:
     """The most bytes that a rank holds while the optimizer steps, in bf16 with torch's AdamW and nothing of
     the forward pass alive, to the byte; arguments as in `deepspeed_bytes`.
 
     What is stepped at once (all parameters at stage 0, the partition at stages 1 and 2, a sub-group of it at
     stage 3) has its gradients copied to fp32, 4 bytes, and Adam needs 4 more for the square root of the
-    variance; on a CPU, where it takes one tensor after another, 8 for that tensor beside 4 for the one
-    before.  At stages 1 and 2 the most may come before Adam, with the bf16 gradients still there: one flat
-    copy in bf16 and one in fp32, or, for the norm of the gradients, the partition's part of one parameter in
-    fp64.  Above stage 0 the step also has the norm of the gradients twice, with and without the loss scale,
-    and stage 3 one for each sub-group.
+    variance, unless it is `fused`; on a CPU, where it takes one tensor after another, 8 for that tensor
+    beside 4 for the one before.  At stages 1 and 2 the most may come before Adam, with the bf16 gradients
+    still there: one flat copy in bf16 and one in fp32, or, for the norm of the gradients, the partition's
+    part of one parameter in fp64.  Above stage 0 the step also has the norm of the gradients twice, with and
+    without the loss scale, and stage 3 one for each sub-group.
     """
     config = ZeroConfig.of(config)
     if config.dtype != "bf16" or config.sums_in_fp32 or not config.contiguous_gradients:
         raise ValueError(f"step_peak_bytes covers bf16 with gradients in bf16 and contiguous, not {config}")
-    keys = {"ranks": ranks, "rank": rank, "device": device}
+    keys = {"ranks": ranks, "rank": rank, "device": device, "fused": fused}
     held, full = (
         sum(deepspeed_bytes(elements, config, moment=moment, **keys).values())
         for moment in ("after step", "after backward")
     )
-    roots = ROOT if device == "cuda" else 2 * ROOT  # on a CPU a second one, for the tensor that is stepped
+    root = 0 if fused else ROOT
+    roots = root if device == "cuda" else 2 * root  # on a CPU a second one, for the tensor that is stepped
     if config.stage == 0:
-        temporary = ROOT * sum(elements)
+        temporary = root * sum(elements)
         if device == "cpu":
-            temporary = max(ROOT * before + roots * count for before, count in zip((0, *elements), elements))
+            temporary = max(root * before + roots * count for before, count in zip((0, *elements), elements))
         return full + FP32_GRADIENT * sum(elements) + temporary
     norms = 2 * NORM[config.stage]
     if config.stage == 3:
         groups = _sub_groups(elements, config, ranks)
         held -= config.element_bytes * _gathered(elements, config, ranks)  # given back before the step
-        return held + (FP32_GRADIENT + roots) * max(groups) + norms + NORM[3] * len(groups)
-    part, pieces = _partition(_in_order(elements, config, ranks), ranks, rank)
+        each = FP32_GRADIENT + max(roots, config.element_bytes)  # before Adam its gradients are flat in bf16
+        return held + each * max(groups) + norms + NORM[3] * len(groups)
+    part, pieces = partition(_in_order(elements, config, ranks), ranks, rank)
     flat = config.element_bytes * part if len(pieces) > 1 else 0  # one parameter's gradient is flat already
     copied = max(flat + FP32_GRADIENT * part, 8 * max(pieces.values(), default=0))
     return norms + max(held + (FP32_GRADIENT + roots) * part, full + copied)

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .backward import llama_moments
 from .hardware import HARDWARE
 from .layers import BF16
+from .llama import LlamaSize
 from .model_states import MOMENTS, ideal_bytes
 from .plan import AT_ONCE, Plan
+from .zero_config import ZeroConfig
 
 OUTSIDE = HARDWARE["H200"]["outside tensors"].value  # bytes of a GPU that are not for tensors: context, NCCL
 
@@ -38,11 +41,16 @@ def peak_moments(
 
 
 def moment_parts(plan: Plan) -> dict[str, dict[str, float]]:
-    """What the `moments` of a plan consist of, {moment: {category: bytes}}, by a ledger's categories.
+    """What the `moments` of a plan consist of, {moment: {category: bytes}}, by a ledger's categories; of a
+    Llama without other parallelism, offload and adapters `llama_moments`.
 
     Gathered parameters count as parameters, the bucket and flat copies of gradients as buffers, what the
     optimizer makes as other; what only the backward pass has, with gradients that wait, as activations.
     """
+    if isinstance(plan.size, LlamaSize) and plan.is_data_parallel:
+        config = ZeroConfig(stage=plan.stage, reduce_bucket_size=plan.bucket, overlap_comm=False)
+        ways = {"checkpointed": plan.checkpointed, "micro_batches": plan.micro_batches, "fused": plan.fused}
+        return llama_moments(plan.size, plan.micro, plan.sequence, config, ranks=plan.replicas, **ways)
     ideal = ideal_bytes(plan.parameters, plan.replicas, plan.stage)
     trained = 0 if plan.offload else plan.trained  # the share whose states are the device's
     lasting = {name: trained * ideal[name] for name in ("master weights", "optimizer states")}

@@ -8,7 +8,7 @@ p is the number of stages, m the number of micro-batches of a step; the other sy
 from __future__ import annotations
 
 from ..whole import check_choice, whole
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .layers import (
     FP32,
     TOKEN_ID,
@@ -57,6 +57,7 @@ def micro_batches_in_flight(stages: int, stage: int, micro_batches: int, schedul
     return micro_batches if schedule == "gpipe" else min(stages - stage, micro_batches)
 
 
+@of_gpts
 def pipeline_stage_parameters(size: GPTSize, blocks: int, first: bool = False, last: bool = False) -> int:
     """Of so many blocks; the first stage has the embedding too, the last a norm and its own head, V h."""
     ends = embedding_parameters(size.vocabulary, size.context, size.width) if first else 0
@@ -65,6 +66,7 @@ def pipeline_stage_parameters(size: GPTSize, blocks: int, first: bool = False, l
     return blocks * block_parameters(size.width) + ends
 
 
+@of_gpts
 def pipeline_activation_bytes(
     size: GPTSize,
     batch: int,
@@ -91,6 +93,7 @@ def pipeline_activation_bytes(
     return held + head + element_bytes * tokens * size.vocabulary + TOKEN_ID * tokens
 
 
+@of_gpts
 def pipeline_held_bytes(
     size: GPTSize,
     batch: int,

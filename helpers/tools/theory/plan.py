@@ -1,4 +1,4 @@
-"""One way to train a GPT on a cluster, and the bytes that follow from it.
+"""One way to train a model on a cluster, and the bytes that follow from it.
 
 Coarse on purpose: parameters divide evenly, so that thousands of plans can be tried in a second
 (`model_states` has the exact formulas).  In bf16 with Adam as DeepSpeed 0.19 does it.  Tensor parallelism
@@ -10,20 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..whole import shared, whole
 from .gpt_size import GPTSize
-from .layers import (
-    BF16,
-    block_parameters,
-    embedding_parameters,
-    head_activation_bytes,
-    repeated_block_bytes,
-)
-from .tensor_parallel import (
-    sequence_parallel_block_activation_bytes,
-    tensor_parallel_block_activation_bytes,
-)
+from .layers import BF16, activation_parts, random_state_bytes, tensors
+from .llama import LlamaSize
 
 AT_ONCE = 1_000_000_000  # elements: DeepSpeed's `stage3_max_live_parameters` and `sub_group_size`
 # By stage, bytes for each element that is stepped: the fp32 gradient, 4, and a square root, 4, which replaces
@@ -33,9 +25,9 @@ UNFUSED_COPIES = {0: 8, 1: 6, 2: 6, 3: 8}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One way to train a GPT; a ValueError where the numbers do not divide, or DeepSpeed refuses them."""
+    """One way to train a GPT or a Llama; a ValueError where it does not divide, or DeepSpeed refuses it."""
 
-    size: GPTSize
+    size: GPTSize | LlamaSize
     gpus: int  # in all
     batch: int  # sequences of a step, of all GPUs together
     sequence: int  # tokens of each
@@ -71,12 +63,14 @@ class Plan:
             return f"DeepSpeed's pipelines refuse ZeRO's stage {self.stage}: use 0 or 1"
         if self.gpus % (tensor * pipeline):
             return f"{self.gpus} GPUs cannot form replicas of {tensor} x {pipeline}"
-        if heads % tensor or pipeline > layers:
+        if heads % tensor or self.size.kv_heads % tensor or pipeline > layers:
             return f"{heads} heads and {layers} layers cannot be shared by {tensor} x {pipeline} GPUs"
         if not 0 < self.trained <= 1:
             return f"trained is a share, above 0 and up to 1, not {self.trained!r}"
         if self.offload and self.stage == 0:
             return "DeepSpeed offloads the optimizer at ZeRO's stages 1 to 3, not at 0"
+        if self.ulysses > 1 and not isinstance(self.size, GPTSize):
+            return "the planner has Ulysses for a GPT alone: use ulysses=1"
         if self.ulysses > 1 and tensor * pipeline > 1:
             return "the planner has Ulysses with data parallelism alone: use tensor=1 and pipeline=1"
         if any(number % self.ulysses for number in (self.replicas, self.sequence, heads)):
@@ -124,19 +118,31 @@ class Plan:
     @property
     def parameters(self) -> float:
         """P: elements of one GPU before ZeRO shards anything, those of the largest pipeline stage."""
-        size = self.size
-        ends = embedding_parameters(size.vocabulary, size.context, size.width) + 2 * size.width
-        return self.layers * block_parameters(size.width) / self.tensor + ends / self._tokens_shared_by
+        parts = {name: sum(sizes) for name, sizes in tensors(self.size).items()}
+        ends = parts["embedding"] + parts["head"]
+        if self.pipeline > 1 and not self.size.tied:  # no stage has both tables
+            ends = max(parts["embedding"], parts["head"])
+        return self.layers * parts["block"] / self.tensor + ends / self._tokens_shared_by
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether ZeRO alone divides the training, on GPUs that hold and train everything that is theirs."""
+        others = self.tensor, self.pipeline, self.ulysses
+        return others == (1, 1, 1) and self.trained == 1 and not self.offload
+
+    @cached_property
+    def _parts(self) -> dict[str, int]:
+        """`activation_parts` of a micro-batch."""
+        return activation_parts(self.size, *self.shape[:2], BF16, device="cuda")
 
     @property
     def kept(self) -> float:
         """Bytes that one block keeps of a micro-batch for its backward pass; checkpointed its input alone."""
         if self.checkpointed:
             return self.unit / self._tokens_shared_by
-        block = tensor_parallel_block_activation_bytes
-        if self.sequence_parallel:
-            block = sequence_parallel_block_activation_bytes
-        kept = block(*self.shape, self.size.heads, BF16, self.tensor, device="cuda")
+        shared_by_all = random_state_bytes(BF16, "cuda")
+        shared_by_all += 0 if self.sequence_parallel else self._parts["whole"]
+        kept = shared_by_all + (self._parts["block"] - shared_by_all) // self.tensor
         # attention's result, by heads and by tokens: as in `ulysses_activation_bytes`
         return kept + (self.unit if self.ulysses > 1 else 0)
 
@@ -146,15 +152,15 @@ class Plan:
         more for each logit; of a pipeline's first stage, which keeps min(p, m) micro-batches, and its last,
         which has the loss, the larger."""
         tokens, vocabulary = math.prod(self.shape[:2]), self.size.vocabulary
-        head = head_activation_bytes(*self.shape, vocabulary, BF16, device="cuda") + 8 * tokens * vocabulary
+        head = self._parts["head"] + 8 * tokens * vocabulary
         stage = self.layers * self.kept
         return max(stage + head / self._tokens_shared_by, min(self.pipeline, self.micro_batches) * stage)
 
     @property
     def _tensors(self) -> tuple[int, int, int]:
         """Bytes in bf16 of the token table, of a block's largest matrix, and of a block's parameters."""
-        width = self.size.width
-        return BF16 * self.size.vocabulary * width, BF16 * 4 * width**2, BF16 * block_parameters(width)
+        block = tensors(self.size)["block"]
+        return BF16 * self.size.vocabulary * self.size.width, BF16 * max(block), BF16 * sum(block)
 
     @property
     def again(self) -> float:
@@ -167,7 +173,7 @@ class Plan:
         three; or the last block, the first to run, when all others still keep what they keep, beside the
         head's gradient of the table and that of a matrix before it is reduced.
         """
-        complete = self.unit + repeated_block_bytes(*self.shape, self.size.heads, BF16, device="cuda")
+        complete = self.unit + self._parts["block"] + self._parts["again"]
         others = (self.layers - 1) * self.kept
         _, matrix, parameters = self._tensors
         in_use = parameters if self.checkpointed else 7 / 4 * matrix  # of stage 3, in the backward pass
@@ -196,7 +202,7 @@ class Plan:
             waiting += matrix
         else:
             waiting = matrix + (max(matrix, waiting) if self.offload else matrix)
-        first = (8 if self.checkpointed else 5) * self.unit + waiting
+        first = self._parts["again"] + (3 * self.unit if self.checkpointed else 0) + waiting
         if self.checkpointed:
             first = max(complete + (matrix if self.stage == 3 else 0), first)
         # stage 2 lets the last gradient of the micro-batch before live

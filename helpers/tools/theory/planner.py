@@ -15,6 +15,7 @@ from .communication import Pass, collective_seconds
 from .gpt_size import GPTSize
 from .hardware import Cluster
 from .layers import BF16
+from .llama import LlamaSize
 from .long_sequences import ulysses_wire_bytes
 from .peak import needed_bytes
 from .plan import Plan
@@ -34,7 +35,8 @@ def _messages(plan: Plan) -> list[tuple[str, str, float, int, int]]:
     if plan.pipeline > 1:
         messages.append(("pipeline", "send", plan.unit / plan.tensor, 2 * plan.micro_batches, 2))
     zero = ZeroConfig(stage=plan.stage, reduce_bucket_size=plan.bucket)
-    sent = step_messages(plan.parameters, plan.layers, zero, plan.replicas, plan.micro_batches)
+    job = plan.parameters, plan.layers, zero, plan.replicas, plan.micro_batches
+    sent = step_messages(*job, modules=plan.size.modules)
     return messages + [("ZeRO", name, size / number, number, plan.replicas) for _, name, size, number in sent]
 
 
@@ -102,7 +104,7 @@ def plan_latency(plan: Plan, latency: float) -> dict[str, float]:
 
 
 def all_plans(
-    size: GPTSize,
+    size: GPTSize | LlamaSize,
     gpus: int,
     batch: int,
     sequence: int,

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from ..whole import check_choice, positive
 from .gpt_size import GPTSize
 from .layers import gpt_parameters
+from .llama import LlamaSize
 from .zero_config import ELEMENT_BYTES
 
 # bytes: rows of a matrix that begin at multiples of these can be read in whole pieces by a GPU's matrix units
@@ -147,21 +148,25 @@ def matrix_seconds(
     return roofline_seconds(matrix_flops(*shape), moved, rate, machine.memory)
 
 
-def flops_per_token(size: GPTSize, sequence: int, passes: str = "step", causal: bool = False) -> float:
+def flops_per_token(
+    size: GPTSize | LlamaSize, sequence: int, passes: str = "step", causal: bool = False
+) -> float:
     """FLOPs of one token, with L blocks of width C and T tokens in a sequence: 2 N + 4 L C T in a "forward"
     pass, 6 N + 12 L C T in a "step", 8 N + 16 L C T in a "checkpointed step".
 
-    N is all parameters of a GPT with a tied head (Kaplan et al., arXiv 2001.08361, section 2.1).  Attention
-    counts all T x T scores (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B), `causal` the half that is
-    needed.  The third form counts the head as computed again too, as is usual (Korthikanti et al., arXiv
-    2205.05198, section 6); the course's checkpointing leaves it alone.
+    N is all parameters with a tied head, without the token table where the head has a matrix of its own
+    (Kaplan et al., arXiv 2001.08361, section 2.1); of a Llama C is a d.  Attention counts all T x T scores
+    (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B), `causal` the half that is needed.  The third form
+    counts the head as computed again too, as is usual (Korthikanti et al., arXiv 2205.05198, section 6); the
+    course's checkpointing leaves it alone.
     """
     check_choice("passes", passes, PASSES)
-    scores = 4 * size.layers * size.width * sequence * (0.5 if causal else 1)
-    return PASSES[passes] * (2 * gpt_parameters(size) + scores)
+    parameters = gpt_parameters(size) - (0 if size.tied else size.vocabulary * size.width)
+    scores = 4 * size.layers * size.attention_width * sequence * (0.5 if causal else 1)
+    return PASSES[passes] * (2 * parameters + scores)
 
 
-def mfu(size: GPTSize, sequence: int, tokens_per_second: float, peak: float) -> float:
+def mfu(size: GPTSize | LlamaSize, sequence: int, tokens_per_second: float, peak: float) -> float:
     """Model FLOPs utilisation: the FLOPs that a step *needs*, per second, as a part of the machine's peak
     (arXiv 2204.02311, section 4.1 and appendix B).
 

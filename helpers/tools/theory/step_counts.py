@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from ..whole import whole
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .zero_config import ELEMENT_BYTES, ZeroConfig
 
 # Bytes of a block's operators in units of U, matrix products and attention left out: of each of two norms, of
@@ -49,6 +49,7 @@ def block_elementwise_bytes(
     return {"forward": forward * unit, "backward": BLOCK["backward"] * unit}
 
 
+@of_gpts
 def ends_elementwise_bytes(size: GPTSize, batch: int, sequence: int, element_bytes: int) -> dict[str, int]:
     """Bytes of embedding, final norm and loss, the head's product left out.
 
@@ -108,6 +109,7 @@ def optimizer_bytes(
     return (adam + norm + cast + 8 + (4 + e) + 2 * e + looked_at) * parameters / ranks
 
 
+@of_gpts
 def operators(
     size: GPTSize,
     config: ZeroConfig | dict | None,
@@ -153,6 +155,7 @@ def step_messages(
     ranks: int,
     accumulation: int = 1,
     dtype: str = "bf16",
+    modules: int | None = None,
 ) -> list[tuple[str, str, float, int]]:
     """What a rank sends in a step: [(pass in which it is sent, collective, bytes of all its tensors, number
     of them)]; empty with one rank.
@@ -160,8 +163,9 @@ def step_messages(
     Plain torch (`config` None, in `dtype`): gradients, all-reduced in buckets of 25 MiB.  Stage 0: the same
     after the backward pass, in buckets of 5e8 elements.  Stages 1 and 2: gradients all-reduced in whole
     buckets (DeepSpeed's default), at stage 2 in each micro-batch, and updated parameters gathered.  Stage 3,
-    in each micro-batch: parameters gathered twice, a message per module that has some (but DeepSpeed keeps
-    what it needs again within `stage3_max_reuse_distance`), and gradients reduce-scattered (the ZeRO paper,
+    in each micro-batch: parameters gathered twice, a message per module that has some (`modules`, by default
+    a GPT's, `GPTSize.modules`; but DeepSpeed keeps what it needs again within `stage3_max_reuse_distance`,
+    and gathers small ones together), and gradients reduce-scattered (the ZeRO paper,
     arXiv 1910.02054, section 7).
     """
     whole(ranks, "ranks")
@@ -179,7 +183,7 @@ def step_messages(
     if config.stage < 3:
         reduced = ("backward", "all_reduce", times * tensors, times * buckets)
         return [reduced, ("step", "all_gather", tensors, 1)]
-    gathers = times * (6 * layers + 4)  # of a block: two norms, four linear layers
+    gathers = times * (6 * layers + 4 if modules is None else modules)
     return [
         ("forward", "all_gather", times * tensors, gathers),
         ("backward", "all_gather", times * tensors, gathers),

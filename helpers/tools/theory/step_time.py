@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ..whole import whole
 from .communication import Pass, collective_seconds
 from .deepspeed_config import read
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .layers import gpt_parameters
 from .roofline import MachineConstants, matrix_seconds
 from .step_counts import (
@@ -73,6 +73,7 @@ class StepTime:
         return self.work_share < BUSY and self.parts["launches"] > self.parts["messages"]
 
 
+@of_gpts
 def step_seconds(
     size: GPTSize,
     machine: MachineConstants,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..whole import positive, shared, whole
 from .communication import collective_seconds, wire_bytes, zero_wire_bytes
-from .gpt_size import GPTSize
+from .gpt_size import GPTSize, of_gpts
 from .hardware import Cluster
 from .layers import (
     BF16,
@@ -36,6 +36,7 @@ def tensor_parallel_block_parameters(width: int, ranks: int) -> int:
     return (12 * width**2 + 7 * width) // ranks + 6 * width
 
 
+@of_gpts
 def tensor_parallel_parameters(size: GPTSize, ranks: int, vocabulary_parallel: bool = False) -> int:
     """L blocks, the final norm's 2 h, s h positions, and V h (or V h / t) for the tied token table."""
     table = size.vocabulary * size.width // (ranks if vocabulary_parallel else 1)
@@ -75,6 +76,7 @@ def sequence_parallel_block_activation_bytes(
     return (block - random_state) // ranks + random_state
 
 
+@of_gpts
 def tensor_parallel_activation_bytes(
     size: GPTSize, batch: int, sequence: int, element_bytes: int, ranks: int, device: str = "cpu"
 ) -> int:
@@ -153,6 +155,7 @@ def tensor_parallel_block_seconds(
     }
 
 
+@of_gpts
 def tensor_parallel_cluster_bytes(
     size: GPTSize, sequence: int, ranks: int, gpus: int, stage: int
 ) -> dict[str, float]:

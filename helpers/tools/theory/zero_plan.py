@@ -16,6 +16,7 @@ from .layers import (
     gpt_activation_bytes,
     gpt_parameters,
 )
+from .llama import LlamaSize
 from .long_sequences import loss_peak_bytes
 from .model_states import MOMENTS, ideal_bytes
 from .peak import peak_moments
@@ -23,9 +24,9 @@ from .peak import peak_moments
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroPlan:
-    """A GPT on a cluster in bf16 with ZeRO's stage 0, 1 or 2; sequences have the length of its context."""
+    """A GPT or a Llama on a cluster in bf16 with ZeRO's stage 0, 1 or 2; sequences as long as its context."""
 
-    size: GPTSize
+    size: GPTSize | LlamaSize
     cluster: Cluster
     stage: int
     checkpointed: float = (
