@@ -2,7 +2,7 @@
 arithmetic and of recorded runs."""
 
 import pytest
-from helpers import job, job_bars
+from helpers import job, job_bars, step_timeline
 from helpers.course.job.again import AGAIN, run_of
 from helpers.course.job.plans import PLANS
 from helpers.course.job.rehearsals import installed
@@ -130,3 +130,12 @@ def test_a_plan_rehearsed_anew_is_what_is_stored():
         then, here = stored(name)["versions"], installed()
         pytest.skip(f"rehearsed with {then}, here are {here}: `make job` rehearses with these")
     assert json.loads(json.dumps(made(name))) == stored(name), f"make job PLAN={name!r}"
+
+
+def test_a_stored_step_is_drawn_over_time():
+    fastest, slowest = job.step_times("stage 3")
+    plot = step_timeline({"at the fastest": fastest, "at the slowest": slowest}, "Title")
+    assert fastest.total < slowest.total and fastest.hidden > 0 == slowest.hidden
+    assert f"at the fastest: {fastest.total:.3g} s, messages exposed" in plot.sentence
+    with pytest.raises(LookupError, match="no seconds are known of the plan 'LoRA, 1 GPU of 24 GB': "):
+        job.step_times("LoRA, 1 GPU of 24 GB")

@@ -7,7 +7,8 @@ import pytest
 from matplotlib.colors import to_rgba
 from helpers import job, job_bars, plots, recorded
 from helpers.course.job.again import run_of
-from helpers.course.plots.budget import TOO_MUCH, Budget, budget_bars
+from helpers.course.plots.budget import Budget, budget_bars
+from helpers.course.plots.style import WRONG
 
 GB = 10**9
 BAR = Budget(
@@ -26,7 +27,7 @@ def frames(plot):
     return [
         patch
         for patch in plot.figure.axes[0].patches
-        if patch.get_edgecolor() == to_rgba(TOO_MUCH) and not patch.fill
+        if patch.get_edgecolor() == to_rgba(WRONG) and not patch.fill
     ]
 
 
@@ -81,7 +82,12 @@ def test_a_recorded_bar_stands_beside_its_rehearsal():
     )
     assert "rehearsal (rehearsed): 91.8 GB" in plot.sentence
     assert "the run (recorded on 2 x NVIDIA H200, torch 2.11.0+cu130, " in plot.sentence
-    assert "91.8 GB in the optimizer's step" in plot.sentence and "not told apart" in plot.sentence
+    assert (
+        plot.sentence.count("91.8 GB in the optimizer's step")
+        == 2
+        == plot.sentence.count(", 29.9 reserved and free")
+    )
+    assert "not told apart 29.9, outside the allocator 2.2" in plot.sentence
 
 
 def test_bars_of_two_cards_and_runs_of_other_experiments_are_refused():

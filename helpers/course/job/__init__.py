@@ -5,6 +5,8 @@ on 8 such hosts.
 
     job.plan("stage 1").config                  # of DeepSpeed, as it was rehearsed
     job.peak("stage 1"), job.states("stage 1")  # bytes on the fullest GPU
+    job.moments("stage 1")["backward"]          # the same by name, at a phase's highest moment
+    job.step_times("stage 1")                   # for step_timeline: at the fastest, at the slowest
     job_bars(["stage 0", "stage 1"], "The same job, twice")
 
 `reference` is the job, `plans` the ways to train it, `rehearsals` makes recorded/job, `stored` reads it,
@@ -15,4 +17,4 @@ on 8 such hosts.
 
 from helpers.course.job.plans import PLANS, plan
 from helpers.course.job.reference import CARD, MEMORY, MODELS, SEQUENCE, SEQUENCES
-from helpers.course.job.stored import moments, peak, states, stored
+from helpers.course.job.stored import moments, peak, states, step_times, stored

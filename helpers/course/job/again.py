@@ -52,13 +52,7 @@ def steps_in_parts(size: GPTSize, config: dict) -> dict:
             engine.step()
         begin("end")
         ledger.categories()  # so that what is owned has its category
-        moments = highest_moments(ledger, marks)
-    return {
-        "elements": sum(map(numel, engine.module.parameters())),
-        "states": states,
-        "parts": {
-            phase: parts_at(ledger, moment, recorder.made, size.vocabulary)
-            for phase, moment in moments.items()
-        },
-        "requests": recorder.requests,
-    }
+    made, moments = recorder.made, highest_moments(ledger, marks)
+    parts = {phase: parts_at(ledger, at, made, size.vocabulary) for phase, at in moments.items()}
+    elements = sum(map(numel, engine.module.parameters()))
+    return {"elements": elements, "states": states, "parts": parts, "requests": recorder.requests}

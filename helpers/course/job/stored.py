@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from helpers.course.job.again import AGAIN
 from helpers.course.job.plans import plan
 from helpers.paths import RECORDED
 from helpers.tools.measure.held import MODEL_STATES
+from helpers.tools.measure.operations import OPERATIONS
+from helpers.tools.theory.step_time import PassTime, StepTime
 
 FOLDER = RECORDED / "job"
 
@@ -43,6 +46,35 @@ def highest(name: str) -> tuple[str, dict[str, int]]:
 def peak(name: str) -> int:
     """Bytes of all tensors on the fullest GPU at the highest moment, rehearsed."""
     return sum(highest(name)[1].values())
+
+
+def step_times(name: str) -> tuple[StepTime, StepTime]:
+    """A step of a plan at the fastest and at the slowest, for `step_timeline`: rehearsed work by a card's
+    constants; a LookupError where no seconds are known."""
+    told = stored(name)["seconds"]
+    if "unknown" in told:
+        raise LookupError(f"no seconds are known of the plan {name!r}: {told['unknown']}")
+    each = zip((told["fastest"], told["slowest"]), told["passes"], told["hidden"], told["host"])
+    fastest, slowest = (
+        StepTime(
+            {place: pass_time(**time) for place, time in passes.items()},
+            parts,
+            hidden,
+            told["operators"],
+            host,
+        )
+        for parts, passes, hidden, host in each
+    )
+    return fastest, slowest
+
+
+def pass_time(sent: dict[str, float], **more: object) -> PassTime:
+    """A pass as it was stored; `sent` has DeepSpeed's operations, and a `PassTime` collectives."""
+    found = Counter()
+    for operation, seconds in sent.items():
+        collective, _ = OPERATIONS[operation]
+        found[collective] += seconds
+    return PassTime(sent=dict(found), **more)
 
 
 def states(name: str) -> dict[str, int]:

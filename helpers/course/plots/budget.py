@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from helpers.course.plots.drawing import BEHIND, bare, ink, new_figure, write, write_beside
-from helpers.course.plots.style import LOOK, TEMPORARIES, VISIBLE, Plot, in_style
+from helpers.course.plots.style import LOOK, RIGHT, TEMPORARIES, VISIBLE, WIDE, WRONG, Plot, in_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +17,7 @@ OUTSIDE, KEPT = "outside the allocator", "reserved and free"
 LASTING = ("parameters", "gradients", "master weights", "optimizer states")
 LOOKS = {name: LOOK[name] for name in LASTING} | TEMPORARIES
 LOOKS |= {OUTSIDE: ("#DDDDDD", ""), KEPT: ("#FFFFFF", "....")}
-ENOUGH, TOO_MUCH = "#007A54", "#C23B00"  # readable on white
-WIDTH, ROW, ENDS = 8.0, 0.72, 1.8  # inches: of the figure, of a bar, of title, axis, legend
+ROW, ENDS = 0.72, 1.8  # inches: of a bar; of title, axis, legend
 NARROW = 0.042  # of the axis: a part of a bar in which no number has room
 PHASES = {"building": "in building", "forward": "in the forward pass", "backward": "in the backward pass"}
 PHASES |= {"step": "in the optimizer's step"}
@@ -99,7 +98,7 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
         raise ValueError("there is no bar to draw: give at least one")
     if unknown := {name for bar in bars.values() for name in bar.parts} - set(LOOKS):
         raise ValueError(f"no look is known for {', '.join(sorted(unknown))}; there are {', '.join(LOOKS)}")
-    figure, axes = new_figure(WIDTH, ENDS + ROW * len(bars))
+    figure, axes = new_figure(WIDE, ENDS + ROW * len(bars))
     most = max(bar.needed + bar.kept for bar in bars.values())
     wide = 1.3 * max(most, capacity) / 1e9
     for row, bar in enumerate(bars.values()):
@@ -139,7 +138,7 @@ def draw_bar(axes: Axes, row: int, bar: Budget, most: float, wide: float) -> flo
 
 def draw_card(axes: Axes, capacity: float, card: str) -> None:
     """A line at so many GB, and red beyond: the ground, and a frame round what is too much of each bar."""
-    axes.axvspan(capacity, axes.get_xlim()[1], color=TOO_MUCH, alpha=0.08, linewidth=0, zorder=0)
+    axes.axvspan(capacity, axes.get_xlim()[1], color=WRONG, alpha=0.08, linewidth=0, zorder=0)
     axes.axvline(capacity, color="black", linestyle="--", linewidth=1.2, zorder=5)
     above = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": 9}
     write_beside(axes, capacity, 1, f"{card}: {capacity:.1f} GB", 0, 1, **above)
@@ -147,9 +146,9 @@ def draw_card(axes: Axes, capacity: float, card: str) -> None:
 
 def say(axes: Axes, row: int, bar: Budget, end: float, capacity: float) -> None:
     """How a bar fits, right of it, with a frame round what is too much; under it the seconds of a step."""
-    card, colour = capacity / 1e9, TOO_MUCH if bar.how == "no" else ENOUGH
+    card, colour = capacity / 1e9, WRONG if bar.how == "no" else RIGHT
     if end > card:
-        frame = {"fill": False, "edgecolor": TOO_MUCH, "linewidth": 2.5, "zorder": 4}
+        frame = {"fill": False, "edgecolor": WRONG, "linewidth": 2.5, "zorder": 4}
         axes.barh(row, end - card, 0.56, card, **frame)
     right = max(end + bar.kept / 1e9, card if end < card else 0)
     words = "\n".join([f"{bar.needed / 1e9:.1f} GB", *bar.verdict(capacity).split(", ")])
