@@ -13,10 +13,10 @@ RECORDED = [  # plans that fit a machine of 4 GPUs, and one that should not
     "stage 1, 4 GPUs",
     "stage 2, 4 GPUs",
     "stage 3, 4 GPUs",
-    "stage 3, 4 GPUs, 2 sequences",
-    "stage 3, 4 GPUs, not checkpointed",
-    "stage 2, fp32 sums, 4 GPUs",
     "stage 1, fp32 sums, 4 GPUs",
+    "stage 3, 4 GPUs, not checkpointed",
+    "stage 3, 4 GPUs, 2 sequences",
+    "stage 2, fp32 sums, 4 GPUs",
 ]
 
 
