@@ -4,6 +4,7 @@ bytes of its forward and backward passes, with and without sequence parallelism.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import deepspeed
@@ -116,7 +117,7 @@ def divide(layer: torch.nn.Module, mesh: DeviceMesh, sequence_parallel: bool) ->
     parallelize_module(layer, mesh, plan)
 
 
-def memory(forward, x_BTC):
+def memory(forward: Callable[[], torch.Tensor], x_BTC: torch.Tensor) -> dict[str, int]:
     """{"kept", "peak"} of one forward and backward pass."""
     if not on_gpu():
         forward().backward(torch.ones_like(x_BTC))

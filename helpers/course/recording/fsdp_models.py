@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
-from helpers.course.recording.rehearsed_models import MODELS, STEPS, TRAININGS, Training, phases
+from helpers.course.recording.rehearsed_models import MODELS, TRAININGS, Training, phases
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
 
 BESIDE = TRAININGS["Llama, stage 3"]
 WAYS = ("torch", "torch, unsharded between", "Accelerate")
@@ -18,7 +23,7 @@ def fsdp_models(through: str) -> list[dict]:
 
 
 def train(training: Training, through: str, begin: Callable[[str, object], None]) -> None:
-    """`STEPS` steps in a rank; the arguments of `begin` are those of `rehearsed_models.train`."""
+    """The steps of a rank; the arguments of `begin` are those of `rehearsed_models.train`."""
     import deepspeed
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -31,7 +36,7 @@ def train(training: Training, through: str, begin: Callable[[str, object], None]
         model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32).train()
     prepared = through_accelerate if through == "Accelerate" else wrapped
     model, optimizer = prepared(model, reshard=through != "torch, unsharded between")
-    for _ in range(STEPS):
+    for _ in range(training.steps):
         begin("forward", None)
         ids = torch.randint(3, 1000, (training.micro_batch, training.sequence), device=device)
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -45,7 +50,7 @@ def train(training: Training, through: str, begin: Callable[[str, object], None]
     begin("end", None)
 
 
-def wrapped(model, reshard):
+def wrapped(model: nn.Module, reshard: bool) -> tuple[nn.Module, Optimizer]:
     """Every block and the whole by `fully_shard`, and AdamW."""
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -57,7 +62,7 @@ def wrapped(model, reshard):
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
-def through_accelerate(model, reshard):
+def through_accelerate(model: nn.Module, reshard: bool) -> tuple[nn.Module, Optimizer]:
     """The same by Accelerate's plugin."""
     import torch
     from accelerate import Accelerator, FullyShardedDataParallelPlugin

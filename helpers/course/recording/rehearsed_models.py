@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from helpers.course import job
+
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
-STEPS = 3
 COUNTED = ("requested", "allocated", "reserved")
 ON_THE_HOST = {"offload_optimizer": {"device": "cpu"}}
 MODELS = {  # keys of transformers' configurations, in the shapes of published models but for Mixtral's
@@ -87,10 +88,11 @@ class Training:
     """A case of the experiment: a model, and how it is trained.
 
     Attributes:
-        model: a name in `MODELS`.
+        model: a name in `MODELS`, or of the course's job.
         ranks, sequence, micro_batch, accumulation: as everywhere.
         zero: keys of "zero_optimization".
         checkpointing: of every block.
+        steps: of the optimizer.
         outside: whether a model for stage 3 is built outside of `zero.Init`, as scripts do without knowing.
     """
 
@@ -101,6 +103,7 @@ class Training:
     micro_batch: int = 2
     accumulation: int = 1
     checkpointing: bool = False
+    steps: int = 3
     outside: bool = False
 
 
@@ -138,7 +141,7 @@ def configuration(training: Training) -> dict:
 
 
 def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngine | None], None]) -> None:
-    """`STEPS` steps in a rank; `begin(phase, engine)` is called when a phase begins."""
+    """The steps of a rank; `begin(phase, engine)` is called when a phase begins."""
     import deepspeed
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -148,14 +151,14 @@ def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngin
     begin("building", None)
     is_divided = training.zero["stage"] == 3 and not training.outside
     known = HfDeepSpeedConfig(config) if is_divided else None  # while this object lives
-    shape = AutoConfig.for_model(**MODELS[training.model])
+    shape = AutoConfig.for_model(**(MODELS | job.MODELS)[training.model])
     model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
     del known
     if training.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     engine, *_ = deepspeed.initialize(model=model.train(), model_parameters=model.parameters(), config=config)
     rows = (training.micro_batch, training.sequence)
-    for _ in range(STEPS):
+    for _ in range(training.steps):
         for _ in range(training.accumulation):
             begin("forward", engine)
             ids = torch.randint(3, 1000, rows, device=engine.device)

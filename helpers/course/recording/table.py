@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from helpers.course import models
+from helpers.course.job.plans import PLANS
 from helpers.course.recording import (
     autotuning,
     block,
     experiments,
     finetune,
     fsdp_models,
+    job_steps,
     links,
     longest,
     nvme,
@@ -104,6 +106,13 @@ EXPERIMENTS = {
         needs_gpu=True,
         libraries=("transformers", "accelerate"),
     ),
+    "job": Experiment(
+        function=job_steps.job_steps,
+        runs=job_steps.runs(),
+        configuration=lambda ranks, plan: PLANS[plan].config,
+        needs_gpu=True,
+        libraries=("transformers", "transformers.integrations"),
+    ),
     "speed": Experiment(function=speed.speed, runs=speed.runs(), configuration=speed.configuration),
     "links": Experiment(
         function=links.links, runs=links.runs(), configuration=links.configuration, needs_gpu=True
@@ -147,5 +156,5 @@ EXPERIMENTS = {
 }
 # arguments that a recording gives by name
 NAMED = {"size": SIZES, "shape": SHAPES, "text": TEXTS}
-NAMED |= {"of": block.BLOCKS}
+NAMED |= {"of": block.BLOCKS, "plan": PLANS}
 NAMED |= {"case": finetune.FINE_TUNING, "way": longest.LONG_TEXT, "training": rehearsed_models.TRAININGS}
