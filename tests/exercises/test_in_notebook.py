@@ -18,15 +18,15 @@ sys.path.insert(0, {str(ROOT)!r})
 from helpers import paths
 from helpers.course.exercises import start_here as exercises
 from helpers.course.exercises.engine import Build
-from tests.exercises.averaging import in_place, mean_solution, trial
+from tests.exercises.averaging import in_place, mean_over_ranks_solution, trial
 build = exercises.mean_over_ranks = Build("mean_over_ranks", trial, praise="summed, then divided")
 """
 RIGHT = "def mean(tensor, ranks):\n    return in_place(tensor, ranks)"
-CHECK = "mean = build.check(mean, mean_solution)"
+CHECK = "mean = build.check(mean)"
 FORMULA = "def total(ranks):\n    return ranks * (ranks - 1) // 2"
 CHECK_FORMULA = "exercises.sum_of_ranks.check(total)"
 SOLUTION = FORMULA.replace("total", "total_solution")
-HANDED = "total = exercises.sum_of_ranks.check(total, total_solution)"
+HANDED = "total = exercises.sum_of_ranks.check(total)"
 
 
 def outputs_of(folder, *cells, setup=SETUP):
@@ -156,7 +156,7 @@ def test_only_a_learners_own_right_answers_in_their_copy_are_kept(tmp_path):
     cells += [
         "def mean(tensor, ranks): ...",
         CHECK,
-        "build.check(mean_solution, mean_solution) is mean_solution",
+        "build.check(mean_over_ranks_solution) is mean_over_ranks_solution",
     ]
     outputs_of(work, *cells, setup=setup)
     assert not (work / "progress.json").exists()

@@ -6,7 +6,7 @@ import random
 import pytest
 from helpers.course.exercises import in_ranks
 from helpers.course.exercises import start_here as lesson_00
-from helpers.course.exercises.engine import RankExercise
+from helpers.course.exercises.builds import RankExercise
 from helpers.tools.launch.failures import RankError
 from tests.exercises.course import of_kind, solutions
 
@@ -67,7 +67,9 @@ def test_other_wrong_answers_of_a_rank(wrong, words):
 
 
 def test_short_lists_are_shown_with_as_many_digits_as_make_them_read_differently():
-    exercise = RankExercise(inputs=None, expected=lambda rank, given: [1.0000002, 2], tolerance=1e-9)
+    exercise = RankExercise(
+        solution=None, inputs=None, expected=lambda rank, given: [1.0000002, 2], tolerance=1e-9
+    )
     assert (
         exercise.wrong([[1.0000001, 2]], None)
         == "not yet: rank 0 of 1 returned [1.0000001, 2] where [1.0000002, 2] is right"
@@ -90,7 +92,7 @@ def test_a_stub_starts_no_rank(monkeypatch, capsys):
         deepspeed.init_distributed()
         ...
 
-    monkeypatch.setattr("helpers.course.exercises.engine.run_patiently", None)
+    monkeypatch.setattr("helpers.course.exercises.builds.run_patiently", None)
     lesson_00.mean_of_squares.check(stub)
     assert capsys.readouterr().out == "○ not written yet: put your code in the place of the dots\n"
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.solutions import training_memory as solutions
 from helpers.course.exercises.trials import build, formula, seed_of_rank
 from helpers.tools.measure.ledger import Ledger
 
@@ -84,7 +85,7 @@ gradients of zeros take as much memory as any others: set them to None
     master.grad = None -> weight.grad = torch.zeros_like(weight)
                 master.grad = torch.zeros_like(master)
 """
-mixed_step = build("mixed_step", _three_steps, MIXED_STEP, worlds=(1, 2))
+mixed_step = build(solutions.mixed_step_solution, _three_steps, MIXED_STEP, worlds=(1, 2))
 
 
 class _Counted(nn.Sequential):
@@ -165,7 +166,7 @@ torch.enable_grad():`
 the second graph goes on into the model behind x: let it end there, with `x.detach().requires_grad_()`
     x.detach().requires_grad_() -> x
 """
-checkpoint = build("checkpoint", _checkpointed, CHECKPOINT, worlds=(1, 2))
+checkpoint = build(solutions.checkpoint_solution, _checkpointed, CHECKPOINT, worlds=(1, 2))
 
 
 def _with_dropout(function, seed):
@@ -181,12 +182,9 @@ the second pass dropped other elements than the first: give it the random state 
 the random state was set back and left there, so that what is drawn next was drawn before
     torch.set_rng_state(present) -> pass
 """
-seeded_checkpoint = build("seeded_checkpoint", _with_dropout, SEEDED_CHECKPOINT, worlds=(1, 2))
-
-
-def largest_batch_solution(capacity, parameters, per_sequence, logits, accumulates):
-    states = (16 if accumulates else 14) * parameters  # 2 more: gradients of earlier micro-batches
-    return (capacity - states) // (per_sequence + 8 * logits)  # fp32 gradients of log-softmax, logits
+seeded_checkpoint = build(
+    solutions.seeded_checkpoint_solution, _with_dropout, SEEDED_CHECKPOINT, worlds=(1, 2)
+)
 
 
 LARGEST_BATCH = """
@@ -209,4 +207,4 @@ the states are missing, 14 or 16 bytes per parameter
 """
 _small, _large = (24e9, 0.35e9, 0.2e9, 103e6), (80e9, 1.5e9, 2.7e9, 51e6)
 _batches = (*_large, False), (*_small, True), (*_small, False)
-largest_batch = formula(largest_batch_solution, _batches, LARGEST_BATCH)
+largest_batch = formula(solutions.largest_batch_solution, _batches, LARGEST_BATCH)
