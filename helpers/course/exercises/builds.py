@@ -126,6 +126,8 @@ class Build(InRanks):
     `mistakes` may be functions, or the changes of the solution that make one, as `edit` takes them.
     """
 
+    DUE = "is right"  # what a verdict says of the expected value
+
     solution: Callable
     trial: Callable
     example: Callable | None = None
@@ -183,7 +185,7 @@ class Build(InRanks):
             for name, right in expected.items():
                 if wrong := difference(got.get(name), right, self.tolerance, f"`{name}`"):
                     place, there, due = wrong
-                    return f"rank {rank} of {len(found)}: {place} is {there} where {due} is right"
+                    return f"rank {rank} of {len(found)}: {place} is {there} where {due} {self.DUE}"
         return ""
 
     def thought(self, mistakes: Sequence[str], found: Sequence[Judged]) -> str:

@@ -111,6 +111,7 @@ groups_along = build(
     solutions.groups_along_solution,
     _grouped,
     GROUPS_ALONG_MISTAKES,
+    rungs=[coordinates],
     praise="each rank is in one group along every axis, and these groups are all that a combined job needs",
 )
 

@@ -142,7 +142,9 @@ def _through(function, seed):
 THERE, STACKED = "Exchange.apply(rows)", "torch.stack(answers, 1)"
 REPLY = f"Exchange.apply({STACKED}.view_as(rows))"
 VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
-through_experts = build(solutions.through_experts_solution, _through, together=True, mistakes={
+through_experts = build(solutions.through_experts_solution, _through, together=True, rungs=[
+    Exchange,
+], mistakes={
     (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
         "answers"): "what arrives is ordered by the rank it comes from, and within that by expert",
     (STACKED, "torch.stack(answers)"):

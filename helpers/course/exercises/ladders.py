@@ -53,7 +53,7 @@ class Ladder:
         called = names_reached(answer) if self.names else set()
         for rung in (rung for rung in rungs if rung.name in called):
             standing = self.names.get(rung.name)
-            if is_the_same(standing, rung.right):
+            if rung.right is not None and is_the_same(standing, rung.right):
                 continue
             self.of_the_course.append(rung)
             if not is_the_courses(standing, rung.solution):

@@ -274,7 +274,9 @@ all W at the end hold every micro-batch until then: postpone by the rank's numbe
 the postponed gradients of the weights are missing at the end
     + [("W", rank, micro) for micro in range(max(count - rank, 0), count)] ->
 """
-zero_bubble = build(solutions.zero_bubble_solution, _carried_out, ZERO_BUBBLE, kind=Schedule)
+zero_bubble = build(
+    solutions.zero_bubble_solution, _carried_out, ZERO_BUBBLE, kind=Schedule, rungs=[one_f_one_b]
+)
 
 
 def _passed_back(function, seed):

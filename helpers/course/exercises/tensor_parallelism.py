@@ -133,7 +133,9 @@ f belongs to what goes in: behind the product it sums gradients of different cha
     F.linear(CopyToRanks.apply(x) -> CopyToRanks.apply(F.linear(x
     weight, bias)  # -> weight, bias))  #
 """
-column_parallel = build(solutions.column_parallel_solution, _column, COLUMN_PARALLEL, together=True)
+column_parallel = build(
+    solutions.column_parallel_solution, _column, COLUMN_PARALLEL, rungs=[CopyToRanks], together=True
+)
 
 ROW_PARALLEL = """
 correct: the sum is sent once, forward; you add the bias after it, because all ranks hold the same one
@@ -153,7 +155,7 @@ g belongs behind the product: before it, different channels are added up
 each rank has channels of its own: f would mix up the gradients of different channels
     F.linear(x, -> F.linear(CopyToRanks.apply(x),
 """
-row_parallel = build(solutions.row_parallel_solution, _row, ROW_PARALLEL, together=True)
+row_parallel = build(solutions.row_parallel_solution, _row, ROW_PARALLEL, rungs=[SumOverRanks], together=True)
 
 
 def _own_tokens(x):
@@ -250,7 +252,11 @@ that sends all logits; three numbers for each token are enough
         comm.all_reduce(largest,
 """
 vocabulary_parallel_loss = build(
-    solutions.vocabulary_parallel_loss_solution, _loss, VOCABULARY_PARALLEL_LOSS, together=True
+    solutions.vocabulary_parallel_loss_solution,
+    _loss,
+    VOCABULARY_PARALLEL_LOSS,
+    rungs=[SumOverRanks],
+    together=True,
 )
 
 
