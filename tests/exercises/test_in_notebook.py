@@ -102,6 +102,7 @@ def test_verdicts_have_a_colour_a_mark_and_the_same_words_as_plain_text(shown):
     for step, head in steps.items():
         assert shown[step]["text/plain"].startswith(head)
         assert f"{head}</strong>" in shown[step]["text/html"]
+    assert "the course's <code>mean_over_ranks</code>" in shown["check of the stub"]["text/html"]
     colours = {shown[step]["text/html"].partition("solid ")[2][:7] for step in steps}
     assert len(colours) == 3
 

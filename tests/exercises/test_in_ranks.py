@@ -44,7 +44,8 @@ def test_a_rank_that_fails_is_a_verdict_with_the_learners_lines_only(capsys):
 
 def test_a_constant_does_not_pass_in_ranks(capsys):
     lesson_00.mean_of_squares.check(lambda value: 2.5)
-    assert capsys.readouterr().out.startswith("✗ not yet: rank 0 of 2 returned 2.5 where ")
+    said = capsys.readouterr().out
+    assert said.startswith("✗ not yet: rank 0 of 2 returned 2.5 where ") and "; it was given value=" in said
 
 
 def test_a_right_answer_is_returned_and_what_follows_uses_it(capsys):
@@ -128,6 +129,30 @@ def test_a_hang_is_a_verdict_that_names_the_rank(capsys):
     said = capsys.readouterr().out
     assert "rank 1 of 2 hung in all_reduce, which rank 0 never entered" in said
     assert in_ranks.HUNG.match(said.removeprefix("✗ not yet: "))
+
+
+def test_a_loop_that_never_ends_is_known_by_the_processor_s_time_and_named_with_its_line(capsys):
+    def loops(tensor, ranks):
+        while ranks:
+            ranks += 1
+
+    def loops_alone(value):
+        import deepspeed
+        import deepspeed.comm as comm
+
+        deepspeed.init_distributed()
+        while comm.get_rank() == 1:
+            value += 1
+        return value
+
+    for exercise, answer, line in (
+        (make(), lambda tensor, ranks: loops(tensor, ranks) or tensor, "ranks += 1|while ranks:"),
+        (lesson_00.mean_of_squares, loops_alone, "value += 1|while comm.get_rank"),
+    ):
+        exercise.check(answer)
+        said = capsys.readouterr().out
+        assert "of 2 was still computing after 2 s: does a loop never end?" in said
+        assert any(part in said for part in line.split("|")) and "helpers/" not in said
 
 
 def test_a_class_may_be_what_is_written():

@@ -94,7 +94,9 @@ def test_a_stub_starts_no_rank(monkeypatch, capsys):
 
     monkeypatch.setattr("helpers.course.exercises.builds.run_patiently", None)
     lesson_00.mean_of_squares.check(stub)
-    assert capsys.readouterr().out == "○ not written yet: put your code in the place of the dots\n"
+    assert capsys.readouterr().out.startswith(
+        "○ not written yet: what follows uses the course's `mean_of_squares`"
+    )
 
 
 def test_a_job_that_looks_hung_on_a_busy_machine_gets_more_time(monkeypatch):
@@ -105,7 +107,7 @@ def test_a_job_that_looks_hung_on_a_busy_machine_gets_more_time(monkeypatch):
         raise RankError("ranks 0, 1 of 2 hung in all_reduce after 10 s\n  rank 0:", 0, [])
 
     monkeypatch.setattr("helpers.tools.launch.jobs.launch", launch)
-    for crowd, seconds in ((1.0, [10]), (2.0, [10, 40]), (50.0, [10, 60])):
+    for crowd, seconds in ((1.0, [10]), (2.0, [10, 40]), (50.0, [10, 40])):
         given_seconds.clear()
         monkeypatch.setattr(in_ranks, "crowding", lambda crowd=crowd: crowd)
         with pytest.raises(RankError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.course.exercises import reading
-from helpers.course.exercises.comparing import described, difference, differing, kind, plain, same
+from helpers.course.exercises.comparing import described, difference, differing, kind, plain, same, shown
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Check, before_running, first_thought, reading_note
 from helpers.course.exercises.in_ranks import (
@@ -97,8 +97,14 @@ class RankExercise(InRanks):
             if wrong := differing(got, expected, self.tolerance):
                 results = {words: plain(each(rank, deepcopy(given))) for words, each in self.mistakes.items()}
                 thought = first_thought(results, lambda result, got=got: same(got, result, self.tolerance))
-                return f"{begin} {wrong}{thought}"
+                return f"{begin} {wrong}{thought or was_given(given, rank)}"
         return ""
+
+
+def was_given(given: list[dict] | None, rank: int) -> str:
+    """What a rank's function was given, behind a semicolon."""
+    arguments = [f"{name}={shown(value)}" for name, value in given[rank].items()] if given else []
+    return f"; it was given {', '.join(arguments)}" if arguments else ""
 
 
 class Found(NamedTuple):

@@ -12,7 +12,7 @@ from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from helpers.course.exercises import SUBJECTS, reading
+from helpers.course.exercises import SUBJECTS, planner, reading
 from helpers.course.exercises.calling import call_with_each
 from helpers.course.exercises.comparing import counted, described, differing, kind, plain, same, shown
 from helpers.course.exercises.ladders import Ladder, is_the_courses
@@ -33,6 +33,7 @@ class Check:
         mistakes: {what to think about: a wrong answer that people really give}.
         praise: why a correct answer is right.
         rungs: checks of earlier functions, which this one may call by their names.
+        term: what a right answer adds to the learner's planner, of `planner.TERMS`; "" where nothing.
         last: the learner's last answer, for a check that runs again when the name stands for the course's.
         right: the learner's last right answer.
     """
@@ -41,6 +42,7 @@ class Check:
     mistakes: dict[str, Callable] = field(default_factory=dict)
     praise: str = ""
     rungs: Sequence[Check] = ()
+    term: str = ""
     last: object = field(default=NEVER, init=False, repr=False, compare=False)
     right: object = field(default=None, init=False, repr=False, compare=False)
 
@@ -67,6 +69,8 @@ class Check:
             self.note()
         whose = "your" if passed else "the course's"
         tell(followed(verdict, ladder.note(), f"{whose} `{self.name}`"))
+        if passed and self.term:
+            tell(f"{planner.keep(answer)} {planner.score(self.term, answer)}".strip())
         return answer if passed else ladder.climbed(self.solution)
 
     def verdict(self, answer: object) -> str:

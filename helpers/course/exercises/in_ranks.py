@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 HUNG = re.compile(r"\Aranks? [\d, ]+ of \d+ hung\b")
 # Seconds until ranks count as hung, on a machine with nothing else to do; a check takes about one.
 PATIENCE = 10.0
-MOST_PATIENCE = 60.0
+MOST_PATIENCE = 40.0
 # Seconds of processor time that a function gets in a rank; one takes some hundredths.
 COMPUTING = 2.0
 ROUNDS = itertools.count()
