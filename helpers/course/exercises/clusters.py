@@ -100,7 +100,7 @@ restart = build(solutions.restart_solution, _restart, mistakes={
         "one sequence at a time is right but slow: take the largest micro-batch that fits and divides",
     ("range(largest, 0, -1)", "range(max(largest - 1, 1), 0, -1)"): "`largest` sequences themselves fit",
     (REST, "batch // micro_batch"): "each rank accumulates its own part of the batch, not all of it",
-}, praise="the batch is the same on other ranks, so learning goes on as it was")  # fmt: skip
+}, praise="fewer ranks train on the same batch, so learning goes on as before")  # fmt: skip
 
 
 def _text(file):

@@ -183,7 +183,7 @@ def _summed_in_halves(function, seed):
 
 
 HALVE_AND_DOUBLE = """
-correct: the ring's bytes in 2 log2 N exchanges
+correct: you sent as many bytes as the ring does, in 2 log2 N exchanges
 
 that is the way down: each rank has a finished part, and now the parts must come together again
     in reversed(way) -> in []
@@ -199,8 +199,8 @@ halve_and_double = build(
 
 
 BUS_BANDWIDTH = """
-correct: what a rank's link carries, which can be compared with the link's own speed, whatever the number of
-ranks
+correct: this is what a rank's link carries, so you can compare it with the link's own speed at any
+number of ranks
 
 that is the algorithm bandwidth: the tensor's bytes over the time
     2 * (ranks - 1) / ranks * size -> size
@@ -256,6 +256,6 @@ all_numbers = RankExercise(
         )
     },
     solution=solutions.gather_by_broadcast_solution,
-    praise="every rank has all numbers in order; a real all-gather sends the same bytes as one "
-    "broadcast after another, with all ranks at once",
+    praise="every rank has all numbers in order. A real all-gather sends the same bytes, "
+    "but all ranks send at once",
 )

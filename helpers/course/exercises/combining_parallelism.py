@@ -243,5 +243,5 @@ global_norm = build(
     solutions.global_norm_solution,
     _normed,
     GLOBAL_NORM_MISTAKES,
-    praise="that is what the attribute `model_parallel` is for",
+    praise="a replicated gradient counts once; the attribute `model_parallel` marks those that are sharded",
 )

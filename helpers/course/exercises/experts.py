@@ -178,7 +178,7 @@ message_bytes = formula(solutions.message_bytes_solution, reference=_bytes, case
         "round up once, the capacity: a token's k choices go to different experts",
     ("return", "return 4 *"): "that is all four of a layer: asked is one all-to-all's",
     (" * element_bytes", ""): "those are elements, not bytes",
-}, praise="full or empty, every row of every expert is sent")  # fmt: skip
+}, praise="every row of every expert is sent, full or empty")  # fmt: skip
 
 
 def _balanced(function, seed):

@@ -219,7 +219,7 @@ wrap = build(solutions.wrap_solution, _wrapped, mistakes={
         "nothing is sharded: DDP replicates the parameters",
     (A_BLOCK, "fully_shard(block)", ROOT, "fully_shard(model)"):
         "without mesh=mesh all ranks share one copy, whatever the mesh says",
-}, praise="one group for each block, and one for what is left")  # fmt: skip
+}, praise="each block is a group, and so is what is left")  # fmt: skip
 
 
 HELD = "max(0, min(most, rows - rank * most))"
@@ -230,7 +230,8 @@ rows_held = formula(solutions.rows_held_solution, [(10, 4, 0), (10, 4, 3), (9, 8
         "that is an equal share, rounded down; shares are rounded up, and the last rank has the fewest",
     (HELD, "most"): "that is what every rank has room for; the last ones have fewer of their own, or none",
     (HELD, "min(most, rows - rank * most)"): "a rank cannot have less than no row",
-}, praise="as torch.chunk cuts: full parts first, the rest in the last one, and none after it")  # fmt: skip
+}, praise="torch.chunk cuts full parts first and puts the rest in the last one; ranks after it "
+    "get nothing")  # fmt: skip
 
 
 least_sharing = formula(solutions.least_sharing_solution, [

@@ -174,7 +174,7 @@ longest_sequence = formula(solutions.longest_sequence_solution, whole=True, case
     (LARGER, "12 * vocabulary"): "here a block computed again holds more than the loss",
     (f"2 * width * layers + {LARGER}", "32 * width * layers + 12 * vocabulary"):
         "that is without checkpointing: a checkpointed block keeps its input alone",
-}, praise="all that grows, grows with the tokens, so bytes per token give the length")  # fmt: skip
+}, praise="everything that grows, grows with the tokens, so bytes per token give the length")  # fmt: skip
 
 
 ring_over_ulysses = formula(solutions.ring_over_ulysses_solution, [(4,), (2,), (8,)], mistakes={

@@ -216,7 +216,8 @@ AdamInFiles = build(solutions.AdamInFiles_solution, _in_files, mistakes={
     ("= lr, 0, []", "= 1e-3, 0, []"): "the learning rate is an argument: use `lr`",
     (".add_(1e-8)", ""): "a gradient that was always zero gives 0 / 0: add 1e-8 to the root",
     (".sqrt_().add_(1e-8)", ".add_(1e-8).sqrt_()"): "1e-8 is added to the root, not under it",
-}, praise="memory holds the parameters alone, and the operating system brings a step its states")  # fmt: skip
+}, praise="memory holds only the parameters; the operating system reads the states when a step "
+    "needs them")  # fmt: skip
 
 
 adapter_parameters = formula(solutions.adapter_parameters_solution, [(4096, 256, 8), (64, 192, 4)], mistakes={
@@ -227,7 +228,7 @@ adapter_parameters = formula(solutions.adapter_parameters_solution, [(4096, 256,
     ("rank * (inputs + outputs)", "inputs * outputs"): "that is the matrix that LoRA leaves frozen",
     ("inputs + outputs", "inputs * outputs"):
         "the two matrices stand one after the other: they are not multiplied for every pair",
-}, praise="linear in the width where the frozen matrix is quadratic")  # fmt: skip
+}, praise="an adapter grows with the width, the frozen matrix with its square")  # fmt: skip
 
 
 offloaded_bytes = formula(solutions.offloaded_bytes_solution, [(5_619_712, 2), (6_243_584_000, 8)], mistakes={
@@ -236,7 +237,7 @@ offloaded_bytes = formula(solutions.offloaded_bytes_solution, [(5_619_712, 2), (
     ("12 *", "16 *"): "the bf16 parameters and gradients of the model stay on the device",
     ("12 *", "2 *"):
         "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter",
-}, praise="what can be offloaded is what is trained: with frozen weights next to nothing")  # fmt: skip
+}, praise="you can offload only what you train, and with frozen weights that is next to nothing")  # fmt: skip
 
 
 longest_sequence = formula(solutions.longest_sequence_solution, [
@@ -244,4 +245,5 @@ longest_sequence = formula(solutions.longest_sequence_solution, [
 ], mistakes={
     ("(memory - fixed)", "memory"): "what does not depend on the sequence is there too: take it off first",
     ("memory - fixed", "memory + fixed"): "the fixed part takes room away",
-}, praise="linear in what is left over, so halve the bytes of a token before you buy memory")  # fmt: skip
+}, praise="the length grows with the memory left over, so halve the bytes per token before "
+    "you buy memory")  # fmt: skip

@@ -68,7 +68,7 @@ moments = build(
     solutions.moments_solution,
     _moments,
     MOMENTS_MISTAKES,
-    praise="three moments compete, and another one wins with another plan",
+    praise="three moments compete for the peak, and the plan decides which one wins",
 )
 
 
@@ -148,7 +148,7 @@ step_seconds = build(
     solutions.step_seconds_solution,
     _step_seconds,
     STEP_SECONDS_MISTAKES,
-    praise="work, the bubble, and three kinds of messages",
+    praise="a step is work, the bubble, and three kinds of messages",
 )
 
 

@@ -32,7 +32,7 @@ mean_over_ranks = build(solutions.mean_over_ranks_solution, _averaged, MEAN_OVER
 
 
 SUM_OF_RANKS = """
-correct: rank 0 brings nothing, and the last rank one less than there are ranks
+correct: rank 0 adds nothing, and the last rank adds one less than the number of ranks
 
 ranks are counted from 0, so the last one is ranks - 1
     ranks * (ranks - 1) -> ranks * (ranks + 1)
@@ -77,5 +77,5 @@ mean_of_squares = RankExercise(
         ),
     },
     solution=solutions.mean_of_squares_solution,
-    praise="the sum comes out on every rank, so each of them can divide it and nobody need be told",
+    praise="every rank gets the sum, so each divides it for itself",
 )

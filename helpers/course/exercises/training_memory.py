@@ -48,7 +48,7 @@ def _three_steps(function, seed):
 
 
 MIXED_STEP = """
-correct: the masters keep what bf16 would round away, and the weights are their rounded image
+correct: the masters keep what bf16 rounds away; the weights are rounded copies
 
 the masters were updated and the weights were not: copy each master into its weight
     weight.copy_(master) -> pass
@@ -143,7 +143,7 @@ def _raised(loss):
 
 
 CHECKPOINT = """
-correct: x alone is kept, and everything else is computed once more when its gradient is asked for
+correct: you keep x alone, and compute the rest again when the backward pass needs it
 
 that keeps what every pass keeps: nothing was computed again
     return Again.apply(x) -> return function(x)
@@ -188,7 +188,7 @@ seeded_checkpoint = build(
 
 
 LARGEST_BATCH = """
-correct: what is left beside the states, divided by what a sequence needs at the loss's peak
+correct: subtract the states, then divide by what one sequence needs at the loss's peak
 
 a part of a sequence is no sequence: round down
     // -> /

@@ -67,7 +67,7 @@ def _kept_bytes(function, seed):
 
 
 KEPT_BYTES = """
-correct: storages are what memory holds, and tensors are views of them
+correct: memory holds storages; tensors are views of them
 
 autograd stores what `pack` returns: end it with `return tensor`, and let `unpack` return what it is given
     return tensor -> return None
@@ -172,8 +172,7 @@ llama_block = build(solutions.llama_block_solution, _llama_block, LLAMA_BLOCK)
 
 
 CROSSOVER_LENGTH = """
-correct: the attention matrices grow with the square of the length and all the rest with the length, so they
-meet once
+correct: attention grows with the square of the length, everything else with the length, so they cross once
 
 both are kept in 2 bytes per element: the bytes cancel
     9 * -> 18 *

@@ -170,7 +170,7 @@ constructor = build(solutions.constructor_solution, _constructed, mistakes={
         "nothing is to be built yet: define a function that builds when it is called, and return that",
     ("return init", "what_it_returns = None\n    return what_it_returns"):
         "`constructor` is to return the function `init` itself, not what it returns",
-}, praise="code that builds a model need not know that each module is cut up once it is built")  # fmt: skip
+}, praise="the model's code does not notice that you cut up each module as soon as it is built")  # fmt: skip
 
 
 class _Run:
@@ -278,7 +278,7 @@ largest_in_parts = formula(solutions.largest_in_parts_solution, reference=larges
     ("(memory - 6 * largest) * ranks", "(memory * ranks - 6 * largest)"):
         "every rank makes the largest tensor, so each has so much less",
     ("(memory - 6 * largest) * ranks", "memory"): "that is the model built unsharded",
-}, praise="a rank holds its shards of the model, and for a moment what it is about to cut up")  # fmt: skip
+}, praise="a rank holds its shards and, for a moment, the tensor that it is about to cut")  # fmt: skip
 
 
 def _part_of(given, whose, part):
@@ -307,6 +307,6 @@ change_a_weight = _WeightExercise(
         "every rank's shard begins where the one before ends": lambda rank, given: _part_of(given, 0, 0),
     },
     solution=solutions.change_a_weight_solution,
-    praise="only while it is gathered is the weight there to be changed, and on release rank 0's values "
-    "go into every rank's shard",
+    praise="the weight exists only while it is gathered; on release, rank 0's values go "
+    "into every rank's shard",
 )
