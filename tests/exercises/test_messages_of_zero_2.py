@@ -97,7 +97,7 @@ def test_a_place_in_the_flat_tensor_is_none_in_the_shard(capsys):
 
 def test_ranks_that_call_different_reductions_are_told_so_before_they_hang():
     to_itself = edit(BUILDS["reduce_bucket"], "dst=owner", "dst=rank")
-    said = zero_2.reduce_bucket.verdict(to_itself, BUILDS["reduce_bucket"])
+    said = zero_2.reduce_bucket.verdict(to_itself)
     assert "rank 0 calls reduce of" in said and "`dst` is the owner of the pieces" in said
 
 
