@@ -8,36 +8,36 @@ is right in all of them was seen when the cells ran in order.
 
 import re
 from collections import defaultdict
+from importlib import import_module
 
 from nbformat.v4 import new_code_cell
 
-CHECK = re.compile(r"^(?:\w+ = )?exercises\.(\w+)\.check\((.*)\)$", re.M)
+CHECK = re.compile(r"^(?:\w+ = )?exercises\.(\w+)\.check\(.*\)$", re.M)
 NAME = re.compile(r"^(?:def|class) (\w+)_solution\b", re.M)
+SUBJECT = re.compile(r"^from helpers\.course\.exercises import (\w+) as exercises$", re.M)
 AGAIN = """{answer}
 
 from IPython.utils.capture import capture_output
 
 with capture_output() as said:
     object.__setattr__(exercises.{exercise}, "worlds", getattr(exercises.{exercise}, "worlds", [])[:1])
-    exercises.{exercise}.check({arguments})
+    exercises.{exercise}.check({name})
 words = said.stdout + "".join(str(output.data.get("text/plain", "")) for output in said.outputs)
 assert "✓ correct" in words, words"""
 
 
 def after_run_all(notebook):
     """{exercise: source of a cell that does it again}."""
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    checks = [(exercise, arguments) for cell in code for exercise, arguments in CHECK.findall(cell.source)]
-    found = {}
-    for cell in code:
-        for name in NAME.findall(cell.source):
-            own = re.sub(
-                rf"\b({'|'.join(NAME.findall(cell.source))})_solution\b", r"\1", CHECK.sub("", cell.source)
-            )
-            exercise, given = next(check for check in checks if f"{name}_solution" in check[1])
-            found[exercise] = AGAIN.format(
-                answer=own, exercise=exercise, arguments=given.replace(given.split(",")[0], name, 1)
-            )
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    exercise_of, found = {}, {}
+    for subject in SUBJECT.findall("\n".join(code)):
+        lesson = import_module(f"helpers.course.exercises.{subject}")
+        checks = CHECK.findall("\n".join(code))
+        exercise_of = {getattr(lesson, exercise).name: exercise for exercise in checks}
+    for source in code:
+        for name in filter(exercise_of.get, NAME.findall(source)):
+            own = re.sub(rf"\b({'|'.join(NAME.findall(source))})_solution\b", r"\1", source)
+            found[exercise_of[name]] = AGAIN.format(answer=own, exercise=exercise_of[name], name=name)
     return found
 
 

@@ -19,6 +19,7 @@ from helpers.course.lesson.outline import beside, course, notebooks, number_of
 from helpers.course.plots.style import picture
 from helpers.course.recording.on_machines import RECORDING
 from helpers.paths import NOTEBOOKS, ROOT
+from tests.folded import write_solutions
 
 KEPT_METADATA = ("tags", "jupyter")
 README_PICTURES = (  # lesson, beginning of the figure's sentence, file in notebooks/
@@ -76,10 +77,12 @@ def refresh(path):
     notebook = nbformat.read(path, as_version=4)
     if path.name == INDEX:
         draw_map(notebook)
+    number = number_of(path)
+    write_solutions(notebook, number)
     NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()
-    nbformat.write(clean(notebook, number_of(path)), path)
+    nbformat.write(clean(notebook, number), path)
     store_pictures(notebook, path)
 
 

@@ -5,32 +5,32 @@ from types import FunctionType
 
 import pytest
 import torch
-from helpers.course.exercises.engine import Build, Exercise
-from tests.exercises.averaging import make, mean_solution, stub, total, trial
+from helpers.course.exercises.builds import Build
+from helpers.course.exercises.engine import Exercise
+from tests.exercises.averaging import make, mean_over_ranks_solution, stub, total, trial
 
 
 def test_a_stub_is_no_error_and_the_course_goes_on_with_its_own(capsys):
     build = make()
     for _ in range(2):  # and the same words when the check's cell runs again, with what it returned
-        assert build.check(stub, mean_solution) is mean_solution
-        assert build.check(mean_solution, mean_solution) is mean_solution
+        assert build.check(stub) is mean_over_ranks_solution
+        assert build.check(mean_over_ranks_solution) is mean_over_ranks_solution
     assert (
         capsys.readouterr().out == 4 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
     )
 
 
-def test_a_solution_that_was_defined_anew_is_still_the_course_s(capsys, monkeypatch):
-    monkeypatch.setattr(
-        "helpers.course.exercises.engine.in_worlds", lambda worlds, run, praise: "correct in 2 and 4 ranks"
-    )
-    build, anew = make(), FunctionType(mean_solution.__code__, globals(), mean_solution.__name__)
-    assert build.check(mean_solution, anew) is anew
-    assert capsys.readouterr().out.endswith("What follows uses the course's `mean_over_ranks`.\n")
-    assert build.check(stub, anew) is anew
-    assert build.check(mean_solution, anew) is anew
-    assert (
-        capsys.readouterr().out == 2 * "○ not written yet: what follows uses the course's `mean_over_ranks`\n"
-    )
+def test_a_solution_that_a_folded_cell_has_defined_is_the_course_s(capsys, monkeypatch):
+    monkeypatch.setattr(Build, "in_worlds", lambda build, answer: "correct in 2 and 4 ranks")
+    build, folded = make(), FunctionType(mean_over_ranks_solution.__code__, globals())
+    for answer, said in (
+        (folded, "correct in 2 and 4 ranks"),
+        (stub, "not written"),
+        (folded, "not written"),
+    ):
+        assert build.check(answer) is mean_over_ranks_solution
+        shown = capsys.readouterr().out
+        assert said in shown and "hat follows uses the course's `mean_over_ranks`" in shown
 
 
 def forgets(tensor, ranks):
@@ -46,28 +46,31 @@ def forgets(tensor, ranks):
     ],
 )
 def test_what_need_not_be_run_is_said_at_once(answer, words, capsys, monkeypatch):
-    monkeypatch.setattr("helpers.course.exercises.engine.run_patiently", None)
-    assert make().check(answer, mean_solution) is mean_solution
+    monkeypatch.setattr("helpers.course.exercises.builds.run_patiently", None)
+    assert make().check(answer) is mean_over_ranks_solution
     assert (
         capsys.readouterr().out == f"✗ not yet: {words} What follows uses the course's `mean_over_ranks`.\n"
     )
 
 
+def twice_solution(ranks):
+    return 2 * ranks
+
+
 @pytest.mark.parametrize("slip", [0, None, [], torch.ones(2)], ids=repr)
 def test_a_value_in_the_place_of_a_function_earns_nothing_when_the_check_runs_again(slip, capsys):
-    build, formula = make(), Exercise(lambda ranks: 2 * ranks, ({"ranks": 3},))
+    build, formula = make(), Exercise(twice_solution, ({"ranks": 3},))
     for exercise in (build, formula):
-        assert exercise.check(slip, mean_solution) is mean_solution
-        assert exercise.check(mean_solution, mean_solution) is mean_solution
+        for answer in (slip, exercise.solution):
+            assert exercise.check(answer) is exercise.solution
         first, again = capsys.readouterr().out.splitlines()
         assert first == again and first.startswith("✗ not yet: the check needs your function itself, not ")
 
 
 @pytest.mark.ranks
 def test_a_mistake_is_an_edit_of_the_solution_that_the_check_is_given(capsys):
-    build = Build("mean", trial, mistakes={"no more": ("* 0", ""), "the sum": ("tensor / ranks", "tensor")})
-    assert list(build.mistaken(mean_solution)) == ["the sum"]
-    build.check(total, mean_solution)
+    build = Build(mean_over_ranks_solution, trial, mistakes={"the sum": ("tensor / ranks", "tensor")})
+    build.check(total)
     assert " is right; the sum. What follows " in capsys.readouterr().out
 
 

@@ -33,7 +33,7 @@ def test_every_mistake_is_seen_and_told_from_the_others():
     functions = {}
     for build in BUILDS:
         right = known[f"16-{build}"]
-        functions[build] = [right, *getattr(lesson_16, build).mistaken(right).values()]
+        functions[build] = [right, *getattr(lesson_16, build).mistaken().values()]
     by_rank = launch(try_each, ranks=2, arguments={"functions": functions}, device="cpu")
     for build in BUILDS:
         words = ["right", *getattr(lesson_16, build).mistakes]

@@ -105,11 +105,18 @@ def test_a_fault_of_the_check_itself_is_not_hidden():
         Exercise(reference=lambda: {}["missing"], cases=({},)).verdict(lambda: 1)
 
 
-def test_check_shows_the_verdict_with_its_mark_and_returns_nothing(capsys):
-    exercise = Exercise(reference=lambda: 3, cases=({},), praise="so it is")
-    assert exercise.check(lambda: 3) is None
-    exercise.check(lambda: 4)
-    exercise.check(lambda: ...)
+def three_solution():
+    return 3
+
+
+def test_check_shows_the_verdict_with_its_mark_and_hands_on_what_is_right(capsys):
+    exercise = Exercise(reference=three_solution, cases=({},), praise="so it is")
+    for answer, handed_on in (
+        (right := lambda: 3, right),
+        (lambda: 4, three_solution),
+        (lambda: ..., three_solution),
+    ):
+        assert exercise.check(answer) is handed_on
     assert [line[:12] for line in capsys.readouterr().out.splitlines()] == [
         "✓ correct fo",
         "✗ not yet: y",

@@ -39,7 +39,14 @@ def test_what_is_no_number_gets_a_clear_word_and_stops_nothing(value, capsys):
 
 def test_a_comma_in_the_place_of_the_point_gets_a_clear_word_too(capsys):
     guess("bytes per parameter", 2, 5).compare(7)
-    assert "a guess is a plain number, such as 7 or 2.5e9, and [2, 5] is none" in capsys.readouterr().out
+    assert "a guess is a plain number, such as 7 or 2.5e9, and [2, 5] is none: with a point it is 2.5" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_number_with_its_unit_is_told_what_to_leave_out(capsys):
+    guess("bytes", "7.5 bytes")
+    assert "'7.5 bytes' is none: leave out the unit and the quotes, 7.5 (bytes)" in capsys.readouterr().out
 
 
 def test_a_tensor_of_one_element_is_a_number(capsys):

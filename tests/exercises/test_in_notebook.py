@@ -17,16 +17,15 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from helpers import paths
 from helpers.course.exercises import start_here as exercises
-from helpers.course.exercises.engine import Build
-from tests.exercises.averaging import in_place, mean_solution, trial
-build = exercises.mean_over_ranks = Build("mean_over_ranks", trial, praise="summed, then divided")
+from helpers.course.exercises.builds import Build
+from tests.exercises.averaging import in_place, mean_over_ranks_solution, trial
+build = exercises.mean_over_ranks = Build(mean_over_ranks_solution, trial, praise="summed, then divided")
 """
 RIGHT = "def mean(tensor, ranks):\n    return in_place(tensor, ranks)"
-CHECK = "mean = build.check(mean, mean_solution)"
+CHECK = "mean = build.check(mean)"
 FORMULA = "def total(ranks):\n    return ranks * (ranks - 1) // 2"
-CHECK_FORMULA = "exercises.sum_of_ranks.check(total)"
-SOLUTION = FORMULA.replace("total", "total_solution")
-HANDED = "total = exercises.sum_of_ranks.check(total, total_solution)"
+CHECK_FORMULA = "_ = exercises.sum_of_ranks.check(total)"
+HANDED = "total = exercises.sum_of_ranks.check(total)"
 
 
 def outputs_of(folder, *cells, setup=SETUP):
@@ -79,14 +78,11 @@ def shown(tmp_path_factory):
         "check of the formula": CHECK_FORMULA,
         "formula with a syntax error": FORMULA.replace(":", "", 1),
         "check of the old formula": CHECK_FORMULA,
-        "solution": SOLUTION,
         "stub of the formula": "def total(ranks):\n    ...",
         "check that hands on the course's": HANDED,
         "check of it again": HANDED,
         "formula with a syntax error, in the place of the stub": FORMULA.replace(":", "", 1),
         "check of the stub from before": HANDED,
-        "solution anew": SOLUTION,
-        "check after the solution anew": HANDED,
         "right formula": FORMULA,
         "check of the right formula": HANDED,
     }
@@ -102,6 +98,7 @@ def test_verdicts_have_a_colour_a_mark_and_the_same_words_as_plain_text(shown):
     for step, head in steps.items():
         assert shown[step]["text/plain"].startswith(head)
         assert f"{head}</strong>" in shown[step]["text/html"]
+    assert "the course's <code>mean_over_ranks</code>" in shown["check of the stub"]["text/html"]
     colours = {shown[step]["text/html"].partition("solid ")[2][:7] for step in steps}
     assert len(colours) == 3
 
@@ -123,14 +120,16 @@ def test_after_a_syntax_error_the_old_function_is_not_judged(shown):
 
 def test_where_the_course_s_was_handed_on_a_syntax_error_is_told_and_earns_no_praise(shown):
     for step in ("check that hands on the course's", "check of it again"):
-        assert shown[step]["text/plain"] == "○ not written yet: what follows uses the course's `total`"
-    for step in ("check of the stub from before", "check after the solution anew"):
+        assert shown[step]["text/plain"] == "○ not written yet: what follows uses the course's `sum_of_ranks`"
+    for step in ("check of the stub from before",):
         assert (
             "has a SyntaxError in line 1, so this is still the `total` from before"
             in shown[step]["text/plain"]
         )
-        assert shown[step]["text/plain"].endswith("What follows uses the course's `total`.")
-    assert shown["check of the right formula"]["text/plain"].endswith("What follows uses your `total`.")
+        assert shown[step]["text/plain"].endswith("What follows uses the course's `sum_of_ranks`.")
+    assert shown["check of the right formula"]["text/plain"].endswith(
+        "What follows uses your `sum_of_ranks`."
+    )
 
 
 def test_a_cell_that_fails_before_its_definition_is_told_too(shown):
@@ -156,7 +155,7 @@ def test_only_a_learners_own_right_answers_in_their_copy_are_kept(tmp_path):
     cells += [
         "def mean(tensor, ranks): ...",
         CHECK,
-        "build.check(mean_solution, mean_solution) is mean_solution",
+        "build.check(mean_over_ranks_solution) is mean_over_ranks_solution",
     ]
     outputs_of(work, *cells, setup=setup)
     assert not (work / "progress.json").exists()

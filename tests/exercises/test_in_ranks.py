@@ -9,22 +9,24 @@ import pytest
 import torch
 from helpers.course.exercises import in_ranks
 from helpers.course.exercises import start_here as lesson_00
-from helpers.course.exercises.engine import Build, RankExercise, before_running, reading_note, with_advice
+from helpers.course.exercises.builds import Build, RankExercise, with_advice
+from helpers.course.exercises.engine import before_running, reading_note
+from helpers.course.exercises.in_ranks import Judged, names_apart
 from helpers.course.exercises.pipeline_parallelism import Schedule
 from helpers.course.exercises.reading import names_of
 from helpers.tools.launch.jobs import LaunchError
-from tests.exercises.averaging import half, in_place, make, mean_solution, total, trial
-from tests.exercises.course import of_kind, solutions
+from tests.exercises.averaging import half, in_place, make, mean_over_ranks_solution, total, trial
+from tests.exercises.course import of_kind, tried
 
 pytestmark = pytest.mark.ranks
 
-EXERCISES, BUILDS, SOLUTIONS = of_kind(RankExercise), of_kind(Build), solutions()
+EXERCISES, BUILDS = of_kind(RankExercise), of_kind(Build)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_lessons_solution_is_correct_in_ranks(name, capsys):
-    EXERCISES[name].check(SOLUTIONS[name])
-    assert capsys.readouterr().out.splitlines()[-1].startswith("✓ correct in ")
+    EXERCISES[name].check(EXERCISES[name].solution)
+    assert "✓ correct in " in capsys.readouterr().out
 
 
 def test_a_rank_that_fails_is_a_verdict_with_the_learners_lines_only(capsys):
@@ -42,11 +44,12 @@ def test_a_rank_that_fails_is_a_verdict_with_the_learners_lines_only(capsys):
 
 def test_a_constant_does_not_pass_in_ranks(capsys):
     lesson_00.mean_of_squares.check(lambda value: 2.5)
-    assert capsys.readouterr().out.startswith("✗ not yet: rank 0 of 2 returned 2.5 where ")
+    said = capsys.readouterr().out
+    assert said.startswith("✗ not yet: rank 0 of 2 returned 2.5 where ") and "; it was given value=" in said
 
 
 def test_a_right_answer_is_returned_and_what_follows_uses_it(capsys):
-    assert make().check(in_place, mean_solution) is in_place
+    assert make().check(in_place) is in_place
     assert (
         capsys.readouterr().out
         == "✓ correct in 2 and 4 ranks: summed, then divided. What follows uses your `mean_over_ranks`.\n"
@@ -57,7 +60,7 @@ def test_a_wrong_answer_names_rank_value_place_and_both_numbers_and_the_mistake(
     def mine(tensor, ranks):
         return total(tensor, ranks)
 
-    assert make().check(mine, mean_solution) is mean_solution
+    assert make().check(mine) is mean_over_ranks_solution
     said = capsys.readouterr().out
     assert said.startswith("✗ not yet: rank 0 of 2: `mean`[0, 0] is ") and said.endswith(
         " is right; that is the sum. What follows uses the course's `mean_over_ranks`.\n"
@@ -65,14 +68,14 @@ def test_a_wrong_answer_names_rank_value_place_and_both_numbers_and_the_mistake(
 
 
 def test_what_is_right_for_two_ranks_only_is_found_with_four(capsys):
-    assert make().check(half, mean_solution) is mean_solution
+    assert make().check(half) is mean_over_ranks_solution
     assert "rank 0 of 4: `mean`[0, 0] is " in capsys.readouterr().out
 
 
 def test_inputs_are_new_at_every_check(capsys):
     seen = set()
     for _ in range(2):
-        make().check(total, mean_solution)
+        make().check(total)
         seen.add(capsys.readouterr().out)
     assert len(seen) == 2
 
@@ -109,7 +112,7 @@ def test_an_exception_a_wrong_type_and_a_closed_process_group_are_verdicts(capsy
         (lambda tensor, ranks: sys.exit("gone"), "rank 0 of 2 raised SystemExit: gone"),
         (lambda tensor, ranks: os._exit(3), "of 2 left with exit status 3"),
     ):
-        assert make().check(answer, mean_solution) is mean_solution
+        assert make().check(answer) is mean_over_ranks_solution
         said = capsys.readouterr().out
         assert words in said and said.endswith("What follows uses the course's `mean_over_ranks`.\n")
 
@@ -122,10 +125,34 @@ def test_a_hang_is_a_verdict_that_names_the_rank(capsys):
             comm.all_reduce(tensor)
         return tensor
 
-    assert make(patience=5).check(one_only, mean_solution) is mean_solution
+    assert make(patience=5).check(one_only) is mean_over_ranks_solution
     said = capsys.readouterr().out
     assert "rank 1 of 2 hung in all_reduce, which rank 0 never entered" in said
     assert in_ranks.HUNG.match(said.removeprefix("✗ not yet: "))
+
+
+def test_a_loop_that_never_ends_is_known_by_the_processor_s_time_and_named_with_its_line(capsys):
+    def loops(tensor, ranks):
+        while ranks:
+            ranks += 1
+
+    def loops_alone(value):
+        import deepspeed
+        import deepspeed.comm as comm
+
+        deepspeed.init_distributed()
+        while comm.get_rank() == 1:
+            value += 1
+        return value
+
+    for exercise, answer, line in (
+        (make(), lambda tensor, ranks: loops(tensor, ranks) or tensor, "ranks += 1|while ranks:"),
+        (lesson_00.mean_of_squares, loops_alone, "value += 1|while comm.get_rank"),
+    ):
+        exercise.check(answer)
+        said = capsys.readouterr().out
+        assert "of 2 was still computing after 2 s: does a loop never end?" in said
+        assert any(part in said for part in line.split("|")) and "helpers/" not in said
 
 
 def test_a_class_may_be_what_is_written():
@@ -146,26 +173,26 @@ def test_a_class_may_be_what_is_written():
 
         return {"mean": mean(comm.get_world_size()).of(torch.randn(3))}
 
-    assert Build("Mean", use).check(Mine, Mean) is Mine
+    assert Build(Mean, use).check(Mine) is Mine
 
 
 def test_a_fault_of_the_courses_own_function_is_not_hidden():
     with pytest.raises(LaunchError, match="CourseFault"):
-        Build("broken", trial).check(in_place, lambda tensor, ranks: 1 / 0)
+        Build(lambda tensor, ranks: 1 / 0, trial).check(in_place)
 
 
 def test_a_type_error_of_the_check_is_not_taken_for_the_learners(monkeypatch):
     def broken(*arguments):
         raise TypeError("the check is broken")
 
-    monkeypatch.setattr("helpers.course.exercises.engine.run_patiently", broken)
+    monkeypatch.setattr("helpers.course.exercises.builds.run_patiently", broken)
     with pytest.raises(TypeError, match="the check is broken"):
-        make().check(in_place, mean_solution)
+        make().check(in_place)
 
 
-def every_mistake(build, solution):
+def every_mistake(build):
     """{words: function}; each mistake that is written as changes of the solution must fit it."""
-    mistakes = build.mistaken(solution)
+    mistakes = build.mistaken()
     assert list(mistakes) == list(build.mistakes)
     return mistakes
 
@@ -175,13 +202,13 @@ SCHEDULES = [name for name, build in BUILDS.items() if isinstance(build, Schedul
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_lessons_solution_of_a_schedule_is_right(name):
-    assert BUILDS[name].verdict(SOLUTIONS[name], SOLUTIONS[name]).startswith("correct in ")
+    assert BUILDS[name].verdict(BUILDS[name].solution).startswith("correct in ")
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_known_mistake_of_a_schedule_is_answered_with_its_own_words(name):
-    for words, wrong in every_mistake(BUILDS[name], SOLUTIONS[name]).items():
-        assert BUILDS[name].verdict(wrong, SOLUTIONS[name]).endswith(words)
+    for words, wrong in every_mistake(BUILDS[name]).items():
+        assert BUILDS[name].verdict(wrong).endswith(words)
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDS if name not in SCHEDULES])
@@ -191,25 +218,29 @@ def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answere
     No two mistakes are twins: the words of the first would answer both.  A whole check of each solution comes
     after its lesson's last cell.
     """
-    build, solution = BUILDS[name], SOLUTIONS[name]
-    mistakes = every_mistake(build, solution)
+    build, solution = BUILDS[name], BUILDS[name].solution
+    mistakes = every_mistake(build)
     unanswered = dict(mistakes)
     for answer in (solution, *unanswered.values()):
         assert not before_running(answer, names_of(solution), solution, "code", by_position=True)
         assert not with_advice("", answer) and not reading_note(answer, solution)
     for ranks in build.worlds:
-        tried = build.tried([solution, solution, *mistakes.values()], ranks, seed=random.randrange(2**31))
-        expected, again, tried = (
-            [values[0] for values in tried],
-            [values[1] for values in tried],
-            [values[2:] for values in tried],
-        )
-        assert None not in expected and not build.wrong(list(zip(expected, again)))
-        for words, got in zip(mistakes, zip(*tried)):
-            if words not in unanswered:
-                continue
-            assert None not in got, f"this mistake fails instead of being answered: {words}"
-            if build.wrong(list(zip(expected, got))):
-                assert build.thought(mistakes, got, tried) == f"; {words}"
+        functions = [solution, solution, *mistakes.values()]
+        by_rank = tried(build, functions, ranks, seed=random.randrange(2**31))
+        assert not build.wrong(judged(build, by_rank, 1))
+        for at, words in enumerate(mistakes, 2):
+            assert all(values[at] is not None for values in by_rank), f"fails, and is not answered: {words}"
+            found = judged(build, by_rank, at)
+            if words in unanswered and build.wrong(found):
+                assert build.thought(mistakes, found) == f"; {words}"
                 del unanswered[words]
     assert not unanswered
+
+
+def judged(build, by_rank, at):
+    """What a check has found where the learner's function is that with this number."""
+    return [
+        Judged(right, values[at], [names_apart(values[at], one, build.tolerance) for one in mistakes], None)
+        for values in by_rank
+        for right, _, *mistakes in [values]
+    ]

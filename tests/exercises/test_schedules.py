@@ -35,7 +35,7 @@ def backward_first(rank, ranks, count):
 
 @pytest.fixture
 def without_ranks(monkeypatch):
-    monkeypatch.setattr("helpers.course.exercises.engine.run_patiently", None)
+    monkeypatch.setattr("helpers.course.exercises.builds.run_patiently", None)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def without_ranks(monkeypatch):
     ],
 )
 def test_what_is_no_schedule_is_named_and_starts_no_rank(answer, words, without_ranks):
-    verdict = pipeline_parallelism.one_f_one_b.verdict(answer, SOLUTION)
+    verdict = pipeline_parallelism.one_f_one_b.verdict(answer)
     assert verdict.startswith("not yet: ") and words in verdict
 
 
@@ -65,7 +65,7 @@ def test_a_right_schedule_passes_the_first_look_in_whatever_form(without_ranks):
         as_a_generator,
         lambda rank, ranks, count: [list(action) for action in SOLUTION(rank, ranks, count)],
     ):
-        assert pipeline_parallelism.one_f_one_b.looked_at(answer, SOLUTION) == ""
+        assert pipeline_parallelism.one_f_one_b.looked_at(answer) == ""
 
 
 def test_a_schedule_is_drawn_or_it_is_said_why_not(capsys):

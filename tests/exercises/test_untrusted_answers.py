@@ -12,7 +12,8 @@ import numpy
 import pytest
 import torch
 from helpers.course.exercises import calling, comparing
-from helpers.course.exercises.engine import Exercise, RankExercise
+from helpers.course.exercises.builds import RankExercise
+from helpers.course.exercises.engine import Exercise
 from helpers.course.exercises.reading import is_unwritten
 from helpers.tools import theory
 
@@ -98,6 +99,7 @@ def test_an_answer_that_changes_what_the_reference_reads_is_wrong(monkeypatch):
 
 def test_arguments_of_ranks_are_their_own_when_reports_are_judged():
     exercise = RankExercise(
+        solution=None,
         inputs=None,
         expected=lambda rank, given: given[rank]["rows"].pop(),
         mistakes={"the first": lambda rank, given: given[rank]["rows"].pop(0)},
@@ -183,7 +185,7 @@ def test_what_is_returned_in_the_place_of_a_value_equals_nothing(value):
     for right in (3, 3.0, [1, 2], "text"):
         exercise = Exercise(reference=lambda right=right: right, cases=({},))
         assert exercise.verdict(lambda: value).startswith("not yet: "), right
-        exercise = RankExercise(inputs=None, expected=lambda rank, given, right=right: right)
+        exercise = RankExercise(solution=None, inputs=None, expected=lambda rank, given, right=right: right)
         assert exercise.wrong([value], None).startswith("not yet: "), right
 
 

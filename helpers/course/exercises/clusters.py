@@ -12,6 +12,7 @@ from unittest import mock
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import own_group
+from helpers.course.exercises.solutions import clusters as solutions
 from helpers.course.exercises.trials import build, complete, formula, random_of_rank, returned
 from helpers.tools import theory
 
@@ -43,7 +44,7 @@ def _cable_bytes(function, seed):
 
 
 CROSSES, ADDS = "if neighbour != machine:", "cards[machine] += sent"
-cable_bytes = build("cable_bytes", _cable_bytes, mistakes={
+cable_bytes = build(solutions.cable_bytes_solution, _cable_bytes, mistakes={
     ("enumerate(place)", "enumerate(place[:-1])"): "the ring closes: the last rank sends to rank 0",
     (CROSSES, "if True:"):
         "these are all bytes that a machine's ranks send; only hops to another machine cross the cable",
@@ -78,7 +79,7 @@ def _restart(function, seed):
 
 RANKS = "next(ranks for ranks in range(left, 0, -1) if batch % ranks == 0)"
 MICRO, REST = "next(size for size in range(largest, 0, -1) if part % size == 0)", "part // micro_batch"
-restart = build("restart", _restart, mistakes={
+restart = build(solutions.restart_solution, _restart, mistakes={
     (RANKS, "left"):
         "not all ranks that are left can share the batch equally: take the largest number that divides it",
     ("range(left, 0, -1) if", "(64, 32, 16, 8, 4, 2, 1) if ranks <= left and"):
@@ -99,7 +100,7 @@ restart = build("restart", _restart, mistakes={
         "one sequence at a time is right but slow: take the largest micro-batch that fits and divides",
     ("range(largest, 0, -1)", "range(max(largest - 1, 1), 0, -1)"): "`largest` sequences themselves fit",
     (REST, "batch // micro_batch"): "each rank accumulates its own part of the batch, not all of it",
-}, praise="the batch is the same on other ranks, so learning goes on as it was")  # fmt: skip
+}, praise="fewer ranks train on the same batch, so learning goes on as before")  # fmt: skip
 
 
 def _text(file):
@@ -182,7 +183,7 @@ SAVING = "engine.save_checkpoint(folder, tag=tag, save_latest=False)"
 ON_RANK_0, WRITING = "if engine.global_rank == 0:", "new.write_text(tag)"
 RENAMING = 'os.replace(new, Path(folder, "latest"))'
 UNLINKED = 'Path(folder, "latest").unlink()\n        '
-save_safely = build("save_safely", _save_safely, together=True, mistakes={
+save_safely = build(solutions.save_safely_solution, _save_safely, together=True, mistakes={
     (", save_latest=False", "", ON_RANK_0, "if False:"): "DeepSpeed's rank 0 writes `latest` after its own "
         "files, not after everybody's: save_latest=False, and name it afterwards",
     (ON_RANK_0, "if False:"):
@@ -208,15 +209,11 @@ save_safely = build("save_safely", _save_safely, together=True, mistakes={
 }, praise="the checkpoint gets its name when it is whole, by one rename")  # fmt: skip
 
 
-def save_interval_solution(save, unit_hours, units):
-    return (2 * save * 3600 * unit_hours / units) ** 0.5  # where save / interval + interval / (2 M) is least
-
-
 def _interval(save, unit_hours, units):
     return theory.young_interval(save, 3600 * unit_hours / units)
 
 
-save_interval = formula(save_interval_solution, reference=_interval, cases=[
+save_interval = formula(solutions.save_interval_solution, reference=_interval, cases=[
     (60, 50_000, 1000), (30, 20_000, 16), (300, 50_000, 16_384), (1, 10_000, 1),
 ], mistakes={
     (" / units", ""):

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 
 import torch
 from torch import distributed as dist
-from helpers.course.exercises.engine import RankExercise
+from helpers.course.exercises.builds import RankExercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
+from helpers.course.exercises.solutions import collectives as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank
 from helpers.tools.measure.internals import replaced
 
@@ -67,7 +68,7 @@ that is this rank's own tensor: the left neighbour's must be received
 nothing has arrived in `incoming`: receive into that very tensor, and wait
     dist.irecv, incoming -> dist.irecv, torch.empty_like(incoming)
 """
-exchange = build("exchange", _exchanged, EXCHANGE, together=True)
+exchange = build(solutions.exchange_solution, _exchanged, EXCHANGE, together=True)
 
 
 HINTS = {  # two errors that say little: what to do
@@ -138,7 +139,7 @@ the second half must begin with the part that a rank has finished, r + 1, not wi
     parts = tensor.tensor_split(ranks) -> parts = list(tensor.tensor_split(ranks))
     arriving += incoming -> parts[(rank - step - 1) % ranks] = arriving + incoming
 """
-ring_all_reduce = build("ring_all_reduce", _summed_in_a_ring, RING_ALL_REDUCE, together=True)
+ring_all_reduce = build(solutions.ring_all_reduce_solution, _summed_in_a_ring, RING_ALL_REDUCE, together=True)
 
 
 def tree_all_reduce(tensor: torch.Tensor) -> None:
@@ -182,7 +183,7 @@ def _summed_in_halves(function, seed):
 
 
 HALVE_AND_DOUBLE = """
-correct: the ring's bytes in 2 log2 N exchanges
+correct: you sent as many bytes as the ring does, in 2 log2 N exchanges
 
 that is the way down: each rank has a finished part, and now the parts must come together again
     in reversed(way) -> in []
@@ -192,16 +193,14 @@ before
     swap(rank ^ gap, given, incoming) -> swap(rank ^ gap, given.clone(), incoming)
     in reversed(way) -> in []
 """
-halve_and_double = build("halve_and_double", _summed_in_halves, HALVE_AND_DOUBLE, together=True)
-
-
-def bus_bandwidth_solution(size, ranks, seconds):
-    return 2 * (ranks - 1) / ranks * size / seconds  # what a rank must send: comparable with a link's speed
+halve_and_double = build(
+    solutions.halve_and_double_solution, _summed_in_halves, HALVE_AND_DOUBLE, together=True
+)
 
 
 BUS_BANDWIDTH = """
-correct: what a rank's link carries, which can be compared with the link's own speed, whatever the number of
-ranks
+correct: this is what a rank's link carries, so you can compare it with the link's own speed at any
+number of ranks
 
 that is the algorithm bandwidth: the tensor's bytes over the time
     2 * (ranks - 1) / ranks * size -> size
@@ -213,15 +212,8 @@ that is what all ranks send together
     / ranks ->
 """
 bus_bandwidth = formula(
-    bus_bandwidth_solution, [(1e9, 8, 0.01), (1e9, 2, 0.01), (4e6, 64, 1e-3)], BUS_BANDWIDTH
+    solutions.bus_bandwidth_solution, [(1e9, 8, 0.01), (1e9, 2, 0.01), (4e6, 64, 1e-3)], BUS_BANDWIDTH
 )
-
-
-def two_level_seconds_solution(size, hosts, gpus, inside, across):
-    from helpers import theory
-
-    within = theory.wire_bytes("reduce_scatter", size, gpus) / inside  # and the all-gather takes as long
-    return 2 * within + theory.wire_bytes("all_reduce", size / gpus, hosts) / across  # of a GPU's part
 
 
 TWO_LEVEL_SECONDS = """
@@ -249,7 +241,9 @@ in the all-reduce across, a GPU meets the one GPU of each other host that holds 
     / other -> / inside
 """
 two_level_seconds = formula(
-    two_level_seconds_solution, [(8e9, 2, 8, 400e9, 50e9), (26e9, 16, 4, 100e9, 12.5e9)], TWO_LEVEL_SECONDS
+    solutions.two_level_seconds_solution,
+    [(8e9, 2, 8, 400e9, 50e9), (26e9, 16, 4, 100e9, 12.5e9)],
+    TWO_LEVEL_SECONDS,
 )
 
 
@@ -261,6 +255,7 @@ all_numbers = RankExercise(
             lambda rank, given: [given[0]["number"]] * len(given)
         )
     },
-    praise="every rank has all numbers in order; a real all-gather sends the same bytes as one "
-    "broadcast after another, with all ranks at once",
+    solution=solutions.gather_by_broadcast_solution,
+    praise="every rank has all numbers in order. A real all-gather sends the same bytes, "
+    "but all ranks send at once",
 )

@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.solutions import combining_parallelism as solutions
 from helpers.course.exercises.telling import tell
 from helpers.course.exercises.trials import build, formula
 from helpers.tools.theory import combined
@@ -68,7 +69,7 @@ return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes
     return found -> return tuple(found[name] for name in axes)
 """
 coordinates = build(
-    "coordinates",
+    solutions.coordinates_solution,
     _coordinated,
     COORDINATES_MISTAKES,
     praise="a rank is a number whose digits are its coordinates, and each axis is the base of one",
@@ -107,20 +108,12 @@ in a group, ranks stand in the order of their coordinate
     .append(rank) -> .insert(0, rank)
 """
 groups_along = build(
-    "groups_along",
+    solutions.groups_along_solution,
     _grouped,
     GROUPS_ALONG_MISTAKES,
+    rungs=[coordinates],
     praise="each rank is in one group along every axis, and these groups are all that a combined job needs",
 )
-
-
-def cable_bytes_solution(groups, sent, each, line):
-    crossings = 0
-    for group in groups:
-        pairs = list(zip(group, group[1:]))  # of a line; a ring has one pair more, a pipeline sends both ways
-        pairs += [(there, here) for here, there in pairs] if line else [(group[-1], group[0])]
-        crossings += sum(here // each != there // each for here, there in pairs)
-    return crossings * sent
 
 
 def _case(name, sent, each, **axes):
@@ -148,7 +141,7 @@ these are the crossings: multiply by what a rank sends along this axis
     crossings * sent -> crossings
 """
 cable_bytes = formula(
-    cable_bytes_solution,
+    solutions.cable_bytes_solution,
     (
         _case("data", 700, 1, data=4, model=3),
         _case("data", 300, 2, data=4, model=2),
@@ -247,8 +240,8 @@ that is the square of the norm
     total.sqrt() -> total
 """
 global_norm = build(
-    "global_norm",
+    solutions.global_norm_solution,
     _normed,
     GLOBAL_NORM_MISTAKES,
-    praise="that is what the attribute `model_parallel` is for",
+    praise="a replicated gradient counts once; the attribute `model_parallel` marks those that are sharded",
 )

@@ -8,6 +8,7 @@ from torch import nn
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import all_returned
+from helpers.course.exercises.solutions import data_parallelism as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 
 WIDTH = 6
@@ -46,7 +47,7 @@ that is this rank's own gradient: the mean must be written into `.grad` itself
             comm.all_reduce(total)
     parameter.grad /= -> total /=
 """
-average_gradients = build("average_gradients", _averaged, AVERAGE_GRADIENTS, together=True)
+average_gradients = build(solutions.average_gradients_solution, _averaged, AVERAGE_GRADIENTS, together=True)
 
 
 def _is_left_over(sizes, full):
@@ -119,7 +120,7 @@ the parts of a bucket belong to the parameters in the order in which they were p
 that is this rank's own gradient: the means must be written back into `.grad`
     parameter.grad.copy_(part.view_as(parameter)) -> pass
 """
-average_in_buckets = build("average_in_buckets", _in_buckets, AVERAGE_IN_BUCKETS)
+average_in_buckets = build(solutions.average_in_buckets_solution, _in_buckets, AVERAGE_IN_BUCKETS)
 
 
 def _micro_batches(seed):
@@ -160,11 +161,9 @@ that is divided by the ranks once too often: the sums of all ranks belong to the
 that is this rank's part: the gradients of all ranks must be summed
     comm.all_reduce(parameter.grad) -> pass
 """
-weighted_gradients = build("weighted_gradients", _weighted, WEIGHTED_GRADIENTS, together=True)
-
-
-def accumulation_steps_solution(train_batch, micro_batch, ranks):
-    return train_batch / (micro_batch * ranks)  # every rank runs its share in micro-batches of its own
+weighted_gradients = build(
+    solutions.weighted_gradients_solution, _weighted, WEIGHTED_GRADIENTS, together=True
+)
 
 
 ACCUMULATION_STEPS = """
@@ -179,11 +178,9 @@ that is what all ranks see in one pass; how many passes make a batch?
 the other way round
     train_batch / (micro_batch * ranks) -> micro_batch * ranks / train_batch
 """
-accumulation_steps = formula(accumulation_steps_solution, [(96, 2, 4), (1024, 1, 64)], ACCUMULATION_STEPS)
-
-
-def exposed_seconds_solution(compute, accumulation, message):
-    return max(0.0, message - 2 / 3 * compute / accumulation)  # only the last backward pass can hide anything
+accumulation_steps = formula(
+    solutions.accumulation_steps_solution, [(96, 2, 4), (1024, 1, 64)], ACCUMULATION_STEPS
+)
 
 
 EXPOSED_SECONDS = """
@@ -201,5 +198,5 @@ that is the whole message; part of it hides behind the backward pass
     - 2 / 3 * compute / accumulation ->
 """
 exposed_seconds = formula(
-    exposed_seconds_solution, [(0.6, 4, 0.2), (0.6, 1, 0.2), (3.0, 8, 0.5)], EXPOSED_SECONDS
+    solutions.exposed_seconds_solution, [(0.6, 4, 0.2), (0.6, 1, 0.2), (3.0, 8, 0.5)], EXPOSED_SECONDS
 )

@@ -29,7 +29,7 @@ def edit(solution: Callable, *changes: str, names: Mapping[str, object] | None =
         source = source.replace(old, new)
     file = f"<{solution.__name__}, edited: {changes}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace = functions_of(solution)[0].__globals__ | (names or {})
+    namespace = {**(names or {}), **functions_of(solution)[0].__globals__}
     exec(compile(source, file, "exec"), namespace)
     return namespace[solution.__name__]
 

@@ -5,6 +5,7 @@ from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.solutions import experts as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.course.exercises.trials import summed as summed
 from helpers.tools import theory
@@ -42,7 +43,7 @@ def _routed(function, seed):
 BY_PROBABILITY = """torch.empty_like(served)
     queue = probabilities.topk(k).values.T.flatten().argsort(descending=True)
     row[queue] = ((asked[queue].cumsum(0) - 1) * asked[queue]).sum(1)"""
-route = build("route", _routed, worlds=(1, 2), mistakes={
+route = build(solutions.route_solution, _routed, worlds=(1, 2), mistakes={
     ("expert.T.flatten()", "expert.flatten()", "view(k, tokens).T", "view(tokens, k)"):
         "the first choices of all tokens come before any second choice",
     ("cumsum(0) - 1", "cumsum(0)"): "rows are counted from 0",
@@ -105,7 +106,7 @@ GATHERING = """ranks = comm.get_world_size()
         received = everything.unflatten(0, (ranks, ranks, -1))[:, comm.get_rank()].flatten(0, 1)"""
 # Forward alone: a gradient, which `backward` hands to `forward`, asks for no gradient itself.
 FORWARD = "if rows.requires_grad else received"
-Exchange = build("Exchange", _exchanged, mistakes={
+Exchange = build(solutions.Exchange_solution, _exchanged, mistakes={
     (SEND, "received.copy_(rows)"):
         "what belongs to other ranks must be sent to them: all_to_all_single in `forward`",
     (BACK, "gradient"):
@@ -138,10 +139,12 @@ def _through(function, seed):
     }
 
 
-THERE, STACKED = "Exchange_solution.apply(rows)", "torch.stack(answers, 1)"
-REPLY = f"Exchange_solution.apply({STACKED}.view_as(rows))"
+THERE, STACKED = "Exchange.apply(rows)", "torch.stack(answers, 1)"
+REPLY = f"Exchange.apply({STACKED}.view_as(rows))"
 VIEW = "view(comm.get_world_size(), len(experts), *rows.shape[1:])"
-through_experts = build("through_experts", _through, together=True, mistakes={
+through_experts = build(solutions.through_experts_solution, _through, together=True, rungs=[
+    Exchange,
+], mistakes={
     (VIEW, "view(len(experts), comm.get_world_size(), *rows.shape[1:]).transpose(0, 1)", "answers, 1",
         "answers"): "what arrives is ordered by the rank it comes from, and within that by expert",
     (STACKED, "torch.stack(answers)"):
@@ -152,17 +155,10 @@ through_experts = build("through_experts", _through, together=True, mistakes={
     (THERE, "rows", REPLY, f"{STACKED}.view_as(rows)"):
         "nothing was sent: most of these rows are for the experts of other ranks",
     ("expert(arrived", "experts[0](arrived"): "each expert has rows of its own: all went to the first",
-    (THERE, "Exchange_solution.apply(rows.detach())", REPLY, f"{REPLY}.detach() + 0 * rows"):
+    (THERE, "Exchange.apply(rows.detach())", REPLY, f"{REPLY}.detach() + 0 * rows"):
         "no gradient comes back: send with `Exchange.apply`, which autograd knows",
     (REPLY, f"{REPLY} / comm.get_world_size()"): "every rank gets its answers once: divide nothing",
 }, praise="two exchanges: rows to the ranks of their experts, and the answers back")  # fmt: skip
-
-
-def message_bytes_solution(tokens, experts, k, factor, width, element_bytes):
-    import math
-
-    capacity = math.ceil(tokens * k * factor / experts)
-    return experts * capacity * width * element_bytes  # empty rows are sent, too
 
 
 def _bytes(tokens, experts, k, factor, width, element_bytes):
@@ -170,7 +166,7 @@ def _bytes(tokens, experts, k, factor, width, element_bytes):
     return theory.all_to_all_bytes(experts, capacity, width, element_bytes)
 
 
-message_bytes = formula(message_bytes_solution, reference=_bytes, cases=[
+message_bytes = formula(solutions.message_bytes_solution, reference=_bytes, cases=[
     (128, 8, 1, 1.0, 64, 4), (4096, 8, 2, 1.25, 4096, 2), (100, 8, 2, 1.0, 16, 2), (100, 8, 1, 1.5, 16, 2),
 ], mistakes={
     ("tokens * k *", "tokens *"): "the capacity counts choices, of which a token has k",
@@ -182,7 +178,7 @@ message_bytes = formula(message_bytes_solution, reference=_bytes, cases=[
         "round up once, the capacity: a token's k choices go to different experts",
     ("return", "return 4 *"): "that is all four of a layer: asked is one all-to-all's",
     (" * element_bytes", ""): "those are elements, not bytes",
-}, praise="full or empty, every row of every expert is sent")  # fmt: skip
+}, praise="every row of every expert is sent, full or empty")  # fmt: skip
 
 
 def _balanced(function, seed):
@@ -200,7 +196,7 @@ def _balanced(function, seed):
 
 
 FIRST, TERMS = "F.one_hot(expert[:, 0], experts)", "(chosen * probabilities.mean(0))"
-balance_loss = build("balance_loss", _balanced, worlds=(1, 2), mistakes={
+balance_loss = build(solutions.balance_loss_solution, _balanced, worlds=(1, 2), mistakes={
     ("experts * (", "("): "multiply by the number of experts, so that an even load gives 1 for any E",
     (f"experts * {TERMS}.sum()", f"{TERMS}.mean()"):
         "multiply by the number of experts; a mean over them divides by it",
@@ -215,11 +211,7 @@ balance_loss = build("balance_loss", _balanced, worlds=(1, 2), mistakes={
 }, praise="the counts say where the load is, and the probabilities carry the gradient")  # fmt: skip
 
 
-def equal_tokens_solution(parameters, k, width, factor):
-    return 3 * parameters / (4 * k * factor * width)  # 3 P for weights; 4 exchanges for tokens
-
-
-equal_tokens = formula(equal_tokens_solution, cases=[
+equal_tokens = formula(solutions.equal_tokens_solution, cases=[
     (96_000_000, 3, 1000, 1.0), (256 * 44_040_192, 8, 7168, 1.25),
 ], mistakes={
     ("4 * k", "2 * k"): "tokens go there and back, forward and backward: four messages",

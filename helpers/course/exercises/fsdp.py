@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from helpers.course import models
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
+from helpers.course.exercises.solutions import fsdp as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.tools.measure.traffic import OPERATIONS, Traffic
 
@@ -68,7 +69,7 @@ EACH_GATHERED = """pieces = flat.split([ranks * shard.numel() for shard in shard
     for piece, shard in zip(pieces, shards):
         comm.all_gather_into_tensor(piece, shard.flatten())"""
 ALL_REDUCED = "flat.zero_().view(ranks, -1)[comm.get_rank()] = mine\n    comm.all_reduce(flat)"
-gather_rows = build("gather_rows", _gathered, together=True, mistakes={
+gather_rows = build(solutions.gather_rows_solution, _gathered, together=True, mistakes={
     (SPLIT, "flat.split([ranks * shard.numel() for shard in shards])"): "the message holds one rank's part "
         "after the other, and each part holds a piece of every parameter: split by rank, then by parameter",
     (SPLIT, "flat[: sum(map(torch.Size.numel, shapes))].split([shape.numel() for shape in shapes])"):
@@ -114,7 +115,7 @@ MEAN, SCATTER = "(mine / ranks)", "comm.reduce_scatter_tensor(mine, flat)"
 OWN_PART = "mine = flat.chunk(ranks)[comm.get_rank()]"
 EACH_SCATTERED = """for part, piece in zip(mine.split([piece.shape[1] for piece in pieces]), pieces):
         comm.reduce_scatter_tensor(part, piece.flatten())"""
-reduce_rows = build("reduce_rows", _reduced, together=True, mistakes={
+reduce_rows = build(solutions.reduce_rows_solution, _reduced, together=True, mistakes={
     (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
     (MEAN, "(mine / 2)"): "divide by the number of ranks, which is not always two",
     ("torch.cat(pieces, dim=1).flatten()", "torch.cat([piece.flatten() for piece in pieces])"):
@@ -195,7 +196,7 @@ def _stepped(function, seed, mesh):
 BLOCKS, A_BLOCK, ROOT = "in model.blocks:", "fully_shard(block, mesh=mesh)", "fully_shard(model, mesh=mesh)"
 LINEAR = "[part for part in model.blocks.modules() if isinstance(part, torch.nn.Linear)]"
 EVERY = "[part for part in [*model.blocks.modules()][::-1] if [*part.parameters(recurse=False)]]"
-wrap = build("wrap", _wrapped, mistakes={
+wrap = build(solutions.wrap_solution, _wrapped, mistakes={
     (A_BLOCK, "pass"): "there is one group only: all parameters are gathered at once. Give each block to "
         "`fully_shard` first",
     (ROOT, "model"): "what belongs to no block is not sharded: the model itself has to be given to "
@@ -218,31 +219,24 @@ wrap = build("wrap", _wrapped, mistakes={
         "nothing is sharded: DDP replicates the parameters",
     (A_BLOCK, "fully_shard(block)", ROOT, "fully_shard(model)"):
         "without mesh=mesh all ranks share one copy, whatever the mesh says",
-}, praise="one group for each block, and one for what is left")  # fmt: skip
-
-
-def rows_held_solution(rows, ranks, rank):
-    most = -(-rows // ranks)  # rounded up, so the last ranks may have fewer, or none
-    return max(0, min(most, rows - rank * most))
+}, praise="each block is a group, and so is what is left")  # fmt: skip
 
 
 HELD = "max(0, min(most, rows - rank * most))"
-rows_held = formula(rows_held_solution, [(10, 4, 0), (10, 4, 3), (9, 8, 6), (64, 4, 2)], mistakes={
+rows_held = formula(solutions.rows_held_solution, [(10, 4, 0), (10, 4, 3), (9, 8, 6), (64, 4, 2)], mistakes={
     (HELD, "rows // ranks + (rank < rows % ranks)"):
         "the first ranks take as many as fit, so the remainder is missing at the end, not spread",
     (HELD, "rows // ranks"):
         "that is an equal share, rounded down; shares are rounded up, and the last rank has the fewest",
     (HELD, "most"): "that is what every rank has room for; the last ones have fewer of their own, or none",
     (HELD, "min(most, rows - rank * most)"): "a rank cannot have less than no row",
-}, praise="as torch.chunk cuts: full parts first, the rest in the last one, and none after it")  # fmt: skip
+}, praise="torch.chunk cuts full parts first and puts the rest in the last one; ranks after it "
+    "get nothing")  # fmt: skip
 
 
-def least_sharing_solution(parameters, memory, per_host):
-    hosts = -(-16 * parameters // (memory * per_host))  # rounded up, to whole hosts
-    return int(hosts) * per_host
-
-
-least_sharing = formula(least_sharing_solution, [(7e9, 40e9, 8), (70e9, 40e9, 8), (13e9, 20e9, 4)], mistakes={
+least_sharing = formula(solutions.least_sharing_solution, [
+    (7e9, 40e9, 8), (70e9, 40e9, 8), (13e9, 20e9, 4),
+], mistakes={
     ("(memory * per_host)", "memory", "int(hosts) * per_host", "int(hosts)"):
         "that is as few GPUs as could hold the states; whole hosts are asked for",
     ("int(hosts) * per_host", "int(hosts)"): "that is the number of hosts; how many GPUs are these?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from helpers.course.exercises.comparing import described, is_finite, kind, plain, shown
@@ -44,9 +45,22 @@ def guess(label: str, value: float | Tensor | EllipsisType | None = ..., *more: 
         return Guess(label, None)
     value = number_in((value, *more) if more else value)
     if kind(value) != "number" or not is_finite(value):
-        tell(f"a guess is a plain number, such as 7 or 2.5e9, and {described(value)} is none ({label})")
+        tell(
+            f"a guess is a plain number, such as 7 or 2.5e9, and {described(value)} is none"
+            f"{meant(value)} ({label})"
+        )
         return Guess(label, None)
     return Guess(label, value)
+
+
+def meant(value: object) -> str:
+    """What to write where one can see which number is meant, behind a colon; else ""."""
+    match value:
+        case [int(whole), int(part)]:
+            return f": with a point it is {whole}.{part}"
+        case str() if found := re.match(r"\s*[-+]?\d[\d.]*(?:e[-+]?\d+)?", value):
+            return f": leave out the unit and the quotes, {found[0].strip()}"
+    return ""
 
 
 def number_in(value: object) -> object:

@@ -12,28 +12,37 @@ import io
 import itertools
 import os
 import re
+import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from helpers.course.exercises.comparing import plain
+from helpers.course.exercises.comparing import plain, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from torch.distributed import ProcessGroup, TCPStore
     from helpers.tools.launch.jobs import Reports
 
-    Trial = Callable[[Callable, int], dict[str, object]]  # (function, seed) -> what is to be compared
+    Values = dict[str, object]  # what a trial finds: {name: value}
+    Trial = Callable[[Callable, int], Values]  # (function, seed) -> what is to be compared
 
 HUNG = re.compile(r"\Aranks? [\d, ]+ of \d+ hung\b")
 # Seconds until ranks count as hung, on a machine with nothing else to do; a check takes about one.
 PATIENCE = 10.0
-MOST_PATIENCE = 60.0
+MOST_PATIENCE = 40.0
+# Seconds of processor time that a function gets in a rank; one takes some hundredths.
+COMPUTING = 2.0
 ROUNDS = itertools.count()
 
 
 class CourseFault(Exception):
     """The course's own function failed in a check: no fault of the learner's."""
+
+
+class StillComputing(BaseException):
+    """The learner's function has used all the processor time that it is given."""
 
 
 class Alone(BaseException):
@@ -81,6 +90,11 @@ def run_once(function: Callable, ranks: int, arguments: dict[str, object], patie
     return reports
 
 
+def of_the_check(error: Exception) -> bool:
+    """Whether ranks hung in the course's own function."""
+    return bool(HUNG.match(str(error))) and quiet_trial.__name__ in str(error)
+
+
 def crowding(seconds: float = 0.2) -> float:
     """How many times longer than alone work takes here now: wall-clock time over processor time, and the load
     over the processors."""
@@ -105,7 +119,27 @@ def within(function: Callable, arguments: dict[str, object], patience: float) ->
 
 def call_with_own(function: Callable, given: list[dict[str, object]]) -> object:
     """The function's value with this rank's arguments, as plain data."""
-    return plain(function(**given[int(os.environ["RANK"])]))
+    import deepspeed  # noqa: F401  # its import is no part of the function's time
+
+    with processor_time(COMPUTING):
+        return plain(function(**given[int(os.environ["RANK"])]))
+
+
+@contextlib.contextmanager
+def processor_time(most: float) -> Iterator[None]:
+    """Raises `StillComputing` at the line that runs when this process has computed for so many seconds,
+    however busy the machine is."""
+
+    def end(signal_number: int, frame: FrameType | None) -> None:
+        raise StillComputing(f"was still computing after {most:g} s: does a loop never end?")
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, most)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @functools.cache
@@ -167,27 +201,67 @@ def leaving_together(function: Callable) -> Callable:
     return function if inspect.isclass(function) else waits
 
 
-def try_out(
-    trial: Trial, function: Callable, solution: Callable, seed: int, together: bool
-) -> tuple[dict[str, object], dict[str, object]]:
-    """What a trial finds with the course's function, then with the learner's, of the same seed.
+class Judged(NamedTuple):
+    """What a rank found, as plain data.
 
-    The course's comes first and its values are copied, so that nothing the learner's function does can change
-    them.
+    Attributes:
+        expected, got: what the trial finds with the course's function, and with the learner's.
+        apart: for each mistake the names under which the learner's values are not the mistake's; None for a
+            mistake that fails.
+        example: what the example finds with the learner's function, or the trial where there is none; None
+            where that function is wrong on some rank.
+    """
 
-    Returns:
-        (expected, got): the trials' dicts as plain data.
+    expected: Values
+    got: Values
+    apart: list[list[str] | None]
+    example: Values | None
+
+
+def judge(
+    trial: Trial,
+    function: Callable,
+    solution: Callable,
+    mistakes: list[Callable],
+    seed: int,
+    together: bool,
+    tolerance: float,
+    example: Trial | None = None,
+) -> Judged:
+    """What a trial finds with the course's function, with known mistakes, and with the learner's function.
+
+    The learner's comes last, and what was found before is a copy, so that nothing it does can change that.
     """
     expected = quiet_trial(trial, solution, seed)
-    return expected, seeded(trial, leaving_together(function) if together else function, seed)
+    tried = [tried_mistake(trial, mistake, seed) for mistake in mistakes]
+    all_returned()  # nobody is in the learner's function while another is in the course's
+    function = leaving_together(function) if together else function
+    with processor_time(COMPUTING):
+        got = seeded(trial, function, seed)
+        is_right = not names_apart(got, expected, tolerance)
+        shown = got if example is None else seeded(example, function, seed) if agreed(is_right) else None
+    apart = [None if values is None else names_apart(got, values, tolerance) for values in tried]
+    return Judged(expected, got, apart, shown)
 
 
-def try_mistakes(trial: Trial, mistakes: list[Callable], seed: int) -> list[dict[str, object] | None]:
-    """What a trial finds with each of several mistaken functions; None for one that fails."""
-    return [tried_mistake(trial, mistake, seed) for mistake in mistakes]
+def names_apart(got: Values, expected: Values, tolerance: float) -> list[str]:
+    """The names of values that differ."""
+    names = {**expected, **got}
+    return [name for name in names if not same(got.get(name), expected.get(name), tolerance)]
 
 
-def tried_mistake(trial: Trial, mistake: Callable, seed: int) -> dict[str, object] | None:
+def agreed(here: bool) -> bool:
+    """Whether it is so on all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    everywhere = torch.tensor(int(here))
+    dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=own_group())
+    return bool(everywhere)
+
+
+def tried_mistake(trial: Trial, mistake: Callable, seed: int) -> Values | None:
+    """What a trial finds with a mistaken function; None where it fails."""
     with contextlib.suppress(CourseFault):
         return quiet_trial(trial, mistake, seed)
 

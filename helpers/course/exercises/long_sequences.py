@@ -9,6 +9,7 @@ from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.comparing import counted
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.solutions import long_sequences as solutions
 from helpers.course.exercises.telling import tell
 from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.tools.measure.ledger import Ledger
@@ -51,7 +52,7 @@ def _in_tiles(function, seed):
 
 
 COUNT = "(targets_BT != -100).sum()"
-tiled_loss = build("tiled_loss", _in_tiles, worlds=(1, 2), mistakes={
+tiled_loss = build(solutions.tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
     ('"sum"', '"mean"', COUNT, "tiles"): "the last tile may be shorter, so a mean of means is not the mean: "
         "sum, and divide once by the number of targets",
     (f" / {COUNT}", ""): "that is the sum over the tokens; the loss is their mean",
@@ -88,7 +89,7 @@ SENDING = "received = torch.empty_like(sent)\n    comm.all_to_all_single(receive
 GATHERING = """everything = sent.new_empty(comm.get_world_size() * len(sent), *sent.shape[1:])
     comm.all_gather_into_tensor(everything, sent)
     received = everything[comm.get_rank() :: comm.get_world_size()]"""
-exchange = build("exchange", _exchanged, together=True, mistakes={
+exchange = build(solutions.exchange_solution, _exchanged, together=True, mistakes={
     (SENDING, "received = sent"): "these are this rank's own parts: nothing was sent",
     ("unbind(), collect", "unbind(), split"):
         "what has come are other places along `collect`: join the parts there, not along `split`",
@@ -140,7 +141,7 @@ def _ringed(function, seed):
     return seen
 
 
-ring_forward = build("ring_forward", _ringed, together=True, mistakes={
+ring_forward = build(solutions.ring_forward_solution, _ringed, together=True, mistakes={
     ("step <= comm.get_rank()", "True"): "keys of later ranks are in the future: after `step` turns they are "
         "those of rank - step, and negative means later",
     ("step == 0", "False"):
@@ -161,13 +162,8 @@ ring_forward = build("ring_forward", _ringed, together=True, mistakes={
 }, praise="parts of a softmax add up in any order, as long as each is scaled to the common sum")  # fmt: skip
 
 
-def longest_sequence_solution(memory, states, layers, width, vocabulary):
-    per_token = 2 * width * layers + max(32 * width, 12 * vocabulary)  # bytes
-    return (memory - states) / per_token
-
-
 LARGER = "max(32 * width, 12 * vocabulary)"
-longest_sequence = formula(longest_sequence_solution, whole=True, cases=[
+longest_sequence = formula(solutions.longest_sequence_solution, whole=True, cases=[
     (24e9, 12.5e9, 30, 4096, 65024), (80e9, 30e9, 96, 12288, 32000),
 ], mistakes={
     ("(memory - states)", "memory"): "take off what the states hold first",
@@ -178,14 +174,10 @@ longest_sequence = formula(longest_sequence_solution, whole=True, cases=[
     (LARGER, "12 * vocabulary"): "here a block computed again holds more than the loss",
     (f"2 * width * layers + {LARGER}", "32 * width * layers + 12 * vocabulary"):
         "that is without checkpointing: a checkpointed block keeps its input alone",
-}, praise="all that grows, grows with the tokens, so bytes per token give the length")  # fmt: skip
+}, praise="everything that grows, grows with the tokens, so bytes per token give the length")  # fmt: skip
 
 
-def ring_over_ulysses_solution(ranks):
-    return 6 * ranks / (8 * (ranks - 1) / ranks)  # of an all-to-all, a rank keeps its own part
-
-
-ring_over_ulysses = formula(ring_over_ulysses_solution, [(4,), (2,), (8,)], mistakes={
+ring_over_ulysses = formula(solutions.ring_over_ulysses_solution, [(4,), (2,), (8,)], mistakes={
     ("(8 * (ranks - 1) / ranks)", "8"):
         "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
     ("6 * ranks / (8 * (ranks - 1) / ranks)", "8 * (ranks - 1) / ranks / (6 * ranks)"): "the other way round",

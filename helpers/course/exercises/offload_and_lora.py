@@ -8,6 +8,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.solutions import offload_and_lora as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank
 from helpers.tools.measure.ledger import Ledger
 
@@ -78,7 +79,7 @@ def _lora(function, seed):
 
 
 COPY, ZERO = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
-LoRA = build("LoRA", _lora, mistakes={
+LoRA = build(solutions.LoRA_solution, _lora, mistakes={
     ("self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"):
         "keep the layer itself as `self.frozen`: later cells look for it by that name",
     ("frozen.requires_grad_(False)", "frozen"):
@@ -126,7 +127,7 @@ def _frozen_linear(function, seed):
     }
 
 
-FrozenLinear = build("FrozenLinear", _frozen_linear, mistakes={
+FrozenLinear = build(solutions.FrozenLinear_solution, _frozen_linear, mistakes={
     ("backward(weight)", "backward(weight, x_BTC)", "(weight,) =", "weight, _ ="):
         "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
     ("backward(weight)", "backward(weight.clone())"):
@@ -190,7 +191,7 @@ ZERO_FILE = "for path in paths if path.write_bytes(bytes(4 * parameter.numel()))
 VIEWS, MEAN = "(torch.from_numpy(file) for file in files)", "mean.lerp_(gradient"
 SHRINK = "mul_(1 - 0.01 * self.lr)."
 ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.steps)"
-AdamInFiles = build("AdamInFiles", _in_files, mistakes={
+AdamInFiles = build(solutions.AdamInFiles_solution, _in_files, mistakes={
     (ROOT, "square.sqrt()", LAST, ""): "the running means start near zero: divide them by 1 - beta ** steps",
     (MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"): "steps are added to the bf16 "
         "parameters, where each is too small to change them: add them to fp32 master weights",
@@ -215,14 +216,11 @@ AdamInFiles = build("AdamInFiles", _in_files, mistakes={
     ("= lr, 0, []", "= 1e-3, 0, []"): "the learning rate is an argument: use `lr`",
     (".add_(1e-8)", ""): "a gradient that was always zero gives 0 / 0: add 1e-8 to the root",
     (".sqrt_().add_(1e-8)", ".add_(1e-8).sqrt_()"): "1e-8 is added to the root, not under it",
-}, praise="memory holds the parameters alone, and the operating system brings a step its states")  # fmt: skip
+}, praise="memory holds only the parameters; the operating system reads the states when a step "
+    "needs them")  # fmt: skip
 
 
-def adapter_parameters_solution(inputs, outputs, rank):
-    return rank * (inputs + outputs)  # down: rank x inputs; up: outputs x rank
-
-
-adapter_parameters = formula(adapter_parameters_solution, [(4096, 256, 8), (64, 192, 4)], mistakes={
+adapter_parameters = formula(solutions.adapter_parameters_solution, [(4096, 256, 8), (64, 192, 4)], mistakes={
     ("(inputs + outputs)", "inputs"):
         "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
     ("(inputs + outputs)", "outputs"):
@@ -230,27 +228,22 @@ adapter_parameters = formula(adapter_parameters_solution, [(4096, 256, 8), (64, 
     ("rank * (inputs + outputs)", "inputs * outputs"): "that is the matrix that LoRA leaves frozen",
     ("inputs + outputs", "inputs * outputs"):
         "the two matrices stand one after the other: they are not multiplied for every pair",
-}, praise="linear in the width where the frozen matrix is quadratic")  # fmt: skip
+}, praise="an adapter grows with the width, the frozen matrix with its square")  # fmt: skip
 
 
-def offloaded_bytes_solution(trained, ranks):
-    return 12 * trained / ranks  # 4 of master weights, 8 of Adam; ZeRO has sharded them before
-
-
-offloaded_bytes = formula(offloaded_bytes_solution, [(5_619_712, 2), (6_243_584_000, 8)], mistakes={
+offloaded_bytes = formula(solutions.offloaded_bytes_solution, [(5_619_712, 2), (6_243_584_000, 8)], mistakes={
     (" / ranks", ""): "ZeRO shards them first: a rank offloads its own part",
     ("12 *", "8 *"): "that is Adam's part; the fp32 master weights go with it",
     ("12 *", "16 *"): "the bf16 parameters and gradients of the model stay on the device",
     ("12 *", "2 *"):
         "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter",
-}, praise="what can be offloaded is what is trained: with frozen weights next to nothing")  # fmt: skip
+}, praise="you can offload only what you train, and with frozen weights that is next to nothing")  # fmt: skip
 
 
-def longest_sequence_solution(memory, fixed, per_token):
-    return (memory - fixed) / per_token  # with fused attention, all that grows is linear in the tokens
-
-
-longest_sequence = formula(longest_sequence_solution, [(24e9, 12.5e9, 5.8e6), (80e9, 14e9, 1.1e6)], mistakes={
+longest_sequence = formula(solutions.longest_sequence_solution, [
+    (24e9, 12.5e9, 5.8e6), (80e9, 14e9, 1.1e6),
+], mistakes={
     ("(memory - fixed)", "memory"): "what does not depend on the sequence is there too: take it off first",
     ("memory - fixed", "memory + fixed"): "the fixed part takes room away",
-}, praise="linear in what is left over, so halve the bytes of a token before you buy memory")  # fmt: skip
+}, praise="the length grows with the memory left over, so halve the bytes per token before "
+    "you buy memory")  # fmt: skip

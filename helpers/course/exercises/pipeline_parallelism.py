@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.engine import Build, first_thought
+from helpers.course.exercises.builds import Build
+from helpers.course.exercises.engine import first_thought
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import own_group
 from helpers.course.exercises.reading import is_unwritten
+from helpers.course.exercises.solutions import pipeline_parallelism as solutions
 from helpers.course.exercises.telling import tell
 from helpers.course.exercises.trials import build, formula
 from helpers.tools.theory import schedules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from helpers.course.exercises.in_ranks import Judged
     from helpers.course.plots.style import Plot
 
 
@@ -89,7 +92,7 @@ class Schedule(Build):
     """A schedule to write: looked at without ranks first, by `schedules.replay`, then carried out in real
     ranks."""
 
-    def looked_at(self, answer: Callable, solution: Callable) -> str:
+    def looked_at(self, answer: Callable) -> str:
         """What is wrong with the orders of all ranks, in words, and what to think about; "" where nothing
         is."""
         for ranks, count in CASES:
@@ -98,12 +101,16 @@ class Schedule(Build):
                 got = of(answer)
             except NotASchedule as error:
                 return f"not yet: {error}"
-            if wrong := differing(got, of(solution)):
-                thought = first_thought(
-                    self.mistaken(solution), lambda mistake, got=got, of=of: of(mistake) == got
-                )
+            if wrong := differing(got, of(self.solution)):
+                thought = first_thought(self.mistaken(), lambda mistake, got=got, of=of: of(mistake) == got)
                 return f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}{thought}"
         return ""
+
+    def judged(
+        self, answer: Callable, mistakes: dict[str, Callable], ranks: int, seed: int
+    ) -> Sequence[Judged]:
+        """Without mistakes: those were looked at, and in ranks some of them hang."""
+        return super().judged(answer, {}, ranks, seed)
 
 
 def draw(function: Callable, ranks: int = 4, count: int = 8) -> Plot | None:
@@ -218,7 +225,7 @@ stage 0 is rank 0's; a rank's own stage has its own number
     ("F", rank -> ("F", 0
     ("B", rank -> ("B", 0
 """
-gpipe = build("gpipe", _carried_out, GPIPE, kind=Schedule)
+gpipe = build(solutions.gpipe_solution, _carried_out, GPIPE, kind=Schedule)
 
 
 ONE_F_ONE_B = """
@@ -244,14 +251,14 @@ at the end, the backward passes that are left over are missing
 there may be fewer micro-batches than ranks
     forwards[:first] -> [("F", rank, micro) for micro in range(ranks - rank - 1)]
 """
-one_f_one_b = build("one_f_one_b", _carried_out, ONE_F_ONE_B, kind=Schedule)
+one_f_one_b = build(solutions.one_f_one_b_solution, _carried_out, ONE_F_ONE_B, kind=Schedule)
 
 
 ZERO_BUBBLE = """
 correct: others wait for the input's gradient only, so the weights' gradients can fill the idle time
 
 every backward pass is to be done in two parts, I and W
-    order = [] -> return one_f_one_b_solution(rank, ranks, count)
+    order = [] -> return one_f_one_b(rank, ranks, count)
 nothing is postponed yet: with each W right after its I, only the sending is earlier
     micro >= rank -> micro >= 0
     micro - rank -> micro
@@ -267,7 +274,9 @@ all W at the end hold every micro-batch until then: postpone by the rank's numbe
 the postponed gradients of the weights are missing at the end
     + [("W", rank, micro) for micro in range(max(count - rank, 0), count)] ->
 """
-zero_bubble = build("zero_bubble", _carried_out, ZERO_BUBBLE, kind=Schedule)
+zero_bubble = build(
+    solutions.zero_bubble_solution, _carried_out, ZERO_BUBBLE, kind=Schedule, rungs=[one_f_one_b]
+)
 
 
 def _passed_back(function, seed):
@@ -311,11 +320,7 @@ the gradient that has arrived must go in: it says how the loss changes with this
 that is the gradient of what this stage sent; the stage before needs that of what it sent
     return x.grad -> return gradient
 """
-pass_back = build("pass_back", _passed_back, PASS_BACK)
-
-
-def micro_batches_for_solution(stages, fraction):
-    return (stages - 1) * (1 - fraction) / fraction  # p - 1 idle slots for m useful ones
+pass_back = build(solutions.pass_back_solution, _passed_back, PASS_BACK)
 
 
 MICRO_BATCHES_FOR = """
@@ -329,5 +334,5 @@ that is the bubble in slots; divide by the fraction
     ) / fraction -> )
 """
 micro_batches_for = formula(
-    micro_batches_for_solution, [(4, 0.2), (2, 0.1), (8, 0.05), (3, 0.3)], MICRO_BATCHES_FOR
+    solutions.micro_batches_for_solution, [(4, 0.2), (2, 0.1), (8, 0.05), (3, 0.3)], MICRO_BATCHES_FOR
 )

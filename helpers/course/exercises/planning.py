@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.solutions import planning as solutions
 from helpers.course.exercises.trials import build, complete, random_of_rank
 from helpers.course.models import GPTSize
 from helpers.tools import theory
@@ -64,10 +65,10 @@ a GPU has the parameters of its tensor shard and pipeline stage alone: `plan.par
     ideal_bytes(plan.parameters -> ideal_bytes(theory.gpt_parameters(plan.size)
 """
 moments = build(
-    "moments",
+    solutions.moments_solution,
     _moments,
     MOMENTS_MISTAKES,
-    praise="three moments compete, and another one wins with another plan",
+    praise="three moments compete for the peak, and the plan decides which one wins",
 )
 
 
@@ -144,10 +145,10 @@ stages 2 and 3 send in each micro-batch: `accumulation=plan.micro_batches`
     2, m, -> 2, 1,
 """
 step_seconds = build(
-    "step_seconds",
+    solutions.step_seconds_solution,
     _step_seconds,
     STEP_SECONDS_MISTAKES,
-    praise="work, the bubble, and three kinds of messages",
+    praise="a step is work, the bubble, and three kinds of messages",
 )
 
 
@@ -203,7 +204,7 @@ of those that take at most 5 % more, take the first
     ), None) -> )][-1]
 """
 cheapest_that_fits = build(
-    "cheapest_that_fits",
+    solutions.cheapest_that_fits_solution,
     _cheapest,
     CHEAPEST_THAT_FITS_MISTAKES,
     praise="a loop over all plans is enough: there are hundreds, and each takes microseconds",

@@ -1,7 +1,8 @@
 """Answers of lesson 00, and the mistakes that people make there."""
 
-from helpers.course.exercises.engine import RankExercise
+from helpers.course.exercises.builds import RankExercise
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.solutions import start_here as solutions
 from helpers.course.exercises.trials import build, formula
 
 
@@ -27,15 +28,11 @@ only rank 0 has the mean; an all-reduce gives it to all
     comm.all_reduce(total) -> comm.reduce(total, 0)
         total = total if comm.get_rank() == 0 else torch.tensor([float(value)])
 """
-mean_over_ranks = build("mean_over_ranks", _averaged, MEAN_OVER_RANKS, together=True)
-
-
-def sum_of_ranks_solution(ranks):
-    return ranks * (ranks - 1) // 2  # 0 + 1 + ... + (ranks - 1), since ranks count from 0
+mean_over_ranks = build(solutions.mean_over_ranks_solution, _averaged, MEAN_OVER_RANKS, together=True)
 
 
 SUM_OF_RANKS = """
-correct: rank 0 brings nothing, and the last rank one less than there are ranks
+correct: rank 0 adds nothing, and the last rank adds one less than the number of ranks
 
 ranks are counted from 0, so the last one is ranks - 1
     ranks * (ranks - 1) -> ranks * (ranks + 1)
@@ -44,11 +41,7 @@ that is the number of ranks, and each of them brings its own number
 that is the last rank's number, and all of them are added
     ranks * (ranks - 1) // 2 -> ranks - 1
 """
-sum_of_ranks = formula(sum_of_ranks_solution, [(4,), (1,), (2,), (8,)], SUM_OF_RANKS)
-
-
-def tokens_per_step_solution(micro_batch, length, accumulation, ranks):
-    return micro_batch * length * accumulation * ranks  # every rank reads micro-batches of its own
+sum_of_ranks = formula(solutions.sum_of_ranks_solution, [(4,), (1,), (2,), (8,)], SUM_OF_RANKS)
 
 
 TOKENS_PER_STEP = """
@@ -61,7 +54,7 @@ every rank reads its own sequences
 a sequence holds `length` tokens
     * length ->
 """
-tokens_per_step = formula(tokens_per_step_solution, [(8, 64, 1, 2), (2, 32, 4, 4)], TOKENS_PER_STEP)
+tokens_per_step = formula(solutions.tokens_per_step_solution, [(8, 64, 1, 2), (2, 32, 4, 4)], TOKENS_PER_STEP)
 
 
 def _mean(numbers):
@@ -83,5 +76,6 @@ mean_of_squares = RankExercise(
             _mean([own["value"] for own in given]) ** 2
         ),
     },
-    praise="the sum comes out on every rank, so each of them can divide it and nobody need be told",
+    solution=solutions.mean_of_squares_solution,
+    praise="every rank gets the sum, so each divides it for itself",
 )

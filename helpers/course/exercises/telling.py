@@ -4,6 +4,7 @@ elsewhere."""
 from __future__ import annotations
 
 import html
+import re
 import sys
 
 CORRECT, WRONG, EMPTY = "correct", "not yet", "not written yet"
@@ -36,7 +37,7 @@ def tell(verdict: str) -> None:
 
     head = next((begin for begin in MARKS if verdict.startswith(begin)), "")
     ground = HEAD.format(colour=colour) if head else ""
-    words = f'<strong style="{ground}">{mark} {head}</strong>{html.escape(verdict[len(head) :], quote=False)}'
+    words = f'<strong style="{ground}">{mark} {head}</strong>{as_html(verdict[len(head) :])}'
     display(
         {
             "text/plain": f"{mark} {verdict}",
@@ -44,6 +45,11 @@ def tell(verdict: str) -> None:
         },
         raw=True,
     )
+
+
+def as_html(text: str) -> str:
+    """Words with what stands in backticks as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text, quote=False))
 
 
 def in_notebook() -> bool:

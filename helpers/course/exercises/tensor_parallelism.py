@@ -7,6 +7,9 @@ import torch
 from torch import distributed as dist
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.solutions import tensor_parallelism as solutions
+from helpers.course.exercises.tokens import gather as gather
+from helpers.course.exercises.tokens import scatter as scatter
 from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.course.exercises.trials import summed as summed
 from helpers.tools import theory
@@ -58,7 +61,7 @@ the parts of a gradient add up; a mean of them is too small by the number of ran
 the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it
     .contiguous().clone() ->
 """
-CopyToRanks = build("CopyToRanks", _copied, COPY_TO_RANKS)
+CopyToRanks = build(solutions.CopyToRanks_solution, _copied, COPY_TO_RANKS)
 
 SUM_OVER_RANKS = """
 correct: all ranks go on with the same sum, so the sum's gradient is the gradient of each part
@@ -75,7 +78,7 @@ the parts add up to the result; it is not their mean
 what came in was changed in place, and autograd may need it: sum a copy
     .contiguous().clone() ->
 """
-SumOverRanks = build("SumOverRanks", _added, SUM_OVER_RANKS)
+SumOverRanks = build(solutions.SumOverRanks_solution, _added, SUM_OVER_RANKS)
 
 
 def _layer(function, x, weight, bias, weights):
@@ -120,17 +123,19 @@ COLUMN_PARALLEL = """
 correct: this layer sends nothing forward, and the gradient of x once backward
 
 x is used by all ranks, so its gradient must be summed: send it through f before the product
-    CopyToRanks_solution.apply(x) -> x
+    CopyToRanks.apply(x) -> x
 the ranks' results are different channels, and are not summed
-    return F.linear -> return SumOverRanks_solution.apply(F.linear
+    return F.linear -> return SumOverRanks.apply(F.linear
     weight, bias)  # -> weight, bias))  #
 every rank has all of x: g would sum equal copies
-    CopyToRanks_solution.apply(x) -> SumOverRanks_solution.apply(x)
+    CopyToRanks.apply(x) -> SumOverRanks.apply(x)
 f belongs to what goes in: behind the product it sums gradients of different channels
-    F.linear(CopyToRanks_solution.apply(x) -> CopyToRanks_solution.apply(F.linear(x
+    F.linear(CopyToRanks.apply(x) -> CopyToRanks.apply(F.linear(x
     weight, bias)  # -> weight, bias))  #
 """
-column_parallel = build("column_parallel", _column, COLUMN_PARALLEL, together=True)
+column_parallel = build(
+    solutions.column_parallel_solution, _column, COLUMN_PARALLEL, rungs=[CopyToRanks], together=True
+)
 
 ROW_PARALLEL = """
 correct: the sum is sent once, forward; you add the bias after it, because all ranks hold the same one
@@ -138,39 +143,19 @@ correct: the sum is sent once, forward; you add the bias after it, because all r
 the bias was summed too: add it once, after the sum
     weight)) + bias -> weight, bias))
 that is this rank's part: the products of all ranks must be summed
-    SumOverRanks_solution.apply(F.linear(x, weight)) + bias -> F.linear(x, weight, bias)
+    SumOverRanks.apply(F.linear(x, weight)) + bias -> F.linear(x, weight, bias)
 the bias is missing
     + bias ->
 the gradient comes back t times: use g, whose backward pass sums nothing
-    F.linear(x, weight)) -> CopyToRanks_solution.apply(F.linear(x, weight)))
+    F.linear(x, weight)) -> CopyToRanks.apply(F.linear(x, weight)))
 every rank's part of the bias came back through the sum: add the bias once, after the sum
     weight)) + bias -> weight, bias / dist.get_world_size()))
 g belongs behind the product: before it, different channels are added up
-    SumOverRanks_solution.apply(F.linear(x, weight)) -> F.linear(SumOverRanks_solution.apply(x), weight)
+    SumOverRanks.apply(F.linear(x, weight)) -> F.linear(SumOverRanks.apply(x), weight)
 each rank has channels of its own: f would mix up the gradients of different channels
-    F.linear(x, -> F.linear(CopyToRanks_solution.apply(x),
+    F.linear(x, -> F.linear(CopyToRanks.apply(x),
 """
-row_parallel = build("row_parallel", _row, ROW_PARALLEL, together=True)
-
-
-def gather(own_tokens: torch.Tensor) -> torch.Tensor:
-    """This rank's tokens, of shape (B, T / t, C), to those of all ranks in order, of shape (B, T, C)."""
-    import deepspeed.comm as comm
-
-    batch, tokens, channels = own_tokens.shape
-    received = own_tokens.new_empty(dist.get_world_size() * batch, tokens, channels)
-    comm.all_gather_into_tensor(received, own_tokens.contiguous())
-    return torch.cat(received.split(batch), 1)
-
-
-def scatter(part: torch.Tensor) -> torch.Tensor:
-    """Each rank's part of a sum, of shape (B, T, C), to this rank's tokens of the sum, (B, T / t, C)."""
-    import deepspeed.comm as comm
-
-    by_rank = torch.cat(part.chunk(dist.get_world_size(), 1))
-    own_tokens = part.new_empty(part.shape[0], part.shape[1] // dist.get_world_size(), part.shape[2])
-    comm.reduce_scatter_tensor(own_tokens, by_rank)
-    return own_tokens
+row_parallel = build(solutions.row_parallel_solution, _row, ROW_PARALLEL, rungs=[SumOverRanks], together=True)
 
 
 def _own_tokens(x):
@@ -211,7 +196,7 @@ each rank has a bias of its own, and sees all tokens: its gradient is complete
 the ranks' contributions are summed, not averaged
     @ weight) -> @ weight) / dist.get_world_size()
 """
-GatheredLinear = build("GatheredLinear", _of_own_tokens, GATHERED_LINEAR)
+GatheredLinear = build(solutions.GatheredLinear_solution, _of_own_tokens, GATHERED_LINEAR)
 
 
 def _loss(function, seed):
@@ -251,7 +236,7 @@ a rank that does not have the target's logit must add zero to the sum
 a rank's columns are numbered from 0: take `first` off the target
     - first ->
 only one rank has the target's logit: sum it over the ranks
-    SumOverRanks_solution.apply(own_logit) -> own_logit
+    SumOverRanks.apply(own_logit) -> own_logit
 that is the sum over the tokens; the loss is their mean
     .mean() -> .sum()
 the largest logit was subtracted, and must be added back to the logarithm
@@ -259,20 +244,20 @@ the largest logit was subtracted, and must be added back to the logarithm
 the largest logit needs no gradient: take it from `logits.detach()`
     .detach() ->
 the gradients come back t times: sum with g
-    (logits - largest -> CopyToRanks_solution.apply((logits - largest
+    (logits - largest -> CopyToRanks.apply((logits - largest
     .sum(-1)) -> .sum(-1)))
-    apply(own_logit) -> apply(CopyToRanks_solution.apply(own_logit))
+    apply(own_logit) -> apply(CopyToRanks.apply(own_logit))
 that sends all logits; three numbers for each token are enough
     comm.all_reduce(largest, -> dist.all_gather_object([None] * dist.get_world_size(), logits.detach())
         comm.all_reduce(largest,
 """
-vocabulary_parallel_loss = build("vocabulary_parallel_loss", _loss, VOCABULARY_PARALLEL_LOSS, together=True)
-
-
-def balance_bandwidth_solution(width, rate, ranks):
-    work = 6 * 12 * width**2 / ranks / rate  # seconds per token
-    sent = 4 * 2 * (ranks - 1) / ranks * 2 * width  # bytes per token
-    return sent / work
+vocabulary_parallel_loss = build(
+    solutions.vocabulary_parallel_loss_solution,
+    _loss,
+    VOCABULARY_PARALLEL_LOSS,
+    rungs=[SumOverRanks],
+    together=True,
+)
 
 
 BALANCE_BANDWIDTH = """
@@ -290,16 +275,11 @@ the other way round
     sent / work -> work / sent
 """
 balance_bandwidth = formula(
-    balance_bandwidth_solution,
+    solutions.balance_bandwidth_solution,
     [(4096, 400e12, 4), (12288, 989e12, 2), (8192, 500e12, 8)],
     BALANCE_BANDWIDTH,
     reference=lambda width, rate, ranks: 2 * (ranks - 1) * rate / (9 * width),
 )
-
-
-def llama_bytes_solution(batch, sequence, width, layers, element, ranks):
-    # Forward, out and down have a g each; backward, q, k, v, gate and up have an f each.
-    return layers * (2 + 5) * 2 * (ranks - 1) / ranks * element * batch * sequence * width
 
 
 LLAMA_BYTES = """
@@ -313,7 +293,7 @@ that is what is logged; an all-reduce sends 2 (t - 1) / t of it
     * 2 * (ranks - 1) / ranks ->
 """
 llama_bytes = formula(
-    llama_bytes_solution,
+    solutions.llama_bytes_solution,
     [(4, 32, 64, 4, 4, 4), (1, 4096, 4096, 32, 2, 8)],
     LLAMA_BYTES,
     reference=lambda batch, sequence, width, layers, element, ranks: theory.tensor_parallel_wire_bytes(

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.solutions import training_memory as solutions
 from helpers.course.exercises.trials import build, formula, seed_of_rank
 from helpers.tools.measure.ledger import Ledger
 
@@ -47,7 +48,7 @@ def _three_steps(function, seed):
 
 
 MIXED_STEP = """
-correct: the masters keep what bf16 would round away, and the weights are their rounded image
+correct: the masters keep what bf16 rounds away; the weights are rounded copies
 
 the masters were updated and the weights were not: copy each master into its weight
     weight.copy_(master) -> pass
@@ -84,7 +85,7 @@ gradients of zeros take as much memory as any others: set them to None
     master.grad = None -> weight.grad = torch.zeros_like(weight)
                 master.grad = torch.zeros_like(master)
 """
-mixed_step = build("mixed_step", _three_steps, MIXED_STEP, worlds=(1, 2))
+mixed_step = build(solutions.mixed_step_solution, _three_steps, MIXED_STEP, worlds=(1, 2))
 
 
 class _Counted(nn.Sequential):
@@ -142,7 +143,7 @@ def _raised(loss):
 
 
 CHECKPOINT = """
-correct: x alone is kept, and everything else is computed once more when its gradient is asked for
+correct: you keep x alone, and compute the rest again when the backward pass needs it
 
 that keeps what every pass keeps: nothing was computed again
     return Again.apply(x) -> return function(x)
@@ -165,7 +166,7 @@ torch.enable_grad():`
 the second graph goes on into the model behind x: let it end there, with `x.detach().requires_grad_()`
     x.detach().requires_grad_() -> x
 """
-checkpoint = build("checkpoint", _checkpointed, CHECKPOINT, worlds=(1, 2))
+checkpoint = build(solutions.checkpoint_solution, _checkpointed, CHECKPOINT, worlds=(1, 2))
 
 
 def _with_dropout(function, seed):
@@ -181,16 +182,13 @@ the second pass dropped other elements than the first: give it the random state 
 the random state was set back and left there, so that what is drawn next was drawn before
     torch.set_rng_state(present) -> pass
 """
-seeded_checkpoint = build("seeded_checkpoint", _with_dropout, SEEDED_CHECKPOINT, worlds=(1, 2))
-
-
-def largest_batch_solution(capacity, parameters, per_sequence, logits, accumulates):
-    states = (16 if accumulates else 14) * parameters  # 2 more: gradients of earlier micro-batches
-    return (capacity - states) // (per_sequence + 8 * logits)  # fp32 gradients of log-softmax, logits
+seeded_checkpoint = build(
+    solutions.seeded_checkpoint_solution, _with_dropout, SEEDED_CHECKPOINT, worlds=(1, 2)
+)
 
 
 LARGEST_BATCH = """
-correct: what is left beside the states, divided by what a sequence needs at the loss's peak
+correct: subtract the states, then divide by what one sequence needs at the loss's peak
 
 a part of a sequence is no sequence: round down
     // -> /
@@ -209,4 +207,4 @@ the states are missing, 14 or 16 bytes per parameter
 """
 _small, _large = (24e9, 0.35e9, 0.2e9, 103e6), (80e9, 1.5e9, 2.7e9, 51e6)
 _batches = (*_large, False), (*_small, True), (*_small, False)
-largest_batch = formula(largest_batch_solution, _batches, LARGEST_BATCH)
+largest_batch = formula(solutions.largest_batch_solution, _batches, LARGEST_BATCH)

@@ -1,14 +1,13 @@
 """Answers of lesson 01: counting what autograd keeps, the order of a Llama block, and formulas; and the
 mistakes that people make there."""
 
-import math
-
 import torch
 from torch import nn
 from torch.nn import functional as F
 from helpers.course import models
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.solutions import transformer_layers as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank
 from helpers.course.models import GPTSize
 from helpers.tools.measure.saved import SavedActivations
@@ -68,7 +67,7 @@ def _kept_bytes(function, seed):
 
 
 KEPT_BYTES = """
-correct: storages are what memory holds, and tensors are views of them
+correct: memory holds storages; tensors are views of them
 
 autograd stores what `pack` returns: end it with `return tensor`, and let `unpack` return what it is given
     return tensor -> return None
@@ -96,7 +95,7 @@ these are all tensors that `pack` gets: count storages, each once and in its ful
 the input counts too: the weight's gradient is computed from it
     in module.parameters() -> in (*module.parameters(), *inputs)
 """
-kept_bytes = build("kept_bytes", _kept_bytes, KEPT_BYTES)
+kept_bytes = build(solutions.kept_bytes_solution, _kept_bytes, KEPT_BYTES)
 
 
 HINTS = {  # what torch raises where the heads are not beside each other: what to do
@@ -169,16 +168,11 @@ repeated keys and values are copies, and are kept: give the kernel the few heads
     k, v, is_causal -> *(m.repeat_interleave(parts.heads // parts.kv_heads, 1) for m in (k, v)), is_causal
     , enable_gqa=True ->
 """
-llama_block = build("llama_block", _llama_block, LLAMA_BLOCK)
-
-
-def crossover_length_solution(width, heads):
-    return 9 * width / heads  # a s² elements = 9 h s: the input, h, and 4 h on both sides of GELU
+llama_block = build(solutions.llama_block_solution, _llama_block, LLAMA_BLOCK)
 
 
 CROSSOVER_LENGTH = """
-correct: the attention matrices grow with the square of the length and all the rest with the length, so they
-meet once
+correct: attention grows with the square of the length, everything else with the length, so they cross once
 
 both are kept in 2 bytes per element: the bytes cancel
     9 * -> 18 *
@@ -191,11 +185,9 @@ the feed-forward keeps its input as well as the two wide tensors
 the GELU's output is kept as well as its input
     9 * -> 5 *
 """
-crossover_length = formula(crossover_length_solution, [(64, 4), (768, 12), (12288, 96)], CROSSOVER_LENGTH)
-
-
-def affordable_parameters_solution(flops_per_second, seconds, tokens_per_parameter):
-    return math.sqrt(flops_per_second * seconds / (6 * tokens_per_parameter))  # 6 N D, and D grows with N
+crossover_length = formula(
+    solutions.crossover_length_solution, [(64, 4), (768, 12), (12288, 96)], CROSSOVER_LENGTH
+)
 
 
 AFFORDABLE_PARAMETERS = """
@@ -211,5 +203,7 @@ that is the number of tokens
     / (6 * tokens_per_parameter) -> * tokens_per_parameter / 6
 """
 affordable_parameters = formula(  # the second answer is a whole number
-    affordable_parameters_solution, [(3.2e15, 864_000, 20), (4.5e14, 86_400, 200)], AFFORDABLE_PARAMETERS
+    solutions.affordable_parameters_solution,
+    [(3.2e15, 864_000, 20), (4.5e14, 86_400, 200)],
+    AFFORDABLE_PARAMETERS,
 )

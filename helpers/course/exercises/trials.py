@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from helpers.course.exercises.builds import Build
 from helpers.course.exercises.comparing import article
 from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import Build, Exercise
+from helpers.course.exercises.engine import Exercise
 from helpers.course.exercises.reading import names_of
 
 if TYPE_CHECKING:
@@ -56,10 +57,13 @@ def returned(answer: object, kind: type | tuple[type, ...], due: str) -> object:
 
 
 def build(
-    name: str, trial: Callable, verdicts: Verdicts = "", kind: type[Build] = Build, **options: object
+    solution: Callable,
+    trial: Callable,
+    verdicts: Verdicts = "",
+    kind: type[Build] = Build,
+    **options: object,
 ) -> Build:
-    """The build of a solution that stands in the lesson."""
-    return kind(name, trial, **options_in(verdicts, **options))
+    return kind(solution, trial, **options_in(verdicts, **options))
 
 
 def formula(
@@ -70,7 +74,8 @@ def formula(
     Args:
         cases: the arguments of each call, in order.
     """
-    names, options = names_of(solution), {"reference": solution} | options_in(verdicts, **options)
+    names = names_of(solution)
+    options = {"reference": solution, "solution": solution} | options_in(verdicts, **options)
     cases = tuple(dict(zip(names, case, strict=True)) for case in cases)
     for words, change in options["mistakes"].items():
         options["mistakes"][words] = change if callable(change) else edit(solution, *change)

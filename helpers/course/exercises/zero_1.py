@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.solutions import zero_1 as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.tools.measure.traffic import Traffic
 
@@ -38,22 +39,10 @@ def _flattened(function, seed):
     return values
 
 
-def flatten_solution(parameters, ranks):
-    import torch
-
-    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
-    flat = torch.nn.functional.pad(flat, (0, -len(flat) % ranks))  # collectives need shards of one size
-    offset = 0
-    for parameter in parameters:  # as views: an all-gather into flat then updates the model, with no copy
-        parameter.data = flat[offset : offset + parameter.numel()].view_as(parameter)
-        offset += parameter.numel()
-    return flat
-
-
 MISSING, STEP = "-len(flat) % ranks", "offset += parameter.numel()"
 PIECE = "parameter.detach().flatten()"
 PADDED = (PIECE, f"F.pad({PIECE}, (0, -parameter.numel() % ranks))")
-flatten = build("flatten", _flattened, together=True, mistakes={
+flatten = build(solutions.flatten_solution, _flattened, together=True, mistakes={
     (MISSING, "0"): "without padding the flat tensor cannot be cut in equal shards",
     (MISSING, "ranks - len(flat) % ranks"):
         "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks",
@@ -119,7 +108,7 @@ def _stepped(function, seed):
     for dtype in (torch.float32, torch.bfloat16):
         shapes = _shapes(seed, ranks)
         parameters = [nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
-        flat = flatten_solution(parameters, ranks)
+        flat = solutions.flatten_solution(parameters, ranks)
         places = [parameter.data_ptr() for parameter in parameters]
         full = nn.Parameter(_multiples(flat.shape, 4096))  # finer than bf16, which rounds them
         flat.copy_(full.detach())
@@ -161,7 +150,7 @@ def _own_part(tensor):
 MEAN, FREE = "mine.float() / comm.get_world_size()", "parameter.grad = None"
 REDUCE = "comm.reduce_scatter_tensor(mine, gradients)"
 GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
-zero_1_step = build("zero_1_step", _stepped, together=True, mistakes={
+zero_1_step = build(solutions.zero_1_step_solution, _stepped, together=True, mistakes={
     (MEAN, "mine.float()"): "that is the sum over the ranks; a mean is divided by their number",
     (MEAN, "mine.float() / 2"): "divide by the number of ranks, which is not always two",
     (REDUCE, "mine = _own_part(gradients)"):
@@ -208,7 +197,7 @@ def _clipped(function, seed):
     return values
 
 
-clip_shard = build("clip_shard", _clipped, together=True, mistakes={
+clip_shard = build(solutions.clip_shard_solution, _clipped, together=True, mistakes={
     ("comm.all_reduce(total)", "pass"):
         "that is the norm of this rank's shard: the others' belong to the gradient too",
     ("gradient.square().sum()", "gradient.norm()", ".sqrt()", ""): "norms do not add up, their squares do",
@@ -222,11 +211,7 @@ clip_shard = build("clip_shard", _clipped, together=True, mistakes={
 }, praise="squares add up across ranks; norms don't. That is the 4-byte message you saw above")  # fmt: skip
 
 
-def ranks_needed_solution(parameters, memory):
-    return 12 * parameters / (memory - 4 * parameters)  # 4 bytes are replicated, 12 are sharded
-
-
-zero_1_ranks_needed = formula(ranks_needed_solution, [(7.5e9, 40e9), (1e9, 16e9)], mistakes={
+zero_1_ranks_needed = formula(solutions.ranks_needed_solution, [(7.5e9, 40e9), (1e9, 16e9)], mistakes={
     (" - 4 * parameters", ""): "four bytes per parameter stay on every rank",
     ("12 *", "16 *", " - 4 * parameters", ""): "not all sixteen are sharded",
     ("12 * parameters / (memory - 4 * parameters)", "(memory - 4 * parameters) / (12 * parameters)"):

@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: F401 (edits call it)
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
+from helpers.course.exercises.solutions import zero_2 as solutions
 from helpers.course.exercises.trials import build, formula, returned
 from helpers.tools.measure.traffic import Traffic
 
@@ -93,7 +94,7 @@ def _all_at_once(bucket, own):
 
 
 REDUCE, MEAN = "comm.reduce(message, dst=owner)", "message / ranks"
-reduce_bucket = build("reduce_bucket", _reduced, together=True, mistakes={
+reduce_bucket = build(solutions.reduce_bucket_solution, _reduced, together=True, mistakes={
     ("dst=owner", "dst=rank"):
         "`dst` is the owner of the pieces, the same on every rank, and not the rank that calls",
     ("range(ranks)", "[rank]"):
@@ -213,7 +214,7 @@ def _with_buckets_of(size, function, width):
 FREE, FULL = "parameter.grad = None", "sum(len(gradient) for gradient in bucket.values()) >= bucket_size"
 COPY = (".flatten()", ".flatten().clone()")
 KEEPS = ("def ready(parameter):", "def ready(parameter, kept=[]):\n        kept.append(parameter.grad)")
-release_by_bucket = build("release_by_bucket", _filled, mistakes={
+release_by_bucket = build(solutions.release_by_bucket_solution, _filled, mistakes={
     (FREE, "pass"):
         "the gradients are still on the parameters: set `.grad` to None as soon as they are in the bucket",
     (FREE, "pass", *COPY): "the gradients, or their copies, are still on the parameters: set `.grad` to None",
@@ -251,11 +252,7 @@ release_by_bucket = build("release_by_bucket", _filled, mistakes={
 }, praise="each rank keeps its shard, and at most one bucket of gradients beside it at a time")  # fmt: skip
 
 
-def micro_batch_size_solution(train_batch, accumulation, ranks):
-    return train_batch / (accumulation * ranks)  # a step's batch is counted over ranks and micro-batches
-
-
-micro_batch_size = formula(micro_batch_size_solution, [(16, 4, 2), (1024, 8, 64)], mistakes={
+micro_batch_size = formula(solutions.micro_batch_size_solution, [(16, 4, 2), (1024, 8, 64)], mistakes={
     ("(accumulation * ranks)", "accumulation"): "the ranks share the batch",
     ("accumulation * ", ""): "that is a rank's share of a step, which comes in several micro-batches",
 }, praise="a step's batch counts all ranks and micro-batches; one call gets one micro-batch")  # fmt: skip

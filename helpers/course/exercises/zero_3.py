@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped, own_group
+from helpers.course.exercises.solutions import zero_3 as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank
 from helpers.course.exercises.trials import summed as summed
 from helpers.tools.measure.traffic import Traffic
@@ -148,7 +149,7 @@ def _passed_back(function, seed):
 REDUCE, MEAN = "comm.reduce_scatter_tensor(mine, flat)", "mine / sharded.ranks"
 OWN_PART = "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()"
 RELEASE, FREE = "sharded.release()", "parameter.grad = None"
-sharded_backward = build("sharded_backward", _passed_back, together=True, mistakes={
+sharded_backward = build(solutions.sharded_backward_solution, _passed_back, together=True, mistakes={
     (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
     (MEAN, f"{MEAN} ** 2"): "that is divided by the number of ranks twice",
     (MEAN, "mine / 2"): "divide by the number of ranks, which is not always two",
@@ -188,11 +189,7 @@ sharded_backward = build("sharded_backward", _passed_back, together=True, mistak
 }, praise="a rank with one shard computes the whole layer, and keeps a shard of its gradient")  # fmt: skip
 
 
-def largest_model_solution(memory, ranks, activations):
-    return ranks * (memory - activations) / 16  # 16 bytes per parameter, each of them on one rank only
-
-
-zero_3_largest_model = formula(largest_model_solution, [(80e9, 8, 20e9), (24e9, 2, 8e9)], mistakes={
+zero_3_largest_model = formula(solutions.largest_model_solution, [(80e9, 8, 20e9), (24e9, 2, 8e9)], mistakes={
     ("return ranks *", "return"): "that is one GPU: stage 3 shards all sixteen bytes",
     ("/ 16", "/ 2"): "gradients and the twelve bytes are there too",
     ("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"): "that is ZeRO-2, which replicates the parameters",
@@ -200,11 +197,7 @@ zero_3_largest_model = formula(largest_model_solution, [(80e9, 8, 20e9), (24e9, 
 }, praise="every rank shares its states, holds its own activations, and gives what those leave")  # fmt: skip
 
 
-def stage_3_units_solution(accumulation, checkpointing):
-    return accumulation * (4 if checkpointing else 3)  # 2 or 3 gatherings, and the gradients' reduce-scatter
-
-
-stage_3_units = formula(stage_3_units_solution, [(4, False), (4, True), (1, True)], mistakes={
+stage_3_units = formula(solutions.stage_3_units_solution, [(4, False), (4, True), (1, True)], mistakes={
     ("accumulation * (", "("): "every micro-batch gathers and reduces anew",
     ("* (4 if checkpointing else 3)", "+ 1"): "that is stage 2's k + 1",
     ("4 if", "3 if"): "computing again needs the parameters again",

@@ -9,9 +9,10 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from helpers.course.exercises.engine import RankExercise
+from helpers.course.exercises.builds import RankExercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
+from helpers.course.exercises.solutions import zero_init_and_checkpoints as solutions
 from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
 from helpers.tools.theory.construction import largest_built_in_parts
 
@@ -64,7 +65,7 @@ RELEASE = "parameter.data = parameter.data.new_empty(0)"
 ANEW = """new = torch.nn.Parameter(parameter.data.new_empty(0))
         vars(new).update(vars(parameter))
         setattr(module, name, new)"""
-keep_shard = build("keep_shard", _sharded, together=True, mistakes={
+keep_shard = build(solutions.keep_shard_solution, _sharded, together=True, mistakes={
     ("comm.broadcast(parameter.data, 0)", "pass"):
         "every rank has drawn other numbers: broadcast rank 0's before you cut",
     (PADDED, VIEW): "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it",
@@ -149,7 +150,7 @@ def _constructed(function, seed):
 
 
 BUILDING = "build(module, *arguments, **options)"
-constructor = build("constructor", _constructed, mistakes={
+constructor = build(solutions.constructor_solution, _constructed, mistakes={
     ("if type(module) is kind:", "if False:", BUILDING, f"then(module)\n        {BUILDING}"):
         "before its constructor has run a module has no parameters: build first",
     ("type(module) is kind", "True"): "a derived class calls the constructor of its parent, whose end is not "
@@ -169,7 +170,7 @@ constructor = build("constructor", _constructed, mistakes={
         "nothing is to be built yet: define a function that builds when it is called, and return that",
     ("return init", "what_it_returns = None\n    return what_it_returns"):
         "`constructor` is to return the function `init` itself, not what it returns",
-}, praise="code that builds a model need not know that each module is cut up once it is built")  # fmt: skip
+}, praise="the model's code does not notice that you cut up each module as soon as it is built")  # fmt: skip
 
 
 class _Run:
@@ -234,7 +235,7 @@ NO_POSITION = ('self.batches.position = state["position"]', "pass")
 NO_DEVICE = ('deepspeed.get_accelerator().set_rng_state(state["random, device"])', "pass")
 GET_CPU, SET_CPU = 'state["random, CPU"] = torch.get_rng_state()', 'torch.set_rng_state(state["random, CPU"])'
 NO_RANDOM = (SET_CPU, "pass", *NO_DEVICE)
-RunState = build("RunState", _resumed, mistakes={
+RunState = build(solutions.RunState_solution, _resumed, mistakes={
     (*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM): "nothing was put back",
     (*NO_POSITION,): "the data begin anew: keep the position of the batches",
     ('= state["position"]', '= state["position"] + 1'):
@@ -265,11 +266,7 @@ RunState = build("RunState", _resumed, mistakes={
     "well)")  # fmt: skip
 
 
-def largest_in_parts_solution(memory, ranks, largest):
-    return (memory - 6 * largest) * ranks / 2  # the largest is there in fp32 and, beside it, in bf16: 4 + 2
-
-
-largest_in_parts = formula(largest_in_parts_solution, reference=largest_built_in_parts, cases=[
+largest_in_parts = formula(solutions.largest_in_parts_solution, reference=largest_built_in_parts, cases=[
     (1e11, 64, 6e8), (2e11, 1024, 12e9),
 ], mistakes={
     (" * ranks / 2", " / 2"): "that is what one GPU holds of it; the model has its shards on all ranks",
@@ -281,7 +278,7 @@ largest_in_parts = formula(largest_in_parts_solution, reference=largest_built_in
     ("(memory - 6 * largest) * ranks", "(memory * ranks - 6 * largest)"):
         "every rank makes the largest tensor, so each has so much less",
     ("(memory - 6 * largest) * ranks", "memory"): "that is the model built unsharded",
-}, praise="a rank holds its shards of the model, and for a moment what it is about to cut up")  # fmt: skip
+}, praise="a rank holds its shards and, for a moment, the tensor that it is about to cut")  # fmt: skip
 
 
 def _part_of(given, whose, part):
@@ -309,6 +306,7 @@ change_a_weight = _WeightExercise(
         "`modifier_rank` says whose count": lambda rank, given: _part_of(given, rank, rank),
         "every rank's shard begins where the one before ends": lambda rank, given: _part_of(given, 0, 0),
     },
-    praise="only while it is gathered is the weight there to be changed, and on release rank 0's values "
-    "go into every rank's shard",
+    solution=solutions.change_a_weight_solution,
+    praise="the weight exists only while it is gathered; on release, rank 0's values go "
+    "into every rank's shard",
 )

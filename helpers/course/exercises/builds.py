@@ -1,0 +1,232 @@
+"""Checks in real ranks: `RankExercise`, a function of each rank's own arguments, and `Build`, the core of a
+lesson."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from helpers.course.exercises import reading
+from helpers.course.exercises.comparing import described, difference, differing, kind, plain, same, shown
+from helpers.course.exercises.editing import edit
+from helpers.course.exercises.engine import Check, before_running, first_thought, reading_note
+from helpers.course.exercises.in_ranks import (
+    PATIENCE,
+    Judged,
+    call_with_own,
+    judge,
+    of_the_check,
+    run_patiently,
+)
+from helpers.tools.launch.failures import LaunchError, RankError
+
+if TYPE_CHECKING:
+    from helpers.course.exercises.in_ranks import Values
+
+WORLDS = (2, 4)
+
+
+@dataclass(kw_only=True)
+class InRanks(Check):
+    """A function to write that runs in ranks, with random arguments that are new at every check.
+
+    Attributes:
+        worlds: how many ranks to run, one job after the other.
+        tolerance: how far a float may be off, relative to the largest of its tensor or list.
+    """
+
+    worlds: Sequence[int] = WORLDS
+    tolerance: float = 1e-5
+
+    def run(self, answer: Callable, ranks: int, seed: int) -> str:
+        """The verdict on an answer in a job of so many ranks; "" where it is right."""
+        raise NotImplementedError
+
+    def in_worlds(self, answer: Callable) -> str:
+        """The verdict of jobs of several sizes: what is wrong in the first that is not right; else praise."""
+        for ranks in self.worlds:
+            try:
+                wrong = self.run(answer, ranks, random.SystemRandom().randrange(2**31))
+            except (LaunchError, MemoryError, TypeError) as error:
+                if is_a_fault_of_the_check(error):
+                    raise
+                wrong = f"not yet: {without_checks(str(error))}"
+            if wrong:
+                return with_advice(wrong, answer) + reading_note(answer, self.solution)
+        sizes = " and ".join(map(str, self.worlds))
+        return self.correct(f"in {sizes} ranks") + reading_note(answer, self.solution)
+
+
+@dataclass
+class RankExercise(InRanks):
+    """A function whose arguments are each rank's own, and which returns the rank's part of the answer.
+
+    Attributes:
+        inputs: (ranks, random) -> a list with the keyword arguments of every rank; `random` is a
+            `random.Random`.
+        expected: (rank, given) -> what that rank should return, a number or a list, where `given` is what
+            `inputs` made; mistakes are such functions too.
+    """
+
+    inputs: Callable
+    expected: Callable
+
+    def verdict(self, answer: object) -> str:
+        wanted = list(self.inputs(2, random.Random(0))[0])
+        return before_running(answer, wanted, None, "code") or self.in_worlds(answer)
+
+    def run(self, answer: Callable, ranks: int, seed: int) -> str:
+        given = self.inputs(ranks, random.Random(seed))
+        return self.wrong(run_patiently(call_with_own, ranks, {"function": answer, "given": given}), given)
+
+    def wrong(self, reports: Sequence[object], given: list[dict]) -> str:
+        """Words on what is wrong with what the ranks returned for what they were given, else ""."""
+        for rank, got in enumerate(plain(list(reports))):
+            expected = plain(self.expected(rank, deepcopy(given)))
+            begin = f"not yet: rank {rank} of {len(reports)} returned"
+            if got is None or got is ...:
+                return f"{begin} nothing: did you forget `return`?"
+            if kind(got) != kind(expected):
+                asked = f"a plain {kind(expected)} is asked for (a tensor has .item() and .tolist())"
+                return f"{begin} {described(got)}, where {asked}"
+            if wrong := differing(got, expected, self.tolerance):
+                results = {words: plain(each(rank, deepcopy(given))) for words, each in self.mistakes.items()}
+                thought = first_thought(results, lambda result, got=got: same(got, result, self.tolerance))
+                return f"{begin} {wrong}{thought or was_given(given, rank)}"
+        return ""
+
+
+def was_given(given: list[dict] | None, rank: int) -> str:
+    """What a rank's function was given, behind a semicolon."""
+    arguments = [f"{name}={shown(value)}" for name, value in given[rank].items()] if given else []
+    return f"; it was given {', '.join(arguments)}" if arguments else ""
+
+
+class Found(NamedTuple):
+    """What a trial found in each rank, with whose function."""
+
+    by_rank: list[Values]
+    whose: str
+
+
+@dataclass
+class Build(InRanks):
+    """The core of a technique, written by the learner and run in real ranks; the lesson goes on with the
+    learner's if it is right.
+
+    Attributes:
+        trial: (function, seed) -> {name: value}; runs in every rank, after `deepspeed.init_distributed()`, on
+            the CPU.  Makes random inputs from the seed (torch's generator is seeded with it already, alike on
+            all ranks), calls the function and returns what is to be compared: tensors, numbers, lists,
+            strings, bools.  Messages of its own go through `in_ranks.own_group()`.
+        example: another such trial, with inputs that make a good picture; its values are not judged.
+        patience: seconds after which ranks count as hung on a machine with nothing else to do.
+        together: whether all ranks call the function equally often, so that each waits after a call until
+            all have left it: then a rank that alone enters a collective is the one that is named.
+
+    `mistakes` may be functions, or the changes of the solution that make one, as `edit` takes them.
+    """
+
+    DUE = "is right"  # what a verdict says of the expected value
+
+    solution: Callable
+    trial: Callable
+    example: Callable | None = None
+    patience: float = PATIENCE
+    together: bool = False
+    seen: dict[int, list[Values]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        if len(set(self.worlds)) < 2:
+            alone = "with one, a function that knows it by heart is right"
+            raise ValueError(f"{self.name} needs at least two world sizes, not {self.worlds}: {alone}")
+
+    def verdict(self, answer: object) -> str:
+        self.seen.clear()
+        wanted = reading.names_of(self.solution)
+        ready = before_running(answer, wanted, self.solution, "code", by_position=True)
+        return ready or self.looked_at(answer) or self.in_worlds(answer)
+
+    def looked_at(self, answer: Callable) -> str:
+        """The verdict on what can be seen without ranks; "" where they must tell."""
+        return ""
+
+    def run(self, answer: Callable, ranks: int, seed: int) -> str:
+        mistakes = self.mistaken()
+        found = self.judged(answer, mistakes, ranks, seed)
+        if wrong := self.wrong(found):
+            return f"not yet: {wrong}{self.thought(mistakes, found)}"
+        self.seen[ranks] = [rank.example for rank in found]
+        return ""
+
+    def judged(
+        self, answer: Callable, mistakes: dict[str, Callable], ranks: int, seed: int
+    ) -> Sequence[Judged]:
+        """What every rank found, in one job; without the mistakes where one of these hangs."""
+        arguments = {"trial": self.trial, "function": answer, "solution": self.solution, "seed": seed}
+        arguments |= {"together": self.together, "tolerance": self.tolerance, "example": self.example}
+        for tried in (list(mistakes.values()), []):
+            try:
+                return run_patiently(judge, ranks, arguments | {"mistakes": tried}, self.patience)
+            except RankError as error:
+                if not tried or not of_the_check(error):
+                    raise
+
+    def mistaken(self) -> dict[str, Callable]:
+        """{what to think about: a wrong answer}."""
+        names = vars(sys.modules[self.trial.__module__])
+        return {
+            words: mistake if callable(mistake) else edit(self.solution, *mistake, names=names)
+            for words, mistake in self.mistakes.items()
+        }
+
+    def wrong(self, found: Sequence[Judged]) -> str:
+        """The first place where a rank's values are not the expected ones, in words, else ""."""
+        for rank, (expected, got, *_) in enumerate(found):
+            for name, right in expected.items():
+                if wrong := difference(got.get(name), right, self.tolerance, f"`{name}`"):
+                    place, there, due = wrong
+                    return f"rank {rank} of {len(found)}: {place} is {there} where {due} {self.DUE}"
+        return ""
+
+    def thought(self, mistakes: Sequence[str], found: Sequence[Judged]) -> str:
+        """What to think about for the first mistake whose values are those that every rank got; else ""."""
+        results = dict(zip(mistakes, zip(*(rank.apart for rank in found))))
+        return first_thought(results, lambda apart: all(names == [] for names in apart))
+
+    def found(self, ranks: int | None = None) -> Found:
+        """What `example`, else the trial, finds in each rank with the function that the lesson goes on with.
+
+        The learner's was seen in the check.  The course's runs now.
+        """
+        ranks = ranks or max(self.worlds)
+        if ranks in self.seen:
+            return Found(self.seen[ranks], f"your `{self.name}`")
+        reports = self.judged(self.solution, {}, ranks, seed=0)
+        return Found([rank.example for rank in reports], f"the course's `{self.name}`")
+
+
+def with_advice(verdict: str, answer: object) -> str:
+    """A verdict with a word on the commonest slip with collectives, where the function has it."""
+    listed = " and ".join(f"`comm.{name}`" for name in reading.result_expected(answer))
+    advice = "writes into the tensor that it is given, and returns nothing: do not use its result"
+    return f"{verdict}\n{listed} {advice}" if listed else verdict
+
+
+def is_a_fault_of_the_check(error: Exception) -> bool:
+    if isinstance(error, TypeError):
+        return "cannot be sent to the ranks" not in str(error)
+    return "raised CourseFault" in str(error).partition("\n")[0] or of_the_check(error)
+
+
+def without_checks(message: str) -> str:
+    """A rank's error without the lines of the check and of what measures for it, each with its lines of
+    source, which are indented further."""
+    places = r"^( +)helpers/(?:course/exercises|tools/measure)/.*\n?(?:\1 .*\n?)*"
+    message = message.replace("raised StillComputing: ", "", 1)
+    return re.sub(places, "", message, flags=re.M).rstrip("\n")

@@ -1,0 +1,68 @@
+"""A bug that a learner plants on purpose.  It is judged by what it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from helpers.course.exercises.builds import Build
+from helpers.course.exercises.comparing import counted
+from helpers.course.exercises.in_ranks import Judged
+
+MOST_NAMED = 3  # values that a verdict names
+
+
+@dataclass
+class Fault(Build):
+    """A function with the bug that was asked for: all values that the right function's trial finds must be
+    those that the bug gives.
+
+    Attributes:
+        solution: the course's function with the bug.
+        right_one: the course's function without it.
+        broken: {names of values that the learner's bug changes: None}, in the order of the trial.
+    """
+
+    DUE = "is what the bug gives"
+
+    right_one: Callable = field(kw_only=True)
+    broken: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def verdict(self, answer: object) -> str:
+        self.broken.clear()
+        return super().verdict(answer)
+
+    def mistaken(self) -> dict[str, Callable]:
+        return {"your function is still right": self.right_one} | super().mistaken()
+
+    def wrong(self, found: Sequence[Judged]) -> str:
+        """What is not as the bug makes it, in words: nothing is broken, or something else; else ""."""
+        broken = dict.fromkeys(name for rank in found for name in rank.apart[0] or ())
+        if not broken:
+            return f"nothing is broken in {len(found)} ranks"
+        self.broken |= broken
+        wrong = super().wrong(found)
+        return wrong and f"this breaks {listed(broken)}, but not as asked: {wrong}"
+
+    def correct(self, how: str) -> str:
+        words = f"correct {how}: that is the bug. It breaks {listed(self.broken)} and nothing else"
+        return f"{words}. {self.praise}" if self.praise else words
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of values, and how many more there are."""
+    first = ", ".join(f"`{name}`" for name in list(names)[:MOST_NAMED])
+    more = len(names) - MOST_NAMED
+    return f"{first} and {counted(more, 'value')} more" if more > 0 else first
+
+
+def fault(solution: Callable, of: Build, **options: object) -> Fault:
+    """The fault of a function that a learner has built.  It may call that function by its name.
+
+    Args:
+        solution: the course's function with the bug; takes what the right one takes.
+        of: the check of the right function.
+        options: `praise`, and `mistakes`: other bugs, for which the learner may take this one.
+    """
+    same = {name: getattr(of, name) for name in ("worlds", "tolerance", "patience", "together")}
+    return Fault(solution, of.trial, right_one=of.solution, rungs=(of, *of.rungs), **(same | options))
