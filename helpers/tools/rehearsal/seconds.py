@@ -20,7 +20,7 @@ from ..measure.operations import OPERATIONS, Message
 from ..theory.communication import Pass, collective_seconds
 from ..theory.deepspeed_config import read
 from ..theory.hardware import HARDWARE, Cluster
-from ..theory.machines import MACHINES
+from ..theory.known_machines import MACHINES
 from ..theory.roofline import MachineConstants, matrix_seconds
 from ..theory.step_counts import MOST_OF_GRADIENT_HOOK, MOST_OF_MODULE_HOOK
 from ..theory.step_time import PASSES, PassTime, StepTime, hiding_passes

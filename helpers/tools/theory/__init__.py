@@ -31,7 +31,7 @@ MODULES = {
     "llama": "LlamaSize",
     "long_sequences": "llama_activation_bytes llama_wire_bytes loss_peak_bytes ring_activation_bytes"
     " ring_wire_bytes ulysses_activation_bytes ulysses_wire_bytes worst_moment_bytes",
-    "machines": "MACHINES",
+    "known_machines": "MACHINES",
     "model_states": "MOMENTS deepspeed_bytes fullest_rank ideal_bytes step_peak_bytes",
     "peak": "OUTSIDE moment_parts moments needed_bytes peak_moments",
     "pipeline": "bubble_fraction micro_batches_in_flight pipeline_activation_bytes pipeline_held_bytes"
