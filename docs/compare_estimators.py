@@ -105,7 +105,7 @@ def main() -> None:
     head = HEAD[:QUICK] if quick else HEAD
     print(f"| {' | '.join(head)} |")
     print(f"|---|{'--:|' * (len(head) - 1)}")
-    for name in TRAININGS:
+    for name in [run.arguments["training"] for run in recorded.runs("rehearsed_models")]:
         with contextlib.redirect_stdout(io.StringIO()):  # what libraries say when they are imported
             cells = row(name, quick)
         print(f"| {' | '.join(cells)} |", flush=True)

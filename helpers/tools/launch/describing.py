@@ -26,6 +26,7 @@ RANK, PARCEL, WAITS = (
 )
 MESSAGE = 4_000  # characters of a message that are shown
 MEMBERS, LEVELS, FRAMES = 8, 4, 100  # how many of each are described: the rest is counted or left out
+PASS_ON = ("__torch_dispatch__", "__pass_on__")  # functions that pass a call on: of a ledger, of a diary
 
 
 def cut(text: str, most: int = MESSAGE, of: str = "") -> str:
@@ -105,8 +106,7 @@ def describe(error: BaseException, level: int = 0) -> dict[str, Any]:
         "type": cut(type(error).__name__, 200),
         "message": said(error),
         "raised": raised_in_python(error),
-        # a ledger only passes torch's calls on
-        "frames": [frame for frame in frames if frame[2] != "__torch_dispatch__"],
+        "frames": [frame for frame in frames if frame[2] not in PASS_ON],
         "notes": notes(error),
         "members": [describe(member, level + 1) for member in members[:MEMBERS] if level < LEVELS],
         "more_members": max(len(members) - MEMBERS, 0),
