@@ -7,8 +7,7 @@ import itertools
 import resource
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from . import diary, ulysses
@@ -40,81 +39,40 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
         parameter; "sizes", elements of each parameter that is trained, as far as it is this rank's before
         ZeRO, "expert_sizes", those of divided experts, and "whole", as the model was built; "states",
         {category: bytes} between two micro-batches, or after the backward pass of the only one; "peaks",
-        {phase: {category: bytes at the phase's highest moment}}; "parts", the same
-        with temporaries by name, as `naming` has them; "host", {category: bytes} of the host's
-        highest moment; "requests" to torch's allocator, as `playing` takes them; "sent", {operation: bytes
-        that this rank sends during a whole step, as efficiently as can be}; "work" of a whole step, {pass:
-        counts} as `working` has them; "history" for a figure;
-        "seconds", and "real_bytes" of this process.
+        {phase: {category: bytes at the phase's highest moment}}; "parts", the same with temporaries by name,
+        as `naming` has them; "host", {category: bytes} of the host's highest moment; "requests" to torch's
+        allocator, as `playing` takes them; "sent", {operation: bytes that this rank sends during a whole
+        step, as efficiently as can be}; "work" of a whole step, {pass: counts} as `working` has them;
+        "history" for a figure; "seconds", and "real_bytes" of this process.
     """
     import deepspeed
-    from transformers import AutoConfig
 
     from ..measure.ledger import Ledger
-    from ..measure.traffic import Traffic
     from .pinning import highest, pins
     from .requests import recorder
     from .working import listening, of_a_step, work
 
-    started = time.perf_counter()
+    started, marks = time.perf_counter(), []
     deepspeed.init_distributed()
     micro_batches = question.config["gradient_accumulation_steps"]
-    traffics, states, marks = [], None, []
-    diary.expect(2 * micro_batches)
 
     def begin(phase):
         marks.append((ledger.clock, phase))
         ledger.mark(phase)
         work.begin(phase)
 
-    with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger())
-        host = stack.enter_context(Ledger("cpu"))
+    with Ledger() as ledger, Ledger("cpu") as host:
         begin("building")
-        config = question.config if question.stage == 3 else None
-        shape = AutoConfig.for_model(**question.model)
-        model = built(question, shape, config)
-        takes_cache = "use_cache" in inspect.signature(model.forward).parameters
-        model = checkpointed(model, question.checkpointing) if question.checkpointing else model
-        model = adapted(model, question).train()
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        whole = [numel(parameter) for parameter in trained]
-        shared = {"mpu": ulysses.registered(model, question), "config": question.config}
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, **shared)
+        engine, shape, made = prepared(question)
         ledger.watch(engine)
-        kinds, dtype = counted(model, SHORT), str(next(model.parameters()).dtype)
-        if question.axes.divides:  # the model holds this rank's part alone
-            kinds = {"frozen": {}, "trained": {SHORT.get(dtype, dtype): sum(whole)}}
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        of_experts = [parameter for parameter in trained if not getattr(parameter, "allreduce", True)]
-        options = {"use_cache": False} if takes_cache else {}
-        stack.enter_context(listening())
-        for last_step in (False, True):
-            for micro in range(micro_batches):
-                with Traffic() as traffic:
-                    begin("forward")
-                    loss = loss_of(engine, question, shape, options)
-                    begin("backward")
-                    engine.backward(loss)
-                    del loss
-                    if last_step and micro == 0:
-                        states = ledger.snapshot("states").categories
-                    begin("step")
-                    engine.step()
-                traffics.append(traffic)
+        with listening():
+            sent_each, states = stepped(engine, question, shape, ledger, begin)
         begin("end")
         host.watch(engine)
         for counted_there in (host, ledger):
             counted_there.categories()  # so that what is owned has its category
-        moments = highest_moments(ledger, marks)
-        vocabulary = shape.get_text_config().vocab_size
-        return {
-            "elements": sum(sum(elements.values()) for elements in kinds.values()),
-            "dtype": SHORT.get(dtype, dtype),
-            "kinds": kinds,
-            "sizes": [numel(parameter) for parameter in trained if getattr(parameter, "allreduce", True)],
-            "expert_sizes": [numel(parameter) for parameter in of_experts],
-            "whole": whole,
+        moments, vocabulary = highest_moments(ledger, marks), shape.get_text_config().vocab_size
+        return made | {
             "states": states,
             "peaks": {phase: held_at(ledger, moment) for phase, moment in moments.items()},
             "parts": {
@@ -123,14 +81,73 @@ def two_steps(question: Question, drawn: bool = False) -> dict:
             },
             "host": highest(host.storages, pins.storages),
             "requests": recorder.requests,
-            "sent": sent(
-                [question.axes.ideal(one) for one in traffics[-micro_batches:]], question.accumulation
-            ),
+            "sent": sent(sent_each[-micro_batches:], question.accumulation),
             "work": of_a_step(work.passes, micro_batches, question.accumulation),
             "history": ledger.history() if drawn else None,
             "seconds": time.perf_counter() - started,
             "real_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
+
+
+def prepared(question: Question) -> tuple[DeepSpeedEngine, PreTrainedConfig, dict]:
+    """DeepSpeed's engine, transformers' configuration, and what `two_steps` returns of the model."""
+    import deepspeed
+    from transformers import AutoConfig
+
+    shape = AutoConfig.for_model(**question.model)
+    model = built(question, shape, question.config if question.stage == 3 else None)
+    model = checkpointed(model, question.checkpointing) if question.checkpointing else model
+    model = adapted(model, question).train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    whole = [numel(parameter) for parameter in trained]
+    shared = {"mpu": ulysses.registered(model, question), "config": question.config}
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, **shared)
+    dtype = str(next(model.parameters()).dtype)
+    kinds = counted(model, SHORT)
+    if question.axes.divides:  # the model holds this rank's part alone
+        kinds = {"frozen": {}, "trained": {SHORT.get(dtype, dtype): sum(whole)}}
+    sizes = {True: [], False: []}  # by whether all ranks reduce it: experts' parameters are only some ranks'
+    for parameter in filter(lambda one: one.requires_grad, model.parameters()):
+        sizes[getattr(parameter, "allreduce", True)].append(numel(parameter))
+    made = {"kinds": kinds, "dtype": SHORT.get(dtype, dtype), "whole": whole}
+    made["elements"] = sum(sum(elements.values()) for elements in kinds.values())
+    return engine, shape, made | {"sizes": sizes[True], "expert_sizes": sizes[False]}
+
+
+def stepped(
+    engine: DeepSpeedEngine,
+    question: Question,
+    shape: PreTrainedConfig,
+    ledger: Ledger,
+    begin: Callable[[str], None],
+) -> tuple[list[dict[str, float]], dict[str, int]]:
+    """Two steps, whose phases are begun by `begin`.
+
+    Returns:
+        (for each micro-batch what `Axes.ideal` returns, "states" as `two_steps` has them).
+    """
+    import transformers
+
+    from ..measure.traffic import Traffic
+
+    kind = getattr(transformers, question.architecture)
+    options = {"use_cache": False} if "use_cache" in inspect.signature(kind.forward).parameters else {}
+    sent_each, states = [], {}
+    micro_batches = question.config["gradient_accumulation_steps"]
+    diary.expect(2 * micro_batches)
+    for number in range(2 * micro_batches):
+        with Traffic() as traffic:
+            begin("forward")
+            loss = loss_of(engine, question, shape, options)
+            begin("backward")
+            engine.backward(loss)
+            del loss
+            if number == micro_batches:
+                states = ledger.snapshot("states").categories
+            begin("step")
+            engine.step()
+        sent_each.append(question.axes.ideal(traffic))
+    return sent_each, states
 
 
 def numel(parameter: torch.nn.Parameter) -> int:
