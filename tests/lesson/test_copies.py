@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -273,7 +274,8 @@ def test_the_terminal_of_jupyterlab_passes_on_what_is_asked_for(tmp_path):
     (tmp_path / "work" / "Makefile").write_text(copies.MAKEFILE.format(course=".."))
 
     def said(*words):
-        look = {"cwd": tmp_path / "work", "capture_output": True, "text": True}
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        look = {"cwd": tmp_path / "work", "capture_output": True, "text": True, "env": outside}
         return subprocess.run(["make", *words], timeout=60, **look).stdout
 
     assert said("reset", "LESSON=02") == "reset 02\n" and said() == "the verbs\n"

@@ -81,7 +81,7 @@ def server(tmp_path, monkeypatch):
 
 
 def test_a_second_start_prints_the_link_of_the_first(tmp_path, server, monkeypatch, capsys):
-    monkeypatch.setattr(lab.os, "execv", lambda *words: pytest.fail("a second server was started"))
+    monkeypatch.setattr(lab.os, "execve", lambda *words: pytest.fail("a second server was started"))
     lab.open_lab(tmp_path / "work", "index.ipynb")
     link = f"http://127.0.0.1:{server.server_port}/lab/tree/index.ipynb?token=abc"
     assert capsys.readouterr().out.splitlines()[-1] == link

@@ -37,7 +37,9 @@ def open_lab(folder: Path, page: str) -> None:
     lay_out(folder / WORKSPACES / DEFAULT, page)
     os.chdir(folder)
     chosen = options(page, port, browser, root=os.geteuid() == 0)
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *chosen])
+    # A `make` in JupyterLab's terminal is none that another one started.
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    os.execve(sys.executable, [sys.executable, "-m", "jupyterlab", *chosen], outside)
 
 
 def options(page: str, port: int, browser: bool, root: bool = False) -> list[str]:
