@@ -44,18 +44,11 @@ def test_a_function_comes_with_what_it_calls_and_imports_and_works_in_the_file(w
     assert planner.keep(states) == "`states` is in my_planner.py."
     text = (work / planner.NAME).read_text()
     assert text.count("def ") == 2 and "import helpers.tools.theory as theory\n" in text
-    run = next(planner.measured())
-    plan = planner_plan(run)
+    plan = next(planner.recorded_trainings()).plan
     assert in_file(work)["states"](plan) == states(plan)
     assert (
         planner.keep(states) == "`states` is in my_planner.py." and (work / planner.NAME).read_text() == text
     )
-
-
-def planner_plan(run):
-    from helpers.course.recording import recorded
-
-    return recorded.plan(run)
 
 
 def test_a_newer_answer_replaces_what_the_check_wrote_and_nothing_else(work):
@@ -93,12 +86,14 @@ def test_nothing_is_written_outside_of_work(work, monkeypatch, tmp_path):
     assert not list(work.iterdir())
 
 
-def test_a_planner_is_scored_against_recorded_runs(work):
+def test_a_planner_is_scored_in_trainings_that_it_has_not_seen(work):
     planner.keep(cell(work, STATES))
-    runs = list(planner.measured())
+    unseen = list(planner.recorded_trainings()), list(planner.rehearsed_trainings())
+    counts = f"{len(unseen[0])} recorded and {len(unseen[1])} rehearsed trainings"
+    assert min(map(len, unseen)) > 10
     said = planner.score("states")
-    assert said.startswith(f"`states` in {len(runs)} recorded trainings: ") and " at most (" in said
-    right = {planner_plan(run): planner.TERMS["peak"](run) for run in runs}
+    assert said.startswith(f"`states` in {counts}: 0.0% off in the middle, ") and " at most (" in said
+    right = {one.plan: one.right["peak"] for one in sum(unseen, [])}
     assert "0.0% off in the middle, 0.0% at most" in planner.score("peak", lambda plan: right[plan])
     assert "50.0% off in the middle, 50.0% at most" in planner.score("peak", lambda plan: right[plan] / 2)
     assert planner.score("peak", lambda plan: plan.nothing).startswith("`peak` raised AttributeError")
@@ -106,7 +101,7 @@ def test_a_planner_is_scored_against_recorded_runs(work):
 
 def test_a_check_keeps_a_term_that_is_right_and_scores_it(work, capsys):
     right = cell(work, STATES)
-    plan = planner_plan(next(planner.measured()))
+    plan = next(planner.recorded_trainings()).plan
     check = Exercise(right, ({"plan": plan},), term="states", solution=right)
     check.check(cell(work, "def states(plan):\n    return 2"))
     assert not (work / planner.NAME).exists()

@@ -33,7 +33,7 @@ class Check:
         mistakes: {what to think about: a wrong answer that people really give}.
         praise: why a correct answer is right.
         rungs: checks of earlier functions, which this one may call by their names.
-        term: what a right answer adds to the learner's planner, of `planner.TERMS`; "" where nothing.
+        term: what a right answer adds to the learner's planner, "states" or "peak"; "" where nothing.
         last: the learner's last answer, for a check that runs again when the name stands for the course's.
         right: the learner's last right answer.
     """

@@ -9,8 +9,10 @@ import ast
 import hashlib
 import runpy
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
@@ -22,15 +24,27 @@ from helpers.course.exercises.ladders import names_reached
 from helpers.course.exercises.reading import names_read
 
 if TYPE_CHECKING:
-    from helpers.course.recording.recorded import Run
+    from helpers.tools import theory
 
 NAME = "my_planner.py"
 HEAD = '"""My planner: what a GPU holds under a plan, in bytes.  Every function takes a `theory.Plan`."""\n'
 MARK = "# as its check passed it: "  # and a digest of the text below, so that an edit is seen
-TERMS = {  # what a recorded run of the experiment `zero` says of each, for rank 0
-    "states": lambda run: sum(run.states(0).values()) - run.states(0)["buffers"],
-    "peak": lambda run: max(moment["peak"] for moment in run.reports[0]["moments"].values()),
-}
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that a planner is scored on.
+
+    Attributes:
+        words: which it is.
+        how: "recorded" on GPUs, or "rehearsed".
+        right: {term: bytes on the fullest GPU or, recorded, on rank 0}.
+    """
+
+    plan: theory.Plan
+    words: str
+    how: str
+    right: dict[str, int]
 
 
 def keep(function: FunctionType) -> str:
@@ -109,39 +123,66 @@ def digest(text: str) -> str:
 
 
 def score(term: str, function: Callable | None = None) -> str:
-    """How far a term is off in recorded trainings, in a sentence.
+    """How far a term is off in trainings that the learner has not seen, in a sentence.
 
     Args:
-        term: of `TERMS`.
+        term: "states" or "peak".
         function: takes a `theory.Plan`; by default the one in the planner.
     """
-    from helpers.course.recording import recorded
-
     file = str(paths.WORK / NAME)
     function = function or (lambda plan: runpy.run_path(file)[term](plan))
-    off, worst = [], ""
-    runs = list(measured())
-    with closing(call_with_each(function, [{"plan": recorded.plan(run)} for run in runs])) as outcomes:
-        for run, (said, failure) in zip(runs, outcomes):
+    off, worst, unseen = [], "", [*recorded_trainings(), *rehearsed_trainings()]
+    with closing(call_with_each(function, [{"plan": training.plan} for training in unseen])) as outcomes:
+        for training, (said, failure) in zip(unseen, outcomes):
             if failure or not isinstance(said, (int, float)):
-                return f"`{term}` {failure or 'returned no number'} for {described(run)}."
-            right = TERMS[term](run)
+                return f"`{term}` {failure or 'returned no number'} for {training.words}."
+            right = training.right[term]
             off.append(abs(said - right) / right)
             if off[-1] == max(off):
-                worst = f"{described(run)}: {said / 1e9:.1f} GB, and {right / 1e9:.1f} GB were recorded"
+                found = f"{right / 1e9:.1f} GB were {training.how}"
+                worst = f"{training.words}: {said / 1e9:.1f} GB, and {found}"
     middle, most = statistics.median(off), max(off)
     how_far = f"{middle:.1%} off in the middle, {most:.1%} at most ({worst})"
-    return f"`{term}` in {len(off)} recorded trainings: {how_far}."
+    of_each = Counter(training.how for training in unseen)
+    kinds = " and ".join(f"{count} {how}" for how, count in of_each.items())
+    return f"`{term}` in {kinds} trainings: {how_far}."
 
 
-def measured() -> Iterator[Run]:
-    """Recorded trainings of which a GPU's own bytes are known."""
+def recorded_trainings() -> Iterator[Training]:
+    """Those of which a GPU's own bytes are known."""
     from helpers.course.recording import recorded
 
     for run in recorded.trainings():
         if run.experiment == "zero" and run.on_gpu and run.reports and not run.shared:
-            yield run
+            size, stage = run.parameters / 1e9, run.arguments["stage"]
+            words = f"{size:.1f} billion parameters, stage {stage}, {run.ranks} GPUs"
+            right = {
+                "states": sum(run.states(0).values()) - run.states(0)["buffers"],
+                "peak": max(moment["peak"] for moment in run.reports[0]["moments"].values()),
+            }
+            yield Training(recorded.plan(run), words, "recorded", right)
 
 
-def described(run: Run) -> str:
-    return f"{run.parameters / 1e9:.1f} billion parameters, stage {run.arguments['stage']}, {run.ranks} GPUs"
+def rehearsed_trainings() -> Iterator[Training]:
+    """The job's plans that a `theory.Plan` can say, and whose states are those between two micro-batches."""
+    from helpers.course import job
+    from helpers.tools import theory
+
+    for name, way in job.PLANS.items():
+        zero = way.config["zero_optimization"]
+        is_other = way.lora or way.qlora or "data_types" in way.config or "offload_optimizer" in zero
+        if is_other or type(way.checkpointing) is int or way.config["gradient_accumulation_steps"] == 1:
+            continue
+        plan = theory.Plan(
+            size=theory.LlamaSize.of(job.MODELS[way.model]),
+            gpus=way.gpus,
+            batch=way.sequences,
+            sequence=job.SEQUENCE,
+            stage=zero["stage"],
+            micro=way.config["train_micro_batch_size_per_gpu"],
+            checkpointed=way.checkpointing,
+            bucket=zero.get("reduce_bucket_size", theory.Plan.bucket),
+        )
+        states = job.states(name)
+        right = {"states": sum(states.values()) - states["buffers"], "peak": job.peak(name)}
+        yield Training(plan, f"the job, {name}", "rehearsed", right)

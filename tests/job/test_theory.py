@@ -1,0 +1,16 @@
+"""The closed formulas at the size of the job: all 32 layers (80 of the sister), every stage."""
+
+import pytest
+from helpers import theory
+from helpers.course.exercises.planner import rehearsed_trainings
+
+PLANS = [pytest.param(one, id=one.words) for one in rehearsed_trainings()]
+# How far off the formula may be.  At stage 0 DeepSpeed's own Adam makes copies that it does not know; why it
+# is low at stage 2, most on 16 GPUs, has not been found.
+OFF = {0: 0.17, 1: 1e-5, 2: 0.03, 3: 1e-5}
+
+
+@pytest.mark.parametrize("training", PLANS)
+def test_the_highest_moment_is_that_of_the_rehearsal(training):
+    foretold = max(theory.moments(training.plan).values())
+    assert foretold == pytest.approx(training.right["peak"], rel=OFF[training.plan.stage])
