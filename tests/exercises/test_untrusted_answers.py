@@ -316,9 +316,11 @@ def interrupt_what_runs():
 
 
 def test_an_interrupt_by_the_learner_ends_the_check():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
     threading.Thread(target=interrupt_what_runs).start()
     with pytest.raises(KeyboardInterrupt):
         Exercise(reference=lambda: 3, cases=({},)).verdict(forever)
+    signal.signal(signal.SIGINT, before)
     with pytest.raises(ChildProcessError):  # nothing was left behind
         os.waitpid(-1, os.WNOHANG)
 

@@ -90,5 +90,7 @@ def verdict(reports: Mapping[int, dict], memory: int | None, outside: int = OUTS
     """The `Verdict` over {rank: what `fitting.two_steps` returned}."""
     room = None if memory is None else memory - outside
     found = {rank: reserved(report["requests"], room) for rank, report in reports.items()}
-    rank = max(found, key=lambda rank: (WORST.index(found[rank].how), found[rank].most))
+    rank = max(
+        found, key=lambda rank: (WORST.index(found[rank].how), found[rank].most, found[rank].allocated)
+    )
     return Verdict(rank, found[rank], outside, memory)
