@@ -3,10 +3,10 @@
     from helpers import launch, Ledger, Traffic, corpus, models, plots, theory
 
 Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure` counts what they hold and
-send and when, `theory` predicts it, `models` and `corpus` are what is trained, `plots` draws, `exercises`
-judges, `lesson` keeps the learner's copies, `job` is the training that the whole course is about, `recording`
-runs and reads experiments at real sizes, `rehearsal` runs one rank of any number without memory.  What a
-lesson needs of them it imports from here.
+send and when, `theory` predicts it, `models` and `corpus` are what is trained, `plots` draws, `play` draws
+figures to play with, `exercises` judges, `lesson` keeps the learner's copies, `job` is the training that the
+whole course is about, `recording` runs and reads experiments at real sizes, `rehearsal` runs one rank of any
+number without memory.  What a lesson needs of them it imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
@@ -41,6 +41,7 @@ MODULES = {
     "index": "helpers.course.lesson.index",
     "job": "helpers.course.job",
     "models": "helpers.course.models",
+    "play": "helpers.course.play",
     "plots": "helpers.course.plots",
     "readiness": "helpers.course.lesson.readiness",
     "recorded": "helpers.course.recording.recorded",

@@ -1,0 +1,22 @@
+// Radio buttons for a `Grid`'s choices, and its numbers.  The figure's own script has the function `show`.
+const at = {}; // the place of the chosen option of each choice
+for (const [name, choice] of Object.entries(data.choices)) at[name] = choice.at;
+
+const place = (names) => names.reduce((index, name) => index * data.choices[name].options.length + at[name], 0);
+const digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"; // as grids.py has them
+function number(column) {
+  const { by, wide, values } = data.columns[column], start = place(by) * wide;
+  return [...values.slice(start, start + wide)].reduce((found, digit) => found * 64 + digits.indexOf(digit), 0);
+}
+const labelled = Object.entries(data.choices).filter(([, choice]) => choice.label);
+const chosen = () => labelled.map(([name, choice]) => `${choice.label} ${choice.options[at[name]]}`).join(", ");
+
+for (const [name, choice] of labelled) {
+  if (choice.options.length < 2) continue;
+  const buttons = choice.options.map((option, index) => {
+    const choose = () => { at[name] = index; show(); };
+    const radio = make("input", { type: "radio", name: unique + name, checked: index === choice.at, onchange: choose });
+    return make("label", {}, radio, ` ${option}`);
+  });
+  controls.append(make("fieldset", {}, make("legend", {}, choice.label), ...buttons));
+}
