@@ -7,8 +7,15 @@ import pytest
 from helpers import play
 from helpers.course.play.played import HERE
 from helpers.course.play.vectors import WIDE
+from tests.play.training import history
 
-FIGURES = {"budget": play.budget}
+
+def of_training():
+    counted, named = history()
+    return play.timeline(counted, "Two steps", named)
+
+
+FIGURES = {"budget": play.budget, "timeline": of_training, "ring": play.ring}
 NAMES = pytest.mark.parametrize("name", FIGURES)
 
 

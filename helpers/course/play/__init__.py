@@ -17,3 +17,5 @@ returns a `Played`, and a script of the same kind: `rings.py` and `ring.js` are 
 # ruff: noqa: F401  these names are what the package offers
 
 from helpers.course.play.budgets import budget
+from helpers.course.play.histories import held_by_name, timeline
+from helpers.course.play.rings import ring

@@ -60,7 +60,7 @@ def draw(grid: Budgets, axes: Sequence[int]) -> str:
         return grid(name, at)
 
     inside = "".join([*memory(number, filled), *time(number, filled, axes), *legend(number, filled)])
-    return svg(LEGEND_TOP + 9 * ROW - 6, inside, patterns)
+    return svg(LEGEND_TOP + 8 * ROW - 6, inside, patterns)
 
 
 def memory(number: Callable[[str], int], filled: Mapping[str, str]) -> list[str]:

@@ -118,4 +118,4 @@ def budget(*names: str, goals: Goals = GOALS, **start: object) -> Played:
     data = grid.data | {"title": TITLE, "words": WORDS, "verdicts": VERDICTS, "refusals": REFUSALS}
     data |= {"moments": MOMENTS, "goals": list(goals), "categories": CATEGORIES, "parts": PARTS}
     data |= {"memory": MEMORY / 1e9, "axes": AXES}
-    return Played("choices budget", draw(grid, AXES), grid.sentence(grid.start), data)
+    return Played("numbers choices budget", draw(grid, AXES), grid.sentence(grid.start), data)

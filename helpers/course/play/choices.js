@@ -3,11 +3,7 @@ const at = {}; // the place of the chosen option of each choice
 for (const [name, choice] of Object.entries(data.choices)) at[name] = choice.at;
 
 const place = (names) => names.reduce((index, name) => index * data.choices[name].options.length + at[name], 0);
-const digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"; // as grids.py has them
-function number(column) {
-  const { by, wide, values } = data.columns[column], start = place(by) * wide;
-  return [...values.slice(start, start + wide)].reduce((found, digit) => found * 64 + digits.indexOf(digit), 0);
-}
+const number = (column) => unpack(data.columns[column], place(data.columns[column].by));
 const labelled = Object.entries(data.choices).filter(([, choice]) => choice.label);
 const chosen = () => labelled.map(([name, choice]) => `${choice.label} ${choice.options[at[name]]}`).join(", ");
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy
 
-DIGITS = string.digits + string.ascii_letters + "+-"  # of base 64; choices.js has them, too
+DIGITS = string.digits + string.ascii_letters + "+-"  # of base 64; numbers.js has them, too
 
 
 def packed(numbers: Sequence[int]) -> dict[str, int | str]:
