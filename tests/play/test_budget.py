@@ -8,8 +8,8 @@ from helpers.course.job.plans import PLANS
 from helpers.course.job.reference import SEQUENCE
 from helpers.course.job.stored import highest, stored
 from helpers.course.play.budget_picture import CATEGORIES
-from helpers.course.play.budgets import GOALS, OPTIONS, Budgets, budget
-from helpers.course.play.grids import Choice, packed, unpacked
+from helpers.course.play.budgets import CHOICES, GOALS, Budgets, budget
+from helpers.course.play.grids import packed, unpacked
 from helpers.course.play.llama_seconds import SIZE
 from helpers.course.play.llama_step import Step
 from helpers.course.plots.budget import OUTSIDE
@@ -26,7 +26,7 @@ def ways(plan):
     """A `Step`'s arguments for a plan; None where the figure has no such step."""
     micro = plan.config["train_micro_batch_size_per_gpu"]
     zero, blocks = plan.config["zero_optimization"], plan.checkpointing
-    if plan.model != "8 B" or plan.card != job.CARD or micro not in OPTIONS["micro"][1]:
+    if plan.model != "8 B" or plan.card != job.CARD or micro not in CHOICES["micro"].options:
         return None
     if zero["stage"] and "reduce_bucket_size" not in zero:
         return None
@@ -96,8 +96,7 @@ def test_bad_choices_are_named():
 
 @pytest.fixture(scope="module")
 def grid():
-    choices = {name: Choice(*given) for name, given in OPTIONS.items()}
-    return Budgets(choices, GOALS)
+    return Budgets(CHOICES, GOALS)
 
 
 def test_all_sentences_of_the_browser_are_those_of_python(browser, grid):

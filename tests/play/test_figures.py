@@ -15,7 +15,7 @@ def of_training():
     return play.timeline(counted, "Two steps", named)
 
 
-FIGURES = {"budget": play.budget, "timeline": of_training, "ring": play.ring}
+FIGURES = {"budget": play.budget, "timeline": of_training, "ring": play.ring, "schedule": play.schedule}
 NAMES = pytest.mark.parametrize("name", FIGURES)
 
 

@@ -32,7 +32,7 @@ function time() {
   for (let tick = 0; tick < 5; tick++) set(`tick ${tick}`, { text: (limit * tick) / 4 });
 }
 
-function show() {
+function chose() {
   at.moment = 0;
   at.moment = number("fullest at");
   memory();
@@ -54,4 +54,4 @@ function show() {
 
 controls.before(verdict);
 controls.after(make("ol", { className: "goals" }, ...goals));
-show();
+chose();

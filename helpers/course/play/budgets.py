@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from helpers.course.job.reference import MEMORY
 from helpers.course.play.budget_picture import CATEGORIES, draw
-from helpers.course.play.grids import Choice, Grid
+from helpers.course.play.grids import Choice, Grid, chosen_from
 from helpers.course.play.llama_seconds import SIZE, TOKENS
 from helpers.course.play.llama_step import MOMENTS, PARTS
 from helpers.course.play.outcomes import REFUSALS, Outcome
@@ -36,13 +36,13 @@ def on_hosts(gpus: int) -> str:
     return f"{gpus} on {gpus // 8} hosts" if gpus > 8 else str(gpus)
 
 
-OPTIONS = {  # label, options, the one at the start, words of an option
-    "stage": ("ZeRO stage", [0, 1, 2, 3], 0, str),
-    "gpus": ("GPUs", [1, 2, 4, 8, 16, 32, 64], 8, on_hosts),
-    "micro": ("sequences of a micro-batch", [1, 2, 4], 1, str),
-    "checkpointed": (f"checkpointed blocks (of {SIZE.layers})", [0, 20, SIZE.layers], 0, str),
-    "sums": ("gradients summed in", ["bf16", "fp32"], "bf16", str),
-    "sequence": ("tokens of a sequence", SEQUENCE_CHOICES, 8192, "{:,}".format),
+CHOICES = {
+    "stage": Choice("ZeRO stage", [0, 1, 2, 3], 0),
+    "gpus": Choice("GPUs", [1, 2, 4, 8, 16, 32, 64], 8, on_hosts),
+    "micro": Choice("sequences of a micro-batch", [1, 2, 4], 1),
+    "checkpointed": Choice(f"checkpointed blocks (of {SIZE.layers})", [0, 20, SIZE.layers], 0),
+    "sums": Choice("gradients summed in", ["bf16", "fp32"], "bf16"),
+    "sequence": Choice("tokens of a sequence", SEQUENCE_CHOICES, 8192, "{:,}".format),
 }
 
 
@@ -100,21 +100,14 @@ def budget(*names: str, goals: Goals = GOALS, **start: object) -> Played:
     """Memory of the fullest GPU by name, and the seconds of a step, of the course's job.
 
     Args:
-        names: what the reader chooses, names in `OPTIONS`; by default all of them.
+        names: what the reader chooses, names in `CHOICES`; by default all of them.
         goals: {words: a function of an `Outcome` that fits}.
         start: the option of each name at the start, also of those that stay so.
 
     Raises:
         ValueError: a name or an option is not known, or no choice reaches a goal.
     """
-    if unknown := (set(names) | set(start)) - set(OPTIONS):
-        raise ValueError(f"there is no {', '.join(sorted(unknown))}: choose among {', '.join(OPTIONS)}")
-    choices = {}
-    for name, (label, options, first, told) in OPTIONS.items():
-        choice = Choice(label, options, start.get(name, first), told)
-        fixed = names and name not in names
-        choices[name] = Choice(label, [choice.start], choice.start, told) if fixed else choice
-    grid = Budgets(choices, goals)
+    grid = Budgets(chosen_from(CHOICES, names, start), goals)
     data = grid.data | {"title": TITLE, "words": WORDS, "verdicts": VERDICTS, "refusals": REFUSALS}
     data |= {"moments": MOMENTS, "goals": list(goals), "categories": CATEGORIES, "parts": PARTS}
     data |= {"memory": MEMORY / 1e9, "axes": AXES}

@@ -1,4 +1,4 @@
-// Radio buttons for a `Grid`'s choices, and its numbers.  The figure's own script has the function `show`.
+// Radio buttons for a `Grid`'s choices, and its numbers.  The figure's own script has `chose`, which draws anew.
 const at = {}; // the place of the chosen option of each choice
 for (const [name, choice] of Object.entries(data.choices)) at[name] = choice.at;
 
@@ -10,7 +10,7 @@ const chosen = () => labelled.map(([name, choice]) => `${choice.label} ${choice.
 for (const [name, choice] of labelled) {
   if (choice.options.length < 2) continue;
   const buttons = choice.options.map((option, index) => {
-    const choose = () => { at[name] = index; show(); };
+    const choose = () => { at[name] = index; chose(); };
     const radio = make("input", { type: "radio", name: unique + name, checked: index === choice.at, onchange: choose });
     return make("label", {}, radio, ` ${option}`);
   });

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
@@ -110,3 +110,18 @@ class Grid:
             for name, choice in self.choices.items()
         }
         return {"choices": told, "columns": self.columns}
+
+
+def chosen_from(
+    known: Mapping[str, Choice], names: Sequence[str], start: Mapping[str, object]
+) -> dict[str, Choice]:
+    """Choices with other starts; those that `names` leaves out, where it names any, have no other option.  A
+    ValueError where a name or an option is not known."""
+    if unknown := (set(names) | set(start)) - set(known):
+        raise ValueError(f"there is no {', '.join(sorted(unknown))}: choose among {', '.join(known)}")
+    found = {}
+    for name, choice in known.items():
+        choice = replace(choice, start=start.get(name, choice.start))
+        fixed = names and name not in names
+        found[name] = replace(choice, options=[choice.start]) if fixed else choice
+    return found
