@@ -15,7 +15,13 @@ def of_training():
     return play.timeline(counted, "Two steps", named)
 
 
-FIGURES = {"budget": play.budget, "timeline": of_training, "ring": play.ring, "schedule": play.schedule}
+FIGURES = {
+    "budget": play.budget,
+    "timeline": of_training,
+    "ring": play.ring,
+    "schedule": play.schedule,
+    "rack": play.rack,
+}
 NAMES = pytest.mark.parametrize("name", FIGURES)
 
 

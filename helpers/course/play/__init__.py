@@ -19,4 +19,5 @@ returns a `Played`, and a script of the same kind: `rings.py` and `ring.js` are 
 from helpers.course.play.budgets import budget
 from helpers.course.play.histories import held_by_name, timeline
 from helpers.course.play.pipelined import schedule
+from helpers.course.play.racks import rack
 from helpers.course.play.rings import ring
