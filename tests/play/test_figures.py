@@ -1,12 +1,16 @@
 """What holds for every figure to play with."""
 
 import base64
+import configparser
+import json
 import re
 
+import nbformat
 import pytest
 from helpers import play
 from helpers.course.play.played import HERE
 from helpers.course.play.vectors import WIDE
+from helpers.paths import ROOT
 from tests.play.training import history
 
 
@@ -94,3 +98,24 @@ def test_modules_and_scripts_can_be_read_in_one_sitting():
     files = [file for file in HERE.iterdir() if file.suffix in (".py", ".js", ".css")]
     assert {file.suffix for file in files} == {".py", ".js", ".css"}
     assert {file.name: lines for file in files if (lines := file.read_text().count("\n")) >= 150} == {}
+
+
+def test_nbval_compares_numbers_and_ignores_what_draws(figures):
+    rules = configparser.ConfigParser()
+    rules.read(ROOT / "tests/nbval_pictures.cfg")
+    for figure in figures.values():
+        page = figure.page
+        for rule in rules.values():
+            if "regex" in rule:
+                page = re.sub(rule["regex"], rule["replace"], page)
+        numbers = json.dumps(figure.data, separators=(",", ":"), ensure_ascii=False)
+        assert numbers in page and figure.svg not in page
+        assert "base64" not in page and "const figure" not in page and "<style>" not in page
+
+
+def test_the_demo_shows_every_figure():
+    cells = nbformat.read(ROOT / "tests/play/demo.ipynb", as_version=4).cells
+    shown = [output.data["text/html"] for cell in cells for output in cell.get("outputs", [])]
+    assert all('<figure class="play"' in page for page in shown) and len(shown) == len(FIGURES) + 1
+    source = "\n".join(cell.source for cell in cells)
+    assert all(f"play.{name}(" in source for name in FIGURES)
