@@ -134,3 +134,10 @@ def test_a_lesson_sets_the_start_and_what_can_be_chosen(browser):
     labels = browser.run("return [...figure.querySelectorAll('legend')].map((one) => one.textContent)")
     assert labels == ["sequences of a micro-batch", "checkpointed blocks (of 32)"]
     assert len(json.dumps(figure.data)) < 5_000
+
+
+def test_keys_choose(browser, grid):
+    browser.show(play.budget())
+    browser.run("figure.querySelector('input').focus()")
+    browser.key("ArrowRight", 39)
+    assert browser.run("return caption.textContent") == grid.sentence(grid.start | {"stage": 1})

@@ -3,14 +3,14 @@
     from helpers import play
 
     play.budget(stage=1, gpus=8)                        # memory against seconds, with goals to reach
-    play.timeline(ledger, "between micro-batches")      # a cursor over what a rank held
+    play.timeline(ledger.history(), "One step")         # a cursor over what a rank held
     play.ring(400)                                      # the contents of a ring all-reduce, turn by turn
     play.schedule()                                     # pipeline schedules, with play and pause
     play.rack()                                         # hosts and cables: which axis lies where
 
 Python computes every number and draws the picture (`vectors`); the output stores it as an image with its
 sentence, so that it is seen where scripts do not run (`played`).  Where they run, a script moves what Python
-drew and looks numbers up in tables (`grids`); it has no formula.  To make another figure, write a module that
+drew and looks numbers up in tables (`grids`); it has no formula of the course.  To make another figure, write a module that
 returns a `Played`, and a script of the same kind: `rings.py` and `ring.js` are the shortest.
 """
 

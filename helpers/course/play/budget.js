@@ -27,7 +27,8 @@ function time() {
   const limit = data.axes[number("axis")], scale = (right - left) / limit / 10;
   stack(data.parts, scale);
   const [fastest, slowest] = [number("fastest"), number("slowest")];
-  set("range", { x: left + fastest * scale, width: Math.max(0, slowest - fastest) * scale });
+  const drawn = data.parts.reduce((sum, name) => sum + number(name), 0);
+  set("range", { x: left + drawn * scale, width: Math.max(0, slowest - drawn) * scale });
   set("seconds", { text: `${tenths(fastest)} to ${tenths(slowest)} s` });
   for (let tick = 0; tick < 5; tick++) set(`tick ${tick}`, { text: (limit * tick) / 4 });
 }

@@ -83,7 +83,7 @@ def time(number: Callable[[str], int], filled: Mapping[str, str], axes: Sequence
     """The bar of seconds at the fastest, and how far the slowest lies."""
     limit = axes[number("axis")]
     scale = (RIGHT - LEFT) / limit / 10
-    end, slowest = (LEFT + number(which) * scale for which in ("fastest", "slowest"))
+    end, slowest = LEFT + sum(map(number, PARTS)) * scale, LEFT + number("slowest") * scale
     told = f"{number('fastest') / 10:.1f} to {number('slowest') / 10:.1f} s"
     out = [text(LEFT, TIME_TOP - 12, "Seconds of a step", font_weight="bold")]
     out.append(text(RIGHT, TIME_TOP - 10, told, "seconds", **BIG))
