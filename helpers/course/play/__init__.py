@@ -10,8 +10,8 @@
 
 Python computes every number and draws the picture (`vectors`); the output stores it as an image with its
 sentence, so that it is seen where scripts do not run (`played`).  Where they run, a script moves what Python
-drew and looks numbers up in tables (`grids`); it has no formula of the course.  To make another figure, write a module that
-returns a `Played`, and a script of the same kind: `rings.py` and `ring.js` are the shortest.
+drew and looks numbers up in tables (`grids`); it has no formula of the course.  To make another figure, write
+a module that returns a `Played`, and a script of the same kind: `rings.py` and `ring.js` are the shortest.
 """
 
 # ruff: noqa: F401  these names are what the package offers

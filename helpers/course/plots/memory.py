@@ -51,7 +51,8 @@ def phases(history: History) -> tuple[list[float], list[str]]:
             1 if abs(after - before) > VISIBLE / 2 * most else 0.02
             for before, after in pairwise(history.total[first : last + 1])
         ]
-        places += [index + done / sum(widths) for done in accumulate(widths[:-1], initial=0)]
+        width = sum(widths)
+        places += [index + done / width for done in accumulate(widths[:-1], initial=0)]
     return [*places, len(names)], list(names)
 
 
