@@ -18,7 +18,7 @@ RANKS = HOSTS * EACH
 SIZE = theory.LlamaSize.of(MODELS["70 B"])
 LINK = theory.reference_cluster(HOSTS).link * EACH  # bytes per second that a host sends to others
 EXPERTS, CHOSEN = 8, 2  # of a block, and of a token
-TITLE = f"Llama-3-70B on {HOSTS} hosts of {EACH} GPUs, {SEQUENCES} sequences of {SEQUENCE:,} tokens a step."
+TITLE = f"Llama-3-70B on {HOSTS} hosts of {EACH} GPUs, {SEQUENCES} sequences of {SEQUENCE:,} tokens a step;"
 WORDS = (
     "Data parallel ranks d = {d}. A host sends {total} GB to others in a step: {pipe} for pipe, {data} for"
     f" data, {{model}} for model, {{expert}} for experts; that takes {{seconds}} s at {LINK / 1e9:g} GB/s."
@@ -27,7 +27,7 @@ REFUSALS = ("", "There is no such plan: d = {d}, and e must divide it.")
 SIZES = [1, 2, 4, 8]
 CHOICES = {
     "order": Choice(
-        "axes, the outermost first",
+        "axes, the outermost first:",
         [", ".join(order) for order in itertools.permutations(("pipe", "data", "model"))],
         "model, data, pipe",
     ),
