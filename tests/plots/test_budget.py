@@ -87,7 +87,7 @@ def test_a_recorded_bar_stands_beside_its_rehearsal():
         == 2
         == plot.sentence.count(", 29.9 reserved and free")
     )
-    assert "not told apart 29.9, outside the allocator 2.2" in plot.sentence
+    assert "not told apart 29.9" in plot.sentence
 
 
 def test_bars_of_two_cards_and_runs_of_other_experiments_are_refused():

@@ -68,10 +68,17 @@ class Budget:
         times = " to ".join(dict.fromkeys(f"{time:.1f}" for time in self.step))
         return f"{times} s a step" + (f" of {self.sequences} sequences" if self.sequences else "")
 
-    def sentence(self, capacity: float) -> str:
-        """All of it in words."""
+    def listed(self) -> dict[str, str]:
+        """{part: its GB in words}, of those that can be seen."""
         parts = {name: self.parts.get(name, 0) / 1e9 for name in LOOKS} | {OUTSIDE: self.outside / 1e9}
-        listed = ", ".join(f"{name} {size:.1f}" for name, size in parts.items() if size >= 0.05)
+        return {name: f"{size:.1f}" for name, size in parts.items() if size >= 0.05}
+
+    def sentence(self, capacity: float, first: Budget | None = None) -> str:
+        """All of it in words; of the parts those that differ from another bar's, if one is given."""
+        known = first.listed() if first else {}
+        parts = self.listed() | {name: "0" for name in known if name not in self.listed()}
+        listed = ", ".join(f"{name} {size}" for name, size in parts.items() if known.get(name) != size)
+        listed = f"{listed or 'the same'}; else as the first" if first else listed
         where = PHASES.get(self.phase, self.phase)
         words = [f"{self.needed / 1e9:.1f} GB {where} ({listed})", f"{self.kept / 1e9:.1f} {KEPT}"]
         words.append(self.verdict(capacity))
@@ -111,7 +118,9 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
     found = dict(zip(*reversed(axes.get_legend_handles_labels())))
     handles = [found[name] for name in LOOKS if name in found]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, title=note, title_fontsize=8)
-    told = "; ".join(f"{name}: {bar.sentence(capacity)}" for name, bar in zip(names, bars.values()))
+    first, *others = bars.values()
+    sentences = [first.sentence(capacity), *(bar.sentence(capacity, first) for bar in others)]
+    told = "; ".join(f"{name}: {sentence}" for name, sentence in zip(names, sentences))
     words = f"{title}. {card}, {capacity / 1e9:.1f} GB. {told}{'; ' if common else ''}{common}. {note}"
     return Plot(figure, " ".join(words.split()))
 

@@ -29,7 +29,10 @@ TRANSIENT = (
     *("activations", LOGITS, OF_ACTIVATIONS, GATHERED, BUCKET, SENT),
     *(WIDENED, FLATTENED, NORM, ADAM, OTHER),
 )
-SENDING = "allreduce_bucket"  # DeepSpeed's function
+SENDING = (
+    "allreduce_bucket"  # DeepSpeed's functions: one that copies a bucket, one that keeps a rank's own part
+)
+OWN_PART = "copy_grads_in_partition"
 OPTIMIZERS = ("optim", "adam")  # folders of torch's and of DeepSpeed's
 
 
@@ -88,6 +91,8 @@ def temporary(made: Made) -> str:
         return OTHER
     if made.function == SENDING:
         return SENT
+    if made.function == OWN_PART:
+        return "gradients"
     if made.folder in OPTIMIZERS:
         return ADAM
     if made.phase == "step":
