@@ -113,6 +113,11 @@ class Found(NamedTuple):
     by_rank: list[Values]
     whose: str
 
+    @property
+    def panels(self) -> dict[str, list]:
+        """{name: the value of each rank}, as `plots.tapes` takes what ranks hold at several moments."""
+        return {name: [values[name] for values in self.by_rank] for name in self.by_rank[0]}
+
 
 @dataclass
 class Build(InRanks):

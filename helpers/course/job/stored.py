@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from helpers.course.job.plans import plan
 from helpers.paths import RECORDED
 from helpers.tools.measure.held import MODEL_STATES
 from helpers.tools.measure.operations import OPERATIONS
+from helpers.tools.theory.hardware import HOST, reference_cluster
 from helpers.tools.theory.step_time import PassTime, StepTime
 
 FOLDER = RECORDED / "job"
@@ -48,9 +50,18 @@ def peak(name: str) -> int:
     return sum(highest(name)[1].values())
 
 
-def step_times(name: str) -> tuple[StepTime, StepTime]:
+def step_times(name: str, network: float | None = None) -> tuple[StepTime, StepTime]:
     """A step of a plan at the fastest and at the slowest, for `step_timeline`: rehearsed work by a card's
-    constants; a LookupError where no seconds are known."""
+    constants.
+
+    Args:
+        network: bytes per second, one way, of a slower network between hosts, from a host to all others; by
+            default the one of `reference`.
+
+    Raises:
+        LookupError: no seconds are known.
+        ValueError: the plan is of one host, or the network is no slower than the hosts' own links.
+    """
     told = stored(name)["seconds"]
     if "unknown" in told:
         raise LookupError(f"no seconds are known of the plan {name!r}: {told['unknown']}")
@@ -65,7 +76,42 @@ def step_times(name: str) -> tuple[StepTime, StepTime]:
         )
         for parts, passes, hidden, host in each
     )
-    return fastest, slowest
+    if network is None:
+        return fastest, slowest
+    longer = longer_over(network, plan(name).gpus, stored(name)["sent"])
+    return slowed(fastest, longer), slowed(slowest, longer)
+
+
+def longer_over(network: float, gpus: int, sent: dict[str, float]) -> dict[str, float]:
+    """{collective: seconds that a step's messages take longer} where a host's GPUs share a network of so many
+    bytes per second: their rings leave a host once, so that it carries what one rank sends."""
+    cluster = reference_cluster(-(-gpus // HOST))
+    usual = cluster.bandwidth(gpus)
+    if gpus <= HOST or not 0 < network < usual:
+        raise ValueError(
+            f"give bytes per second below {usual:g}, for a plan on several hosts: not {network!r} on {gpus} GPUs"
+        )
+    found = Counter()
+    for operation, size in sent.items():
+        found[OPERATIONS[operation][0]] += size / network - size / usual
+    return found
+
+
+def slowed(step: StepTime, longer: dict[str, float]) -> StepTime:
+    """A step whose messages take so much longer, each pass its share of them."""
+    whole, passes = Counter(), {}
+    for taken in step.passes.values():
+        whole.update(taken.sent)
+    for place, taken in step.passes.items():
+        sent = {kind: time * (1 + longer[kind] / whole[kind]) for kind, time in taken.sent.items()}
+        passes[place] = replace(taken, messages=sum(sent.values()), sent=sent)
+    more = {
+        what: sum(getattr(one, what) for one in passes.values())
+        - sum(getattr(one, what) for one in step.passes.values())
+        for what in ("exposed", "hidden")
+    }
+    parts = step.parts | {"messages": step.parts["messages"] + more["exposed"]}
+    return replace(step, passes=passes, parts=parts, hidden=step.hidden + more["hidden"])
 
 
 def pass_time(sent: dict[str, float], **more: object) -> PassTime:

@@ -15,10 +15,12 @@ from helpers.tools.theory.step_time import BUSY
 if TYPE_CHECKING:
     from helpers.course.recording.recorded import Run
 
+BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """Every step by the clock, of every rank and both starts, of one case of the experiment `speed`.
+    """Every step by the clock, of every rank and start, of one case of the experiments `speed` and `links`.
 
     Attributes:
         median, lowest, highest: seconds of a step.
@@ -91,7 +93,7 @@ def case(run: Run) -> tuple:
 
 
 def step_time(starts: Sequence[Run]) -> RecordedSteps:
-    """The runs of one case of `speed`, all its starts, as `RecordedSteps`.
+    """The runs of one case of `speed` or `links`, all its starts, as `RecordedSteps`.
 
     Raises:
         ValueError: for runs of different cases, hardware or of another experiment, and for runs that were not
@@ -99,9 +101,9 @@ def step_time(starts: Sequence[Run]) -> RecordedSteps:
     """
     of_one_kind(starts)
     cases = {case(run) for run in starts}
-    if len(cases) != 1 or starts[0].experiment != "speed":
+    if len(cases) != 1 or starts[0].experiment not in ("speed", "links"):
         raise ValueError(
-            "give the starts of one case of the experiment 'speed': these runs are of "
+            "give the starts of one case of the experiments 'speed' or 'links': these runs are of "
             f"{len(cases)}: {sorted(cases, key=str)}"
         )
     run, reports = starts[0], [report for run in starts for report in run.reports]
@@ -112,7 +114,8 @@ def step_time(starts: Sequence[Run]) -> RecordedSteps:
         )
     steps = [seconds for report in reports for seconds in report["seconds"]]
     busy = [report["busy"] for report in reports]
-    median, sequences = statistics.median(steps), run.arguments["sequences"] * run.arguments["micro_batches"]
+    each, times = (run.configuration[key] for key in BATCH)
+    median, sequences = statistics.median(steps), each * times
     speed, peak = sequences * run.size.context * run.ranks / median, theory.PEAKS.get(run.device_name)
     return RecordedSteps(
         median=median,

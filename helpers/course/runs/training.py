@@ -4,7 +4,7 @@ step, and what it sends.
 Lessons run it in ranks, beside the technique that a learner has written.
 """
 
-# ruff: noqa: F401  lessons take from here what makes trainings comparable, and lesson 08's own
+# ruff: noqa: F401  lessons take from here what makes trainings comparable, and lesson 07's and 08's own
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from helpers.course.runs.comparable import (
     same_answer,
     weights_of,
 )
+from helpers.course.runs.zero_1 import HandMade, join, masters_reread, no_gather, planted, tests_of
 from helpers.course.runs.zero_2 import coalesced, flatten, zero_2_by_hand
 from helpers.tools.measure.carried import Carried
 from helpers.tools.measure.ledger import Ledger
@@ -154,6 +155,7 @@ def train(
     after_forward: bool = False,
     early: bool = False,
     steps: int = STEPS,
+    make: Callable[..., torch.optim.Optimizer] | None = None,
 ) -> dict:
     """The training by DeepSpeed, in a rank.
 
@@ -164,6 +166,7 @@ def train(
         early: partition a model for stage 3 as it is built (lesson 10), and not only in `initialize`.
         steps: optimizer steps.  Memory and messages are the same in each from the second on, but in the
             second stage 3 also compares among the ranks in which order they use their parameters.
+        make: makes the optimizer from `(parameters, lr=1e-3)`, for a `config` that names none.
 
     Returns:
         {"losses": of this rank, "norms": of the whole gradient in each step (None where DeepSpeed computes
@@ -176,7 +179,10 @@ def train(
     losses, norms = [], []
     with Ledger() as ledger:
         model = models.build(models.GPT, size, checkpointing=checkpointing, config=config if early else None)
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        whose = {"optimizer": make(model.parameters(), lr=1e-3)} if make else {}
+        engine, *_ = deepspeed.initialize(
+            model=model, model_parameters=model.parameters(), config=config, **whose
+        )
         ledger.watch(engine)
         for step in range(steps):
             with Traffic() as traffic, Carried(ledger) as carried:

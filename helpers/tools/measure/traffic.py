@@ -65,6 +65,12 @@ class Traffic:
         """Those so far, equal ones together."""
         return [replace(message, count=count) for message, count in self.counts.items()]
 
+    def __str__(self) -> str:
+        """A line for each kind of message."""
+        listed = sorted(self.messages, key=lambda message: (message.operation, -message.bytes))
+        lines = [f"{one.count:>4} × {one.operation:<24}{one.bytes:>12,} bytes" for one in listed]
+        return "\n".join(lines)
+
     @property
     def logged(self) -> dict[str, int]:
         """{operation: message bytes}."""

@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 07."""
+"""The course's own answers of lesson 07: the rungs of ZeRO-1's step, a bug in one of them, and a formula."""
 
 
 def flatten_solution(parameters, ranks):
@@ -13,7 +13,14 @@ def flatten_solution(parameters, ranks):
     return flat
 
 
-def zero_1_step_solution(parameters, flat, master, optimizer):
+def own_shard_solution(flat, rank, ranks):
+    import torch
+
+    shard = flat.chunk(ranks)[rank]
+    return torch.nn.Parameter(shard.float().clone())  # in fp32 float() alone copies nothing
+
+
+def reduce_to_owner_solution(parameters, flat):
     import deepspeed.comm as comm
     import torch
 
@@ -21,16 +28,7 @@ def zero_1_step_solution(parameters, flat, master, optimizer):
     gradients = torch.nn.functional.pad(gradients, (0, len(flat) - len(gradients)))
     mine = torch.empty_like(gradients.chunk(comm.get_world_size())[0])
     comm.reduce_scatter_tensor(mine, gradients)  # the sum of this rank's shard
-    master.grad = mine.float() / comm.get_world_size()
-    optimizer.step()  # on this rank's shard only
-    comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))  # all shards, on every rank
-    master.grad = None
-    for parameter in parameters:
-        parameter.grad = None
-
-
-def ranks_needed_solution(parameters, memory):
-    return 12 * parameters / (memory - 4 * parameters)  # 4 bytes are replicated, 12 are sharded
+    return mine.float() / comm.get_world_size()
 
 
 def clip_shard_solution(gradient, max_norm):
@@ -42,3 +40,38 @@ def clip_shard_solution(gradient, max_norm):
     if norm > max_norm:
         gradient *= max_norm / norm
     return norm
+
+
+def step_and_gather_solution(flat, master, optimizer, gradient):
+    import deepspeed.comm as comm
+
+    master.grad = gradient
+    optimizer.step()  # on this rank's shard only
+    comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))  # all shards, on every rank
+    master.grad = None
+
+
+reduce_to_owner, clip_shard, step_and_gather = (
+    reduce_to_owner_solution,
+    clip_shard_solution,
+    step_and_gather_solution,
+)
+
+
+def zero_1_step_solution(parameters, flat, master, optimizer, max_norm=float("inf")):
+    gradient = reduce_to_owner(parameters, flat)
+    norm = clip_shard(gradient, max_norm)
+    step_and_gather(flat, master, optimizer, gradient)
+    for parameter in parameters:
+        parameter.grad = None
+    return norm
+
+
+def undivided_solution(parameters, flat):
+    import deepspeed.comm as comm
+
+    return reduce_to_owner(parameters, flat) * comm.get_world_size()
+
+
+def ranks_needed_solution(parameters, memory):
+    return 12 * parameters / (memory - 4 * parameters)  # 4 bytes are replicated, 12 are sharded

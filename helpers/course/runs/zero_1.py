@@ -1,0 +1,133 @@
+"""Lesson 07's trainings by hand, in a rank: what they hold and send is counted, faults are planted in their
+step, and tests look at what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+import torch
+from helpers.course.exercises.ladders import rebound
+from helpers.course.runs.comparable import gathered, learned, weights_of
+from helpers.tools.measure.carried import Carried
+from helpers.tools.measure.ledger import Ledger
+
+Step = Callable[..., torch.Tensor]  # as a learner writes `zero_1_step`
+
+
+def join() -> tuple[int, int, str]:
+    """Join the other ranks: this one's number, how many there are, and its device."""
+    import deepspeed
+    import deepspeed.comm as comm
+
+    deepspeed.init_distributed()
+    return comm.get_rank(), comm.get_world_size(), deepspeed.get_accelerator().current_device_name()
+
+
+class HandMade:
+    """The report of a training by ZeRO-1 that is written by hand, in a rank; enter it around the steps, and
+    `add` each to it.
+
+    From the second step on it counts what messages carry, as {category: elements} of one step: what the
+    optimizer's first step makes has no name before.
+
+    Args:
+        model: with parameters in a flat tensor.
+        master: of shape (S,), fp32: this rank's shard, all that `optimizer` updates.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, master: torch.nn.Parameter, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._made, self.losses, self.norms = (model, optimizer, master), [], []
+        self.start = weights_of(model)
+
+    def __enter__(self) -> HandMade:
+        self._open = ExitStack()
+        self._ledger = self._open.enter_context(Ledger())
+        model, optimizer, master = self._made
+        self._ledger.watch(model, optimizer).label("master weights", master)
+        self._carried = Carried(self._ledger)
+        return self
+
+    def add(self, loss: float, norm: torch.Tensor | float) -> None:
+        """Note a step: this rank's loss, and the norm of the whole gradient before clipping."""
+        self.losses.append(loss)
+        self.norms.append(float(norm))
+        if len(self.losses) == 1:
+            self._open.enter_context(self._carried)
+
+    def __exit__(self, *problem: object) -> None:
+        self._open.close()
+
+    def learned(self) -> dict:
+        """{"losses", "norms" of each step, "weights", "gradients", "start", "masters": tensors of the whole,
+        "carried": {category: elements} of a step}; a collective."""
+        model, optimizer, master = self._made
+        counted = len(self.losses) - 1
+        carried = {kind: sent / counted for kind, sent in self._carried.elements.items()}
+        found = {"losses": self.losses, "norms": self.norms, "start": self.start, "carried": carried}
+        masters = gathered(master.detach(), len(self.start))
+        return found | learned(model, optimizer, master) | {"masters": masters}
+
+
+# --- faults
+
+
+def planted(step: Step, **rungs: Callable) -> Step:
+    """The step with faulty functions in the places of some that it calls by name."""
+    if missing := set(rungs) - set(step.__code__.co_names):
+        raise ValueError(f"the step calls no {', '.join(sorted(missing))}: a fault there breaks nothing")
+    return rebound(step, rungs)
+
+
+def no_gather(
+    flat: torch.Tensor, master: torch.nn.Parameter, optimizer: torch.optim.Optimizer, gradient: torch.Tensor
+) -> None:
+    """`step_and_gather` with a bug: each rank writes its own shard into its own model, and sends nothing."""
+    import deepspeed.comm as comm
+
+    master.grad = gradient
+    optimizer.step()
+    flat.chunk(comm.get_world_size())[comm.get_rank()].copy_(master.detach())
+    master.grad = None
+
+
+def masters_reread(
+    flat: torch.Tensor, master: torch.nn.Parameter, optimizer: torch.optim.Optimizer, gradient: torch.Tensor
+) -> None:
+    """`step_and_gather` with a bug: the master begins each step as a copy of the model's rounded weights."""
+    import deepspeed.comm as comm
+
+    master.data.copy_(flat.chunk(comm.get_world_size())[comm.get_rank()])
+    master.grad = gradient
+    optimizer.step()
+    comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))
+    master.grad = None
+
+
+# --- tests
+
+
+def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) -> dict[str, Callable]:
+    """Tests for `caught`, {name: function of a step}: each trains with the step, and looks at one thing.
+
+    Args:
+        train: the training, in a rank: a function of a step and of options, which returns a report.
+        looks: {name: (what the test looks at, options of the training)}; it looks at "loss" of the last step,
+            "norm" of the first gradient, or what "weights" or "masters" have moved by.
+    """
+    known = {}
+
+    def look(step: Step, what: str, options: dict) -> object:
+        key = (id(step), repr(options))
+        if key not in known:
+            known[key] = step, train(step, **options)
+        report = known[key][1]
+        whole = {"loss": lambda: report["losses"][-1], "norm": lambda: report["norms"][0]}
+        return whole[what]() if what in whole else report[what] - report["start"]
+
+    return {
+        name: lambda step, what=what, options=options: look(step, what, options)
+        for name, (what, options) in looks.items()
+    }
