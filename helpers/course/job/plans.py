@@ -76,6 +76,12 @@ def way(
     return Plan(config=config, **more)
 
 
+def to_owner(**more: object) -> Plan:
+    """Stage 1 on two hosts, where each gradient travels to its owner alone; `more` as `Plan` has it."""
+    zero = {"stage": 1, "reduce_bucket_size": BUCKET, "use_multi_rank_bucket_allreduce": False}
+    return Plan(config=configuration(2 * HOST, **zero), gpus=2 * HOST, **more)
+
+
 def alone(card: str = CARD, lora: str | None = None, qlora: str | None = None, **zero: object) -> Plan:
     """A plan on one GPU, `zero` its section of the configuration."""
     return Plan(config=configuration(1, **zero), gpus=1, card=card, lora=lora, qlora=qlora)
@@ -98,12 +104,15 @@ PLANS = {
     "stage 1, 4 GPUs": way(1, gpus=4),
     "stage 1, fp32 sums, 4 GPUs": way(1, gpus=4, fp32_sums=True),
     "stage 1, 16 GPUs": way(1, gpus=16),
+    "stage 1, 16 GPUs, to the owner": to_owner(),
+    f"stage 1, 16 GPUs, to the owner, {SOME} of 32 blocks checkpointed": to_owner(checkpointing=SOME),
     "stage 2": way(2),
     "stage 2, fp32 sums": way(2, fp32_sums=True),
     "stage 2, fp32 sums, 2 sequences": way(2, micro_batch=2, fp32_sums=True),
     "stage 2, 4 GPUs": way(2, gpus=4),
     "stage 2, fp32 sums, 4 GPUs": way(2, gpus=4, fp32_sums=True),
     "stage 2, 16 GPUs": way(2, gpus=16),
+    "stage 2, 16 GPUs, 2 sequences": way(2, micro_batch=2, gpus=16),
     "stage 3": way(3),
     "stage 3, fp32 sums": way(3, fp32_sums=True),
     "stage 3, 4 GPUs": way(3, gpus=4),
