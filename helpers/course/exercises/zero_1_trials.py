@@ -245,7 +245,7 @@ def what_adam_gets(function, seed):
     flat = flatten_solution(two_layers(), ranks)
     flat.copy_(torch.arange(len(flat)))  # each element is its own place
     held = set(function(flat, rank, ranks).int().tolist())
-    row = ["4 bytes of master + 8 of means" if at in held else None for at in range(len(flat))]
+    row = ["master + 2 means" if at in held else None for at in range(len(flat))]
     return {"": [value if value is None or at < 45 else "" for at, value in enumerate(row)]}
 
 
