@@ -1,9 +1,9 @@
 """A ladder to climb, ZeRO-1's step in two rungs and a last one that calls both, and a bug to plant in it."""
 
 import torch
-from helpers.course.exercises import zero_1
 from helpers.course.exercises.builds import Build
 from helpers.course.exercises.faults import fault
+from helpers.course.exercises.solutions.zero_1 import flatten_solution
 from helpers.course.exercises.trials import randn_of_rank
 
 
@@ -77,11 +77,25 @@ def stepped(function, seed):
     }
 
 
+def all_stepped(function, seed):
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    parameters, _ = with_gradients(seed)
+    flat = flatten_solution(parameters, ranks)
+    master = torch.nn.Parameter(flat.chunk(ranks)[rank].clone())
+    function(parameters, flat, master, torch.optim.SGD([master], lr=0.1))
+    left = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return {
+        "the master": master.detach().clone(),
+        "the flat tensor": flat,
+        "gradients that are left": len(left),
+    }
+
+
 def checks():
     """{name: check}, fresh ones."""
     reduce = Build(reduce_to_owner_solution, reduced, example=ones_reduced, together=True)
     step = Build(step_and_gather_solution, stepped, together=True)
-    last = Build(zero_1_step_solution, zero_1._stepped, rungs=(reduce, step), together=True)
+    last = Build(zero_1_step_solution, all_stepped, rungs=(reduce, step), together=True)
     twice = {"divided twice": ("* comm.get_world_size()", "/ comm.get_world_size()")}
     bug = fault(undivided_solution, reduce, mistakes=twice, praise="Every owner steps with the sum.")
     return {check.name: check for check in (reduce, step, last, bug)}

@@ -32,8 +32,8 @@ def imported(name):
 
 def test_zero_1_sees_twice_the_bytes_in_an_imported_all_reduce():
     said = verdict(
-        zero_1.zero_1_step,
-        solutions()["07-zero_1_step"],
+        zero_1.reduce_to_owner,
+        solutions()["07-reduce_to_owner"],
         *imported("all_reduce"),
         zero_1.REDUCE,
         "call(gradients)\n    mine = gradients.chunk(comm.get_world_size())[comm.get_rank()].clone()",
@@ -62,31 +62,38 @@ def test_zero_2_rehearses_imported_reductions_too_and_no_rank_hangs():
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "words"),
+    ("rung", "name", "change", "words"),
     [
-        ("reduce_scatter_tensor", (zero_1.REDUCE, "call(gradients, mine)"), "mind the order of the two"),
         (
+            "reduce_to_owner",
+            "reduce_scatter_tensor",
+            (zero_1.REDUCE, "call(gradients, mine)"),
+            "mind the order of the two",
+        ),
+        (
+            "step_and_gather",
             "all_gather_into_tensor",
             (zero_1.GATHER, "call(flat, master.detach())"),
             "a message has one dtype",
         ),
         (
+            "step_and_gather",
             "all_gather_into_tensor",
             (zero_1.GATHER, "call(flat, master.to(flat.dtype))"),
             "hand in `.detach()`",
         ),
     ],
 )
-def test_an_imported_collective_gets_words_too(name, change, words):
-    said = verdict(zero_1.zero_1_step, solutions()["07-zero_1_step"], *imported(name), *change)
+def test_an_imported_collective_gets_words_too(rung, name, change, words):
+    said = verdict(getattr(zero_1, rung), solutions()[f"07-{rung}"], *imported(name), *change)
     assert said.startswith("not yet") and words in said
 
 
 def test_a_gradient_of_the_wrong_size_in_bf16_alone_is_seen():
     """Adam divides by the size of a gradient, and hides it."""
     wrong = f"{zero_1.MEAN} if flat.dtype == torch.float32 else mine.float()"
-    said = verdict(zero_1.zero_1_step, solutions()["07-zero_1_step"], zero_1.MEAN, wrong)
-    assert "`this rank's masters, bfloat16, step 1`" in said
+    said = verdict(zero_1.reduce_to_owner, solutions()["07-reduce_to_owner"], zero_1.MEAN, wrong)
+    assert "`this rank's gradient, bfloat16`" in said
 
 
 def test_parameters_that_are_moved_out_of_the_flat_tensor_are_seen():
@@ -159,6 +166,6 @@ def test_buckets_that_are_waited_for_by_futures_are_right(future):
 
 def test_a_collective_that_one_rank_alone_enters_is_named_at_the_learners_line():
     alone = zero_1.GATHER, f"if comm.get_rank() == 0:\n        {zero_1.GATHER}"
-    said = verdict(zero_1.zero_1_step, solutions()["07-zero_1_step"], *alone)
+    said = verdict(zero_1.step_and_gather, solutions()["07-step_and_gather"], *alone)
     assert "rank 0 of 2 hung in all_gather" in said and "reduce_scatter" not in said.partition("\n")[0]
     assert zero_1.GATHER in said

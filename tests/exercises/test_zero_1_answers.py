@@ -3,6 +3,8 @@ answered with what to do."""
 
 import pytest
 from helpers.course.exercises import zero_1 as lesson_07
+from helpers.course.exercises.solutions import zero_1 as solutions
+from helpers.course.runs.zero_1 import planted
 
 pytestmark = pytest.mark.ranks
 
@@ -18,8 +20,8 @@ def new_parameters_in_the_list(parameters, ranks):
     return flat
 
 
-def step(slip):
-    def zero_1_step(parameters, flat, master, optimizer):
+def reduced(slip):
+    def reduce_to_owner(parameters, flat):
         import deepspeed.comm as comm
         import torch
 
@@ -28,17 +30,24 @@ def step(slip):
             gradients = torch.nn.functional.pad(gradients, (0, len(flat) - len(gradients)))
         mine = torch.empty_like(gradients[: len(flat) // comm.get_world_size()])
         comm.reduce_scatter_tensor(*((gradients, mine) if slip == "swapped" else (mine, gradients)))
-        mine = mine if slip == "gradient in bf16" else mine.float()
-        master.grad = mine / comm.get_world_size()
+        return (mine if slip == "in bf16" else mine.float()) / comm.get_world_size()
+
+    return reduce_to_owner
+
+
+def gathered(slip):
+    def step_and_gather(flat, master, optimizer, gradient):
+        import deepspeed.comm as comm
+
+        master.grad = gradient.bfloat16() if slip == "a gradient in bf16" else gradient
         if slip == "gone too early":
             optimizer.zero_grad()
         optimizer.step()
         fresh = master if slip == "with its graph" else master.detach()
         comm.all_gather_into_tensor(flat, fresh if slip == "in fp32" else fresh.to(flat.dtype))
-        for parameter in [*parameters, master]:
-            parameter.grad = None
+        master.grad = None
 
-    return zero_1_step
+    return step_and_gather
 
 
 def test_new_parameters_in_the_list_are_not_the_models(capsys):
@@ -52,19 +61,49 @@ def test_new_parameters_in_the_list_are_not_the_models(capsys):
     {
         "unpadded": "pad the gradients to the length of `flat`",
         "swapped": "mind the order of the two",
-        "gradient in bf16": "cast this rank's shard, `mine.float()`",
+        "in bf16": "the master is fp32, and so is its gradient",
+    }.items(),
+)
+def test_a_slip_in_the_reduction_is_answered_with_what_to_do(slip, words, capsys):
+    lesson_07.reduce_to_owner.check(reduced(slip))
+    said = capsys.readouterr().out
+    assert said.startswith("✗ not yet") and words in said and "helpers/" not in said
+
+
+@pytest.mark.parametrize(
+    ("slip", "words"),
+    {
+        "a gradient in bf16": "cast this rank's shard, `mine.float()`",
         "gone too early": "`zero_grad` comes after it",
         "with its graph": "hand in `.detach()`",
         "in fp32": "a message has one dtype",
     }.items(),
 )
-def test_a_slip_in_the_step_is_answered_with_what_to_do(slip, words, capsys):
-    lesson_07.zero_1_step.check(step(slip))
+def test_a_slip_in_the_update_is_answered_with_what_to_do(slip, words, capsys):
+    lesson_07.step_and_gather.check(gathered(slip))
     said = capsys.readouterr().out
     assert said.startswith("✗ not yet") and words in said and "helpers/" not in said
 
 
-def test_a_right_step_is_accepted(capsys):
-    mine = step("none")
-    assert lesson_07.zero_1_step.check(mine) is mine
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [(lesson_07.reduce_to_owner, reduced("none")), (lesson_07.step_and_gather, gathered("none"))],
+)
+def test_a_right_rung_is_accepted(check, answer, capsys):
+    assert check.check(answer) is answer
     assert capsys.readouterr().out.startswith("✓ correct in 2 and 4 ranks")
+
+
+def test_a_step_without_rungs_is_right_too_and_faults_go_into_the_course_s(capsys):
+    def zero_1_step(parameters, flat, master, optimizer, max_norm=float("inf")):
+        mean = reduced("none")(parameters, flat)
+        norm = solutions.clip_shard_solution(mean, max_norm)
+        gathered("none")(flat, master, optimizer, mean)
+        for parameter in parameters:
+            parameter.grad = None
+        return norm
+
+    assert lesson_07.zero_1_step.check(zero_1_step) is zero_1_step
+    faulty = planted(zero_1_step, reduce_to_owner=solutions.undivided_solution)
+    assert faulty.__globals__["reduce_to_owner"] is solutions.undivided_solution
+    assert lesson_07.zero_1_step.verdict(faulty).startswith("not yet: rank 0 of 2: `this rank's masters")

@@ -114,9 +114,26 @@ MISTAKES = {
     "07": (
         Mistake(
             "gradients are summed over the ranks and never divided",
+            "step(parameters, flat, master, optimizer, max_norm)",
+            "training.planted(step, reduce_to_owner=exercises.undivided.solution)(\n"
+            "                parameters, flat, master, optimizer, max_norm)",
+            ("zero_1_step = exercises.zero_1_step.check",),
+            "gradients beyond",
+        ),
+        Mistake(
+            "every rank trains on the sequences of the first step alone",
+            "training.own_rows(number, device)",
+            "training.own_rows(0, device)",
+            ("zero_1_step = exercises.zero_1_step.check",),
+            "norm of each step beyond",
+        ),
+    ),
+    "more/07": (
+        Mistake(
+            "gradients are summed over the ranks and never divided",
             "master.grad = mine.float() / comm.get_world_size()",
             "master.grad = mine.float()",
-            ("zero_1_step = exercises.zero_1_step.check", "hand[dtype, ranks] = launch(by_hand"),
+            ("hand[dtype, ranks] = launch(by_hand",),
             "no",
         ),
     ),

@@ -1,4 +1,4 @@
-"""Answers of lesson 07: the rungs of ZeRO-1's step, a bug to plant, and the mistakes that people make there."""
+"""Answers of lesson 07: the rungs of ZeRO-1's step, a bug to plant, and mistakes that people make there."""
 
 from helpers.course.exercises import zero_1_trials as trials
 from helpers.course.exercises.faults import fault
@@ -30,7 +30,8 @@ flatten = build(solutions.flatten_solution, trials.flattened, together=True, mis
         "the next parameter starts `numel()` elements further, not `shape[0]`",
     (".detach()", ""):
         "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first",
-}, praise="write into the flat tensor and you write into the model", example=trials.where_each_lies)  # fmt: skip
+}, praise="write into the flat tensor and you write into the model",
+    example=trials.where_each_lies)  # fmt: skip
 
 own_shard = build(solutions.own_shard_solution, trials.sharded, mistakes={
     (".clone()", ""): "in fp32 `.float()` copies nothing, so the master is a piece of `flat`: `.clone()` it",

@@ -89,7 +89,8 @@ def longer_over(network: float, gpus: int, sent: dict[str, float]) -> dict[str, 
     usual = cluster.bandwidth(gpus)
     if gpus <= HOST or not 0 < network < usual:
         raise ValueError(
-            f"give bytes per second below {usual:g}, for a plan on several hosts: not {network!r} on {gpus} GPUs"
+            f"give bytes per second below {usual:g}, for a plan on several hosts: not {network!r} on {gpus} "
+            "GPUs"
         )
     found = Counter()
     for operation, size in sent.items():

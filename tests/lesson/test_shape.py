@@ -1,0 +1,100 @@
+"""The shape of a lesson of the second edition: how long it is, who writes, how far a guess is from its
+answer."""
+
+import re
+
+import nbformat
+import pytest
+from helpers.course.lesson.outline import notebooks, number_of
+
+SECOND_EDITION = ["07"]  # a list that grows
+CELLS, WORDS, GIVEN, WRITTEN, SHARE, LONGEST = 60, 2100, 160, 30, 1 / 5, 12
+COLUMNS, FARTHEST, GUESSES = 100, 2, (2, 4)  # of a line; cells from a guess to its answer; how many guesses
+KEYS = 8  # of a configuration, nested ones counted
+NO_MARKS = re.compile(r'"yes" if|else "no"|\w+ \|= .*for |inspect\.getsource')
+STUB = re.compile(r"^\s*\.\.\.\s*#", re.M)
+
+
+@pytest.fixture(params=SECOND_EDITION)
+def cells(request):
+    path = next(path for path in notebooks() if number_of(path) == request.param)
+    return nbformat.read(path, as_version=4).cells
+
+
+def words_in(text):
+    """How many words one reads: neither code, tables, headings nor markup."""
+    text = re.sub(r"```.*?```", "", text, flags=re.S)
+    text = re.sub(r"^[|#].*$|<[^>]+>", "", text, flags=re.M)
+    return len(re.sub(r"\$[^$]*\$|`[^`]*`|\]\([^)]*\)", "x", text).split())
+
+
+def lines_of(text):
+    """Lines of code without comments and docstrings."""
+    text = re.sub(r'""".*?"""', "", text, flags=re.S)
+    return [line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+def kind_of(cell):
+    if cell.cell_type == "markdown":
+        return "text"
+    if "solution" in cell.metadata.get("tags", []):
+        return "written"
+    if ".check(" in cell.source and len(lines_of(cell.source)) <= 2:
+        return "check"
+    return "stub" if STUB.search(cell.source) else "given"
+
+
+def sources(cells, kind):
+    return [cell.source for cell in cells if kind_of(cell) == kind]
+
+
+def test_it_can_be_read_and_written_in_an_hour(cells):
+    assert len(cells) <= CELLS
+    assert sum(map(words_in, sources(cells, "text"))) <= WORDS
+
+
+def test_the_learner_writes_much_of_the_code(cells):
+    no_lines = ("def ", "import ", "from ", "@")
+    written = [line for text in sources(cells, "written") for line in lines_of(text)]
+    written = [line for line in written if not line.lstrip().startswith(no_lines)]
+    given = [lines_of(text) for text in sources(cells, "given")]
+    count = sum(map(len, given))
+    assert count <= GIVEN and len(written) >= WRITTEN
+    assert len(written) >= SHARE * (count + len(written))
+    assert max(map(len, given)) <= LONGEST
+
+
+def test_code_shows_no_verdict_of_its_own_and_fits_the_page(cells):
+    for cell in cells:
+        if cell.cell_type == "code":
+            assert not NO_MARKS.search(cell.source), cell.source
+            wide = [line for line in cell.source.splitlines() if len(line) > COLUMNS]
+            assert not wide or "solution" in cell.metadata.get("tags", []), wide
+
+
+def test_a_guess_stands_directly_above_its_answer(cells):
+    asked = {
+        name: at
+        for at, cell in enumerate(cells)
+        for name in re.findall(r"^(\w+) = exercises\.guess\(", cell.source, re.M)
+    }
+    answers = {
+        name: at for at, cell in enumerate(cells) for name in re.findall(r"(\w+)\.compare\(", cell.source)
+    }
+    assert GUESSES[0] <= len(asked) <= GUESSES[1]
+    for name, at in asked.items():
+        assert 0 < answers[name] - at <= FARTHEST, name
+
+
+def test_a_rung_is_followed_at_once_by_what_it_did(cells):
+    """A check's cell shows a figure too, or the next cell does; a guess may come between."""
+    checks = [at for at, cell in enumerate(cells) if ".check(" in cell.source]
+    for at in checks:
+        shown = [output for cell in cells[at : at + 2] for output in cell.get("outputs", [])]
+        assert any("Figure: " in output.get("data", {}).get("text/plain", "") for output in shown)
+
+
+def test_a_configuration_has_few_keys(cells):
+    for text in sources(cells, "given"):
+        for config in re.findall(r"^CONFIG = \{\n.*?^\}", text, re.M | re.S):
+            assert len(re.findall(r'"\w+":', config)) <= KEYS, config
