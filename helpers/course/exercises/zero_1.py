@@ -1,5 +1,6 @@
 """Answers of lesson 07: the rungs of ZeRO-1's step, a bug to plant, and mistakes that people make there."""
 
+from helpers.course.exercises import zero_1_pictures as pictures
 from helpers.course.exercises import zero_1_trials as trials
 from helpers.course.exercises.faults import fault
 from helpers.course.exercises.guesses import guess as guess
@@ -31,7 +32,7 @@ flatten = build(solutions.flatten_solution, trials.flattened, together=True, mis
     (".detach()", ""):
         "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first",
 }, praise="write into the flat tensor and you write into the model",
-    example=trials.where_each_lies)  # fmt: skip
+    example=pictures.where_each_lies)  # fmt: skip
 
 own_shard = build(solutions.own_shard_solution, trials.sharded, mistakes={
     (".clone()", ""): "in fp32 `.float()` copies nothing, so the master is a piece of `flat`: `.clone()` it",
@@ -40,7 +41,7 @@ own_shard = build(solutions.own_shard_solution, trials.sharded, mistakes={
     ("torch.nn.Parameter(shard.float().clone())", "shard.float().clone()"):
         "an optimizer updates parameters: wrap the shard in `torch.nn.Parameter`",
 }, praise="Adam will make its two means for this copy and for nothing else",
-    example=trials.what_adam_gets)  # fmt: skip
+    example=pictures.what_adam_gets)  # fmt: skip
 
 MEAN, REDUCE = "mine.float() / comm.get_world_size()", "comm.reduce_scatter_tensor(mine, gradients)"
 reduce_to_owner = build(solutions.reduce_to_owner_solution, trials.reduced, together=True, mistakes={
@@ -56,7 +57,7 @@ reduce_to_owner = build(solutions.reduce_to_owner_solution, trials.reduced, toge
     (REDUCE, "comm.all_reduce(gradients)\n    mine = own_part(gradients)"): "right, but an all-reduce gives "
         "each rank all gradients, and costs twice the bytes: it needs its own shard only",
 }, praise="each owner gets the mean of its own shard, and nobody gets more",
-    example=trials.ranks_numbers_reduced)  # fmt: skip
+    example=pictures.ranks_numbers_reduced)  # fmt: skip
 
 clip_shard = build(solutions.clip_shard_solution, trials.clipped, together=True, mistakes={
     ("comm.all_reduce(total)", "pass"):
@@ -69,26 +70,25 @@ clip_shard = build(solutions.clip_shard_solution, trials.clipped, together=True,
     ("gradient *= max_norm / norm", "pass"): "the norm is right, and the shard must be scaled, in place",
     ("if norm > max_norm", "if gradient.norm() > max_norm"):
         "the norm of the whole gradient decides whether to clip, not that of this rank's shard",
-}, praise="squares add up across ranks; norms don't", example=trials.ranks_numbers_clipped)  # fmt: skip
+}, praise="squares add up across ranks; norms don't", example=pictures.ranks_numbers_clipped)  # fmt: skip
 
 GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
 step_and_gather = build(solutions.step_and_gather_solution, trials.gathered, together=True, mistakes={
     ("optimizer.step()", "pass"): "the masters are as before: the optimizer made no step, or the master had "
         "no gradient then (`zero_grad` comes after it)",
-    (GATHER, "pass"): "the masters moved and no parameter did: all-gather the shards into the flat tensor",
+    (GATHER, "pass"): "the masters moved and no parameter did: all-gather the shards into `flat`, not into "
+        "a new tensor",
     (GATHER, "flat.chunk(comm.get_world_size())[comm.get_rank()].copy_(master.detach())"):
         "this rank's shard is new, the others' are old: all-gather them",
     (GATHER, "pass", "optimizer.step()", f"{GATHER}\n    optimizer.step()"):
         "the shards were gathered before the optimizer's step",
-    (GATHER, f"flat = torch.empty_like(flat)\n    {GATHER}"):
-        "the new parameters are in a tensor of their own, and `flat` is as before: gather into `flat`",
     (GATHER, f"master.data = master.to(flat.dtype).float()\n    {GATHER}"): "the master was rounded; it "
         "stays fp32, and only a copy of it is rounded: `master.detach().to(flat.dtype)`",
     ("master.grad = gradient", "master.data.copy_(own_part(flat))\n    master.grad = gradient"):
         "the masters were taken from the rounded parameters again, and what rounding cut off is lost",
     ("master.grad = None", "pass"): "the master keeps its fp32 gradient until the next step: set it to None",
 }, praise="the parameters are views of `flat`, so the model is up to date already",
-    example=trials.ranks_numbers_stepped)  # fmt: skip
+    example=pictures.ranks_numbers_stepped)  # fmt: skip
 
 FREE, CLIP = "parameter.grad = None", "clip_shard(gradient, max_norm)"
 UPDATE = "step_and_gather(flat, master, optimizer, gradient)"
@@ -97,10 +97,8 @@ zero_1_step = build(solutions.zero_1_step_solution, trials.stepped, together=Tru
     (UPDATE, "pass"): "no weight moved: step and gather",
     (UPDATE, f"{UPDATE}\n    {UPDATE}"): "the optimizer stepped twice",
     (f"norm = {CLIP}\n    {UPDATE}", f"{UPDATE}\n    norm = {CLIP}"):
-        "the gradient was clipped when the weights had moved already: clip before the step",
-    (f"norm = {CLIP}", "norm = clip_shard(gradient.clone(), max_norm)"):
-        "a copy was clipped, and the optimizer got the long gradient",
-    ("max_norm)", "float('inf'))"): "hand `max_norm` on to clip_shard",
+        "the optimizer got the gradient as it was before clipping: hand `max_norm` on, and clip before the "
+        "step",
     ("return norm", "return gradient.norm()"):
         "that is the norm of this rank's shard after clipping: return what clip_shard returned",
     (FREE, "parameter.grad.zero_()"): "zeros take as much memory as gradients: set each `.grad` to None",

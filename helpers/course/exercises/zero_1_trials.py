@@ -1,4 +1,9 @@
-"""What the checks of lesson 07 look at, in every rank, and what its pictures show."""
+"""What the checks of lesson 07 look at, in every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
@@ -15,6 +20,10 @@ from helpers.course.exercises.solutions.zero_1 import (  # noqa: F401  mistakes 
 from helpers.course.exercises.trials import randn_of_rank, returned
 from helpers.tools.measure.traffic import Traffic
 
+if TYPE_CHECKING:
+    from helpers.course.exercises.calls import Call
+    from helpers.course.exercises.in_ranks import Values
+
 ADVICE = {  # {what torch says of a slip: what to do}
     "attempting to assign a gradient": "the master is fp32, and so is its gradient: cast this rank's shard, "
     "`mine.float()`",
@@ -23,7 +32,7 @@ ADVICE = {  # {what torch says of a slip: what to do}
 }
 
 
-def shapes_of(seed, ranks, even=False):
+def shapes_of(seed: int, ranks: int, even: bool = False) -> list[tuple[int, ...]]:
     """Shapes of five parameters.  The ranks divide the elements of none of the first four.  They divide all
     elements if `even`; else `ranks - 1` elements are missing, so that -len % ranks is not len % ranks."""
     shapes = [(5, 1 + ranks * (1 + seed % 3)), (1 + ranks,), (3, 1 + ranks), (1 + ranks * (1 + seed % 2),)]
@@ -31,18 +40,18 @@ def shapes_of(seed, ranks, even=False):
     return [*shapes, ((0 if even else 1) + ranks + -elements % ranks,)]
 
 
-def own_part(tensor):
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of this rank's part of a tensor."""
     return tensor.chunk(dist.get_world_size())[dist.get_rank()].clone()
 
 
-def multiples(shape, parts):
+def multiples(shape: Sequence[int], parts: int) -> torch.Tensor:
     """Random multiples of 1 / `parts` up to 1.  Sums of eighths over a few ranks are exact in bf16.  Steps
     with a learning rate of 1/8 are exact in fp32, so that the order of a sum does not matter."""
     return torch.randint(-parts, parts + 1, shape) / parts
 
 
-def fit(call):
+def fit(call: Call) -> None:
     """Says in plain words what gloo would refuse in its own, before the call begins."""
     mine, everything, *_ = call.arguments.values()
     advice = "pad the gradients to the length of `flat`"
@@ -63,7 +72,7 @@ def fit(call):
         raise ValueError(f"{call.name}: {problem}")
 
 
-def flattened(function, seed):
+def flattened(function: Callable, seed: int) -> Values:
     """A total that is no multiple of the ranks, in fp32, and one that is, in bf16; what lives in it."""
     ranks, values = dist.get_world_size(), {}
     for case, dtype in (("", torch.float32), (", where nothing is to pad, in bf16", torch.bfloat16)):
@@ -82,7 +91,7 @@ def flattened(function, seed):
     return values
 
 
-def sharded(function, seed):
+def sharded(function: Callable, seed: int) -> Values:
     """A shard of a flat tensor in fp32 and in bf16, and whether it has memory of its own."""
     rank, ranks, values = dist.get_rank(), dist.get_world_size(), {}
     for dtype in (torch.float32, torch.bfloat16):
@@ -99,7 +108,9 @@ def sharded(function, seed):
     return values
 
 
-def with_gradients(ranks, dtype, seed):
+def with_gradients(
+    ranks: int, dtype: torch.dtype, seed: int
+) -> tuple[list[nn.Parameter], torch.Tensor, torch.Tensor]:
     """(parameters with this rank's own gradients, their flat tensor, all ranks' mean gradient, padded)."""
     shapes = shapes_of(seed, ranks)
     parameters = [nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
@@ -111,7 +122,7 @@ def with_gradients(ranks, dtype, seed):
     return parameters, flat, F.pad(mean, (0, len(flat) - len(mean)))
 
 
-def reduced(function, seed):
+def reduced(function: Callable, seed: int) -> Values:
     """The shard of the mean gradient, in fp32 and in bf16, and what was sent for it."""
     ranks, values = dist.get_world_size(), {}
     for dtype in (torch.float32, torch.bfloat16):
@@ -129,7 +140,7 @@ def reduced(function, seed):
     return values
 
 
-def clipped(function, seed):
+def clipped(function: Callable, seed: int) -> Values:
     """A gradient that is too long, one that is although rank 0's shard is short, and one that is not."""
     rank, values = dist.get_rank(), {}
     lengths = {
@@ -145,7 +156,7 @@ def clipped(function, seed):
     return values
 
 
-def gathered(function, seed):
+def gathered(function: Callable, seed: int) -> Values:
     """Two updates of a master by given gradients, in fp32 and in bf16.  With SGD, since Adam hides a gradient
     of the wrong size."""
     ranks, values = dist.get_world_size(), {}
@@ -171,7 +182,7 @@ def gathered(function, seed):
     return values
 
 
-def stepped(function, seed):
+def stepped(function: Callable, seed: int) -> Values:
     """Three steps on random gradients, the last one clipped, in fp32 and in bf16, beside the same steps in
     one process that has all masters and all gradients.  With SGD, as above."""
     rank, ranks, values = dist.get_rank(), dist.get_world_size(), {}
@@ -210,74 +221,3 @@ def stepped(function, seed):
                 f"the gradients and the parameters are sent once{when}": sum(traffic.ideal.values()) <= most,
             }
     return values
-
-
-# --- what the pictures show: {moment: this rank's elements of the flat tensor}, None where it has none
-
-NAMES = ("0.weight", "0.bias", "1.weight", "1.bias")
-
-
-def two_layers():
-    """The parameters of 3 x 6 and 6 x 3: 45 elements."""
-    made = nn.Sequential(nn.Linear(3, 6), nn.Linear(6, 3))
-    return list(made.parameters())
-
-
-def at_its_place(elements):
-    """A rank's shard where it lies in the flat tensor; the last three elements are padding."""
-    rank, size = dist.get_rank(), len(elements)
-    row = [None] * rank * size + elements + [None] * (dist.get_world_size() - 1 - rank) * size
-    return [None if value is None else value if at < 45 else "" for at, value in enumerate(row)]
-
-
-def where_each_lies(function, seed):
-    parameters = two_layers()
-    flat = function(list(parameters), dist.get_world_size())
-    row = [""] * len(flat)
-    for name, parameter in zip(NAMES, parameters):
-        first = (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
-        row[first : first + parameter.numel()] = [name] * parameter.numel()
-    return {"": row}
-
-
-def what_adam_gets(function, seed):
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    flat = flatten_solution(two_layers(), ranks)
-    flat.copy_(torch.arange(len(flat)))  # each element is its own place
-    held = set(function(flat, rank, ranks).int().tolist())
-    row = ["master + 2 means" if at in held else None for at in range(len(flat))]
-    return {"": [value if value is None or at < 45 else "" for at, value in enumerate(row)]}
-
-
-def ranks_numbers_reduced(function, seed):
-    """Each rank comes with its number + 1 as every gradient."""
-    rank, parameters = dist.get_rank(), two_layers()
-    flat = flatten_solution(parameters, dist.get_world_size())
-    for parameter in parameters:
-        parameter.grad = torch.full_like(parameter, rank + 1)
-    mine = function(parameters, flat).tolist()
-    return {
-        "before: the gradients that each backward pass made": [rank + 1.0] * 45 + [""] * 3,
-        "after: what your function returned": at_its_place(mine),
-    }
-
-
-def ranks_numbers_clipped(function, seed):
-    """Each rank has its number + 1 as every gradient of its shard."""
-    shard = torch.full((12,), dist.get_rank() + 1.0)
-    if dist.get_rank() == dist.get_world_size() - 1:
-        shard[9:] = 0  # padding
-    before = at_its_place(shard.tolist())
-    norm = round(float(function(shard, 1.0)), 2)
-    after = at_its_place([round(value, 3) for value in shard.tolist()])
-    return {"before": before, f"after: the norm of the whole was {norm}, and is 1": after}
-
-
-def ranks_numbers_stepped(function, seed):
-    """All weights are 0; each rank's gradient is minus its number + 1, and the learning rate 1."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    flat = flatten_solution(two_layers(), ranks).zero_()
-    master = nn.Parameter(own_part(flat))
-    before = [*flat[:45].tolist(), *[""] * 3]
-    function(flat, master, torch.optim.SGD([master], lr=1.0), torch.full_like(master, -rank - 1.0))
-    return {"before: the weights": before, "after: the weights": [*flat[:45].tolist(), *[""] * 3]}

@@ -1,0 +1,85 @@
+"""What the pictures of lesson 07 show of a learner's functions, in every rank: {moment: this rank's elements
+of the flat tensor}, None where it has none, and "" for padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from helpers.course.exercises.solutions.zero_1 import flatten_solution
+from helpers.course.exercises.zero_1_trials import own_part
+
+if TYPE_CHECKING:
+    from helpers.course.exercises.in_ranks import Values
+
+ELEMENTS = 45  # of the model below; four ranks have 48 with the padding
+NAMES = ("0.weight", "0.bias", "1.weight", "1.bias")
+
+
+def two_layers() -> list[nn.Parameter]:
+    """The parameters of 3 x 6 and 6 x 3."""
+    made = nn.Sequential(nn.Linear(3, 6), nn.Linear(6, 3))
+    return list(made.parameters())
+
+
+def at_its_place(elements: list[float]) -> list:
+    """A rank's shard where it lies in the flat tensor; the last three elements are padding."""
+    rank, size = dist.get_rank(), len(elements)
+    row = [None] * rank * size + elements + [None] * (dist.get_world_size() - 1 - rank) * size
+    return [None if value is None else value if at < ELEMENTS else "" for at, value in enumerate(row)]
+
+
+def where_each_lies(function: Callable, seed: int) -> Values:
+    parameters = two_layers()
+    flat = function(list(parameters), dist.get_world_size())
+    row = [""] * len(flat)
+    for name, parameter in zip(NAMES, parameters):
+        first = (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
+        row[first : first + parameter.numel()] = [name] * parameter.numel()
+    return {"": row}
+
+
+def what_adam_gets(function: Callable, seed: int) -> Values:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    flat = flatten_solution(two_layers(), ranks)
+    flat.copy_(torch.arange(len(flat)))  # each element is its own place
+    held = set(function(flat, rank, ranks).int().tolist())
+    row = ["master + 2 means" if at in held else None for at in range(len(flat))]
+    return {"": [value if value is None or at < ELEMENTS else "" for at, value in enumerate(row)]}
+
+
+def ranks_numbers_reduced(function: Callable, seed: int) -> Values:
+    """Each rank comes with its number + 1 as every gradient."""
+    rank, parameters = dist.get_rank(), two_layers()
+    flat = flatten_solution(parameters, dist.get_world_size())
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, rank + 1)
+    mine = function(parameters, flat).tolist()
+    return {
+        "before: the gradients that each backward pass made": [rank + 1.0] * ELEMENTS + [""] * 3,
+        "after: what your function returned": at_its_place(mine),
+    }
+
+
+def ranks_numbers_clipped(function: Callable, seed: int) -> Values:
+    """Each rank has its number + 1 as every gradient of its shard."""
+    shard = torch.full((12,), dist.get_rank() + 1.0)
+    if dist.get_rank() == dist.get_world_size() - 1:
+        shard[9:] = 0  # padding
+    before = at_its_place(shard.tolist())
+    norm = round(float(function(shard, 1.0)), 2)
+    after = at_its_place([round(value, 3) for value in shard.tolist()])
+    return {"before": before, f"after: the norm of the whole was {norm}, and is 1": after}
+
+
+def ranks_numbers_stepped(function: Callable, seed: int) -> Values:
+    """All weights are 0; each rank's gradient is minus its number + 1, and the learning rate 1."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    flat = flatten_solution(two_layers(), ranks).zero_()
+    master = nn.Parameter(own_part(flat))
+    before = [*flat[:ELEMENTS].tolist(), *[""] * 3]
+    function(flat, master, torch.optim.SGD([master], lr=1.0), torch.full_like(master, -rank - 1.0))
+    return {"before: the weights": before, "after: the weights": [*flat[:ELEMENTS].tolist(), *[""] * 3]}
