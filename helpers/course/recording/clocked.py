@@ -15,8 +15,6 @@ from helpers.tools.theory.step_time import BUSY
 if TYPE_CHECKING:
     from helpers.course.recording.recorded import Run
 
-BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-
 
 @dataclass(frozen=True)
 class RecordedSteps:
@@ -103,7 +101,7 @@ def step_time(starts: Sequence[Run]) -> RecordedSteps:
     cases = {case(run) for run in starts}
     if len(cases) != 1 or starts[0].experiment not in ("speed", "links"):
         raise ValueError(
-            "give the starts of one case of the experiments 'speed' or 'links': these runs are of "
+            "give the starts of one case of the experiment 'speed' or 'links': these runs are of "
             f"{len(cases)}: {sorted(cases, key=str)}"
         )
     run, reports = starts[0], [report for run in starts for report in run.reports]
@@ -114,8 +112,8 @@ def step_time(starts: Sequence[Run]) -> RecordedSteps:
         )
     steps = [seconds for report in reports for seconds in report["seconds"]]
     busy = [report["busy"] for report in reports]
-    each, times = (run.configuration[key] for key in BATCH)
-    median, sequences = statistics.median(steps), each * times
+    each = run.arguments.get("sequences") or run.configuration["train_micro_batch_size_per_gpu"]
+    median, sequences = statistics.median(steps), each * run.arguments["micro_batches"]
     speed, peak = sequences * run.size.context * run.ranks / median, theory.PEAKS.get(run.device_name)
     return RecordedSteps(
         median=median,
