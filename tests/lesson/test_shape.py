@@ -98,3 +98,11 @@ def test_a_configuration_has_few_keys(cells):
     for text in sources(cells, "given"):
         for config in re.findall(r"^CONFIG = \{\n.*?^\}", text, re.M | re.S):
             assert len(re.findall(r'"\w+":', config)) <= KEYS, config
+
+
+def test_no_verdict_on_a_fault_depends_on_a_tolerance(cells):
+    sentences = [
+        output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.get("outputs", [])
+    ]
+    caught = [sentence for sentence in sentences if "Caught by: " in sentence]
+    assert caught and not any("depends on the tolerance" in sentence for sentence in caught)
