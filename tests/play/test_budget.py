@@ -25,7 +25,9 @@ def ways(plan):
     zero, blocks = plan.config["zero_optimization"], plan.checkpointing
     if plan.model != "8 B" or plan.card != job.CARD or micro not in CHOICES["micro"].options:
         return None
-    if zero["stage"] and "reduce_bucket_size" not in zero:
+    if zero["stage"] and "reduce_bucket_size" not in zero or "overlap_comm" in zero:
+        return None
+    if "immediate_grad_update" in plan.config["bf16"]:
         return None
     return {
         **{"stage": zero["stage"], "gpus": plan.gpus, "micro": micro, "sequence": SEQUENCE},

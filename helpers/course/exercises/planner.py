@@ -170,7 +170,12 @@ def rehearsed_trainings() -> Iterator[Training]:
 
     for name, way in job.PLANS.items():
         zero = way.config["zero_optimization"]
-        is_other = way.lora or way.qlora or "data_types" in way.config or "offload_optimizer" in zero
+        is_other = (
+            way.lora
+            or way.qlora
+            or "data_types" in way.config
+            or {"offload_optimizer", "overlap_comm"} & set(zero)
+        )
         if is_other or type(way.checkpointing) is int or way.config["gradient_accumulation_steps"] == 1:
             continue
         plan = theory.Plan(

@@ -3,7 +3,7 @@ rehearsed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -76,10 +76,17 @@ def way(
     return Plan(config=config, **more)
 
 
-def to_owner(**more: object) -> Plan:
-    """Stage 1 on two hosts, where each gradient travels to its owner alone; `more` as `Plan` has it."""
-    zero = {"stage": 1, "reduce_bucket_size": BUCKET, "use_multi_rank_bucket_allreduce": False}
-    return Plan(config=configuration(2 * HOST, **zero), gpus=2 * HOST, **more)
+def to_owner(stage: int, micro_batch: int = 1, overlap: bool = False, **more: object) -> Plan:
+    """A plan on two hosts, where each gradient travels to its owner alone, behind the backward pass if
+    `overlap`; `more` as `Plan` has it."""
+    zero = {"stage": stage, "reduce_bucket_size": BUCKET, "use_multi_rank_bucket_allreduce": False}
+    zero |= {"overlap_comm": True} if overlap else {}
+    return Plan(config=configuration(2 * HOST, micro_batch, **zero), gpus=2 * HOST, **more)
+
+
+def at_once(plan: Plan) -> Plan:
+    """A plan with fp32 sums, whose bf16 gradients go as soon as they are added."""
+    return replace(plan, config=plan.config | {"bf16": {"enabled": True, "immediate_grad_update": True}})
 
 
 def alone(card: str = CARD, lora: str | None = None, qlora: str | None = None, **zero: object) -> Plan:
@@ -95,6 +102,7 @@ PLANS = {
     "stage 0, not checkpointed": way(0, checkpointing=False),
     "stage 1": way(1),
     "stage 1, fp32 sums": way(1, fp32_sums=True),
+    "stage 1, fp32 sums, added at once": at_once(way(1, fp32_sums=True)),
     "stage 1, not checkpointed": way(1, checkpointing=False),
     f"stage 1, {SOME} of 32 blocks checkpointed": way(1, checkpointing=SOME),
     "stage 1, 2 sequences": way(1, micro_batch=2),
@@ -104,8 +112,9 @@ PLANS = {
     "stage 1, 4 GPUs": way(1, gpus=4),
     "stage 1, fp32 sums, 4 GPUs": way(1, gpus=4, fp32_sums=True),
     "stage 1, 16 GPUs": way(1, gpus=16),
-    "stage 1, 16 GPUs, to the owner": to_owner(),
-    f"stage 1, 16 GPUs, to the owner, {SOME} of 32 blocks checkpointed": to_owner(checkpointing=SOME),
+    "stage 1, 16 GPUs, to the owner": to_owner(1),
+    "stage 1, 16 GPUs, to the owner, overlap": to_owner(1, overlap=True),
+    f"stage 1, 16 GPUs, to the owner, {SOME} of 32 blocks checkpointed": to_owner(1, checkpointing=SOME),
     "stage 2": way(2),
     "stage 2, fp32 sums": way(2, fp32_sums=True),
     "stage 2, fp32 sums, 2 sequences": way(2, micro_batch=2, fp32_sums=True),
@@ -113,6 +122,8 @@ PLANS = {
     "stage 2, fp32 sums, 4 GPUs": way(2, gpus=4, fp32_sums=True),
     "stage 2, 16 GPUs": way(2, gpus=16),
     "stage 2, 16 GPUs, 2 sequences": way(2, micro_batch=2, gpus=16),
+    "stage 2, 16 GPUs, to the owner, 2 sequences": to_owner(2, micro_batch=2),
+    "stage 2, 16 GPUs, to the owner, overlap, 2 sequences": to_owner(2, micro_batch=2, overlap=True),
     "stage 3": way(3),
     "stage 3, fp32 sums": way(3, fp32_sums=True),
     "stage 3, 4 GPUs": way(3, gpus=4),
