@@ -33,6 +33,15 @@ class Mistake:
     wrong: str
 
 
+def standing_in(edited, source):
+    """A cell's text; behind the check of what a folded cell defines, that takes the place of the course's own
+    answer, which a check takes from its module."""
+    if "solution" not in edited.metadata.get("tags", []):
+        return source
+    names = re.findall(r"^(?:def|class) (\w+)_solution\b", edited.source, re.MULTILINE)
+    return source + "".join(f"\n{name} = {name}_solution" for name in names if f".{name}.check(" in source)
+
+
 class Lesson:
     """A lesson, or a companion ("more/06"), in a kernel of its own, in which all cells up to a check have
     run."""
@@ -84,7 +93,9 @@ class Lesson:
         assert edited.source.count(mistake.old) == 1, mistake.old
         self.run(place, edited.source.replace(mistake.old, mistake.new))
         try:
-            wrong = [self.run(index, cell.source) for index, cell in cells if index != place][-1]
+            wrong = [
+                self.run(index, standing_in(edited, cell.source)) for index, cell in cells if index != place
+            ][-1]
         finally:
             for index, cell in [(place, edited), *cells]:
                 self.run(index, cell.source)
