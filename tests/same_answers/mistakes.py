@@ -51,7 +51,11 @@ MISTAKES = {
             "f does not sum the gradient of its input",
             "comm.all_reduce(total)  # one x was used on all ranks",
             "# one x was used on all ranks",
-            ("CopyToRanks = exercises.CopyToRanks.check", "by_hand = compare("),
+            (
+                "CopyToRanks = exercises.CopyToRanks.check",
+                "column_parallel = exercises",
+                "by_hand = compare(",
+            ),
             "gradients NO",
         ),
         Mistake(

@@ -34,12 +34,12 @@ class Mistake:
 
 
 def standing_in(edited, source):
-    """A cell's text; behind the check of what a folded cell defines, that takes the place of the course's own
-    answer, which a check takes from its module."""
+    """A cell's text; behind a check, what a folded cell defines takes the place of the course's own answer,
+    which a check takes from its module."""
     if "solution" not in edited.metadata.get("tags", []):
         return source
-    names = re.findall(r"^(?:def|class) (\w+)_solution\b", edited.source, re.MULTILINE)
-    return source + "".join(f"\n{name} = {name}_solution" for name in names if f".{name}.check(" in source)
+    names = re.findall(r"^(\w+) = exercises\.\w+\.check\(", source, re.MULTILINE)
+    return source + "".join(f"\n{name} = {name}_solution" for name in names)
 
 
 class Lesson:
