@@ -48,6 +48,18 @@ MISTAKES = {
     ),
     "05": (
         Mistake(
+            "f does not sum the gradient of its input",
+            "comm.all_reduce(total)  # one x was used on all ranks",
+            "# one x was used on all ranks",
+            (
+                "CopyToRanks = exercises.CopyToRanks.check",
+                "row_parallel = exercises.row_parallel.check",
+                "def shard(",
+                "by_hand = compare(",
+            ),
+            "gradients NO",
+        ),
+        Mistake(
             "each rank adds the bias before the sum",
             "SumOverRanks.apply(F.linear(x, weight)) + bias",
             "SumOverRanks.apply(F.linear(x, weight, bias))",
