@@ -156,31 +156,44 @@ def test_what_the_rank_prints_is_shown(capsys):
     assert capsys.readouterr().out == "said once\n"
 
 
-def two_slow_steps():
+def two_steps_that_wait_to_be_named(line):
     import time
 
     import deepspeed
 
+    def until_named(phase):
+        ends = time.monotonic() + 60
+        while phase not in line.read_text() and time.monotonic() < ends:
+            time.sleep(0.01)
+
     deepspeed.init_distributed()
-    model = torch.nn.Linear(8, 1)
-    engine, *_ = deepspeed.initialize(model=model, config=configuration(stage=1))
-    for _ in range(2):
+    until_named("building")
+    engine, *_ = deepspeed.initialize(model=torch.nn.Linear(8, 1), config=configuration(stage=1))
+    for step in (1, 2):
         loss = engine(torch.ones(1, 8)).sum()
-        time.sleep(0.3)
+        until_named(f"forward pass {step}")
         engine.backward(loss)
-        time.sleep(0.3)
+        until_named(f"backward pass {step}")
         engine.step()
-        time.sleep(0.3)
+        until_named(f"optimizer step {step}")
 
 
 @pytest.mark.ranks
-def test_the_line_under_the_cell_says_how_far_it_has_come(monkeypatch):
+def test_the_line_under_the_cell_says_how_far_it_has_come(monkeypatch, tmp_path):
     monkeypatch.setattr(progress, "DELAY", 0)
     monkeypatch.setattr(progress, "INTERVAL", 0)
-    drawn = []
-    monkeypatch.setattr(progress.Progress, "_draw", lambda line, text: drawn.append(text.split(" ... ")[0]))
-    rehearse(two_slow_steps, ranks=64, rank=3)
-    passes = ["forward pass 1", "backward pass 1", "optimizer step 1", "forward pass 2"]
+    drawn, line = [], tmp_path / "line"
+    line.touch()
+
+    def draw(_, text):
+        drawn.append(text.split(" ... ")[0])
+        line.write_text(text)
+
+    monkeypatch.setattr(progress.Progress, "_draw", draw)
+    rehearse(two_steps_that_wait_to_be_named, ranks=64, rank=3, arguments={"line": line})
+    passes = [
+        f"{name} {step}" for step in (1, 2) for name in ("forward pass", "backward pass", "optimizer step")
+    ]
     said = [f"rehearsing rank 3 of 64: {words}" for words in ("building", *passes)]
     assert [text for text in dict.fromkeys(drawn) if text in said] == said
 

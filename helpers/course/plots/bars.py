@@ -122,7 +122,7 @@ def _part_bars(rows, title, y, looks, divisor, sentence, width=7.2):
 
 
 def time_bars(steps: Mapping[str, Mapping[str, float] | float], title: str) -> Plot:
-    """What a step's time consists of, in milliseconds, from ten seconds on in seconds: {bar: {part:
+    """What a step's time consists of, in milliseconds, from a second on in seconds: {bar: {part:
     seconds}}; a bar that is a number is one part, called "measured".
 
     `theory.step_seconds` gives parts; beside them stands what was measured.  A part that is zero everywhere
@@ -135,7 +135,7 @@ def time_bars(steps: Mapping[str, Mapping[str, float] | float], title: str) -> P
     if "measured" in drawn:
         looks["measured"] = ("#999999", "")
     longest = max(sum(parts.values()) for parts in rows.values())
-    factor, unit_name = (1, "seconds") if longest >= 10 else (1e3, "milliseconds")
+    factor, unit_name = (1, "seconds") if longest >= 1 else (1e3, "milliseconds")
     said = []
     for name, parts in rows.items():
         inside = ", ".join(f"{part} {factor * parts[part]:,.3g}" for part in drawn if parts.get(part))
