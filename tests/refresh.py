@@ -13,12 +13,12 @@ import time
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.course.lesson import index, pictures
+from helpers.course.lesson import index, minutes, pictures
 from helpers.course.lesson.copies import INDEX, LANGUAGE
 from helpers.course.lesson.outline import beside, course, notebooks, number_of
 from helpers.course.plots.style import picture
 from helpers.course.recording.on_machines import RECORDING
-from helpers.paths import NOTEBOOKS, ROOT
+from helpers.paths import NOTEBOOKS, ROOT, replace
 from tests.folded import write_solutions
 
 KEPT_METADATA = ("tags", "jupyter")
@@ -74,6 +74,8 @@ def without_paths(output):
 
 
 def refresh(path):
+    if path in notebooks():
+        minutes.write_row(path)
     notebook = nbformat.read(path, as_version=4)
     if path.name == INDEX:
         draw_map(notebook)
@@ -87,10 +89,11 @@ def refresh(path):
 
 
 def draw_map(notebook):
-    """The start page's pictures and tables are made anew from the lessons, in the order of the cells with
+    """The start page's pictures and texts are made anew from the lessons, in the order of the cells with
     these tags."""
     pictures.draw(NOTEBOOKS, course(), {})
-    drawn = {"diagram": iter([index.diagram(course())]), "table": iter(index.tables(course()))}
+    replace(NOTEBOOKS / pictures.FOLDER / pictures.JOB, index.job(course()).png)
+    drawn = {tag: iter(texts) for tag, texts in index.texts(course()).items()}
     for cell in notebook.cells:
         for tag in drawn.keys() & set(cell.metadata.get("tags", [])):
             cell.source = next(drawn[tag])

@@ -1,11 +1,12 @@
-"""The map: read from the lessons, the same in the start page and in the README."""
+"""The map: read from the lessons, the same in the start page and in the README; minutes by one rule."""
 
 import json
 import re
 
 import nbformat
 import pytest
-from helpers.course.lesson import index, pictures
+from helpers.course.lesson import index, minutes, pictures
+from helpers.course.lesson.counting import Minutes, minutes_of
 from helpers.course.lesson.outline import (
     Lesson,
     beside,
@@ -22,63 +23,68 @@ LESSONS = course()
 README = (ROOT / "README.md").read_text()
 
 
-def a_lesson(number, *needs, checks=("one", "two")):
-    return Lesson(number, f"{number}_x.ipynb", f"Lesson {number}", "Why?", 30, 10, 0, needs, checks)
+OPENING = "# A\n\n**The question:** why?\n\n| | |\n|---|---|\n| Minutes | ? |\n| Needs | lesson 00 |"
+TO_COME = {"00", "01", "02", "03", "07"}  # are being rewritten; their rows are written when they are done
+
+
+def a_lesson(number, *needs, checks=("one", "two"), core=30):
+    return Lesson(
+        number, f"{number}_x.ipynb", f"Lesson {number}", "Why?", Minutes(core, 10, 5), 0, needs, checks
+    )
+
+
+def cell(text, kind="code", **metadata):
+    return {"cell_type": kind, "source": text, "metadata": metadata}
+
+
+def write(path, *cells):
+    """A notebook of these cells; of a text it makes one."""
+    cells = [cell(one, "markdown") if isinstance(one, str) else one for one in cells]
+    path.write_text(json.dumps({"cells": cells}))
 
 
 def test_an_opening_is_read(tmp_path):
-    opening = (
-        "# ZeRO-1: who?\n\n**The question:** what is saved?\n\n| | |\n|---|---|\n| Minutes | 60 "
-        "core, 25 exercises, 10 optional |\n"
-    )
-    cells = [
-        opening + "| Needs | lessons 00 to 02, and 04 |",
-        "*Difficulty 1 of 5, 20 minutes. *",
-        "*Difficulty 2 of 5, 5 minutes. *",
-    ]
-    cells += ["exercises.a.check(a)", "b = exercises.b.check(b)", "a = exercises.a.check(a)"]
+    opening = "# ZeRO-1: who?\n\n**The question:** what is saved?\n\n| Needs | lessons 00 to 02, and 04 |"
+    code = ["exercises.a.check(a)", "b = exercises.b.check(b)", "a = exercises.a.check(a)"]
     path = tmp_path / "07_zero_1.ipynb"
-    path.write_text(json.dumps({"cells": [{"source": [text]} for text in cells]}))
+    write(path, opening, *map(cell, code))
     expected = Lesson(
-        "07", path.name, "ZeRO-1", "What is saved?", 60, 25, 10, ("00", "01", "02", "04"), ("a", "b")
+        "07", path.name, "ZeRO-1", "What is saved?", Minutes(0, 0, 0), 0, ("00", "01", "02", "04"), ("a", "b")
     )
     assert read(path) == expected
 
 
-@pytest.mark.parametrize(
-    "end, paper",
-    [
-        (
-            "Hu et al., [LoRA](https://arxiv.org/abs/1). Ren et al., [Off](https://arxiv.org/abs/2).",
-            "[LoRA](https://arxiv.org/abs/1)",
-        ),
-        (
-            "[A](https://arxiv.org/abs/1), sections 3, 5.1 and 7. B.",
-            "[A](https://arxiv.org/abs/1), sections 3, 5.1 and 7",
-        ),
-        ("[A](https://arxiv.org/abs/1), section 3, says it.", "[A](https://arxiv.org/abs/1), section 3"),
-        (
-            "[A](https://arxiv.org/1) and [B](https://doi.org/2), section 7.",
-            "[A](https://arxiv.org/1) and [B](https://doi.org/2), section 7",
-        ),
-        (
-            "PyTorch's [notes](https://docs.pytorch.org/a), [A](https://doi.org/10.1/2) (2006).",
-            "[A](https://doi.org/10.1/2)",
-        ),
-        ("PyTorch's [notes](https://docs.pytorch.org/a).", ""),
-    ],
-)
-def test_the_paper_is_the_first_that_the_end_cites_with_its_sections(tmp_path, end, paper):
-    opening = (
-        "# A\n\n**The question:** why?\n\n| | |\n|---|---|\n| Minutes | 60 core |\n| Needs | lesson 00 |"
+def test_a_minute_is_120_words_a_line_or_two_cells_and_what_an_exercise_states():
+    def solution(lines):
+        return cell("def f():\n    # why\n" + "    x = 1\n" * lines, tags=["solution"])
+
+    given = [cell("x = 1")] * 10
+    stubs = [cell("def f():\n    ...  # your code"), cell("f = exercises.f.check(f)")]
+    text = cell("word " * 1199 + "*Difficulty 1 of 5, 9 minutes.*", "markdown")  # of no exercise
+    exercises = cell("## Exercises\n\n*Difficulty 2 of 5, 7 minutes.* " + "word " * 600, "markdown")
+    core = [text, *given, *stubs, solution(14)]
+    assert minutes_of(core) == Minutes(10 + 5 + 1 + 14, 15, 0)
+    assert minutes_of([*core, exercises, *given, solution(9)]) == Minutes(30, 15, 7)
+    assert minutes_of([text, text]).core == 20 and minutes_of(given * 4).core == 20
+    assert minutes_of([solution(20)]) == Minutes(20, 20, 0)
+
+
+@pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=number_of)
+def test_a_lesson_states_the_minutes_of_the_rule(path):
+    if (number := number_of(path)) in TO_COME:
+        pytest.skip("is being rewritten")
+    assert read(path).minutes.row() in nbformat.read(path, as_version=4).cells[0].source.splitlines(), (
+        f"run `python -m helpers.course.lesson.minutes {number}`"
     )
-    before = "[X](https://arxiv.org/abs/9) stands elsewhere."
-    (tmp_path / "07_a.ipynb").write_text(
-        json.dumps(
-            {"cells": [{"source": [text]} for text in (opening, before, f"**Further reading.** {end}")]}
-        )
-    )
-    assert read(tmp_path / "07_a.ipynb").paper == paper
+
+
+def test_the_row_of_a_lesson_is_written_and_nothing_else(tmp_path):
+    path = tmp_path / "07_a.ipynb"
+    write(path, OPENING, "| Minutes | of another table |", cell("x = 1", tags=["solution"]))
+    before = path.read_text()
+    minutes.write_row(path)
+    row = "| Minutes | 0 core (0 of them writing), 0 exercises |"
+    assert path.read_text() == before.replace("| Minutes | ? |", row)
 
 
 def test_appendices_come_last_and_are_called_by_their_names(tmp_path):
@@ -104,36 +110,10 @@ def test_a_lesson_needs_lessons_that_come_before_it(lesson):
     assert all(need in numbers and need < lesson.number for need in lesson.needs) and lesson.checks
 
 
-@pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=lambda path: path.stem)
-def test_minutes_of_the_exercises_are_the_sum_of_their_own(path):
-    stated = re.search(r"(\d+) exercises", nbformat.read(path, as_version=4).cells[0].source)
-    assert stated is None or int(stated[1]) == read(path).exercises
-
-
-@pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=lambda path: path.stem)
-def test_minutes_of_the_optional_parts_are_the_sum_of_their_own(path):
-    """A section's stand under its heading; an exercise that is optional has its minutes among the exercises';
-    a function to write has its own.  In a companion every section has minutes, an exercise too."""
+@pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=number_of)
+def test_minutes_of_a_companion_are_the_sum_of_its_sections(path):
     if companion_of(path).exists():
         assert sum(minutes_of_sections(companion_of(path))) == read(path).optional > 0
-        return
-    text = "\n".join(
-        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"
-    )
-    sections = re.findall(r"^(#+ .*\bOptional\b.*)\n+(.*)", text, re.M)
-    unlike = [
-        head
-        for head, begin in sections
-        if not re.match(r"\*\d+ minutes?[.,;]|\*Difficulty \d of 5, \d+ minutes", begin)
-    ]
-    assert not unlike, "no minutes in the form `*5 minutes.*` under these headings"
-    minutes = [re.match(r"\*(\d+) minutes?", begin) for _, begin in sections] + re.findall(
-        r"\*\*Your turn \(optional, (\d+) minutes\)", text
-    )
-    assert (
-        sum(int(found if isinstance(found, str) else found[1]) for found in minutes if found)
-        == read(path).optional
-    )
 
 
 def minutes_of_sections(path):
@@ -147,18 +127,15 @@ def minutes_of_sections(path):
 
 
 def test_a_lesson_has_the_minutes_and_checks_of_its_companion(tmp_path):
-    opening = (
-        "# A\n\n**The question:** why?\n\n| | |\n|---|---|\n| Minutes | 60 core |\n| Needs | lesson 00 |"
-    )
     (tmp_path / "more").mkdir()
-    for name, *texts in [
-        ("07_a.ipynb", opening, "exercises.a.check(a)"),
-        ("more/07_a.ipynb", "# More on A\n\n| | |\n|---|---|\n| Minutes | 12 |", "exercises.b.check(b)"),
+    for name, *cells in [
+        ("07_a.ipynb", OPENING, cell("exercises.a.check(a)")),
+        ("more/07_a.ipynb", "# More on A\n\n| Minutes | 12 |", cell("exercises.b.check(b)")),
         ("more/field_guide.ipynb", "# Traps"),
         ("appendix_claims.ipynb", "# Claims"),
-        ("appendix_fsdp.ipynb", opening),
+        ("appendix_fsdp.ipynb", OPENING),
     ]:
-        (tmp_path / name).write_text(json.dumps({"cells": [{"source": [text]} for text in texts]}))
+        write(tmp_path / name, *cells)
     lesson, other = course(tmp_path)
     assert (lesson.optional, lesson.checks, lesson.companion) == (12, ("a", "b"), "more/07_a.ipynb")
     assert (other.number, other.optional, other.companion) == ("fsdp", 0, "")
@@ -167,19 +144,46 @@ def test_a_lesson_has_the_minutes_and_checks_of_its_companion(tmp_path):
     assert "|[12](more/07_a.ipynb)|" in index.table("Basics", [lesson])
 
 
-def test_the_start_page_holds_the_map_of_these_lessons():
-    texts = [cell.source for cell in nbformat.read(NOTEBOOKS / "index.ipynb", as_version=4).cells]
-    assert index.diagram(LESSONS) in texts, "run `make refresh LESSON=index`"
-    assert [text for text in texts if text.startswith("### ")] == index.tables(LESSONS), (
-        "run `make refresh LESSON=index`"
-    )
+def test_the_start_page_holds_what_is_made_of_these_lessons():
+    cells = nbformat.read(NOTEBOOKS / "index.ipynb", as_version=4).cells
+    for tag, texts in index.texts(LESSONS).items():
+        stored = [cell.source for cell in cells if tag in cell.metadata.get("tags", [])]
+        assert stored == texts, "run `make refresh LESSON=index`"
+
+
+@pytest.mark.parametrize("route", index.ROUTES, ids=lambda route: route.time)
+def test_a_route_takes_no_longer_than_it_promises_and_leads_to_what_one_can_do(route):
+    hours = re.search(r"\d+|two", route.time.lower().replace("eight", "8"))[0]
+    assert 60 * int(hours.replace("two", "2")) == route.most
+    assert route.most / 2 < route.minutes(LESSONS) <= route.most
+    written = {lesson.number for lesson in LESSONS} if route.everything else set(route.written)
+    for lesson in LESSONS:
+        assert lesson.number not in written or set(lesson.needs) <= written
+    named = re.findall(r"\d\d", route.take)
+    assert route.everything or tuple(named) == (*route.written, *route.read)
+
+
+def test_a_route_counts_what_one_does_of_each_lesson():
+    lessons = [a_lesson("00"), a_lesson("01", core=50), a_lesson("02", core=70)]
+    route = index.Route("", 0, "", "", written=("00",), read=("01",))
+    assert route.minutes(lessons) == 30 + (50 - 10)
+    assert index.Route("", 0, "", "", everything=True).minutes(lessons) == 30 + 50 + 70 + 3 * 5
+
+
+def test_the_jobs_picture_has_a_bar_of_each_lesson_that_changes_it_and_its_claim_is_true():
+    sentence = index.job(LESSONS).sentence
+    bars = dict(re.findall(r"[.;] (\d\d) [^:;]+: .*?, [\d.]+ GB (too much|to spare)", sentence))
+    fits = [number for number, verdict in bars.items() if verdict == "to spare"]
+    assert list(bars) == list(index.PLANS) and fits == [number for number in bars if number >= "07"]
+    one, eight = map(float, re.findall(r"if it fitted, ([\d.]+) to", sentence))
+    assert 7.5 < one / eight < 8  # "nearly eight times as fast"
 
 
 def test_the_pictures_beside_the_start_page_are_of_these_lessons_and_of_nobody(tmp_path):
     pictures.draw(tmp_path, LESSONS, {})
 
     def drawn(folder):
-        return {path.name: path.read_text() for path in (folder / pictures.FOLDER).iterdir()}
+        return {path.name: path.read_text() for path in (folder / pictures.FOLDER).glob("*.svg")}
 
     assert drawn(tmp_path) == drawn(NOTEBOOKS), "run `make refresh LESSON=index`"
 
@@ -190,27 +194,31 @@ def test_the_tables_hold_every_lesson_once_in_order():
     ]
 
 
-def test_every_lesson_has_a_paper():
-    assert not [lesson.number for lesson in LESSONS if not lesson.paper], "name one under *Further reading*"
-
-
 def test_the_readme_has_the_same_lessons_titles_and_minutes():
-    rows = re.findall(r"^\| (\w+) \| \[(.+?)\]\(notebooks/(.+?)\) \| .+? \| (\d+) \| (\d+) \|", README, re.M)
-    assert rows == [(one.number, one.title, one.file, str(one.core), str(one.exercises)) for one in LESSONS]
+    rows = re.findall(r"^\| (\w+) \| \[(.+?)\]\(notebooks/(.+?)\) \|", README, re.M)
+    assert rows == [(one.number, one.title, one.file) for one in LESSONS]
+    assert minutes.in_readme(README, LESSONS) == README, "run `python -m helpers.course.lesson.minutes`"
 
 
-def test_progress_is_empty_in_words_and_then_a_table():
-    lessons = [a_lesson("00"), a_lesson("01", "00")]
-    assert index.Progress(lessons, {})._repr_markdown_() == repr(index.Progress(lessons, {})) == index.NOTHING
-    some = index.Progress(lessons, {"01": ["two", "gone"], "99": ["one"]})
-    assert repr(some) == "1 of 4 checks passed"
-    assert (
-        "| 01 | [Lesson 01](01_x.ipynb) ← continue here | 1 of 2 | ○ one, ✓ two |" in some._repr_markdown_()
+def test_the_minutes_of_the_readme_are_found_and_written():
+    lesson = LESSONS[4]
+    row = f"| 04 | [x](notebooks/{lesson.file}) | do | 7 | 9 | 20 s |"
+    assert f"| do | {lesson.minutes.core} | {lesson.minutes.exercises} | 20 s |" in minutes.in_readme(
+        row, LESSONS
     )
-    assert "| 00 | [Lesson 00](00_x.ipynb) | 0 of 2 | ○ one, ○ two |" in some._repr_markdown_()
+
+
+def test_progress_says_where_to_go_on():
+    lessons = [a_lesson("00"), a_lesson("01", "00")]
+    begin = "Begin here: [00 Lesson 00](00_x.ipynb) (○ one, ○ two). In all, 0 of 4 checks are passed."
+    assert index.Progress(lessons, {})._repr_markdown_() == repr(index.Progress(lessons, {})) == begin
+    some = index.Progress(lessons, {"01": ["two", "gone"], "99": ["one"]})
+    assert repr(some).startswith("Continue here: [01 Lesson 01](01_x.ipynb) (○ one, ✓ two). In all, 1 of 4")
+    every = {lesson.number: list(lesson.checks) for lesson in lessons}
+    assert repr(index.Progress(lessons, every)) == "In all, 4 of 4 checks are passed."
 
 
 def test_the_courses_own_start_page_shows_nobodys_progress(monkeypatch):
     monkeypatch.chdir(NOTEBOOKS)
     monkeypatch.setattr(index, "passed", lambda: {"00": ["sum_of_ranks"]})
-    assert repr(index.progress()) == index.NOTHING
+    assert repr(index.progress()).startswith("Begin here: [00 ")

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers.course.lesson import pictures
+from helpers.course.lesson.counting import Minutes
 from helpers.course.lesson.outline import Lesson, course
 from helpers.course.plots.drawing import READABLE, contrast
 
@@ -12,7 +13,7 @@ LESSONS = course()
 
 
 def a_lesson(number, *needs, checks=("one", "two"), title="A & B"):
-    return Lesson(number, f"{number}_x.ipynb", title, "Why?", 30, 10, 0, needs, checks)
+    return Lesson(number, f"{number}_x.ipynb", title, "Why?", Minutes(30, 5, 10), 0, needs, checks)
 
 
 THREE = [a_lesson("00"), a_lesson("01", "00"), a_lesson("02", "00", checks=())]

@@ -3,8 +3,10 @@ copy."""
 
 import json
 import multiprocessing
+import re
 
 import pytest
+from helpers import paths
 from helpers.course.lesson import pictures, progress
 
 
@@ -34,6 +36,9 @@ def test_a_check_that_was_passed_is_seen_on_the_map(work):
     assert progress.record("sum_of_ranks", "00")
     assert (work / "map" / "00.svg").read_text().count(f'fill="{pictures.DONE}"') == 1
     assert "continue here" in (work / "map" / "00.svg").read_text()
+    page = (paths.NOTEBOOKS / "index.ipynb").read_text()
+    shown = set(re.findall(r"\(map/([^)]+)\)", page))
+    assert shown == {path.name for path in (work / "map").iterdir()}
 
 
 def test_nothing_is_recorded_outside_of_the_learners_folder(work, tmp_path, monkeypatch):

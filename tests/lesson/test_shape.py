@@ -5,6 +5,7 @@ import re
 
 import nbformat
 import pytest
+from helpers.course.lesson.counting import lines_of, sources, words_in, written_lines
 from helpers.course.lesson.outline import notebooks, number_of
 
 SECOND_EDITION = ["07"]  # a list that grows
@@ -12,7 +13,6 @@ CELLS, WORDS, GIVEN, WRITTEN, SHARE, LONGEST = 60, 2100, 160, 30, 1 / 5, 12
 COLUMNS, FARTHEST, GUESSES = 100, 2, (2, 4)  # of a line; cells from a guess to its answer; how many guesses
 KEYS = 8  # of a configuration, nested ones counted
 NO_MARKS = re.compile(r'"yes" if|else "no"|\w+ \|= .*for |inspect\.getsource')
-STUB = re.compile(r"^\s*\.\.\.\s*#", re.M)
 
 
 @pytest.fixture(params=SECOND_EDITION)
@@ -21,42 +21,13 @@ def cells(request):
     return nbformat.read(path, as_version=4).cells
 
 
-def words_in(text):
-    """How many words one reads: neither code, tables, headings nor markup."""
-    text = re.sub(r"```.*?```", "", text, flags=re.S)
-    text = re.sub(r"^[|#].*$|<[^>]+>", "", text, flags=re.M)
-    return len(re.sub(r"\$[^$]*\$|`[^`]*`|\]\([^)]*\)", "x", text).split())
-
-
-def lines_of(text):
-    """Lines of code without comments and docstrings."""
-    text = re.sub(r'""".*?"""', "", text, flags=re.S)
-    return [line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
-
-
-def kind_of(cell):
-    if cell.cell_type == "markdown":
-        return "text"
-    if "solution" in cell.metadata.get("tags", []):
-        return "written"
-    if ".check(" in cell.source and len(lines_of(cell.source)) <= 2:
-        return "check"
-    return "stub" if STUB.search(cell.source) else "given"
-
-
-def sources(cells, kind):
-    return [cell.source for cell in cells if kind_of(cell) == kind]
-
-
 def test_it_can_be_read_and_written_in_an_hour(cells):
     assert len(cells) <= CELLS
     assert sum(map(words_in, sources(cells, "text"))) <= WORDS
 
 
 def test_the_learner_writes_much_of_the_code(cells):
-    no_lines = ("def ", "import ", "from ", "@")
-    written = [line for text in sources(cells, "written") for line in lines_of(text)]
-    written = [line for line in written if not line.lstrip().startswith(no_lines)]
+    written = written_lines(cells)
     given = [lines_of(text) for text in sources(cells, "given")]
     count = sum(map(len, given))
     assert count <= GIVEN and len(written) >= WRITTEN

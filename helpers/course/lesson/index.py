@@ -1,14 +1,104 @@
-"""The start page: the map and the tables that stand in `notebooks/index.ipynb`, and what this learner has
-passed."""
+"""The start page, `notebooks/index.ipynb`: its texts that are made from the lessons, and where this learner
+goes on."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from helpers.course.lesson import pictures
+from helpers.course.lesson.counting import RULE
 from helpers.course.lesson.outline import Lesson, course, directly_needs
-from helpers.course.lesson.pictures import FOLDER, MAP, PARTS, next_lesson
+from helpers.course.lesson.pictures import FOLDER, JOB, MAP, PARTS
 from helpers.course.lesson.progress import passed
 from helpers.paths import in_work
 
-NOTHING = "No check passed yet. Each lesson has some, and those that you pass are listed here."
+if TYPE_CHECKING:
+    from helpers.course.plots.style import Plot
+
+PLANS = {"02": "1 GPU", "04": "stage 0", "07": "stage 1", "08": "stage 2", "09": "stage 3"}  # of the job
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way through the course for who has so much time."""
+
+    time: str
+    most: int  # minutes
+    take: str  # in words; a lesson's number becomes a link
+    gain: str  # what you can do then
+    written: tuple[str, ...] = ()  # numbers of the lessons done whole, but for their exercises
+    read: tuple[str, ...] = ()  # of those in which every stub stays open
+    everything: bool = False  # all lessons, with their exercises
+
+    def minutes(self, lessons: list[Lesson]) -> int:
+        """How long it takes."""
+        of = {lesson.number: lesson.minutes for lesson in lessons}
+        if self.everything:
+            return sum(each.core + each.exercises for each in of.values())
+        return sum(of[number].core for number in self.written) + sum(
+            of[number].core - of[number].writing for number in self.read
+        )
+
+
+ROUTES = (
+    Route(
+        "Two hours",
+        120,
+        "00; then read and run 02 and 07",
+        "know what fills a GPU, and have seen how the job comes to fit",
+        written=("00",),
+        read=("02", "07"),
+    ),
+    Route(
+        "A day of eight hours",
+        8 * 60,
+        "00, 01, 02, 03, 04, 07 and 08, without their exercises",
+        "have written data parallelism, ZeRO-1 and ZeRO-2, and know why they are right",
+        written=("00", "01", "02", "03", "04", "07", "08"),
+    ),
+    Route(
+        "A week of 30 hours",
+        30 * 60,
+        "every lesson with its exercises, in order",
+        "can plan a training on many hosts, and say where it goes wrong",
+        everything=True,
+    ),
+)
+
+
+def texts(lessons: list[Lesson]) -> dict[str, list[str]]:
+    """{tag: the texts of the page's cells that have it, in order}."""
+    return {
+        "job": [f"![{job(lessons).sentence}]({FOLDER}/{JOB})"],
+        "paths": [paths(lessons)],
+        "diagram": [diagram(lessons)],
+        "table": tables(lessons),
+    }
+
+
+def job(lessons: list[Lesson]) -> Plot:
+    """The job's bar after each lesson that changes it."""
+    from helpers.course.job import plan
+    from helpers.course.job.picture import job_bars
+
+    bars = {}
+    for lesson in lessons:
+        if name := PLANS.get(lesson.number):
+            gpus = plan(name).gpus
+            bars[f"{lesson.number} {lesson.title}\n({gpus} GPU{'s' * (gpus > 1)})"] = name
+    return job_bars(bars, "From lesson 07 on the job fits")
+
+
+def paths(lessons: list[Lesson]) -> str:
+    """What to take in so much time, as a table."""
+    files = {lesson.number: lesson.file for lesson in lessons}
+    rows = ["|you have|take|it takes|then you|", "|---|---|--:|---|"]
+    for route in ROUTES:
+        take = re.sub(r"\b\d\d\b", lambda found: f"[{found[0]}]({files[found[0]]})", route.take)
+        rows.append(f"|{route.time}|{take}|{route.minutes(lessons) / 60:.1f}\N{NO-BREAK SPACE}hours|{route.gain}|")
+    return "\n".join(rows)
 
 
 def diagram(lessons: list[Lesson]) -> str:
@@ -19,61 +109,49 @@ def diagram(lessons: list[Lesson]) -> str:
 
 
 def tables(lessons: list[Lesson]) -> list[str]:
-    """A heading and a Markdown table for each part of the course: links, questions, papers, minutes; under
-    the last one the sums."""
+    """A heading and a Markdown table for each part of the course; under the last the sums, and their rule."""
     numbers = [lesson.number for lesson in lessons]
     begins = [numbers.index(first) for first in PARTS.values()]
     parts = [lessons[begin:end] for begin, end in zip(begins, [*begins[1:], None])]
     shown = [table(title, part) for title, part in zip(PARTS, parts)]
-    core, exercises, optional = (
-        sum(getattr(lesson, kind) for lesson in lessons) / 60 for kind in ("core", "exercises", "optional")
-    )
-    hours = f"{core:.0f} hours of core, {exercises:.0f} of exercises, {optional:.0f} of companions"
-    shown[-1] += f"\n\nAll lessons: {hours}."
+    core, exercises = (sum(getattr(one.minutes, kind) for one in lessons) for kind in ("core", "exercises"))
+    optional = sum(lesson.optional for lesson in lessons)
+    hours = f"{core / 60:.0f} hours of core, {exercises / 60:.0f} of exercises, {optional / 60:.0f} of companions"
+    shown[-1] += f"\n\nAll lessons: {hours}. {RULE}"
     return shown
 
 
 def table(title: str, lessons: list[Lesson]) -> str:
-    """One part of the course."""
-    heads = "| |lesson|checks\N{NO-BREAK SPACE}passed|its question|paper|core|exercises|companion|"
-    rows = [f"### {title}", "", heads, "|---|---|---|---|---|--:|--:|--:|"]
+    """One part of the course: links, checks, questions, minutes."""
+    rows = [f"### {title}", "", "| |lesson and its question|core|exercises|companion|", "|---|---|--:|--:|--:|"]
     for lesson in lessons:
-        link, paper = f"[{lesson.title}]({lesson.file})", lesson.paper or "–"
-        more = f"[{lesson.optional}]({lesson.companion})" if lesson.companion else lesson.optional or "–"
-        checks = f"![{len(lesson.checks)} checks]({FOLDER}/{lesson.number}.svg)"
-        minutes = f"{lesson.core}|{lesson.exercises}|{more}"
-        rows.append(f"|{lesson.number}|{link}|{checks}|{lesson.question}|{paper}|{minutes}|")
+        more = f"[{lesson.optional}]({lesson.companion})" if lesson.companion else "–"
+        checks = f"[![{len(lesson.checks)} checks]({FOLDER}/{lesson.number}.svg)]({lesson.file})"
+        link = f"[{lesson.title}]({lesson.file}) {checks}<br>{lesson.question}"
+        rows.append(f"|{lesson.number}|{link}|{lesson.minutes.core}|{lesson.minutes.exercises}|{more}|")
     return "\n".join(rows)
 
 
 class Progress:
-    """Which checks were passed, lesson by lesson; a notebook shows it as a table."""
+    """Where to go on, with what is passed and what is to do there; a notebook shows it with its link."""
 
-    def __init__(self, lessons: list[Lesson], passed: dict[str, list[str]]):
-        self.following = next_lesson(lessons, passed)
-        self.rows = [
-            (lesson, [name for name in lesson.checks if name in passed.get(lesson.number, ())])
-            for lesson in lessons
-            if lesson.checks
-        ]
+    def __init__(self, lessons: list[Lesson], passed: pictures.Passed):
+        all_passed = sum(len(pictures.done(lesson, passed)) for lesson in lessons)
+        every = sum(len(lesson.checks) for lesson in lessons)
+        self.said = f"In all, {all_passed} of {every} checks are passed."
+        if lesson := pictures.next_lesson(lessons, passed):
+            done = pictures.done(lesson, passed)
+            marks = [f"{'✓' if name in done else '○'} {name.replace('_', ' ')}" for name in lesson.checks]
+            words = pictures.invitation(lessons, passed).capitalize()
+            link = f"[{lesson.number} {lesson.title}]({lesson.file})"
+            self.said = f"{words}: {link} ({', '.join(marks)}). {self.said}"
 
     def __repr__(self):
-        passed = sum(len(names) for _, names in self.rows)
-        checks = sum(len(lesson.checks) for lesson, _ in self.rows)
-        return f"{passed} of {checks} checks passed" if passed else NOTHING
+        return self.said
 
-    def _repr_markdown_(self):
-        if not any(names for _, names in self.rows):
-            return NOTHING
-        rows = [f"**{self!r}**", "", "| | lesson | passed | checks: ✓ passed, ○ to do |", "|---|---|---|---|"]
-        for lesson, names in self.rows:
-            marks = [f"{'✓' if check in names else '○'} {check.replace('_', ' ')}" for check in lesson.checks]
-            link, share = f"[{lesson.title}]({lesson.file})", f"{len(names)} of {len(lesson.checks)}"
-            link += " ← continue here" if lesson is self.following else ""
-            rows.append(f"| {lesson.number} | {link} | {share} | {', '.join(marks)} |")
-        return "\n".join(rows)
+    _repr_markdown_ = __repr__
 
 
 def progress() -> Progress:
-    """What this learner has passed; nothing in the course's own `notebooks/`, which belong to nobody."""
+    """Where this learner goes on; in the course's own `notebooks/`, which belong to nobody, at the beginning."""
     return Progress(course(), passed() if in_work() else {})

@@ -1,8 +1,8 @@
 """The course as data, read from the lessons themselves: what each asks, what it needs, how long it takes,
 what it checks.
 
-A lesson's first cell holds a heading, its question and a table whose rows `Minutes` and `Needs` say the rest;
-its end names what to read.  What is optional stands in its companion, `more/` beside it under the same name.
+A lesson's first cell holds a heading, its question and a table whose row `Needs` names lessons; its minutes
+are counted.  What is optional stands in its companion, `more/` beside it under the same name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.course.lesson.counting import Minutes, minutes_of
 from helpers.paths import MORE, NOTEBOOKS
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 CLAIMS = "appendix_claims.ipynb"
 NUMBERS = re.compile(r"\b(\d\d)\b(?: to (\d\d)\b)?")
-LINK = r"\[[^\]]+\]\(https://(?:arxiv|doi)\.org/[^)\s]+\)"  # of a paper
-SECTIONS = r"(?:, sections? [\d.]*\d(?:(?:, | and )[\d.]*\d)*)?"
-PAPER = re.compile(rf"\*\*Further reading\.\*\*.*?({LINK}(?: and {LINK})*{SECTIONS})")
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,10 @@ class Lesson:
     file: str  # name of the notebook
     title: str  # its heading up to a colon
     question: str  # what it answers, one sentence
-    core: int  # minutes; a lesson whose table gives one number gives these
-    exercises: int  # minutes
+    minutes: Minutes
     optional: int  # minutes, of its companion
     needs: tuple[str, ...]  # numbers of the lessons to have read before
     checks: tuple[str, ...]  # names of the exercises that are checked, in order, the companion's too
-    paper: str = ""  # the first paper that its end names, as a link, with the sections to read
     companion: str = ""  # "more/02_training_memory.ipynb", where there is one
 
 
@@ -71,40 +67,36 @@ def number_of(path: Path) -> str:
     return f"{MORE}/{number}" if path.parent.name == MORE else number
 
 
-def texts_of(path: Path) -> list[str]:
-    """The texts of a notebook's cells."""
-    return ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+def cells_of(path: Path) -> list[dict]:
+    """The cells of a notebook, each with its source as one text."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [cell | {"source": "".join(cell["source"])} for cell in cells]
 
 
 def read(path: Path) -> Lesson:
-    """Read one lesson, and of its companion the minutes and the checks; an opening table without its rows
+    """Read one lesson, and of its companion the minutes and the checks; an opening without what it must say
     raises ValueError."""
-    texts, companion = texts_of(path), companion_of(path)
-    more = texts_of(companion) if companion.exists() else []
-    opening, everything = texts[0], "\n".join(texts)
+    companion = companion_of(path)
+    cells, more = cells_of(path), cells_of(companion) if companion.exists() else []
     rows = {
         "heading": r"^# ([^:\n]+)",
         "question": r"\*\*The question:\*\* (.+)$",
-        "minutes": r"^\| Minutes \| (.+) \|$",
         "needs": r"^\| Needs \| (.+) \|$",
     }
-    said = {name: re.search(pattern, opening, re.M) for name, pattern in rows.items()}
+    said = {name: re.search(pattern, cells[0]["source"], re.M) for name, pattern in rows.items()}
     if lacking := [name for name, match in said.items() if not match]:
         raise ValueError(f"{path.name}: its first cell lacks the {', the '.join(lacking)}")
-    heading, question, minutes, needs = (match[1] for match in said.values())
-    optional = re.search(r"\| Minutes \| (\d+)", more[0]) if more else re.search(r"(\d+) optional", minutes)
-    paper = PAPER.search(everything)
+    heading, question, needs = (match[1] for match in said.values())
+    code = "\n".join(cell["source"] for cell in [*cells, *more])
     return Lesson(
         number=number_of(path),
         file=path.name,
         title=heading,
         question=question[0].upper() + question[1:],
-        core=int(re.match(r"\d+", minutes).group()),
-        exercises=sum(map(int, re.findall(r"Difficulty \d of 5, (\d+) minutes", everything))),
-        optional=int(optional[1]) if optional else 0,
+        minutes=minutes_of(cells),
+        optional=int(re.search(r"\| Minutes \| (\d+)", more[0]["source"])[1]) if more else 0,
         needs=tuple(between(needs)),
-        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", "\n".join([*texts, *more])))),
-        paper=paper[1] if paper else "",
+        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", code))),
         companion=companion.relative_to(path.parent).as_posix() if more else "",
     )
 

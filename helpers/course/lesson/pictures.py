@@ -2,6 +2,7 @@
 
 They lie in files beside the page, `map/map.svg` and `map/02.svg`, so that a check that was passed changes a
 picture and not a page that is open.  Each has its own white ground, and so looks the same on a dark page.
+The job's bars, `map/job.png`, are the same for everyone.
 """
 
 from __future__ import annotations
@@ -15,28 +16,25 @@ from helpers.paths import replace
 if TYPE_CHECKING:
     from pathlib import Path
 
-FOLDER, MAP = "map", "map.svg"
+FOLDER, MAP, JOB = "map", "map.svg", "job.png"
 PARTS = {  # the course's parts, and the lesson with which each begins
-    "The basics": "00",
-    "The model in parts": "05",
-    "ZeRO": "07",
-    "Little memory, long texts": "11",
-    "All together": "13",
+    "What a step needs": "00",
+    "One host": "04",
+    "With less": "11",
+    "Many hosts": "13",
     "The same elsewhere": "fsdp",
 }
 Passed = dict[str, list[str]]  # {lesson: names of the checks passed}
-WIDTH, ROW, BOX = 900, 34, 24  # pixels: of the map, from lesson to lesson, height of a lesson's box
+ROW, BOX, TITLE = 34, 24, 26  # pixels: from lesson to lesson, height of a lesson's box and of a part's title
 LANE, SPOT, TAG = 18, 12, 96  # pixels: between lines, between checks, width of the mark of the next lesson
-WIDE, CHECKS = 500, 344  # pixels: width of a lesson's box, and where its checks begin
+WIDE, CHECKS = 500, 336  # pixels: width of a lesson's box, and where its checks begin
 LINES = ("#0072B2", "#B04E00", "#007A59", "#8A4F7D", "#5A5A00")  # on white, each at 4.5 to 1 or more
 INK, QUIET, DONE, OPEN = "#1A1A1A", "#595959", "#007A59", "#EEF2F7"
 
 
 def draw(folder: Path, lessons: list[Lesson], passed: Passed) -> None:
     """Write the pictures for what was passed into a folder's `map`."""
-    following = next_lesson(lessons, passed)
-    begun = any(done(lesson, passed) for lesson in lessons)
-    marks = {following: "continue here" if begun else "begin here"}
+    marks = {next_lesson(lessons, passed): invitation(lessons, passed)}
     replace(folder / FOLDER / MAP, the_map(lessons, passed, marks))
     for lesson in lessons:
         replace(folder / FOLDER / f"{lesson.number}.svg", checks(lesson, passed, marks.get(lesson, "")))
@@ -51,29 +49,44 @@ def next_lesson(lessons: list[Lesson], passed: Passed) -> Lesson | None:
     return next((lesson for lesson in in_turn if len(done(lesson, passed)) < len(lesson.checks)), None)
 
 
+def invitation(lessons: list[Lesson], passed: Passed) -> str:
+    """The words that mark the next lesson."""
+    return "continue here" if any(done(lesson, passed) for lesson in lessons) else "begin here"
+
+
 def done(lesson: Lesson, passed: Passed) -> list[str]:
     """A lesson's checks that were passed."""
     return [check for check in lesson.checks if check in passed.get(lesson.number, ())]
 
 
 def the_map(lessons: list[Lesson], passed: Passed, marks: dict[Lesson | None, str]) -> str:
-    """Lessons from top to bottom, some with a mark; an arrow leads to a lesson from each that it needs."""
-    lanes = lanes_of(lessons)
-    left = 24 + LANE * (1 + max((lane for lane, *_ in lanes), default=0))
+    """Lessons from top to bottom under the titles of their parts, some with a mark; an arrow leads to a
+    lesson from each that it needs."""
+    lanes, places = lanes_of(lessons), middles(lessons)
+    left = 12 + LANE * (1 + max((lane for lane, *_ in lanes), default=0))
     shapes = []
     for number, (lane, row, targets) in enumerate(lanes):  # the inner first, and each arrives above the outer
         before = [target for _, _, others in lanes[:number] for target in others]
-        ends = [ROW * (target + 0.5) - 8 + 8 * before.count(target) for target in targets]
-        shapes += line(
-            left, left - LANE * (lane + 1), ROW * (row + 0.5) + 9, ends, LINES[number % len(LINES)]
-        )
-    for row, lesson in enumerate(lessons):
+        ends = [places[target] - 8 + 8 * before.count(target) for target in targets]
+        shapes += line(left, left - LANE * (lane + 1), places[row] + 9, ends, LINES[number % len(LINES)])
+    for row, (lesson, middle) in enumerate(zip(lessons, places)):
+        shapes += [
+            words(left + 48, middle - ROW / 2 - 9, part, QUIET, "bold")
+            for part, first in PARTS.items()
+            if lesson.number == first
+        ]
         if row and lessons[row - 1].number in directly_needs(lesson, lessons):
-            top = row * ROW + (ROW - BOX) / 2
-            shapes += [f'<path d="M{left + 24} {top - ROW + BOX}V{top - 5}" stroke="{INK}" fill="none"/>']
+            start, top = places[row - 1] + BOX / 2, middle - BOX / 2
+            shapes += [f'<path d="M{left + 24} {start}V{top - 5}" stroke="{INK}" fill="none"/>']
             shapes += [f'<path d="M{left + 20} {top - 6}h8l-4 6z" fill="{INK}"/>']
-        shapes += box(left, row, lesson, passed, marks.get(lesson, ""))
-    return picture(WIDTH, ROW * len(lessons), shapes)
+        shapes += box(left, middle, lesson, passed, marks.get(lesson, ""))
+    return picture(left + WIDE + TAG + 16, places[-1] + ROW / 2, shapes)
+
+
+def middles(lessons: list[Lesson]) -> list[float]:
+    """The height of the middle of each lesson's box; a part's title stands above its first."""
+    titles = [lesson.number in PARTS.values() for lesson in lessons]
+    return [ROW * (row + 0.5) + TITLE * sum(titles[: row + 1]) for row in range(len(lessons))]
 
 
 def lanes_of(lessons: list[Lesson]) -> list[tuple[int, int, list[int]]]:
@@ -105,28 +118,25 @@ def line(left: int, x: int, start: float, ends: list[float], colour: str) -> lis
     ]
 
 
-def box(left: int, row: int, lesson: Lesson, passed: Passed, mark: str) -> list[str]:
-    """A lesson's box with number, title and checks; where a part of the course begins, its name."""
-    top, middle = ROW * row + (ROW - BOX) / 2, ROW * (row + 0.5)
+def box(left: int, middle: float, lesson: Lesson, passed: Passed, mark: str) -> list[str]:
+    """A lesson's box with number, title, checks and the minutes of its core."""
     edge = f'stroke="{LINES[0]}" stroke-width="2.5"' if mark else f'stroke="{QUIET}"'
-    shapes = [f'<rect x="{left}" y="{top}" width="{WIDE}" height="{BOX}" rx="4" fill="{OPEN}" {edge}/>']
-    shapes += [
+    place = f'x="{left}" y="{middle - BOX / 2}" width="{WIDE}" height="{BOX}"'
+    return [
+        f'<rect {place} rx="4" fill="{OPEN}" {edge}/>',
         words(left + 8, middle, lesson.number, INK, "bold"),
         words(left + 48, middle, lesson.title, INK),
+        *spots(left + CHECKS, middle, lesson, passed),
+        words(left + WIDE - 8, middle, f"{lesson.minutes.core} min", QUIET, anchor="end"),
+        *(tag(left + WIDE + 8, middle, mark) if mark else []),
     ]
-    shapes += spots(left + CHECKS, middle, lesson, passed)
-    shapes += tag(left + WIDE + 8, middle, mark) if mark else []
-    for part, first in PARTS.items():
-        if lesson.number == first:
-            shapes.append(words(WIDTH - 8, middle, part, QUIET, anchor="end"))
-            shapes.append(f'<path d="M{left} {ROW * row}H{WIDTH - 8}" stroke="#BBBBBB"/>' if row else "")
-    return shapes
 
 
 def checks(lesson: Lesson, passed: Passed, mark: str) -> str:
-    """A lesson's checks as a picture for its row of a table, on the next lesson's the mark below."""
-    shapes = spots(4, 10, lesson, passed) + (tag(4, 32, mark) if mark else [])
-    return picture(max(SPOT * len(lesson.checks) + 8, TAG + 8), 44 if mark else 20, shapes)
+    """A lesson's checks as a picture for its row of a table, on the next lesson's the mark beside them."""
+    end = SPOT * len(lesson.checks) + 8
+    shapes = spots(4, 11, lesson, passed) + (tag(end, 11, mark) if mark else [])
+    return picture(end + (TAG + 4 if mark else 0), 22, shapes)
 
 
 def spots(left: float, middle: float, lesson: Lesson, passed: Passed) -> list[str]:
