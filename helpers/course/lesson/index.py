@@ -17,6 +17,7 @@ from helpers.paths import in_work
 if TYPE_CHECKING:
     from helpers.course.plots.style import Plot
 
+SPACE = "\N{NO-BREAK SPACE}"
 PLANS = {"02": "1 GPU", "04": "stage 0", "07": "stage 1", "08": "stage 2", "09": "stage 3"}  # of the job
 
 
@@ -24,8 +25,7 @@ PLANS = {"02": "1 GPU", "04": "stage 0", "07": "stage 1", "08": "stage 2", "09":
 class Route:
     """A way through the course for who has so much time."""
 
-    time: str
-    most: int  # minutes
+    time: str  # with its hours
     take: str  # in words; a lesson's number becomes a link
     gain: str  # what you can do then
     written: tuple[str, ...] = ()  # numbers of the lessons done whole, but for their exercises
@@ -37,30 +37,26 @@ class Route:
         of = {lesson.number: lesson.minutes for lesson in lessons}
         if self.everything:
             return sum(each.core + each.exercises for each in of.values())
-        return sum(of[number].core for number in self.written) + sum(
-            of[number].core - of[number].writing for number in self.read
-        )
+        written = sum(of[number].core for number in self.written)
+        return written + sum(of[number].core - of[number].writing for number in self.read)
 
 
 ROUTES = (
     Route(
-        "Two hours",
-        120,
+        "2 hours",
         "00; then read and run 02 and 07",
         "know what fills a GPU, and have seen how the job comes to fit",
         written=("00",),
         read=("02", "07"),
     ),
     Route(
-        "A day of eight hours",
-        8 * 60,
+        "a day of 8 hours",
         "00, 01, 02, 03, 04, 07 and 08, without their exercises",
         "have written data parallelism, ZeRO-1 and ZeRO-2, and know why they are right",
         written=("00", "01", "02", "03", "04", "07", "08"),
     ),
     Route(
-        "A week of 30 hours",
-        30 * 60,
+        "a week of 30 hours",
         "every lesson with its exercises, in order",
         "can plan a training on many hosts, and say where it goes wrong",
         everything=True,
@@ -71,7 +67,7 @@ ROUTES = (
 def texts(lessons: list[Lesson]) -> dict[str, list[str]]:
     """{tag: the texts of the page's cells that have it, in order}."""
     return {
-        "job": [f"![{job(lessons).sentence}]({FOLDER}/{JOB})"],
+        "job": [f"![{job(lessons).sentence}]({FOLDER}/{JOB})\n\n{needed()}"],
         "paths": [paths(lessons)],
         "diagram": [diagram(lessons)],
         "table": tables(lessons),
@@ -91,13 +87,23 @@ def job(lessons: list[Lesson]) -> Plot:
     return job_bars(bars, "From lesson 07 on the job fits")
 
 
+def needed() -> str:
+    """The bars' lengths, for a narrow screen."""
+    from helpers.course.job.picture import budget, card_of
+
+    _, memory = card_of(PLANS["02"])
+    bars = {number: budget(plan).needed for number, plan in PLANS.items()} | {"the card": memory}
+    return " · ".join(f"{name}:{SPACE}{size / 1e9:.1f}{SPACE}GB" for name, size in bars.items())
+
+
 def paths(lessons: list[Lesson]) -> str:
     """What to take in so much time, as a table."""
     files = {lesson.number: lesson.file for lesson in lessons}
-    rows = ["|you have|take|it takes|then you|", "|---|---|--:|---|"]
+    rows = ["|you have|take|then you|", "|---|---|---|"]
     for route in ROUTES:
         take = re.sub(r"\b\d\d\b", lambda found: f"[{found[0]}]({files[found[0]]})", route.take)
-        rows.append(f"|{route.time}|{take}|{route.minutes(lessons) / 60:.1f}\N{NO-BREAK SPACE}hours|{route.gain}|")
+        hours = f"{route.minutes(lessons) / 60:.1f}{SPACE}hours"
+        rows.append(f"|{route.time}|{take}: {hours}|{route.gain}|")
     return "\n".join(rows)
 
 
@@ -114,21 +120,24 @@ def tables(lessons: list[Lesson]) -> list[str]:
     begins = [numbers.index(first) for first in PARTS.values()]
     parts = [lessons[begin:end] for begin, end in zip(begins, [*begins[1:], None])]
     shown = [table(title, part) for title, part in zip(PARTS, parts)]
-    core, exercises = (sum(getattr(one.minutes, kind) for one in lessons) for kind in ("core", "exercises"))
-    optional = sum(lesson.optional for lesson in lessons)
-    hours = f"{core / 60:.0f} hours of core, {exercises / 60:.0f} of exercises, {optional / 60:.0f} of companions"
+    core, exercises, optional = (
+        f"{sum(minutes) / 60:.0f}"
+        for minutes in zip(*((one.minutes.core, one.minutes.exercises, one.optional) for one in lessons))
+    )
+    hours = f"{core} hours of core, {exercises} of exercises, {optional} of companions"
     shown[-1] += f"\n\nAll lessons: {hours}. {RULE}"
     return shown
 
 
 def table(title: str, lessons: list[Lesson]) -> str:
     """One part of the course: links, checks, questions, minutes."""
-    rows = [f"### {title}", "", "| |lesson and its question|core|exercises|companion|", "|---|---|--:|--:|--:|"]
+    rows = [f"### {title}", "", "| |lesson and its question|minutes|", "|---|---|--:|"]
     for lesson in lessons:
-        more = f"[{lesson.optional}]({lesson.companion})" if lesson.companion else "–"
+        minutes = [str(lesson.minutes.core), str(lesson.minutes.exercises)]
+        minutes += [f"[{lesson.optional}]({lesson.companion})"] if lesson.companion else []
         checks = f"[![{len(lesson.checks)} checks]({FOLDER}/{lesson.number}.svg)]({lesson.file})"
         link = f"[{lesson.title}]({lesson.file}) {checks}<br>{lesson.question}"
-        rows.append(f"|{lesson.number}|{link}|{lesson.minutes.core}|{lesson.minutes.exercises}|{more}|")
+        rows.append(f"|{lesson.number}|{link}|{f'{SPACE}+{SPACE}'.join(minutes)}|")
     return "\n".join(rows)
 
 
@@ -153,5 +162,5 @@ class Progress:
 
 
 def progress() -> Progress:
-    """Where this learner goes on; in the course's own `notebooks/`, which belong to nobody, at the beginning."""
+    """Where this learner goes on; in the course's own `notebooks/`, which are nobody's, at the beginning."""
     return Progress(course(), passed() if in_work() else {})

@@ -43,7 +43,7 @@ def record(name: str, lesson: str, work: Path | None = None) -> bool:
 
 
 def draw(work: Path) -> None:
-    """Bring the pictures of the start page up to date: those of progress, and the course's own beside them."""
+    """Bring the pictures of the start page up to date, the job's too, which is everyone's."""
     pictures.draw(work, course(), passed(work))
     job = f"{pictures.FOLDER}/{pictures.JOB}"
     paths.replace(work / job, (paths.NOTEBOOKS / job).read_bytes())
