@@ -5,7 +5,7 @@ import re
 
 import nbformat
 import pytest
-from helpers.course.lesson import index, minutes, pictures
+from helpers.course.lesson import index, minutes, pictures, routes
 from helpers.course.lesson.counting import Minutes, minutes_of
 from helpers.course.lesson.outline import (
     Lesson,
@@ -152,7 +152,7 @@ def test_the_start_page_holds_what_is_made_of_these_lessons():
         assert stored == texts, "run `make refresh LESSON=index`"
 
 
-@pytest.mark.parametrize("route", index.ROUTES, ids=lambda route: route.time)
+@pytest.mark.parametrize("route", routes.ROUTES, ids=lambda route: route.time)
 def test_a_route_takes_no_longer_than_it_promises_and_leads_to_what_one_can_do(route):
     promised = 60 * int(re.search(r"\d+", route.time)[0])
     assert promised / 2 < route.minutes(LESSONS) <= promised
@@ -165,9 +165,9 @@ def test_a_route_takes_no_longer_than_it_promises_and_leads_to_what_one_can_do(r
 
 def test_a_route_counts_what_one_does_of_each_lesson():
     lessons = [a_lesson("00"), a_lesson("01", core=50), a_lesson("02", core=70)]
-    route = index.Route("", "", "", written=("00",), read=("01",))
+    route = routes.Route("", "", "", written=("00",), read=("01",))
     assert route.minutes(lessons) == 30 + (50 - 10)
-    assert index.Route("", "", "", everything=True).minutes(lessons) == 30 + 50 + 70 + 3 * 5
+    assert routes.Route("", "", "", everything=True).minutes(lessons) == 30 + 50 + 70 + 3 * 5
 
 
 def test_the_jobs_picture_has_a_bar_of_each_lesson_that_changes_it_and_its_claim_is_true():

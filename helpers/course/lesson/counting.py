@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 WORDS, CELLS = 120, 2  # words that one reads in a minute, cells that one runs in a minute
 RULE = (
     f"Minutes follow one rule: reading {WORDS} words, writing a line, or running {CELLS} cells takes a "
-    "minute; a lesson's sum is rounded to five minutes, and each exercise states its own."
+    "minute; a lesson's sum is rounded to five minutes, and each exercise, like each section of a companion, "
+    "states its own."
 )
 EXERCISES = re.compile(r"^## Exercise", re.M)  # where a lesson's core ends
 STATED = re.compile(r"Difficulty \d of 5, (\d+) minutes")

@@ -3,11 +3,9 @@ goes on."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from helpers.course.lesson import pictures
+from helpers.course.lesson import pictures, routes
 from helpers.course.lesson.counting import RULE
 from helpers.course.lesson.outline import Lesson, course, directly_needs
 from helpers.course.lesson.pictures import FOLDER, JOB, MAP, PARTS
@@ -21,54 +19,11 @@ SPACE = "\N{NO-BREAK SPACE}"
 PLANS = {"02": "1 GPU", "04": "stage 0", "07": "stage 1", "08": "stage 2", "09": "stage 3"}  # of the job
 
 
-@dataclass(frozen=True)
-class Route:
-    """A way through the course for who has so much time."""
-
-    time: str  # with its hours
-    take: str  # in words; a lesson's number becomes a link
-    gain: str  # what you can do then
-    written: tuple[str, ...] = ()  # numbers of the lessons done whole, but for their exercises
-    read: tuple[str, ...] = ()  # of those in which every stub stays open
-    everything: bool = False  # all lessons, with their exercises
-
-    def minutes(self, lessons: list[Lesson]) -> int:
-        """How long it takes."""
-        of = {lesson.number: lesson.minutes for lesson in lessons}
-        if self.everything:
-            return sum(each.core + each.exercises for each in of.values())
-        written = sum(of[number].core for number in self.written)
-        return written + sum(of[number].core - of[number].writing for number in self.read)
-
-
-ROUTES = (
-    Route(
-        "2 hours",
-        "00; then read and run 02 and 07",
-        "know what fills a GPU, and have seen how the job comes to fit",
-        written=("00",),
-        read=("02", "07"),
-    ),
-    Route(
-        "a day of 8 hours",
-        "00, 01, 02, 03, 04, 07 and 08, without their exercises",
-        "have written data parallelism, ZeRO-1 and ZeRO-2, and know why they are right",
-        written=("00", "01", "02", "03", "04", "07", "08"),
-    ),
-    Route(
-        "a week of 30 hours",
-        "every lesson with its exercises, in order",
-        "can plan a training on many hosts, and say where it goes wrong",
-        everything=True,
-    ),
-)
-
-
 def texts(lessons: list[Lesson]) -> dict[str, list[str]]:
     """{tag: the texts of the page's cells that have it, in order}."""
     return {
         "job": [f"![{job(lessons).sentence}]({FOLDER}/{JOB})\n\n{needed()}"],
-        "paths": [paths(lessons)],
+        "routes": [routes.table(lessons)],
         "diagram": [diagram(lessons)],
         "table": tables(lessons),
     }
@@ -94,17 +49,6 @@ def needed() -> str:
     _, memory = card_of(PLANS["02"])
     bars = {number: budget(plan).needed for number, plan in PLANS.items()} | {"the card": memory}
     return " · ".join(f"{name}:{SPACE}{size / 1e9:.1f}{SPACE}GB" for name, size in bars.items())
-
-
-def paths(lessons: list[Lesson]) -> str:
-    """What to take in so much time, as a table."""
-    files = {lesson.number: lesson.file for lesson in lessons}
-    rows = ["|you have|take|then you|", "|---|---|---|"]
-    for route in ROUTES:
-        take = re.sub(r"\b\d\d\b", lambda found: f"[{found[0]}]({files[found[0]]})", route.take)
-        hours = f"{route.minutes(lessons) / 60:.1f}{SPACE}hours"
-        rows.append(f"|{route.time}|{take}: {hours}|{route.gain}|")
-    return "\n".join(rows)
 
 
 def diagram(lessons: list[Lesson]) -> str:
