@@ -7,7 +7,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # as containers set it: every rank would compile the helpers anew
 .NOTPARALLEL:  # tests of the launcher run after all others
-.PHONY: help lab test test-rest test-all test-quick test-cluster test-gpu test-again rehearse-all record job check refresh lint bench reset clean setup
+.PHONY: help lab test test-rest test-all test-quick test-cluster test-gpu test-again rehearse-all record job check refresh site html lint bench reset clean setup
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -50,6 +50,12 @@ check: setup  ## is this machine ready?
 
 refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=more/02 for its companion, LESSON=fsdp, LESSON=claims, LESSON=index)
 	@$(BIN)/python tests/refresh.py $(LESSON)
+
+site: setup  ## build the site from the stored outputs, into build/site/html
+	@$(BIN)/python docs/build.py
+
+html: setup  ## a lesson as one page that needs no other file, into build/site (LESSON=07)
+	@$(BIN)/python docs/build.py --page $(or $(LESSON),index)
 
 lint: setup  ## style of code and notebooks, and which half imports which
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .

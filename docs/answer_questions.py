@@ -1,4 +1,4 @@
-"""The table of docs/rehearse.md, "questions people ask": the trainings of docs/questions.json, rehearsed.
+"""The sections of docs/questions.md: the trainings of docs/questions.json, rehearsed.
 
 python docs/answer_questions.py                              # eight minutes on two cores
 python docs/answer_questions.py --only deepspeedai/DeepSpeed#1288
@@ -59,8 +59,8 @@ def short(run: dict, status: int, said: str, complaint: str) -> str:
 
 
 def answer(thread: dict, whole: bool) -> str:
-    """A row of the table: a link, the question, what came of it, and what the command says of each run, with
-    "agrees" or "disagrees" where it is known whether the training fitted."""
+    """A section of the page: the question, a link, what came of it, and what the command says of each run,
+    with "agrees" or "disagrees" where it is known whether the training fitted."""
     answers = []
     for run in thread["runs"]:
         status, said, complaint = rehearsed(run)
@@ -74,8 +74,9 @@ def answer(thread: dict, whole: bool) -> str:
         answers.append(words)
     repository, number = thread["thread"].split("#")
     link = f"[{repository.split('/')[1]} #{number}](https://github.com/{repository}/issues/{number})"
-    cells = (link, thread["question"], thread["outcome"], "<br>".join(answers), thread["remark"])
-    return f"| {' | '.join(cells)} |"
+    said = "\n".join(f"- {words}" for words in answers)
+    outcome = f"{link}. Known outcome: {thread['outcome']}."
+    return f"## {thread['question']}\n\n{outcome}\n\n{said}\n\n{thread['remark']}\n"
 
 
 def main() -> None:
@@ -83,7 +84,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="threads whose name has these words")
     parser.add_argument("--whole", action="store_true", help="all that the command says, on stderr")
     options = parser.parse_args()
-    print("| thread | question | known outcome | `rehearse` today | remark |\n|---|---|---|---|---|")
     for thread in QUESTIONS["threads"]:
         if options.only in thread["thread"]:
             print(answer(thread, options.whole), flush=True)

@@ -26,11 +26,11 @@ INSTALL = (ROOT / "install.py").read_text()
 
 
 EXTRAS = PROJECT["optional-dependencies"]
-OWN = f"{PROJECT['name']}[course]"  # the tests need what the lessons need
+OWN = f"{PROJECT['name']}[course,site]"  # the tests need what the lessons and the site need
 
 
 @pytest.mark.parametrize(
-    "line", sorted({*PROJECT["dependencies"], *EXTRAS["course"], *EXTRAS["test"]} - {OWN})
+    "line", sorted({*PROJECT["dependencies"], *EXTRAS["course"], *EXTRAS["site"], *EXTRAS["test"]} - {OWN})
 )
 def test_every_range_admits_its_pin(line):
     requirement = Requirement(line)

@@ -42,17 +42,21 @@ class Browser:
             raise RuntimeError(f"{method}: {told['error']}")
         return told["result"]
 
-    def show(self, *figures, media="", wide=900, **features):
-        """Open a page with figures; `features` such as prefers_color_scheme="dark"."""
+    def show(self, *figures, **how):
+        """Open a page with figures; the rest as `visit`."""
+        self.file.write_text(PAGE.format("".join(figure.page for figure in figures)))
+        self.visit(self.file.as_uri(), **how)
+
+    def visit(self, address, media="", wide=900, **features):
+        """Open an address, and wait until it is loaded; `features` such as prefers_color_scheme="dark"."""
         listed = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.call("Emulation.setEmulatedMedia", media=media, features=listed)
         size = {"width": wide, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self.file.write_text(PAGE.format("".join(figure.page for figure in figures)))
         self.call("Page.enable")
-        self.call("Page.navigate", url=self.file.as_uri())
+        self.call("Page.navigate", url=address)
         for _ in range(200):
-            if self.run("return document.readyState + (typeof wait)", late=False) == "completefunction":
+            if self.run("return document.readyState + location.href", late=False) == f"complete{address}":
                 return
             time.sleep(0.05)
         raise TimeoutError("the page did not load within ten seconds")
@@ -67,8 +71,10 @@ class Browser:
 
     def key(self, name, code):
         """Press a key; its name and number, as "ArrowRight", 39."""
+        text = {"Enter": "\r"}.get(name, "")
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code)
+            typed = {"key": name, "code": name, "windowsVirtualKeyCode": code, "text": text}
+            self.call("Input.dispatchKeyEvent", type=kind, **typed)
 
     def picture(self, file):
         """Write a PNG of the whole page."""

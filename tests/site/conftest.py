@@ -1,0 +1,1 @@
+from tests.play.conftest import browser as browser
