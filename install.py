@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 
@@ -28,6 +29,10 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 def fail(message):
     sys.exit("set-up: " + message)
+
+
+def tell(message):
+    print("set-up: " + message, flush=True)
 
 
 def check_python():
@@ -74,13 +79,35 @@ def installed():
         return False
 
 
-def pip(*arguments):
-    command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check"]
-    if not sys.stdin.isatty():
-        command.append(
-            "--no-input"
-        )  # an index that wants a name and a password is passed over where nobody can type them
-    return subprocess.call(command + ["install", "--quiet"] + list(arguments)) == 0
+def pip(what, *arguments):
+    """Whether pip installed something; meanwhile one line on a terminal says how far it is, and afterwards
+    pip's errors stand there."""
+    command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    command += ["install", "--progress-bar=off"]
+    began, found, said, step = time.time(), 0, [], "looking"
+    process = subprocess.Popen(
+        command + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True
+    )
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("Collecting "):
+            found += 1
+            step = f"{found} packages found"
+        elif line.startswith("Installing collected"):
+            step = f"installing {found} packages"
+        show(f"set-up: {what}: {step}, {time.time() - began:.0f} s")
+    show("")
+    done = process.wait() == 0
+    if not done:
+        sys.stderr.write("".join(line for line in said if line.startswith(("ERROR", "error", "  ")))[-4000:])
+    return done
+
+
+def show(text):
+    """One line, in the place of the one before, if somebody looks at a terminal."""
+    if sys.stdout.isatty():
+        sys.stdout.write(f"\r{text:<78}"[:79] + "\r" * (not text))
+        sys.stdout.flush()
 
 
 def answer(index):
@@ -100,26 +127,14 @@ def install_torch(constraints):
     configuration."""
     index = os.environ.get("TORCH_INDEX", TORCH_INDEX)
     if shutil.which("nvidia-smi") or sys.platform == "darwin" or not index:
-        return pip("-c", constraints, TORCH)
+        return pip("PyTorch", "-c", constraints, TORCH)
     said = answer(index)
     if said is None:
-        print(
-            "set-up: "
-            + index
-            + " cannot be reached; looking for a CPU build where pip is configured to look",
-            flush=True,
-        )
-        return pip("-c", constraints, TORCH + "+cpu")
+        tell(index + " cannot be reached; looking for a CPU build where pip is configured to look")
+        return pip("PyTorch", "-c", constraints, TORCH + "+cpu")
     if said:  # pip may know a name and password, and looks where it is configured to look as well
-        print(
-            "set-up: "
-            + index
-            + " is there, but answered "
-            + said
-            + " when asked for torch; leaving it to pip",
-            flush=True,
-        )
-    return pip("-c", constraints, "--extra-index-url", index, TORCH + "+cpu")
+        tell(index + " is there, but answered " + said + " when asked for torch; leaving it to pip")
+    return pip("PyTorch", "-c", constraints, "--extra-index-url", index, TORCH + "+cpu")
 
 
 def main():
@@ -129,17 +144,15 @@ def main():
     if installed():
         return
     check_folder()
-    print("set-up: making .venv and installing the pinned environment, once (a few minutes)", flush=True)
+    began = time.time()
+    tell("making .venv and installing the pinned environment, once; it takes one to five minutes")
     if subprocess.call([sys.executable, "-m", "venv", "--clear", VENV]) != 0:
         fail("Python's venv module is missing or broken; on Debian and Ubuntu: apt install python3-venv")
     constraints = os.path.join(HERE, "constraints.txt")
     if not install_torch(constraints):
-        fail(
-            "no CPU build of "
-            + TORCH
-            + " was found; name an index with TORCH_INDEX=..., or take pip's choice with TORCH_INDEX="
-        )
-    if not pip("-c", constraints, "-e", HERE + "[test]"):
+        cure = "name an index with TORCH_INDEX=..., or take pip's choice with TORCH_INDEX="
+        fail("no CPU build of " + TORCH + " was found; " + cure)
+    if not pip("all else", "-c", constraints, "-e", HERE + "[test]"):
         fail("pip could not install the environment; its message stands above")
     # JupyterLab would ask every learner whether it may fetch news over the network.
     subprocess.call(
@@ -149,6 +162,7 @@ def main():
     )
     with open(STAMP, "w") as file:
         file.write(fingerprint())
+    tell(f"done in {time.time() - began:.0f} s")
 
 
 if __name__ == "__main__":

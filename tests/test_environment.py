@@ -133,7 +133,7 @@ def test_an_index_that_does_not_answer_is_passed_over(installer, monkeypatch, ca
     monkeypatch.setenv("TORCH_INDEX", "http://127.0.0.1:9/nothing")
     assert installer.install_torch("constraints.txt")
     assert "cannot be reached" in capsys.readouterr().out
-    assert installer.calls == [("-c", "constraints.txt", f"{installer.TORCH}+cpu")]
+    assert installer.calls == [("PyTorch", "-c", "constraints.txt", f"{installer.TORCH}+cpu")]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,17 @@ def test_an_index_that_refuses_is_named_with_its_answer_and_left_to_pip(
     said = capsys.readouterr().out
     assert "cannot be reached" not in said and words in said and bool(said) == bool(words)
     assert installer.calls == [
-        ("-c", "constraints.txt", "--extra-index-url", index, f"{installer.TORCH}+cpu")
+        ("PyTorch", "-c", "constraints.txt", "--extra-index-url", index, f"{installer.TORCH}+cpu")
     ]
+
+
+def test_what_pip_could_not_install_is_told_in_its_words(monkeypatch, capfd):
+    import install
+
+    monkeypatch.setattr(install, "VENV", sys.prefix)
+    assert install.pip("nothing", "--no-index", "a-package-that-is-not-there") is False
+    said = capfd.readouterr()
+    assert not said.out and "No matching distribution found for a-package-that-is-not-there" in said.err
 
 
 def test_a_moved_checkout_is_set_up_again(monkeypatch):

@@ -47,6 +47,7 @@ def options(page: str, port: int, browser: bool, root: bool = False) -> list[str
     runs it in a container."""
     chosen = [
         f"--port={port}",
+        "--log-level=ERROR",  # the last that it prints is then the link
         f"--LabApp.default_url=/lab/tree/{page}",
         f"--LabApp.workspaces_dir={WORKSPACES}",
         f"--LabApp.app_settings_dir={SETTINGS}",
