@@ -12,6 +12,7 @@ import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -44,6 +45,21 @@ def test_conda_has_the_same_pins():
         assert f"{name}=={nbval_options.pinned()[name]}" in PIP
     assert f"python={nbval_options.PYTHON[0]}.{nbval_options.PYTHON[1]}" in CONDA["dependencies"]
     assert CONDA["channels"] == ["conda-forge", "nodefaults"]
+
+
+def test_links_and_buttons_follow_one_setting():
+    repository, site = (urlsplit(PROJECT["urls"][name]) for name in ("Repository", "Documentation"))
+    known = {
+        "codespaces.new": repository.path,
+        "mybinder.org": f"/v2/gh{repository.path}/HEAD",
+        repository.netloc: repository.path,
+        site.netloc: site.path,
+    }
+    texts = [ROOT / name for name in ("README.md", "docs/install.md", "docs/index.md")]
+    own = {*map(urlsplit, re.findall(r"https://[^)\s]+", "".join(text.read_text() for text in texts)))}
+    found = {link.netloc for link in own if link.netloc in known and known[link.netloc] == link.path}
+    assert found == set(known)
+    assert all(known[link.netloc] == link.path for link in own if link.netloc in set(known) - {"github.com"})
 
 
 def test_one_torch_and_one_index_everywhere():

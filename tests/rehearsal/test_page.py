@@ -68,6 +68,13 @@ def test_the_example_says_what_the_page_shows(monkeypatch, capsys):
     assert SECONDS.sub("", said) == SECONDS.sub("", blocks[1].rstrip())
 
 
+def test_the_readme_shows_lines_of_the_same_answer():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    asked, *said = re.search(r"^\$ (rehearse .*?)^```$", readme, re.M | re.S)[1].splitlines()
+    assert asked in LINES and len(said) >= 5
+    assert all(line in LINES for line in said if line != "...")
+
+
 def test_links_within_the_project_lead_somewhere():
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGE + ANSWERS)
     assert links and all((DOCS / link).exists() for link in links)
