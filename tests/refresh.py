@@ -16,17 +16,11 @@ from nbclient import NotebookClient
 from helpers.course.lesson import index, minutes, pictures
 from helpers.course.lesson.copies import INDEX, LANGUAGE
 from helpers.course.lesson.outline import beside, course, notebooks, number_of
-from helpers.course.plots.style import picture
 from helpers.course.recording.on_machines import RECORDING
 from helpers.paths import NOTEBOOKS, ROOT, replace
 from tests.folded import write_solutions
 
 KEPT_METADATA = ("tags", "jupyter")
-README_PICTURES = (  # lesson, beginning of the figure's sentence, file in notebooks/
-    ("02", "Figure: One training step", "one_step.png"),
-    ("more/09", "Figure: ZeRO on this machine", "zero_here.png"),
-    ("more/09", "Figure: ZeRO at 7", "zero_at_size.png"),
-)
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": LANGUAGE,
@@ -85,7 +79,6 @@ def refresh(path):
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()
     nbformat.write(clean(notebook, number), path)
-    store_pictures(notebook, path)
 
 
 def draw_map(notebook):
@@ -97,23 +90,6 @@ def draw_map(notebook):
     for cell in notebook.cells:
         for tag in drawn.keys() & set(cell.metadata.get("tags", [])):
             cell.source = next(drawn[tag])
-
-
-def store_pictures(notebook, path):
-    """The README shows figures as the lessons drew them."""
-    outputs = [
-        output.data
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-        if "data" in output
-    ]
-    for lesson, sentence, name in README_PICTURES:
-        if number_of(path) == lesson:
-            page = next(
-                data["text/html"] for data in outputs if data.get("text/plain", "").startswith(sentence)
-            )
-            (path.parent / name).write_bytes(picture(page))
 
 
 def main(number=""):
