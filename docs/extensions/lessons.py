@@ -23,6 +23,10 @@ def as_page(app, name, source):
         source[0] = REPOSITORY_FILE.sub(lambda match: f"]({url}{match[1]})", source[0])
         return
     notebook = json.loads(source[0])
+    # Progress is a learner's own.
+    notebook["cells"] = [
+        one for one in notebook["cells"] if "progress" not in one["metadata"].get("tags", [])
+    ]
     for cell in notebook["cells"]:
         tags = cell["metadata"].setdefault("tags", [])
         if "solution" in tags:
