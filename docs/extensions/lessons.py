@@ -1,5 +1,5 @@
-"""What a source needs to be a page of the site: folded solutions, the companion below its lesson in the
-contents, and links to files of the repository that are no pages."""
+"""What a source needs to be a page of the site: a lesson's number, folded solutions, the companion below its
+lesson in the contents, and links to files of the repository that are no pages."""
 
 import json
 import re
@@ -31,6 +31,9 @@ def as_page(app, name, source):
         tags = cell["metadata"].setdefault("tags", [])
         if "solution" in tags:
             tags.append("hide-input")
+    if path.name[:2].isdigit() and path.parent.name == "notebooks":
+        opening = notebook["cells"][0]
+        opening["source"] = "".join(opening["source"]).replace("# ", f"# {path.name[:2]} ", 1)
     companion = path.parent / "more" / path.name
     if companion.exists():
         text = CONTENTS.format(f"more/{path.stem}")
