@@ -90,6 +90,16 @@ def test_a_recorded_bar_stands_beside_its_rehearsal():
     assert "not told apart 29.9" in plot.sentence
 
 
+def test_the_recorded_job_stands_beside_its_rehearsal():
+    fits = recorded.runs("job", plan="stage 3, 4 GPUs")[0]
+    plot = job_bars({"rehearsed": "stage 3, 4 GPUs", "recorded": fits}, "Title")
+    there, _, here = plot.sentence.partition("; recorded on 4 x NVIDIA H100 80GB HBM3, ")
+    assert "rehearsed: 51.5 GB in the backward pass" in there
+    assert "51.3 GB in the backward pass (" in here and "not told apart 49.4" in here and ", 22.0 s a" in here
+    with pytest.raises(ValueError, match="a run that did not fit"):
+        job_bars({"a": next(run for run in recorded.runs("job") if run.error)}, "Title")
+
+
 def test_bars_of_two_cards_and_runs_of_other_experiments_are_refused():
     with pytest.raises(ValueError, match="are of H100 80GB, H200 141GB: draw two figures"):
         job_bars({"a": "stage 1", "b": run_of("7.5 B, stage 1, 2 H200s")}, "Title")

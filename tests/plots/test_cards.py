@@ -121,15 +121,38 @@ def wide(n):
     return {"parameters": 2 * n}  # a comment that goes on and on, beyond what a card has room for
 
 
-def test_formulas_that_cannot_be_pointed_at_are_refused():
-    for formula, said in {
-        in_one_line: "a line of in_one_line computes two categories",
-        by_a_loop: "no line of by_a_loop names parameters, gradients",
-        wide: "wide has 2 lines of at most .* columns, and a card has room for 12 of 74",
-        eval("lambda n: {}"): "nowhere: define it in a cell or a file",
-    }.items():
-        with pytest.raises(ValueError, match=said):
-            bytes_card({}, formula, "Title", n=3)
+def long(n):
+    one = n
+    two = one + one
+    three = two + one
+    four = two + two
+    five = four + one
+    six = four + two
+    seven = four + three
+    eight = four + four
+    nine = eight + one
+    held = {}
+    held["parameters"] = nine + five - six - seven + n
+    return held
+
+
+def test_every_right_formula_has_a_card():
+    ends = {in_one_line: "no line of its own: gradients", by_a_loop: "no line of its own: gradients"}
+    ends |= {
+        wide: '    return {"parameters": 2 * n}',
+        long: '    held["parameters"] = nine + five - six - seven + n',
+    }
+    for formula, end in ends.items():
+        plot = bytes_card(formula(3), formula, "Title", n=3)
+        (axes,) = plot.figure.axes
+        written = [text.get_text() for text in axes.texts if text.get_family() == ["monospace"]]
+        assert written[-1] == end and "agree" in plot.sentence and is_narrow(plot)
+    assert len(written) == 1
+
+
+def test_formulas_whose_text_cannot_be_read_are_refused():
+    with pytest.raises(ValueError, match="nowhere: define it in a cell or a file"):
+        bytes_card({}, eval("lambda n: {}"), "Title", n=3)
     named = lambda n: {"parameters": n}  # noqa: E731
     with pytest.raises(ValueError, match="write <lambda> as a `def`"):
         formula_lines(named)

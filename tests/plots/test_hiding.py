@@ -54,11 +54,11 @@ def test_the_sentence_says_what_is_exposed_and_what_hides():
     late, early = plot.sentence.removeprefix("Figure: Title. ").removesuffix(".").split("; ")
     assert late.startswith("late: ") and late.endswith("hidden 0") and "exposed 0," in early
     (axes,) = plot.figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "late: work",
-        "messages",
-        "early: work",
-        "messages",
-    ]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["late", "early"]
+    late, early = step(stage=1, overlap_comm=False), step(stage=3)
+    assert (
+        f": {1e3 * early.total:.3g} to {1e3 * late.total:.3g} ms,"
+        in step_timeline({"": (early, late)}, "Title").sentence
+    )
     with pytest.raises(ValueError, match="give at least one step"):
         step_timeline({}, "Title")

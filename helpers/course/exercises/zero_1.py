@@ -1,5 +1,6 @@
 """Answers of lesson 07: the rungs of ZeRO-1's step, a bug to plant, and mistakes that people make there."""
 
+from helpers.course.exercises import zero_1_held
 from helpers.course.exercises import zero_1_pictures as pictures
 from helpers.course.exercises import zero_1_trials as trials
 from helpers.course.exercises.faults import fault
@@ -108,6 +109,25 @@ zero_1_step = build(solutions.zero_1_step_solution, trials.stepped, together=Tru
 undivided = fault(solutions.undivided_solution, reduce_to_owner, mistakes={
     "that divides a second time": ("* comm.get_world_size()", "/ comm.get_world_size()"),
 })  # fmt: skip
+
+SHARD, STATES = "2 * -(-psi // (2 * ranks))", "8 * shard + 4"
+zero_1_bytes = build(solutions.zero_1_bytes_solution, zero_1_held.held, worlds=(2, 3), mistakes={
+    (SHARD, "psi / ranks"): "that is without padding: a shard has a whole, even number of elements",
+    (SHARD, "psi // ranks"): "that rounds down, and the last elements have no owner: round up",
+    (SHARD, "-(-psi // ranks)"): "that rounds up to a whole number, and a shard's is even: round up to a "
+        "multiple of 2 * ranks",
+    ("2 * ranks * shard", "2 * psi"): "parameters are views of the flat tensor, and its padding is held too",
+    ("2 * ranks * shard", "2 * shard"): "stage 1 shards no parameters: every rank has the flat tensor",
+    ("2 * psi", "2 * ranks * shard"): "each gradient has a tensor of its own here, so none is padded",
+    ("2 * psi", "2 * shard"): "gradients are not sharded at stage 1: every backward pass makes all of them",
+    ("4 * shard", "2 * shard"): "masters are fp32",
+    ("4 * shard", "4 * psi"): "a rank has the masters of its shard only",
+    (STATES, "8 * shard"): "the states have a count of steps too, 4 bytes",
+    (STATES, "4 * shard + 4"): "Adam has two means",
+    (STATES, "8 * psi + 4"): "a rank has the means of its shard only",
+    (STATES, "4 * shard + 4", "4 * shard,", "2 * shard,"): "masters and means are fp32",
+    ("2 * bucket", "bucket"): "`bucket` counts elements of bf16",
+}, praise="to the byte, on a model that does not divide")  # fmt: skip
 
 zero_1_ranks_needed = formula(solutions.ranks_needed_solution, [(7.5e9, 40e9), (1e9, 16e9)], mistakes={
     (" - 4 * parameters", ""): "four bytes per parameter stay on every rank",

@@ -82,4 +82,8 @@ def ranks_numbers_stepped(function: Callable, seed: int) -> Values:
     master = nn.Parameter(own_part(flat))
     before = [*flat[:ELEMENTS].tolist(), *[""] * 3]
     function(flat, master, torch.optim.SGD([master], lr=1.0), torch.full_like(master, -rank - 1.0))
-    return {"before: the weights": before, "after: the weights": [*flat[:ELEMENTS].tolist(), *[""] * 3]}
+    return {
+        "before: the weights": before,
+        "after the update: the masters": at_its_place(master.tolist()),
+        "after the all-gather: the weights": [*flat[:ELEMENTS].tolist(), *[""] * 3],
+    }

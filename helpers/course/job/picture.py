@@ -14,6 +14,7 @@ from helpers.tools.rehearsal.cards import card
 from helpers.tools.rehearsal.reserving import FITS
 
 MOMENTS = (BETWEEN, "after backward", "after step")  # of the experiment `zero`, in order
+PHASES = ("forward", "backward", "step")  # of each micro-batch in the experiment `job`
 SPAN = ("in the first micro-batch", "in the second micro-batch", "in the optimizer's step")
 
 
@@ -22,7 +23,7 @@ def job_bars(plans: Sequence[str] | Mapping[str, str | Run], title: str) -> Plot
     at the card's size and the seconds of a step.
 
     Args:
-        plans: names of plans, or {bar: name of a plan, or a recorded run of the experiment `zero`}.
+        plans: names of plans, or {bar: name of a plan, or a recorded run of the experiment `job` or `zero`}.
 
     Raises:
         LookupError: a plan is not known.
@@ -48,15 +49,16 @@ def note(bars: Mapping[str, str | Run]) -> str:
 
 def card_of(plan: str | Run) -> tuple[str, float]:
     """Its name, and the bytes that torch can use."""
-    if isinstance(plan, Run):
+    if isinstance(plan, Run) and plan.experiment != "job":
         return H200, card(H200).memory
+    plan = plan.arguments["plan"] if isinstance(plan, Run) else plan
     return stored(plan)["card"], stored(plan)["memory"]
 
 
 def budget(plan: str | Run) -> Budget:
     """The bar of a plan, or of a recorded run."""
     if isinstance(plan, Run):
-        return recorded_budget(plan)
+        return job_budget(plan) if plan.experiment == "job" else recorded_budget(plan)
     content, (phase, parts) = stored(plan), highest(plan)
     times, sequences = content["seconds"], content.get("sequences", SEQUENCES)
     known = None if "unknown" in times else tuple(sum(times[how].values()) for how in ("fastest", "slowest"))
@@ -92,5 +94,29 @@ def recorded_budget(run: Run) -> Budget:
         kept=after["reserved"] - after["peak"],
         outside=after["used"] - after["reserved"],
         how=FITS,
+        label=run.label,
+    )
+
+
+def job_budget(run: Run) -> Budget:
+    """The bar of a recorded run of `job`: bytes that torch had allocated on the fullest GPU, not told apart,
+    and the seconds of the last step.
+
+    Raises:
+        ValueError: the run did not fit.
+    """
+    if not run.reports:
+        raise ValueError(f"no bytes are known of a run that did not fit, {run.label}")
+    phases = max(run.reports, key=lambda each: max(phase["peak"]["allocated"] for phase in each))
+    at = max(phases, key=lambda phase: phase["peak"]["allocated"])
+    of_step = len(PHASES) * run.configuration["gradient_accumulation_steps"]
+    seconds = sum(phase["seconds"] for phase in phases[-of_step:])
+    return Budget(
+        parts={"not told apart": at["peak"]["allocated"]},
+        phase=at["phase"],
+        kept=at["peak"]["reserved"] - at["peak"]["allocated"],
+        outside=at["used"] - at["end"]["reserved"],
+        how=FITS,
+        step=(seconds, seconds),
         label=run.label,
     )

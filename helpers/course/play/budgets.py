@@ -24,9 +24,7 @@ Goals = Mapping[str, Callable[[Outcome], bool]]
 GOALS: Goals = {
     "Make it fit on 8 GPUs at stage 1.": lambda now: now.step.gpus == 8 and now.step.stage == 1,
     "Sum gradients in fp32 on 8 GPUs.": lambda now: now.step.gpus == 8 and now.step.sums == "fp32",
-    "On 8 GPUs, take less than 8 s at the fastest.": lambda now: (
-        now.step.gpus == 8 and sum(now.seconds.values()) < 8
-    ),
+    "On 8 GPUs, take less than 8 s at the fastest.": lambda now: now.step.gpus == 8 and now.fastest < 8,
     "Fit sequences of 32,768 tokens.": lambda now: now.step.sequence == 32768,
 }
 
@@ -78,7 +76,7 @@ class Budgets(Grid):
                 "fits": now.fits,
                 "fullest at": now.totals.index(fullest),
             },
-            **{"total": tenths(fullest / 1e9), "fastest": tenths(sum(now.seconds.values()))},
+            **{"total": tenths(fullest / 1e9), "fastest": tenths(now.fastest)},
             **{"slowest": tenths(now.slowest), "axis": bisect.bisect_left(AXES[:-1], longest)},
         }
 

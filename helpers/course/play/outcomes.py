@@ -43,6 +43,11 @@ class Outcome:
         return [sum(parts.values()) for parts in self.moments]
 
     @property
+    def fastest(self) -> float:
+        """Seconds of a step."""
+        return sum(self.seconds.values())
+
+    @property
     def fits(self) -> bool:
         """Whether the job can run."""
         return not self.refusal and max(self.totals) <= MEMORY

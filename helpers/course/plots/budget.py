@@ -172,9 +172,14 @@ def name_bars(axes: Axes, bars: Mapping[str, Budget]) -> tuple[list[str], str]:
     Returns the names so written, and that label or nothing."""
     labels = {bar.label for bar in bars.values()}
     common = labels.pop() if len(labels) == 1 else ""
-    names = [name if common else f"{name}\n({fill(bar.label, 34)})" for name, bar in bars.items()]
+    names = [name if common else labelled(name, bar.label) for name, bar in bars.items()]
     axes.set_yticks(range(len(bars)), names, fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"GB on the fullest GPU{', ' if common else ''}{common}")
     bare(axes)
     return names, common
+
+
+def labelled(name: str, label: str) -> str:
+    """A bar's name with its label, which says it alone where it begins with the name."""
+    return fill(label, 34) if label.startswith(name) else f"{name}\n({fill(label, 34)})"

@@ -124,12 +124,12 @@ def bytes_card(
     Args:
         held: a `Snapshot`, {category: bytes}, or the report of a training, of which the `moment` is taken.  A
             category that no line predicts must be 0, and is a row of its own where it is not.
-        formula: a function whose text says {category: bytes} in at most 12 lines, each category in a line of
-            its own: a dict's keys, or assignments `held["gradients"] = ...`.
+        formula: a function whose text says {category: bytes}, best each category in a line of its own: a
+            dict's keys, or assignments `held["gradients"] = ...`.
         arguments: of the formula.
 
     Raises:
-        ValueError: where a category of the formula has no line, or its text cannot be read.
+        ValueError: where the formula's text cannot be read.
     """
     held = held["moments"][moment] if isinstance(held, Mapping) and "moments" in held else held
     lines, at, pairs = _pointed(getattr(held, "categories", held), formula, arguments)
@@ -156,17 +156,17 @@ def _room(pair, inches):
 
 
 def _pointed(held, formula, arguments):
-    """(lines, {category: its line}, {category: (computed, held)}); what no line predicts has one appended."""
-    expected, (lines, at) = formula(**arguments), formula_lines(formula)
-    if missing := [name for name in expected if name not in at]:
-        raise ValueError(f"no line of {formula.__name__} names {', '.join(missing)}: give each a line")
-    if len({at[name] for name in expected}) < len(expected):
-        raise ValueError(f"a line of {formula.__name__} computes two categories: give each a line")
-    for name in [name for name, size in held.items() if size and name not in expected]:
-        at[name] = len(lines)
-        lines.append(f"no line predicts: {name}")
-    shown_here = [name for name in at if name in {**expected, **held}]
-    return lines, at, checked({name: (expected.get(name, 0), held.get(name, 0)) for name in shown_here})
+    """(lines, {category: its line}, {category: (computed, held)}); what has no line of its own, or is not
+    predicted, has one appended."""
+    expected, (lines, found) = formula(**arguments), formula_lines(formula)
+    at = {}
+    for name in [*expected, *(name for name, size in held.items() if size and name not in expected)]:
+        if name in found and found[name] not in at.values():
+            at[name] = found[name]
+        else:
+            at[name] = len(lines)
+            lines.append(f"no line {'of its own' if name in expected else 'predicts'}: {name}")
+    return lines, at, checked({name: (expected.get(name, 0), held.get(name, 0)) for name in at})
 
 
 @in_style

@@ -46,35 +46,37 @@ def step_boxes(step: StepTime, unit: float = 1.0) -> dict[str, list[Box]]:
 
 
 @in_style
-def step_timeline(steps: Mapping[str, StepTime], title: str) -> Plot:
-    """A step's work and messages over time, as `theory.step_seconds` predicts them: two rows for each way to
-    train, on one axis; red is the time in which messages have no work beside them.
+def step_timeline(steps: Mapping[str, StepTime | tuple[StepTime, StepTime]], title: str) -> Plot:
+    """A step's work and messages over time, as `theory.step_seconds` predicts them: a row of work and one of
+    messages for each way to train, on one axis; red is the time in which messages have no work beside them.
 
     Args:
-        steps: {way: its predicted step}.
+        steps: {way: its predicted step}, or (at the fastest, which is drawn, at the slowest).
     """
     if not steps:
         raise ValueError("give at least one step: {name: theory.step_seconds(...)}")
-    longest = max(step.total for step in steps.values())
+    pairs = {way: step if isinstance(step, tuple) else (step, step) for way, step in steps.items()}
+    longest = max(fastest.total for fastest, _ in pairs.values())
     scale, unit = next((pair for pair in UNITS if longest >= pair[0]), UNITS[-1])
     span, kinds, said = longest / scale, {}, []
     figure = Figure(figsize=(WIDE, 1.35 + 0.62 * len(steps)))
     axes = figure.subplots()
-    for row, (way, step) in enumerate(steps.items()):
+    for row, (way, (step, slowest)) in enumerate(pairs.items()):
         boxes = step_boxes(step, scale)
         for name, top in (("work", 2 * row + 0.14), ("messages", 2 * row + 1.04)):
             _draw(axes, top, boxes[name], LETTER * span)
             kinds |= dict.fromkeys(kind for kind, *_ in boxes[name])
         for *_, start, end in boxes["exposed"]:
             box(axes, start, 2 * row + 0.96, end - start, 0.88, "none", **FRAME)
-        words = f"{step.total / scale:.3g} {unit}"
-        write(axes, step.total / scale + 0.01 * span, 2 * row + 0.5, words, ha="left", fontsize=9)
+        ends = dict.fromkeys(f"{one.total / scale:.3g}" for one in (step, slowest))
+        words = f"{' to '.join(ends)} {unit}"
+        write(axes, step.total / scale + 0.01 * span, 2 * row + 0.95, words, ha="left", fontsize=9)
         out, hidden = (seconds / scale for seconds in (step.parts["messages"], step.hidden))
         said.append(f"{way}: {words}, messages exposed {out:.3g}, hidden {hidden:.3g}")
-    axes.set(title=title, xlabel=f"{unit}, predicted", xlim=(0, 1.1 * span), ylim=(2 * len(steps), -0.1))
-    names = [name for way in steps for name in (f"{way}: work", "messages")]
-    name_rows(axes, names)
-    axes.set_yticks([2 * row + middle for row in range(len(steps)) for middle in (0.5, 1.4)], names)
+    axes.set(title=title, xlim=(0, 1.2 * span), ylim=(2 * len(steps), -0.1))
+    axes.set_xlabel(f"{unit}, predicted, at the fastest; above work, below messages")
+    name_rows(axes, steps)
+    axes.set_yticks([2 * row + 0.95 for row in range(len(steps))], list(steps))
     looks = swatches({kind: KINDS[kind] for kind in kinds})
     legend_under(figure, 5, [*looks, swatch("exposed", "none", **FRAME)])
     return Plot(figure, f"{title}. {'; '.join(said)}.".replace("\n", " "))

@@ -12,9 +12,10 @@ MOST_LINES, WIDEST = 12, 74  # of a formula's text that is shown, lines and colu
 
 def formula_lines(formula: Callable) -> tuple[list[str], dict[str, int]]:
     """A function's lines, its docstring left out, and {category: the number of the line that computes it}.
+    Of a long text these lines alone; a long line loses its comment, then its end.
 
     Raises:
-        ValueError: where the text is nowhere, is no `def`, or has too many or too long lines.
+        ValueError: where the text is nowhere, or is no `def`.
     """
     try:
         text = textwrap.dedent(inspect.getsource(formula))
@@ -26,17 +27,17 @@ def formula_lines(formula: Callable) -> tuple[list[str], dict[str, int]]:
     first = function.body[0]
     left_out = range(first.lineno, first.end_lineno + 1) if ast.get_docstring(function) is not None else ()
     numbers = [at for at in range(function.lineno, function.end_lineno + 1) if at not in left_out]
-    whole = text.splitlines()
-    lines = [whole[at - 1] for at in numbers if whole[at - 1].strip()]
+    whole, computed = text.splitlines(), dict(reversed([*_computed(function)]))  # the first line of each
     numbers = [at for at in numbers if whole[at - 1].strip()]
-    if len(lines) > MOST_LINES or max(map(len, lines)) > WIDEST:
-        size = f"{len(lines)} lines of at most {max(map(len, lines))} columns"
-        most = f"a card has room for {MOST_LINES} of {WIDEST}"
-        raise ValueError(f"{formula.__name__} has {size}, and {most}: shorten it, comments too")
-    found = {}
-    for category, number in _computed(function):
-        found.setdefault(category, numbers.index(number))
-    return lines, found
+    if len(numbers) > MOST_LINES:
+        numbers = [at for at in numbers if at in computed.values()]
+    lines = [_shortened(whole[at - 1]) for at in numbers]
+    return lines, {category: numbers.index(number) for category, number in computed.items()}
+
+
+def _shortened(line: str) -> str:
+    line = line if len(line) <= WIDEST else line.partition("  #")[0]
+    return line if len(line) <= WIDEST else f"{line[: WIDEST - 1]}…"
 
 
 def _computed(function: ast.FunctionDef) -> Iterator[tuple[str, int]]:

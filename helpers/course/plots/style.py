@@ -81,6 +81,10 @@ class Plot:
     def __init__(self, figure: Figure, sentence: str) -> None:
         self.figure, self.sentence = figure, f"Figure: {sentence}"
 
+    def __str__(self) -> str:
+        """In words alone, where a picture would say no more."""
+        return self.sentence.removeprefix("Figure: ")
+
     @cached_property
     def png(self) -> bytes:
         """The picture in at most 256 colours: a third of the size, and the eye sees no difference."""

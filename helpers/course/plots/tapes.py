@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_BOXES = 64  # of a row; more cannot be seen
+PADDING = "pad"  # in a box of it, where it has room
 LETTER = 0.009  # of a row: room that a letter needs; words without room are left out
 Rows = Sequence[Sequence] | Mapping[str, Sequence]  # of every row its elements
 
@@ -90,7 +91,8 @@ def _draw(axes: Axes, row: int, values: Sequence, owner: Sequence[int]) -> None:
         colour, hatch = LOOK.get(words, (owner_colour(rank), ""))
         look = {"edgecolor": "white", "hatch": hatch, "linewidth": 1}
         if words == "":
-            colour, look = "white", {"edgecolor": EDGE, "hatch": "xxx", "linewidth": 0}
+            words, colour, hatch = PADDING, "white", "xxx"
+            look = {"edgecolor": EDGE, "hatch": hatch, "linewidth": 0}
         box(axes, at, row + 0.1, number, 0.8, colour, **look)
         if _has_room(words, number, values):
             behind = {"facecolor": colour, "edgecolor": "none", "pad": 1} if hatch else None
@@ -106,7 +108,8 @@ def _draw_owners(axes: Axes, owner: Sequence[int], rows: int) -> None:
     for at, number, rank in _runs(owner):
         if at:
             axes.plot([at, at], [0, rows], color="black", linewidth=1.4)
-        name = next((name for name in (f"rank {rank}'s", f"{rank}'s") if _has_room(name, number, owner)), "")
+        names = (f"shard of rank {rank}", f"shard {rank}", str(rank))
+        name = next((name for name in names if _has_room(name, number, owner)), "")
         if number < len(owner):
             write(axes, at + number / 2, -0.2, name, fontsize=8)
 

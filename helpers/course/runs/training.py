@@ -26,7 +26,15 @@ from helpers.course.runs.comparable import (
     same_answer,
     weights_of,
 )
-from helpers.course.runs.zero_1 import HandMade, join, masters_reread, no_gather, planted, tests_of
+from helpers.course.runs.zero_1 import (
+    HandMade,
+    join,
+    masters_reread,
+    no_gather,
+    one_update,
+    planted,
+    tests_of,
+)
 from helpers.course.runs.zero_2 import coalesced, flatten, zero_2_by_hand
 from helpers.tools.measure.carried import Carried
 from helpers.tools.measure.ledger import Ledger

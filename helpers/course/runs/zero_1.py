@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import torch
 from helpers.course.exercises.ladders import rebound
 from helpers.course.exercises.solutions.zero_1 import zero_1_step_solution
-from helpers.course.runs.comparable import gathered, learned, weights_of
+from helpers.course.runs.comparable import gathered, learned, own_rows, weights_of
 from helpers.tools.measure.carried import Carried
 from helpers.tools.measure.ledger import Ledger
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
 
 Step = Callable[..., torch.Tensor]  # as a learner writes `zero_1_step`
 
@@ -23,6 +27,13 @@ def join() -> tuple[int, int, str]:
 
     deepspeed.init_distributed()
     return comm.get_rank(), comm.get_world_size(), deepspeed.get_accelerator().current_device_name()
+
+
+def one_update(engine: DeepSpeedEngine) -> None:
+    """One step of an engine, in all its micro-batches, on the first step's sequences."""
+    for _ in range(engine.gradient_accumulation_steps()):
+        engine.backward(engine(*own_rows(0, engine.device)))
+        engine.step()
 
 
 class HandMade:
@@ -116,7 +127,7 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
     Args:
         train: the training, in a rank: a function of a step and of options, which returns a report.
         looks: {name: (what the test looks at, options of the training)}; it looks at "loss" of the last step,
-            "norm" of the first gradient, or what "weights" or "masters" have moved by.
+            "norms", of each step before clipping, or what "weights" or "masters" have moved by.
     """
     known = {}
 
@@ -125,7 +136,7 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
         if key not in known:
             known[key] = step, train(step, **options)
         report = known[key][1]
-        whole = {"loss": lambda: report["losses"][-1], "norm": lambda: report["norms"][0]}
+        whole = {"loss": lambda: report["losses"][-1], "norms": lambda: report["norms"]}
         return whole[what]() if what in whole else report[what] - report["start"]
 
     return {

@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 07: the rungs of ZeRO-1's step, a bug in one of them, and a formula."""
+"""The course's own answers of lesson 07: the rungs of ZeRO-1's step, a bug in one of them, and formulas."""
 
 
 def flatten_solution(parameters, ranks):
@@ -71,6 +71,19 @@ def undivided_solution(parameters, flat):
     import deepspeed.comm as comm
 
     return reduce_to_owner(parameters, flat) * comm.get_world_size()
+
+
+def zero_1_bytes_solution(psi, ranks, bucket, tokens):
+    shard = 2 * -(-psi // (2 * ranks))  # elements, rounded up to even
+    return {
+        "parameters": 2 * ranks * shard,  # the flat tensor, with its padding
+        "gradients": 2 * psi,  # one for each parameter, on every rank
+        "master weights": 4 * shard,  # fp32
+        "optimizer states": 8 * shard + 4,  # two means, a count
+        "buffers": 2 * bucket,  # gradients on their way
+        "inputs": 16 * tokens,  # ids and targets
+        "other": 4,  # the norm
+    }
 
 
 def ranks_needed_solution(parameters, memory):

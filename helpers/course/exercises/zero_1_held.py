@@ -1,0 +1,53 @@
+"""What DeepSpeed's ZeRO-1 holds, for the check of lesson 07's formula, in every rank."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed as dist
+from helpers.course.exercises.trials import complete
+
+if TYPE_CHECKING:
+    from helpers.course.exercises.in_ranks import Values
+
+STATES = ("parameters", "gradients", "master weights", "optimizer states")
+CATEGORIES = (*STATES, "buffers", "inputs", "other")
+MICRO_BATCHES = 2
+
+
+@cache
+def trained(seed: int) -> tuple[tuple[int, int, int, int], dict[str, int]]:
+    """((parameters, ranks, bucket, tokens), {category: bytes between two micro-batches}) of a GPT with an odd
+    number of parameters, trained in bf16: no two ranks have equal parts of it without padding."""
+    from helpers.course import models
+    from helpers.course.runs import training
+    from helpers.tools import theory
+
+    choose, ranks = random.Random(seed), dist.get_world_size()
+    vocabulary, bucket = choose.randrange(128, 256), choose.randrange(20_000, 40_000)
+    shape = {"context": training.LENGTH, "width": 27, "layers": 2, "heads": 3}
+    sizes = (models.GPTSize(vocabulary=vocabulary + more, **shape) for more in (0, 1))
+    size = next(one for one in sizes if theory.gpt_parameters(one) % 2)
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": MICRO_BATCHES,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 1, "reduce_bucket_size": bucket},
+    }
+    held = training.train(config, size, steps=2, make=torch.optim.AdamW)["moments"]["between micro-batches"]
+    arguments = theory.gpt_parameters(size), ranks, bucket, MICRO_BATCHES * training.LENGTH
+    return arguments, {name: size for name, size in held.categories.items() if size}
+
+
+def held(function: Callable, seed: int) -> Values:
+    """How many bytes a formula gives in each category beyond those that DeepSpeed holds."""
+    arguments, found = trained(seed)
+    answer = complete(function(*arguments), CATEGORIES)
+    less = f"minus what DeepSpeed holds of {arguments[0]:,} parameters"
+    return {f"your {name} {less}": answer[name] - found.get(name, 0) for name in CATEGORIES} | {
+        "categories that DeepSpeed has besides": [name for name in found if name not in CATEGORIES]
+    }
