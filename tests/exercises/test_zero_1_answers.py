@@ -107,3 +107,21 @@ def test_a_step_without_rungs_is_right_too_and_faults_go_into_the_course_s(capsy
     faulty = planted(zero_1_step, reduce_to_owner=solutions.undivided_solution)
     assert faulty.__globals__["reduce_to_owner"] is solutions.undivided_solution
     assert lesson_07.zero_1_step.verdict(faulty).startswith("not yet: rank 0 of 2: `this rank's masters")
+
+
+def unpadded(psi, ranks, bucket, tokens):
+    held = {"parameters": 2 * psi, "gradients": 2 * psi, "master weights": 4 * psi / ranks}
+    return (
+        held
+        | {"optimizer states": 8 * psi / ranks + 4}
+        | {"buffers": 2 * bucket, "inputs": 16 * tokens, "other": 4}
+    )
+
+
+def test_the_formula_is_held_against_deepspeed_itself(capsys):
+    assert lesson_07.zero_1_bytes.check(solutions.zero_1_bytes_solution) is solutions.zero_1_bytes_solution
+    for found in lesson_07.zero_1_bytes.judged(solutions.zero_1_bytes_solution, {}, 3, seed=1):
+        assert set(map(str, found.got.values())) == {"0", "[]"}
+    lesson_07.zero_1_bytes.check(unpadded)
+    said = capsys.readouterr().out
+    assert "your parameters minus what DeepSpeed holds of" in said and "that is without padding" in said

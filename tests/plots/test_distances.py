@@ -73,7 +73,7 @@ def test_a_small_step_of_large_weights_is_measured_by_the_update():
 
 
 def test_the_card_says_which_optimizer_hides_what():
-    assert "AdamW, which leaves of a wrong scale of the gradients but a trace" in said({}, optimizer="AdamW")
+    assert "AdamW, whose weights show only a trace of a wrong scale" in said({}, optimizer="AdamW")
     assert "trained with SGD, whose steps show the gradients' scale" in said({})
     weights = {key: RIGHT_ONE[key] for key in ("start", "weights")}
     with pytest.raises(ValueError, match="weights alone, trained with AdamW, cannot show .* train with SGD"):

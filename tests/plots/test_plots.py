@@ -249,7 +249,7 @@ def test_picture_alternative_text_and_caption(name):
 
 def test_what_a_sentence_says_is_no_html():
     plot = plots.time_bars({'<b>"a" & b': 1}, "Title")
-    assert "&lt;b&gt;&quot;a&quot; &amp; b 1e+03 milliseconds" in plot._repr_mimebundle_()["text/html"]
+    assert "&lt;b&gt;&quot;a&quot; &amp; b 1 seconds" in plot._repr_mimebundle_()["text/html"]
 
 
 def test_pictures_are_white_and_small():

@@ -107,7 +107,7 @@ def _draw_owners(axes: Axes, owner: Sequence[int], rows: int) -> None:
     """Lines between two owners' elements, and above them who owns what."""
     for at, number, rank in _runs(owner):
         if at:
-            axes.plot([at, at], [0, rows], color="black", linewidth=1.4)
+            axes.plot([at, at], [0.03, rows - 0.03], color="black", linewidth=1.4)
         names = (f"shard of rank {rank}", f"shard {rank}", str(rank))
         name = next((name for name in names if _has_room(name, number, owner)), "")
         if number < len(owner):

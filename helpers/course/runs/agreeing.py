@@ -49,7 +49,7 @@ def same_training(
             '"norms" or "gradients", or train with SGD'
         )
     note = f"trained with {optimizer}, " + (
-        "which leaves of a wrong scale of the gradients but a trace in the weights"
+        "whose weights show only a trace of a wrong scale of the gradients"
         if blind
         else "whose steps show the gradients' scale"
     )
