@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import matplotlib.style
@@ -83,7 +84,7 @@ class Plot:
 
     def __str__(self) -> str:
         """In words alone, where a picture would say no more."""
-        return self.sentence.removeprefix("Figure: ")
+        return fill(self.sentence.removeprefix("Figure: "), 90)
 
     @cached_property
     def png(self) -> bytes:
