@@ -25,6 +25,7 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
     "helpers.course.runs.agreeing": ("same_training",),
     "helpers.course.runs.catching": ("caught",),
     "helpers.course.runs.constructing": ("beginning_of", "construct", "moved_by_initialize"),
+    "helpers.course.runs.entered": ("who_entered",),
     "helpers.course.runs.gathered": ("gathered_in_a_step",),
     "helpers.course.runs.steps": (
         "mean_losses",

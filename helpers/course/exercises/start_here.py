@@ -1,19 +1,31 @@
 """Answers of lesson 00, and the mistakes that people make there."""
 
+from helpers.course.exercises import start_here_trials as trials
 from helpers.course.exercises.builds import RankExercise
+from helpers.course.exercises.failing import Guilty, Hang
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.solutions import start_here as solutions
+from helpers.course.exercises.start_here_jobs import JOBS as JOBS
 from helpers.course.exercises.trials import build, formula
 
+who_am_i = build(solutions.who_am_i_solution, trials.introduced, mistakes={
+    ("return rank, ranks", "return ranks, rank"): "the other way round: first this rank's number",
+    ("return rank, ranks", "return rank + 1, ranks"): "ranks are counted from 0, as RANK says",
+    ("return rank, ranks", "return str(rank), str(ranks)"):
+        "a variable of the environment is a text: `int(...)` makes a number of it",
+    ('int(os.environ["WORLD_SIZE"])', "2"): "that is right with two ranks alone: WORLD_SIZE says how many",
+}, praise="all ranks ran the same lines, and each found another number")  # fmt: skip
 
-def _averaged(function, seed):
-    """A number of each rank's own, and one that is the same everywhere."""
-    import deepspeed.comm as comm
-
-    rank = comm.get_rank()
-    values = {"a value per rank": seed % 97 + 2.5 * rank**2, "equal values": 1.5, "whole numbers": 3 + rank}
-    return {f"the mean, {name}": function(value) for name, value in values.items()}
-
+deal = formula(solutions.deal_solution, [
+    (list("abcde"), 0, 2), (list("abcde"), 1, 2), (list("abcdefgh"), 3, 4), (list("abc"), 0, 4),
+    (list("abcdefghijk"), 1, 3),
+], mistakes={
+    ("rows[:even]", "rows"): "some ranks get a row more than others, which is what hung: leave out the rest",
+    ("[rank::ranks]", "[rank * even // ranks : (rank + 1) * even // ranks]"):
+        "as many as due, but not dealt like cards: rank r gets rows r, r + ranks, r + 2 * ranks, ...",
+    ("[rank::ranks]", ""): "those are the rows of all ranks together",
+    ("[rank::ranks]", "[::ranks]"): "those are rank 0's rows, on every rank",
+}, praise="every rank gets equally many, so every rank enters equally many all-reduces")  # fmt: skip
 
 MEAN_OVER_RANKS = """
 correct: an all-reduce leaves the sum on every rank, so each divides it for itself
@@ -28,7 +40,53 @@ only rank 0 has the mean; an all-reduce gives it to all
     comm.all_reduce(total) -> comm.reduce(total, 0)
         total = total if comm.get_rank() == 0 else torch.tensor([float(value)])
 """
-mean_over_ranks = build(solutions.mean_over_ranks_solution, _averaged, MEAN_OVER_RANKS, together=True)
+mean_over_ranks = build(
+    solutions.mean_over_ranks_solution, trials.averaged, MEAN_OVER_RANKS, together=True,
+    example=trials.numbers_averaged,
+)  # fmt: skip
+
+log_alone = Hang(
+    solutions.log_alone_solution, trials.asked_alone, rungs=(mean_over_ranks,),
+    praise="rank 0 waits in the all-reduce, and no other rank ever comes",
+)  # fmt: skip
+
+MEAN = "mean = mean_over_ranks(value)"
+log_mean = build(
+    solutions.log_mean_solution, trials.logged, together=True, rungs=(mean_over_ranks,), mistakes={
+    (MEAN, "mean = value"): "that is rank 0's own loss: it hangs no more, and is no mean either",
+    ("if comm.get_rank() == 0:\n        return mean", "return mean"):
+        "the mean is right; but every rank would log it, and rank 0 alone was to",
+}, praise="all enter the all-reduce, and one speaks")  # fmt: skip
+
+guilty = Guilty(
+    solution=solutions.guilty_solution, jobs=JOBS,
+    praise="with the rank mended that you named, each job came to its end",
+)  # fmt: skip
+
+COUNT = "count += (theirs != bits).sum().item()"
+differing = build(solutions.differing_solution, trials.compared, together=True, mistakes={
+    ("weight.detach().view(torch.int32)", "weight.detach()"):
+        "0.0 == -0.0, though their bits differ: compare `.view(torch.int32)`",
+    (COUNT, "count += int(not theirs.equal(bits))"): "that counts tensors; count their elements",
+    (COUNT, "count += theirs.numel()"): "that counts all elements, whether they differ or not",
+    (COUNT, "count = (theirs != bits).sum().item()"): "that is the last tensor's count: add them up",
+    ("comm.broadcast(theirs, 0)", "pass"): "this rank's weights were compared with themselves",
+    ("comm.broadcast(theirs, 0)", "comm.broadcast(theirs, comm.get_world_size() - 1)"):
+        "those are the last rank's weights; a broadcast from rank 0 is asked for",
+    (".clone()", ""): "a broadcast writes in place: without a copy rank 0's weights replace the model's own",
+}, praise="0 means equal to the last bit")  # fmt: skip
+
+DEALT = "mine, due = deal(ids, rank, ranks), deal(targets, rank, ranks)"
+train = build(
+    solutions.train_solution, trials.trained, together=True, rungs=(who_am_i, deal, mean_over_ranks),
+    mistakes={
+    (DEALT, "mine, due = ids, targets"): "every rank trained on all rows: deal them",
+    (DEALT, "mine, due = deal(ids, 0, ranks), deal(targets, 0, ranks)"):
+        "every rank trained on rank 0's rows: who is this rank?",
+    ("engine.step()", "pass"): "the engine made no step: `engine.step()` after `engine.backward(loss)`",
+    ("mean_over_ranks(loss.item())", "loss.item()"):
+        "the second of each pair is the mean over all ranks: `mean_over_ranks`",
+}, praise="DeepSpeed averages the gradients between your `backward` and your `step`")  # fmt: skip
 
 
 SUM_OF_RANKS = """
@@ -42,19 +100,6 @@ that is the last rank's number, and all of them are added
     ranks * (ranks - 1) // 2 -> ranks - 1
 """
 sum_of_ranks = formula(solutions.sum_of_ranks_solution, [(4,), (1,), (2,), (8,)], SUM_OF_RANKS)
-
-
-TOKENS_PER_STEP = """
-correct: an optimizer step waits for every micro-batch of every rank, so all of them count
-
-how many micro-batches does a rank run before it steps?
-    * accumulation ->
-every rank reads its own sequences
-    * ranks ->
-a sequence holds `length` tokens
-    * length ->
-"""
-tokens_per_step = formula(solutions.tokens_per_step_solution, [(8, 64, 1, 2), (2, 32, 4, 4)], TOKENS_PER_STEP)
 
 
 def _mean(numbers):

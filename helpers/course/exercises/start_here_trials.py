@@ -1,0 +1,106 @@
+"""What the checks of lesson 00 look at, in every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed as dist
+from torch.nn import functional as F
+from helpers.course.exercises.solutions.start_here import (  # noqa: F401  mistakes call the rungs by these names
+    deal,
+    mean_over_ranks,
+    who_am_i,
+)
+from helpers.course.exercises.trials import returned
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+    from helpers.course.exercises.in_ranks import Values
+
+SGD = {"type": "SGD", "params": {"lr": 0.5}}
+
+
+def introduced(function: Callable, seed: int) -> Values:
+    """Who a rank says that it is."""
+    due = "return two numbers, this rank's and how many there are"
+    said = returned(function(), (tuple, list), due)
+    return {"what who_am_i returned": list(said)}
+
+
+def averaged(function: Callable, seed: int) -> Values:
+    """A number of each rank's own, and one that is the same everywhere."""
+    rank = dist.get_rank()
+    values = {"a value per rank": seed % 97 + 2.5 * rank**2, "equal values": 1.5, "whole numbers": 3 + rank}
+    return {f"the mean, {name}": function(value) for name, value in values.items()}
+
+
+def numbers_averaged(function: Callable, seed: int) -> Values:
+    """Ranks bring 1, 2, 3, ..., in words for a picture."""
+    mine = dist.get_rank() + 1
+    return {"brings": f"{mine}", "gets the mean": f"{function(mine):g}"}
+
+
+def logged(function: Callable, seed: int) -> Values:
+    """What a rank has to log, twice."""
+    rank = dist.get_rank()
+    return {f"what to log of loss {step}": function(seed % 97 + step + 3.0 * rank) for step in range(2)}
+
+
+def asked_alone(function: Callable) -> None:
+    """A rank of a job that logs once."""
+    import deepspeed
+
+    deepspeed.init_distributed()
+    function(2.0 + dist.get_rank())
+
+
+def compared(function: Callable, seed: int) -> Values:
+    """Weights that are the same everywhere; that differ in as many places as the rank's number says; and in
+    the sign of a zero."""
+    rank, values = dist.get_rank(), {}
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2 + seed % 3))
+    values["how many differ where none does"] = function(model)
+    with torch.no_grad():
+        model[1].weight.flatten()[:rank] += 1e-6
+        model[0].bias.fill_(-0.0 if rank else 0.0)
+        before = torch.cat([weight.flatten() for weight in model.parameters()])
+        values["how many differ, four of them in the sign of a zero"] = function(model)
+    after = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    return values | {"the model is as it was": bool(before.equal(after))}
+
+
+class Fit(torch.nn.Module):
+    """Learns the next of 16 tokens, with a table alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(16, 16)
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.table(ids).flatten(0, 1), targets.flatten())
+
+
+def small_engine(rows: int) -> DeepSpeedEngine:
+    """Plain SGD: a wrong scale of the gradients shows in its weights."""
+    import deepspeed
+
+    config = {"train_micro_batch_size_per_gpu": rows, "optimizer": SGD, "zero_allow_untested_optimizer": True}
+    model = Fit()
+    return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
+
+
+def trained(function: Callable, seed: int) -> Values:
+    """Three batches whose rows differ."""
+    ranks = dist.get_world_size()
+    batches = [torch.randint(0, 16, (2, 2 * ranks, 5)).unbind() for _ in range(3)]
+    engine = small_engine(2)
+    losses = returned(function(engine, batches), list, "return a list with a pair for each batch")
+    pairs = [list(returned(pair, (tuple, list), "a pair for each batch")) for pair in losses]
+    return {
+        "this rank's losses": [pair[0] for pair in pairs],
+        "the mean losses": [pair[-1] for pair in pairs],
+        "steps of the engine": engine.global_steps,
+        "the weights": engine.module.table.weight.detach().clone(),
+    }
