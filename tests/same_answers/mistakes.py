@@ -6,12 +6,20 @@ MISTAKES = {
     "00": (
         Mistake(
             "each rank changes its weights by itself",
-            '    return {"losses": losses, "held"',
+            "    losses = train(engine, batches)\n",
+            "    losses = train(engine, batches)\n"
             "    with torch.no_grad():\n"
-            "        engine.module.embedding.tokens.weight += place[0]\n"
-            '    return {"losses": losses, "held"',
-            ("reports = launch(train, ranks=2", "both ranks hold the same weights"),
-            "hold the same weights: False",
+            "        engine.module.embedding.tokens.weight += who_am_i()[0]\n",
+            ("train = exercises.train.check",),
+            "'after 40 steps': [1-9]",
+        ),
+        Mistake(
+            "no rank gets rank 0's weights at the start",
+            "    deepspeed.init_distributed()\n    model",
+            "    deepspeed.init_distributed()\n"
+            "    deepspeed.runtime.engine.DeepSpeedEngine._broadcast_model = lambda engine: None\n    model",
+            ("found = launch(lambda: begin()[1]",),
+            "in the engine: [1-9]",
         ),
     ),
     "02": (

@@ -15,11 +15,17 @@ from helpers.course.exercises.solutions.start_here import (  # noqa: F401  mista
 )
 from helpers.course.exercises.trials import returned
 
+NUMBER = "return a plain number (`.item()` makes one of a tensor with one element)"
+
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
     from helpers.course.exercises.in_ranks import Values
 
 SGD = {"type": "SGD", "params": {"lr": 0.5}}
+
+
+def number(answer: object) -> object:
+    return returned(answer, (int, float), NUMBER)
 
 
 def introduced(function: Callable, seed: int) -> Values:
@@ -33,7 +39,7 @@ def averaged(function: Callable, seed: int) -> Values:
     """A number of each rank's own, and one that is the same everywhere."""
     rank = dist.get_rank()
     values = {"a value per rank": seed % 97 + 2.5 * rank**2, "equal values": 1.5, "whole numbers": 3 + rank}
-    return {f"the mean, {name}": function(value) for name, value in values.items()}
+    return {f"the mean, {name}": number(function(value)) for name, value in values.items()}
 
 
 def numbers_averaged(function: Callable, seed: int) -> Values:
@@ -44,8 +50,8 @@ def numbers_averaged(function: Callable, seed: int) -> Values:
 
 def logged(function: Callable, seed: int) -> Values:
     """What a rank has to log, twice."""
-    rank = dist.get_rank()
-    return {f"what to log of loss {step}": function(seed % 97 + step + 3.0 * rank) for step in range(2)}
+    logs = [function(seed % 97 + step + 3.0 * dist.get_rank()) for step in range(2)]
+    return {f"what to log, {step}": "nothing" if log is None else log for step, log in enumerate(logs)}
 
 
 def asked_alone(function: Callable) -> None:
@@ -57,16 +63,17 @@ def asked_alone(function: Callable) -> None:
 
 
 def compared(function: Callable, seed: int) -> Values:
-    """Weights that are the same everywhere; that differ in as many places as the rank's number says; and in
-    the sign of a zero."""
+    """Weights that are the same everywhere; then such that differ from rank 1 on, on rank r in r + 1 places
+    and in the signs of four zeros."""
     rank, values = dist.get_rank(), {}
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2 + seed % 3))
-    values["how many differ where none does"] = function(model)
+    values["how many differ where none does"] = number(function(model))
     with torch.no_grad():
         model[1].weight.flatten()[:rank] += 1e-6
+        model[1].bias[:1] += rank
         model[0].bias.fill_(-0.0 if rank else 0.0)
         before = torch.cat([weight.flatten() for weight in model.parameters()])
-        values["how many differ, four of them in the sign of a zero"] = function(model)
+        values["how many differ, four of them in the sign of a zero"] = number(function(model))
     after = torch.cat([weight.detach().flatten() for weight in model.parameters()])
     return values | {"the model is as it was": bool(before.equal(after))}
 
@@ -99,8 +106,8 @@ def trained(function: Callable, seed: int) -> Values:
     losses = returned(function(engine, batches), list, "return a list with a pair for each batch")
     pairs = [list(returned(pair, (tuple, list), "a pair for each batch")) for pair in losses]
     return {
-        "this rank's losses": [pair[0] for pair in pairs],
-        "the mean losses": [pair[-1] for pair in pairs],
+        "this rank's losses": [number(pair[0]) for pair in pairs],
+        "the mean losses": [number(pair[-1]) for pair in pairs],
         "steps of the engine": engine.global_steps,
         "the weights": engine.module.table.weight.detach().clone(),
     }

@@ -19,12 +19,13 @@ MEETS, ODD = "#56B4E9", "#E69F00"
 
 @in_style
 def entered(notes: Sequence[Sequence[str]], title: str) -> Plot:
-    """A row for each rank, a column for each collective: those in one column meet.  A rank that did not end
-    waits in its last one; where others wait for a rank, its place is framed.
+    """A row for each rank, a column for each collective: those in one column meet, and those that are unlike
+    most have another color.  A rank that did not end waits in its last one; where others wait for a rank, its
+    place is framed.
 
     Args:
-        notes: for each rank the names of the collectives that it entered, in order, then "returned", "raised
-            ..." or nothing.
+        notes: for each rank the collectives that it entered, in order, "all_reduce in epoch", then
+            "returned", "raised ..." or nothing.
 
     Raises:
         ValueError: no rank, or none that entered anything.
@@ -33,13 +34,14 @@ def entered(notes: Sequence[Sequence[str]], title: str) -> Plot:
     ends = [next((note for note in rank if note.startswith(ENDS)), "") for rank in notes]
     if not any(calls):
         raise ValueError("there is nothing to draw: no rank entered a collective")
-    columns = [Counter(filter(None, column)).most_common(1)[0][0] for column in zip_longest(*calls)]
-    figure, axes = new_figure(WIDE, 0.9 + 0.5 * len(notes))
+    columns = [_usual(list(filter(None, column))) for column in zip_longest(*calls)]
+    figure, axes = new_figure(WIDE, 0.9 + 0.55 * len(notes))
     for row, (names, end) in enumerate(zip(calls, ends)):
         _draw(axes, row, names, end, columns)
     for column in range(len(columns)):
         write(axes, column + 0.5, -0.18, f"{column + 1}.", fontsize=8)
-    blank(axes, xlim=(-0.02, len(columns) + 0.9), ylim=(len(notes), -0.4))
+    beyond = any(end and len(names) == len(columns) for names, end in zip(calls, ends))
+    blank(axes, xlim=(-0.02, len(columns) + (0.9 if beyond else 0.02)), ylim=(len(notes), -0.4))
     name_rows(axes, rank_names(len(notes)))
     axes.set_title(title, fontsize=11)
     told = [_told(names, end) for names, end in zip(calls, ends)]
@@ -47,14 +49,20 @@ def entered(notes: Sequence[Sequence[str]], title: str) -> Plot:
     return Plot(figure, f"{title}. {said}.")
 
 
+def _usual(names: Sequence[str]) -> str:
+    """What more than half of the ranks entered, or nothing."""
+    name, count = Counter(names).most_common(1)[0]
+    return name if 2 * count > len(names) else ""
+
+
 def _draw(axes: Axes, row: int, names: Sequence[str], end: str, columns: Sequence[str]) -> None:
-    for column, (name, most) in enumerate(zip(names, columns)):
-        colour = MEETS if name == most else ODD
+    for column, (name, usual) in enumerate(zip(names, columns)):
+        colour = MEETS if name == usual else ODD
         waits = not end and column == len(names) - 1
         look = {"hatch": "//", "edgecolor": "white", "linewidth": 0} if waits else {}
         box(axes, column + 0.03, row + 0.1, 0.94, 0.8, colour, **look)
         behind = {"facecolor": colour, "edgecolor": "none", "pad": 1}
-        words = f"{name}: waits" if waits else name
+        words = name.replace(" in ", ": waits\nin " if waits else "\nin ", 1)
         write(axes, column + 0.5, row + 0.5, words, fontsize=8.5, color=ink(colour), bbox=behind)
     at = len(names)
     if end and at < len(columns):

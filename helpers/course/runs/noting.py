@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from helpers import tools
 from helpers.tools.launch.describing import notices
+from helpers.tools.launch.outcome import LIBRARIES
 from helpers.tools.measure.messages import listen
+
+NOBODYS = (*LIBRARIES, str(Path(tools.__file__).parent), __file__)  # beginnings of files to look past
 
 
 def noting(function: Callable, arguments: Mapping[str, object], folder: str) -> None:
     """Run the function, and write a line for each collective that begins, and one for its end, into a file
-    with this rank's number.  A rank whose connection another has closed did not end: it waited."""
+    with this rank's number: "all_reduce in epoch", then "returned" or "raised ValueError".  A rank whose
+    connection another has closed did not end: it waited."""
     with open(Path(folder, os.environ["RANK"]), "w", buffering=1) as notes:
-        end = listen(lambda message, *_: print(message.operation, file=notes))
+        end = listen(lambda message, *_: print(f"{message.operation} in {caller()}", file=notes))
         try:
             function(**arguments)
             print("returned", file=notes)
@@ -24,3 +30,11 @@ def noting(function: Callable, arguments: Mapping[str, object], folder: str) -> 
             raise
         finally:
             end()
+
+
+def caller() -> str:
+    """The name of the innermost function that belongs neither to a library nor to the tools."""
+    frame = sys._getframe(1)
+    while frame and frame.f_code.co_filename.startswith(NOBODYS):
+        frame = frame.f_back
+    return frame.f_code.co_name.removesuffix("_solution") if frame else "a library"

@@ -1,0 +1,111 @@
+"""Lesson 00: a deadlock is told from other failures, a guilty rank by its cure, and notes of a job that
+hangs."""
+
+import time
+
+import pytest
+from helpers import who_entered
+from helpers.course.exercises import start_here as lesson_00
+from helpers.course.exercises.solutions.start_here import mean_over_ranks
+from helpers.tools.launch.failures import RankError
+
+pytestmark = pytest.mark.ranks
+
+
+def everybody(value):
+    return mean_over_ranks(value)
+
+
+def the_last(value):
+    import deepspeed.comm as comm
+
+    if comm.get_rank() == comm.get_world_size() - 1:
+        return mean_over_ranks(value)
+
+
+def sleeps(value):
+    import deepspeed.comm as comm
+
+    if comm.get_rank() == 0:
+        time.sleep(60)
+    return value
+
+
+def breaks(value):
+    return value["loss"]
+
+
+def a_barrier(value):
+    import deepspeed.comm as comm
+
+    return comm.barrier() if comm.get_rank() < 1 else None
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (everybody, "✗ not yet: all 2 ranks returned, and nobody waits"),
+        (the_last, "✗ not yet: rank 0 alone should wait, in a collective: rank 1 of 2 hung in all_reduce"),
+        (breaks, "✗ not yet: this fails, and does not hang: rank 0 of 2 raised TypeError"),
+        (lambda: 1, "✗ not yet: your function takes (), the check calls it with (value)"),
+    ],
+)
+def test_what_does_not_leave_rank_0_waiting_is_no_such_deadlock(answer, words, capsys):
+    assert lesson_00.log_alone.check(answer) is lesson_00.log_alone.solution
+    assert capsys.readouterr().out.startswith(words)
+
+
+def test_a_rank_that_sleeps_waits_in_no_collective(monkeypatch):
+    monkeypatch.setattr("helpers.course.exercises.failing.PATIENCE", (2.0,))
+    said = lesson_00.log_alone.verdict(sleeps)
+    assert (
+        said.startswith("not yet: rank 0 alone should wait, in a collective") and "in no collective" in said
+    )
+
+
+def test_any_collective_that_rank_0_enters_alone_is_one(capsys):
+    assert lesson_00.log_alone.check(a_barrier) is a_barrier
+    assert capsys.readouterr().out.startswith("✓ correct in 2 and 4 ranks")
+
+
+RIGHT = {"epoch": 2, "nan": 1, "save": 0}
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        (RIGHT, "correct in 3 jobs"),
+        (RIGHT | {"epoch": 0}, "not yet: with rank 0 mended `epoch` still fails: ranks 0, 1, 3 of 4 hung"),
+        (RIGHT | {"nan": 3}, "not yet: with rank 3 mended `nan` still fails: rank 3 of 4 raised ValueError"),
+        (RIGHT | {"save": 1}, "not yet: with rank 1 mended `save` still fails: rank 0 of 4 hung in barrier"),
+        (RIGHT | {"save": 4}, "not yet: for `save` name a rank, 0 to 3, not 4"),
+        (RIGHT | {"save": None}, "not yet: for `save` name a rank, 0 to 3, not None"),
+        ({"epoch": 2}, "not yet: return a dict with epoch, nan, save, not"),
+        (2, "not yet: return a dict with epoch, nan, save, not 2"),
+    ],
+)
+def test_the_proof_of_guilt_is_the_cure(named, words):
+    assert lesson_00.guilty.verdict(lambda: named).startswith(words)
+
+
+def test_numbers_that_are_not_filled_in_are_not_written_yet():
+    assert lesson_00.guilty.verdict(lambda: {"epoch": ..., "nan": 1, "save": 0}).startswith("not written yet")
+
+
+def test_who_entered_what_is_known_of_a_job_that_hangs_raises_or_ends(capsys):
+    for mended, sentence in {
+        None: "rank 3 all_reduce in nan, then raised ValueError.",
+        1: "rank 3 all_reduce in nan, all_reduce in nan, then returned.",
+    }.items():
+        picture = who_entered(lesson_00.JOBS["nan"], 4, "A nan", {"mended": mended})
+        assert picture.sentence.endswith(sentence)
+    assert "rank 0 all_reduce in nan, all_reduce in nan" in picture.sentence
+    said = capsys.readouterr().out
+    assert (
+        said == "RankError: rank 3 of 4 raised ValueError: the mean loss is nan, of [1.25, nan, 1.25, 1.25]\n"
+    )
+
+
+def test_a_job_that_does_not_begin_raises_its_error():
+    with pytest.raises(RankError, match="never began|in no collective"):
+        who_entered(lesson_00.JOBS["save"], 2, "Nothing", timeout=0.001)

@@ -1,0 +1,38 @@
+"""The picture of what ranks entered."""
+
+import pytest
+from matplotlib.colors import to_hex
+from helpers.course.plots.entered import MEETS, ODD, entered
+
+STEP, LOG = "all_reduce in step", "all_reduce in log"
+
+
+def colours(picture):
+    """Of each box its color, rank by rank; a framed place is white."""
+    return [to_hex(patch.get_facecolor()).upper() for patch in picture.figure.axes[0].patches]
+
+
+def test_it_says_who_waits_and_who_is_missing():
+    picture = entered([[STEP, STEP], [STEP, "returned"]], "A hang")
+    assert picture.sentence == (
+        "Figure: A hang. rank 0 all_reduce in step, all_reduce in step (waits); "
+        "rank 1 all_reduce in step, then returned."
+    )
+    assert colours(picture) == [MEETS, MEETS, MEETS, "#FFFFFF"]
+
+
+@pytest.mark.parametrize(
+    ("second", "found"),
+    [
+        ([STEP, LOG], [ODD, ODD]),  # of two neither is usual
+        ([STEP, LOG, STEP], [MEETS, ODD, MEETS]),
+    ],
+)
+def test_what_meets_something_else_stands_out(second, found):
+    notes = [[STEP, name, "returned"] for name in second]
+    assert colours(entered(notes, "Orders"))[1::2] == found
+
+
+def test_a_job_that_sent_nothing_cannot_be_drawn():
+    with pytest.raises(ValueError, match="no rank entered a collective"):
+        entered([["returned"], []], "Nothing")
