@@ -102,7 +102,7 @@ def test_who_entered_what_is_known_of_a_job_that_hangs_raises_or_ends(capsys):
     assert "rank 0 all_reduce in nan, all_reduce in nan" in picture.sentence
     said = capsys.readouterr().out
     assert (
-        said == "RankError: rank 3 of 4 raised ValueError: the mean loss is nan, of [1.25, nan, 1.25, 1.25]\n"
+        said == "RankError: rank 3 of 4 raised ValueError: the mean loss is nan; rank by rank [1.25, nan, 1.25, 1.25]\n"
     )
 
 

@@ -30,7 +30,7 @@ def nan(mended: int | None = None) -> None:
     losses[rank] = 1.25 if rank != 1 or mended == 1 else float("nan")
     comm.all_reduce(losses)
     if rank == 3 and not losses.isfinite().all():
-        raise ValueError(f"the mean loss is {losses.mean():.2f}, of {losses.tolist()}")
+        raise ValueError(f"the mean loss is {losses.mean():.2f}; rank by rank {losses.tolist()}")
     comm.all_reduce(losses)
 
 
