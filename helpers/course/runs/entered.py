@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from helpers.course.plots.entered import entered
+from helpers.course.plots.meeting import meeting
 from helpers.course.plots.style import Plot
 from helpers.course.runs.noting import noting
 from helpers.tools.launch.failures import RankError
@@ -42,6 +42,6 @@ def who_entered(
                 raise
             outputs, (first, *_) = error.outputs, str(error).splitlines()
             print(f"RankError: {first}")
-        picture = entered([file.read_text().splitlines() for file in files], title)
+        picture = meeting([file.read_text().splitlines() for file in files], title)
     picture.outputs = outputs
     return picture

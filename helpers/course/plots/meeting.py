@@ -18,7 +18,7 @@ MEETS, ODD = "#56B4E9", "#E69F00"
 
 
 @in_style
-def entered(notes: Sequence[Sequence[str]], title: str) -> Plot:
+def meeting(notes: Sequence[Sequence[str]], title: str) -> Plot:
     """A row for each rank, a column for each collective: those in one column meet, and those that are unlike
     most have another color.  A rank that did not end waits in its last one; where others wait for a rank, its
     place is framed.

@@ -2,7 +2,7 @@
 
 import pytest
 from matplotlib.colors import to_hex
-from helpers.course.plots.entered import MEETS, ODD, entered
+from helpers.course.plots.meeting import MEETS, ODD, meeting
 
 STEP, LOG = "all_reduce in step", "all_reduce in log"
 
@@ -13,7 +13,7 @@ def colours(picture):
 
 
 def test_it_says_who_waits_and_who_is_missing():
-    picture = entered([[STEP, STEP], [STEP, "returned"]], "A hang")
+    picture = meeting([[STEP, STEP], [STEP, "returned"]], "A hang")
     assert picture.sentence == (
         "Figure: A hang. rank 0 all_reduce in step, all_reduce in step (waits); "
         "rank 1 all_reduce in step, then returned."
@@ -30,9 +30,9 @@ def test_it_says_who_waits_and_who_is_missing():
 )
 def test_what_meets_something_else_stands_out(second, found):
     notes = [[STEP, name, "returned"] for name in second]
-    assert colours(entered(notes, "Orders"))[1::2] == found
+    assert colours(meeting(notes, "Orders"))[1::2] == found
 
 
 def test_a_job_that_sent_nothing_cannot_be_drawn():
     with pytest.raises(ValueError, match="no rank entered a collective"):
-        entered([["returned"], []], "Nothing")
+        meeting([["returned"], []], "Nothing")
