@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from helpers.course.exercises.builds import InRanks, is_a_fault_of_the_check, without_checks
-from helpers.course.exercises.comparing import described
+from helpers.course.exercises.comparing import described, plain, same
 from helpers.course.exercises.engine import Check, before_running
 from helpers.course.exercises.in_ranks import HUNG
 from helpers.course.exercises.reading import names_of
@@ -21,10 +21,11 @@ NOT_BEGUN = re.compile(r"\Aranks? [\d, ]+ of \d+ never began")
 
 @dataclass
 class Hang(InRanks):
-    """A function that must leave rank 0 waiting in a collective that no other rank enters.
+    """A function that must leave rank 0 waiting in a collective that no other rank enters.  One rank alone
+    waits for nobody, and gets what the solution returns.
 
     Attributes:
-        call: (function) -> None; runs in every rank and calls the function there.
+        call: (function) -> its result; runs in every rank and calls the function there.
     """
 
     solution: Callable
@@ -32,7 +33,20 @@ class Hang(InRanks):
 
     def verdict(self, answer: object) -> str:
         ready = before_running(answer, names_of(self.solution), None, "code")
-        return ready or self.in_worlds(answer)
+        return ready or self.alone(answer) or self.in_worlds(answer)
+
+    def alone(self, answer: Callable) -> str:
+        """The verdict on what one rank gets; "" where it is right."""
+        try:
+            got, due = (
+                launch(self.call, 1, {"function": function}, device="cpu", timeout=PATIENCE[-1])[0]
+                for function in (answer, self.solution)
+            )
+        except RankError as error:
+            return f"not yet: with one rank this fails: {without_checks(str(error))}"
+        if same(plain(got), plain(due)):
+            return ""
+        return f"not yet: one rank, which waits for nobody, gets {described(got)}, where {due:g} is right"
 
     def run(self, answer: Callable, ranks: int, seed: int) -> str:
         for patience in PATIENCE:

@@ -46,7 +46,7 @@ mean_over_ranks = build(
 )  # fmt: skip
 
 log_alone = Hang(
-    solutions.log_alone_solution, trials.asked_alone, rungs=(mean_over_ranks,),
+    solutions.log_alone_solution, trials.asked, rungs=(mean_over_ranks,),
     praise="rank 0 waits in the all-reduce, and no other rank ever comes",
 )  # fmt: skip
 

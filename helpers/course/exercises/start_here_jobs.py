@@ -14,7 +14,7 @@ def join() -> tuple[int, torch.Tensor]:
     return deepspeed.comm.get_rank(), torch.zeros(4, device=get_accelerator().current_device_name())
 
 
-def epoch(mended: int | None = None) -> None:
+def rows(mended: int | None = None) -> None:
     from deepspeed import comm
 
     rank, losses = join()
@@ -50,4 +50,4 @@ def save(mended: int | None = None) -> None:
     comm.all_reduce(losses)
 
 
-JOBS = {"epoch": epoch, "nan": nan, "save": save}
+JOBS = {"rows": rows, "nan": nan, "save": save}
