@@ -41,6 +41,7 @@ MODULES = {
     "corpus": "helpers.course.corpus",
     "index": "helpers.course.lesson.index",
     "job": "helpers.course.job",
+    "layers": "helpers.course.runs.layers",
     "models": "helpers.course.models",
     "play": "helpers.course.play",
     "plots": "helpers.course.plots",

@@ -1,209 +1,172 @@
-"""Answers of lesson 01: counting what autograd keeps, the order of a Llama block, and formulas; and the
-mistakes that people make there."""
+"""Answers of lesson 01: what attention, a feed-forward layer, a block, a head and a whole Llama cost, each
+against a real one, how long a training takes, and a bug to plant; and the mistakes that people make there.
 
-import torch
-from torch import nn
-from torch.nn import functional as F
-from helpers.course import models
+What its companion asks for is in `transformer_layers_more`.
+"""
+
+from helpers.course.exercises.against_layers import against
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped
 from helpers.course.exercises.solutions import transformer_layers as solutions
-from helpers.course.exercises.trials import build, formula, randn_of_rank
-from helpers.course.models import GPTSize
-from helpers.tools.measure.saved import SavedActivations
+from helpers.course.exercises.transformer_layers_more import (  # noqa: F401  the companion takes them from here
+    crossover_length,
+    kept_bytes,
+    llama_block,
+)
+from helpers.course.exercises.trials import formula
 
+ATTENTION = """
+correct: the scores grow with the square of s, and nothing that is kept does
 
-class _Calls(nn.Module):
-    """A function of a layer's parts and its input, as a module."""
-
-    def __init__(self, parts, function):
-        super().__init__()
-        self.parts, self.function = parts, function
-
-    def forward(self, x):
-        return self.function(self.parts, x)
-
-
-def _halves_multiplied(linear, x):
-    left, right = linear(x).chunk(2, -1)
-    return left * right
-
-
-class _Differentiates(nn.Module):
-    """Asks for its gradient while the hooks are on, so that it notices what autograd gets back from them."""
-
-    gets_back = "no call of the module"
-
-    def forward(self, x):
-        y = x.square()
-        try:
-            torch.autograd.grad(y.sum(), x, retain_graph=True)
-            self.gets_back = "the tensor"
-        except (RuntimeError, TypeError):
-            self.gets_back = "nothing"
-        return y
-
-
-def _kept_bytes(function, seed):
-    """What is kept in modules of random sizes that each have their own trap; inputs are the rank's own."""
-    rows, inputs, outputs = 3 + seed % 4, 2 * (4 + seed % 5), 6 + seed % 3
-    dtype = (torch.float32, torch.bfloat16)[seed % 2]
-    x = randn_of_rank(seed, 2, rows, inputs).to(dtype).requires_grad_()
-    function(differentiates := _Differentiates(), x)
-    found = {"what autograd gets back": differentiates.gets_back}
-    if differentiates.gets_back != "the tensor":
-        return found  # counts are left to chance: what nobody keeps is freed, and its address used again
-    three = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(3))
-    modules = {
-        "a linear map": nn.Linear(inputs, outputs),
-        "three linear maps of one input": _Calls(three, lambda maps, x: sum(linear(x) for linear in maps)),
-        "x @ weight.T": _Calls(nn.Linear(inputs, outputs, bias=False), lambda linear, x: x @ linear.weight.T),
-        "a GELU of half of the channels": _Calls(None, lambda _, x: F.gelu(x[..., : x.shape[-1] // 2])),
-        "two halves of one result, multiplied": _Calls(nn.Linear(inputs, 2 * outputs), _halves_multiplied),
-        "a sum of two inputs": _Calls(None, lambda _, x: x + x),
-        "a block": models.Block(GPTSize(width=inputs, heads=2)),
-    }
-    return found | {f"bytes kept by {name}": function(part.to(dtype), x) for name, part in modules.items()}
-
-
-KEPT_BYTES = """
-correct: memory holds storages; tensors are views of them
-
-autograd stores what `pack` returns: end it with `return tensor`, and let `unpack` return what it is given
-    return tensor -> return None
-that is the number of elements: count bytes
-    storage.nbytes() -> storage.nbytes() // tensor.element_size()
-that is the number of a view's elements: count the bytes of its storage
-    storage.nbytes() -> tensor.numel()
-a tensor that several operations keep is in memory once: count each storage once
-    kept[storage.data_ptr()] -> kept[len(kept)]
-the parameters are in memory anyway: leave their storages out
-    not in parameters -> not in ()
-`weight.T` is a tensor of its own that looks into the weight's storage: compare storages, not tensors
-    {one.untyped_storage().data_ptr() for -> {id(one) for
-    storage.data_ptr() not in -> id(tensor) not in
-a view keeps its whole storage alive: count `untyped_storage().nbytes()`
-    storage.nbytes() -> tensor.nbytes
-two views of one storage are in memory once: count storages, not tensors
-    kept[storage.data_ptr()] -> kept[tensor.data_ptr(), tensor.shape]
-storages, not tensors: `tensor.untyped_storage().data_ptr()` is the same for all views, `tensor.data_ptr()` is
-not
-    kept[storage.data_ptr()] -> kept[tensor.data_ptr()]
-these are all tensors that `pack` gets: count storages, each once and in its full size, and no parameter's
-    kept[storage.data_ptr()] = storage.nbytes() -> kept[len(kept)] = tensor.nbytes
-    not in parameters -> not in ()
-the input counts too: the weight's gradient is computed from it
-    in module.parameters() -> in (*module.parameters(), *inputs)
+a head has d channels, and a heads need not be as wide as the stream: q has h times a d weights
+    2 * h * a * d + -> 2 * h * h +
+keys and values have k heads, not a
+    2 * h * k * d -> 2 * h * a * d
+there are four matrices: q, k, v, and the output's
+    2 * h * a * d + -> h * a * d +
+keys and values have a matrix each
+    + 2 * h * k * d -> + h * k * d
+the matrices are right: two products with the scores are missing, q times k and weights times v
+    + scores ->
+that is half of the scores' FLOPs: there are two products, q times k and weights times v, a multiply-add is
+two, and masked scores count
+    scores = 2 * ( -> scores = (
+every query head has scores of its own, whoever shares its keys
+    s * s * a * d) -> s * s * k * d)
+a multiply-add is two FLOPs
+    2 * b * s * parameters -> b * s * parameters
+    scores = 2 * ( -> scores = (
+a number in bf16 takes two bytes
+    2 * b * s * h + heads + 4 -> b * s * h + heads // 2 + 4
+the input is missing: q, k and v are computed from it, and so are the gradients of their weights
+    2 * b * s * h + heads -> heads
+one fp32 number for each head and token is missing, the fused kernel's
+    + 4 * a * b * s ->
+that number is fp32, 4 bytes
+    4 * a * b * s -> 2 * a * b * s
+the fused kernel keeps no scores
+    4 * a * b * s -> 2 * a * b * s * s
+the result is kept too: the output's weights need it
+    (2 * a * d + -> (a * d +
+the fused kernel gets k and v with their k heads, and keeps no copies
+    2 * k * d)  # q, result -> 2 * a * d)  # q, result
 """
-kept_bytes = build(solutions.kept_bytes_solution, _kept_bytes, KEPT_BYTES)
+attention = against(solutions.attention_solution, ATTENTION)
 
+FEED_FORWARD = """
+correct: a third matrix, and two more wide tensors to keep
 
-HINTS = {  # what torch raises where the heads are not beside each other: what to do
-    "shapes cannot be multiplied": "a linear map reads (B, T, C): after attention, put the heads side by "
-    "side with .transpose(1, 2).flatten(2)"
-}
-
-
-def _llama_block(function, seed):
-    """Output, gradients and kept bytes of a small block whose rows are the rank's own.  Several query heads
-    share a key-value head, and there are several of these."""
-    heads, kv_heads = ((4, 2), (6, 3), (6, 2))[seed % 3]
-    width = heads * (4 + 2 * (seed % 2))
-    parts = models.LlamaParts(width, heads, kv_heads, hidden=10 + seed % 7)
-    with torch.no_grad():  # gains that are not one
-        for norm in (parts.attention_norm, parts.feed_forward_norm):
-            norm.weight += torch.rand(width)
-    x = randn_of_rank(seed, 2, 5 + seed % 4, width).requires_grad_()
-    with helped(HINTS), SavedActivations(block := _Calls(parts, function)) as kept:
-        after = block(x)
-    found = {"the block's output": after.detach().clone(), "bytes kept for the backward pass": kept.total}
-    after.square().mean().backward()
-    return found | {"the gradient of x": x.grad, "the gradient of the keys' matrix": parts.k.weight.grad}
-
-
-LLAMA_BLOCK = """
-correct: four changes to GPT-2's block, and none of them touches the residual stream
-
-positions are missing: rotate queries and keys
-    q, k = models.rotated(q), models.rotated(k) -> pass
-a score compares a query with a key: rotate the keys as well
-    , models.rotated(k) -> , k
-values carry contents, not positions: rotate queries and keys only
-    q, k = models.rotated(q), models.rotated(k) -> q, k, v = (models.rotated(m) for m in (q, k, v))
-neighbouring query heads share a key-value head, 0 and 1 the first: tiling the heads pairs others
-    k, v, is_causal -> *(m.repeat(1, parts.heads // parts.kv_heads, 1, 1) for m in (k, v)), is_causal
-    , enable_gqa=True ->
-a token sees the tokens after it: is_causal=True
-    is_causal=True, ->
-attention's result is added to its input: the residual connection is missing
-    x_BTC + parts.out -> parts.out
-the second sub-layer reads the sum after attention, not the block's input
-    y_BTC = parts.attention_norm(x_BTC) -> y_BTC = parts.attention_norm(start := x_BTC)
-    parts.feed_forward_norm(x_BTC) -> parts.feed_forward_norm(start)
-the feed-forward layer's result is added too: its residual connection is missing
-    x_BTC + parts.down -> parts.down
-the feed-forward layer's result is added to the sum after attention, not to the block's input
-    y_BTC = parts.attention_norm(x_BTC) -> y_BTC = parts.attention_norm(start := x_BTC)
-    x_BTC + parts.down -> start + parts.down
-the feed-forward layer's result is added to the stream, not to the normalised copy
-    x_BTC + parts.down -> y_BTC + parts.down
-each sub-layer has a norm of its own: the second reads `parts.feed_forward_norm`
-    parts.feed_forward_norm -> parts.attention_norm
-the feed-forward layer reads a normalised copy too: `parts.feed_forward_norm`
-    parts.feed_forward_norm(x_BTC) -> x_BTC
-the result is (B, H, T, D): transpose to (B, T, H, D) before the heads are put side by side
-    y_BHTD.transpose(1, 2).flatten(2) -> y_BHTD.reshape(B, T, C)
-`silu` is for the gate; `up` is multiplied as it is
-    F.silu(parts.gate(y_BTC)) * parts.up(y_BTC) -> parts.gate(y_BTC) * F.silu(parts.up(y_BTC))
-the gate's function is SiLU, not GELU
-    F.silu -> F.gelu
-the channels of a linear map's result are (heads, head width): view as (B, T, heads, D), then transpose
-    .view(B, T, -1, C // parts.heads).transpose(1, 2) -> .view(B, -1, T, C // parts.heads)
-Llama normalises what a sub-layer reads, not the sum
-    parts.attention_norm(x_BTC) -> x_BTC
-    y_BTC = parts.feed_forward_norm(x_BTC) -> y_BTC = x_BTC = parts.attention_norm(x_BTC)
-    return x_BTC + -> return parts.feed_forward_norm(x_BTC +
-    parts.up(y_BTC)) -> parts.up(y_BTC)))
-repeated keys and values are copies, and are kept: give the kernel the few heads, with enable_gqa=True
-    k, v, is_causal -> *(m.repeat_interleave(parts.heads // parts.kv_heads, 1) for m in (k, v)), is_causal
-    , enable_gqa=True ->
+it is gated: gate, up and down are three matrices
+    3 * h * f -> 2 * h * f
+there are no biases
+    3 * h * f -> 3 * h * f + 2 * f + h
+a multiply-add is two FLOPs
+    2 * b * s * parameters -> b * s * parameters
+a number in bf16 takes two bytes
+    2 * b * s * (h + 4 -> b * s * (h + 4
+the input is kept too, for the weights of gate and up
+    (h + 4 * f) -> 4 * f
+SiLU's result is kept as well as its input: the product needs the one, SiLU's derivative the other
+    4 * f) -> 3 * f)
+a product keeps both of its factors: SiLU's result and up
+    4 * f) -> 2 * f)
 """
-llama_block = build(solutions.llama_block_solution, _llama_block, LLAMA_BLOCK)
+feed_forward = against(solutions.feed_forward_solution, FEED_FORWARD)
 
+BLOCK = """
+correct: the residual connections cost nothing, and the two norms a quarter of what is kept
 
-CROSSOVER_LENGTH = """
-correct: attention grows with the square of the length, everything else with the length, so they cross once
-
-both are kept in 2 bytes per element: the bytes cancel
-    9 * -> 18 *
-that is what the whole block keeps: the feed-forward layer alone is asked for
-    9 * -> 16 *
-every head keeps its own T x T matrix
-    / heads ->
-the feed-forward keeps its input as well as the two wide tensors
-    9 * -> 8 *
-the GELU's output is kept as well as its input
-    9 * -> 5 *
+there are two norms
+    [norm, norm] -> [norm]
+the norms are missing
+    parts += [norm, norm] -> pass
+RMSNorm has a gain for each channel and no shift
+    "parameters": h -> "parameters": 2 * h
+this norm keeps more than its input: look at the figure
+    6 * b * s * h -> 2 * b * s * h
+what the norm has normalized is kept in bf16 beside the fp32 input
+    6 * b * s * h -> 4 * b * s * h
+the norm's result counts in the layer that reads it
+    6 * b * s * h -> 8 * b * s * h
+one fp32 number for each token is missing, 1 over the root mean square
+    + 4 * b * s ->
 """
-crossover_length = formula(
-    solutions.crossover_length_solution, [(64, 4), (768, 12), (12288, 96)], CROSSOVER_LENGTH
+block = against(
+    solutions.block_solution, BLOCK, rungs=(attention, feed_forward)
 )
 
+HEAD = """
+correct: the loss keeps four bytes for each token and word of the vocabulary
 
-AFFORDABLE_PARAMETERS = """
-correct: four times the budget pays for twice the parameters on twice the tokens
-
-parameters and tokens both grow: 6 N D with D in proportion to N is a square
-    math.sqrt ->
-2 N is the forward pass alone: a step takes 6
-    (6 * -> (2 *
-the tokens are a multiple of the parameters: where are the tokens per parameter?
-    (6 * tokens_per_parameter) -> 6
-that is the number of tokens
-    / (6 * tokens_per_parameter) -> * tokens_per_parameter / 6
+the last norm has h gains
+    h + h * V -> h * V
+the head's matrix is missing: tied models share it, and the whole model will subtract it
+    h + h * V -> h
+a multiply-add is two FLOPs
+    2 * b * s * h * V -> b * s * h * V
+the last norm keeps as much as any other
+    norm + inputs -> inputs
+the head keeps its input
+    norm + inputs -> norm
+log-probabilities are fp32, 4 bytes
+    4 * b * s * V -> 2 * b * s * V
+the labels are kept too, 8 bytes for each token
+    8 * b * s + 4 -> 4
+the loss keeps the number of tokens that it divides by, 4 bytes
+    + 8 * b * s + 4 -> + 8 * b * s
 """
-affordable_parameters = formula(  # the second answer is a whole number
-    solutions.affordable_parameters_solution,
-    [(3.2e15, 864_000, 20), (4.5e14, 86_400, 200)],
-    AFFORDABLE_PARAMETERS,
+head = against(solutions.head_solution, HEAD)
+
+LLAMA = """
+correct: that is a whole model, from functions of your own
+
+there are L blocks
+    L * one -> one
+the table of the embedding is missing; looking up a row is no product
+    total["parameters"] += 0 if tied else V * h -> pass
+a tied head is the table itself: count it once
+    0 if tied else V * h -> V * h
+all blocks share the cosines and sines
+    2 * 2 * s * d -> 2 * 2 * s * d * L
+cosines and sines are missing, 2 s d bytes each
+    total["kept"] += 2 * 2 * s * d -> pass
+there are cosines and sines
+    2 * 2 * s * d -> 2 * s * d
+cosines and sines are those of one sequence
+    2 * 2 * s * d -> 2 * 2 * b * s * d
+"""
+llama = against(solutions.llama_solution, LLAMA, rungs=(attention, feed_forward, block, head))
+
+DAYS = """
+correct: the budget and the MFU decide, and eight GPUs are few
+
+the backward pass does two products for each of the forward pass: a step takes three times as much
+    3 * forward -> forward
+the backward pass alone takes twice the forward pass, and both are to be paid for
+    3 * forward -> 2 * forward
+a day has 86,400 seconds
+    / 86_400 ->
+GPUs share the work
+    gpus * peak -> peak
+they reach a part of their peak: divide by the MFU
+    gpus * peak * mfu -> gpus * peak
+the peak is divided by the MFU, not multiplied
+    peak * mfu -> peak / mfu
+"""
+days = formula(
+    solutions.days_solution, [(2e11, 1.5e10, 8, 989e12, 0.4), (1e12, 2e9, 64, 312e12, 0.5)], DAYS
+)
+
+FULL_HEADS = """
+correct: that is the bug, as many keys as queries
+
+your function is still right: keys and values have k heads
+    a, a, d -> a, k, d
+that has k query heads instead of a
+    a, a, d -> k, k, d
+"""
+full_heads = formula(
+    solutions.full_heads_solution,
+    [(1, 8, 64, 4, 2, 16, 128, 2, 256, False), (2, 8, 64, 6, 2, 8, 96, 3, 128, True)],
+    FULL_HEADS,
+    rungs=(llama,),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from helpers.course.job.again import H200
-from helpers.course.job.reference import SEQUENCES
+from helpers.course.job.reference import CARD, MEMORY, SEQUENCES
 from helpers.course.job.stored import highest, stored
 from helpers.course.plots.budget import Budget, budget_bars
 from helpers.course.plots.style import Plot
@@ -15,15 +15,17 @@ from helpers.tools.rehearsal.reserving import FITS
 
 MOMENTS = (BETWEEN, "after backward", "after step")  # of the experiment `zero`, in order
 PHASES = ("forward", "backward", "step")  # of each micro-batch in the experiment `job`
+Way = str | Run | Mapping[str, float]
 SPAN = ("in the first micro-batch", "in the second micro-batch", "in the optimizer's step")
 
 
-def job_bars(plans: Sequence[str] | Mapping[str, str | Run], title: str) -> Plot:
+def job_bars(plans: Sequence[str] | Mapping[str, Way], title: str) -> Plot:
     """What the fullest GPU holds at the highest moment under some plans, by category and by name, with a line
     at the card's size and the seconds of a step.
 
     Args:
-        plans: names of plans, or {bar: name of a plan, or a recorded run of the experiment `job` or `zero`}.
+        plans: names of plans, or {bar: name of a plan, a recorded run of the experiment `job` or `zero`, or
+            {what: bytes} that were counted otherwise, as by formulas}.
 
     Raises:
         LookupError: a plan is not known.
@@ -38,27 +40,31 @@ def job_bars(plans: Sequence[str] | Mapping[str, str | Run], title: str) -> Plot
     return budget_bars({bar: budget(plan) for bar, plan in bars.items()}, title, capacity, name, note(bars))
 
 
-def note(bars: Mapping[str, str | Run]) -> str:
+def note(bars: Mapping[str, Way]) -> str:
     """Where the numbers come from that are not rehearsed."""
-    contents = [stored(plan) for plan in bars.values() if not isinstance(plan, Run)]
+    contents = [stored(plan) for plan in bars.values() if isinstance(plan, str)]
     said = ["Outside the allocator: the most that was recorded on two H200s."] if contents else []
     constants = [one["seconds"]["constants"] for one in contents if "constants" in one["seconds"]]
     said += [f"Seconds: rehearsed work, by the constants of {one}." for one in dict.fromkeys(constants)]
     return "\n".join(said)
 
 
-def card_of(plan: str | Run) -> tuple[str, float]:
+def card_of(plan: Way) -> tuple[str, float]:
     """Its name, and the bytes that torch can use."""
+    if isinstance(plan, Mapping):
+        return CARD, MEMORY
     if isinstance(plan, Run) and plan.experiment != "job":
         return H200, card(H200).memory
     plan = plan.arguments["plan"] if isinstance(plan, Run) else plan
     return stored(plan)["card"], stored(plan)["memory"]
 
 
-def budget(plan: str | Run) -> Budget:
-    """The bar of a plan, or of a recorded run."""
+def budget(plan: Way) -> Budget:
+    """The bar of a plan, of a recorded run, or of what was counted."""
     if isinstance(plan, Run):
         return job_budget(plan) if plan.experiment == "job" else recorded_budget(plan)
+    if isinstance(plan, Mapping):
+        return Budget(parts=plan, phase="of tensors", kept=0, outside=0, how=FITS, label="counted")
     content, (phase, parts) = stored(plan), highest(plan)
     times, sequences = content["seconds"], content.get("sequences", SEQUENCES)
     known = None if "unknown" in times else tuple(sum(times[how].values()) for how in ("fastest", "slowest"))

@@ -17,10 +17,10 @@ class LlamaParts(nn.Module):
         width: channels of the residual stream; a multiple of `heads`.
         heads: query heads; a multiple of `kv_heads`.
         kv_heads: heads of keys and of values.
-        hidden: channels inside of the feed-forward layer.
+        feed_forward: channels inside of the feed-forward layer.
     """
 
-    def __init__(self, width, heads, kv_heads, hidden):
+    def __init__(self, width, heads, kv_heads, feed_forward):
         super().__init__()
         if width % heads or heads % kv_heads:
             raise ValueError(f"{width=} must be a multiple of {heads=}, and that one of {kv_heads=}")
@@ -31,9 +31,9 @@ class LlamaParts(nn.Module):
         self.v = nn.Linear(width, kv_heads * width // heads, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.feed_forward_norm = nn.RMSNorm(width, eps=1e-5)
-        self.gate = nn.Linear(width, hidden, bias=False)
-        self.up = nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
+        self.gate = nn.Linear(width, feed_forward, bias=False)
+        self.up = nn.Linear(width, feed_forward, bias=False)
+        self.down = nn.Linear(feed_forward, width, bias=False)
 
 
 def rotated(x_BHTD: torch.Tensor, first: int = 0, base: float = 10_000.0) -> torch.Tensor:

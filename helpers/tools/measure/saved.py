@@ -25,11 +25,12 @@ class SavedActivations:
     Attributes:
         by_layer: {qualified name of a submodule: bytes}; "" is the module itself.  Parameters and the
             module's inputs are not counted.
+        sizes: bytes of each tensor's storage, in the order in which they were kept.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = getattr(module, "module", module)
-        self.by_layer = Counter()
+        self.by_layer, self.sizes = Counter(), []
 
     def under(self, name: str) -> int:
         """Bytes kept by a submodule and everything inside it."""
@@ -65,6 +66,7 @@ class SavedActivations:
                 self._seen.add(key)
                 self._alive.append(storage)  # its address must not be given to another one while we count
                 self.by_layer[name] += storage.nbytes()
+                self.sizes.append(storage.nbytes())
         return tensor
 
     def __exit__(self, *problem):

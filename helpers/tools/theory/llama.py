@@ -77,6 +77,11 @@ class LlamaSize:
         )
 
     @property
+    def letters(self) -> dict[str, int]:
+        """{symbol: number} of the model, in the alphabet of formulas: h, a, k, d, f, L, V."""
+        return {letter: getattr(self, name) for letter, name in LETTERS.items()}
+
+    @property
     def attention_width(self) -> int:
         """a d: channels of all queries together."""
         return self.heads * self.head_width
@@ -93,6 +98,8 @@ class LlamaSize:
         return self.layers * len(llama_tensors(self)["block"]) + 3
 
 
+LETTERS = {"h": "width", "a": "heads", "k": "kv_heads", "d": "head_width", "f": "feed_forward"}
+LETTERS |= {"L": "layers", "V": "vocabulary"}
 SHAPE = ("vocabulary", "context", "width", "layers", "heads", "kv_heads", "feed_forward", "head_width")
 
 

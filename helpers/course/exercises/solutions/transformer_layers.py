@@ -1,9 +1,69 @@
-"""The course's own answers of lesson 01."""
-
-import math
+"""The course's own answers of lesson 01: what the layers of a Llama cost, by letters; and of its companion."""
 
 import torch
 from helpers.course import models
+
+
+def attention_solution(b, s, h, a, k, d):
+    parameters = 2 * h * a * d + 2 * h * k * d  # q and the output; k and v, which have fewer heads
+    scores = 2 * (2 * b * s * s * a * d)  # q times k, and weights times v, for every query head
+    heads = 2 * b * s * (2 * a * d + 2 * k * d)  # q, result; k, v
+    return {
+        "parameters": parameters,
+        "FLOPs": 2 * b * s * parameters + scores,
+        "kept": 2 * b * s * h + heads + 4 * a * b * s,
+    }
+
+
+def feed_forward_solution(b, s, h, f):
+    parameters = 3 * h * f
+    return {
+        "parameters": parameters,
+        "FLOPs": 2 * b * s * parameters,
+        "kept": 2 * b * s * (h + 4 * f),  # input; gate, its SiLU, up, their product
+    }
+
+
+attention, feed_forward = attention_solution, feed_forward_solution
+
+
+def block_solution(b, s, h, a, k, d, f):
+    parts = [attention(b, s, h, a, k, d), feed_forward(b, s, h, f)]
+    norm = {"parameters": h, "FLOPs": 0, "kept": 6 * b * s * h + 4 * b * s}
+    parts += [norm, norm]
+    return {name: sum(part[name] for part in parts) for name in norm}
+
+
+def head_solution(b, s, h, V):
+    norm, inputs = 6 * b * s * h + 4 * b * s, 2 * b * s * h
+    return {
+        "parameters": h + h * V,
+        "FLOPs": 2 * b * s * h * V,
+        "kept": norm + inputs + 4 * b * s * V + 8 * b * s + 4,
+    }
+
+
+block, head = block_solution, head_solution
+
+
+def llama_solution(b, s, h, a, k, d, f, L, V, tied):
+    one, last = block(b, s, h, a, k, d, f), head(b, s, h, V)
+    total = {name: L * one[name] + last[name] for name in one}
+    total["parameters"] += 0 if tied else V * h  # tied: the head's matrix is the table
+    total["kept"] += 2 * 2 * s * d  # cosines and sines of one sequence, for all blocks
+    return total
+
+
+llama = llama_solution
+
+
+def days_solution(tokens, forward, gpus, peak, mfu):
+    flops = 3 * forward * tokens  # the backward pass does two products for each of the forward pass
+    return flops / (gpus * peak * mfu) / 86_400
+
+
+def full_heads_solution(b, s, h, a, k, d, f, L, V, tied):
+    return llama(b, s, h, a, a, d, f, L, V, tied)
 
 
 def kept_bytes_solution(module, *inputs):
@@ -33,10 +93,6 @@ def llama_block_solution(parts, x_BTC):
     x_BTC = x_BTC + parts.out(y_BHTD.transpose(1, 2).flatten(2))
     y_BTC = parts.feed_forward_norm(x_BTC)
     return x_BTC + parts.down(F.silu(parts.gate(y_BTC)) * parts.up(y_BTC))
-
-
-def affordable_parameters_solution(flops_per_second, seconds, tokens_per_parameter):
-    return math.sqrt(flops_per_second * seconds / (6 * tokens_per_parameter))  # 6 N D, and D grows with N
 
 
 def crossover_length_solution(width, heads):

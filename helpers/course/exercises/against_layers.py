@@ -1,0 +1,79 @@
+"""The check of a formula that says what a layer costs: a real layer of transformers, of sizes that are new at
+each check, is built, run and counted beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from helpers.course.exercises.comparing import kind, plain, same, shown, shown_apart
+from helpers.course.exercises.editing import edit
+from helpers.course.exercises.engine import NOTHING, Exercise
+from helpers.course.exercises.reading import names_of
+from helpers.course.exercises.real_layers import REAL
+from helpers.course.exercises.trials import Verdicts, options_in
+
+LAYERS = 2  # that a check builds
+UNITS = {"parameters": "parameters", "FLOPs": "FLOPs", "kept": "bytes kept"}
+
+
+def sizes(names: list[str], drawn: random.Random) -> dict[str, int]:
+    """Letters of a small layer: heads share keys, and they are together not as wide as the stream."""
+    k, d = drawn.choice((2, 3)), drawn.choice((8, 16))
+    a = k * drawn.choice((3, 4))
+    letters = {"b": drawn.randint(2, 4), "s": drawn.randint(5, 12), "a": a, "k": k, "d": d}
+    letters |= {"h": 8 * a * drawn.choice((3, 4))}
+    letters |= {"f": 8 * drawn.randint(12, 20), "L": drawn.randint(2, 3), "V": 8 * drawn.randint(21, 40)}
+    return {name: letters[name] for name in names if name in letters}
+
+
+@dataclass
+class AgainstLayers(Exercise):
+    """A function of letters that returns {"parameters", "FLOPs", "kept"} of a layer.
+
+    `mistakes` are matched by one quantity at a time: an answer may be wrong in one and right in another.
+    """
+
+    real: str = field(default="", kw_only=True)  # what the layer is, in words
+
+    def verdict(self, answer: object) -> str:
+        drawn, names = random.Random(random.SystemRandom().random()), list(self.cases[0])
+        self.cases = tuple(
+            sizes(names, drawn) | ({"tied": bool(n % 2)} if "tied" in names else {}) for n in range(LAYERS)
+        )
+        return super().verdict(answer)
+
+    def correct(self, how: str) -> str:
+        return super().correct(f"for {LAYERS} real layers, to the last parameter, FLOP and byte")
+
+    def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
+        got, failure = outcome
+        if failure or got is None or got is ...:
+            return super().wrong(case, outcome)
+        expected = self.reference(**case)
+        if kind(got) != "dict" or (missing := [name for name in expected if name not in got]):
+            lacks = f"without {missing[0]!r}" if kind(got) == "dict" else f"a {kind(got)}"
+            return f"not yet: your function returns {lacks}; return a dict with {', '.join(expected)}"
+        name = next((name for name in expected if not same(got[name], expected[name])), "")
+        if not name:
+            return ""
+        if kind(got[name]) != "number":
+            return f"{NOTHING} that is a number as {name!r}"
+        there, due = shown_apart(got[name], expected[name])
+        letters = ", ".join(f"{letter}={shown(value)}" for letter, value in case.items())
+        results = {words: plain(mistake(**case)) for words, mistake in self.mistakes.items()}
+        thought = next(
+            (f"; {words}" for words, result in results.items() if same(got[name], result[name])), ""
+        )
+        gives = f"your function gives {there} {UNITS[name]} where, by {self.real}, {due} is right"
+        return f"not yet: for {letters} {gives}{thought}"
+
+
+def against(solution: Callable, verdicts: Verdicts, **options: object) -> AgainstLayers:
+    """The check of a rung whose name is in `REAL`."""
+    options = options_in(verdicts, **options)
+    options["mistakes"] = {words: edit(solution, *change) for words, change in options["mistakes"].items()}
+    words, reference = REAL[solution.__name__.removesuffix("_solution")]
+    case = dict.fromkeys(names_of(solution), 1)
+    return AgainstLayers(reference, (case,), solution=solution, real=words, **options)

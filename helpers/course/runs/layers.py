@@ -1,0 +1,228 @@
+"""Lesson 01's real layers and models: what they keep tensor by tensor, whole models that are counted without
+memory, tests of a formula against these, and a small model's first forward pass under DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from helpers.course.exercises.real_layers import Reads, config, rotations, stream
+from helpers.course.models.published import PUBLISHED
+from helpers.course.recording import recorded
+from helpers.tools.measure.ledger import Ledger
+from helpers.tools.measure.saved import SavedActivations
+from helpers.tools.rehearsal.of_transformers import checkpointed
+from helpers.tools.theory.hardware import PEAKS
+from helpers.tools.theory.llama import LlamaSize
+
+if TYPE_CHECKING:
+    from helpers.course.plots.schematics_model import KeptTensor
+
+WITHOUT_COMPILER = "aot_eager_decomp_partition"  # torch.compile's choice of what to keep, no code generated
+SMALL = 0.2  # inputs: a tensor that is smaller has no box
+NORM = (("norm", "input, fp32"), ("norm", "normalized"))
+BLOCK = (  # (layer, tensor) that a block keeps, in the order of its forward pass
+    *NORM,
+    *(("attention", name) for name in ("input", "k", "q", "v", "result")),
+    *NORM,
+    *(("feed-forward", name) for name in ("input", "gate", "SiLU", "up", "product")),
+)
+
+
+# --- what a layer keeps
+
+
+def kept(layer: torch.nn.Module, b: int = 2, s: int = 64, compiled: bool = False) -> list[float]:
+    """What a layer keeps in bf16, tensor by tensor, each in sizes of its input, which counts.
+
+    Args:
+        layer: a norm, a block of the course's GPT, or a block of transformers' Llama.
+        compiled: whether `torch.compile` chooses what to keep and what to compute again.
+    """
+    of = getattr(getattr(layer, "self_attn", None), "config", None)
+    norm = next(part for part in layer.modules() if getattr(part, "weight", None) is not None)
+    x_bsh = stream(b, s, of.hidden_size if of else norm.weight.shape[-1])
+    layer = layer.bfloat16()
+    shared = rotations(of, x_bsh) if of else {}
+    reads = Reads(torch.compile(layer, backend=WITHOUT_COMPILER) if compiled else layer)
+    with SavedActivations(reads) as saved:
+        reads(x_bsh, **shared)
+    return [size / (2 * x_bsh.numel()) for size in saved.sizes]
+
+
+def narrow_block(h: int, a: int, k: int, d: int, f: int, **others: int) -> torch.nn.Module:
+    """A block of transformers' Llama with the proportions of a card's, 32 times as narrow."""
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    return LlamaDecoderLayer(config(h // 32, a // 4, k // 4, d // 8, f // 32), 0)
+
+
+def norm_boxes(h: int = 128) -> dict[str, list[KeptTensor]]:
+    """What three norms keep, for `plots.kept_tensors`: torch's LayerNorm, the RMSNorm of transformers' Llama,
+    and that one under `torch.compile`."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    norms = {"LayerNorm": (torch.nn.LayerNorm(h), False), "Llama's RMSNorm": (LlamaRMSNorm(h), False)}
+    norms["the same, compiled"] = LlamaRMSNorm(h), True
+    names = {1: ("input",), 2: ("input, fp32", "normalized")}
+    found = {name: [size for size in kept(norm[0], compiled=norm[1]) if size > SMALL] for name, norm in norms.items()}
+    return {
+        norm: [box("norm", name, size) for name, size in zip(names[len(sizes)], sizes)]
+        for norm, sizes in found.items()
+    }
+
+
+def kept_boxes(layer: torch.nn.Module) -> list[KeptTensor]:
+    """What a block of transformers' Llama keeps, for `plots.kept_tensors`."""
+    sizes = [size for size in kept(layer) if size > SMALL]
+    return [box(part, name, size) for (part, name), size in zip(BLOCK, sizes, strict=True)]
+
+
+def box(part: str, tensor: str, size: float) -> KeptTensor:
+    """A box of `plots.kept_tensors`."""
+    return {"layer": part, "tensor": tensor, "size": size}
+
+
+# --- whole models
+
+
+@cache
+def counted(name: str, s: int = 8192) -> dict[str, int]:
+    """{"parameters", "FLOPs" of a forward pass of one sequence with its loss} of a published model, built by
+    transformers on the device meta, where tensors have shapes and no memory."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    known = dict(PUBLISHED[name])
+    of = AutoConfig.for_model(known.pop("model_type"), **known, use_cache=False)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(of, dtype=torch.bfloat16, attn_implementation="sdpa")
+        ids_bs, mask = torch.zeros(1, s, dtype=torch.long), torch.zeros(1, 1, s, s, dtype=torch.bfloat16)
+        with FlopCounterMode(display=False) as counter:
+            model(input_ids=ids_bs, labels=ids_bs, attention_mask=mask)
+    return {"parameters": model.num_parameters(), "FLOPs": counter.get_total_flops()}
+
+
+def recorded_kept() -> tuple[dict[str, int], int]:
+    """(letters of what was trained, with b and s; bytes that its first forward pass left on an H200): Llama
+    3.2 1B without checkpointing, under ZeRO-3, which holds a few gathered weights beside."""
+    (run,) = recorded.runs("rehearsed_models", training="Llama, stage 3")
+    built, forward = run.reports[0][:2]
+    kept_by_it = forward["end"]["requested"] - built["end"]["requested"]
+    return {"b": 2, "s": 2048} | letters("Llama 3.2 1B"), kept_by_it
+
+
+def letters(name: str) -> dict[str, int | bool]:
+    """h, a, k, d, f, L, V of a published model, and whether its head is tied."""
+    size = LlamaSize.of(PUBLISHED[name])
+    return size.letters | {"tied": size.tied}
+
+
+def tests_of(looks: Mapping[str, tuple[str, str]], s: int = 8192) -> dict[str, Callable]:
+    """Tests for `caught`: each divides what a formula, a function of letters, says of a published model by
+    what was counted; {test: (model, "parameters" or "FLOPs")}."""
+
+    def look(formula: Callable, name: str, what: str) -> float:
+        return formula(1, s, **letters(name))[what] / counted(name, s)[what]
+
+    return {
+        test: lambda formula, name=name, what=what: look(formula, name, what)
+        for test, (name, what) in looks.items()
+    }
+
+
+def recorded_mfu(flops: float) -> dict[str, float]:
+    """{recorded training: the share of the peak that its last step reached}, of Llama 3 8B on four H100s.
+
+    Args:
+        flops: of a training step, for one sequence of the job.
+    """
+    found = {}
+    for run in recorded.runs("job"):
+        phases = [phase["seconds"] for phase in run.reports[0]] if run.reports else []
+        if phases:
+            micros = run.configuration["gradient_accumulation_steps"]
+            sequences = micros * run.configuration["train_micro_batch_size_per_gpu"]
+            seconds = sum(phases[-3 * micros :])  # forward, backward and step of each micro-batch
+            found[run.known["plan"]] = sequences * flops / seconds / PEAKS[run.device_name]
+    return found
+
+
+# --- faults in a formula of a whole model
+
+
+def own_head(formula: Callable) -> Callable:
+    """With a bug: the head has a matrix of its own in every model."""
+    return lambda *sizes, **letters: formula(*sizes, **letters | {"tied": False})
+
+
+def heads_as_wide(formula: Callable) -> Callable:
+    """With a bug: a head has h / a channels in every model."""
+    return lambda *sizes, **letters: formula(*sizes, **letters | {"d": letters["h"] // letters["a"]})
+
+
+def two_matrices(formula: Callable) -> Callable:
+    """With a bug: the feed-forward layer has two matrices."""
+
+    def faulty(b: int, s: int, **letters: int) -> dict[str, int]:
+        missing = letters["L"] * letters["h"] * letters["f"]
+        total = formula(b, s, **letters)
+        fewer = {"parameters": missing, "FLOPs": 2 * b * s * missing}
+        return total | {name: total[name] - less for name, less in fewer.items()}
+
+    return faulty
+
+
+def half_the_scores(formula: Callable) -> Callable:
+    """With a change that is no bug in what a fused kernel computes: masked scores cost nothing."""
+
+    def faulty(b: int, s: int, **letters: int) -> dict[str, int]:
+        total = formula(b, s, **letters)
+        saved = 2 * b * s * s * letters["a"] * letters["d"] * letters["L"]
+        return total | {"FLOPs": total["FLOPs"] - saved}
+
+    return faulty
+
+
+# --- a rank
+
+
+def first_forward(keys: dict, shape: dict, b: int, s: int, checkpointing: bool = False) -> dict:
+    """A small Llama's first forward pass under DeepSpeed, in a rank, with random token ids.
+
+    Args:
+        keys: DeepSpeed's configuration.
+        shape: letters of the model.
+        checkpointing: whether each block keeps its input alone.
+
+    Returns:
+        {"held": {category: bytes} after it, "DeepSpeed": its FLOPs by DeepSpeed's profiler, "torch": by
+        torch's counter, with attention as plain products}.
+    """
+    import deepspeed
+    from deepspeed.profiling.flops_profiler import FlopsProfiler
+    from transformers import LlamaForCausalLM
+
+    torch.manual_seed(0)
+    with Ledger() as ledger:
+        model = LlamaForCausalLM(config(**shape))
+        model = checkpointed(model) if checkpointing else model
+        adam = torch.optim.AdamW(model.parameters())
+        engine, *_ = deepspeed.initialize(model=model, optimizer=adam, config=keys)
+        ledger.watch(engine)
+        ids_bs = torch.randint(0, shape["V"], (b, s), device=engine.device)
+        inputs = {"input_ids": ids_bs, "labels": ids_bs}
+        loss = engine(**inputs).loss  # alive, so that what it needs is
+        held = ledger.snapshot("after forward").categories
+        del loss
+    profiler = FlopsProfiler(engine.module)
+    profiler.start_profile()
+    engine.module(**inputs)
+    flops = profiler.get_total_flops()
+    profiler.end_profile()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        engine.module(**inputs)
+    return {"held": held, "DeepSpeed": flops, "torch": counter.get_total_flops()}
