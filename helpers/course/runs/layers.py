@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from helpers.course.plots.schematics_model import KeptTensor
 
 WITHOUT_COMPILER = "aot_eager_decomp_partition"  # torch.compile's choice of what to keep, no code generated
-UNITS = {"parameters": 1e9, "FLOPs": 1e13}  # of a whole model
 SMALL = 0.2  # inputs: a tensor that is smaller has no box
 NORM = (("norm", "input, fp32"), ("norm", "normalized"))
 BLOCK = (  # (layer, tensor) that a block keeps, in the order of its forward pass
