@@ -35,8 +35,9 @@ class Reads(nn.Module):
 
 
 def config(
-    h: int = 64, a: int = 4, k: int = 2, d: int = 16, f: int = 128, L: int = 1, V: int = 256, tied: bool = False
+    h: int, a: int = 4, k: int = 2, d: int = 16, f: int = 128, L: int = 1, V: int = 256, tied: bool = False
 ) -> LlamaConfig:
+    """Of a Llama with these letters, with fused attention."""
     from transformers import LlamaConfig
 
     shape = {"hidden_size": h, "num_attention_heads": a, "num_key_value_heads": k, "head_dim": d}

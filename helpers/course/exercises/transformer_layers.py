@@ -90,9 +90,7 @@ the norm's result counts in the layer that reads it
 one fp32 number for each token is missing, 1 over the root mean square
     + 4 * b * s ->
 """
-block = against(
-    solutions.block_solution, BLOCK, rungs=(attention, feed_forward)
-)
+block = against(solutions.block_solution, BLOCK, rungs=(attention, feed_forward))
 
 HEAD = """
 correct: the loss keeps four bytes for each token and word of the vocabulary
@@ -152,9 +150,7 @@ they reach a part of their peak: divide by the MFU
 the peak is divided by the MFU, not multiplied
     peak * mfu -> peak / mfu
 """
-days = formula(
-    solutions.days_solution, [(2e11, 1.5e10, 8, 989e12, 0.4), (1e12, 2e9, 64, 312e12, 0.5)], DAYS
-)
+days = formula(solutions.days_solution, [(2e11, 1.5e10, 8, 989e12, 0.4), (1e12, 2e9, 64, 312e12, 0.5)], DAYS)
 
 FULL_HEADS = """
 correct: that is the bug, as many keys as queries

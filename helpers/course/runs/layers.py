@@ -39,6 +39,8 @@ BLOCK = (  # (layer, tensor) that a block keeps, in the order of its forward pas
 def kept(layer: torch.nn.Module, b: int = 2, s: int = 64, compiled: bool = False) -> list[float]:
     """What a layer keeps in bf16, tensor by tensor, each in sizes of its input, which counts.
 
+    The numbers do not depend on the machine: a GPU runs the same operations, where it has no other kernel.
+
     Args:
         layer: a norm, a block of the course's GPT, or a block of transformers' Llama.
         compiled: whether `torch.compile` chooses what to keep and what to compute again.
@@ -66,20 +68,25 @@ def norm_boxes(h: int = 128) -> dict[str, list[KeptTensor]]:
     and that one under `torch.compile`."""
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    norms = {"LayerNorm": (torch.nn.LayerNorm(h), False), "Llama's RMSNorm": (LlamaRMSNorm(h), False)}
-    norms["the same, compiled"] = LlamaRMSNorm(h), True
+    found = {"LayerNorm": kept(torch.nn.LayerNorm(h)), "Llama's RMSNorm": kept(LlamaRMSNorm(h))}
+    found["the same, compiled"] = kept(LlamaRMSNorm(h), compiled=True)
     names = {1: ("input",), 2: ("input, fp32", "normalized")}
-    found = {name: [size for size in kept(norm[0], compiled=norm[1]) if size > SMALL] for name, norm in norms.items()}
-    return {
-        norm: [box("norm", name, size) for name, size in zip(names[len(sizes)], sizes)]
-        for norm, sizes in found.items()
-    }
+    boxes = {}
+    for norm, sizes in found.items():
+        large = [size for size in sizes if size > SMALL]
+        boxes[norm] = [box("norm", name, size) for name, size in zip(names[len(large)], large)]
+    return boxes
 
 
 def kept_boxes(layer: torch.nn.Module) -> list[KeptTensor]:
     """What a block of transformers' Llama keeps, for `plots.kept_tensors`."""
     sizes = [size for size in kept(layer) if size > SMALL]
     return [box(part, name, size) for (part, name), size in zip(BLOCK, sizes, strict=True)]
+
+
+def boxes(rows: Mapping[str, Mapping[str, float]], unit: float) -> dict[str, list[KeptTensor]]:
+    """{row: {layer: bytes}} for `plots.kept_tensors`, in a unit of so many bytes."""
+    return {row: [box(part, part, size / unit) for part, size in of.items()] for row, of in rows.items()}
 
 
 def box(part: str, tensor: str, size: float) -> KeptTensor:
@@ -226,3 +233,8 @@ def first_forward(keys: dict, shape: dict, b: int, s: int, checkpointing: bool =
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         engine.module(**inputs)
     return {"held": held, "DeepSpeed": flops, "torch": counter.get_total_flops()}
+
+
+def first_forward_checkpointed(**arguments: object) -> dict:
+    """The same, where each block keeps its input alone."""
+    return first_forward(**arguments, checkpointing=True)

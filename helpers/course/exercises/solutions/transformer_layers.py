@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 01: what the layers of a Llama cost, by letters; and of its companion."""
+"""The course's own answers of lesson 01, what the layers of a Llama cost, and of its companion."""
 
 import torch
 from helpers.course import models
