@@ -32,8 +32,8 @@ class GradientsAtOnce(torch.autograd.Function):
         return *context.saved_tensors, None, None
 
 
-def loss_with_gradients_at_once(head, x_BTC, targets_BT, tiles):
-    return GradientsAtOnce.apply(x_BTC, head.weight, targets_BT, tiles)
+def loss_with_gradients_at_once(head, x_bsh, targets_bs, tiles):
+    return GradientsAtOnce.apply(x_bsh, head.weight, targets_bs, tiles)
 
 
 def wrap_and_reduce_in_bf16(model, mesh):
@@ -69,7 +69,7 @@ WRONG = {
     ),
     "LoRA, the adapter's input cut off": (
         offload_and_lora,
-        edit(solutions()["11-LoRA"], "self.down(x_BTC)", "self.down(x_BTC.detach())"),
+        edit(solutions()["11-LoRA"], "self.down(x_bsh)", "self.down(x_bsh.detach())"),
         "`the gradient of the input`",
     ),
 }

@@ -66,7 +66,7 @@ def test_large_experts_are_stepped_in_groups_each_with_a_counter():
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: theory.expert_capacity(128, 4, k=5), "from 1 to 4 of 4 experts, not 5"),
+        (lambda: theory.expert_capacity(128, 4, choices=5), "from 1 to 4 of 4 experts, not 5"),
         (lambda: theory.expert_capacity(128, 4, factor=0), "must be positive"),
         (
             lambda: theory.expert_parallel_bytes(SHARED, EXPERTS, zero(1), ranks=4, ep=3),

@@ -46,11 +46,11 @@ class GPT(models.GPT):
         if not tied:
             self.head.scores = models.Linear(SIZE.width, SIZE.vocabulary, bias=False)
 
-    def forward(self, ids_BT, targets_BT):
-        x_BTC = self.embedding(ids_BT)
+    def forward(self, ids_bs, targets_bs):
+        x_bsh = self.embedding(ids_bs)
         for block in self.blocks:
-            x_BTC = block(x_BTC)
-        return self.loss_of(self.head.scores, self.head.norm(x_BTC), targets_BT)
+            x_bsh = block(x_bsh)
+        return self.loss_of(self.head.scores, self.head.norm(x_bsh), targets_bs)
 
 
 def train(stage, loss_of=plain, tied=False, accumulation=1, mpu=None, mesh_param=None, **keys):

@@ -51,19 +51,19 @@ def _in_tiles(function, seed):
     }
 
 
-COUNT = "(targets_BT != -100).sum()"
+COUNT = "(targets_bs != -100).sum()"
 tiled_loss = build(solutions.tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
     ('"sum"', '"mean"', COUNT, "tiles"): "the last tile may be shorter, so a mean of means is not the mean: "
         "sum, and divide once by the number of targets",
     (f" / {COUNT}", ""): "that is the sum over the tokens; the loss is their mean",
-    (COUNT, "targets_BT.numel()"): "the mean is over the targets that count: divide by the number of those "
+    (COUNT, "targets_bs.numel()"): "the mean is over the targets that count: divide by the number of those "
         "that are not -100, not by all",
     ("checkpoint(summed, x, targets, use_reentrant=False, preserve_rng_state=False)", "summed(x, targets)"):
         "what the loss makes of the logits is kept for every tile: run head and loss of a tile inside one "
         "`checkpoint`",
     (".float()", ""): "in bf16 the sum of exponentials has three digits: make the logits fp32 with "
         "`.float()` before the loss",
-    ("x_BTC.chunk(tiles", "x_BTC.chunk(tiles // 2", "targets_BT.chunk(tiles", "targets_BT.chunk(tiles // 2"):
+    ("x_bsh.chunk(tiles", "x_bsh.chunk(tiles // 2", "targets_bs.chunk(tiles", "targets_bs.chunk(tiles // 2"):
         "cut into as many tiles as asked for: each that is larger needs more room",
 }, praise="the logits of one tile exist at a time, and are computed again in the backward pass")  # fmt: skip
 

@@ -92,10 +92,10 @@ LoRA = build(solutions.LoRA_solution, _lora, mistakes={
         "gradient is a product with the other, so neither would ever change",
     (ZERO, f"{ZERO}, torch.nn.init.ones_(self.down.weight)"):
         "all channels of the adapter start alike, so they stay alike: leave `down` at random numbers",
-    ("self.frozen(x_BTC) + ", ""): "the frozen layer's output is missing: the adapter's is added to it",
-    ("self.frozen(x_BTC)", "self.frozen(x_BTC).detach()"):
+    ("self.frozen(x_bsh) + ", ""): "the frozen layer's output is missing: the adapter's is added to it",
+    ("self.frozen(x_bsh)", "self.frozen(x_bsh).detach()"):
         "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off",
-    ("self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))", "nn.functional.linear(x_BTC, "
+    ("self.frozen(x_bsh) + self.scale * self.up(self.down(x_bsh))", "nn.functional.linear(x_bsh, "
         "self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)"):
         "the sum of W and the product is a matrix of W's size, which every pass keeps: send the rows through "
         "`down`, then `up`",
@@ -128,11 +128,11 @@ def _frozen_linear(function, seed):
 
 
 FrozenLinear = build(solutions.FrozenLinear_solution, _frozen_linear, mistakes={
-    ("backward(weight)", "backward(weight, x_BTC)", "(weight,) =", "weight, _ ="):
+    ("backward(weight)", "backward(weight, x_bsh)", "(weight,) =", "weight, _ ="):
         "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
     ("backward(weight)", "backward(weight.clone())"):
         "a copy of the weight is kept: save the weight itself, which is there anyway",
-    ("linear(x_BTC, weight, bias)", "linear(x_BTC, weight)"): "the bias is missing",
+    ("linear(x_bsh, weight, bias)", "linear(x_bsh, weight)"): "the bias is missing",
     ("gradient @ weight, None", "None, None"):
         "the input has no gradient: it must flow on to the layers before, even through frozen weights",
 }, praise="the gradient flows on through the weight alone, so the input need not be kept")  # fmt: skip

@@ -7,7 +7,7 @@ from torch import distributed as dist
 
 
 def gather(own_tokens: torch.Tensor) -> torch.Tensor:
-    """This rank's tokens, of shape (B, T / t, C), to those of all ranks in order, of shape (B, T, C)."""
+    """This rank's tokens, of shape (b, s / t, h), to those of all ranks in order, of shape (b, s, h)."""
     import deepspeed.comm as comm
 
     batch, tokens, channels = own_tokens.shape
@@ -17,7 +17,7 @@ def gather(own_tokens: torch.Tensor) -> torch.Tensor:
 
 
 def scatter(part: torch.Tensor) -> torch.Tensor:
-    """Each rank's part of a sum, of shape (B, T, C), to this rank's tokens of the sum, (B, T / t, C)."""
+    """Each rank's part of a sum, of shape (b, s, h), to this rank's tokens of the sum, (b, s / t, h)."""
     import deepspeed.comm as comm
 
     by_rank = torch.cat(part.chunk(dist.get_world_size(), 1))

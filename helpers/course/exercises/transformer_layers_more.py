@@ -98,7 +98,7 @@ kept_bytes = build(solutions.kept_bytes_solution, _kept_bytes, KEPT_BYTES)
 
 
 HINTS = {  # what torch raises where the heads are not beside each other: what to do
-    "shapes cannot be multiplied": "a linear map reads (B, T, C): after attention, put the heads side by "
+    "shapes cannot be multiplied": "a linear map reads (b, s, h): after attention, put the heads side by "
     "side with .transpose(1, 2).flatten(2)"
 }
 
@@ -135,34 +135,34 @@ neighbouring query heads share a key-value head, 0 and 1 the first: tiling the h
 a token sees the tokens after it: is_causal=True
     is_causal=True, ->
 attention's result is added to its input: the residual connection is missing
-    x_BTC + parts.out -> parts.out
+    x_bsh + parts.out -> parts.out
 the second sub-layer reads the sum after attention, not the block's input
-    y_BTC = parts.attention_norm(x_BTC) -> y_BTC = parts.attention_norm(start := x_BTC)
-    parts.feed_forward_norm(x_BTC) -> parts.feed_forward_norm(start)
+    y_bsh = parts.attention_norm(x_bsh) -> y_bsh = parts.attention_norm(start := x_bsh)
+    parts.feed_forward_norm(x_bsh) -> parts.feed_forward_norm(start)
 the feed-forward layer's result is added too: its residual connection is missing
-    x_BTC + parts.down -> parts.down
+    x_bsh + parts.down -> parts.down
 the feed-forward layer's result is added to the sum after attention, not to the block's input
-    y_BTC = parts.attention_norm(x_BTC) -> y_BTC = parts.attention_norm(start := x_BTC)
-    x_BTC + parts.down -> start + parts.down
+    y_bsh = parts.attention_norm(x_bsh) -> y_bsh = parts.attention_norm(start := x_bsh)
+    x_bsh + parts.down -> start + parts.down
 the feed-forward layer's result is added to the stream, not to the normalised copy
-    x_BTC + parts.down -> y_BTC + parts.down
+    x_bsh + parts.down -> y_bsh + parts.down
 each sub-layer has a norm of its own: the second reads `parts.feed_forward_norm`
     parts.feed_forward_norm -> parts.attention_norm
 the feed-forward layer reads a normalised copy too: `parts.feed_forward_norm`
-    parts.feed_forward_norm(x_BTC) -> x_BTC
-the result is (B, H, T, D): transpose to (B, T, H, D) before the heads are put side by side
-    y_BHTD.transpose(1, 2).flatten(2) -> y_BHTD.reshape(B, T, C)
+    parts.feed_forward_norm(x_bsh) -> x_bsh
+the result is (b, a, s, d): transpose to (b, s, a, d) before the heads are put side by side
+    y_basd.transpose(1, 2).flatten(2) -> y_basd.reshape(b, s, h)
 `silu` is for the gate; `up` is multiplied as it is
-    F.silu(parts.gate(y_BTC)) * parts.up(y_BTC) -> parts.gate(y_BTC) * F.silu(parts.up(y_BTC))
+    F.silu(parts.gate(y_bsh)) * parts.up(y_bsh) -> parts.gate(y_bsh) * F.silu(parts.up(y_bsh))
 the gate's function is SiLU, not GELU
     F.silu -> F.gelu
-the channels of a linear map's result are (heads, head width): view as (B, T, heads, D), then transpose
-    .view(B, T, -1, C // parts.heads).transpose(1, 2) -> .view(B, -1, T, C // parts.heads)
+the channels of a linear map's result are (heads, head width): view as (b, s, heads, d), then transpose
+    .view(b, s, -1, h // parts.heads).transpose(1, 2) -> .view(b, -1, s, h // parts.heads)
 Llama normalises what a sub-layer reads, not the sum
-    parts.attention_norm(x_BTC) -> x_BTC
-    y_BTC = parts.feed_forward_norm(x_BTC) -> y_BTC = x_BTC = parts.attention_norm(x_BTC)
-    return x_BTC + -> return parts.feed_forward_norm(x_BTC +
-    parts.up(y_BTC)) -> parts.up(y_BTC)))
+    parts.attention_norm(x_bsh) -> x_bsh
+    y_bsh = parts.feed_forward_norm(x_bsh) -> y_bsh = x_bsh = parts.attention_norm(x_bsh)
+    return x_bsh + -> return parts.feed_forward_norm(x_bsh +
+    parts.up(y_bsh)) -> parts.up(y_bsh)))
 repeated keys and values are copies, and are kept: give the kernel the few heads, with enable_gqa=True
     k, v, is_causal -> *(m.repeat_interleave(parts.heads // parts.kv_heads, 1) for m in (k, v)), is_causal
     , enable_gqa=True ->

@@ -1,7 +1,7 @@
 """Experts in the place of a feed-forward layer, all of them in one process: what a layer spread over ranks is
 held against.
 
-Shapes in names: B batch, T tokens of a sequence, C channels, S = B T tokens, E experts, K choices of a token.
+Shapes in names as in `gpt`; and S = b s tokens, C their channels (h), E experts, K choices of a token.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class RoutedFeedForward(nn.Module):
         self.router, self.k = router(size, experts, layer), k
         self.experts = nn.ModuleList(expert(size, layer, number) for number in range(experts))
 
-    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        x_SC = x_BTC.flatten(0, 1)
+    def forward(self, x_bsh: torch.Tensor) -> torch.Tensor:
+        x_SC = x_bsh.flatten(0, 1)
         expert_SK, weight_SK, _ = choices(self.router, x_SC, self.k)
         y_SC = torch.zeros_like(x_SC)
         for number, chosen in enumerate(self.experts):
             token, choice = (expert_SK == number).nonzero(as_tuple=True)
             answer = weight_SK[token, choice].unsqueeze(-1) * chosen(x_SC[token])
             y_SC = y_SC.index_add(0, token, answer.to(y_SC.dtype))
-        return y_SC.view_as(x_BTC)
+        return y_SC.view_as(x_bsh)
 
 
 def with_experts(model: GPT, make: Callable[[int], nn.Module]) -> GPT:

@@ -100,16 +100,16 @@ class WithLoss(nn.Module):
         self.model, self.chunks = model, chunks
 
     def forward(
-        self, ids_BT: torch.Tensor, targets_BT: torch.Tensor, positions_BT: torch.Tensor | None = None
+        self, ids_bs: torch.Tensor, targets_bs: torch.Tensor, positions_bs: torch.Tensor | None = None
     ) -> torch.Tensor:
         whole = self.model.get_base_model()
-        x_BTC = whole.model(input_ids=ids_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
+        x_bsh = whole.model(input_ids=ids_bs, position_ids=positions_bs, use_cache=False).last_hidden_state
         if self.chunks == 1:
-            return next_token_loss(whole.lm_head(x_BTC), targets_BT)
+            return next_token_loss(whole.lm_head(x_bsh), targets_bs)
 
         def summed(part_NC, targets_N):
             return F.cross_entropy(whole.lm_head(part_NC).float(), targets_N, reduction="sum")
 
         # in two dimensions, so that a part takes the same kernel when it is computed again
-        parts = zip(x_BTC.flatten(0, 1).chunk(self.chunks), targets_BT.flatten().chunk(self.chunks))
-        return sum(checkpoint(summed, *part, use_reentrant=False) for part in parts) / targets_BT.numel()
+        parts = zip(x_bsh.flatten(0, 1).chunk(self.chunks), targets_bs.flatten().chunk(self.chunks))
+        return sum(checkpoint(summed, *part, use_reentrant=False) for part in parts) / targets_bs.numel()

@@ -1,6 +1,7 @@
 """One GPT in plain torch, written to be read, in pieces that a pipeline can take as layers.
 
-Shapes in names: B batch, T tokens (sequence), C channels (width), H heads, D channels per head, V vocabulary.
+Shapes in names, in the course's alphabet: b sequences, s tokens in each, h width, a heads, d channels of a
+head, V vocabulary.
 """
 
 from __future__ import annotations  # lessons print some of these functions, whose arguments have no types
@@ -41,16 +42,16 @@ class Table(nn.Embedding):
 
 
 class Embedding(nn.Module):
-    """Token ids (B, T) to vectors (B, T, C): a row per token plus a row per position."""
+    """Token ids (b, s) to vectors (b, s, h): a row per token plus a row per position."""
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.tokens = Table(size.vocabulary, size.width)
         self.positions = Table(size.context, size.width)
 
-    def forward(self, ids_BT):
-        places_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-        return self.tokens(ids_BT) + self.positions(places_T)
+    def forward(self, ids_bs):
+        places_s = torch.arange(ids_bs.shape[1], device=ids_bs.device)
+        return self.tokens(ids_bs) + self.positions(places_s)
 
 
 class Attention(nn.Module):
@@ -64,23 +65,23 @@ class Attention(nn.Module):
         self.qkv = Linear(size.width, 3 * size.width)
         self.out = Linear(size.width, size.width, std=0.02 / math.sqrt(2 * size.layers))
 
-    def forward(self, x_BTC):
-        B, T, _ = x_BTC.shape
+    def forward(self, x_bsh):
+        b, s, _ = x_bsh.shape
         # -1: as many heads as the weights hold, which is a part of them under tensor parallelism
-        q_BHTD, k_BHTD, v_BHTD = self.qkv(x_BTC).view(B, T, 3, -1, self.head_width).permute(2, 0, 3, 1, 4)
+        q_basd, k_basd, v_basd = self.qkv(x_bsh).view(b, s, 3, -1, self.head_width).permute(2, 0, 3, 1, 4)
         if self.kernel == "sdpa":
-            y_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True)
+            y_basd = F.scaled_dot_product_attention(q_basd, k_basd, v_basd, is_causal=True)
         else:
-            y_BHTD = explicit_attention(q_BHTD, k_BHTD, v_BHTD)
-        return self.out(y_BHTD.transpose(1, 2).flatten(2))
+            y_basd = explicit_attention(q_basd, k_basd, v_basd)
+        return self.out(y_basd.transpose(1, 2).flatten(2))
 
 
-def explicit_attention(q_BHTD, k_BHTD, v_BHTD):
-    """The same by hand: the T x T scores exist as a tensor."""
-    T, D = q_BHTD.shape[-2:]
-    scores_BHTT = q_BHTD @ k_BHTD.transpose(-2, -1) / math.sqrt(D)
-    future_TT = torch.ones(T, T, dtype=torch.bool, device=q_BHTD.device).triu(1)
-    return scores_BHTT.masked_fill(future_TT, float("-inf")).softmax(-1) @ v_BHTD
+def explicit_attention(q_basd, k_basd, v_basd):
+    """The same by hand: the s x s scores exist as a tensor."""
+    s, d = q_basd.shape[-2:]
+    scores_bass = q_basd @ k_basd.transpose(-2, -1) / math.sqrt(d)
+    future_ss = torch.ones(s, s, dtype=torch.bool, device=q_basd.device).triu(1)
+    return scores_bass.masked_fill(future_ss, float("-inf")).softmax(-1) @ v_basd
 
 
 class FeedForward(nn.Module):
@@ -91,8 +92,8 @@ class FeedForward(nn.Module):
         self.up = Linear(size.width, 4 * size.width)
         self.down = Linear(4 * size.width, size.width, std=0.02 / math.sqrt(2 * size.layers))
 
-    def forward(self, x_BTC):
-        return self.down(F.gelu(self.up(x_BTC)))
+    def forward(self, x_bsh):
+        return self.down(F.gelu(self.up(x_bsh)))
 
 
 class Block(nn.Module):
@@ -105,40 +106,40 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(size.width)
         self.feed_forward = FeedForward(size)
 
-    def forward(self, x_BTC):
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC))
-        return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
+    def forward(self, x_bsh):
+        x_bsh = x_bsh + self.attention(self.attention_norm(x_bsh))
+        return x_bsh + self.feed_forward(self.feed_forward_norm(x_bsh))
 
 
 class Head(nn.Module):
-    """Vectors (B, T, C) to a score per vocabulary entry (B, T, V)."""
+    """Vectors (b, s, h) to a score per vocabulary entry (b, s, V)."""
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(size.width)
         self.scores = Linear(size.width, size.vocabulary, bias=False)
 
-    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        return self.scores(self.norm(x_BTC))
+    def forward(self, x_bsh: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.norm(x_bsh))
 
 
-def next_token_loss(logits_BTV: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
+def next_token_loss(logits_bsV: torch.Tensor, targets_bs: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy in fp32, nats per token."""
-    return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
+    return F.cross_entropy(logits_bsV.float().flatten(0, 1), targets_bs.flatten())
 
 
 class NextTokenLoss(nn.Module):
     """The same as a module, in which a ledger knows that the forward pass of a pipeline goes on."""
 
-    def forward(self, logits_BTV: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
-        return next_token_loss(logits_BTV, targets_BT)
+    def forward(self, logits_bsV: torch.Tensor, targets_bs: torch.Tensor) -> torch.Tensor:
+        return next_token_loss(logits_bsV, targets_bs)
 
 
 class GPT(nn.Module):
     """Embedding, blocks, head; the head's matrix is the token table itself (tied), as in GPT-2.
 
     Args:
-        kernel: "sdpa" (fused attention) or "explicit" (softmax of a T x T matrix).
+        kernel: "sdpa" (fused attention) or "explicit" (softmax of an s x s matrix).
         checkpointing: keep only each block's input and compute the block again in the backward pass.
     """
 
@@ -150,13 +151,13 @@ class GPT(nn.Module):
         self.head = Head(size)
         self.head.scores.weight = self.embedding.tokens.weight
 
-    def forward(self, ids_BT: torch.Tensor, targets_BT: torch.Tensor | None = None) -> torch.Tensor:
-        """The loss where targets are given, else the logits (B, T, V)."""
-        x_BTC = self.embedding(ids_BT)
+    def forward(self, ids_bs: torch.Tensor, targets_bs: torch.Tensor | None = None) -> torch.Tensor:
+        """The loss where targets are given, else the logits (b, s, V)."""
+        x_bsh = self.embedding(ids_bs)
         for block in self.blocks:
             if self.checkpointing and self.training:
-                x_BTC = checkpoint(block, x_BTC, use_reentrant=False, preserve_rng_state=False)
+                x_bsh = checkpoint(block, x_bsh, use_reentrant=False, preserve_rng_state=False)
             else:
-                x_BTC = block(x_BTC)
-        logits_BTV = self.head(x_BTC)
-        return logits_BTV if targets_BT is None else next_token_loss(logits_BTV, targets_BT)
+                x_bsh = block(x_bsh)
+        logits_bsV = self.head(x_bsh)
+        return logits_bsV if targets_bs is None else next_token_loss(logits_bsV, targets_bs)

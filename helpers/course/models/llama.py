@@ -36,14 +36,14 @@ class LlamaParts(nn.Module):
         self.down = nn.Linear(feed_forward, width, bias=False)
 
 
-def rotated(x_BHTD: torch.Tensor, first: int = 0, base: float = 10_000.0) -> torch.Tensor:
-    """Rotary positions: channels i and i + D/2 are turned by an angle that grows with the position (Su et
+def rotated(x_basd: torch.Tensor, first: int = 0, base: float = 10_000.0) -> torch.Tensor:
+    """Rotary positions: channels i and i + d/2 are turned by an angle that grows with the position (Su et
     al., arXiv 2104.09864).  The `first` token has this position; the slowest pair turns about 1 / base
     radians per token."""
-    T, D = x_BHTD.shape[-2:]
-    places_T = torch.arange(first, first + T, device=x_BHTD.device)
-    speeds = base ** -(torch.arange(0, D, 2, device=x_BHTD.device) / D)
-    angles_TD = (places_T[:, None] * speeds).repeat(1, 2)
-    left, right = x_BHTD.chunk(2, -1)
-    turned_BHTD = torch.cat([-right, left], -1)  # every pair, a quarter turn further
-    return x_BHTD * angles_TD.cos().to(x_BHTD.dtype) + turned_BHTD * angles_TD.sin().to(x_BHTD.dtype)
+    s, d = x_basd.shape[-2:]
+    places_s = torch.arange(first, first + s, device=x_basd.device)
+    speeds = base ** -(torch.arange(0, d, 2, device=x_basd.device) / d)
+    angles_sd = (places_s[:, None] * speeds).repeat(1, 2)
+    left, right = x_basd.chunk(2, -1)
+    turned_basd = torch.cat([-right, left], -1)  # every pair, a quarter turn further
+    return x_basd * angles_sd.cos().to(x_basd.dtype) + turned_basd * angles_sd.sin().to(x_basd.dtype)

@@ -31,18 +31,18 @@ def share_sequence(layers: Iterable[nn.Module], group: ProcessGroup, place: int)
             layer.attention.forward = partial(_attention, layer.attention, exchanged)
 
 
-def _attend(q_BTHD, k_BTHD, v_BTHD):
-    q_BHTD, k_BHTD, v_BHTD = (x.transpose(1, 2) for x in (q_BTHD, k_BTHD, v_BTHD))
-    return F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True).transpose(1, 2)
+def _attend(q_bsad, k_bsad, v_bsad):
+    q_basd, k_basd, v_basd = (x.transpose(1, 2) for x in (q_bsad, k_bsad, v_bsad))
+    return F.scaled_dot_product_attention(q_basd, k_basd, v_basd, is_causal=True).transpose(1, 2)
 
 
-def _attention(attention, exchanged, x_BTC):
-    B, T, _ = x_BTC.shape
-    qkv_BTHD = attention.qkv(x_BTC).view(B, T, 3, -1, attention.head_width).unbind(2)
-    return attention.out(exchanged(*(part.contiguous() for part in qkv_BTHD), 0).flatten(2))
+def _attention(attention, exchanged, x_bsh):
+    b, s, _ = x_bsh.shape
+    qkv_bsad = attention.qkv(x_bsh).view(b, s, 3, -1, attention.head_width).unbind(2)
+    return attention.out(exchanged(*(part.contiguous() for part in qkv_bsad), 0).flatten(2))
 
 
-def _embed(embedding, place, ids_BT):
-    T = ids_BT.shape[1]
-    places_T = torch.arange(T, device=ids_BT.device) + place * T
-    return embedding.tokens(ids_BT) + embedding.positions(places_T)
+def _embed(embedding, place, ids_bs):
+    own = ids_bs.shape[1]
+    places_s = torch.arange(own, device=ids_bs.device) + place * own
+    return embedding.tokens(ids_bs) + embedding.positions(places_s)

@@ -70,16 +70,16 @@ class ColumnParallel(nn.Module):
         self.weight, self.bias = (nn.Parameter(part.detach().clone()) for part in (weight, bias))
         self.group = group
 
-    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        return F.linear(CopyToGroup.apply(x_BTC, self.group), self.weight, self.bias)
+    def forward(self, x_bsh: torch.Tensor) -> torch.Tensor:
+        return F.linear(CopyToGroup.apply(x_bsh, self.group), self.weight, self.bias)
 
 
 class RowParallel(ColumnParallel):
     """A linear layer of which this rank has some inputs: `weight` is of shape (outputs, inputs / t), and the
     replicated bias is added once."""
 
-    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        return SumOverGroup.apply(F.linear(x_BTC, self.weight), self.group) + self.bias
+    def forward(self, x_bsh: torch.Tensor) -> torch.Tensor:
+        return SumOverGroup.apply(F.linear(x_bsh, self.weight), self.group) + self.bias
 
 
 def tensor_part(name: str, tensor: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:

@@ -54,14 +54,14 @@ def block(of: tuple[dict, int], sequence_parallel: bool) -> dict:
         rotary = LlamaRotaryEmbedding(shape)
         divide(layer, torch.distributed.init_device_mesh(kind(), (ranks,)), sequence_parallel)
         own = tokens // ranks if sequence_parallel else tokens
-        x_BTC = torch.randn(1, own, shape.hidden_size, dtype=torch.bfloat16, requires_grad=True)
-        places = rotary(x_BTC.detach(), torch.arange(tokens)[None])
+        x_bsh = torch.randn(1, own, shape.hidden_size, dtype=torch.bfloat16, requires_grad=True)
+        places = rotary(x_bsh.detach(), torch.arange(tokens)[None])
 
     def forward():
-        return layer(x_BTC, position_embeddings=places)
+        return layer(x_bsh, position_embeddings=places)
 
     def both():
-        forward().backward(torch.ones_like(x_BTC))
+        forward().backward(torch.ones_like(x_bsh))
 
     for _ in range(WARM_UP):
         both()
@@ -70,7 +70,7 @@ def block(of: tuple[dict, int], sequence_parallel: bool) -> dict:
         "seconds": [round(each, 6) for each in seconds],
         "median": statistics.median(seconds),
         "parameters": sum(local(parameter).numel() for parameter in layer.parameters()),
-        **memory(forward, x_BTC),
+        **memory(forward, x_bsh),
         "busy": busy(both),
     }
 
@@ -117,15 +117,15 @@ def divide(layer: torch.nn.Module, mesh: DeviceMesh, sequence_parallel: bool) ->
     parallelize_module(layer, mesh, plan)
 
 
-def memory(forward: Callable[[], torch.Tensor], x_BTC: torch.Tensor) -> dict[str, int]:
+def memory(forward: Callable[[], torch.Tensor], x_bsh: torch.Tensor) -> dict[str, int]:
     """{"kept", "peak"} of one forward and backward pass."""
     if not on_gpu():
-        forward().backward(torch.ones_like(x_BTC))
+        forward().backward(torch.ones_like(x_bsh))
         return {"kept": 0, "peak": 0}
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     result = forward()
     kept = torch.cuda.memory_allocated() - before
-    result.backward(torch.ones_like(x_BTC))
+    result.backward(torch.ones_like(x_bsh))
     return {"kept": kept, "peak": torch.cuda.max_memory_allocated() - before}

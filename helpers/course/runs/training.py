@@ -50,7 +50,7 @@ class Untied(torch.nn.Module):
     """A GPT whose layers share no parameter: embedding, blocks, and a head with a matrix of its own, each
     seeded by its place in `layers`.
 
-    From token ids and targets, each of shape (B, T), to the loss.
+    From token ids and targets, each of shape (b, s), to the loss.
     """
 
     def __init__(self, size: models.GPTSize) -> None:
@@ -61,8 +61,8 @@ class Untied(torch.nn.Module):
             made.append(kind(size))
         self.layers = torch.nn.Sequential(*made)
 
-    def forward(self, ids_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
-        return models.next_token_loss(self.layers(ids_BT), targets_BT)
+    def forward(self, ids_bs: torch.Tensor, targets_bs: torch.Tensor) -> torch.Tensor:
+        return models.next_token_loss(self.layers(ids_bs), targets_bs)
 
 
 def backward(model: Callable[..., torch.Tensor], rows: Iterable[torch.Tensor]) -> float:

@@ -1,6 +1,6 @@
 """Mixture of experts: how many tokens an expert takes, what a rank holds and what it sends.
 
-Symbols: E experts of a layer, k choices of a token, C capacity (tokens that an expert takes from a rank), h
+Symbols: E experts of a layer, choices of a token, C capacity (tokens that an expert takes from a rank), h
 width, e bytes per element, N ranks, ep ranks that share a layer's experts.
 """
 
@@ -18,14 +18,14 @@ from .zero_config import ZeroConfig
 LARGEST_GROUP = 178_956_971
 
 
-def expert_capacity(tokens: int, experts: int, k: int = 1, factor: float = 1.0, least: int = 0) -> int:
-    """C = ceil(tokens factor k / E), `least` (DeepSpeed's `min_capacity`) or more: of the tokens of a rank
+def expert_capacity(tokens: int, experts: int, choices: int = 1, factor: float = 1.0, least: int = 0) -> int:
+    """C = ceil(tokens factor choices / E), `least` (DeepSpeed's `min_capacity`) or more: of a rank's tokens
     those that an expert takes (GShard, arXiv 2006.16668, section 2.2; Switch, 2101.03961, equation 3).  The
     capacity factor 1 leaves room for every choice if experts are chosen equally often."""
-    if not 1 <= k <= experts:
-        raise ValueError(f"a token chooses from 1 to {experts} of {experts} experts, not {k!r}")
+    if not 1 <= choices <= experts:
+        raise ValueError(f"a token chooses from 1 to {experts} of {experts} experts, not {choices!r}")
     positive(tokens=tokens, factor=factor)
-    return max(math.ceil(tokens * factor * k / experts), least)
+    return max(math.ceil(tokens * factor * choices / experts), least)
 
 
 def all_to_all_bytes(experts: int, capacity: int, width: int, element_bytes: int = 2) -> int:

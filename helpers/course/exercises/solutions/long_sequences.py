@@ -3,7 +3,7 @@
 import torch
 
 
-def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
+def tiled_loss_solution(head, x_bsh, targets_bs, tiles):
     from torch.nn import functional as F
     from torch.utils.checkpoint import checkpoint
 
@@ -11,9 +11,9 @@ def tiled_loss_solution(head, x_BTC, targets_BT, tiles):
         return F.cross_entropy(head(x).float().flatten(0, 1), targets.flatten(), reduction="sum")
 
     total = 0.0
-    for x, targets in zip(x_BTC.chunk(tiles, 1), targets_BT.chunk(tiles, 1)):
+    for x, targets in zip(x_bsh.chunk(tiles, 1), targets_bs.chunk(tiles, 1)):
         total = total + checkpoint(summed, x, targets, use_reentrant=False, preserve_rng_state=False)
-    return total / (targets_BT != -100).sum()  # once: a mean of means would favour tiles with few targets
+    return total / (targets_bs != -100).sum()  # once: a mean of means would favour tiles with few targets
 
 
 def exchange_solution(x, split, collect):

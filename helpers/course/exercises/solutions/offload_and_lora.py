@@ -12,8 +12,8 @@ class LoRA_solution(torch.nn.Module):
         self.up = torch.nn.Linear(rank, frozen.out_features, bias=False)
         torch.nn.init.zeros_(self.up.weight)  # training starts from the frozen layer
 
-    def forward(self, x_BTC):
-        return self.frozen(x_BTC) + self.scale * self.up(self.down(x_BTC))
+    def forward(self, x_bsh):
+        return self.frozen(x_bsh) + self.scale * self.up(self.down(x_bsh))
 
     def merged(self):
         import copy
@@ -25,9 +25,9 @@ class LoRA_solution(torch.nn.Module):
 
 class FrozenLinear_solution(torch.autograd.Function):
     @staticmethod
-    def forward(context, x_BTC, weight, bias):
+    def forward(context, x_bsh, weight, bias):
         context.save_for_backward(weight)  # x would be needed for the weight's gradient only
-        return torch.nn.functional.linear(x_BTC, weight, bias)
+        return torch.nn.functional.linear(x_bsh, weight, bias)
 
     @staticmethod
     def backward(context, gradient):

@@ -81,18 +81,18 @@ def kept_bytes_solution(module, *inputs):
     return sum(kept.values())
 
 
-def llama_block_solution(parts, x_BTC):
+def llama_block_solution(parts, x_bsh):
     from torch.nn import functional as F
 
-    B, T, C = x_BTC.shape
-    y_BTC = parts.attention_norm(x_BTC)
-    q, k, v = (m(y_BTC).view(B, T, -1, C // parts.heads).transpose(1, 2) for m in (parts.q, parts.k, parts.v))
+    b, s, h = x_bsh.shape
+    y_bsh = parts.attention_norm(x_bsh)
+    q, k, v = (m(y_bsh).view(b, s, -1, h // parts.heads).transpose(1, 2) for m in (parts.q, parts.k, parts.v))
     q, k = models.rotated(q), models.rotated(k)
     # enable_gqa lets query heads share a key and a value: repeated heads would be copies, which are kept.
-    y_BHTD = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    x_BTC = x_BTC + parts.out(y_BHTD.transpose(1, 2).flatten(2))
-    y_BTC = parts.feed_forward_norm(x_BTC)
-    return x_BTC + parts.down(F.silu(parts.gate(y_BTC)) * parts.up(y_BTC))
+    y_basd = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    x_bsh = x_bsh + parts.out(y_basd.transpose(1, 2).flatten(2))
+    y_bsh = parts.feed_forward_norm(x_bsh)
+    return x_bsh + parts.down(F.silu(parts.gate(y_bsh)) * parts.up(y_bsh))
 
 
 def crossover_length_solution(width, heads):
