@@ -152,9 +152,10 @@ def recorded_mfu(flops: float) -> dict[str, float]:
         phases = [phase["seconds"] for phase in run.reports[0]] if run.reports else []
         if phases:
             micros = run.configuration["gradient_accumulation_steps"]
-            sequences = micros * run.configuration["train_micro_batch_size_per_gpu"]
+            sequences = micros * run.configuration["train_micro_batch_size_per_gpu"]  # of a GPU
             seconds = sum(phases[-3 * micros :])  # forward, backward and step of each micro-batch
-            found[run.known["plan"]] = sequences * flops / seconds / PEAKS[run.device_name]
+            reached = sequences * flops / seconds / PEAKS[run.device_name]
+            found[run.known["plan"]] = round(reached, 2)
     return found
 
 
