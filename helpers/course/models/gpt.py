@@ -4,7 +4,7 @@ Shapes in names, in the course's alphabet: b sequences, s tokens in each, h widt
 head, V vocabulary.
 """
 
-from __future__ import annotations  # lessons print some of these functions, whose arguments have no types
+from __future__ import annotations
 
 import math
 
@@ -49,7 +49,7 @@ class Embedding(nn.Module):
         self.tokens = Table(size.vocabulary, size.width)
         self.positions = Table(size.context, size.width)
 
-    def forward(self, ids_bs):
+    def forward(self, ids_bs: torch.Tensor) -> torch.Tensor:
         places_s = torch.arange(ids_bs.shape[1], device=ids_bs.device)
         return self.tokens(ids_bs) + self.positions(places_s)
 
@@ -65,7 +65,7 @@ class Attention(nn.Module):
         self.qkv = Linear(size.width, 3 * size.width)
         self.out = Linear(size.width, size.width, std=0.02 / math.sqrt(2 * size.layers))
 
-    def forward(self, x_bsh):
+    def forward(self, x_bsh: torch.Tensor) -> torch.Tensor:
         b, s, _ = x_bsh.shape
         # -1: as many heads as the weights hold, which is a part of them under tensor parallelism
         q_basd, k_basd, v_basd = self.qkv(x_bsh).view(b, s, 3, -1, self.head_width).permute(2, 0, 3, 1, 4)
@@ -76,7 +76,7 @@ class Attention(nn.Module):
         return self.out(y_basd.transpose(1, 2).flatten(2))
 
 
-def explicit_attention(q_basd, k_basd, v_basd):
+def explicit_attention(q_basd: torch.Tensor, k_basd: torch.Tensor, v_basd: torch.Tensor) -> torch.Tensor:
     """The same by hand: the s x s scores exist as a tensor."""
     s, d = q_basd.shape[-2:]
     scores_bass = q_basd @ k_basd.transpose(-2, -1) / math.sqrt(d)
@@ -92,7 +92,7 @@ class FeedForward(nn.Module):
         self.up = Linear(size.width, 4 * size.width)
         self.down = Linear(4 * size.width, size.width, std=0.02 / math.sqrt(2 * size.layers))
 
-    def forward(self, x_bsh):
+    def forward(self, x_bsh: torch.Tensor) -> torch.Tensor:
         return self.down(F.gelu(self.up(x_bsh)))
 
 
@@ -106,7 +106,7 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(size.width)
         self.feed_forward = FeedForward(size)
 
-    def forward(self, x_bsh):
+    def forward(self, x_bsh: torch.Tensor) -> torch.Tensor:
         x_bsh = x_bsh + self.attention(self.attention_norm(x_bsh))
         return x_bsh + self.feed_forward(self.feed_forward_norm(x_bsh))
 

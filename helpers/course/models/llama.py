@@ -1,9 +1,9 @@
-"""The parts of a Llama block, without the order in which they work: that is what lesson 01 writes.
+"""The parts of a Llama block, without the order in which they work, which lesson 01's companion asks for.
 
 Shapes in names as in `gpt`; a key-value head serves `heads / kv_heads` query heads.
 """
 
-from __future__ import annotations  # lesson 01 prints `LlamaParts.__init__`, whose arguments have no types
+from __future__ import annotations
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ class LlamaParts(nn.Module):
         feed_forward: channels inside of the feed-forward layer.
     """
 
-    def __init__(self, width, heads, kv_heads, feed_forward):
+    def __init__(self, width: int, heads: int, kv_heads: int, feed_forward: int) -> None:
         super().__init__()
         if width % heads or heads % kv_heads:
             raise ValueError(f"{width=} must be a multiple of {heads=}, and that one of {kv_heads=}")
