@@ -19,12 +19,13 @@ UNITS = {"parameters": "parameters", "FLOPs": "FLOPs", "kept": "bytes kept"}
 
 
 def sizes(names: list[str], drawn: random.Random) -> dict[str, int]:
-    """Letters of a small layer: heads share keys, and they are together not as wide as the stream."""
+    """Letters of a small layer, of which no two are equal or twice as large, so that no two mistakes give the
+    same number: heads share keys, and together they are not as wide as the stream."""
     k, d = drawn.choice((2, 3)), drawn.choice((8, 16))
     a = k * drawn.choice((3, 4))
     letters = {"b": drawn.randint(2, 4), "s": drawn.randint(5, 12), "a": a, "k": k, "d": d}
-    letters |= {"h": 8 * a * drawn.choice((3, 4))}
-    letters |= {"f": 8 * drawn.randint(12, 20), "L": drawn.randint(2, 3), "V": 8 * drawn.randint(21, 40)}
+    letters |= {"h": 8 * a * drawn.choice((3, 4)), "f": 8 * drawn.choice((13, 17, 19, 23))}
+    letters |= {"L": drawn.randint(5, 6), "V": 2 * drawn.randint(90, 160) + 1}
     return {name: letters[name] for name in names if name in letters}
 
 
@@ -53,8 +54,8 @@ class AgainstLayers(Exercise):
             return super().wrong(case, outcome)
         expected = self.reference(**case)
         if kind(got) != "dict" or (missing := [name for name in expected if name not in got]):
-            lacks = f"without {missing[0]!r}" if kind(got) == "dict" else f"a {kind(got)}"
-            return f"not yet: your function returns {lacks}; return a dict with {', '.join(expected)}"
+            lacks = f"a dict without {missing[0]!r}" if kind(got) == "dict" else f"a {kind(got)}"
+            return f"not yet: your function returns {lacks}: return a dict with {', '.join(expected)}"
         name = next((name for name in expected if not same(got[name], expected[name])), "")
         if not name:
             return ""

@@ -19,6 +19,8 @@ correct: the scores grow with the square of s, and nothing that is kept does
 
 a head has d channels, and a heads need not be as wide as the stream: q has h times a d weights
     2 * h * a * d + -> 2 * h * h +
+keys and values have k heads, and a head has d channels, which need not be h / a
+    2 * h * a * d + 2 * h * k * d -> 4 * h * h
 keys and values have k heads, not a
     2 * h * k * d -> 2 * h * a * d
 there are four matrices: q, k, v, and the output's
@@ -102,15 +104,15 @@ the head's matrix is missing: tied models share it, and the whole model will sub
 a multiply-add is two FLOPs
     2 * b * s * h * V -> b * s * h * V
 the last norm keeps as much as any other
-    norm + inputs -> inputs
+    norm + inputs + loss -> inputs + loss
 the head keeps its input
-    norm + inputs -> norm
+    norm + inputs + loss -> norm + loss
 log-probabilities are fp32, 4 bytes
     4 * b * s * V -> 2 * b * s * V
 the labels are kept too, 8 bytes for each token
     8 * b * s + 4 -> 4
 the loss keeps the number of tokens that it divides by, 4 bytes
-    + 8 * b * s + 4 -> + 8 * b * s
+    8 * b * s + 4 -> 8 * b * s
 """
 head = against(solutions.head_solution, HEAD)
 

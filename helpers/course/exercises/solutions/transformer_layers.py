@@ -35,11 +35,13 @@ def block_solution(b, s, h, a, k, d, f):
 
 
 def head_solution(b, s, h, V):
-    norm, inputs = 6 * b * s * h + 4 * b * s, 2 * b * s * h
+    norm = 6 * b * s * h + 4 * b * s
+    inputs = 2 * b * s * h  # of the matrix, in bf16
+    loss = 4 * b * s * V + 8 * b * s + 4  # log-probabilities in fp32, labels, their number
     return {
         "parameters": h + h * V,
         "FLOPs": 2 * b * s * h * V,
-        "kept": norm + inputs + 4 * b * s * V + 8 * b * s + 4,
+        "kept": norm + inputs + loss,
     }
 
 
@@ -59,7 +61,8 @@ llama = llama_solution
 
 def days_solution(tokens, forward, gpus, peak, mfu):
     flops = 3 * forward * tokens  # the backward pass does two products for each of the forward pass
-    return flops / (gpus * peak * mfu) / 86_400
+    seconds = flops / (gpus * peak * mfu)
+    return seconds / 86_400
 
 
 def full_heads_solution(b, s, h, a, k, d, f, L, V, tied):

@@ -1,0 +1,106 @@
+"""Lesson 01's checks: real layers judge formulas, one quantity at a time."""
+
+import inspect
+import re
+
+import nbformat
+import pytest
+from helpers import layers, theory
+from helpers.course.exercises import transformer_layers as exercises
+from helpers.course.exercises.real_layers import QUANTITIES, REAL
+from helpers.course.models.published import PUBLISHED
+from helpers.paths import NOTEBOOKS
+from helpers.tools.theory.llama import LETTERS, LlamaSize
+
+llama = exercises.llama.solution
+
+
+def test_an_answer_that_is_wrong_in_two_quantities_is_told_of_the_first():
+    right = exercises.attention.solution
+
+    def attention(b, s, h, a, k, d):
+        wrong = {"parameters": 2 * h * a * d + h * k * d, "kept": 0}
+        return right(b, s, h, a, k, d) | wrong
+
+    said = exercises.attention.verdict(attention)
+    assert " parameters where, by LlamaAttention, " in said
+    assert said.endswith("keys and values have a matrix each")
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (lambda b, s, h, f: 3 * h * f, "returns a number: return a dict with parameters, FLOPs, kept"),
+        (lambda b, s, h, f: {"parameters": 3 * h * f}, "returns a dict without 'FLOPs'"),
+        (lambda b, s, h, f: dict.fromkeys(QUANTITIES, "many"), "nothing that is a number as 'parameters'"),
+        (lambda b, s, h: 1, "the check calls it with (b, s, h, f)"),
+        (lambda b, s, h, f: 1 / 0, "raised ZeroDivisionError for b="),
+        (lambda b, s, h, f: None, "put your formula in the place of the dots"),
+    ],
+)
+def test_what_is_no_set_of_three_numbers_is_said_in_words(answer, words):
+    assert words in exercises.feed_forward.verdict(answer)
+
+
+def test_every_check_draws_new_sizes():
+    drawn = {repr((exercises.head.verdict(exercises.head.solution), exercises.head.cases)) for _ in range(3)}
+    assert len(drawn) == 3 and all("correct for 2 real layers" in one for one in drawn)
+
+
+def test_every_rung_is_judged_by_a_layer():
+    assert all(getattr(exercises, rung).solution.__name__ == f"{rung}_solution" for rung in REAL)
+
+
+@pytest.mark.parametrize("name", [name for name, one in PUBLISHED.items() if one["model_type"] == "llama"])
+def test_the_learners_formula_is_that_of_theory_and_of_the_real_model(name):
+    size, found = LlamaSize.of(PUBLISHED[name]), llama(1, 8192, **layers.letters(name))
+    assert {what: found[what] for what in ("parameters", "FLOPs")} == layers.counted(name)
+    assert found["parameters"] == theory.gpt_parameters(size)
+    loss = 4  # bytes, of which theory counts the result too
+    assert found["kept"] + loss == theory.gpt_activation_bytes(size, 1, 8192, 2)
+
+
+def test_qwen_has_norms_of_heads_that_the_formula_does_not_know():
+    letters = layers.letters("Qwen3 0.6B")
+    missing = layers.counted("Qwen3 0.6B")["parameters"] - llama(1, 8192, **letters)["parameters"]
+    assert missing == 2 * letters["d"] * letters["L"]
+
+
+def test_a_block_on_an_h200_keeps_what_norms_that_are_not_fused_keep():
+    letters, recorded = layers.recorded_kept()
+    assert llama(**letters)["kept"] == pytest.approx(recorded, rel=0.004)
+
+
+def test_boxes_are_all_that_a_block_keeps_but_the_statistics():
+    card = layers.letters("Llama 3 8B")
+    block = layers.narrow_block(**card)
+    boxes = sum(box["size"] for box in layers.kept_boxes(block))
+    statistics = (4 * 8 + 2 * 4) / (2 * 128)  # bytes for each token: of 8 heads, of two norms
+    assert boxes == 24.5 and sum(layers.kept(block)) == boxes + statistics
+
+
+def test_compiled_a_norm_keeps_its_input_and_gpt2_gains_nothing():
+    from helpers import models
+
+    boxes = layers.norm_boxes()
+    assert [len(norm) for norm in boxes.values()] == [1, 2, 1]
+    block = models.Block(models.TINY)
+    assert sum(layers.kept(block)) == sum(layers.kept(block, compiled=True))
+
+
+def test_the_lessons_alphabet_is_that_of_the_code():
+    cells = nbformat.read(NOTEBOOKS / "01_transformer_layers.ipynb", as_version=4).cells
+    (table,) = (cell.source for cell in cells if "| letter | meaning |" in cell.source)
+    told = {}
+    for line in table.splitlines():
+        if found := re.match(r"\| (\$.*?\$) \|.*?\| (`.*?`) \|", line):
+            told |= zip(re.findall(r"\$\\?(\w+)\$", found[1]), re.findall(r"`(\w+)`", found[2]), strict=True)
+    assert LETTERS.items() <= told.items()
+    arguments = {
+        name for one in ("llama_flops", "ideal_bytes") for name in inspect.signature(named(one)).parameters
+    }
+    assert {told["b"], told["s"], told["Psi"], told["N"]} <= arguments
+
+
+def named(function):
+    return getattr(theory.llama if function == "llama_flops" else theory, function)
