@@ -141,6 +141,8 @@ correct: the budget and the MFU decide, and eight GPUs are few
 
 the backward pass does two products for each of the forward pass: a step takes three times as much
     3 * forward -> forward
+`forward` has two of a parameter's six FLOPs already: a step takes three times the forward pass
+    3 * forward -> 6 * forward
 the backward pass alone takes twice the forward pass, and both are to be paid for
     3 * forward -> 2 * forward
 a day has 86,400 seconds

@@ -234,8 +234,3 @@ def first_forward(keys: dict, shape: dict, b: int, s: int, checkpointing: bool =
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         engine.module(**inputs)
     return {"held": held, "DeepSpeed": flops, "torch": counter.get_total_flops()}
-
-
-def first_forward_checkpointed(**arguments: object) -> dict:
-    """The same, where each block keeps its input alone."""
-    return first_forward(**arguments, checkpointing=True)
