@@ -105,3 +105,9 @@ def test_bars_of_two_cards_and_runs_of_other_experiments_are_refused():
         job_bars({"a": "stage 1", "b": run_of("7.5 B, stage 1, 2 H200s")}, "Title")
     with pytest.raises(ValueError, match="no bytes of a whole GPU are known of this run of 'speed'"):
         job_bars({"a": recorded.runs("speed")[0]}, "Title")
+
+
+def test_what_formulas_counted_is_a_bar_of_the_jobs_card():
+    plot = job_bars({"weights": {"parameters": 16e9}, "all": "stage 1"}, "Title")
+    assert "weights (counted): 16.0 GB of tensors (parameters 16.0)" in plot.sentence
+    assert "69.0 GB to spare" in plot.sentence
