@@ -11,6 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from helpers.course.exercises.real_layers import Reads, config, rotations, stream
+from helpers.course.job.picture import job_budget
 from helpers.course.models.published import PUBLISHED
 from helpers.course.recording import recorded
 from helpers.tools.measure.ledger import Ledger
@@ -148,14 +149,11 @@ def recorded_mfu(flops: float) -> dict[str, float]:
         flops: of a training step, for one sequence of the job.
     """
     found = {}
-    for run in recorded.runs("job"):
-        phases = [phase["seconds"] for phase in run.reports[0]] if run.reports else []
-        if phases:
-            micros = run.configuration["gradient_accumulation_steps"]
-            sequences = micros * run.configuration["train_micro_batch_size_per_gpu"]  # of a GPU
-            seconds = sum(phases[-3 * micros :])  # forward, backward and step of each micro-batch
-            reached = sequences * flops / seconds / PEAKS[run.device_name]
-            found[run.known["plan"]] = round(reached, 2)
+    for run in (run for run in recorded.runs("job", hardware="4 x NVIDIA H100 80GB HBM3") if run.reports):
+        keys = run.configuration
+        sequences = keys["train_micro_batch_size_per_gpu"] * keys["gradient_accumulation_steps"]  # of a GPU
+        seconds, _ = job_budget(run).step
+        found[run.known["plan"]] = round(sequences * flops / seconds / PEAKS[run.device_name], 2)
     return found
 
 
