@@ -47,6 +47,7 @@ MODULES = {
     "readiness": "helpers.course.lesson.readiness",
     "recorded": "helpers.course.recording.recorded",
     "resuming": "helpers.course.runs.resuming",
+    "rings": "helpers.course.runs.rings",
     "schedules": "helpers.tools.theory.schedules",
     "slurm": "helpers.tools.machines.slurm",
     "ssh": "helpers.tools.machines.ssh",
