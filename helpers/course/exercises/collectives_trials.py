@@ -1,4 +1,5 @@
-"""What the checks of lesson 03 look at, in every rank, and what its pictures show of a learner's functions."""
+"""What the checks of lesson 03 look at, in every rank, and what its pictures show of a learner's
+functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Lesson 03's collectives in ranks: contents whose digits tell whose they are, bytes that leave a rank, bugs in
-a ring, and tests that notice them at some world sizes only."""
+"""Lesson 03's collectives in ranks: contents whose digits tell whose they are, bytes that leave a rank, bugs
+in a ring, and tests that notice them at some world sizes only."""
 
 from __future__ import annotations
 
@@ -92,6 +92,34 @@ def sent_in_a_ring(all_reduce: AllReduce, exchange: Callable, tensor_bytes: int,
 def ring_in_a_rank(all_reduce: AllReduce, exchange: Callable, elements: int) -> float:
     digits()
     return sent_in(lambda: all_reduce(torch.ones(elements), exchange))
+
+
+# --- a tree
+
+
+def tree_all_reduce(tensor: torch.Tensor) -> None:
+    """Replace a tensor, in place, by its sum over all ranks, up and down a tree: 2 log2 N messages of all of
+    it, one after another.
+
+    Args:
+        tensor: of the same shape on all N ranks; N is a power of two.
+
+    Source: Thakur et al., Optimization of collective communication operations in MPICH (2005), section 4.
+    """
+    rank, gap, incoming = dist.get_rank(), 1, torch.empty_like(tensor)
+    while gap < dist.get_world_size():  # up: one of each pair hands over its sum
+        if rank % (2 * gap) == gap:
+            dist.send(tensor, rank - gap)
+        elif rank % (2 * gap) == 0:
+            dist.recv(incoming, rank + gap)
+            tensor += incoming
+        gap *= 2
+    while gap > 1:  # down, the same way
+        gap //= 2
+        if rank % (2 * gap) == 0:
+            dist.send(tensor, rank + gap)
+        elif rank % (2 * gap) == gap:
+            dist.recv(tensor, rank - gap)
 
 
 # --- bugs

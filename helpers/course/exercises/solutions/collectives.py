@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 03: the rungs of a ring, a bug in one of them, and what messages cost."""
+"""The course's own answers of lesson 03: a ring's rungs, a bug in one of them, what messages cost."""
 
 
 def must_send_solution(collective, tensor_bytes, ranks):
