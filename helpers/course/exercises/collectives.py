@@ -135,13 +135,13 @@ correct: each message costs its latency and its bytes, and you counted those tha
 the sum must come back as well: as many messages again
     2 * rounds -> rounds
 a ring's messages hold one part, 1 / N of the tensor
-    tensor_bytes / ranks if way == "ring" else tensor_bytes -> tensor_bytes
+    each = tensor_bytes / ranks -> pass
 only a ring sends parts; the others send the full tensor
-    tensor_bytes / ranks if way == "ring" else tensor_bytes -> tensor_bytes / ranks
+    ranks - 1, tensor_bytes -> ranks - 1, tensor_bytes / ranks
 in a tree pairs add up at the same time: log2 N levels
-    math.log2(ranks) if way == "tree" else ranks - 1 -> ranks - 1
+    rounds = math.log2(ranks) -> pass
 a rank need not talk to itself: N - 1
-    else ranks - 1 -> else ranks
+    ranks - 1, tensor_bytes -> ranks, tensor_bytes
 every message costs a latency, not only the first
     2 * rounds * (latency + each / bandwidth) -> latency + 2 * rounds * each / bandwidth
 bytes over bytes per second are seconds

@@ -65,9 +65,12 @@ def other_direction_solution(tensor, exchange):
 def all_reduce_seconds_solution(way, tensor_bytes, ranks, latency, bandwidth):
     import math
 
-    rounds = math.log2(ranks) if way == "tree" else ranks - 1  # and as many for the way back
-    each = tensor_bytes / ranks if way == "ring" else tensor_bytes
-    return 2 * rounds * (latency + each / bandwidth)
+    rounds, each = ranks - 1, tensor_bytes
+    if way == "tree":
+        rounds = math.log2(ranks)
+    if way == "ring":
+        each = tensor_bytes / ranks
+    return 2 * rounds * (latency + each / bandwidth)  # as many rounds for the way back
 
 
 def bus_bandwidth_solution(tensor_bytes, ranks, seconds):

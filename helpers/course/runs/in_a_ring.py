@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AllReduce = Callable[[torch.Tensor, Callable], None]  # (tensor, exchange), as a learner writes it
 MANY = 1_000_000  # elements: what is not waited for has not arrived
-PATIENCE = 5.0  # seconds until a ring counts as hung
+PATIENCE = 4.0  # seconds until a ring counts as hung
 
 
 def digits() -> torch.Tensor:
