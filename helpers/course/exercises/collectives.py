@@ -117,7 +117,7 @@ ring_all_reduce = build(
     solutions.ring_all_reduce_solution,
     trials.gathered,
     together=True,
-    rungs=(exchange, ring_reduce_scatter, ring_all_gather),
+    rungs=(ring_reduce_scatter, ring_all_gather),
     praise="every rank has the sum, and sent every part but one, twice",
     mistakes={
         (GATHER, "pass"): "that is the first half: the finished parts must go round, too",
