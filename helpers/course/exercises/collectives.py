@@ -127,7 +127,7 @@ ring_all_reduce = build(
     },
 )  # fmt: skip
 
-other_direction = fault(solutions.other_direction_solution, ring_reduce_scatter, worlds=(3, 4))
+other_direction = fault(solutions.other_direction_solution, ring_reduce_scatter, worlds=(3, 4), rungs=())
 
 ALL_REDUCE_SECONDS = """
 correct: each message costs its latency and its bytes, and you counted those that must wait for one another

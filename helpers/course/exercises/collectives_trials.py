@@ -60,8 +60,8 @@ class Counted:
         if not agreed(fits):  # then no rank goes on
             wrong = f"{arriving.item()} elements, to be received in a tensor of {incoming.numel()}"
             here = f"the left neighbour sends {wrong}" if not fits else "what arrives does not fit on a rank"
-            advice = "parts differ in size; the size must be that of the part that arrives, and each rank must "
-            advice += "send the part that its right neighbour expects"
+            advice = "parts differ in size; the size must be that of the part that arrives, and each rank "
+            advice += "must send the part that its right neighbour expects"
             raise ValueError(f"exchange {len(self.sizes)}: {here}: {advice}")
         swapped(outgoing, incoming)
 

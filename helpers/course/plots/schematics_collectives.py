@@ -9,7 +9,6 @@ from helpers.course.plots.drawing import (
     blank,
     box,
     disc,
-    ink,
     legend_beside,
     name_rows,
     new_figure,
@@ -17,7 +16,6 @@ from helpers.course.plots.drawing import (
     rank_names,
     rounded,
     swatch,
-    write,
 )
 from helpers.course.plots.style import Plot, in_style, owner_colour
 
