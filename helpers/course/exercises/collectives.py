@@ -59,12 +59,10 @@ exchange = build(
 REDUCE_SCATTER = """
 correct: the sums grow while they travel, and each rank is left with the part that it owns
 
-rank r must end with part r: it begins by sending part r - 1, not its own
+nothing was added to it: rank r begins by sending part r - 1, not its own, and then passes on what it has just
+added to
     rank - step - 2 -> rank - step - 1
     rank - step - 1) % ranks], incoming -> rank - step) % ranks], incoming
-that sends the same part each time: pass on the part that you have just added to
-    (rank - step - 2) % ranks] -> (rank - 2) % ranks]
-    (rank - step - 1) % ranks], incoming -> (rank - 1) % ranks], incoming
 the parts walk down: in step i rank r sends part r - 1 - i, not r - 1 + i
     rank - step - 2 -> rank + step - 2
     rank - step - 1) % ranks], incoming -> rank + step - 1) % ranks], incoming
@@ -72,10 +70,7 @@ one exchange less than there are ranks, and these are not always two
     range(ranks - 1) -> range(1)
 what arrives must be added to this rank's own numbers, not put in their place
     arriving += incoming -> arriving.copy_(incoming)
-`parts[k] = parts[k] + ...` makes a new tensor and leaves `tensor` as it was: add in place
-    parts = tensor.tensor_split(ranks) -> parts = list(tensor.tensor_split(ranks))
-    arriving += incoming -> parts[(rank - step - 2) % ranks] = arriving + incoming
-the sum must stand in `tensor` itself, not in a copy
+`tensor` is as it was: add in place, to views of it (`parts[k] = parts[k] + ...` makes a new tensor)
     tensor.tensor_split -> tensor.clone().tensor_split
 the last elements were left out: the size need not divide by the number of ranks
     tensor.tensor_split -> tensor[: len(tensor) // ranks * ranks].tensor_split
@@ -102,7 +97,6 @@ ring_all_gather = build(
     mistakes={
         (CAME, f"(incoming := parts[0].new_empty({CAME[:-1]}.shape)))\n        {CAME[:-1]}.add_(incoming)"):
             "these parts are finished: copy them, do not add",
-        (SENT, "exchange(parts[rank]"): "that sends the own part each time: pass on what has just arrived",
         (SENT, "exchange(parts[(rank - step + 1) % ranks]", CAME, "parts[(rank - step) % ranks])"):
             "only part r is finished on rank r: begin with that",
         ("range(ranks - 1)", "range(1)"):
@@ -127,7 +121,16 @@ ring_all_reduce = build(
     },
 )  # fmt: skip
 
-other_direction = fault(solutions.other_direction_solution, ring_reduce_scatter, worlds=(3, 4), rungs=())
+other_direction = fault(
+    solutions.other_direction_solution,
+    ring_reduce_scatter,
+    worlds=(3, 4),
+    rungs=(),
+    mistakes={
+        "it begins like the right one, with part r - 1":
+            ("(rank + step - 1)", "(rank + step)", "(rank + step - 2)", "(rank + step - 1)"),
+    },
+)  # fmt: skip
 
 ALL_REDUCE_SECONDS = """
 correct: each message costs its latency and its bytes, and you counted those that must wait for one another

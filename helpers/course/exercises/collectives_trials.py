@@ -99,6 +99,7 @@ def in_a_ring(function: Callable, seed: int, shown: str) -> Values:
     values, rank, ranks = {}, dist.get_rank(), dist.get_world_size()
     for elements in (ranks * (2 + seed % 7), ranks * (20 + seed % 50) + 1 + seed % (ranks - 1 or 1), 9):
         mine, exchange = digits(seed, elements), Counted()
+        before = mine.clone()
         with helped(HINTS):
             function(mine, exchange)
         small = max(exchange.sizes, default=0) <= -(-elements // ranks)
@@ -106,6 +107,7 @@ def in_a_ring(function: Callable, seed: int, shown: str) -> Values:
         values[f"no exchange carries more than 1/{ranks}, rounded up, {elements} elements"] = small
         right = mine if shown == "the tensor" else mine.tensor_split(ranks)[rank]
         values[f"{shown}, {elements} elements"] = right
+        values[f"the tensor was changed in place, {elements} elements"] = not mine.equal(before)
     return values
 
 
