@@ -48,6 +48,7 @@ MODULES = {
     "readiness": "helpers.course.lesson.readiness",
     "recorded": "helpers.course.recording.recorded",
     "resuming": "helpers.course.runs.resuming",
+    "rings": "helpers.course.runs.in_a_ring",
     "schedules": "helpers.tools.theory.schedules",
     "slurm": "helpers.tools.machines.slurm",
     "ssh": "helpers.tools.machines.ssh",

@@ -163,10 +163,6 @@ FIGURES = {
         plots.job([{"parameters": "all", "text": "1st half"}, {"parameters": "all", "text": ""}], "Title"),
         "rank 0 has parameters all, text 1st half",
     ),
-    "ring": (
-        plots.ring({"first": [0, 1, 2], "second": [2, 0, 1]}, "Title"),
-        "second: rank 0 sends part 2, rank 1 sends part 0",
-    ),
     "placements": (
         plots.placements(
             [{"pipe": 2, "data": 2, "model": 2}, {"model": 2, "data": 2, "pipe": 2}], 4, "Title"

@@ -31,6 +31,15 @@ MISTAKES = {
             "so are the gradients: no",
         ),
     ),
+    "03": (
+        Mistake(
+            "an all-reduce counts as one of its halves",
+            'return 2 * others if collective == "all_reduce" else others',
+            "return others",
+            ("must_send = exercises.must_send.check", "summed = must_send("),
+            "2 of 2 differ",
+        ),
+    ),
     "04": (
         Mistake(
             "gradients are never divided",

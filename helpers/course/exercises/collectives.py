@@ -1,63 +1,47 @@
-"""Answers of lesson 03: a ring all-reduce, what communication costs, and the mistakes that people make
-there."""
+"""Answers of lesson 03: the rungs of a ring all-reduce, a bug to plant, what messages cost, and mistakes that
+people make there."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
-import torch
-from torch import distributed as dist
+from helpers.course.exercises import collectives_trials as trials
 from helpers.course.exercises.builds import RankExercise
+from helpers.course.exercises.faults import fault
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped, own_group
 from helpers.course.exercises.solutions import collectives as solutions
-from helpers.course.exercises.trials import build, formula, randn_of_rank
-from helpers.tools.measure.internals import replaced
+from helpers.course.exercises.trials import build, formula
 
+MUST_SEND = """
+correct: a rank lacks, or gives away, every part but one; an all-reduce does both
 
-def _digits(seed, elements):
-    """This rank's own random numbers: 1 to 4 in units of 10^rank, so that the digits of a sum say whose
-    number is missing or was added twice."""
-    random = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
-    return 10.0 ** dist.get_rank() * torch.randint(1, 5, (elements,), generator=random)
-
-
-def _swap(outgoing, incoming, to=None, source=None):
-    """Send to a rank, the right neighbour if none is named, and receive from another at once; these are the
-    check's own messages."""
-    rank, ranks, group = dist.get_rank(), dist.get_world_size(), own_group()
-    to, source = ((rank + 1) % ranks, (rank - 1) % ranks) if to is None else (to, source)
-    send = dist.P2POp(dist.isend, outgoing, to, group)
-    receive = dist.P2POp(dist.irecv, incoming, source, group)
-    for request in dist.batch_isend_irecv([send, receive]):
-        request.wait()
-
-
-def _exchanged(function, seed):
-    """A small message and one of a megabyte, which no buffer holds.
-
-    `P2POp` with a rank that does not exist fails, with words; by itself it ends the process or waits for
-    ever.
-    """
-    values, real, ranks = {}, dist.P2POp, dist.get_world_size()
-
-    def checked(op, tensor, peer=None, *more, **named):
-        if peer is not None and not 0 <= peer < ranks:
-            circle = f"in the circle, rank 0 is the right neighbour of rank {ranks - 1}"
-            raise ValueError(f"there is no rank {peer}: ranks are 0 to {ranks - 1}; {circle}")
-        return real(op, tensor, peer, *more, **named)
-
-    for elements in (5 + seed % 5, 250_000 + seed % 100):
-        outgoing, incoming = randn_of_rank(seed, elements), torch.zeros(elements)
-        with ExitStack() as stack:
-            stack.callback(replaced(dist, "P2POp", checked))
-            function(outgoing, incoming)
-        values |= {f"incoming, {elements:,} elements": incoming, f"outgoing, {elements:,} elements": outgoing}
-    return values
-
+an all-reduce is a reduce-scatter and an all-gather: it sends twice as much
+    2 * others if collective == "all_reduce" else others -> others
+a rank need not send its own part to itself: (N - 1) / N of the tensor
+    * (ranks - 1) / ranks ->
+that is what all ranks send together
+    * (ranks - 1) / ranks -> * (ranks - 1)
+here S is the full tensor, of which a rank's part is 1 / N; it sends that N - 1 times
+    * (ranks - 1) / ranks -> / ranks
+only an all-reduce has two halves
+    2 * others if collective == "all_reduce" else others -> 2 * others
+a send is one message of the full tensor, however many ranks look on
+    == "send" -> == "nothing"
+"""
+must_send = formula(
+    solutions.must_send_solution,
+    [
+        ("all_reduce", 1e6, 4),
+        ("reduce_scatter", 1e6, 4),
+        ("all_gather", 16e9, 8),
+        ("all_reduce", 1e9, 64),
+        ("all_to_all", 1e6, 2),
+        ("broadcast", 1e6, 8),
+        ("send", 1e6, 4),
+    ],
+    MUST_SEND,
+)
 
 EXCHANGE = """
-correct: every rank sent and received at once, so none waited for a rank that was waiting too
+correct: every rank sends and receives at once, so none waits for a rank that waits too
 
 that went to the left and came from the right: the right neighbour has the next higher rank
     outgoing, (rank + 1) -> outgoing, (rank - 1)
@@ -68,119 +52,135 @@ that is this rank's own tensor: the left neighbour's must be received
 nothing has arrived in `incoming`: receive into that very tensor, and wait
     dist.irecv, incoming -> dist.irecv, torch.empty_like(incoming)
 """
-exchange = build(solutions.exchange_solution, _exchanged, EXCHANGE, together=True)
+exchange = build(
+    solutions.exchange_solution, trials.exchanged, EXCHANGE, together=True, example=trials.what_arrived
+)
 
+REDUCE_SCATTER = """
+correct: the sums grow while they travel, and each rank is left with the part that it owns
 
-HINTS = {  # two errors that say little: what to do
-    "index out of range": "`chunk` may make fewer parts than ranks, `tensor_split` never does",
-    "does not support item assignment": "give the part a name before you add to it, or use "
-    "`parts[k].add_(incoming)`",
-}
-
-
-def _summed_in_a_ring(function, seed):
-    """Three sizes: one that divides by the ranks, one that does not, and one of which `chunk` makes fewer
-    parts than there are ranks.
-
-    What arrives must fit exactly into what it is received in: gloo does not always say so.
-    """
-    values, ranks = {}, dist.get_world_size()
-    for elements in (ranks * (2 + seed % 7), ranks * (20 + seed % 50) + 1 + seed % (ranks - 1 or 1), 9):
-        sizes, mine = [], _digits(seed, elements)
-
-        def counted(outgoing, incoming, sizes=sizes):
-            sizes.append(outgoing.numel())
-            arriving = torch.zeros(1, dtype=torch.int64)
-            _swap(torch.tensor([outgoing.numel()]), arriving)
-            if incoming.numel() != arriving.item():
-                wrong = f"{arriving.item()} elements, to be received in a tensor of {incoming.numel()}"
-                advice = "parts differ in size; the size must be that of the part that arrives"
-                raise ValueError(f"the left neighbour sends {wrong}: {advice}")
-            _swap(outgoing, incoming)
-
-        with helped(HINTS):
-            function(mine, counted)
-        largest, most = max(sizes, default=0), -(-elements // ranks)
-        values[f"the number of exchanges, {elements} elements"] = len(sizes)
-        values[f"no exchange carries more than 1/{ranks}, rounded up, {elements} elements"] = largest <= most
-        values[f"the tensor, {elements} elements"] = mine
-    return values
-
-
-RING_ALL_REDUCE = """
-correct: each rank sent every part but one, twice, and never waited for more than its neighbour
-
-that is the first half: each rank has one finished part of the sum, and now the finished parts must go round
-    range(ranks - 1):  # all- -> range(0):  # all-
-in the second half the parts that arrive are finished sums: copy them, do not add them
-    parts[(rank - step) % ranks]) -> incoming := torch.empty_like(parts[(rank - step) % ranks]))
-            parts[(rank - step) % ranks].add_(incoming)
-the sum is right, but whole tensors went round: send one part of the tensor per exchange
+nothing was added to it: rank r begins by sending part r - 1, not its own, and then passes on what it has just
+added to
+    rank - step - 2 -> rank - step - 1
+    rank - step - 1) % ranks], incoming -> rank - step) % ranks], incoming
+the parts walk down: in step i rank r sends part r - 1 - i, not r - 1 + i
+    rank - step - 2 -> rank + step - 2
+    rank - step - 1) % ranks], incoming -> rank + step - 1) % ranks], incoming
+one exchange less than there are ranks, and these are not always two
+    range(ranks - 1) -> range(1)
+what arrives must be added to this rank's own numbers, not put in their place
+    arriving += incoming -> arriving.copy_(incoming)
+`tensor` is as it was: add in place, to views of it (`parts[k] = parts[k] + ...` makes a new tensor)
+    tensor.tensor_split -> tensor.clone().tensor_split
+the last elements were left out: the size need not divide by the number of ranks
+    tensor.tensor_split -> tensor[: len(tensor) // ranks * ranks].tensor_split
+whole tensors went round: send one part per exchange
     parts = tensor.tensor_split(ranks) -> parts = [tensor.clone() for _ in range(ranks)]
     arriving += incoming -> tensor += incoming
-            parts[(rank - step - 1) % ranks].copy_(incoming)
-    range(ranks - 1):  # all- -> range(0):  # all-
-the last elements were left out: the size need not divide by the number of ranks
-    parts = tensor.tensor_split -> parts = tensor[: len(tensor) // ranks * ranks].tensor_split
-that is the mean; an all-reduce sums
-    parts[(rank - step) % ranks]) -> parts[(rank - step) % ranks])
-        tensor /= ranks
-the sum must stand in `tensor` itself, not in a new one
-    tensor.tensor_split -> tensor.clone().tensor_split
-that always sends the rank's own part: pass on the part that you have just added to
-    arriving = parts -> step = 0
-            arriving = parts
-each half needs one exchange less than there are ranks, which are not always two
-    range(ranks - 1):  # reduce- -> range(1):  # reduce-
-    range(ranks - 1):  # all- -> range(1):  # all-
-the second half must begin with the part that a rank has finished, r + 1, not with its own, r
-    (rank + 1 - step) % ranks], parts[(rank - step) -> (rank - step) % ranks], parts[(rank - step - 1)
-`parts[k] = parts[k] + ...` makes a new tensor and leaves `tensor` as it was: add in place
-    parts = tensor.tensor_split(ranks) -> parts = list(tensor.tensor_split(ranks))
-    arriving += incoming -> parts[(rank - step - 1) % ranks] = arriving + incoming
+            parts[(rank - step - 2) % ranks].copy_(incoming)
 """
-ring_all_reduce = build(solutions.ring_all_reduce_solution, _summed_in_a_ring, RING_ALL_REDUCE, together=True)
+ring_reduce_scatter = build(
+    solutions.ring_reduce_scatter_solution,
+    trials.scattered,
+    REDUCE_SCATTER,
+    together=True,
+    example=trials.sums_that_grow,
+)
+
+SENT, CAME = "exchange(parts[(rank - step) % ranks]", "parts[(rank - step - 1) % ranks])"
+ring_all_gather = build(
+    solutions.ring_all_gather_solution,
+    trials.gathered,
+    together=True,
+    example=trials.sums_that_go_round,
+    praise="each part went once round the ring, and nothing was added to it",
+    mistakes={
+        (CAME, f"(incoming := parts[0].new_empty({CAME[:-1]}.shape)))\n        {CAME[:-1]}.add_(incoming)"):
+            "these parts are finished: copy them, do not add",
+        (SENT, "exchange(parts[(rank - step + 1) % ranks]", CAME, "parts[(rank - step) % ranks])"):
+            "only part r is finished on rank r: begin with that",
+        ("range(ranks - 1)", "range(1)"):
+            "one exchange less than there are ranks, and these are not always two",
+        ("tensor.tensor_split", "tensor.clone().tensor_split"):
+            "the parts must stand in `tensor` itself, not in a copy",
+    },
+)  # fmt: skip
+
+SCATTER, GATHER = "ring_reduce_scatter(tensor, exchange)", "ring_all_gather(tensor, exchange)"
+ring_all_reduce = build(
+    solutions.ring_all_reduce_solution,
+    trials.gathered,
+    together=True,
+    rungs=(ring_reduce_scatter, ring_all_gather),
+    praise="every rank has the sum, and sent every part but one, twice",
+    mistakes={
+        (GATHER, "pass"): "that is the first half: the finished parts must go round, too",
+        (SCATTER, "pass"): "that is the second half: nothing was added",
+        (f"{SCATTER}\n    {GATHER}", f"{GATHER}\n    {SCATTER}"): "the other order: first add, then gather",
+        (GATHER, f"{GATHER}\n    tensor /= dist.get_world_size()"): "that is the mean; an all-reduce sums",
+    },
+)  # fmt: skip
+
+other_direction = fault(
+    solutions.other_direction_solution,
+    ring_reduce_scatter,
+    worlds=(3, 4),
+    rungs=(),
+    mistakes={
+        "it begins like the right one, with part r - 1":
+            ("(rank + step - 1)", "(rank + step)", "(rank + step - 2)", "(rank + step - 1)"),
+    },
+)  # fmt: skip
+
+ALL_REDUCE_SECONDS = """
+correct: each message costs its latency and its bytes, and you counted those that must wait for one another
+
+the sum must come back as well: as many messages again
+    2 * rounds -> rounds
+a ring's messages hold one part, 1 / N of the tensor
+    each = tensor_bytes / ranks -> pass
+only a ring sends parts; the others send the full tensor
+    ranks - 1, tensor_bytes -> ranks - 1, tensor_bytes / ranks
+in a tree pairs add up at the same time: log2 N levels
+    rounds = math.log2(ranks) -> pass
+a rank need not talk to itself: N - 1
+    ranks - 1, tensor_bytes -> ranks, tensor_bytes
+every message costs a latency, not only the first
+    2 * rounds * (latency + each / bandwidth) -> latency + 2 * rounds * each / bandwidth
+bytes over bytes per second are seconds
+    each / bandwidth -> each * bandwidth
+"""
+all_reduce_seconds = formula(
+    solutions.all_reduce_seconds_solution,
+    [
+        (way, size, ranks, 1e-5, 5e10)
+        for size, ranks in ((1e9, 4), (1e3, 64), (16e9, 1024))
+        for way in ("naive", "tree", "ring")
+    ],
+    ALL_REDUCE_SECONDS,
+)
+
+BUS_BANDWIDTH = """
+correct: this is what a rank's link carries, so you can compare it with the link's own speed at any
+number of ranks
+
+that is the algorithm bandwidth: the tensor's bytes over the time
+    must_send("all_reduce", tensor_bytes, ranks) -> tensor_bytes
+an all-reduce has two halves
+    "all_reduce" -> "all_gather"
+that is the time over the bytes
+    must_send( -> 1 / must_send(
+    / seconds -> * seconds
+"""
+bus_bandwidth = formula(
+    solutions.bus_bandwidth_solution,
+    [(1e9, 8, 0.01), (1e9, 2, 0.01), (4e6, 64, 1e-3)],
+    BUS_BANDWIDTH,
+    rungs=(must_send,),
+)
 
 
-def tree_all_reduce(tensor: torch.Tensor) -> None:
-    """Replace a tensor, in place, by its sum over all ranks, up and down a tree: 2 log2 N messages of all of
-    it, one after another.
-
-    Args:
-        tensor: of the same shape on all N ranks; N is a power of two.
-
-    Source: Thakur et al., Optimization of collective communication operations in MPICH (2005), section 4.
-    """
-    rank, gap, incoming = dist.get_rank(), 1, torch.empty_like(tensor)
-    while gap < dist.get_world_size():  # up: one of each pair hands over its sum
-        if rank % (2 * gap) == gap:
-            dist.send(tensor, rank - gap)
-        elif rank % (2 * gap) == 0:
-            dist.recv(incoming, rank + gap)
-            tensor += incoming
-        gap *= 2
-    while gap > 1:  # down, the same way
-        gap //= 2
-        if rank % (2 * gap) == 0:
-            dist.send(tensor, rank + gap)
-        elif rank % (2 * gap) == gap:
-            dist.recv(tensor, rank - gap)
-
-
-def _summed_in_halves(function, seed):
-    """A size that divides by the ranks; how many exchanges, and how many elements were sent in them."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    sent, mine = [], _digits(seed, ranks * (2 + seed % 7))
-
-    def swap(partner, outgoing, incoming):
-        if not 0 <= partner < ranks or partner == rank:
-            raise ValueError(f"rank {rank} of {ranks} cannot exchange with rank {partner}")
-        sent.append(outgoing.numel())
-        _swap(outgoing, incoming, to=partner, source=partner)
-
-    function(mine, swap)
-    return {"the tensor": mine, "the elements sent": sum(sent), "the number of exchanges": len(sent)}
-
+# --- the companion's
 
 HALVE_AND_DOUBLE = """
 correct: you sent as many bytes as the ring does, in 2 log2 N exchanges
@@ -194,27 +194,8 @@ before
     in reversed(way) -> in []
 """
 halve_and_double = build(
-    solutions.halve_and_double_solution, _summed_in_halves, HALVE_AND_DOUBLE, together=True
+    solutions.halve_and_double_solution, trials.summed_in_halves, HALVE_AND_DOUBLE, together=True
 )
-
-
-BUS_BANDWIDTH = """
-correct: this is what a rank's link carries, so you can compare it with the link's own speed at any
-number of ranks
-
-that is the algorithm bandwidth: the tensor's bytes over the time
-    2 * (ranks - 1) / ranks * size -> size
-an all-reduce is a reduce-scatter and an all-gather: each sends (N - 1) / N of the tensor
-    2 * ->
-2 S is the limit for very many ranks; a rank sends each part but one, twice
-    (ranks - 1) / ranks * size -> size
-that is what all ranks send together
-    / ranks ->
-"""
-bus_bandwidth = formula(
-    solutions.bus_bandwidth_solution, [(1e9, 8, 0.01), (1e9, 2, 0.01), (4e6, 64, 1e-3)], BUS_BANDWIDTH
-)
-
 
 TWO_LEVEL_SECONDS = """
 correct: the slow links carry only the part that each GPU is left with after the sum within its host
@@ -245,7 +226,6 @@ two_level_seconds = formula(
     [(8e9, 2, 8, 400e9, 50e9), (26e9, 16, 4, 100e9, 12.5e9)],
     TWO_LEVEL_SECONDS,
 )
-
 
 all_numbers = RankExercise(
     lambda ranks, random: [{"number": number} for number in random.sample(range(10, 100), ranks)],

@@ -62,7 +62,9 @@ def fault(solution: Callable, of: Build, **options: object) -> Fault:
     Args:
         solution: the course's function with the bug; takes what the right one takes.
         of: the check of the right function.
-        options: `praise`, and `mistakes`: other bugs, for which the learner may take this one.
+        options: `praise`, and `mistakes`: other bugs, for which the learner may take this one; `worlds` where
+            it cannot be seen at the right function's; `rungs` where it does not call that function.
     """
     same = {name: getattr(of, name) for name in ("worlds", "tolerance", "patience", "together")}
-    return Fault(solution, of.trial, right_one=of.solution, rungs=(of, *of.rungs), **(same | options))
+    same["rungs"] = of, *of.rungs
+    return Fault(solution, of.trial, right_one=of.solution, **(same | options))

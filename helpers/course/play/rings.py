@@ -29,12 +29,12 @@ class Turn:
 
 
 def turns() -> list[Turn]:
-    """The all-reduce: rank r first sends chunk r; what it has received it sends on, summed in the first half
-    and as it is in the second (Patarasuk and Yuan, 2009)."""
+    """The all-reduce: rank r first sends chunk r - 1; what it has received it sends on, summed in the first
+    half, which leaves it with chunk r, and as it is in the second (Patarasuk and Yuan, 2009)."""
     found = [Turn(tuple((str(rank),) * RANKS for rank in range(RANKS)))]
     for turn in range(LAST):
         summing, before = turn < RANKS - 1, found[-1].held
-        sends = tuple((rank - turn) % RANKS for rank in range(RANKS))
+        sends = tuple((rank - turn - 1) % RANKS for rank in range(RANKS))
         held = [list(chunks) for chunks in before]
         for rank, chunk in enumerate(sends):
             there, came = held[(rank + 1) % RANKS], before[rank][chunk]

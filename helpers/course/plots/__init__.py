@@ -11,7 +11,6 @@ from helpers.course.plots.schematics_collectives import (
     contributors,
     rank_contents,
     rank_grid,
-    ring,
 )
 from helpers.course.plots.schematics_experts import dispatch
 from helpers.course.plots.schematics_machines import cluster, job, placements

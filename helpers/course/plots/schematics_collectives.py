@@ -1,17 +1,14 @@
-"""Schematics of collectives: ranks in a ring, ranks in a grid with its groups, what each rank holds when."""
+"""Schematics of collectives: ranks in a grid with its groups, what each rank holds when."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from helpers.course.plots.drawing import (
-    arrow,
     bare,
     blank,
     box,
     disc,
-    ink,
     legend_beside,
     name_rows,
     new_figure,
@@ -19,37 +16,11 @@ from helpers.course.plots.drawing import (
     rank_names,
     rounded,
     swatch,
-    write,
 )
 from helpers.course.plots.style import Plot, in_style, owner_colour
 
 Rows = Sequence[Sequence[int] | None]  # numbers that each rank holds; None for a rank without any
 NONE, SOME, ALL = "#EEEEEE", "#888888", "#444444"  # sums over so many ranks
-
-
-@in_style
-def ring(rounds: Mapping[str, Sequence[int]], title: str) -> Plot:
-    """Ranks in a ring, and which part of its tensor each sends to its right neighbour: {caption of a panel:
-    for each rank the number of the part that it sends}."""
-    figure, panels = new_panels(len(rounds), 3.2, 3.5, title)
-    said = []
-    for axes, (caption, sent) in zip(panels, rounds.items()):
-        angles = [2 * math.pi * rank / len(sent) for rank in range(len(sent))]
-        places = [(math.sin(angle), math.cos(angle)) for angle in angles]
-        for rank, (part, here, there) in enumerate(zip(sent, places, [*places[1:], places[0]])):
-            colour = owner_colour(part)
-            look = {"shrinkA": 21, "shrinkB": 21, "lw": 2.5, "color": colour, "mutation_scale": 16}
-            arrow(axes, here, there, connectionstyle="arc3,rad=0.18", **look)
-            middle = [0.62 * (start + end) for start, end in zip(here, there)]
-            label = {"boxstyle": "round,pad=0.25", "facecolor": colour, "edgecolor": "none"}
-            write(axes, *middle, f"part {part}", fontsize=8, bbox=label, color=ink(colour))
-            disc(axes, *here, 0.28, f"rank {rank}")
-        axes.set(xlim=(-1.45, 1.45), ylim=(-1.4, 1.4), aspect="equal")
-        axes.set_title(caption, fontsize=9)
-        axes.axis("off")
-        parts = ", ".join(f"rank {rank} sends part {part}" for rank, part in enumerate(sent))
-        said.append(f"{caption}: {parts}")
-    return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
 @in_style

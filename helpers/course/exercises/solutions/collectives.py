@@ -1,4 +1,11 @@
-"""The course's own answers of lesson 03."""
+"""The course's own answers of lesson 03: a ring's rungs, a bug in one of them, what messages cost."""
+
+
+def must_send_solution(collective, tensor_bytes, ranks):
+    if collective == "send":
+        return tensor_bytes
+    others = tensor_bytes * (ranks - 1) / ranks  # all parts but one
+    return 2 * others if collective == "all_reduce" else others
 
 
 def exchange_solution(outgoing, incoming):
@@ -7,27 +14,67 @@ def exchange_solution(outgoing, incoming):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     send = dist.P2POp(dist.isend, outgoing, (rank + 1) % ranks)
     receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % ranks)
-    for request in dist.batch_isend_irecv([send, receive]):  # both are under way before a rank waits: no hang
+    for request in dist.batch_isend_irecv([send, receive]):  # both are under way before a rank waits
         request.wait()
 
 
-def ring_all_reduce_solution(tensor, exchange):
+def ring_reduce_scatter_solution(tensor, exchange):
     import torch
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     parts = tensor.tensor_split(ranks)  # views: what is added to a part is added to the tensor
-    for step in range(ranks - 1):  # reduce-scatter: the sums grow while they travel
-        arriving = parts[(rank - step - 1) % ranks]
+    for step in range(ranks - 1):
+        arriving = parts[(rank - step - 2) % ranks]
         incoming = torch.empty_like(arriving)
-        exchange(parts[(rank - step) % ranks], incoming)
+        exchange(parts[(rank - step - 1) % ranks], incoming)
         arriving += incoming
-    for step in range(ranks - 1):  # all-gather: finished sums are passed on
-        exchange(parts[(rank + 1 - step) % ranks], parts[(rank - step) % ranks])
 
 
-def bus_bandwidth_solution(size, ranks, seconds):
-    return 2 * (ranks - 1) / ranks * size / seconds  # what a rank must send: comparable with a link's speed
+def ring_all_gather_solution(tensor, exchange):
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parts = tensor.tensor_split(ranks)
+    for step in range(ranks - 1):  # first the own part, then each time what has just arrived
+        exchange(parts[(rank - step) % ranks], parts[(rank - step - 1) % ranks])
+
+
+must_send, exchange = must_send_solution, exchange_solution
+ring_reduce_scatter, ring_all_gather = ring_reduce_scatter_solution, ring_all_gather_solution
+
+
+def ring_all_reduce_solution(tensor, exchange):
+    ring_reduce_scatter(tensor, exchange)
+    ring_all_gather(tensor, exchange)
+
+
+def other_direction_solution(tensor, exchange):
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parts = tensor.tensor_split(ranks)
+    for step in range(ranks - 1):
+        arriving = parts[(rank + step - 2) % ranks]
+        incoming = torch.empty_like(arriving)
+        exchange(parts[(rank + step - 1) % ranks], incoming)
+        arriving += incoming
+
+
+def all_reduce_seconds_solution(way, tensor_bytes, ranks, latency, bandwidth):
+    import math
+
+    rounds, each = ranks - 1, tensor_bytes
+    if way == "tree":
+        rounds = math.log2(ranks)
+    if way == "ring":
+        each = tensor_bytes / ranks
+    return 2 * rounds * (latency + each / bandwidth)  # as many rounds for the way back
+
+
+def bus_bandwidth_solution(tensor_bytes, ranks, seconds):
+    return must_send("all_reduce", tensor_bytes, ranks) / seconds
 
 
 def two_level_seconds_solution(size, hosts, gpus, inside, across):

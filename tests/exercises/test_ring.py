@@ -1,0 +1,75 @@
+"""The ring of lesson 03 beside the real all-reduce, its bytes with gloo's headers, and the tree; a bug that a
+learner plants is that bug."""
+
+import pytest
+import torch
+from helpers import launch, rings, theory
+from helpers.course.exercises import collectives as lesson_03
+from helpers.course.exercises.editing import edit
+from helpers.course.exercises.solutions import collectives as solutions
+
+pytestmark = pytest.mark.ranks
+HEADERS = 3 * 48  # bytes that gloo adds to an exchange: it will send, it can receive, and the data's own
+
+
+def beside_the_real_one(elements):
+    import deepspeed.comm as comm
+
+    rings.digits()
+    torch.manual_seed(comm.get_rank())
+    ring = torch.randn(elements)
+    real, tree = ring.clone(), ring.clone()
+    solutions.ring_all_reduce_solution(ring, solutions.exchange_solution)
+    rings.tree_all_reduce(tree)
+    comm.all_reduce(real)
+    return {"ring": (ring - real).abs().max().item(), "tree": (tree - real).abs().max().item()}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ring_and_tree_give_the_real_sum(ranks):
+    for report in launch(beside_the_real_one, ranks=ranks, arguments={"elements": 100_003}, device="cpu"):
+        assert max(report.values()) < 1e-5
+
+
+@pytest.mark.parametrize(("ranks", "elements"), [(2, 262_144), (4, 262_144), (2, 100_003), (4, 100_003)])
+def test_a_ring_sends_the_predicted_bytes_and_headers_alone(ranks, elements):
+    ring, exchange = solutions.ring_all_reduce_solution, solutions.exchange_solution
+    sent = rings.sent_in_a_ring(ring, exchange, 4 * elements, ranks)
+    exact = theory.wire_bytes("all_reduce", 4 * elements, ranks) + 2 * (ranks - 1) * HEADERS
+    assert sent == exact
+
+
+def test_must_send_and_the_ring_s_seconds_are_theory_s():
+    for ranks in (2, 4, 64):
+        for name in theory.COLLECTIVES:
+            assert solutions.must_send_solution(name, 1 << 20, ranks) == theory.wire_bytes(
+                name, 1 << 20, ranks
+            )
+        case = 1e6, ranks, 1e-5, 1e9
+        ours = solutions.all_reduce_seconds_solution("ring", *case)
+        assert ours == pytest.approx(theory.collective_seconds("all_reduce", *case))
+
+
+def test_gloo_s_reduce_scatter_sends_as_much_as_its_all_reduce():
+    for ranks in (2, 4):
+        sent = rings.sent_by_gloo(1 << 20, ranks)
+        assert sent["reduce_scatter"] == pytest.approx(sent["all_reduce"], rel=1e-3)
+
+
+def test_a_bug_is_accepted_where_it_is_the_one_that_was_asked_for(capsys):
+    lesson_03.other_direction.check(edit(solutions.other_direction_solution, "arriving = ", "(arriving) = "))
+    assert "that is the bug" in capsys.readouterr().out
+    lesson_03.other_direction.check(
+        edit(solutions.ring_reduce_scatter_solution, "arriving = ", "(arriving) = ")
+    )
+    assert "your function is still right" in capsys.readouterr().out
+
+
+def test_two_ranks_see_neither_order_nor_neighbour_nor_size():
+    def ring(tensor, exchange=solutions.exchange_solution):
+        solutions.ring_all_reduce_solution(tensor, exchange)
+
+    faults = {"right": lambda tensor: ring(tensor, rings.from_the_right)}
+    faults["whole"] = lambda tensor: rings.whole_tensors(tensor, solutions.exchange_solution)
+    found = rings.caught_at((2, 4), ring, faults, "title").tests
+    assert found == {"right": ["values, 4 ranks", "bytes, 4 ranks"], "whole": ["bytes, 4 ranks"]}
