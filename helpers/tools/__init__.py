@@ -33,6 +33,8 @@ NAMES = {  # the names to import from here, by the module in which they lie
     "measure.saved": ("SavedActivations",),
     "measure.timelines": ("chrome_trace", "clock_rows"),
     "measure.traffic": ("Traffic",),
+    "rehearsal.allocator": ("Allocator",),
+    "rehearsal.expandable": ("Expandable",),
     "rehearsal.rehearsing": ("rehearse",),
 }
 HOMES = {name: f"{__name__}.{module}" for module, names in NAMES.items() for name in names}

@@ -89,8 +89,9 @@ def test_nothing_is_written_outside_of_work(work, monkeypatch, tmp_path):
 def test_a_planner_is_scored_in_trainings_that_it_has_not_seen(work):
     planner.keep(cell(work, STATES))
     unseen = list(planner.recorded_trainings()), list(planner.rehearsed_trainings())
-    counts = f"{len(unseen[0])} recorded and {len(unseen[1])} rehearsed trainings"
-    assert min(map(len, unseen)) > 10
+    states = [[one for one in several if "states" in one.right] for several in unseen]
+    counts = f"{len(states[0])} recorded and {len(states[1])} rehearsed trainings"
+    assert min(map(len, states)) > 10
     said = planner.score("states")
     assert said.startswith(f"`states` in {counts}: 0.0% off in the middle, ") and " at most (" in said
     right = {one.plan: one.right["peak"] for one in sum(unseen, [])}
@@ -107,3 +108,12 @@ def test_a_check_keeps_a_term_that_is_right_and_scores_it(work, capsys):
     assert not (work / planner.NAME).exists()
     check.check(cell(work, STATES))
     assert "· `states` is in my_planner.py. `states` in " in capsys.readouterr().out
+
+
+def test_a_term_that_is_asked_of_some_plans_is_scored_in_these_alone(work):
+    def alone(plan):
+        return plan.gpus == 1
+
+    right = {one.plan: one.right["peak"] for one in planner.trainings("peak", alone)}
+    said = planner.score("peak", lambda plan: right[plan], alone)
+    assert all(plan.gpus == 1 for plan in right) and "0.0% off in the middle, 0.0% at most" in said

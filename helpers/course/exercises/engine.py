@@ -34,6 +34,7 @@ class Check:
         praise: why a correct answer is right.
         rungs: checks of earlier functions, which this one may call by their names.
         term: what a right answer adds to the learner's planner, "states" or "peak"; "" where nothing.
+        scope: of which plans that is asked, a function of a `theory.Plan`; None for all.
         last: the learner's last answer, for a check that runs again when the name stands for the course's.
         right: the learner's last right answer.
     """
@@ -43,6 +44,7 @@ class Check:
     praise: str = ""
     rungs: Sequence[Check] = ()
     term: str = ""
+    scope: Callable[..., bool] | None = None
     last: object = field(default=NEVER, init=False, repr=False, compare=False)
     right: object = field(default=None, init=False, repr=False, compare=False)
 
@@ -70,7 +72,7 @@ class Check:
         whose = "your" if passed else "the course's"
         tell(followed(verdict, ladder.note(), f"{whose} `{self.name}`"))
         if passed and self.term:
-            tell(f"{planner.keep(answer)} {planner.score(self.term, answer)}".strip())
+            tell(f"{planner.keep(answer)} {planner.score(self.term, answer, self.scope)}".strip())
         return answer if passed else ladder.climbed(self.solution)
 
     def verdict(self, answer: object) -> str:

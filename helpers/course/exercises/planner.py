@@ -122,16 +122,19 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def score(term: str, function: Callable | None = None) -> str:
+def score(
+    term: str, function: Callable | None = None, scope: Callable[[theory.Plan], bool] | None = None
+) -> str:
     """How far a term is off in trainings that the learner has not seen, in a sentence.
 
     Args:
         term: "states" or "peak".
         function: takes a `theory.Plan`; by default the one in the planner.
+        scope: whether a plan is asked for; by default all are.
     """
     file = str(paths.WORK / NAME)
     function = function or (lambda plan: runpy.run_path(file)[term](plan))
-    off, worst, unseen = [], "", [*recorded_trainings(), *rehearsed_trainings()]
+    off, worst, unseen = [], "", trainings(term, scope)
     with closing(call_with_each(function, [{"plan": training.plan} for training in unseen])) as outcomes:
         for training, (said, failure) in zip(unseen, outcomes):
             if failure or not isinstance(said, (int, float)):
@@ -148,19 +151,24 @@ def score(term: str, function: Callable | None = None) -> str:
     return f"`{term}` in {kinds} trainings: {how_far}."
 
 
+def trainings(term: str, scope: Callable[[theory.Plan], bool] | None = None) -> list[Training]:
+    """All of which a term is known, and whose plan is in scope."""
+    known = [one for one in (*recorded_trainings(), *rehearsed_trainings()) if term in one.right]
+    return [one for one in known if scope is None or scope(one.plan)]
+
+
 def recorded_trainings() -> Iterator[Training]:
     """Those of which a GPU's own bytes are known."""
     from helpers.course.recording import recorded
 
     for run in recorded.trainings():
-        if run.experiment == "zero" and run.on_gpu and run.reports and not run.shared:
-            size, stage = run.parameters / 1e9, run.arguments["stage"]
-            words = f"{size:.1f} billion parameters, stage {stage}, {run.ranks} GPUs"
-            right = {
-                "states": sum(run.states(0).values()) - run.states(0)["buffers"],
-                "peak": max(moment["peak"] for moment in run.reports[0]["moments"].values()),
-            }
-            yield Training(recorded.plan(run), words, "recorded", right)
+        if run.experiment in ("zero", "speed") and run.on_gpu and run.reports and not run.shared:
+            plan, right = recorded.plan(run), {"peak": recorded.highest(run)}
+            if run.experiment == "zero":
+                right["states"] = sum(run.states(0).values()) - run.states(0)["buffers"]
+            words = f"{run.parameters / 1e9:.1f} billion parameters, stage {plan.stage}, {run.ranks} GPUs"
+            times = f"{plan.micro_batches} x {plan.micro} sequences"
+            yield Training(plan, f"{words}, {times}", "recorded", right)
 
 
 def rehearsed_trainings() -> Iterator[Training]:
@@ -187,6 +195,7 @@ def rehearsed_trainings() -> Iterator[Training]:
             micro=way.config["train_micro_batch_size_per_gpu"],
             checkpointed=way.checkpointing,
             bucket=zero.get("reduce_bucket_size", theory.Plan.bucket),
+            fused=zero["stage"] > 0 or "fused" in way.config["optimizer"]["params"],
         )
         states = job.states(name)
         right = {"states": sum(states.values()) - states["buffers"], "peak": job.peak(name)}

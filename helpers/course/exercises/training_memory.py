@@ -4,10 +4,14 @@ import gc
 
 import torch
 from torch import nn
+from helpers.course.exercises import planner
+from helpers.course.exercises.faults import fault
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.in_ranks import helped
 from helpers.course.exercises.solutions import training_memory as solutions
 from helpers.course.exercises.trials import build, formula, seed_of_rank
+from helpers.course.models import GPTSize
+from helpers.tools import theory
 from helpers.tools.measure.ledger import Ledger
 
 STEP_HINTS = {  # what torch raises for likely slips: what to do
@@ -173,6 +177,19 @@ def _with_dropout(function, seed):
     return _checkpointed(function, seed, dropout=0.5)
 
 
+def _dropped(function, seed):
+    """Which of twelve elements each pass drops."""
+    dropout, passes = nn.Dropout(0.5), []
+
+    def layer(x):
+        y = dropout(x)
+        passes.append(["kept" if value else "dropped" for value in y.detach().tolist()])
+        return y
+
+    function(layer, torch.ones(12, requires_grad=True)).sum().backward()
+    return {"forward pass": passes[0], "backward pass": passes[-1]}
+
+
 SEEDED_CHECKPOINT = """
 correct: both passes draw the same random numbers, and nobody else notices
 
@@ -183,28 +200,108 @@ the random state was set back and left there, so that what is drawn next was dra
     torch.set_rng_state(present) -> pass
 """
 seeded_checkpoint = build(
-    solutions.seeded_checkpoint_solution, _with_dropout, SEEDED_CHECKPOINT, worlds=(1, 2)
+    solutions.seeded_checkpoint_solution,
+    _with_dropout,
+    SEEDED_CHECKPOINT,
+    worlds=(1, 2),
+    example=_dropped,
 )
 
 
-LARGEST_BATCH = """
-correct: subtract the states, then divide by what one sequence needs at the loss's peak
+forgetful_step = fault(solutions.forgetful_step_solution, mixed_step, mistakes={
+    "that rounds the masters after the step": (
+        "    for weight, master in zip(weights, masters):\n        master.copy_(weight.detach())\n", "",
+        "mixed_step(weights, masters, optimizer)",
+        "mixed_step(weights, masters, optimizer)\n"
+        "    for weight, master in zip(weights, masters):\n        master.copy_(weight.detach())",
+    ),
+})  # fmt: skip
 
-a part of a sequence is no sequence: round down
-    // -> /
-with one micro-batch there are no gradients yet before the backward pass: 14 bytes per parameter
-    else 14 -> else 16
-with accumulation the gradients of the micro-batch before are there: 16 bytes per parameter
-    16 if -> 14 if
-24 bytes per parameter is the step, another moment: at the loss there are 14, or 16 with accumulation
-    (16 if accumulates else 14) -> 24
-the logits' peak is missing: 8 bytes each beside the log-softmax that is kept
-    + 8 * logits ->
-the log-softmax, 4 bytes, is among the kept activations already
-    8 * logits -> 12 * logits
-the states are missing, 14 or 16 bytes per parameter
-    - states ->
+
+# --- the planner: bytes on a GPU without ZeRO
+
+
+def _plan(micro_batches=1, micro=1, **ways):
+    size = GPTSize(vocabulary=50304, context=1024, width=1600, layers=48, heads=25)
+    return theory.Plan(size=size, gpus=1, batch=micro_batches * micro, micro=micro, sequence=1024, **ways)
+
+
+def _without_zero(plan):
+    return plan.is_data_parallel and plan.stage == 0
+
+
+def unseen() -> dict[str, planner.Training]:
+    """Trainings without ZeRO whose peak was recorded or rehearsed, by name."""
+    return {f"{one.words}\n({one.how})": one for one in planner.trainings("peak", _without_zero)}
+
+
+_PLANS = [(_plan(),), (_plan(4, 16),), (_plan(1, 16, fused=False),), (_plan(4, 64, checkpointed=True),)]
+
+STATES = """
+correct: sixteen bytes per parameter, and fp32 training has sixteen as well
+
+that is after the step, when the gradients are gone; count them, 2 bytes each
+    2 + 2 + 4 + 8 -> 2 + 4 + 8
+4 bytes are missing: the masters, or one of Adam's two means
+    2 + 2 + 4 + 8 -> 2 + 2 + 8
+the backward pass leaves gradients in the weights' dtype, 2 bytes
+    2 + 2 + 4 + 8 -> 2 + 4 + 4 + 8
+that is one bf16 number per parameter
+    2 + 2 + 4 + 8 -> 2
 """
-_small, _large = (24e9, 0.35e9, 0.2e9, 103e6), (80e9, 1.5e9, 2.7e9, 51e6)
-_batches = (*_large, False), (*_small, True), (*_small, False)
-largest_batch = formula(solutions.largest_batch_solution, _batches, LARGEST_BATCH)
+states = formula(solutions.states_solution, _PLANS, STATES, term="states", scope=_without_zero)
+
+AT_THE_LOSS = """
+correct: what lasts, what the blocks keep, and three tensors of logits in fp32
+
+with one micro-batch there are no gradients yet at the loss
+    2 if plan.micro_batches > 1 else 0 -> 2
+with several micro-batches the gradients of the one before are there
+    2 if plan.micro_batches > 1 else 0 -> 0
+every block keeps its part: times `plan.layers`
+    plan.layers * plan.kept -> plan.kept
+the blocks' activations are missing: `plan.kept` for each block
+    plan.layers * plan.kept + -> 0 +
+the logits are missing
+    + (4 + 4 + 4) * logits ->
+that is the log-softmax alone: its gradient and the logits' gradient are there at that moment
+    (4 + 4 + 4) * -> 4 *
+two tensors of logits; three are there: the log-softmax and both gradients
+    (4 + 4 + 4) * -> 8 *
+a micro-batch has `plan.micro` sequences
+    plan.micro * plan.sequence -> plan.sequence
+the step's sequences come one micro-batch at a time: `plan.micro`, not `plan.batch`
+    plan.micro * plan.sequence -> plan.batch * plan.sequence
+"""
+at_the_loss = formula(solutions.at_the_loss_solution, _PLANS, AT_THE_LOSS)
+
+IN_THE_STEP = """
+correct: the states, and a copy of every gradient in fp32; unless Adam is fused another 4 bytes
+
+the gradients' copies in fp32 are missing, 4 bytes
+    4 if plan.fused else 4 + 4 -> 0 if plan.fused else 4
+torch's fused kernel needs no other temporary: `plan.fused`
+    4 if plan.fused else 4 + 4 -> 8
+the bf16 gradients are still there while their copies are made: 16 bytes of states
+    16 + copies -> 14 + copies
+"""
+in_the_step = formula(solutions.in_the_step_solution, _PLANS, IN_THE_STEP)
+
+PEAK = """
+correct: the larger of two moments; they never come together
+
+the two moments do not come together: the larger one counts, not the sum
+    max(at_the_loss(plan), in_the_step(plan)) -> at_the_loss(plan) + in_the_step(plan)
+with many tokens the loss needs more than the step
+    max(at_the_loss(plan), in_the_step(plan)) -> in_the_step(plan)
+with few tokens the step needs more than the loss
+    max(at_the_loss(plan), in_the_step(plan)) -> at_the_loss(plan)
+"""
+peak = formula(
+    solutions.peak_solution,
+    _PLANS,
+    PEAK,
+    term="peak",
+    scope=_without_zero,
+    rungs=(at_the_loss, in_the_step),
+)

@@ -41,8 +41,9 @@ def moments(name: str) -> dict[str, dict[str, int]]:
 
 
 def highest(name: str) -> tuple[str, dict[str, int]]:
-    """The phase in which most is held, and {what: bytes} there."""
-    return max(moments(name).items(), key=lambda moment: sum(moment[1].values()))
+    """The phase in which most is held, and {what: bytes} there; of phases that are equal to the MB the last."""
+    phases = reversed(moments(name).items())
+    return max(phases, key=lambda moment: round(sum(moment[1].values()) / 1e6))
 
 
 def peak(name: str) -> int:

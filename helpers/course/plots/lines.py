@@ -74,6 +74,33 @@ def curves(
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
 
 
+@in_style
+def over_seeds(
+    losses: Mapping[str, Sequence[Sequence[float]]], title: str, beside: str, x: str = "step"
+) -> Plot:
+    """How far losses lie above those of one way to train, `beside`, from the same seed: {way: [losses of each
+    step, for each seed]}, a line for each seed.  The sentence gives the mean of the last ten steps to a tenth.
+
+    Raises:
+        LookupError: there is no such way.
+    """
+    if beside not in losses:
+        raise LookupError(f"no way is called {beside!r}; there are {', '.join(losses)}")
+    figure, axes = new_figure()
+    said = []
+    for way, colour, dash in zip(losses, LINES, DASHES * len(LINES)):
+        seeds = zip(losses[way], losses[beside], strict=True)
+        above = [[one - other for one, other in zip(*pair, strict=True)] for pair in seeds]
+        for at, line in enumerate(above):
+            axes.plot(line, dash, color=colour, linewidth=1.3, label=f"_{at}" if at else way)
+        ends = [sum(line[-10:]) / len(line[-10:]) for line in above]
+        least, most = (f"{number:.1f}".replace("-0.0", "0.0") for number in (min(ends), max(ends)))
+        said.append(f"{way} {least}" + (f" to {most}" if most != least else ""))
+    axes.set(title=title, xlabel=x, ylabel=f"loss above that of {beside}")
+    legend_beside(axes)
+    return Plot(figure, f"{title}. Loss above that of {beside} at the end, by seed: {'; '.join(said)}.")
+
+
 def _name_end(axes: Axes, name: str, xs: Sequence[float], ys: Sequence[float], colour: str) -> None:
     write_beside(axes, xs[-1], ys[-1], name, 8, 0, va="center", color=darkened(colour), fontsize=9)
 

@@ -4,7 +4,7 @@ step, and what it sends.
 Lessons run it in ranks, beside the technique that a learner has written.
 """
 
-# ruff: noqa: F401  lessons take from here what makes trainings comparable, and lesson 07's and 08's own
+# ruff: noqa: F401  lessons take from here what makes trainings comparable, and lessons' own
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ from helpers.course.runs.comparable import (
     own_rows,
     same_answer,
     weights_of,
+)
+from helpers.course.runs.mixed_precision import (
+    Notes,
+    after_an_empty_step,
+    built,
+    in_place,
+    left_gradients,
+    left_zeros,
+    one_weight,
+    rounded_at_random,
 )
 from helpers.course.runs.zero_1 import (
     HandMade,

@@ -127,7 +127,8 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
     Args:
         train: the training, in a rank: a function of a step and of options, which returns a report.
         looks: {name: (what the test looks at, options of the training)}; it looks at "loss" of the last step,
-            "norms", of each step before clipping, or what "weights" or "masters" have moved by.
+            "norms", of each step before clipping, "bytes" after the last step, or what "weights" or "masters" have
+            moved by.
     """
     known = {}
 
@@ -137,6 +138,7 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
             known[key] = step, train(step, **options)
         report = known[key][1]
         whole = {"loss": lambda: report["losses"][-1], "norms": lambda: report["norms"]}
+        whole["bytes"] = lambda: report["moments"]["after step"].total
         return whole[what]() if what in whole else report[what] - report["start"]
 
     return {

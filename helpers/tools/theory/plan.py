@@ -243,6 +243,10 @@ class Plan:
         """Bytes of a buffer of the largest parameter, on either side, with which stages 1 and 2 offload."""
         return max(self._tensors[:2]) / self.tensor if self.offload and self.stage < 3 else 0.0
 
+    def __str__(self):
+        fused = "" if self.fused else ", Adam not fused"
+        return f"{self.parameters / 1e9:.3g} billion parameters, {self.name}{fused}"
+
     @property
     def name(self) -> str:
         """In words, for a table: "stage 3, checkpointed, 2 x 4, t = 8, p = 4"."""

@@ -34,9 +34,36 @@ def checkpoint_solution(function, x):
     return Again.apply(x)
 
 
-def largest_batch_solution(capacity, parameters, per_sequence, logits, accumulates):
-    states = (16 if accumulates else 14) * parameters  # 2 more: gradients of earlier micro-batches
-    return (capacity - states) // (per_sequence + 8 * logits)  # fp32 gradients of log-softmax, logits
+def states_solution(plan):
+    return (2 + 2 + 4 + 8) * plan.parameters  # weights, gradients, masters, Adam's two means
+
+
+def at_the_loss_solution(plan):
+    gradients = 2 if plan.micro_batches > 1 else 0  # of the micro-batch before
+    lasting = (2 + gradients + 4 + 8) * plan.parameters
+    logits = plan.micro * plan.sequence * plan.size.vocabulary
+    return lasting + plan.layers * plan.kept + (4 + 4 + 4) * logits
+
+
+def in_the_step_solution(plan):
+    copies = 4 if plan.fused else 4 + 4  # gradients in fp32; another temporary for each parameter
+    return (16 + copies) * plan.parameters
+
+
+at_the_loss, in_the_step = at_the_loss_solution, in_the_step_solution
+
+
+def peak_solution(plan):
+    return max(at_the_loss(plan), in_the_step(plan))
+
+
+mixed_step = mixed_step_solution
+
+
+def forgetful_step_solution(weights, masters, optimizer):
+    for weight, master in zip(weights, masters):
+        master.copy_(weight.detach())
+    mixed_step(weights, masters, optimizer)
 
 
 def seeded_checkpoint_solution(function, x):
