@@ -231,8 +231,12 @@ def _without_zero(plan):
 
 
 def unseen() -> dict[str, planner.Training]:
-    """Trainings without ZeRO whose peak was recorded or rehearsed, by name."""
-    return {f"{one.words}\n({one.how})": one for one in planner.trainings("peak", _without_zero)}
+    """Trainings without ZeRO whose peak was recorded or rehearsed, by names that say which plan it is."""
+    return {
+        f"{one.plan.parameters / 1e9:.2f} B, {one.plan.micro_batches} x {one.plan.micro}"
+        f"{', checkpointed' * one.plan.checkpointed}{', fused' * one.plan.fused} ({one.how})": one
+        for one in planner.trainings("peak", _without_zero)
+    }
 
 
 _PLANS = [(_plan(),), (_plan(4, 16),), (_plan(1, 16, fused=False),), (_plan(4, 64, checkpointed=True),)]
