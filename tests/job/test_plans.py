@@ -111,7 +111,8 @@ def test_the_rehearsal_of_a_recorded_run_has_its_peak_to_a_byte(name):
 
 
 @pytest.mark.parametrize(
-    "name, words", [("stage1", "did you mean 'stage 1'"), ("nothing like it", "there are 1 GPU; 1 GPU, fused by torch;")]
+    "name, words",
+    [("stage1", "did you mean 'stage 1'"), ("nothing like it", "there are 1 GPU; 1 GPU, fused")],
 )
 def test_an_unknown_plan_is_named(name, words):
     for ask in (job.plan, job.peak, job.states, lambda name: job_bars([name], "")):

@@ -479,3 +479,10 @@ def test_a_short_history_has_its_phases_too(events):
 def test_one_event_is_no_course_over_time():
     with pytest.raises(ValueError, match="at least two events, not 1: take more of the ledger's history"):
         plots.category_over_time({"short": History({"gradients": [4]})}, "Title")
+
+
+def test_losses_of_seeds_are_held_beside_those_of_one_way():
+    losses = {"fp32": [[3.0, 2.0], [3.0, 2.5]], "bf16": [[3.1, 2.3], [3.1, 2.6]]}
+    assert "by seed: fp32 0.0; bf16 0.1 to 0.2" in plots.over_seeds(losses, "Title", "fp32").sentence
+    with pytest.raises(LookupError, match="no way is called 'fp16'; there are fp32, bf16"):
+        plots.over_seeds(losses, "Title", "fp16")

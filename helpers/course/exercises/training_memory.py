@@ -146,6 +146,20 @@ def _raised(loss):
     return "nothing"
 
 
+def _dropped(function, seed):
+    """Which of twelve elements dropout keeps in each pass."""
+    torch.manual_seed(1)
+    dropout, passes = nn.Dropout(0.5), []
+
+    def layer(x):
+        y = dropout(x)
+        passes.append(["kept" if value else None for value in y.detach().tolist()])
+        return y
+
+    function(layer, torch.ones(12, requires_grad=True)).sum().backward()
+    return {"forward pass": passes[0], "backward pass": passes[-1]}
+
+
 CHECKPOINT = """
 correct: you keep x alone, and compute the rest again when the backward pass needs it
 
@@ -170,24 +184,11 @@ torch.enable_grad():`
 the second graph goes on into the model behind x: let it end there, with `x.detach().requires_grad_()`
     x.detach().requires_grad_() -> x
 """
-checkpoint = build(solutions.checkpoint_solution, _checkpointed, CHECKPOINT, worlds=(1, 2))
+checkpoint = build(solutions.checkpoint_solution, _checkpointed, CHECKPOINT, worlds=(1, 2), example=_dropped)
 
 
 def _with_dropout(function, seed):
     return _checkpointed(function, seed, dropout=0.5)
-
-
-def _dropped(function, seed):
-    """Which of twelve elements each pass drops."""
-    dropout, passes = nn.Dropout(0.5), []
-
-    def layer(x):
-        y = dropout(x)
-        passes.append(["kept" if value else "dropped" for value in y.detach().tolist()])
-        return y
-
-    function(layer, torch.ones(12, requires_grad=True)).sum().backward()
-    return {"forward pass": passes[0], "backward pass": passes[-1]}
 
 
 SEEDED_CHECKPOINT = """

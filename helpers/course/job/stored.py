@@ -41,7 +41,7 @@ def moments(name: str) -> dict[str, dict[str, int]]:
 
 
 def highest(name: str) -> tuple[str, dict[str, int]]:
-    """The phase in which most is held, and {what: bytes} there; of phases that are equal to the MB the last."""
+    """The phase in which most is held, and {what: bytes} there; among equals, to the MB, the last."""
     phases = reversed(moments(name).items())
     return max(phases, key=lambda moment: round(sum(moment[1].values()) / 1e6))
 

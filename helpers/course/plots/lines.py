@@ -79,7 +79,7 @@ def over_seeds(
     losses: Mapping[str, Sequence[Sequence[float]]], title: str, beside: str, x: str = "step"
 ) -> Plot:
     """How far losses lie above those of one way to train, `beside`, from the same seed: {way: [losses of each
-    step, for each seed]}, a line for each seed.  The sentence gives the mean of the last ten steps to a tenth.
+    step, for each seed]}, a line for each seed.  The sentence gives means of the last ten steps, to a tenth.
 
     Raises:
         LookupError: there is no such way.

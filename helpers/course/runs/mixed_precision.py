@@ -94,8 +94,8 @@ def after_an_empty_step(masters: Tensors, lr: float) -> torch.optim.Optimizer:
 
 
 def one_weight(step: Callable[..., None], steps: int = 40) -> dict[str, tuple[range, list[float]]]:
-    """How far a weight of 1 has come after each step of SGD by a thousandth, in thousandths, as `plots.curves`
-    draws it: a master and its bf16 weight by `step`, and a bf16 weight alone."""
+    """How far a weight of 1 has come after each step of SGD by a thousandth, in thousandths, for
+    `plots.curves`: a master and its bf16 weight by `step`, and a bf16 weight alone."""
     lines = {"fp32 master": [0.0], "its bf16 weight": [0.0], "bf16 alone": [0.0]}
     weight, alone = (torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16)) for _ in range(2))
     master = weight.detach().float()
@@ -140,7 +140,7 @@ def left_zeros(weights: Tensors, masters: Tensors, optimizer: torch.optim.Optimi
 
 
 def left_gradients(weights: Tensors, masters: Tensors, optimizer: torch.optim.Optimizer) -> None:
-    """`mixed_step` with a bug: nobody frees the weights' gradients, and the next backward pass adds to them."""
+    """`mixed_step` with a bug: the weights' gradients stay, and the next backward pass adds to them."""
     gradients = [weight.grad for weight in weights]
     mixed_step_solution(weights, masters, optimizer)
     for weight, gradient in zip(weights, gradients):
