@@ -1,6 +1,7 @@
 """Answers of lesson 02: training memory, and the mistakes that people make there."""
 
 import gc
+import warnings
 
 import torch
 from torch import nn
@@ -137,7 +138,8 @@ def _raised(loss):
     """What one of the two mistakes with the second graph raises, in torch's words; any other error is not
     caught, and keeps its place."""
     try:
-        loss.backward()
+        with warnings.catch_warnings(action="ignore"):  # of x's gradient, where the graph goes on behind x
+            loss.backward()
     except RuntimeError as error:
         for words in ("does not require grad", "backward through the graph a second time"):
             if words in str(error):
@@ -273,6 +275,8 @@ that is the log-softmax alone: its gradient and the logits' gradient are there a
     (4 + 4 + 4) * -> 4 *
 two tensors of logits; three are there: the log-softmax and both gradients
     (4 + 4 + 4) * -> 8 *
+`plan.activations` also counts the embedding and the last norm: here add up the blocks and the logits alone
+    plan.layers * plan.kept + (4 + 4 + 4) * logits -> plan.activations
 a micro-batch has `plan.micro` sequences
     plan.micro * plan.sequence -> plan.sequence
 the step's sequences come one micro-batch at a time: `plan.micro`, not `plan.batch`
