@@ -92,9 +92,3 @@ def device_parts(run: Run) -> dict[str, int]:
         "cached": noted["reserved"] - noted["allocated"],
         "outside the allocator": noted["used"] - noted["reserved"],
     }
-
-
-def beside_tensors(run: Run) -> int:
-    """Bytes of a rank's GPU that the driver had given away and that were neither tensors nor kept by torch
-    for the next ones (`device_parts`)."""
-    return sum(size for part, size in device_parts(run).items() if part not in ("tensors", "cached"))

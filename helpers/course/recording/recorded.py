@@ -21,7 +21,6 @@ from helpers.course.recording.clocked import (
     timelines,
 )
 from helpers.course.recording.held import (
-    beside_tensors,
     device_parts,
     highest,
     predicted_peaks,
