@@ -24,7 +24,6 @@ README = (ROOT / "README.md").read_text()
 
 
 OPENING = "# A\n\n**The question:** why?\n\n| | |\n|---|---|\n| Minutes | ? |\n| Needs | lesson 00 |"
-TO_COME = {"00", "02", "03", "07"}  # are being rewritten; their rows are written when they are done
 
 
 def a_lesson(number, *needs, checks=("one", "two"), core=30):
@@ -71,10 +70,8 @@ def test_a_minute_is_120_words_a_line_or_two_cells_and_what_an_exercise_states()
 
 @pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=number_of)
 def test_a_lesson_states_the_minutes_of_the_rule(path):
-    if (number := number_of(path)) in TO_COME:
-        pytest.skip("is being rewritten")
     assert read(path).minutes.row() in nbformat.read(path, as_version=4).cells[0].source.splitlines(), (
-        f"run `python -m helpers.course.lesson.minutes {number}`"
+        f"run `python -m helpers.course.lesson.minutes {number_of(path)}`"
     )
 
 
