@@ -125,6 +125,28 @@ def test_no_page_scrolls_sideways(site, browser, wide):
     assert not scrolling
 
 
+def test_figures_to_play_with_move(site, browser):
+    with_figures = [page for page in site.pages if 'class="play"' in page.read_text(encoding="utf-8")]
+    assert with_figures
+    for page in with_figures:
+        browser.visit(page.as_uri())
+        still = browser.run("""const still = [];
+          for (const figure of document.querySelectorAll("figure.play")) {
+            const caption = figure.querySelector("figcaption"), before = caption.textContent;
+            const moves = [...figure.querySelectorAll("button, input")].some((one) => {
+              one.click();
+              if (one.type === "range") {
+                one.value = one.min;
+                one.dispatchEvent(new Event("input", { bubbles: true }));
+              }
+              return caption.textContent !== before;
+            });
+            if (!moves) still.push(before);
+          }
+          return still;""")
+        assert not still, page.name
+
+
 def test_a_solution_opens_from_the_keyboard(site, browser):
     browser.visit(site.of(next(path for path in notebooks() if "07_" in path.name)).file.as_uri())
     find = 'const one = document.querySelector("details.hide");'
