@@ -42,7 +42,7 @@ own_shard = build(solutions.own_shard_solution, trials.sharded, mistakes={
     ("torch.nn.Parameter(shard.float().clone())", "shard.float().clone()"):
         "an optimizer updates parameters: wrap the shard in `torch.nn.Parameter`",
 }, praise="Adam will make its two means for this copy and for nothing else",
-    example=pictures.what_adam_gets)  # fmt: skip
+    example=pictures.small_updates)  # fmt: skip
 
 MEAN, REDUCE = "mine.float() / comm.get_world_size()", "comm.reduce_scatter_tensor(mine, gradients)"
 reduce_to_owner = build(solutions.reduce_to_owner_solution, trials.reduced, together=True, mistakes={

@@ -42,25 +42,32 @@ def where_each_lies(function: Callable, seed: int) -> Values:
     return {"": row}
 
 
-def what_adam_gets(function: Callable, seed: int) -> Values:
+def small_updates(function: Callable, seed: int) -> Values:
+    """Ten updates of 0.001 from 1, of this rank's part of a flat tensor in bf16 and of its master."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    flat = flatten_solution(two_layers(), ranks)
-    flat.copy_(torch.arange(len(flat)))  # each element is its own place
-    held = set(function(flat, rank, ranks).int().tolist())
-    row = ["master + 2 means" if at in held else None for at in range(len(flat))]
-    return {"": [value if value is None or at < ELEMENTS else "" for at, value in enumerate(row)]}
+    flat = flatten_solution(two_layers(), ranks).bfloat16().fill_(1)
+    master, own = function(flat, rank, ranks).detach(), own_part(flat)
+    for _ in range(10):
+        own += 0.001
+        master += 0.001
+    return {
+        "the model's bf16 weights, after ten updates of 0.001": at_its_place(own.tolist()),
+        "your masters, after the same": at_its_place([round(value, 4) for value in master.tolist()]),
+    }
 
 
 def ranks_numbers_reduced(function: Callable, seed: int) -> Values:
-    """Each rank comes with its number + 1 as every gradient."""
+    """Each rank comes with gradients of which the tens are the owner's number + 1, the ones its own."""
     rank, parameters = dist.get_rank(), two_layers()
     flat = flatten_solution(parameters, dist.get_world_size())
+    for owner, part in enumerate(flat.chunk(dist.get_world_size())):
+        part.fill_(10 * (owner + 1) + rank + 1)
     for parameter in parameters:
-        parameter.grad = torch.full_like(parameter, rank + 1)
-    mine = function(parameters, flat).tolist()
+        parameter.grad = parameter.detach().clone()
+    before = [*flat[:ELEMENTS].tolist(), *[""] * 3]
     return {
-        "before: the gradients that each backward pass made": [rank + 1.0] * ELEMENTS + [""] * 3,
-        "after: what your function returned": at_its_place(mine),
+        "before: the gradients that each backward pass made": before,
+        "after: what your function returned": at_its_place(function(parameters, flat).tolist()),
     }
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 1e-10, 10.0  # ends of the axis
 CLOSE = 10.0  # a distance within so many times of its tolerance depends on it
+CLEAR, NEAR = 5.0, 2.0  # times the noise that a fault exceeds; the same as CLOSE where a tolerance is of noise
+EPSILON = 2.0**-23  # of fp32: an answer is rounded at least so far
 DOUBTFUL = "#F0E442"
 LETTERS = 90  # beside each other, above the columns of tests
 Found = float | str  # a distance, or the error that stood in its place
@@ -60,9 +62,14 @@ def is_caught(found: Found, tolerance: float) -> bool:
     return isinstance(found, str) or not found <= tolerance
 
 
-def is_close(found: Found, tolerance: float) -> bool:
-    """Whether another tolerance, up to ten times larger or smaller, could turn a verdict."""
-    return not isinstance(found, str) and tolerance / CLOSE < found < tolerance * CLOSE
+def clear_of(noise: Found) -> float:
+    """The tolerance above a test's noise: how far two right answers are apart."""
+    return noise if isinstance(noise, str) else CLEAR * max(noise, EPSILON)
+
+
+def is_close(found: Found, tolerance: float, times: float = CLOSE) -> bool:
+    """Whether another tolerance, up to so many times larger or smaller, could turn a verdict."""
+    return not isinstance(found, str) and tolerance / times < found < tolerance * times
 
 
 class Catches(Plot):
@@ -83,27 +90,34 @@ def catches(
     tolerances: Mapping[str, float],
     title: str,
     control: Mapping[str, float],
+    noisy: bool = False,
 ) -> Catches:
     """Faults in rows, tests in columns: in each cell how far the fault's answer is from the right one, and
     whether that is beyond the test's tolerance.
 
     A distance that is less than ten times larger or smaller than its tolerance is yellow: whether the test
-    catches the fault depends on a number that somebody chose.
+    catches the fault depends on a number that somebody chose.  Where noise gives the tolerance, so is one
+    less than twice as large or small.
 
     Args:
         control: {test: the distance of the right function's second try}, within every tolerance.
+        noisy: whether that distance is the test's noise, and gave the tolerance.
     """
     figure, axes = new_figure(WIDE, 1.5 + 0.5 * len(distances))
-    said, tests = [], {}
-    for row, (fault, found) in enumerate([("the right one, again", control), *distances.items()]):
+    said, tests, times = [], {}, NEAR if noisy else CLOSE
+    first, words = ("the right one", "noise") if noisy else ("the right one, again", "passes")
+    for row, (fault, found) in enumerate([(first, control), *distances.items()]):
+        close = [test for test, one in found.items() if row and is_close(one, tolerances[test], times)]
         for column, (test, distance) in enumerate(found.items()):
-            _draw_cell(axes, column, row, distance, tolerances[test], "not caught" if row else "passes")
+            caught = is_caught(distance, tolerances[test])
+            colour = DOUBTFUL if test in close else RIGHT if caught else EMPTY
+            _draw_cell(axes, column, row, distance, colour, "✓ caught" if caught else words)
+        words = "not caught"
         tests[fault] = [test for test, one in found.items() if is_caught(one, tolerances[test])]
-        close = [test for test, one in found.items() if is_close(one, tolerances[test])]
         doubt = f" (depends on the tolerance of {_listed(close)})" * bool(close)
         said.append(f"{fault}: {_listed(tests[fault]) or 'no test'}{doubt}")
     room = LETTERS // len(tolerances)
-    heads = [f"{fill(test, room)}\nbeyond {tolerance:g}" for test, tolerance in tolerances.items()]
+    heads = [f"{fill(test, room)}\nbeyond {number(tolerance)}" for test, tolerance in tolerances.items()]
     axes.set(xlim=(0, len(tolerances)), ylim=(len(said), 0))
     axes.set_xticks([column + 0.5 for column in range(len(heads))], heads, fontsize=9)
     axes.xaxis.tick_top()
@@ -120,10 +134,7 @@ def _listed(tests: list[str]) -> str:
     return ", ".join(f'"{test}"' for test in tests)
 
 
-def _draw_cell(axes: Axes, column: int, row: int, found: Found, tolerance: float, silent: str) -> None:
-    caught = is_caught(found, tolerance)
-    colour = DOUBTFUL if is_close(found, tolerance) else RIGHT if caught else EMPTY
+def _draw_cell(axes: Axes, column: int, row: int, found: Found, colour: str, words: str) -> None:
     box(axes, column + 0.03, row + 0.06, 0.94, 0.88, colour)
     far = found.partition(":")[0] if isinstance(found, str) else number(found)
-    words = f"{'✓ caught' if caught else silent}\n{far}"
-    write(axes, column + 0.5, row + 0.5, words, fontsize=8.5, color=ink(colour))
+    write(axes, column + 0.5, row + 0.5, f"{words}\n{far}", fontsize=8.5, color=ink(colour))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from helpers.course.plots.drawing import box, ink, legend_under, name_rows, swatch, swatches, write
-from helpers.course.plots.style import WIDE, WRONG, Plot, in_style
+from helpers.course.plots.style import VISIBLE, WIDE, WRONG, Plot, in_style
 from helpers.course.plots.timeline import KINDS, Box
 
 if TYPE_CHECKING:
@@ -51,12 +51,13 @@ def step_timeline(steps: Mapping[str, StepTime | tuple[StepTime, StepTime]], tit
     messages for each way to train, on one axis; red is the time in which messages have no work beside them.
 
     Args:
-        steps: {way: its predicted step}, or (at the fastest, which is drawn, at the slowest).
+        steps: {way: its predicted step}, or (at the fastest, which is drawn, at the slowest, where a line
+            from its end ends).
     """
     if not steps:
         raise ValueError("give at least one step: {name: theory.step_seconds(...)}")
     pairs = {way: step if isinstance(step, tuple) else (step, step) for way, step in steps.items()}
-    longest = max(fastest.total for fastest, _ in pairs.values())
+    longest = max(slowest.total for _, slowest in pairs.values())
     scale, unit = next((pair for pair in UNITS if longest >= pair[0]), UNITS[-1])
     span, kinds, said = longest / scale, {}, []
     figure = Figure(figsize=(WIDE, 1.35 + 0.62 * len(steps)))
@@ -65,20 +66,25 @@ def step_timeline(steps: Mapping[str, StepTime | tuple[StepTime, StepTime]], tit
         boxes = step_boxes(step, scale)
         for name, top in (("work", 2 * row + 0.14), ("messages", 2 * row + 1.04)):
             _draw(axes, top, boxes[name], LETTER * span)
-            kinds |= dict.fromkeys(kind for kind, *_ in boxes[name])
+            kinds |= dict.fromkeys(kind for kind, _, a, z in boxes[name] if z - a > VISIBLE * span)
         for *_, start, end in boxes["exposed"]:
             box(axes, start, 2 * row + 0.96, end - start, 0.88, "none", **FRAME)
-        ends = dict.fromkeys(f"{one.total / scale:.3g}" for one in (step, slowest))
-        words = f"{' to '.join(ends)} {unit}"
-        write(axes, step.total / scale + 0.01 * span, 2 * row + 0.95, words, ha="left", fontsize=9)
+        end, last = (one.total / scale for one in (step, slowest))
+        if last > end:
+            axes.plot([end, last], [2 * row + 0.95] * 2, color="black", linewidth=1, marker="|")
+        words = f"{' to '.join(dict.fromkeys(f'{one:.3g}' for one in (end, last)))} {unit}"
+        write(axes, last + 0.01 * span, 2 * row + 0.95, words, ha="left", fontsize=9)
         out, hidden = (seconds / scale for seconds in (step.parts["messages"], step.hidden))
         said.append(f"{way}: {words}, messages exposed {out:.3g}, hidden {hidden:.3g}")
     axes.set(title=title, xlim=(0, 1.2 * span), ylim=(2 * len(steps), -0.1))
+    if any(fastest != slowest for fastest, slowest in pairs.values()):
+        axes.plot([], [], color="black", linewidth=1, marker="|", label="to the slowest")
     axes.set_xlabel(f"{unit}, predicted, at the fastest; above work, below messages")
     name_rows(axes, steps)
     axes.set_yticks([2 * row + 0.95 for row in range(len(steps))], list(steps))
     looks = swatches({kind: KINDS[kind] for kind in kinds})
-    legend_under(figure, 5, [*looks, swatch("exposed", "none", **FRAME)])
+    whiskers = axes.get_legend_handles_labels()[0]
+    legend_under(figure, 5, [*looks, swatch("exposed", "none", **FRAME), *whiskers])
     return Plot(figure, f"{title}. {'; '.join(said)}.".replace("\n", " "))
 
 

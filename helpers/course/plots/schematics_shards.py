@@ -55,7 +55,7 @@ def zero_states(
             holds the r-th.
     """
     width, said = sum(replicated.values()), []
-    figure, panels = new_panels(len(held), 4.6, 1.1 + 0.42 * ranks, title)
+    figure, panels = new_panels(len(held), 4.0, 1.1 + 0.42 * ranks, title)
     for axes, (name, sizes) in zip(panels, held.items()):
         ends, parts, together = [0.0], [], sum(sizes.values())
         for category, full in replicated.items():

@@ -22,16 +22,16 @@ def same_training(
     title: str = "Distance from the right training",
     tolerance: float = 1e-4,
 ) -> Plot:
-    """How far ranks' training is from the right one: global norms, gradients, and weights, whichever the
-    reports have.
+    """How far ranks' training is from the right one: global norms, gradients, masters, and weights, whichever
+    the reports have.
 
     Args:
-        reports: of each rank, "weights", a tensor of all, and where known "gradients", a tensor, and "norms",
-            the norm of the whole gradient before it is clipped, of each step.
+        reports: of each rank, "weights", a tensor of all, and where known "gradients" and "masters", tensors,
+            and "norms", the norm of the whole gradient before it is clipped, of each step.
         right: the same, and "start": the weights before the first step, as `training.in_one_process` reports.
         optimizer: its name.  Adam and its kin divide a gradient by its size; the card says so.
-        tolerance: of each distance.  Norms: relative.  Gradients: in lengths of the right ones.  Weights: in
-            lengths of the right update, since a wrong step is small beside the weights themselves.
+        tolerance: of each distance.  Norms: relative.  Gradients: in lengths of the right ones.  Masters
+            and weights: in lengths of the right update, since a wrong step is small beside the weights.
 
     Raises:
         ValueError: where weights are all that could be compared, and the optimizer hides the gradients'
@@ -49,7 +49,7 @@ def same_training(
             '"norms" or "gradients", or train with SGD'
         )
     note = f"trained with {optimizer}, " + (
-        "whose weights show only a trace of a wrong scale of the gradients"
+        "whose weights barely react if all gradients are scaled"
         if blind
         else "whose steps show the gradients' scale"
     )
@@ -67,6 +67,9 @@ def distances(reports: Sequence[Mapping], right: Mapping) -> dict[str, float]:
             apart(report["gradients"], right["gradients"], right["gradients"]) for report in reports
         )
     update = right["weights"] - right["start"]
+    if all(report.get("masters") is not None for report in (right, *reports)):
+        step = right["masters"] - right["start"]
+        found["masters"] = _largest(apart(report["masters"], right["masters"], step) for report in reports)
     first = reports[0]["weights"]
     found["weights"] = _largest(apart(report["weights"], right["weights"], update) for report in reports)
     found["weights, between ranks"] = _largest(apart(report["weights"], first, update) for report in reports)

@@ -22,18 +22,22 @@ def caught(
     title: str = "Faults, and the tests that catch them",
     ranks: int = 2,
     tolerance: float | Mapping[str, float] = WITHIN,
+    against: int | None = None,
 ) -> Catches:
     """Which tests notice which faults: a test runs the right function and each faulty one in real ranks, and
     a fault is caught where the answers are further apart than the tolerance, or an error is raised.
 
-    The right function is tried twice: the first row says that no test condemns what is right.
+    The right function is tried twice: the first row says that no test condemns what is right.  `against`
+    another number of ranks its two answers differ by rounding.  That is the test's noise, and a fault is
+    caught where it stands clearly above.
 
     Args:
         right, faults: functions that a test can call in each other's place, {name: function}.
         tests: {name: test}.  A test gets a function, and returns in each rank what it looks at: a loss, a
             norm, an update.  Distances are in lengths of the right answer, so that an update says more than
             the weights.  It must seed what is random.
-        tolerance: of all tests, or {test: its tolerance}.
+        tolerance: of all tests, or {test: its tolerance}; `against` other ranks it is not used.
+        against: the number of ranks that give the right answers; by default the same ranks do.
 
     Returns:
         A picture whose `tests` say by name which of them caught a fault.
@@ -43,23 +47,27 @@ def caught(
     """
     if not faults or not tests:
         raise ValueError("give at least one fault and one test, each {name: function}")
-    from helpers.course.plots.distances import catches, is_caught
+    from helpers.course.plots.distances import catches, clear_of, is_caught
     from helpers.tools.launch.jobs import launch
 
-    each = dict(tolerance) if isinstance(tolerance, Mapping) else dict.fromkeys(tests, tolerance)
     arguments = {"right": right, "tried": {CONTROL: right, **faults}, "tests": dict(tests)}
+    if against:
+        (arguments["due"], *_) = launch(answers, against, {"right": right, "tests": dict(tests)}, device="cpu")
     reports = launch(try_all, ranks=ranks, arguments=arguments, device="cpu")
     found = {
         fault: {test: _worst([report[fault][test] for report in reports]) for test in tests}
         for fault in arguments["tried"]
     }
     control = found.pop(CONTROL)
+    each = dict(tolerance) if isinstance(tolerance, Mapping) else dict.fromkeys(tests, tolerance)
+    if against:
+        each = {test: clear_of(noise) for test, noise in control.items()}
     if wrong := [test for test, apart in control.items() if is_caught(apart, each[test])]:
         raise ValueError(
             f"{wrong[0]!r} condemns the right function too, whose two tries are {control[wrong[0]]} apart: "
             "seed what is random in it, or allow a larger tolerance"
         )
-    return catches(found, {test: each[test] for test in tests}, title, control)
+    return catches(found, {test: each[test] for test in tests}, title, control, bool(against))
 
 
 def _worst(found: list[Found]) -> Found:
@@ -71,15 +79,23 @@ def _worst(found: list[Found]) -> Found:
 # --- in a rank
 
 
+def answers(right: Callable, tests: Mapping[str, Test]) -> dict[str, object]:
+    """{test: what it looks at with the right function}."""
+    return {name: test(right) for name, test in tests.items()}
+
+
 def try_all(
-    right: Callable, tried: Mapping[str, Callable], tests: Mapping[str, Test]
+    right: Callable, tried: Mapping[str, Callable], tests: Mapping[str, Test], due: Mapping | None = None
 ) -> dict[str, dict[str, Found]]:
     """{function: {test: distance from the right answer, or an error's text}}.
+
+    Args:
+        due: the right answers, {test: answer}; by default the right function gives them here.
 
     Raises:
         RuntimeError: where a function leaves one rank waiting for another.
     """
-    due, found = {name: test(right) for name, test in tests.items()}, {}
+    due, found = due or answers(right, tests), {}
     for fault, function in tried.items():
         found[fault] = {}
         for name, test in tests.items():

@@ -24,7 +24,7 @@ def own_rows(
     return corpus.batch(step, sequences, LENGTH, comm.get_rank(), comm.get_world_size(), device)
 
 
-def _whole(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+def whole(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Tensors in one of fp32 on the CPU; a collective where FSDP2 has sharded them."""
     full = [tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for tensor in tensors]
     return torch.cat([tensor.detach().float().flatten().cpu() for tensor in full])
@@ -39,7 +39,14 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
         gathering = deepspeed.zero.GatheredParameters(parameters)
     with gathering:
-        return _whole(parameters)
+        return whole(parameters)
+
+
+def masters_of(model: torch.nn.Module) -> torch.Tensor:
+    """The fp32 masters of all parameters that ZeRO trains, as `weights_of`; a collective."""
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    return whole(safe_get_full_fp32_param(parameter) for parameter in model.parameters())
 
 
 def gradients_of(model: torch.nn.Module, optimizer: object) -> torch.Tensor | None:
@@ -64,7 +71,7 @@ def gradients_of(model: torch.nn.Module, optimizer: object) -> torch.Tensor | No
             means.append(safe_get_full_optimizer_state(parameter, "exp_avg"))
         if means[-1] is None:
             return None
-    return _whole(means)
+    return whole(means)
 
 
 def gathered(shard: torch.Tensor, elements: int) -> torch.Tensor:

@@ -22,9 +22,11 @@ from helpers.course.runs.comparable import (
     gathered,
     gradients_of,
     learned,
+    masters_of,
     own_rows,
     same_answer,
     weights_of,
+    whole,
 )
 from helpers.course.runs.mixed_precision import (
     Notes,
@@ -87,19 +89,29 @@ def in_one_process(
     model: Callable[[models.GPTSize], torch.nn.Module] = models.GPT,
     size: models.GPTSize = models.TINY,
     lr: float = 1e-3,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, list[float] | torch.Tensor]:
-    """The training without ranks, in fp32, of `model(size)`, with an optimizer from `make(parameters, lr=)`:
-    {"losses", "norms" of the gradient in each step, "start", "weights", "gradients"}, which others are held
-    against; "start" are the weights before the first step."""
-    model, losses, norms = models.build(model, size), [], []
-    optimizer, start = make(model.parameters(), lr=lr), weights_of(model)
+    """The training without ranks of `model(size)`, with an optimizer from `make(parameters, lr=)`: {"losses",
+    "norms" of the gradient in each step, "start", "weights", "masters", "gradients"}, which others are held
+    against; "start" are the weights before the first step.  In bf16 masters in fp32 are updated."""
+    model, losses, norms = models.build(model, size).to(dtype), [], []
+    parameters, start = list(model.parameters()), weights_of(model)
+    masters = parameters
+    if dtype != torch.float32:
+        masters = [torch.nn.Parameter(parameter.detach().float()) for parameter in parameters]
+    optimizer = make(masters, lr=lr)
     for step in range(STEPS):
         losses.append(backward(model, corpus.batch(step, SEQUENCES, LENGTH)))
-        norms.append(torch.nn.utils.get_total_norm(one.grad for one in model.parameters()).item())
+        for master, parameter in zip(masters, parameters):
+            master.grad = parameter.grad.float()
+        norms.append(torch.nn.utils.get_total_norm(master.grad for master in masters).item())
         optimizer.step()
-        optimizer.zero_grad()
+        for master, parameter in zip(masters, parameters):
+            parameter.data.copy_(master.data)
+            master.grad = parameter.grad = None
     report = {"losses": losses, "norms": norms, "start": start, "weights": weights_of(model)}
-    return report | {"gradients": gradients_of(model, optimizer)}
+    gradients = gradients_of(model, optimizer) if masters is parameters else None
+    return report | {"masters": whole(masters), "gradients": gradients}
 
 
 def counted(
@@ -174,6 +186,7 @@ def train(
     early: bool = False,
     steps: int = STEPS,
     make: Callable[..., torch.optim.Optimizer] | None = None,
+    lr: float = 1e-3,
 ) -> dict:
     """The training by DeepSpeed, in a rank.
 
@@ -184,11 +197,12 @@ def train(
         early: partition a model for stage 3 as it is built (lesson 10), and not only in `initialize`.
         steps: optimizer steps.  Memory and messages are the same in each from the second on, but in the
             second stage 3 also compares among the ranks in which order they use their parameters.
-        make: makes the optimizer from `(parameters, lr=1e-3)`, for a `config` that names none.
+        make: makes the optimizer from `(parameters, lr=lr)`, for a `config` that names none.
 
     Returns:
         {"losses": of this rank, "norms": of the whole gradient in each step (None where DeepSpeed computes
-        none), "weights", and "gradients" of an fp32 model with Adam: tensors, and of the last step "traffic":
+        none), "weights", "masters" in fp32 of stages 1 and 2 in bf16, and "gradients" of an fp32 model with
+        Adam: tensors, and of the last step "traffic":
         a `Traffic`, "carried": the elements of a `Carried`, "moments": {moment: `Snapshot`}, "history": the
         `History` of its optimizer step, "whole history": that of its passes too}.
     """
@@ -197,7 +211,7 @@ def train(
     losses, norms = [], []
     with Ledger() as ledger:
         model = models.build(models.GPT, size, checkpointing=checkpointing, config=config if early else None)
-        whose = {"optimizer": make(model.parameters(), lr=1e-3)} if make else {}
+        whose = {"optimizer": make(model.parameters(), lr=lr)} if make else {}
         engine, *_ = deepspeed.initialize(
             model=model, model_parameters=model.parameters(), config=config, **whose
         )
@@ -211,6 +225,8 @@ def train(
             del norm
     optimizer = None if engine.bfloat16_enabled() else engine.optimizer
     report = _report(losses, model, optimizer, traffic, carried, ledger)
+    if engine.bfloat16_enabled() and engine.zero_optimization_stage() in (1, 2):
+        report["masters"] = masters_of(model)
     return report | {"norms": None if None in norms else norms}
 
 
