@@ -50,6 +50,26 @@ def summed(value):
     return total
 
 
+def mean_of_bf16(value):
+    """Of the ranks' numbers 0 to 1: in bf16, and so differently rounded on another number of ranks."""
+    import deepspeed
+    import deepspeed.comm as comm
+
+    deepspeed.init_distributed()
+    numbers = torch.linspace(0, 1, 100).chunk(comm.get_world_size())[comm.get_rank()]
+    total = value * numbers.bfloat16().cumsum(0)[-1:].float()
+    comm.all_reduce(total)
+    return total / 100
+
+
+def slightly_more(value):
+    return 1.001 * mean_of_bf16(value)
+
+
+def much_more(value):
+    return 1.5 * mean_of_bf16(value)
+
+
 def sums_on_one(value):
     import os
 
@@ -82,6 +102,13 @@ def test_what_one_rank_notices_is_caught_and_errors_too():
 def test_a_tolerance_may_be_a_tests_own():
     tolerance = {"value": 0.6, "sign": 0.1}
     assert caught(doubled, {"tripled": tripled}, TESTS, "Title", tolerance=tolerance).tests == {"tripled": []}
+
+
+def test_a_fault_stands_clear_of_what_rounds_otherwise_in_one_process():
+    faults = {"slightly more": slightly_more, "much more": much_more}
+    picture = caught(mean_of_bf16, faults, {"mean": lambda function: function(1.0)}, "Title", against=1)
+    assert picture.tests == {"slightly more": [], "much more": ["mean"]}
+    assert picture.distances["slightly more"]["mean"] > 1e-5
 
 
 def test_a_test_that_condemns_what_is_right_is_refused():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 from helpers import same_training
-from helpers.course.plots.distances import DOUBTFUL, catches, distance_bars
+from helpers.course.plots.distances import DOUBTFUL, catches, clear_of, distance_bars
 from helpers.course.plots.drawing import EMPTY
 from helpers.course.plots.style import RIGHT, WRONG
 
@@ -36,12 +36,26 @@ def test_a_verdict_that_another_tolerance_would_turn_is_yellow():
     ]
 
 
+def test_noise_gives_the_tolerance_and_what_is_near_it_is_yellow():
+    noise, found = {"t": 0.01, "u": 0.01, "v": 0.01, "w": 0.0}, {"t": 0.6, "u": 0.06, "v": 0.02, "w": 1e-7}
+    plot = catches(
+        {"fault": found}, {test: clear_of(one) for test, one in noise.items()}, "Title", noise, True
+    )
+    assert colors(plot) == [EMPTY.upper()] * 4 + [RIGHT, DOUBTFUL.upper(), EMPTY.upper(), EMPTY.upper()]
+    assert plot.sentence.endswith(
+        'the right one: no test; fault: "t", "u" (depends on the tolerance of "u").'
+    )
+    words = [text.get_text() for text in plot.figure.axes[0].texts]
+    assert (words[0], words[-1]) == ("noise\n0.01", "not caught\n1e-07")
+
+
 # --- same_training
 
 RIGHT_ONE = {
     "start": torch.zeros(2),
     "weights": torch.tensor([1.0, 2.0]),
     "gradients": torch.tensor([0.1, -0.2]),
+    "masters": torch.tensor([1.0, 2.0]),
     "norms": [1.0, 2.0],
 }
 
@@ -55,13 +69,14 @@ def said(*changes, optimizer="SGD", **options):
     [
         ({"norms": [1.0, 4.0]}, "global norm of each step beyond, 1;"),
         ({"gradients": torch.tensor([0.2, -0.4])}, "gradients beyond, 1;"),
+        ({"masters": torch.tensor([2.0, 4.0])}, "masters beyond, 1;"),
         ({"weights": torch.tensor([1.0, 2.001])}, "weights beyond, 0.00045;"),
         ({"weights": torch.tensor([1.0, float("nan")])}, "weights beyond, nan;"),
         ({"norms": [1.0, float("nan")]}, "global norm of each step beyond, nan;"),
     ],
 )
 def test_one_rank_that_is_off_is_noticed(change, beyond):
-    assert said({}, {}).endswith("weights, between ranks within. All 4 agree.")
+    assert said({}, {}).endswith("weights, between ranks within. All 5 agree.")
     assert beyond in said({}, change) and "differ" in said({}, change)
     assert beyond in said(change, {})
 
@@ -73,7 +88,7 @@ def test_a_small_step_of_large_weights_is_measured_by_the_update():
 
 
 def test_the_card_says_which_optimizer_hides_what():
-    assert "AdamW, whose weights show only a trace of a wrong scale" in said({}, optimizer="AdamW")
+    assert "AdamW, whose weights barely react if all gradients are scaled" in said({}, optimizer="AdamW")
     assert "trained with SGD, whose steps show the gradients' scale" in said({})
     weights = {key: RIGHT_ONE[key] for key in ("start", "weights")}
     with pytest.raises(ValueError, match="weights alone, trained with AdamW, cannot show .* train with SGD"):

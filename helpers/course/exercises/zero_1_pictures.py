@@ -33,13 +33,16 @@ def at_its_place(elements: list[float]) -> list:
 
 
 def where_each_lies(function: Callable, seed: int) -> Values:
+    """{parameter: its name where it lies in the flat tensor}, and the padding."""
     parameters = two_layers()
     flat = function(list(parameters), dist.get_world_size())
-    row = [""] * len(flat)
+    rows = {name: [None] * len(flat) for name in NAMES} | {"padding": [""] * len(flat)}
     for name, parameter in zip(NAMES, parameters):
         first = (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
-        row[first : first + parameter.numel()] = [name] * parameter.numel()
-    return {"": row}
+        last = first + parameter.numel()
+        rows[name][first:last] = [name] * parameter.numel()
+        rows["padding"][first:last] = [None] * parameter.numel()
+    return rows
 
 
 def small_updates(function: Callable, seed: int) -> Values:

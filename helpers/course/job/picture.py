@@ -11,7 +11,7 @@ from helpers.course.plots.budget import Budget, budget_bars
 from helpers.course.plots.style import Plot
 from helpers.course.recording.recorded import BETWEEN, STATES, Run
 from helpers.tools.rehearsal.cards import card
-from helpers.tools.rehearsal.reserving import FITS
+from helpers.tools.rehearsal.reserving import FITS, NOT
 
 MOMENTS = (BETWEEN, "after backward", "after step")  # of the experiment `zero`, in order
 PHASES = ("forward", "backward", "step")  # of each micro-batch in the experiment `job`
@@ -64,7 +64,8 @@ def budget(plan: Way) -> Budget:
     if isinstance(plan, Run):
         return job_budget(plan) if plan.experiment == "job" else recorded_budget(plan)
     if isinstance(plan, Mapping):
-        return Budget(parts=plan, phase="of tensors", kept=0, outside=0, how=FITS, label="counted")
+        parts, how = renamed(plan), FITS if sum(plan.values()) <= MEMORY else NOT
+        return Budget(parts=parts, phase="of tensors", kept=0, outside=0, how=how, label="counted")
     content, (phase, parts) = stored(plan), highest(plan)
     times, sequences = content["seconds"], content.get("sequences", SEQUENCES)
     known = None if "unknown" in times else tuple(sum(times[how].values()) for how in ("fastest", "slowest"))
@@ -80,6 +81,11 @@ def budget(plan: Way) -> Budget:
     )
 
 
+def renamed(parts: Mapping[str, float]) -> dict[str, float]:
+    """Categories of a snapshot by the names of a bar's parts."""
+    return {"bucket" if name == "buffers" else name: size for name, size in parts.items()}
+
+
 def recorded_budget(run: Run) -> Budget:
     """The bar of a recorded run of `zero`, rank 0: states that were there before and after the highest moment
     are told apart; what the driver had given out beside the allocator's is outside.
@@ -93,7 +99,7 @@ def recorded_budget(run: Run) -> Budget:
     at = max(range(len(MOMENTS)), key=lambda place: noted[MOMENTS[place]]["peak"])
     after, before = noted[MOMENTS[at]], noted[MOMENTS[max(at - 1, 0)]]
     both = {name: min(one["categories"][name] for one in (before, after)) for name in STATES}
-    parts = {"bucket" if name == "buffers" else name: size for name, size in both.items()}
+    parts = renamed(both)
     return Budget(
         parts=parts | {"not told apart": after["peak"] - sum(parts.values())},
         phase=SPAN[at],

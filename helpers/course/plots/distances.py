@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 1e-10, 10.0  # ends of the axis
 CLOSE = 10.0  # a distance within so many times of its tolerance depends on it
-CLEAR, NEAR = 5.0, 2.0  # times the noise that a fault exceeds; the same as CLOSE where a tolerance is of noise
+CLEAR, NEAR = (
+    5.0,
+    2.0,
+)  # times the noise that a fault exceeds; the same as CLOSE where a tolerance is of noise
 EPSILON = 2.0**-23  # of fp32: an answer is rounded at least so far
 DOUBTFUL = "#F0E442"
 LETTERS = 90  # beside each other, above the columns of tests
@@ -117,10 +120,15 @@ def catches(
         doubt = f" (depends on the tolerance of {_listed(close)})" * bool(close)
         said.append(f"{fault}: {_listed(tests[fault]) or 'no test'}{doubt}")
     room = LETTERS // len(tolerances)
-    heads = [f"{fill(test, room)}\nbeyond {number(tolerance)}" for test, tolerance in tolerances.items()]
+    heads = [fill(test, room) for test in tolerances]
+    if noisy:
+        axes.set_xlabel(f"caught: more than {CLEAR:g} times the noise")
+    else:
+        heads = [f"{head}\nbeyond {each:g}" for head, each in zip(heads, tolerances.values())]
     axes.set(xlim=(0, len(tolerances)), ylim=(len(said), 0))
     axes.set_xticks([column + 0.5 for column in range(len(heads))], heads, fontsize=9)
     axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("bottom")
     axes.tick_params(length=0)
     axes.set_title(title, pad=12)
     name_rows(axes, tests)

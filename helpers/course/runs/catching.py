@@ -52,7 +52,9 @@ def caught(
 
     arguments = {"right": right, "tried": {CONTROL: right, **faults}, "tests": dict(tests)}
     if against:
-        (arguments["due"], *_) = launch(answers, against, {"right": right, "tests": dict(tests)}, device="cpu")
+        (arguments["due"], *_) = launch(
+            answers, against, {"right": right, "tests": dict(tests)}, device="cpu"
+        )
     reports = launch(try_all, ranks=ranks, arguments=arguments, device="cpu")
     found = {
         fault: {test: _worst([report[fault][test] for report in reports]) for test in tests}
