@@ -66,7 +66,7 @@ def test_no_bar_and_an_unknown_part_are_refused():
         budget_bars({"a": replace(BAR, parts={"crumbs": 1})}, "Title", GB, "a card")
 
 
-@pytest.mark.parametrize("bars", [["stage 1"], list(job.PLANS)[:8]])
+@pytest.mark.parametrize("bars", [["stage 1"], [name for name in job.PLANS if "stage" in name][:8]])
 def test_the_jobs_bars_fit_a_page(bars):
     from PIL import Image
 

@@ -140,14 +140,14 @@ MISTAKES = {
             "training.planted(step, reduce_to_owner=exercises.undivided.solution)(\n"
             "                parameters, flat, master, optimizer, max_norm)",
             ("zero_1_step = exercises.zero_1_step.check",),
-            "gradients beyond",
+            "masters beyond",
         ),
         Mistake(
             "every rank trains on the sequences of the first step alone",
             "training.own_rows(number, device)",
             "training.own_rows(0, device)",
             ("zero_1_step = exercises.zero_1_step.check",),
-            "norm of each step beyond",
+            "masters beyond",
         ),
     ),
     "more/07": (
