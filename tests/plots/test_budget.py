@@ -7,6 +7,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from helpers import job, job_bars, plots, recorded
 from helpers.course.job.again import run_of
+from helpers.course.job.picture import budget
 from helpers.course.plots.budget import Budget, budget_bars
 from helpers.course.plots.style import WRONG
 
@@ -110,4 +111,5 @@ def test_bars_of_two_cards_and_runs_of_other_experiments_are_refused():
 def test_what_formulas_counted_is_a_bar_of_the_jobs_card():
     plot = job_bars({"weights": {"parameters": 16e9}, "all": "stage 1"}, "Title")
     assert "weights (counted): 16.0 GB of tensors (parameters 16.0)" in plot.sentence
+    assert budget(job.states("stage 0")).how == "no" and budget(job.states("stage 1")).how == "fits"
     assert "69.0 GB to spare" in plot.sentence

@@ -60,5 +60,7 @@ def test_the_sentence_says_what_is_exposed_and_what_hides():
         f": {1e3 * early.total:.3g} to {1e3 * late.total:.3g} ms,"
         in step_timeline({"": (early, late)}, "Title").sentence
     )
+    (whisker, _) = step_timeline({"": (early, late)}, "Title").figure.axes[0].lines
+    assert list(whisker.get_xdata()) == pytest.approx([1e3 * early.total, 1e3 * late.total])
     with pytest.raises(ValueError, match="give at least one step"):
         step_timeline({}, "Title")
