@@ -27,7 +27,7 @@ def ways(plan):
         return None
     if zero["stage"] and "reduce_bucket_size" not in zero or "overlap_comm" in zero:
         return None
-    if "immediate_grad_update" in plan.config["bf16"]:
+    if "immediate_grad_update" in plan.config["bf16"] or "fused" in plan.config["optimizer"]["params"]:
         return None
     return {
         **{"stage": zero["stage"], "gpus": plan.gpus, "micro": micro, "sequence": SEQUENCE},

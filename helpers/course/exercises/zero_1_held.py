@@ -19,19 +19,24 @@ CATEGORIES = (*STATES, "buffers", "inputs", "other")
 MICRO_BATCHES = 2
 
 
+def is_awkward(parameters: int, ranks: int) -> bool:
+    """Whether a shard needs padding to a whole number and another element to an even one."""
+    return bool(parameters % ranks and -(-parameters // ranks) % 2)
+
+
 @cache
 def trained(seed: int) -> tuple[tuple[int, int, int, int], dict[str, int]]:
-    """((parameters, ranks, bucket, tokens), {category: bytes between two micro-batches}) of a GPT with an odd
-    number of parameters, trained in bf16: no two ranks have equal parts of it without padding."""
+    """((parameters, ranks, bucket, tokens), {category: bytes between two micro-batches}) of an awkward GPT,
+    trained in bf16: one rank's part of it is no whole number, and rounded up it is odd."""
     from helpers.course import models
     from helpers.course.runs import training
     from helpers.tools import theory
 
     choose, ranks = random.Random(seed), dist.get_world_size()
     vocabulary, bucket = choose.randrange(128, 256), choose.randrange(20_000, 40_000)
-    shape = {"context": training.LENGTH, "width": 27, "layers": 2, "heads": 3}
-    sizes = (models.GPTSize(vocabulary=vocabulary + more, **shape) for more in (0, 1))
-    size = next(one for one in sizes if theory.gpt_parameters(one) % 2)
+    shape = {"context": training.LENGTH, "width": 25, "layers": 2, "heads": 5}
+    sizes = (models.GPTSize(vocabulary=vocabulary + more, **shape) for more in range(4 * ranks))
+    size = next(one for one in sizes if is_awkward(theory.gpt_parameters(one), ranks))
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": MICRO_BATCHES,
