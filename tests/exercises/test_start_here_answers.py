@@ -73,7 +73,7 @@ def test_a_rank_that_sleeps_waits_in_no_collective(monkeypatch):
     )
 
 
-RIGHT = {"rows": 2, "nan": 1, "save": 0}
+RIGHT = {"rows": 2, "nan": 1, "pairs": 3}
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ RIGHT = {"rows": 2, "nan": 1, "save": 0}
         (RIGHT, "correct in 3 jobs"),
         (RIGHT | {"rows": 0}, "not yet: with rank 0 mended `rows` still fails: ranks 0, 1, 3 of 4 hung"),
         (RIGHT | {"nan": 3}, "not yet: with rank 3 mended `nan` still fails: rank 3 of 4 raised ValueError"),
-        (RIGHT | {"save": 1}, "not yet: with rank 1 mended `save` still fails: rank 0 of 4 hung in barrier"),
-        (RIGHT | {"save": 4}, "not yet: for `save` name a rank, 0 to 3, not 4"),
-        (RIGHT | {"save": None}, "not yet: for `save` name a rank, 0 to 3, not None"),
-        ({"rows": 2}, "not yet: return a dict with rows, nan, save, not"),
-        (2, "not yet: return a dict with rows, nan, save, not 2"),
+        (RIGHT | {"pairs": 2}, "not yet: with rank 2 mended `pairs` still fails: rank 2 of 4 hung in all_reduce"),
+        (RIGHT | {"pairs": 4}, "not yet: for `pairs` name a rank, 0 to 3, not 4"),
+        (RIGHT | {"pairs": None}, "not yet: for `pairs` name a rank, 0 to 3, not None"),
+        ({"rows": 2}, "not yet: return a dict with rows, nan, pairs, not"),
+        (2, "not yet: return a dict with rows, nan, pairs, not 2"),
     ],
 )
 def test_the_proof_of_guilt_is_the_cure(named, words):
@@ -94,7 +94,7 @@ def test_the_proof_of_guilt_is_the_cure(named, words):
 
 
 def test_numbers_that_are_not_filled_in_are_not_written_yet():
-    assert lesson_00.guilty.verdict(lambda: {"rows": ..., "nan": 1, "save": 0}).startswith("not written yet")
+    assert lesson_00.guilty.verdict(lambda: {"rows": ..., "nan": 1, "pairs": 3}).startswith("not written yet")
 
 
 def test_who_entered_what_is_known_of_a_job_that_hangs_raises_or_ends(capsys):
@@ -111,4 +111,4 @@ def test_who_entered_what_is_known_of_a_job_that_hangs_raises_or_ends(capsys):
 
 def test_a_job_that_does_not_begin_raises_its_error():
     with pytest.raises(RankError, match="never began|in no collective"):
-        who_entered(lesson_00.JOBS["save"], 2, "Nothing", timeout=0.001)
+        who_entered(lesson_00.JOBS["pairs"], 2, "Nothing", timeout=0.001)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 def join() -> tuple[int, torch.Tensor]:
@@ -34,20 +39,28 @@ def nan(mended: int | None = None) -> None:
     comm.all_reduce(losses)
 
 
-def save_checkpoint() -> None:
+def mean_of_pair(losses: torch.Tensor, pair: ProcessGroup) -> None:
     from deepspeed import comm
 
-    comm.barrier()
+    comm.all_reduce(losses, group=pair)
 
 
-def save(mended: int | None = None) -> None:
+def mean_of_all(losses: torch.Tensor) -> None:
+    from deepspeed import comm
+
+    comm.all_reduce(losses)
+
+
+def pairs(mended: int | None = None) -> None:
     from deepspeed import comm
 
     rank, losses = join()
-    comm.all_reduce(losses)
-    if rank == 0 and mended != 0:
-        save_checkpoint()
-    comm.all_reduce(losses)
+    pair = [comm.new_group([0, 1]), comm.new_group([2, 3])][rank // 2]
+    for step in range(2):
+        tokens = 0 if (rank, step) == (3, 1) and mended != 3 else 100
+        if tokens > 0:
+            mean_of_pair(losses, pair)
+        mean_of_all(losses)
 
 
-JOBS = {"rows": rows, "nan": nan, "save": save}
+JOBS = {"rows": rows, "nan": nan, "pairs": pairs}

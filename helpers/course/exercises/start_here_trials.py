@@ -15,7 +15,7 @@ from helpers.course.exercises.solutions.start_here import (  # noqa: F401  mista
 )
 from helpers.course.exercises.trials import returned
 
-NUMBER = "return a plain number (`.item()` makes one of a tensor with one element)"
+NUMBER = "return a plain number (`.item()` turns a one-element tensor into one)"
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -45,7 +45,9 @@ def averaged(function: Callable, seed: int) -> Values:
 def numbers_averaged(function: Callable, seed: int) -> Values:
     """Ranks bring 1, 2, 3, ..., in words for a picture."""
     mine = dist.get_rank() + 1
-    return {"brings": f"{mine}", "gets the mean": f"{function(mine):g}"}
+    mean, total = function(mine), torch.tensor(mine)
+    dist.all_reduce(total)
+    return {"brings": f"{mine}", "after the all-reduce": f"{total}", "mean": f"{mean:g}"}
 
 
 def logged(function: Callable, seed: int) -> Values:

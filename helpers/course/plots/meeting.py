@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from helpers.course.plots.drawing import blank, box, ink, name_rows, new_figure, rank_names, write
+from helpers.course.plots.drawing import blank, box, ink, legend_under, name_rows, new_figure, rank_names, swatches, write
 from helpers.course.plots.style import WIDE, WRONG, Plot, in_style
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def meeting(notes: Sequence[Sequence[str]], title: str) -> Plot:
     if not any(calls):
         raise ValueError("there is nothing to draw: no rank entered a collective")
     columns = [_usual(list(filter(None, column))) for column in zip_longest(*calls)]
-    figure, axes = new_figure(WIDE, 0.9 + 0.55 * len(notes))
+    figure, axes = new_figure(WIDE, 1.1 + 0.55 * len(notes))
     for row, (names, end) in enumerate(zip(calls, ends)):
         _draw(axes, row, names, end, columns)
     for column in range(len(columns)):
@@ -44,6 +44,9 @@ def meeting(notes: Sequence[Sequence[str]], title: str) -> Plot:
     blank(axes, xlim=(-0.02, len(columns) + (0.9 if beyond else 0.02)), ylim=(len(notes), -0.4))
     name_rows(axes, rank_names(len(notes)))
     axes.set_title(title, fontsize=11)
+    if any(name != usual for names in calls for name, usual in zip(names, columns)):
+        looks = {"what most ranks entered": (MEETS, ""), "something else": (ODD, "")}
+        legend_under(figure, len(looks), swatches(looks))
     told = [_told(names, end) for names, end in zip(calls, ends)]
     said = "; ".join(f"{name} {words}" for name, words in zip(rank_names(len(notes)), told))
     return Plot(figure, f"{title}. {said}.")

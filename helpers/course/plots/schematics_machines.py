@@ -37,12 +37,12 @@ AXES = {
 
 
 @in_style
-def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
-    """The processes of a job: a notebook's kernel above, ranks below, each with its memory, and messages
-    between them.
+def job(memories: Sequence[Mapping[str, str]], title: str, messages: str = "") -> Plot:
+    """The processes of a job: a notebook's kernel above, ranks below, each with its memory.
 
     Args:
         memories: for each rank {what is in its memory: a short text}; a memory category has its colour.
+        messages: the form of the arrows between ranks that talk, "<|-|>" or "-|>".
     """
     count, lines = len(memories), max(map(len, memories))
     bottom, middle, said = -0.75 - HEIGHT * lines, (count - 1) * 1.25, []
@@ -60,14 +60,15 @@ def job(memories: Sequence[Mapping[str, str]], title: str) -> Plot:
             paint = {"facecolor": colour + "55", "edgecolor": "none"}
             rounded(axes, place - 0.92, top - 0.22, 1.84, 0.18, 0.02, **paint)
             write(axes, place, top - 0.13, f"{what}{': ' if text else ''}{text}", fontsize=8)
-        if rank:
+        if rank and messages:
             ends = (place - 1.42, bottom / 2), (place - 1.08, bottom / 2)
-            arrow(axes, *ends, arrowstyle="<|-|>", color="#D55E00", linewidth=2)
+            arrow(axes, *ends, arrowstyle=messages, color="#D55E00", linewidth=2)
         contents = ", ".join(f"{what} {text}".strip() for what, text in memory.items())
         said.append(f"rank {rank} has {contents}")
     axes.set(title=title, xlim=(-1.3, 2.5 * (count - 1) + 1.3), ylim=(bottom - 0.25, 1.6))
     axes.axis("off")
-    start = f"A notebook's cell starts {count} ranks, which send messages to each other"
+    start = f"A notebook's cell starts {count} ranks"
+    start += {"<|-|>": ", which talk to each other", "-|>": ", and rank 0 sends"}.get(messages, "")
     return Plot(figure, f"{title}. {start}: {'; '.join(said)}.")
 
 
