@@ -82,7 +82,7 @@ RIGHT = {"rows": 2, "nan": 1, "pairs": 3}
         (RIGHT, "correct in 3 jobs"),
         (RIGHT | {"rows": 0}, "not yet: with rank 0 mended `rows` still fails: ranks 0, 1, 3 of 4 hung"),
         (RIGHT | {"nan": 3}, "not yet: with rank 3 mended `nan` still fails: rank 3 of 4 raised ValueError"),
-        (RIGHT | {"pairs": 2}, "not yet: with rank 2 mended `pairs` still fails: rank 2 of 4 hung in all_reduce"),
+        (RIGHT | {"pairs": 2}, "not yet: with rank 2 mended `pairs` still fails: rank 2 of 4 hung"),
         (RIGHT | {"pairs": 4}, "not yet: for `pairs` name a rank, 0 to 3, not 4"),
         (RIGHT | {"pairs": None}, "not yet: for `pairs` name a rank, 0 to 3, not None"),
         ({"rows": 2}, "not yet: return a dict with rows, nan, pairs, not"),

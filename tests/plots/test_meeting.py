@@ -18,7 +18,7 @@ def test_it_says_who_waits_and_who_is_missing():
         "Figure: A hang. rank 0 all_reduce in step, all_reduce in step (waits); "
         "rank 1 all_reduce in step, then returned."
     )
-    assert colours(picture) == [MEETS, MEETS, MEETS, "#FFFFFF"]
+    assert colours(picture) == [MEETS, MEETS, MEETS, "#FFFFFF"] and not picture.figure.legends
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,9 @@ def test_it_says_who_waits_and_who_is_missing():
 )
 def test_what_meets_something_else_stands_out(second, found):
     notes = [[STEP, name, "returned"] for name in second]
-    assert colours(meeting(notes, "Orders"))[1::2] == found
+    picture = meeting(notes, "Orders")
+    assert colours(picture)[1::2] == found
+    assert [text.get_text() for text in picture.figure.legends[0].get_texts()][-1] == "something else"
 
 
 def test_a_job_that_sent_nothing_cannot_be_drawn():

@@ -160,8 +160,8 @@ FIGURES = {
         "to 10^0, gone nan to above 10^6.",
     ),
     "job": (
-        plots.job([{"parameters": "all", "text": "1st half"}, {"parameters": "all", "text": ""}], "Title"),
-        "rank 0 has parameters all, text 1st half",
+        plots.job([{"parameters": "all", "text": "1st half"}, {"parameters": "all"}], "Title", "-|>"),
+        "starts 2 ranks, and rank 0 sends: rank 0 has parameters all, text 1st half",
     ),
     "placements": (
         plots.placements(

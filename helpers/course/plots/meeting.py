@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from helpers.course.plots.drawing import blank, box, ink, legend_under, name_rows, new_figure, rank_names, swatches, write
+from helpers.course.plots.drawing import (
+    blank,
+    box,
+    ink,
+    legend_under,
+    name_rows,
+    new_figure,
+    rank_names,
+    swatches,
+    write,
+)
 from helpers.course.plots.style import WIDE, WRONG, Plot, in_style
 
 if TYPE_CHECKING:
