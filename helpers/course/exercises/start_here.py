@@ -12,7 +12,7 @@ who_am_i = build(solutions.who_am_i_solution, trials.introduced, mistakes={
     ("return rank, ranks", "return ranks, rank"): "the other way round: first this rank's number",
     ("return rank, ranks", "return rank + 1, ranks"): "ranks are counted from 0, as RANK says",
     ("return rank, ranks", "return str(rank), str(ranks)"):
-        "a variable of the environment is a text: `int(...)` makes a number of it",
+        "a variable of the environment is a text: `int(...)` turns it into a number",
     ('int(os.environ["WORLD_SIZE"])', "2"): "that is right with two ranks alone: WORLD_SIZE says how many",
 }, praise="all ranks ran the same lines, and each found another number")  # fmt: skip
 
