@@ -33,7 +33,7 @@ def test_after_half_of_it_each_rank_has_one_finished_part():
 def test_bytes_are_those_of_theory():
     sent = theory.wire_bytes("all_reduce", 400, RANKS)
     assert len(turns()) == LAST + 1 and sent == LAST * 400 / RANKS
-    assert sentences(400)[-1].endswith(f"Each rank has sent {sent:g} of {sent:g} MB.")
+    assert sentences(400)[-1].endswith(f"Each has sent {sent:g} of {sent:g} MB.")
     with pytest.raises(ValueError, match="megabytes"):
         play.ring(0)
 

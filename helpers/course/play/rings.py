@@ -13,7 +13,7 @@ from helpers.tools.whole import positive
 
 RANKS = 4
 LAST = 2 * (RANKS - 1)
-WORDS = "Ring all-reduce of {size} on {ranks} ranks. Exchange {turn} of {last}: {says} Each rank has sent {sent}."
+WORDS = "Ring all-reduce of {size} on {ranks} ranks. Exchange {turn} of {last}: {says} Each has sent {sent}."
 PLACES = ((16, 30), (326, 30), (326, 258), (16, 258))  # of the ranks, clockwise
 ARROWS = ("M242 110h70", "M434 204v20", "M318 338h-70", "M126 228v-20")
 PALE = 0  # opacity of numbers that are not in a sum; their place stays
@@ -49,9 +49,7 @@ def says(turn: int, at: Turn) -> str:
         return f"each rank has its own numbers in {RANKS} parts."
     first = turn < RANKS
     kind, verb = ("reduce-scatter", "adds it to its own") if first else ("all-gather", "keeps it")
-    moved = ", ".join(
-        f"{rank} → {(rank + 1) % RANKS} part {part}" for rank, part in enumerate(at.sends)
-    )
+    moved = ", ".join(f"{rank} → {(rank + 1) % RANKS} part {part}" for rank, part in enumerate(at.sends))
     end = ""
     if turn == RANKS - 1:
         end = " Now each rank has one finished part."
