@@ -63,12 +63,12 @@ nothing was added to it: rank r begins by sending part r - 1, not its own, and t
 added to
     rank - step - 2 -> rank - step - 1
     rank - step - 1) % ranks], incoming -> rank - step) % ranks], incoming
-the parts walk down: in step i rank r sends part r - 1 - i, not r - 1 + i
+the parts walk down: in exchange i rank r sends part r - 1 - i, not r - 1 + i
     rank - step - 2 -> rank + step - 2
     rank - step - 1) % ranks], incoming -> rank + step - 1) % ranks], incoming
-what you send must walk down too: in step i rank r sends part r - 1 - i
+what you send must walk down too: in exchange i rank r sends part r - 1 - i
     rank - step - 1) % ranks], incoming -> rank + step - 1) % ranks], incoming
-what arrives walks down too: in step i rank r adds to part r - 2 - i
+what arrives walks down too: in exchange i rank r adds to part r - 2 - i
     rank - step - 2 -> rank + step - 2
 one exchange less than there are ranks, and these are not always two
     range(ranks - 1) -> range(1)
