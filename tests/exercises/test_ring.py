@@ -57,19 +57,42 @@ def test_gloo_s_reduce_scatter_sends_as_much_as_its_all_reduce():
 
 
 def test_a_bug_is_accepted_where_it_is_the_one_that_was_asked_for(capsys):
-    lesson_03.other_direction.check(edit(solutions.other_direction_solution, "arriving = ", "(arriving) = "))
-    assert "that is the bug" in capsys.readouterr().out
-    lesson_03.other_direction.check(
-        edit(solutions.ring_reduce_scatter_solution, "arriving = ", "(arriving) = ")
+    lesson_03.passes_raw.check(
+        edit(solutions.passes_raw_solution, "passing = incoming", "passing = incoming[:]")
     )
+    assert "that is the bug" in capsys.readouterr().out
+    lesson_03.passes_raw.check(edit(solutions.passes_raw_solution, "passing = incoming", "passing = mine"))
     assert "your function is still right" in capsys.readouterr().out
 
 
-def test_two_ranks_see_neither_order_nor_neighbour_nor_size():
-    def ring(tensor, exchange=solutions.exchange_solution):
-        solutions.ring_all_reduce_solution(tensor, exchange)
+@pytest.mark.parametrize(
+    ("check", "old", "new", "words"),
+    [
+        ("ring_all_gather", "parts[(rank - step) % ranks]", "parts[rank + 0]", "your own part goes out once"),
+        ("ring_all_gather", "(rank - step) %", "(rank + step + 0) %", "what you send walks down"),
+        ("ring_reduce_scatter", "(rank - step - 2)", "(rank + step - 2 + 0)", "what arrives walks down"),
+    ],
+)
+def test_parts_that_do_not_fit_are_no_excuse_for_few_words(check, old, new, words, capsys):
+    """Sizes disagree with the last tensors, but the first has equal parts, and says what is wrong."""
+    check = getattr(lesson_03, check)
+    check.check(edit(check.solution, old, new))
+    assert words in capsys.readouterr().out
 
-    faults = {"right": lambda tensor: ring(tensor, rings.from_the_right)}
-    faults["whole"] = lambda tensor: rings.whole_tensors(tensor, solutions.exchange_solution)
-    found = rings.caught_at((2, 4), ring, faults, "title").tests
-    assert found == {"right": ["values, 4 ranks", "bytes, 4 ranks"], "whole": ["bytes, 4 ranks"]}
+
+def test_two_ranks_see_neither_raw_parts_nor_whole_tensors_but_three_do():
+    def ring(tensor, scatter=solutions.ring_reduce_scatter, gather=solutions.ring_all_gather):
+        scatter(tensor, solutions.exchange)
+        gather(tensor, solutions.exchange)
+
+    faults = {
+        "raw": lambda tensor: ring(tensor, scatter=solutions.passes_raw_solution),
+        "whole": lambda tensor: rings.whole_tensors(tensor, solutions.exchange),
+        "remainder": rings.without_remainder(ring),
+        "many": lambda tensor: ring(tensor, gather=rings.one_too_many),
+    }
+    values, sent = [[f"{what}, {ranks} ranks" for ranks in (2, 3)] for what in ("values", "bytes")]
+    assert rings.caught_at((2, 3), ring, faults, "title").tests == {
+        **{"raw": values[1:], "whole": sent[1:], "many": sent},
+        "remainder": [name for pair in zip(values, sent) for name in pair],
+    }

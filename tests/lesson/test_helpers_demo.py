@@ -13,7 +13,7 @@ from helpers.paths import ROOT
 
 pytestmark = pytest.mark.ranks
 DEMO = ROOT / "tests/lesson/helpers_demo.ipynb"
-AGREES = re.compile(r"(They|All \d+) agree\.$")
+AGREES = re.compile(r"(They|Both|All \d+) agree\.$")
 DIFFERS = re.compile(r"\d+ of \d+ differs?\.$")
 SAID = {  # of pictures that have no verdict: what stands in a right one's sentence, and in a wrong one's
     "caught(": ("no fault: no test.", 'no division: "norm", "weights, SGD"; '),

@@ -5,8 +5,8 @@ from helpers import play, theory
 from helpers.course.play.rings import LAST, RANKS, sentences, turns
 
 STEP = "return figure.querySelectorAll('button')[2].click()"
-HELD = """return [0, 1, 2, 3].map((rank) => [0, 1, 2, 3].map((chunk) => {
-    const row = figure.querySelector(`[data-name="chunk ${rank} ${chunk}"]`);
+HELD = """return [0, 1, 2, 3].map((rank) => [0, 1, 2, 3].map((part) => {
+    const row = figure.querySelector(`[data-name="part ${rank} ${part}"]`);
     return [...row.querySelectorAll('g[opacity="1"]')].map((cell) => cell.dataset.name).join("");
   }))"""
 
@@ -16,24 +16,24 @@ def test_it_is_what_adding_and_passing_on_gives():
     values = [[10**rank] * RANKS for rank in range(RANKS)]
     for number, turn in enumerate(turns()):
         if turn.sends:
-            came = [(rank, chunk, values[rank][chunk]) for rank, chunk in enumerate(turn.sends)]
-            for rank, chunk, value in came:
+            came = [(rank, part, values[rank][part]) for rank, part in enumerate(turn.sends)]
+            for rank, part, value in came:
                 there = values[(rank + 1) % RANKS]
-                there[chunk] = value + (there[chunk] if number < RANKS else 0)
-        said = [[sum(10 ** int(rank) for rank in chunk) for chunk in chunks] for chunks in turn.held]
+                there[part] = value + (there[part] if number < RANKS else 0)
+        said = [[sum(10 ** int(rank) for rank in part) for part in parts] for parts in turn.held]
         assert said == values
     assert values == [[1111] * RANKS] * RANKS
 
 
-def test_after_half_of_it_each_rank_has_one_finished_chunk():
-    finished = [[chunk == "0123" for chunk in chunks].count(True) for chunks in turns()[RANKS - 1].held]
+def test_after_half_of_it_each_rank_has_one_finished_part():
+    finished = [[part == "0123" for part in parts].count(True) for parts in turns()[RANKS - 1].held]
     assert finished == [1] * RANKS
 
 
 def test_bytes_are_those_of_theory():
     sent = theory.wire_bytes("all_reduce", 400, RANKS)
     assert len(turns()) == LAST + 1 and sent == LAST * 400 / RANKS
-    assert sentences(400)[-1].endswith(f"Each rank has sent {sent:g} of {sent:g} MB.")
+    assert sentences(400)[-1].endswith(f"Each has sent {sent:g} of {sent:g} MB.")
     with pytest.raises(ValueError, match="megabytes"):
         play.ring(0)
 
@@ -48,7 +48,7 @@ def test_each_turn_of_the_browser_is_that_of_python(motion, browser):
         if motion != "reduce":
             browser.run("await wait(1200)")
         assert browser.run("return caption.textContent") == said[turn]
-        assert browser.run(HELD) == [list(chunks) for chunks in at.held]
+        assert browser.run(HELD) == [list(parts) for parts in at.held]
     back, step = browser.run(
         "return [...figure.querySelectorAll('button')].slice(1).map((one) => one.disabled)"
     )

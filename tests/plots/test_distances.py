@@ -93,7 +93,7 @@ def test_the_card_says_which_optimizer_hides_what():
     weights = {key: RIGHT_ONE[key] for key in ("start", "weights")}
     with pytest.raises(ValueError, match="weights alone, trained with AdamW, cannot show .* train with SGD"):
         same_training([weights], weights, "AdamW")
-    assert "All 2 agree" in same_training([weights], weights, "SGD").sentence
+    assert "Both agree" in same_training([weights], weights, "SGD").sentence
 
 
 def test_what_a_report_lacks_is_said():

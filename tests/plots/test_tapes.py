@@ -5,6 +5,7 @@ import torch
 from matplotlib.colors import to_hex
 from helpers import tapes
 from helpers.course.plots.drawing import EMPTY
+from helpers.course.plots.schematics_collectives import source_colour
 from helpers.course.plots.style import LOOK, OWNERS
 
 BEFORE = [[1] * 7 + [""], [2] * 7 + [""]]
@@ -65,3 +66,9 @@ def test_what_cannot_be_drawn_is_refused(panels, said):
 def test_as_many_owners_as_elements():
     with pytest.raises(ValueError, match="an owner for each of 2 elements, not 3"):
         tapes({"": [[1, 2]]}, "Title", owners=[0, 1, 1])
+
+
+def test_elements_may_have_colors_of_their_own_and_columns_another_name():
+    axes = tapes({"": [[1, 10], [10, 1]]}, "Title", part="part", colour=source_colour).figure.axes[0]
+    assert [box[3] for box in boxes(axes)] == [OWNERS[0], OWNERS[1], OWNERS[1], OWNERS[0]]
+    assert {"part 0", "part 1"} <= {text.get_text() for text in axes.texts}

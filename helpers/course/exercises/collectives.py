@@ -63,9 +63,13 @@ nothing was added to it: rank r begins by sending part r - 1, not its own, and t
 added to
     rank - step - 2 -> rank - step - 1
     rank - step - 1) % ranks], incoming -> rank - step) % ranks], incoming
-the parts walk down: in step i rank r sends part r - 1 - i, not r - 1 + i
+the parts walk down: in exchange i rank r sends part r - 1 - i, not r - 1 + i
     rank - step - 2 -> rank + step - 2
     rank - step - 1) % ranks], incoming -> rank + step - 1) % ranks], incoming
+what you send must walk down too: in exchange i rank r sends part r - 1 - i
+    rank - step - 1) % ranks], incoming -> rank + step - 1) % ranks], incoming
+what arrives walks down too: in exchange i rank r adds to part r - 2 - i
+    rank - step - 2 -> rank + step - 2
 one exchange less than there are ranks, and these are not always two
     range(ranks - 1) -> range(1)
 what arrives must be added to this rank's own numbers, not put in their place
@@ -99,6 +103,11 @@ ring_all_gather = build(
             "these parts are finished: copy them, do not add",
         (SENT, "exchange(parts[(rank - step + 1) % ranks]", CAME, "parts[(rank - step) % ranks])"):
             "only part r is finished on rank r: begin with that",
+        (SENT, "exchange(parts[rank]"):
+            "pass on what has just arrived; your own part goes out once, in exchange 0",
+        (SENT, SENT.replace("-", "+")): "what you send walks down: in exchange i rank r sends part r - i",
+        (CAME, CAME.replace("- step", "+ step")):
+            "what arrives walks down: in exchange i it is part r - 1 - i of rank r's tensor",
         ("range(ranks - 1)", "range(1)"):
             "one exchange less than there are ranks, and these are not always two",
         ("tensor.tensor_split", "tensor.clone().tensor_split"):
@@ -121,14 +130,16 @@ ring_all_reduce = build(
     },
 )  # fmt: skip
 
-other_direction = fault(
-    solutions.other_direction_solution,
+passes_raw = fault(
+    solutions.passes_raw_solution,
     ring_reduce_scatter,
     worlds=(3, 4),
     rungs=(),
     mistakes={
+        "each rank still adds what arrives to its own part; only what it sends next is another":
+            ("mine += incoming", "mine.copy_(incoming)"),
         "it begins like the right one, with part r - 1":
-            ("(rank + step - 1)", "(rank + step)", "(rank + step - 2)", "(rank + step - 1)"),
+            ("(rank - 1)", "rank", "(rank - step - 2)", "(rank - step - 1)"),
     },
 )  # fmt: skip
 
@@ -136,26 +147,32 @@ ALL_REDUCE_SECONDS = """
 correct: each message costs its latency and its bytes, and you counted those that must wait for one another
 
 the sum must come back as well: as many messages again
-    2 * rounds -> rounds
+    return 2 * -> return
 a ring's messages hold one part, 1 / N of the tensor
-    each = tensor_bytes / ranks -> pass
-only a ring sends parts; the others send the full tensor
-    ranks - 1, tensor_bytes -> ranks - 1, tensor_bytes / ranks
+    (ranks - 1) / ranks * tensor_bytes -> (ranks - 1) * tensor_bytes
 in a tree pairs add up at the same time: log2 N levels
-    rounds = math.log2(ranks) -> pass
+    math.log2(ranks) -> ranks - 1
 a rank need not talk to itself: N - 1
-    ranks - 1, tensor_bytes -> ranks, tensor_bytes
+    ranks - 1, (ranks - 1) * -> ranks, ranks *
+    (ranks - 1) / ranks * -> 1 *
+    "ring": (ranks - 1 -> "ring": (ranks
 every message costs a latency, not only the first
-    2 * rounds * (latency + each / bandwidth) -> latency + 2 * rounds * each / bandwidth
+    rounds * latency -> 0.5 * latency
+a pipelined tree works on all levels at once: S / 0.92 one way, however many levels
+    levels, tensor_bytes / 0.92 -> levels, levels * tensor_bytes
+its bytes are more than S, not less: divide by 0.92
+    tensor_bytes / 0.92 -> tensor_bytes * 0.92
+its first chunk still climbs all levels: 2 log2 N latencies
+    levels, tensor_bytes / 0.92 -> 1, tensor_bytes / 0.92
 bytes over bytes per second are seconds
-    each / bandwidth -> each * bandwidth
+    sent / bandwidth -> sent * bandwidth
 """
 all_reduce_seconds = formula(
     solutions.all_reduce_seconds_solution,
     [
         (way, size, ranks, 1e-5, 5e10)
         for size, ranks in ((1e9, 4), (1e3, 64), (16e9, 1024))
-        for way in ("naive", "tree", "ring")
+        for way in ("naive", "tree", "pipelined tree", "ring")
     ],
     ALL_REDUCE_SECONDS,
 )

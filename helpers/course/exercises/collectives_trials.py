@@ -43,6 +43,10 @@ def swapped(
         request.wait()
 
 
+class Misfit(Exception):
+    """What arrives has another size than the tensor in which it is received."""
+
+
 class Counted:
     """An `exchange` for a learner's ring that notes how many elements each call carries.
 
@@ -59,10 +63,9 @@ class Counted:
         fits = incoming.numel() == arriving.item()
         if not agreed(fits):  # then no rank goes on
             wrong = f"{arriving.item()} elements, to be received in a tensor of {incoming.numel()}"
-            here = f"the left neighbour sends {wrong}" if not fits else "what arrives does not fit on a rank"
-            advice = "parts differ in size; the size must be that of the part that arrives, and each rank "
-            advice += "must send the part that its right neighbour expects"
-            raise ValueError(f"exchange {len(self.sizes)}: {here}: {advice}")
+            here = "on another rank what arrives does not fit" if fits else wrong
+            advice = "the size must be that of the part that arrives, the one that its sender must send"
+            raise Misfit(f"exchange {len(self.sizes)}: {here}; {advice}")
         swapped(outgoing, incoming)
 
 
@@ -100,8 +103,13 @@ def in_a_ring(function: Callable, seed: int, shown: str) -> Values:
     for elements in (ranks * (2 + seed % 7), ranks * (20 + seed % 50) + 1 + seed % (ranks - 1 or 1), 9):
         mine, exchange = digits(seed, elements), Counted()
         before = mine.clone()
-        with helped(HINTS):
-            function(mine, exchange)
+        arrives = f"what arrives, {elements} elements"
+        try:
+            with helped(HINTS):
+                function(mine, exchange)
+        except Misfit as misfit:
+            return values | {arrives: str(misfit)}
+        values[arrives] = "what fits"
         small = max(exchange.sizes, default=0) <= -(-elements // ranks)
         values[f"the number of exchanges, {elements} elements"] = len(exchange.sizes)
         values[f"no exchange carries more than 1/{ranks}, rounded up, {elements} elements"] = small
@@ -144,19 +152,16 @@ def counting() -> torch.Tensor:
     return torch.arange(1, dist.get_world_size() + 1) * 10 ** dist.get_rank()
 
 
-def at_its_place(part: torch.Tensor, place: int | None = None) -> list[int | None]:
-    """One number in a row of as many places as there are ranks, by default at this rank's; None elsewhere."""
-    place = dist.get_rank() if place is None else place
-    return [part.item() if at == place else None for at in range(dist.get_world_size())]
+def at_its_place(part: torch.Tensor) -> list[int | None]:
+    """One number in a row of as many places as there are ranks, at this rank's; None elsewhere."""
+    return [part.item() if at == dist.get_rank() else None for at in range(dist.get_world_size())]
 
 
 def what_arrived(function: Callable, seed: int) -> Values:
-    """Each rank sends its number, at its own place; what arrives stands at its sender's."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    outgoing, incoming = torch.tensor([10**rank]), torch.tensor([0])
+    """Each rank's number goes out, and one comes in."""
+    outgoing, incoming = torch.tensor([10 ** dist.get_rank()]), torch.tensor([0])
     function(outgoing, incoming)
-    came = at_its_place(incoming, (rank - 1) % ranks)
-    return {"before: outgoing, at its sender's place": at_its_place(outgoing), "after: incoming": came}
+    return {"outgoing": outgoing.item(), "incoming": incoming.item()}
 
 
 def before_each_exchange(function: Callable, mine: torch.Tensor) -> Values:

@@ -1,25 +1,25 @@
-// A ring all-reduce, turn by turn: what each rank holds, and which chunk travels.
-const row = (rank, chunk) => part(`chunk ${rank} ${chunk}`);
+// A ring all-reduce, exchange by exchange: what each rank holds, and which part travels.
+const row = (rank, at) => part(`part ${rank} ${at}`);
 const next = (rank) => (rank + 1) % data.held[0].length;
 
 function show(shown, forward) {
-  const moves = forward && !calm.matches ? data.sends[shown].map((chunk, rank) => travel(row(rank, chunk), row(next(rank), chunk))) : [];
+  const moves = forward && !calm.matches ? data.sends[shown].map((at, rank) => travel(row(rank, at), row(next(rank), at))) : [];
   Promise.all(moves).then(() => shown === turn && draw()); // if the reader went on meanwhile, the newer turn is drawn
   set("sent", { text: data.sent[shown] });
   tell(data.says[shown]);
 }
 
 function draw() {
-  data.held[turn].forEach((chunks, rank) => chunks.forEach((summed, chunk) => {
+  data.held[turn].forEach((places, rank) => places.forEach((summed, at) => {
     for (let whose = 0; whose < data.held[0].length; whose++) {
-      set(whose, { opacity: summed.includes(whose) ? 1 : data.pale }, row(rank, chunk));
+      set(whose, { opacity: summed.includes(whose) ? 1 : data.pale }, row(rank, at));
     }
-    row(rank, chunk).classList.remove("came");
+    row(rank, at).classList.remove("came");
   }));
-  data.sends[turn].forEach((chunk, rank) => row(next(rank), chunk).classList.add("came"));
+  data.sends[turn].forEach((at, rank) => row(next(rank), at).classList.add("came"));
 }
 
-// A copy of a chunk, without its letter, flies from one rank to the next.
+// A copy of a part, without its name, flies from one rank to the next.
 function travel(from, to) {
   const [here, there] = [from, to].map((group) => group.getBBox());
   const copy = svg.appendChild(from.cloneNode(true));

@@ -11,6 +11,7 @@ from helpers.course.plots.schematics_collectives import (
     contributors,
     rank_contents,
     rank_grid,
+    source_colour,
 )
 from helpers.course.plots.schematics_experts import dispatch
 from helpers.course.plots.schematics_machines import cluster, job, placements

@@ -29,7 +29,7 @@ def equal(expected: float, found: float, within: float = 0.0) -> bool:
 def verdict(differing: int, count: int) -> str:
     """The last words of a card's sentence."""
     if not differing:
-        return f"All {count} agree" if count > 1 else "They agree"
+        return "They agree" if count == 1 else "Both agree" if count == 2 else f"All {count} agree"
     return f"{differing} of {count} {'differs' if differing == 1 else 'differ'}"
 
 
@@ -103,7 +103,7 @@ def compare(
         draw_pair(axes, 0, row, 3.6 / most if most > 0 else 0, pair, LOOK.get(name, (FOUND, "")), within)
     axes.set(title=title, xlim=(0, 6.4), ylim=(len(pairs), 0), xticks=[])
     allowed = f"; ✓ within {100 * within:g} %" if within else ""
-    axes.set_xlabel(f"{unit}: grey {sides[0]}, colored {sides[1]}{allowed}")
+    axes.set_xlabel(f"{unit}: upper bar {sides[0]}, lower bar {sides[1]}{allowed}")
     name_rows(axes, pairs)
     said = [f"{name} {sides[0]} {shown(a)}, {sides[1]} {shown(b)}" for name, (a, b) in pairs.items()]
     wrong = sum(not equal(*pair, within) for pair in pairs.values())

@@ -66,8 +66,9 @@ def contributors(number: int) -> list[int]:
     return [rank for rank, digit in enumerate(reversed(str(abs(number)))) if digit != "0"]
 
 
-def _colour(sources, ranks):
+def source_colour(number: int, ranks: int = 4) -> str:
     """Of a number that comes from one rank, or is a sum over none, some or all."""
+    sources = contributors(number)
     if len(sources) == 1:
         return owner_colour(sources[0])
     return NONE if not sources else ALL if len(sources) == ranks else SOME
@@ -96,8 +97,7 @@ def contents_over_time(moments: Mapping[str, Rows], title: str) -> Plot:
     for axes, (name, rows) in zip(panels, moments.items()):
         for rank, row in enumerate(rows):
             for column, number in enumerate(row or ()):
-                colour = _colour(contributors(number), ranks)
-                box(axes, column, rank + 0.06, 0.94, 0.88, colour, str(number), 9)
+                box(axes, column, rank + 0.06, 0.94, 0.88, source_colour(number, ranks), str(number), 9)
         blank(axes, title=f"{title}: {name}", xlim=(0, max(widest, 1)), ylim=(len(rows), 0))
         name_rows(axes, rank_names(len(rows)))
     said = "; ".join(

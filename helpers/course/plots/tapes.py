@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,13 @@ Rows = Sequence[Sequence] | Mapping[str, Sequence]  # of every row its elements
 
 
 @in_style
-def tapes(panels: Mapping[str, Rows], title: str, owners: int | Sequence[int] | None = None) -> Plot:
+def tapes(
+    panels: Mapping[str, Rows],
+    title: str,
+    owners: int | Sequence[int] | None = None,
+    part: str = "shard of rank",
+    colour: Callable[[object], str] | None = None,
+) -> Plot:
     """A flat tensor as several ranks hold it, at several moments below each other: a box for each run of
     equal elements, in the color of the rank that owns them; elements that a row does not hold stay empty.
 
@@ -30,6 +36,8 @@ def tapes(panels: Mapping[str, Rows], title: str, owners: int | Sequence[int] | 
             hold it, and "" for padding.
         owners: the rank that owns each element, or the number of ranks that own equal parts; by default the
             rows of the first panel.
+        part: what stands above an owner's elements, before its number.
+        colour: of an element, where it is not its owner's.
 
     Raises:
         ValueError: without rows, for rows of different lengths, or of more boxes than can be seen.
@@ -50,8 +58,8 @@ def tapes(panels: Mapping[str, Rows], title: str, owners: int | Sequence[int] | 
     for axes, (moment, rows) in zip(every, panels.items()):
         for row, values in enumerate(rows.values()):
             box(axes, 0, row + 0.1, width, 0.8, EMPTY, edgecolor=EDGE, linewidth=0.5)
-            _draw(axes, row, values, owner)
-        _draw_owners(axes, owner, len(rows))
+            _draw(axes, row, values, owner, colour)
+        _draw_owners(axes, owner, len(rows), part)
         blank(axes, xlim=(-0.004 * width, 1.004 * width), ylim=(len(rows), -0.45))
         axes.set_title(moment, fontsize=10, loc="left")
         name_rows(axes, rows)
@@ -79,7 +87,7 @@ def _words(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
 
 
-def _draw(axes: Axes, row: int, values: Sequence, owner: Sequence[int]) -> None:
+def _draw(axes: Axes, row: int, values: Sequence, owner: Sequence[int], colour_of: Callable | None) -> None:
     """A row's boxes: of each owner one for every run of equal elements, with the words in the widest."""
     boxes = _runs(zip(map(_words, values), values, owner))
     if len(boxes) > MOST_BOXES:
@@ -88,7 +96,7 @@ def _draw(axes: Axes, row: int, values: Sequence, owner: Sequence[int]) -> None:
     for at, number, (words, value, rank) in boxes:
         if value is None:
             continue
-        colour, hatch = LOOK.get(words, (owner_colour(rank), ""))
+        colour, hatch = LOOK.get(words, (colour_of(value) if colour_of else owner_colour(rank), ""))
         look = {"edgecolor": "white", "hatch": hatch, "linewidth": 1}
         if words == "":
             words, colour, hatch = PADDING, "white", "xxx"
@@ -103,12 +111,12 @@ def _has_room(words: str, number: int, row: Sequence) -> bool:
     return number > LETTER * len(row) * len(words)
 
 
-def _draw_owners(axes: Axes, owner: Sequence[int], rows: int) -> None:
+def _draw_owners(axes: Axes, owner: Sequence[int], rows: int, part: str) -> None:
     """Lines between two owners' elements, and above them who owns what."""
     for at, number, rank in _runs(owner):
         if at:
             axes.plot([at, at], [0.03, rows - 0.03], color="black", linewidth=1.4)
-        names = (f"shard of rank {rank}", f"shard {rank}", str(rank))
+        names = (f"{part} {rank}", f"{part.split()[0]} {rank}", str(rank))
         name = next((name for name in names if _has_room(name, number, owner)), "")
         if number < len(owner):
             write(axes, at + number / 2, -0.2, name, fontsize=8)

@@ -10,18 +10,17 @@ import torch
 from torch import distributed as dist
 from helpers.course.exercises.collectives_trials import at_its_place as at_its_place
 from helpers.course.exercises.collectives_trials import counting
-from helpers.course.exercises.in_ranks import run_patiently
-from helpers.course.runs.catching import distance
-from helpers.tools.launch.failures import RankError
+from helpers.course.runs.catching import caught
 from helpers.tools.launch.jobs import launch
 from helpers.tools.measure.traffic import Traffic
 
 if TYPE_CHECKING:
-    from helpers.course.plots.distances import Catches, Found
+    from helpers.course.plots.distances import Catches
 
 AllReduce = Callable[[torch.Tensor, Callable], None]  # (tensor, exchange), as a learner writes it
-MANY = 1_000_000  # elements: what is not waited for has not arrived
-PATIENCE = 4.0  # seconds until a ring counts as hung
+ODD = 1_001  # elements, which divide neither by 2 nor by 3
+NEAR = 1e-5  # what a test allows
+AGAIN = "again"  # the right function, beside the faults
 
 
 def digits() -> torch.Tensor:
@@ -125,22 +124,22 @@ def tree_all_reduce(tensor: torch.Tensor) -> None:
 # --- bugs
 
 
-def from_the_right(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
-    """`exchange` with a bug: it sends to the right neighbour, and waits for a message from the right."""
+def without_remainder(all_reduce: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    """An all-reduce of as many elements as divide by the ranks; the last ones keep what they were."""
+
+    def faulty(tensor: torch.Tensor) -> None:
+        ranks = dist.get_world_size()
+        all_reduce(tensor[: len(tensor) // ranks * ranks])
+
+    return faulty
+
+
+def one_too_many(tensor: torch.Tensor, exchange: Callable) -> None:
+    """The all-gather of a ring, with an exchange after the last one: each rank's own part comes back."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    ends = [(dist.isend, outgoing, (rank + 1) % ranks), (dist.irecv, incoming, (rank + 1) % ranks)]
-    for request in dist.batch_isend_irecv([dist.P2POp(*end) for end in ends]):
-        request.wait()
-
-
-def not_waiting(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
-    """`exchange` with a bug: it returns before the messages have arrived."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    ends = [(dist.isend, outgoing, (rank + 1) % ranks), (dist.irecv, incoming, (rank - 1) % ranks)]
-    under_way.append(dist.batch_isend_irecv([dist.P2POp(*end) for end in ends]))
-
-
-under_way = []  # requests that nobody waits for; without them a message would be dropped
+    parts = tensor.tensor_split(ranks)
+    for step in range(ranks):
+        exchange(parts[(rank - step) % ranks], parts[(rank - step - 1) % ranks])
 
 
 def whole_tensors(tensor: torch.Tensor, exchange: Callable) -> None:
@@ -161,48 +160,32 @@ def caught_at(worlds: Sequence[int], right: Callable, faults: Mapping[str, Calla
 
     Args:
         worlds: numbers of ranks.
-        right, faults: functions of a tensor, which must become its sum over all ranks.
+        right, faults: functions of a tensor, which must become its sum over all ranks; its size divides by
+            no number of ranks.
     """
     from helpers.course.plots.distances import catches
 
-    found = {name: {} for name in ("", *faults)}
+    tried = {AGAIN: right, **faults}
+    found = {name: {} for name in tried}
     for ranks in worlds:
-        due = outcome(right, ranks)
-        for name, function in {"": right, **faults}.items():
-            found[name] |= distances_at(outcome(function, ranks), due, ranks)
-    control = found.pop("")
-    return catches(found, dict.fromkeys(control, 1e-5), title, control)
+        tests = {f"values, {ranks} ranks": summed, f"bytes, {ranks} ranks": handed_over}
+        for name, apart in caught(right, tried, tests, title, ranks, NEAR).distances.items():
+            found[name] |= apart
+    control = found.pop(AGAIN)
+    return catches(found, dict.fromkeys(control, NEAR), title, control)
 
 
-def outcome(function: Callable, ranks: int) -> list[dict] | str:
-    """What each rank finds, or how the job failed."""
-    try:
-        return list(run_patiently(tested, ranks, {"function": function}, PATIENCE))
-    except RankError as error:
-        if "hung" not in str(error).partition("\n")[0]:
-            raise
-        return f"hung: {error}"
-
-
-def distances_at(reports: list[dict] | str, due: list[dict], ranks: int) -> dict[str, Found]:
-    """{test: the worst rank's distance from what is due, or the error}."""
-    names = {look: f"{look}, {ranks} ranks" for look in due[0]}
-    if isinstance(reports, str):
-        return dict.fromkeys(names.values(), reports)
-    pairs = list(zip(reports, due, strict=True))
-    return {
-        name: max(distance(one[look], other[look]) for one, other in pairs) for look, name in names.items()
-    }
-
-
-def tested(function: Callable) -> dict[str, object]:
-    """{"values": the sum of large tensors of random digits, "bytes": of all messages}, in a rank."""
-    import deepspeed
-
-    deepspeed.init_distributed()
+def summed(function: Callable) -> torch.Tensor:
+    """What becomes of a tensor of random digits, in a rank."""
+    digits()
     random = torch.Generator().manual_seed(dist.get_rank())
-    tensor = 10.0 ** dist.get_rank() * torch.randint(1, 5, (MANY,), generator=random)
+    tensor = 10.0 ** dist.get_rank() * torch.randint(1, 5, (ODD,), generator=random)
+    function(tensor)
+    return tensor
+
+
+def handed_over(function: Callable) -> float:
+    """Bytes of all messages that this rank sends meanwhile."""
     with Traffic() as traffic:
-        function(tensor)
-        summed = tensor.clone()
-    return {"values": summed, "bytes": float(sum(traffic.logged.values()))}
+        summed(function)
+    return float(sum(traffic.logged.values()))

@@ -49,28 +49,32 @@ def ring_all_reduce_solution(tensor, exchange):
     ring_all_gather(tensor, exchange)
 
 
-def other_direction_solution(tensor, exchange):
+def passes_raw_solution(tensor, exchange):
     import torch
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     parts = tensor.tensor_split(ranks)
+    passing = parts[(rank - 1) % ranks]
     for step in range(ranks - 1):
-        arriving = parts[(rank + step - 2) % ranks]
-        incoming = torch.empty_like(arriving)
-        exchange(parts[(rank + step - 1) % ranks], incoming)
-        arriving += incoming
+        mine = parts[(rank - step - 2) % ranks]
+        incoming = torch.empty_like(mine)
+        exchange(passing, incoming)
+        mine += incoming
+        passing = incoming  # not `mine`, the sum
 
 
 def all_reduce_seconds_solution(way, tensor_bytes, ranks, latency, bandwidth):
     import math
 
-    rounds, each = ranks - 1, tensor_bytes
-    if way == "tree":
-        rounds = math.log2(ranks)
-    if way == "ring":
-        each = tensor_bytes / ranks
-    return 2 * rounds * (latency + each / bandwidth)  # as many rounds for the way back
+    levels = math.log2(ranks)
+    rounds, sent = {
+        "naive": (ranks - 1, (ranks - 1) * tensor_bytes),
+        "tree": (levels, levels * tensor_bytes),
+        "pipelined tree": (levels, tensor_bytes / 0.92),
+        "ring": (ranks - 1, (ranks - 1) / ranks * tensor_bytes),
+    }[way]
+    return 2 * (rounds * latency + sent / bandwidth)  # and the same on the way back
 
 
 def bus_bandwidth_solution(tensor_bytes, ranks, seconds):
