@@ -43,7 +43,7 @@ def test_what_is_no_set_of_three_numbers_is_said_in_words(answer, words):
 
 
 def test_every_check_draws_new_sizes():
-    drawn = {repr((exercises.head.verdict(exercises.head.solution), exercises.head.cases)) for _ in range(3)}
+    drawn = {repr((exercises.block.verdict(exercises.block.solution), exercises.block.cases)) for _ in range(3)}
     assert len(drawn) == 3 and all("correct for 2 real layers" in one for one in drawn)
 
 
@@ -74,15 +74,15 @@ def test_a_block_on_an_h200_keeps_what_norms_that_are_not_fused_keep():
 def test_boxes_are_all_that_a_block_keeps_but_the_statistics():
     card = layers.letters("Llama 3 8B")
     block = layers.narrow_block(**card)
-    boxes = sum(box["size"] for box in layers.kept_boxes(block))
-    statistics = (4 * 8 + 2 * 4) / (2 * 128)  # bytes for each token: of 8 heads, of two norms
+    boxes = sum(box["size"] for row in layers.kept_boxes(block).values() for box in row)
+    statistics = (4 * 4 + 2 * 4) / (2 * 512)  # bytes for each token: of 4 heads, of two norms
     assert boxes == 24.5 and sum(layers.kept(block)) == boxes + statistics
 
 
 def test_compiled_a_norm_keeps_its_input_and_gpt2_gains_nothing():
     from helpers import models
 
-    boxes = layers.norm_boxes()
+    boxes = layers.norm_boxes(layers.norms())
     assert [len(norm) for norm in boxes.values()] == [1, 2, 1]
     block = models.Block(models.TINY)
     assert sum(layers.kept(block)) == sum(layers.kept(block, compiled=True))
