@@ -43,7 +43,8 @@ def test_what_is_no_set_of_three_numbers_is_said_in_words(answer, words):
 
 
 def test_every_check_draws_new_sizes():
-    drawn = {repr((exercises.block.verdict(exercises.block.solution), exercises.block.cases)) for _ in range(3)}
+    block = exercises.block
+    drawn = {repr((block.verdict(block.solution), block.cases)) for _ in range(3)}
     assert len(drawn) == 3 and all("correct for 2 real layers" in one for one in drawn)
 
 
