@@ -43,7 +43,8 @@ def test_what_is_no_set_of_three_numbers_is_said_in_words(answer, words):
 
 
 def test_every_check_draws_new_sizes():
-    drawn = {repr((exercises.head.verdict(exercises.head.solution), exercises.head.cases)) for _ in range(3)}
+    block = exercises.block
+    drawn = {repr((block.verdict(block.solution), block.cases)) for _ in range(3)}
     assert len(drawn) == 3 and all("correct for 2 real layers" in one for one in drawn)
 
 
@@ -74,15 +75,15 @@ def test_a_block_on_an_h200_keeps_what_norms_that_are_not_fused_keep():
 def test_boxes_are_all_that_a_block_keeps_but_the_statistics():
     card = layers.letters("Llama 3 8B")
     block = layers.narrow_block(**card)
-    boxes = sum(box["size"] for box in layers.kept_boxes(block))
-    statistics = (4 * 8 + 2 * 4) / (2 * 128)  # bytes for each token: of 8 heads, of two norms
+    boxes = sum(box["size"] for row in layers.kept_boxes(block).values() for box in row)
+    statistics = (4 * 4 + 2 * 4) / (2 * 512)  # bytes for each token: of 4 heads, of two norms
     assert boxes == 24.5 and sum(layers.kept(block)) == boxes + statistics
 
 
 def test_compiled_a_norm_keeps_its_input_and_gpt2_gains_nothing():
     from helpers import models
 
-    boxes = layers.norm_boxes()
+    boxes = layers.norm_boxes(layers.norms())
     assert [len(norm) for norm in boxes.values()] == [1, 2, 1]
     block = models.Block(models.TINY)
     assert sum(layers.kept(block)) == sum(layers.kept(block, compiled=True))
@@ -104,3 +105,45 @@ def test_the_lessons_alphabet_is_that_of_the_code():
 
 def named(function):
     return getattr(theory.llama if function == "llama_flops" else theory, function)
+
+
+ODD = exercises.odd_model.solution()
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"k": 6}, "does not show the bug `keys at full heads`: k equals a"),
+        ({"h": 48}, "does not show the bug `d = h / a`: a times d equals h"),
+        ({"tied": False}, "does not show the bug `never tied`: the head is not tied"),
+        ({"L": 0}, "L must be a whole number from 1 on"),
+        ({"tied": 1}, "tied must be True or False"),
+        ({"k": 4}, "a must be a multiple of k"),
+        ({"n": 4}, "return a dict with h, a, k, d, f, L, V, tied"),
+        ({}, "correct for all bugs"),
+    ],
+)
+def test_a_model_that_hides_a_bug_is_told_which(change, words):
+    def odd_model():
+        return ODD | change
+
+    assert words in exercises.odd_model.verdict(odd_model)
+
+
+def test_a_real_model_of_these_letters_is_counted():
+    found = llama(1, 8192, **ODD)
+    assert {what: found[what] for what in ("parameters", "FLOPs")} == layers.counted(ODD)
+
+
+def test_the_fewest_tests_that_catch_all():
+    assert layers.fewest({"one": ["A", "B"], "two": ["B", "C"], "three": ["C"]}) == 2
+    assert layers.fewest({"one": ["A", "B"], "two": ["B"]}) == 1
+
+
+def test_metas_gpu_hours_are_far_from_one_mfu():
+    days, mfus = exercises.days.solution, {}
+    for name, of in layers.TRAINED.items():
+        per_token = llama(1, of["s"], **layers.letters(name))["FLOPs"] / of["s"]
+        at_peak = 24 * days(of["tokens"], per_token, 1, theory.PEAKS[of["gpu"]], 1)
+        mfus[name] = round(100 * at_peak / of["hours"])
+    assert mfus == {"Llama 2 7B": 45, "Llama 3.2 1B": 7, "Llama 3 8B": 19}

@@ -88,12 +88,6 @@ def block(b: int, s: int, h: int, a: int, k: int, d: int, f: int) -> dict[str, i
     return counted(Reads(LlamaDecoderLayer(of, 0).bfloat16()), x_bsh, **rotations(of, x_bsh))
 
 
-def head(b: int, s: int, h: int, V: int) -> dict[str, int]:
-    """Of a whole model without blocks, less its table."""
-    found = llama(b, s, h, 1, 1, 8, 8, 0, V, tied=False)
-    return found | {"parameters": found["parameters"] - V * h}
-
-
 def llama(
     b: int, s: int, h: int, a: int, k: int, d: int, f: int, L: int, V: int, tied: bool
 ) -> dict[str, int]:
@@ -108,6 +102,5 @@ REAL: dict[str, tuple[str, Callable[..., dict[str, int]]]] = {  # {rung: (what i
     "attention": ("LlamaAttention", attention),
     "feed_forward": ("LlamaMLP", feed_forward),
     "block": ("LlamaDecoderLayer", block),
-    "head": ("the norm, the head and the loss of LlamaForCausalLM", head),
     "llama": ("LlamaForCausalLM", llama),
 }

@@ -1,13 +1,15 @@
-"""Answers of lesson 01: what attention, a feed-forward layer, a block, a head and a whole Llama cost, each
-against a real one, how long a training takes, and a bug to plant; and the mistakes that people make there.
+"""Answers of lesson 01: what attention, a feed-forward layer, a block and a whole Llama cost, each against a
+real one, how long a training takes, a bug to plant and a model that betrays it; and the mistakes that people
+make there.
 
-What its companion asks for is in `transformer_layers_more`.
+Its instrument, and what its companion asks for, are in `transformer_layers_more`.
 """
 
 from helpers.course.exercises.against_layers import against
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.miscounts import OddModel, miscounts
 from helpers.course.exercises.solutions import transformer_layers as solutions
-from helpers.course.exercises.transformer_layers_more import (  # noqa: F401  the companion takes them from here
+from helpers.course.exercises.transformer_layers_more import (  # noqa: F401  lessons take them from here
     crossover_length,
     kept_bytes,
     llama_block,
@@ -83,7 +85,7 @@ the norms are missing
     parts += [norm, norm] -> pass
 RMSNorm has a gain for each channel and no shift
     "parameters": h -> "parameters": 2 * h
-this norm keeps more than its input: look at the figure
+this norm keeps more than its input: look at the figure of the first rung
     6 * b * s * h -> 2 * b * s * h
 what the norm has normalized is kept in bf16 beside the fp32 input
     6 * b * s * h -> 4 * b * s * h
@@ -94,18 +96,30 @@ one fp32 number for each token is missing, 1 over the root mean square
 """
 block = against(solutions.block_solution, BLOCK, rungs=(attention, feed_forward))
 
-HEAD = """
-correct: the loss keeps four bytes for each token and word of the vocabulary
+LLAMA = """
+correct: that is a whole model, from functions of your own
 
+there are L blocks
+    L * one["parameters"] -> one["parameters"]
+    L * one["FLOPs"] -> one["FLOPs"]
+    L * one["kept"] -> one["kept"]
 the last norm has h gains
-    h + h * V -> h * V
-the head's matrix is missing: tied models share it, and the whole model will subtract it
-    h + h * V -> h
+    + h + V * h -> + V * h
+an untied model has two matrices of V times h: the table of the embedding, and the head's
+    (1 if tied else 2) -> 1
+a tied head is the table itself: count it once
+    (1 if tied else 2) -> 2
+tied models have one matrix of V times h, untied ones two
+    (1 if tied else 2) -> (2 if tied else 1)
+the head's matrix costs 2 FLOPs per token and weight, also where it is tied; looking up a row is no product
+    + 2 * b * s * h * V ->
 a multiply-add is two FLOPs
-    2 * b * s * h * V -> b * s * h * V
+    + 2 * b * s * h * V -> + b * s * h * V
+a row of the embedding is looked up, not multiplied
+    + 2 * b * s * h * V -> + 4 * b * s * h * V
 the last norm keeps as much as any other
-    norm + inputs + loss -> inputs + loss
-the head keeps its input
+    + norm + inputs -> + inputs
+the head's matrix keeps its input
     norm + inputs + loss -> norm + loss
 log-probabilities are fp32, 4 bytes
     4 * b * s * V -> 2 * b * s * V
@@ -113,28 +127,16 @@ the labels are kept too, 8 bytes for each token
     8 * b * s + 4 -> 4
 the loss keeps the number of tokens that it divides by, 4 bytes
     8 * b * s + 4 -> 8 * b * s
-"""
-head = against(solutions.head_solution, HEAD)
-
-LLAMA = """
-correct: that is a whole model, from functions of your own
-
-there are L blocks
-    L * one -> one
-the table of the embedding is missing; looking up a row is no product
-    total["parameters"] += 0 if tied else V * h -> pass
-a tied head is the table itself: count it once
-    0 if tied else V * h -> V * h
 all blocks share the cosines and sines
     2 * 2 * s * d -> 2 * 2 * s * d * L
 cosines and sines are missing, 2 s d bytes each
-    total["kept"] += 2 * 2 * s * d -> pass
+    + loss + rotations -> + loss
 there are cosines and sines
     2 * 2 * s * d -> 2 * s * d
 cosines and sines are those of one sequence
     2 * 2 * s * d -> 2 * 2 * b * s * d
 """
-llama = against(solutions.llama_solution, LLAMA, rungs=(attention, feed_forward, block, head))
+llama = against(solutions.llama_solution, LLAMA, rungs=(attention, feed_forward, block))
 
 DAYS = """
 correct: the budget and the MFU decide, and eight GPUs are few
@@ -169,4 +171,12 @@ full_heads = formula(
     [(1, 8, 64, 4, 2, 16, 128, 2, 256, False), (2, 8, 64, 6, 2, 8, 96, 3, 128, True)],
     FULL_HEADS,
     rungs=(llama,),
+)
+
+
+odd_model = OddModel(
+    solution=solutions.odd_model_solution,
+    formula=solutions.llama_solution,
+    bugs={"keys at full heads": solutions.full_heads_solution} | miscounts(solutions.llama_solution),
+    praise="no test beside it is needed",
 )

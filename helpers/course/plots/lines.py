@@ -36,7 +36,8 @@ def curves(
     """Lines {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted),
     `crossings` as black ones (places on the lines).
 
-    Six colours, then the same with other dashes and markers.  With `ends` each line's name stands at its end.
+    Six colours, then the same with other dashes and markers.  With `ends` names stand at the ends of lines
+    and beside crossings.
     The sentence gives each line's last value, or with `peaks` its largest; pass values that are the same in
     every run.
 
@@ -54,7 +55,11 @@ def curves(
             _name_end(axes, name, xs, ys, colour)
     _draw_points(axes, points)
     for marker, (name, (xs, ys)) in zip(MARKERS, crossings.items()):
-        axes.plot(xs, ys, marker, color="black", label=name, linestyle="none", zorder=3)
+        axes.plot(
+            xs, ys, marker, color="black", label="_" + name if ends else name, linestyle="none", zorder=3
+        )
+        if ends:
+            write_beside(axes, xs[0], ys[0], name, 7, -4, va="top", fontsize=9)
     axes.set(title=title, xlabel=x, ylabel=y)
     if log:
         axes.set(xscale="log", yscale="log")
@@ -66,7 +71,7 @@ def curves(
         axes.xaxis.set_minor_formatter(NullFormatter())  # a logarithmic axis has some, which would overlap
     if not ends:
         legend_beside(axes)
-    elif points or crossings:
+    elif points:
         axes.legend(loc="upper left")
     verb, number = ("has its peak at", max) if peaks else ("ends at", lambda ys: ys[-1])
     drawn = {**lines, **points, **crossings}

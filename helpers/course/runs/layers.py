@@ -3,16 +3,19 @@ memory, tests of a formula against these, and a small model's first forward pass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from helpers.course.exercises.miscounts import miscounts as miscounts
 from helpers.course.exercises.real_layers import Reads, config, rotations, stream
 from helpers.course.job.picture import job_budget
 from helpers.course.models.published import PUBLISHED
+from helpers.course.models.published import TRAINED as TRAINED
 from helpers.course.recording import recorded
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.saved import SavedActivations
@@ -25,13 +28,13 @@ if TYPE_CHECKING:
 
 WITHOUT_COMPILER = "aot_eager_decomp_partition"  # torch.compile's choice of what to keep, no code generated
 SMALL = 0.2  # inputs: a tensor that is smaller has no box
-NORM = (("norm", "input, fp32"), ("norm", "normalized"))
-BLOCK = (  # (layer, tensor) that a block keeps, in the order of its forward pass
-    *NORM,
-    *(("attention", name) for name in ("input", "k", "q", "v", "result")),
-    *NORM,
-    *(("feed-forward", name) for name in ("input", "gate", "SiLU", "up", "product")),
-)
+NORM = "norm", ("input, fp32", "bf16")
+BLOCK = {  # {row: (layer, its tensors)} that a block keeps, in the order of its forward pass
+    "first norm": NORM,
+    "attention": ("attention", ("input", "k", "q", "v", "out")),
+    "second norm": NORM,
+    "feed-forward": ("feed-forward", ("input", "gate", "SiLU", "up", "product")),
+}
 
 
 # --- what a layer keeps
@@ -58,31 +61,33 @@ def kept(layer: torch.nn.Module, b: int = 2, s: int = 64, compiled: bool = False
 
 
 def narrow_block(h: int, a: int, k: int, d: int, f: int, **others: int) -> torch.nn.Module:
-    """A block of transformers' Llama with the proportions of a card's, 32 times as narrow."""
+    """A block of transformers' Llama with a card's proportions and width of heads, an eighth as wide."""
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-    return LlamaDecoderLayer(config(h // 32, a // 4, k // 4, d // 8, f // 32), 0)
+    return LlamaDecoderLayer(config(h // 8, a // 8, k // 8, d, f // 8), 0)
 
 
-def norm_boxes(h: int = 128) -> dict[str, list[KeptTensor]]:
-    """What three norms keep, for `plots.kept_tensors`: torch's LayerNorm, the RMSNorm of transformers' Llama,
-    and that one under `torch.compile`."""
+def norms(h: int = 4096) -> dict[str, torch.nn.Module]:
+    """Torch's LayerNorm, the RMSNorm of transformers' Llama, and that one under `torch.compile`, in bf16."""
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    found = {"LayerNorm": kept(torch.nn.LayerNorm(h)), "Llama's RMSNorm": kept(LlamaRMSNorm(h))}
-    found["the same, compiled"] = kept(LlamaRMSNorm(h), compiled=True)
-    names = {1: ("input",), 2: ("input, fp32", "normalized")}
-    boxes = {}
-    for norm, sizes in found.items():
-        large = [size for size in sizes if size > SMALL]
-        boxes[norm] = [box("norm", name, size) for name, size in zip(names[len(large)], large)]
-    return boxes
+    of = {"LayerNorm": torch.nn.LayerNorm(h).bfloat16(), "Llama's RMSNorm": LlamaRMSNorm(h).bfloat16()}
+    return of | {"the same, compiled": torch.compile(LlamaRMSNorm(h).bfloat16(), backend=WITHOUT_COMPILER)}
 
 
-def kept_boxes(layer: torch.nn.Module) -> list[KeptTensor]:
-    """What a block of transformers' Llama keeps, for `plots.kept_tensors`."""
-    sizes = [size for size in kept(layer) if size > SMALL]
-    return [box(part, name, size) for (part, name), size in zip(BLOCK, sizes, strict=True)]
+def norm_boxes(norms: Mapping[str, torch.nn.Module]) -> dict[str, list[KeptTensor]]:
+    """What norms keep, for `plots.kept_tensors`."""
+    names, found = {1: ("input",), 2: ("input, fp32", "normalized")}, {}
+    for norm, layer in norms.items():
+        large = [size for size in kept(layer) if size > SMALL]
+        found[norm] = [box("norm", name, size) for name, size in zip(names[len(large)], large)]
+    return found
+
+
+def kept_boxes(layer: torch.nn.Module) -> dict[str, list[KeptTensor]]:
+    """What a block of transformers' Llama keeps, for `plots.kept_tensors`: a row for each layer."""
+    sizes = iter(size for size in kept(layer) if size > SMALL)
+    return {row: [box(part, name, next(sizes)) for name in names] for row, (part, names) in BLOCK.items()}
 
 
 def boxes(rows: Mapping[str, Mapping[str, float]], unit: float) -> dict[str, list[KeptTensor]]:
@@ -98,14 +103,17 @@ def box(part: str, tensor: str, size: float) -> KeptTensor:
 # --- whole models
 
 
-@cache
-def counted(name: str, s: int = 8192) -> dict[str, int]:
-    """{"parameters", "FLOPs" of a forward pass of one sequence with its loss} of a published model, built by
-    transformers on the device meta, where tensors have shapes and no memory."""
+def counted(of: str | Mapping[str, int], s: int = 8192) -> dict[str, int]:
+    """{"parameters", "FLOPs" of a forward pass of one sequence with its loss} of a published model, or of a
+    Llama with these letters, built by transformers on the device meta, where tensors have shapes and no
+    memory."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    known = dict(PUBLISHED[name])
-    of = AutoConfig.for_model(known.pop("model_type"), **known, use_cache=False)
+    if isinstance(of, str):
+        known = dict(PUBLISHED[of])
+        of = AutoConfig.for_model(known.pop("model_type"), **known, use_cache=False)
+    else:
+        of = config(**of)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(of, dtype=torch.bfloat16, attn_implementation="sdpa")
         ids_bs, mask = torch.zeros(1, s, dtype=torch.long), torch.zeros(1, 1, s, s, dtype=torch.bfloat16)
@@ -129,17 +137,25 @@ def letters(name: str) -> dict[str, int | bool]:
     return size.letters | {"tied": size.tied}
 
 
-def tests_of(looks: Mapping[str, tuple[str, str]], s: int = 8192) -> dict[str, Callable]:
-    """Tests for `caught`: each divides what a formula, a function of letters, says of a published model by
-    what was counted; {test: (model, "parameters" or "FLOPs")}."""
+def tests_of(looks: Mapping[str, tuple[str | Mapping[str, int], str]], s: int = 8192) -> dict[str, Callable]:
+    """Tests for `caught`: each divides what a formula, a function of letters, says of a model by what was
+    counted; {test: (name of a published model or letters, "parameters" or "FLOPs")}."""
 
-    def look(formula: Callable, name: str, what: str) -> float:
-        return formula(1, s, **letters(name))[what] / counted(name, s)[what]
+    def look(formula: Callable, of: Mapping[str, int], what: str, due: int) -> float:
+        return formula(1, s, **of)[what] / due
 
-    return {
-        test: lambda formula, name=name, what=what: look(formula, name, what)
-        for test, (name, what) in looks.items()
-    }
+    tests = {}
+    for test, (of, what) in looks.items():
+        known, due = letters(of) if isinstance(of, str) else of, counted(of, s)[what]
+        tests[test] = partial(look, of=known, what=what, due=due)
+    return tests
+
+
+def fewest(caught: Mapping[str, Iterable[str]]) -> int:
+    """How many tests together catch all faults, of {fault: tests that catch it}, as a picture has them."""
+    tests = sorted(set().union(*caught.values()))
+    some = (some for count in range(len(tests) + 1) for some in combinations(tests, count))
+    return len(next(few for few in some if all(set(few) & set(found) for found in caught.values())))
 
 
 def recorded_mfu(flops: float) -> dict[str, float]:
@@ -155,42 +171,6 @@ def recorded_mfu(flops: float) -> dict[str, float]:
         seconds, _ = job_budget(run).step
         found[run.known["plan"]] = round(sequences * flops / seconds / PEAKS[run.device_name], 2)
     return found
-
-
-# --- faults in a formula of a whole model
-
-
-def own_head(formula: Callable) -> Callable:
-    """With a bug: the head has a matrix of its own in every model."""
-    return lambda *sizes, **letters: formula(*sizes, **letters | {"tied": False})
-
-
-def heads_as_wide(formula: Callable) -> Callable:
-    """With a bug: a head has h / a channels in every model."""
-    return lambda *sizes, **letters: formula(*sizes, **letters | {"d": letters["h"] // letters["a"]})
-
-
-def two_matrices(formula: Callable) -> Callable:
-    """With a bug: the feed-forward layer has two matrices."""
-
-    def faulty(b: int, s: int, **letters: int) -> dict[str, int]:
-        missing = letters["L"] * letters["h"] * letters["f"]
-        total = formula(b, s, **letters)
-        fewer = {"parameters": missing, "FLOPs": 2 * b * s * missing}
-        return total | {name: total[name] - less for name, less in fewer.items()}
-
-    return faulty
-
-
-def half_the_scores(formula: Callable) -> Callable:
-    """With a change that is no bug in what a fused kernel computes: masked scores cost nothing."""
-
-    def faulty(b: int, s: int, **letters: int) -> dict[str, int]:
-        total = formula(b, s, **letters)
-        saved = 2 * b * s * s * letters["a"] * letters["d"] * letters["L"]
-        return total | {"FLOPs": total["FLOPs"] - saved}
-
-    return faulty
 
 
 # --- a rank
