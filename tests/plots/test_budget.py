@@ -9,7 +9,8 @@ from helpers import job, job_bars, plots, recorded
 from helpers.course.job.again import run_of
 from helpers.course.job.picture import budget
 from helpers.course.plots.budget import Budget, budget_bars
-from helpers.course.plots.style import WRONG
+from helpers.course.plots.style import CAUTION, RIGHT, WRONG
+from helpers.tools.rehearsal.reserving import RETRIES
 
 GB = 10**9
 BAR = Budget(
@@ -67,7 +68,10 @@ def test_no_bar_and_an_unknown_part_are_refused():
         budget_bars({"a": replace(BAR, parts={"crumbs": 1})}, "Title", GB, "a card")
 
 
-@pytest.mark.parametrize("bars", [["stage 1"], [name for name in job.PLANS if "stage" in name][:8]])
+EIGHT = [name for name, plan in job.PLANS.items() if plan.card == job.CARD][:8]
+
+
+@pytest.mark.parametrize("bars", [["stage 1"], EIGHT])
 def test_the_jobs_bars_fit_a_page(bars):
     from PIL import Image
 
@@ -113,3 +117,13 @@ def test_what_formulas_counted_is_a_bar_of_the_jobs_card():
     assert "weights (counted): 16.0 GB of tensors (parameters 16.0)" in plot.sentence
     assert budget(job.states("stage 0")).how == "no" and budget(job.states("stage 1")).how == "fits"
     assert "69.0 GB to spare" in plot.sentence
+
+
+@pytest.mark.parametrize(
+    ("how", "colour", "words"),
+    [("fits", RIGHT, "52.0 GB\n8.0 GB to spare"), (RETRIES, CAUTION, "52.0 GB\nfits only with\nretries")],
+)
+def test_a_verdict_has_its_colour(how, colour, words):
+    plot = budget_bars({"a bar": replace(BAR, how=how)}, "Title", 60 * GB, "a card")
+    (said,) = [text for text in plot.figure.axes[0].texts if text.get_text().startswith("52.0 GB")]
+    assert (said.get_text(), to_rgba(said.get_color())) == (words, to_rgba(colour))

@@ -483,6 +483,6 @@ def test_one_event_is_no_course_over_time():
 
 def test_losses_of_seeds_are_held_beside_those_of_one_way():
     losses = {"fp32": [[3.0, 2.0], [3.0, 2.5]], "bf16": [[3.1, 2.3], [3.1, 2.6]]}
-    assert "by seed: fp32 0.0; bf16 0.1 to 0.2" in plots.over_seeds(losses, "Title", "fp32").sentence
+    assert "by seed: bf16 0.1 to 0.2." in plots.over_seeds(losses, "Title", "fp32").sentence
     with pytest.raises(LookupError, match="no way is called 'fp16'; there are fp32, bf16"):
         plots.over_seeds(losses, "Title", "fp16")

@@ -233,7 +233,7 @@ def configuration_of(plan):
         "train_micro_batch_size_per_gpu": plan.micro,
         "gradient_accumulation_steps": plan.micro_batches,
         "bf16": {"enabled": True},
-        "optimizer": adamw(lr=1e-4, fused=plan.fused),
+        "optimizer": adamw(lr=1e-4, fused=plan.lean),
         "zero_optimization": {"stage": plan.stage, "reduce_bucket_size": plan.bucket},
     }
 
@@ -418,7 +418,7 @@ def test_offload_is_near_its_rehearsals():
             micro=micro,
             checkpointed=again,
             offload=True,
-            fused=False,
+            lean=False,
         )
         for stage, again, micro, times in ways
     ]

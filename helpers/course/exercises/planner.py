@@ -195,7 +195,7 @@ def rehearsed_trainings() -> Iterator[Training]:
             micro=way.config["train_micro_batch_size_per_gpu"],
             checkpointed=way.checkpointing,
             bucket=zero.get("reduce_bucket_size", theory.Plan.bucket),
-            fused=zero["stage"] > 0 or "fused" in way.config["optimizer"]["params"],
+            lean=zero["stage"] > 0 or "fused" in way.config["optimizer"]["params"],
         )
         states = job.states(name)
         right = {"states": sum(states.values()) - states["buffers"], "peak": job.peak(name)}

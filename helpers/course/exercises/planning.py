@@ -16,7 +16,7 @@ def _plan(numbers, tensor=1, pipeline=1, **choices):
     micro, micro_batches = numbers.choice([1, 2, 3]), numbers.choice([2, 4])
     vocabulary, layers = 64 * numbers.randint(100, 900), 2 * numbers.randint(8, 40) + 1
     size = GPTSize(vocabulary=vocabulary, context=2048, width=64 * heads, layers=layers, heads=heads)
-    ways = {name: numbers.random() < 0.5 for name in ("checkpointed", "fused")} | choices
+    ways = {name: numbers.random() < 0.5 for name in ("checkpointed", "lean")} | choices
     ways |= {"tensor": tensor, "pipeline": pipeline, "bucket": numbers.randint(10, 500) * 1_000_000}
     ways |= {"gpus": replicas * tensor * pipeline, "batch": replicas * micro * micro_batches, "micro": micro}
     return theory.Plan(size=size, sequence=1024, **ways)

@@ -234,29 +234,20 @@ def _without_zero(plan):
 
 
 def unseen() -> dict[str, planner.Training]:
-    """Trainings without ZeRO whose peak was recorded or rehearsed, by names that say which plan it is."""
-    return {
-        f"{one.plan.parameters / 1e9:.2f} B, {one.plan.micro_batches} x {one.plan.micro}"
-        f"{', checkpointed' * one.plan.checkpointed}{', fused' * one.plan.fused} ({one.how})": one
-        for one in planner.trainings("peak", _without_zero)
-    }
+    """Trainings without ZeRO whose peak was recorded or rehearsed, one of those whose peaks are the same
+    GB, by names that say which plan it is."""
+    found, peaks = {}, set()
+    for one in planner.trainings("peak", _without_zero):
+        plan, gigabytes = one.plan, round(one.right["peak"] / 1e9)
+        name = f"{plan.parameters / 1e9:.2f} B, {plan.micro_batches} x {plan.micro}"
+        name += ", checkpointed" * plan.checkpointed + ", lean" * plan.lean
+        if gigabytes not in peaks:
+            found[f"{name} ({one.how})"] = one
+        peaks.add(gigabytes)
+    return found
 
 
-_PLANS = [(_plan(),), (_plan(4, 16),), (_plan(1, 16, fused=False),), (_plan(4, 64, checkpointed=True),)]
-
-STATES = """
-correct: sixteen bytes per parameter, and fp32 training has sixteen as well
-
-that is after the step, when the gradients are gone; count them, 2 bytes each
-    2 + 2 + 4 + 8 -> 2 + 4 + 8
-4 bytes are missing: the masters, or one of Adam's two means
-    2 + 2 + 4 + 8 -> 2 + 2 + 8
-the backward pass leaves gradients in the weights' dtype, 2 bytes
-    2 + 2 + 4 + 8 -> 2 + 4 + 4 + 8
-that is one bf16 number per parameter
-    2 + 2 + 4 + 8 -> 2
-"""
-states = formula(solutions.states_solution, _PLANS, STATES, term="states", scope=_without_zero)
+_PLANS = [(_plan(),), (_plan(4, 16),), (_plan(1, 16, lean=False),), (_plan(4, 64, checkpointed=True),)]
 
 AT_THE_LOSS = """
 correct: what lasts, what the blocks keep, and three tensors of logits in fp32
@@ -285,13 +276,13 @@ the step's sequences come one micro-batch at a time: `plan.micro`, not `plan.bat
 at_the_loss = formula(solutions.at_the_loss_solution, _PLANS, AT_THE_LOSS)
 
 IN_THE_STEP = """
-correct: the states, and a copy of every gradient in fp32; unless Adam is fused another 4 bytes
+correct: sixteen bytes stay, and more come: 4, or 4 + 4 where Adam is not lean
 
 the gradients' copies in fp32 are missing, 4 bytes
-    4 if plan.fused else 4 + 4 -> 0 if plan.fused else 4
-torch's fused kernel needs no other temporary: `plan.fused`
-    4 if plan.fused else 4 + 4 -> 8
-the bf16 gradients are still there while their copies are made: 16 bytes of states
+    4 if plan.lean else 4 + 4 -> 0 if plan.lean else 4
+a lean Adam makes no second temporary: ask `plan.lean`
+    4 if plan.lean else 4 + 4 -> 8
+that is your step, which frees each bf16 gradient: DeepSpeed keeps them to its end, 16 bytes of states
     16 + copies -> 14 + copies
 """
 in_the_step = formula(solutions.in_the_step_solution, _PLANS, IN_THE_STEP)

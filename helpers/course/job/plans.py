@@ -94,11 +94,9 @@ def alone(card: str = CARD, lora: str | None = None, qlora: str | None = None, *
     return Plan(config=configuration(1, **zero), gpus=1, card=card, lora=lora, qlora=qlora)
 
 
-def without_zero(
-    card: str = CARD, fused: bool = True, micro_batch: int = 1, checkpointing: bool | int = True
-) -> Plan:
+def without_zero(card: str = CARD, fused: bool = True, checkpointing: bool | int = True) -> Plan:
     """A plan on one GPU without ZeRO, with torch's AdamW in one kernel if `fused`, else with DeepSpeed's."""
-    config = configuration(1, micro_batch, stage=0)
+    config = configuration(1, stage=0)
     config["optimizer"]["params"] |= {"torch_adam": True, "fused": True} if fused else {}
     return Plan(config=config, gpus=1, card=card, checkpointing=checkpointing)
 
@@ -110,10 +108,10 @@ PLANS = {
     "1 GPU, fused by torch": without_zero(),
     "1 B200": without_zero(LARGE, fused=False),
     "1 B200, fused by torch": without_zero(LARGE),
-    "1 B200, fused by torch, 2 sequences": without_zero(LARGE, micro_batch=2),
-    "1 B200, fused by torch, 16 of 32 blocks checkpointed": without_zero(LARGE, checkpointing=16),
     "1 B200, fused by torch, 8 of 32 blocks checkpointed": without_zero(LARGE, checkpointing=8),
     "1 B200, fused by torch, not checkpointed": without_zero(LARGE, checkpointing=False),
+    "1 B200, stage 1, fp32 sums": way(1, gpus=1, card=LARGE, fp32_sums=True),
+    "1 B200, stage 1, fp32 sums, added at once": at_once(way(1, gpus=1, card=LARGE, fp32_sums=True)),
     "stage 0": way(0),
     "stage 0, not checkpointed": way(0, checkpointing=False),
     "stage 1": way(1),

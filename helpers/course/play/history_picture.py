@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from helpers.course.play.histories import Held
 
 ROWS = 6  # names that are listed
-LEFT, RIGHT, TOP, BOTTOM = 20, WIDE - 20, 62, 242
+LASTING = ("parameters", "master weights", "optimizer states")  # through a step: at the bottom, level
+AXIS, LEFT, RIGHT, TOP, BOTTOM = 48, 20, WIDE - 20, 62, 242
 LINE = 22
 
 
@@ -21,19 +22,20 @@ def draw(held: Held) -> tuple[str, list[int]]:
     """(the figure with its cursor at the peak, where each moment lies)."""
     looks = {name: LOOK.get(name) or LOOKS.get(name) or ("#BBBBBB", "") for name in held.categories}
     filled, patterns = fills(looks)
-    width = (RIGHT - LEFT) / len(held.phases)
-    places = [round(LEFT + place * width) for place in held.places]
+    width = (RIGHT - AXIS) / len(held.phases)
+    places = [round(AXIS + place * width) for place in held.places]
     most = max(held("total", turn) for turn in range(len(places)))
     out = [text(LEFT, 18, held.title, font_weight="bold")]
     sums = [0] * len(places)
     areas = []
-    for name in held.categories:
+    for name in sorted(held.categories, key=lambda name: name not in LASTING):
         sums = [below + held(name, turn) for turn, below in enumerate(sums)]
         areas.append(area(places, [BOTTOM - (BOTTOM - TOP) * each / most for each in sums], filled[name]))
     out += reversed(areas)  # each reaches down to the axis, and what lies lower is drawn over it
-    out.append(path(f"M{LEFT} {BOTTOM}H{RIGHT}"))
+    out.append(path(f"M{AXIS} {BOTTOM}H{RIGHT}"))
+    out += ticks(held, most)
     for place, name in enumerate(held.phases):
-        x = LEFT + place * width
+        x = AXIS + place * width
         out.append(path(f"M{x:.0f} {TOP - 4}V{BOTTOM + 6}", stroke_opacity=0.5))
         lowered = BOTTOM + 18 + 15 * (place % 2 if len(held.phases) > 3 else 0)
         out.append(text(round(x + width / 2), lowered, name, text_anchor="middle", font_size=12))
@@ -49,7 +51,7 @@ def draw(held: Held) -> tuple[str, list[int]]:
 
 def area(places: Sequence[int], heights: Sequence[float], filled: str) -> str:
     """Stairs from moment to moment, down to the axis."""
-    way, before = f"M{LEFT} {BOTTOM}", BOTTOM
+    way, before = f"M{AXIS} {BOTTOM}", BOTTOM
     for x, y in zip(places, map(round, heights)):
         if y != before:
             way += f"H{x}V{y}"
@@ -57,14 +59,28 @@ def area(places: Sequence[int], heights: Sequence[float], filled: str) -> str:
     return path(f"{way}H{RIGHT}V{BOTTOM}z", fill=filled, stroke=PAPER, stroke_width=0.5)
 
 
+def ticks(held: Held, most: int) -> list[str]:
+    """Four amounts at the axis, the highest of them what is held at most."""
+    out = []
+    for quarter in range(4):
+        y = BOTTOM - quarter * (BOTTOM - TOP) // 3
+        out.append(path(f"M{AXIS - 4} {y}h4"))
+        amount = f"{quarter * most / 3 / 10**held.digits:.3g}"
+        out.append(text(AXIS - 7, y + 4, amount, text_anchor="end", font_size=11))
+    return [*out, text(LEFT, TOP - 12, held.unit, font_size=11)]
+
+
 def legend(held: Held, filled: dict[str, str]) -> tuple[str, int]:
-    """(what is there at the cursor: by category at the left, by name at the right; where it ends)."""
+    """(what is there at the cursor: by category at the left, by name at the right, or without names by
+    category in two columns; where it ends)."""
     top, out = BOTTOM + 62, []
     right = {"text_anchor": "end", "font_weight": "bold"}
-    for row, name in enumerate(held.categories):
-        y, size = top + row * LINE, held(name, held.peak)
-        inside = box(LEFT, y - 11, 13, 13, fill=filled[name]) + text(LEFT + 19, y, name)
-        inside += text(LEFT + 250, y, held.told(size), f"value {name}", **right)
+    rows = len(held.categories) if held.names else -(-len(held.categories) // 2)
+    for place, name in enumerate(held.categories):
+        x, y = LEFT + place // rows * 274, top + place % rows * LINE
+        size = held(name, held.peak)
+        inside = box(x, y - 11, 13, 13, fill=filled[name]) + text(x + 19, y, name)
+        inside += text(x + 246, y, held.told(size), f"value {name}", **right)
         out.append(f'<g data-name="entry {name}" opacity="{1 if size else 0.35}">{inside}</g>')
     listed = held.largest(held.peak)
     for row in range(ROWS if held.names else 0):
@@ -72,5 +88,5 @@ def legend(held: Held, filled: dict[str, str]) -> tuple[str, int]:
         y = top + row * LINE
         out.append(text(LEFT + 274, y, name, f"name {row}", font_size=13))
         out.append(text(RIGHT, y, "" if size is None else held.told(size), f"size {row}", **right))
-    rows = max(len(held.categories), ROWS if held.names else 0)
+    rows = max(rows, ROWS if held.names else 0)
     return "".join(out), top + rows * LINE

@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from helpers.course.plots.drawing import BEHIND, bare, ink, new_figure, write, write_beside
-from helpers.course.plots.style import LOOK, RIGHT, TEMPORARIES, VISIBLE, WIDE, WRONG, Plot, in_style
+from helpers.course.plots.style import CAUTION, LOOK, RIGHT, TEMPORARIES, VISIBLE, WIDE, WRONG, Plot, in_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,13 +154,15 @@ def draw_card(axes: Axes, capacity: float, card: str) -> None:
 
 
 def say(axes: Axes, row: int, bar: Budget, end: float, capacity: float) -> None:
-    """How a bar fits, right of it, with a frame round what is too much; under it the seconds of a step."""
-    card, colour = capacity / 1e9, WRONG if bar.how == "no" else RIGHT
+    """How a bar fits, right of it, in the verdict's colour, with a frame round what is too much; under it the
+    seconds of a step."""
+    card, colour = capacity / 1e9, {"fits": RIGHT, "no": WRONG}.get(bar.how, CAUTION)
     if end > card:
         frame = {"fill": False, "edgecolor": WRONG, "linewidth": 2.5, "zorder": 4}
         axes.barh(row, end - card, 0.56, card, **frame)
     right = max(end + bar.kept / 1e9, card if end < card else 0)
-    words = "\n".join([f"{bar.needed / 1e9:.1f} GB", *bar.verdict(capacity).split(", ")])
+    said = bar.how if colour == CAUTION and end <= card else bar.verdict(capacity)
+    words = "\n".join([f"{bar.needed / 1e9:.1f} GB", *said.replace(" with ", " with\n").split(", ")])
     write_beside(axes, right, row, words, 4, 0, ha="left", va="center", fontsize=9, color=colour)
     look = {"ha": "left", "va": "top", "fontsize": 8.5, "bbox": {**BEHIND, "pad": 0.5}, "zorder": 6}
     if times := bar.seconds():

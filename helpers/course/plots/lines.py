@@ -84,7 +84,8 @@ def over_seeds(
     losses: Mapping[str, Sequence[Sequence[float]]], title: str, beside: str, x: str = "step"
 ) -> Plot:
     """How far losses lie above those of one way to train, `beside`, from the same seed: {way: [losses of each
-    step, for each seed]}, a line for each seed.  The sentence gives means of the last ten steps, to a tenth.
+    step, for each seed]}, a line for each seed of the others.  The sentence gives means of the last ten
+    steps, to a tenth.
 
     Raises:
         LookupError: there is no such way.
@@ -93,7 +94,7 @@ def over_seeds(
         raise LookupError(f"no way is called {beside!r}; there are {', '.join(losses)}")
     figure, axes = new_figure()
     said = []
-    for way, colour, dash in zip(losses, LINES, DASHES * len(LINES)):
+    for way, colour, dash in zip([way for way in losses if way != beside], LINES, DASHES * len(LINES)):
         seeds = zip(losses[way], losses[beside], strict=True)
         above = [[one - other for one, other in zip(*pair, strict=True)] for pair in seeds]
         for at, line in enumerate(above):

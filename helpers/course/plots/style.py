@@ -68,6 +68,7 @@ PARTS = (
     "#117733",
 )  # Paul Tol's, for what is no category and no rank
 RIGHT, WRONG = "#007A54", "#C23B00"  # marks ✓ and ✗, and words beside them, readable on white
+CAUTION = "#7A5C00"  # words on what works only in one way
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES, MARKERS = ("-", "--", ":", "-."), "os^D"  # of lines and points whose colour is taken
 WIDE = 8.0  # inches of a figure that fills a page of 900 pixels

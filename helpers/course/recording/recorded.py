@@ -220,7 +220,7 @@ def plan(run: Run) -> theory.Plan:
         checkpointed=run.arguments.get("checkpointing", run.experiment == "zero"),
         pipeline=stages,
         bucket=int(zero.get("reduce_bucket_size", 500_000_000)),
-        fused=bool(config["optimizer"]["params"].get("fused")),
+        lean=bool(config["optimizer"]["params"].get("fused")),
         offload="offload_optimizer" in zero,
     )
 

@@ -49,7 +49,7 @@ def moment_parts(plan: Plan) -> dict[str, dict[str, float]]:
     """
     if isinstance(plan.size, LlamaSize) and plan.is_data_parallel:
         config = ZeroConfig(stage=plan.stage, reduce_bucket_size=plan.bucket, overlap_comm=False)
-        ways = {"checkpointed": plan.checkpointed, "micro_batches": plan.micro_batches, "fused": plan.fused}
+        ways = {"checkpointed": plan.checkpointed, "micro_batches": plan.micro_batches, "fused": plan.lean}
         return llama_moments(plan.size, plan.micro, plan.sequence, config, ranks=plan.replicas, **ways)
     ideal = ideal_bytes(plan.parameters, plan.replicas, plan.stage)
     trained = 0 if plan.offload else plan.trained  # the share whose states are the device's

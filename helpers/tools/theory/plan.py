@@ -41,7 +41,8 @@ class Plan:
     # t GPUs share tokens where they do not share a layer, the embedding, and the vocabulary of the loss; in
     # DeepSpeed's own tensor parallelism each has all of these
     sequence_parallel: bool = True
-    fused: bool = True  # torch's fused AdamW (`"fused": true`), which needs no memory for square roots
+    # Adam makes no temporary beside gradients in fp32: torch's fused AdamW, and DeepSpeed's under ZeRO
+    lean: bool = True
     trained: float = 1.0  # the share of the parameters that are trained, such as adapters (lesson 11)
     offload: bool = False  # optimizer, states and gradients are the host's (ZeRO-Offload, stages 1 to 3)
     ulysses: int = 1  # u, GPUs that share the tokens of each sequence (lesson 12) and are replicas for ZeRO
@@ -225,8 +226,8 @@ class Plan:
     @property
     def copies(self) -> int:
         """Bytes per element that is stepped at once: its gradient in fp32, 4; above stage 0 once more flat in
-        bf16, 2; without the fused AdamW `UNFUSED_COPIES`."""
-        return (6 if self.stage else 4) if self.fused else UNFUSED_COPIES[self.stage]
+        bf16, 2; where Adam is not `lean` `UNFUSED_COPIES`."""
+        return (6 if self.stage else 4) if self.lean else UNFUSED_COPIES[self.stage]
 
     @property
     def host(self) -> float:
@@ -244,8 +245,8 @@ class Plan:
         return max(self._tensors[:2]) / self.tensor if self.offload and self.stage < 3 else 0.0
 
     def __str__(self):
-        fused = "" if self.fused else ", Adam not fused"
-        return f"{self.parameters / 1e9:.3g} billion parameters, {self.name}{fused}"
+        lean = "" if self.lean else ", Adam not lean"
+        return f"{self.parameters / 1e9:.3g} billion parameters, {self.name}{lean}"
 
     @property
     def name(self) -> str:

@@ -34,10 +34,6 @@ def checkpoint_solution(function, x):
     return Again.apply(x)
 
 
-def states_solution(plan):
-    return (2 + 2 + 4 + 8) * plan.parameters  # weights, gradients, masters, Adam's two means
-
-
 def at_the_loss_solution(plan):
     gradients = 2 if plan.micro_batches > 1 else 0  # of the micro-batch before
     lasting = (2 + gradients + 4 + 8) * plan.parameters
@@ -46,7 +42,7 @@ def at_the_loss_solution(plan):
 
 
 def in_the_step_solution(plan):
-    copies = 4 if plan.fused else 4 + 4  # gradients in fp32; another temporary for each parameter
+    copies = 4 if plan.lean else 4 + 4  # gradients in fp32; another temporary for each parameter
     return (16 + copies) * plan.parameters
 
 

@@ -1,0 +1,47 @@
+"""What lesson 02 says about exercises and steps, by the course's own planner and by DeepSpeed."""
+
+from functools import partial
+
+import pytest
+import torch
+from helpers import job, launch, models, theory, training
+from helpers.course.exercises import training_memory
+from helpers.course.exercises.solutions.training_memory import at_the_loss, peak_solution
+
+
+def most_sequences(peak):
+    """How many fit into 80 GB."""
+    return next(count for count in range(1, 200) if peak(count + 1) > 80e9)
+
+
+@pytest.mark.parametrize(("checkpointed", "mine", "exact"), [(False, 18, 18), (True, 75, 74)])
+def test_so_many_sequences_fit(checkpointed, mine, exact):
+    ways = {"size": models.GPT2_XL, "gpus": 1, "sequence": 1024, "checkpointed": checkpointed}
+    by_planner = most_sequences(lambda b: peak_solution(theory.Plan(**ways, batch=b, micro=b)))
+    parts = partial(theory.bytes_at_the_loss, models.GPT2_XL, sequence=1024, checkpointing=checkpointed)
+    assert by_planner == mine and most_sequences(lambda b: sum(parts(b).values())) == exact
+
+
+@pytest.mark.parametrize(("checkpointed", "gigabytes"), [(True, 111), (False, 162)])
+def test_the_job_without_masters(checkpointed, gigabytes):
+    size, shape = theory.LlamaSize.of(job.MODELS["8 B"]), {"batch": job.SEQUENCES, "sequence": job.SEQUENCE}
+    plan = theory.Plan(size=size, gpus=1, **shape, checkpointed=checkpointed)
+    assert round((at_the_loss(plan) - 4 * plan.parameters) / 1e9) == gigabytes
+
+
+def test_each_unseen_peak_is_another():
+    peaks = [one.right["peak"] for one in training_memory.unseen().values()]
+    assert len(peaks) == len({round(peak / 1e9) for peak in peaks}) >= 6
+
+
+@pytest.mark.ranks
+def test_deepspeed_keeps_the_bf16_gradients_through_its_step():
+    config, highest = {"train_batch_size": 8, "bf16": {"enabled": True}}, {}
+    for fused in (True, False):
+        ways = {"config": config, "make": partial(torch.optim.AdamW, fused=fused)}
+        found = launch(training.train, 1, ways, device="cpu")[0]
+        highest[fused] = found["moments"]["after step"].peak
+    weights, inputs = found["weights"].numel(), 2 * 8 * training.LENGTH * 8
+    counts = 4 * len(list(models.build(models.GPT, models.TINY).parameters()))
+    assert highest[True] == 20 * weights + counts + inputs
+    assert f"{highest[False] / weights:.1f}" == "20.6"  # a square root of one tensor at a time
