@@ -16,8 +16,8 @@ from helpers.course.exercises.guesses import guess
         (1e9, 4e9, "you said 1,000,000,000, it is 4,000,000,000: 4 times too little"),
         (2, 0, "you said 2, it is 0: 2 off"),
         (0, 0.0, "you said 0, it is 0: exactly so"),
-        (..., 7.17, "no guess; it is 7.17"),
-        (None, 7.17, "no guess; it is 7.17"),
+        (..., 7.17, "You made no guess. It is 7.17"),
+        (None, 7.17, "You made no guess. It is 7.17"),
     ],
 )
 def test_what_became_of_a_guess(value, measured, words, capsys):

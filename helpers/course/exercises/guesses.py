@@ -24,7 +24,7 @@ class Guess:
         """Say how far the guess was from what was measured: a number, or a tensor of one element."""
         measured = number_in(measured)
         if self.value is None:
-            tell(f"no guess; it is {shown(measured, 3)} ({self.label})")
+            tell(f"You made no guess. It is {shown(measured, 3)} ({self.label}).")
         else:
             tell(
                 f"you said {shown(self.value)}, it is {shown(measured, 3)}: "
