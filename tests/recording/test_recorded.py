@@ -785,10 +785,12 @@ def test_too_few_gpus_are_a_sentence_for_every_experiment(tmp_path, monkeypatch,
     assert capsys.readouterr().out.count("nothing to run with ") == 6 and not list(tmp_path.iterdir())
 
 
+ON_A_CPU = [name for name, experiment in table.EXPERIMENTS.items() if not experiment.needs_gpu]
+SLOW = "autotuning"  # ten trainings, three times; tests/recording/test_autotuning.py tests its parts
+
+
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    "experiment", [name for name, experiment in table.EXPERIMENTS.items() if not experiment.needs_gpu]
-)
+@pytest.mark.parametrize("experiment", [name for name in ON_A_CPU if name != SLOW])
 def test_the_recorder_records(experiment, tmp_path, monkeypatch):
     short(monkeypatch, [1024, 4096])
     if reason := table.EXPERIMENTS[experiment].missing():
