@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-from helpers import launch, models, theory
+from helpers import models, theory
 from helpers.course.recording import autotuning, recorded
 from tests.recording.test_recorded import over
 
@@ -59,26 +58,3 @@ def test_a_candidate_without_a_number_is_found_too(tmp_path):
         "throughput": None,
     }
     assert autotuning.found(tmp_path) == {"tried": [failed], "model": {"num_params": 7}, "best": {}}
-
-
-@pytest.mark.ranks
-def test_where_tabulate_is_missing_the_autotuner_does_not_start(tmp_path):
-    if not autotuning.missing():
-        pytest.skip("tabulate is installed here")
-    caught = launch(
-        refused,
-        ranks=1,
-        arguments={"config": autotuning.configuration(1, 1), "scratch": str(tmp_path)},
-        device="cpu",
-    )[0]
-    assert (
-        caught.startswith("deepspeed ended with 1 and without an answer:\n")
-        and "Missing required package `tabulate`" in caught
-    )
-
-
-def refused(config, scratch):
-    """In a rank: what the experiment raises."""
-    with pytest.raises(RuntimeError) as caught:
-        autotuning.autotuning(config, scratch)
-    return str(caught.value)
