@@ -276,7 +276,7 @@ the step's sequences come one micro-batch at a time: `plan.micro`, not `plan.bat
 at_the_loss = formula(solutions.at_the_loss_solution, _PLANS, AT_THE_LOSS)
 
 IN_THE_STEP = """
-correct: sixteen bytes stay, and more come: 4, or 4 + 4 where Adam is not lean
+correct: sixteen bytes stay, and more come: four, or twice four where Adam is not lean
 
 the gradients' copies in fp32 are missing, 4 bytes
     4 if plan.lean else 4 + 4 -> 0 if plan.lean else 4

@@ -109,8 +109,6 @@ an untied model has two matrices of V times h: the table of the embedding, and t
     (1 if tied else 2) -> 1
 a tied head is the table itself: count it once
     (1 if tied else 2) -> 2
-tied models have one matrix of V times h, untied ones two
-    (1 if tied else 2) -> (2 if tied else 1)
 the head's matrix costs 2 FLOPs per token and weight, also where it is tied; looking up a row is no product
     + 2 * b * s * h * V ->
 a multiply-add is two FLOPs
