@@ -25,7 +25,7 @@ def sizes(names: list[str], drawn: random.Random) -> dict[str, int]:
     a = k * drawn.choice((3, 4))
     letters = {"b": drawn.choice((3, 5)), "s": drawn.randint(5, 12), "a": a, "k": k, "d": d}
     letters |= {"h": 8 * a * drawn.choice((3, 4)), "f": 8 * drawn.choice((13, 17, 19, 23))}
-    letters |= {"L": drawn.randint(5, 6), "V": 2 * drawn.randint(90, 160) + 1}
+    letters |= {"L": drawn.randint(6, 7), "V": 2 * drawn.randint(90, 160) + 1}
     return {name: letters[name] for name in names if name in letters}
 
 
