@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+RAW_LINK = re.compile(r'(<a href="[^":]+)\.ipynb')  # within HTML, which is not parsed
 REPOSITORY_FILE = re.compile(r"\]\(\.\./(?!notebooks/)([^)]+)\)")
 
 CONTENTS = "```{{toctree}}\n:hidden:\n\n{}\n```"
@@ -31,6 +32,8 @@ def as_page(app, name, source):
         tags = cell["metadata"].setdefault("tags", [])
         if "solution" in tags:
             tags.append("hide-input")
+        if cell["cell_type"] == "markdown":
+            cell["source"] = RAW_LINK.sub(r"\1.html", "".join(cell["source"]))
     if path.name[:2].isdigit() and path.parent.name == "notebooks":
         opening = notebook["cells"][0]
         opening["source"] = "".join(opening["source"]).replace("# ", f"# {path.name[:2]} ", 1)
