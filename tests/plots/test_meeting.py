@@ -32,7 +32,7 @@ def test_what_meets_something_else_stands_out(second, found):
     notes = [[STEP, name, "returned"] for name in second]
     picture = meeting(notes, "Orders")
     assert colours(picture)[1::2] == found
-    assert [text.get_text() for text in picture.figure.legends[0].get_texts()][-1] == "something else"
+    assert [text.get_text() for text in picture.figure.legends[0].get_texts()][-1] == "ranks differ"
 
 
 def test_a_job_that_sent_nothing_cannot_be_drawn():

@@ -55,7 +55,7 @@ def meeting(notes: Sequence[Sequence[str]], title: str) -> Plot:
     name_rows(axes, rank_names(len(notes)))
     axes.set_title(title, fontsize=11)
     if any(name != usual for names in calls for name, usual in zip(names, columns)):
-        looks = {"what most ranks entered": (MEETS, ""), "something else": (ODD, "")}
+        looks = {"what most ranks entered": (MEETS, ""), "ranks differ": (ODD, "")}
         legend_under(figure, len(looks), swatches(looks))
     told = [_told(names, end) for names, end in zip(calls, ends)]
     said = "; ".join(f"{name} {words}" for name, words in zip(rank_names(len(notes)), told))
