@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from helpers.course.job.reference import CARD, MODELS, SEQUENCE, SEQUENCES
+from helpers.course.job.reference import CARD, MODELS, SEQUENCE, SEQUENCES, cut
 from helpers.tools.theory.hardware import HOST
 
 if TYPE_CHECKING:
@@ -101,8 +101,31 @@ def without_zero(card: str = CARD, fused: bool = True, checkpointing: bool | int
     return Plan(config=config, gpus=1, card=card, checkpointing=checkpointing)
 
 
+def on_two(stage: int, blocks: int, **more: object) -> Plan:
+    """A plan on two GPUs, of the job with so many of its 32 blocks and with 4 sequences of each GPU in a
+    step, which is short enough to record; `more` as `Plan` and `way` have it."""
+    made = way(stage, gpus=2, model=cut(blocks), **more)
+    each = made.config["train_micro_batch_size_per_gpu"]
+    return replace(made, config=made.config | {"gradient_accumulation_steps": 4 // each})
+
+
 SOME = 20  # of 32 blocks: stage 1 fits, with little to spare
 SMALL, LARGE = "RTX 4090 24GB", "B200 180GB"
+ON_TWO = {  # of each stage the deepest that fits, one that nearly does, and one that does not
+    "stage 1": on_two(1, 19),
+    "stage 2": on_two(2, 19),
+    "stage 3": on_two(3, 19),
+    "stage 1, 24 blocks": on_two(1, 24),
+    "stage 1, 28 blocks": on_two(1, 28),
+    "stage 1, 16 blocks, fp32 sums": on_two(1, 16, fp32_sums=True),
+    "stage 1, 18 blocks, fp32 sums": on_two(1, 18, fp32_sums=True),
+    "stage 2, 16 blocks, fp32 sums": on_two(2, 16, fp32_sums=True),
+    "stage 3, 2 sequences": on_two(3, 19, micro_batch=2),
+    "stage 3, 10 of 19 blocks checkpointed": on_two(3, 19, checkpointing=10),
+    "stage 3, not checkpointed": on_two(3, 19, checkpointing=False),
+    "stage 3, 29 blocks": on_two(3, 29),
+    "stage 3, 32 blocks": on_two(3, 32),
+}
 PLANS = {
     "1 GPU": without_zero(fused=False),
     "1 GPU, fused by torch": without_zero(),
@@ -150,6 +173,7 @@ PLANS = {
     "QLoRA, 1 GPU of 24 GB": alone(SMALL, qlora="16", stage=0),
     "70 B, stage 1, 64 GPUs": way(1, gpus=64, model="70 B"),
     "70 B, stage 3, 64 GPUs": way(3, gpus=64, model="70 B"),
+    **{f"2 GPUs, {name}": made for name, made in ON_TWO.items()},
 }
 
 

@@ -23,3 +23,12 @@ MODELS = {
     "70 B": _LLAMA_3
     | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64},
 }
+
+
+def cut(blocks: int) -> str:
+    """The name in `MODELS` of the 8 B with so many of its blocks, which it adds."""
+    if blocks == MODELS["8 B"]["num_hidden_layers"]:
+        return "8 B"
+    name = f"8 B, {blocks} of 32 blocks"
+    MODELS[name] = MODELS["8 B"] | {"num_hidden_layers": blocks}
+    return name

@@ -7,9 +7,11 @@ from functools import partial
 from helpers.course.job import SEQUENCE
 from helpers.course.job.plans import PLANS, Plan
 from helpers.course.recording.rehearsed_models import Training, phases, train
+from helpers.tools.measure import internals
 
 STEPS = 2  # the first makes Adam's states
-RECORDED = [  # plans that fit a machine of 4 GPUs, and one that should not
+ON_TWO = [name for name in PLANS if name.startswith("2 GPUs, ")]
+ON_FOUR = [  # plans that fit, and one that should not
     "stage 1, 4 GPUs",
     "stage 2, 4 GPUs",
     "stage 3, 4 GPUs",
@@ -21,12 +23,15 @@ RECORDED = [  # plans that fit a machine of 4 GPUs, and one that should not
 
 
 def runs() -> list[tuple[int, dict]]:
-    """Each plan on its GPUs."""
-    return [(PLANS[name].gpus, {"plan": name}) for name in RECORDED]
+    """Each plan on its GPUs; the whole job on two of them with expandable segments, too."""
+    each = [(PLANS[name].gpus, {"plan": name}) for name in ON_TWO + ON_FOUR]
+    return [*each, (2, {"plan": "2 GPUs, stage 3, 32 blocks", "expandable": True})]
 
 
-def job_steps(plan: Plan, config: dict) -> list[dict]:
-    """`STEPS` steps of the job, as `phases` has them."""
+def job_steps(plan: Plan, config: dict, expandable: bool = False) -> list[dict]:
+    """`STEPS` steps of the job, as `phases` has them; with torch's expandable segments if asked."""
+    if expandable:
+        internals.grow_segments()
     training = Training(
         model=plan.model,
         ranks=plan.gpus,
@@ -36,5 +41,6 @@ def job_steps(plan: Plan, config: dict) -> list[dict]:
         accumulation=config["gradient_accumulation_steps"],
         checkpointing=plan.checkpointing,
         steps=STEPS,
+        on_gpu=True,
     )
     return phases(partial(train, training, config))

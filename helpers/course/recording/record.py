@@ -54,7 +54,8 @@ def machine() -> dict:
     versions = {"python": python, "torch": torch.__version__, "deepspeed": deepspeed.__version__}
     if on_gpu:
         versions |= {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
-    return {"device": name, "device_memory": memory, "versions": versions}
+    cores = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}  # threads of a rank
+    return {"device": name, "device_memory": memory, "versions": versions, **cores}
 
 
 def commit() -> str:
@@ -79,7 +80,7 @@ def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
     with tempfile.TemporaryDirectory(prefix="recording-", ignore_cleanup_errors=True) as scratch:
         values = {**arguments, "config": config, "scratch": scratch}
         values |= {of: NAMED[of][value] for of, value in arguments.items() if of in NAMED}
-        values = {of: values[of] for of in inspect.signature(function).parameters}
+        values = {of: values[of] for of in inspect.signature(function).parameters if of in values}
         try:
             reports = launch(function, ranks=ranks, arguments=values, device=device, timeout=TIMEOUT)
             noted["reports"] = list(reports)

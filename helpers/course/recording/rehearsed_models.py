@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from helpers.course import job
+from helpers.tools.measure import internals
+from helpers.tools.rehearsal.of_transformers import checkpointed
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -91,9 +94,10 @@ class Training:
         model: a name in `MODELS`, or of the course's job.
         ranks, sequence, micro_batch, accumulation: as everywhere.
         zero: keys of "zero_optimization".
-        checkpointing: of every block.
+        checkpointing: of every block, or of so many, the first.
         steps: of the optimizer.
         outside: whether a model for stage 3 is built outside of `zero.Init`, as scripts do without knowing.
+        on_gpu: whether a model that is not divided is built on the GPU, which is faster than on the host.
     """
 
     model: str
@@ -102,9 +106,10 @@ class Training:
     sequence: int = 2048
     micro_batch: int = 2
     accumulation: int = 1
-    checkpointing: bool = False
+    checkpointing: bool | int = False
     steps: int = 3
     outside: bool = False
+    on_gpu: bool = False
 
 
 TRAININGS = {
@@ -152,10 +157,12 @@ def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngin
     is_divided = training.zero["stage"] == 3 and not training.outside
     known = HfDeepSpeedConfig(config) if is_divided else None  # while this object lives
     shape = AutoConfig.for_model(**(MODELS | job.MODELS)[training.model])
-    model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
+    is_there = training.on_gpu and not is_divided
+    with torch.device("cuda") if is_there else nullcontext():
+        model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
     del known
     if training.checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model = checkpointed(model, training.checkpointing)
     engine, *_ = deepspeed.initialize(model=model.train(), model_parameters=model.parameters(), config=config)
     rows = (training.micro_batch, training.sequence)
     for _ in range(training.steps):
@@ -171,8 +178,10 @@ def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngin
     begin("end", engine)
 
 
-def rehearsed_models(training: Training, config: dict) -> list[dict]:
-    """The training on a GPU, as `phases` has it."""
+def rehearsed_models(training: Training, config: dict, expandable: bool = False) -> list[dict]:
+    """The training on a GPU, as `phases` has it; with torch's expandable segments if asked."""
+    if expandable:
+        internals.grow_segments()
     return phases(partial(train, training, config))
 
 

@@ -93,8 +93,12 @@ EXPERIMENTS = {
     ),
     "rehearsed_models": Experiment(
         function=rehearsed_models.rehearsed_models,
-        runs=[(case.ranks, {"training": name}) for name, case in rehearsed_models.TRAININGS.items()],
-        configuration=lambda ranks, training: rehearsed_models.configuration(
+        runs=[
+            (case.ranks, {"training": name} | more)
+            for more in ({}, {"expandable": True})
+            for name, case in rehearsed_models.TRAININGS.items()
+        ],
+        configuration=lambda ranks, training, expandable=False: rehearsed_models.configuration(
             rehearsed_models.TRAININGS[training]
         ),
         needs_gpu=True,
@@ -109,7 +113,7 @@ EXPERIMENTS = {
     "job": Experiment(
         function=job_steps.job_steps,
         runs=job_steps.runs(),
-        configuration=lambda ranks, plan: PLANS[plan].config,
+        configuration=lambda ranks, plan, expandable=False: PLANS[plan].config,
         needs_gpu=True,
         libraries=("transformers", "transformers.integrations"),
     ),
