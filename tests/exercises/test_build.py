@@ -17,7 +17,7 @@ def test_a_stub_is_no_error_and_the_course_goes_on_with_its_own(capsys):
         assert build.check(mean_over_ranks_solution) is mean_over_ranks_solution
     assert (
         capsys.readouterr().out
-        == 4 * "○ not written yet. The lesson goes on with the course's `mean_over_ranks`.\n"
+        == 4 * "○ not written yet. The lesson uses the course's `mean_over_ranks`.\n"
     )
 
 
@@ -31,7 +31,7 @@ def test_a_solution_that_a_folded_cell_has_defined_is_the_course_s(capsys, monke
     ):
         assert build.check(answer) is mean_over_ranks_solution
         shown = capsys.readouterr().out
-        assert said in shown and "he lesson goes on with the course's `mean_over_ranks`" in shown
+        assert said in shown and "he lesson uses the course's `mean_over_ranks`" in shown
 
 
 def forgets(tensor, ranks):
@@ -51,7 +51,7 @@ def test_what_need_not_be_run_is_said_at_once(answer, words, capsys, monkeypatch
     assert make().check(answer) is mean_over_ranks_solution
     assert (
         capsys.readouterr().out
-        == f"✗ not yet: {words} The lesson goes on with the course's `mean_over_ranks`.\n"
+        == f"✗ not yet: {words} The lesson uses the course's `mean_over_ranks`.\n"
     )
 
 

@@ -107,7 +107,7 @@ def test_a_check_that_runs_again_says_the_same(shown):
     assert shown["check of the stub"] == shown["and again"]
     assert (
         shown["and again"]["text/plain"]
-        == "○ not written yet. The lesson goes on with the course's `mean_over_ranks`."
+        == "○ not written yet. The lesson uses the course's `mean_over_ranks`."
     )
 
 
@@ -122,16 +122,16 @@ def test_where_the_course_s_was_handed_on_a_syntax_error_is_told_and_earns_no_pr
     for step in ("check that hands on the course's", "check of it again"):
         assert (
             shown[step]["text/plain"]
-            == "○ not written yet. The lesson goes on with the course's `sum_of_ranks`."
+            == "○ not written yet. The lesson uses the course's `sum_of_ranks`."
         )
     for step in ("check of the stub from before",):
         assert (
             "has a SyntaxError in line 1, so this is still the `total` from before"
             in shown[step]["text/plain"]
         )
-        assert shown[step]["text/plain"].endswith("The lesson goes on with the course's `sum_of_ranks`.")
+        assert shown[step]["text/plain"].endswith("The lesson uses the course's `sum_of_ranks`.")
     assert shown["check of the right formula"]["text/plain"].endswith(
-        "The lesson goes on with your `sum_of_ranks`."
+        "The lesson uses your `sum_of_ranks`."
     )
 
 

@@ -52,7 +52,7 @@ def test_a_right_answer_is_returned_and_what_follows_uses_it(capsys):
     assert make().check(in_place) is in_place
     assert (
         capsys.readouterr().out == "✓ correct in 2 and 4 ranks: summed, then divided. "
-        "The lesson goes on with your `mean_over_ranks`.\n"
+        "The lesson uses your `mean_over_ranks`.\n"
     )
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_answer_names_rank_value_place_and_both_numbers_and_the_mistake(
     assert make().check(mine) is mean_over_ranks_solution
     said = capsys.readouterr().out
     assert said.startswith("✗ not yet: rank 0 of 2: `mean`[0, 0] is ") and said.endswith(
-        " is right; that is the sum. The lesson goes on with the course's `mean_over_ranks`.\n"
+        " is right; that is the sum. The lesson uses the course's `mean_over_ranks`.\n"
     )
 
 
@@ -114,7 +114,7 @@ def test_an_exception_a_wrong_type_and_a_closed_process_group_are_verdicts(capsy
     ):
         assert make().check(answer) is mean_over_ranks_solution
         said = capsys.readouterr().out
-        assert words in said and said.endswith("The lesson goes on with the course's `mean_over_ranks`.\n")
+        assert words in said and said.endswith("The lesson uses the course's `mean_over_ranks`.\n")
 
 
 def test_a_hang_is_a_verdict_that_names_the_rank(capsys):

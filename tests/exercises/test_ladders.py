@@ -83,7 +83,7 @@ def test_a_rung_calls_the_learners_earlier_function_where_it_is_right_and_the_co
     said = capsys.readouterr().out
     assert said == (
         "✓ correct in 2 and 4 ranks. It called the course's `step_and_gather`, since yours has not passed "
-        "its check. The lesson goes on with your `zero_1_step`.\n"
+        "its check. The lesson uses your `zero_1_step`.\n"
     )
     assert lesson.names["reduce_to_owner"] is own
     assert lesson.names["step_and_gather"] is climbing.step_and_gather_solution  # what follows calls it too

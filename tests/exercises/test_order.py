@@ -19,7 +19,7 @@ def test_dots_are_not_written_yet(given, capsys):
     order.compare(COUNTED)
     said = capsys.readouterr().out
     assert (
-        said.startswith("○ not written yet. The lesson goes on with the course's order, pipe, data, model")
+        said.startswith("○ not written yet. The lesson uses the course's order, pipe, data, model")
         and "no order of yours to judge" in said
     )
 

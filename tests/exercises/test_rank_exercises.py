@@ -95,7 +95,7 @@ def test_a_stub_starts_no_rank(monkeypatch, capsys):
     monkeypatch.setattr("helpers.course.exercises.builds.run_patiently", None)
     lesson_00.mean_of_squares.check(stub)
     assert capsys.readouterr().out.startswith(
-        "○ not written yet. The lesson goes on with the course's `mean_of_squares`."
+        "○ not written yet. The lesson uses the course's `mean_of_squares`."
     )
 
 

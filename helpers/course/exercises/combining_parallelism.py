@@ -167,10 +167,10 @@ class Order:
         names = order.replace(" ", "").split(",") if isinstance(order, str) else order
         names = tuple(names) if isinstance(names, (tuple, list)) else (names,)
         if all(name is ... for name in names):
-            tell(f"not written yet. The lesson goes on with the course's order, {', '.join(course)}.")
+            tell(f"not written yet. The lesson uses the course's order, {', '.join(course)}.")
         elif sorted(map(str, names)) != sorted(course):
             due = f"an order names each of {', '.join(map(json.dumps, course))} once, from the outermost"
-            tell(f"not yet: {due}, and {order!r} does not. The lesson goes on with the course's order")
+            tell(f"not yet: {due}, and {order!r} does not. The lesson uses the course's order")
         else:
             self.chosen = names
             tell(f"{', '.join(names)}: this order goes onto the machines")

@@ -94,9 +94,9 @@ class Check:
 def followed(verdict: str, note: str, used: str) -> str:
     """A verdict, a sentence on it if there is one, and whose function the lesson goes on with."""
     if verdict.startswith("not written yet"):
-        return f"not written yet. The lesson goes on with {used}."
+        return f"not written yet. The lesson uses {used}."
     end = "\n" if "\n" in verdict else " " if verdict.endswith((".", "?")) else ". "
-    return f"{verdict}{end}{note and f'{note} '}The lesson goes on with {used}."
+    return f"{verdict}{end}{note and f'{note} '}The lesson uses {used}."
 
 
 def first_thought(results: dict[str, object], agrees: Callable[[object], bool]) -> str:
