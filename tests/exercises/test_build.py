@@ -16,8 +16,7 @@ def test_a_stub_is_no_error_and_the_course_goes_on_with_its_own(capsys):
         assert build.check(stub) is mean_over_ranks_solution
         assert build.check(mean_over_ranks_solution) is mean_over_ranks_solution
     assert (
-        capsys.readouterr().out
-        == 4 * "○ not written yet. The lesson uses the course's `mean_over_ranks`.\n"
+        capsys.readouterr().out == 4 * "○ not written yet. The lesson uses the course's `mean_over_ranks`.\n"
     )
 
 
@@ -49,10 +48,7 @@ def forgets(tensor, ranks):
 def test_what_need_not_be_run_is_said_at_once(answer, words, capsys, monkeypatch):
     monkeypatch.setattr("helpers.course.exercises.builds.run_patiently", None)
     assert make().check(answer) is mean_over_ranks_solution
-    assert (
-        capsys.readouterr().out
-        == f"✗ not yet: {words} The lesson uses the course's `mean_over_ranks`.\n"
-    )
+    assert capsys.readouterr().out == f"✗ not yet: {words} The lesson uses the course's `mean_over_ranks`.\n"
 
 
 def twice_solution(ranks):

@@ -120,19 +120,14 @@ def test_after_a_syntax_error_the_old_function_is_not_judged(shown):
 
 def test_where_the_course_s_was_handed_on_a_syntax_error_is_told_and_earns_no_praise(shown):
     for step in ("check that hands on the course's", "check of it again"):
-        assert (
-            shown[step]["text/plain"]
-            == "○ not written yet. The lesson uses the course's `sum_of_ranks`."
-        )
+        assert shown[step]["text/plain"] == "○ not written yet. The lesson uses the course's `sum_of_ranks`."
     for step in ("check of the stub from before",):
         assert (
             "has a SyntaxError in line 1, so this is still the `total` from before"
             in shown[step]["text/plain"]
         )
         assert shown[step]["text/plain"].endswith("The lesson uses the course's `sum_of_ranks`.")
-    assert shown["check of the right formula"]["text/plain"].endswith(
-        "The lesson uses your `sum_of_ranks`."
-    )
+    assert shown["check of the right formula"]["text/plain"].endswith("The lesson uses your `sum_of_ranks`.")
 
 
 def test_a_cell_that_fails_before_its_definition_is_told_too(shown):

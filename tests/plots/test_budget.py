@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from matplotlib.colors import to_rgba
 from helpers import job, job_bars, plots, recorded
-from helpers.course.job.again import run_of
 from helpers.course.job.picture import budget
 from helpers.course.plots.budget import Budget, budget_bars
 from helpers.course.plots.style import CAUTION, RIGHT, WRONG
@@ -81,20 +80,6 @@ def test_the_jobs_bars_fit_a_page(bars):
     assert plot.sentence.endswith("by the constants of H100 80GB, recorded.")
 
 
-def test_a_recorded_bar_stands_beside_its_rehearsal():
-    plot = job_bars(
-        {"rehearsal": "7.5 B, stage 2, 2 H200s", "the run": run_of("7.5 B, stage 2, 2 H200s")}, "Title"
-    )
-    assert "rehearsal (rehearsed): 91.8 GB" in plot.sentence
-    assert "the run (recorded on 2 x NVIDIA H200, torch 2.11.0+cu130, " in plot.sentence
-    assert (
-        plot.sentence.count("91.8 GB in the optimizer's step")
-        == 2
-        == plot.sentence.count(", 29.9 reserved and free")
-    )
-    assert "not told apart 29.9" in plot.sentence
-
-
 def test_the_recorded_job_stands_beside_its_rehearsal():
     fits = recorded.runs("job", plan="stage 3, 4 GPUs")[0]
     plot = job_bars({"rehearsed": "stage 3, 4 GPUs", "recorded": fits}, "Title")
@@ -102,13 +87,13 @@ def test_the_recorded_job_stands_beside_its_rehearsal():
     assert "rehearsed: 51.5 GB in the backward pass" in there
     assert "51.3 GB in the backward pass (" in here and "not told apart 49.4" in here and ", 22.0 s a" in here
     with pytest.raises(ValueError, match="a run that did not fit"):
-        job_bars({"a": next(run for run in recorded.runs("job") if run.error)}, "Title")
+        job_bars({"a": recorded.runs("job", plan="stage 3, 4 GPUs, not checkpointed")[0]}, "Title")
 
 
 def test_bars_of_two_cards_and_runs_of_other_experiments_are_refused():
-    with pytest.raises(ValueError, match="are of H100 80GB, H200 141GB: draw two figures"):
-        job_bars({"a": "stage 1", "b": run_of("7.5 B, stage 1, 2 H200s")}, "Title")
-    with pytest.raises(ValueError, match="no bytes of a whole GPU are known of this run of 'speed'"):
+    with pytest.raises(ValueError, match="are of B200 180GB, H100 80GB: draw two figures"):
+        job_bars({"a": "stage 1", "b": "1 B200"}, "Title")
+    with pytest.raises(ValueError, match="of the experiment 'job', and this run is of 'speed'"):
         job_bars({"a": recorded.runs("speed")[0]}, "Title")
 
 

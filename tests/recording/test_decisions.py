@@ -1,8 +1,12 @@
 """Experiments that decide between ways: their runs and configurations, and a block on the CPU."""
 
+import statistics
+
 import pytest
+from helpers import job, recorded, theory
 from helpers.course.recording import block, links, record, table
 from helpers.tools.launch.jobs import launch
+from helpers.tools.theory.llama import rms_norm_activation_bytes
 
 TINY = dict(hidden_size=64, num_attention_heads=8, num_key_value_heads=4, intermediate_size=96), 32
 
@@ -43,3 +47,42 @@ def test_experiments_take_the_arguments_that_their_runs_have():
         experiment = table.EXPERIMENTS[name]
         needed = set(inspect.signature(experiment.function).parameters) - {"config", "scratch"}
         assert all(needed <= set(arguments) for _, arguments in experiment.runs), name
+
+
+def test_a_divided_block_of_llama_keeps_what_its_tensors_say():
+    """Norms and inputs whole with tensor parallelism; with sequence parallelism norms are divided too, but
+    torch keeps the two inputs that it gathers (Megatron gathers them again).  Plus the block's result; torch
+    rounds each tensor to 512 bytes."""
+    (shape, tokens), found = block.BLOCKS["Llama 3 8B"], {}
+    size = theory.LlamaSize.of(job.MODELS["8 B"])
+    assert shape["hidden_size"] == size.width
+    wide = 2 * tokens * size.width  # bytes of a bf16 tensor as wide as the model
+    norm = rms_norm_activation_bytes(tokens, 1, size.width, 2)
+    attention = tokens * (4 * (size.attention_width + size.kv_width) + 4 * size.heads)
+    divided = attention + 8 * tokens * size.feed_forward
+    for run in recorded.runs("block"):
+        found[run.ranks, run.arguments["sequence_parallel"]] = run.reports[0]["kept"]
+    whole = 2 * (norm + wide) + divided + wide
+    due = {(1, False): whole, (1, True): whole, (2, False): whole - divided // 2}
+    due[2, True] = norm + 2 * wide + divided // 2 + wide // 2
+    assert {case: kept - due[case] for case, kept in found.items() if not 0 <= kept - due[case] < 3e4} == {}
+
+
+def test_a_model_that_was_built_outside_of_zero_init_takes_no_more_of_a_gpu():
+    """transformers builds it on the host, and the engine divides it there."""
+    case = "Llama, stage 3"
+    (outside,) = recorded.runs("rehearsed_models", training=f"{case}, built outside")
+    (inside,) = recorded.runs("rehearsed_models", training=case, hardware="2 x NVIDIA H200")
+    assert [run.ranks for run in (outside, inside)] == [2, 2]
+    for one, other in zip(outside.reports[0], inside.reports[0]):
+        assert one["phase"] == other["phase"] and one["peak"]["allocated"] == other["peak"]["allocated"]
+
+
+def test_with_adam_on_the_host_each_micro_batch_of_a_step_costs_nearly_the_same():
+    """Since the gradients of each go to the host: a large step spares less than Adam's share."""
+    seconds = {
+        run.arguments["micro_batches"]: statistics.median(run.reports[0]["seconds"])
+        for run in recorded.runs("offload")
+    }
+    assert sorted(seconds) == [1, 2, 4, 8]
+    assert seconds[8] / 8 < seconds[4] / 4 < seconds[2] / 2 < seconds[1]

@@ -138,9 +138,11 @@ def test_the_longest_sequence_of_a_gpu_with_expandable_segments_is_foretold(name
 
 MODELS = [
     pytest.param(run, rank, id=f"{run.arguments['training']}, rank {rank}")
-    for run in recorded.runs("rehearsed_models")
+    for hardware in ("2 x NVIDIA H200", "2 x NVIDIA H100 80GB HBM3")
+    for run in recorded.runs("rehearsed_models", hardware=hardware)
     for rank in range(run.ranks)
 ]
+GROWN = [pytest.param(run, 0, id=run.arguments["training"]) for run in recorded.runs("expandable_models")]
 
 
 def train_rehearsed(training, config):
@@ -176,3 +178,14 @@ def test_models_that_no_other_test_has_reserve_what_was_foretold(run, rank):
     assert [phase for phase, *_ in ends] == [phase["phase"] for phase in phases]
     for (_, allocated, _), phase in zip(ends, phases):
         assert allocated == pytest.approx(phase["end"]["allocated"], rel=0.002)
+
+
+@pytest.mark.parametrize("run, rank", GROWN if "REHEARSE_ALL" in os.environ else GROWN[:3])
+def test_models_with_expandable_segments_reserve_what_was_foretold(run, rank):
+    training = TRAININGS[run.arguments["training"]]
+    arguments = {"training": training, "config": run.configuration}
+    requests = rehearse(train_rehearsed, run.ranks, rank, arguments, device="cuda", memory=MEMORY, asked=[])
+    found = [play(requests, Expandable(behind=behind)).most("reserved") for behind in (0, BEHIND)]
+    real = max(phase["peak"]["reserved"] for phase in run.reports[rank])
+
+    assert any(each == pytest.approx(real, rel=1e-3) for each in found)

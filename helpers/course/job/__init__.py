@@ -8,13 +8,15 @@ on 8 such hosts.
     job.moments("stage 1")["backward"]          # the same by name, at a phase's highest moment
     job.step_times("stage 1")                   # for step_timeline: at the fastest, at the slowest
     job_bars(["stage 0", "stage 1"], "The same job, twice")
+    plots.table(job.judged(2))                  # what was foretold, and what two GPUs did
 
 `reference` is the job, `plans` the ways to train it, `rehearsals` makes recorded/job, `stored` reads it,
-`picture` draws it.
+`picture` draws it, `judged` has the recorded runs beside it.
 """
 
 # ruff: noqa: F401  these names are what the package offers
 
+from helpers.course.job.judged import judged
 from helpers.course.job.plans import PLANS, plan
 from helpers.course.job.reference import CARD, MEMORY, MODELS, SEQUENCE, SEQUENCES
 from helpers.course.job.stored import moments, peak, states, step_times, stored

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from helpers.course.job.again import H200
+from helpers.course.job.judged import last_step, most
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCES
 from helpers.course.job.stored import highest, stored
 from helpers.course.plots.budget import Budget, budget_bars
 from helpers.course.plots.style import Plot
-from helpers.course.recording.recorded import BETWEEN, STATES, Run
-from helpers.tools.rehearsal.cards import card
+from helpers.course.recording.recorded import Run
 from helpers.tools.rehearsal.reserving import FITS, NOT
 
-MOMENTS = (BETWEEN, "after backward", "after step")  # of the experiment `zero`, in order
-PHASES = ("forward", "backward", "step")  # of each micro-batch in the experiment `job`
 Way = str | Run | Mapping[str, float]
-SPAN = ("in the first micro-batch", "in the second micro-batch", "in the optimizer's step")
 
 
 def job_bars(plans: Sequence[str] | Mapping[str, Way], title: str) -> Plot:
@@ -24,7 +20,7 @@ def job_bars(plans: Sequence[str] | Mapping[str, Way], title: str) -> Plot:
     at the card's size and the seconds of a step.
 
     Args:
-        plans: names of plans, or {bar: name of a plan, a recorded run of the experiment `job` or `zero`, or
+        plans: names of plans, or {bar: name of a plan, a recorded run of the experiment `job`, or
             {what: bytes} that were counted otherwise, as by formulas}.
 
     Raises:
@@ -54,7 +50,7 @@ def card_of(plan: Way) -> tuple[str, float]:
     if isinstance(plan, Mapping):
         return CARD, MEMORY
     if isinstance(plan, Run) and plan.experiment != "job":
-        return H200, card(H200).memory
+        raise ValueError(f"a bar is of a run of the experiment 'job', and this run is of {plan.experiment!r}")
     plan = plan.arguments["plan"] if isinstance(plan, Run) else plan
     return stored(plan)["card"], stored(plan)["memory"]
 
@@ -62,7 +58,7 @@ def card_of(plan: Way) -> tuple[str, float]:
 def budget(plan: Way) -> Budget:
     """The bar of a plan, of a recorded run, or of what was counted."""
     if isinstance(plan, Run):
-        return job_budget(plan) if plan.experiment == "job" else recorded_budget(plan)
+        return recorded_budget(plan)
     if isinstance(plan, Mapping):
         parts, how = renamed(plan), FITS if sum(plan.values()) <= MEMORY else NOT
         return Budget(parts=parts, phase="of tensors", kept=0, outside=0, how=how, label="counted")
@@ -87,32 +83,8 @@ def renamed(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def recorded_budget(run: Run) -> Budget:
-    """The bar of a recorded run of `zero`, rank 0: states that were there before and after the highest moment
-    are told apart; what the driver had given out beside the allocator's is outside.
-
-    Raises:
-        ValueError: the run is of another experiment, did not fit, or shared its GPUs.
-    """
-    if run.experiment != "zero" or run.shared or not run.on_gpu or not run.reports:
-        raise ValueError(f"no bytes of a whole GPU are known of this run of {run.experiment!r}, {run.label}")
-    noted = run.reports[0]["moments"]
-    at = max(range(len(MOMENTS)), key=lambda place: noted[MOMENTS[place]]["peak"])
-    after, before = noted[MOMENTS[at]], noted[MOMENTS[max(at - 1, 0)]]
-    both = {name: min(one["categories"][name] for one in (before, after)) for name in STATES}
-    parts = renamed(both)
-    return Budget(
-        parts=parts | {"not told apart": after["peak"] - sum(parts.values())},
-        phase=SPAN[at],
-        kept=after["reserved"] - after["peak"],
-        outside=after["used"] - after["reserved"],
-        how=FITS,
-        label=run.label,
-    )
-
-
-def job_budget(run: Run) -> Budget:
     """The bar of a recorded run of `job`: bytes that torch had allocated on the fullest GPU, not told apart,
-    and the seconds of the last step.
+    what it reserved at most, and the seconds of the last step.
 
     Raises:
         ValueError: the run did not fit.
@@ -121,12 +93,11 @@ def job_budget(run: Run) -> Budget:
         raise ValueError(f"no bytes are known of a run that did not fit, {run.label}")
     phases = max(run.reports, key=lambda each: max(phase["peak"]["allocated"] for phase in each))
     at = max(phases, key=lambda phase: phase["peak"]["allocated"])
-    of_step = len(PHASES) * run.configuration["gradient_accumulation_steps"]
-    seconds = sum(phase["seconds"] for phase in phases[-of_step:])
+    seconds = max(last_step(run))
     return Budget(
         parts={"not told apart": at["peak"]["allocated"]},
         phase=at["phase"],
-        kept=at["peak"]["reserved"] - at["peak"]["allocated"],
+        kept=most(run, "reserved") - at["peak"]["allocated"],
         outside=at["used"] - at["end"]["reserved"],
         how=FITS,
         step=(seconds, seconds),

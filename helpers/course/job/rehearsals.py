@@ -14,18 +14,16 @@ from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 
-from helpers.course.job.again import AGAIN, H200, run_of, steps_in_parts
 from helpers.course.job.plans import PLANS, Plan, plan
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCE
 from helpers.course.job.stored import FOLDER, path
-from helpers.course.recording.recorded import Run
 from helpers.paths import replace
 from helpers.tools.launch.forked.forkservers import preload
 from helpers.tools.rehearsal.cards import card
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.refusing import BadQuestion
 from helpers.tools.rehearsal.rehearsing import rehearse
-from helpers.tools.rehearsal.reserving import OUTSIDE, reserved
+from helpers.tools.rehearsal.reserving import OUTSIDE
 from helpers.tools.rehearsal.seconds import Seconds, seconds
 from helpers.tools.rehearsal.verdict import verdict
 
@@ -86,31 +84,17 @@ def told(found: Seconds) -> dict:
     }
 
 
-def of_recording(run: Run) -> dict:
-    """What is stored of the rehearsal of a recorded run, rank 0."""
-    arguments, memory = {"size": run.size, "config": run.configuration}, card(H200).memory
-    room = memory - OUTSIDE
-    report = rehearse(steps_in_parts, run.ranks, 0, arguments, device="cuda", asked=[], capacity=room)
-    return {
-        **{"model": "7.5 B", "config": run.configuration, "gpus": run.ranks, "card": H200},
-        **{"sequence": run.size.context, "checkpointing": True, "memory": memory, "rank": 0},
-        **held(report, reserved(report["requests"], room)),
-        "seconds": {"unknown": "rehearsed for its bytes"},
-    }
-
-
 def made(name: str) -> dict:
-    """What is stored of a plan, or of a recorded run, by its name."""
-    content = of_recording(run_of(name)) if name in AGAIN else of_plan(plan(name))
-    return {"plan": name, "label": "rehearsed", "versions": installed(), **content}
+    """What is stored of a plan by its name."""
+    return {"plan": name, "label": "rehearsed", "versions": installed(), **of_plan(plan(name))}
 
 
 def main(names: Sequence[str]) -> None:
-    for name in names or [*PLANS, *AGAIN]:
+    for name in names or PLANS:
         started = time.monotonic()
         replace(path(name), json.dumps(made(name), indent=1) + "\n")
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
-    for file in set(FOLDER.glob("*.json")) - set(map(path, [*PLANS, *AGAIN])):
+    for file in set(FOLDER.glob("*.json")) - set(map(path, PLANS)):
         file.unlink()
         print(f"{file.name}: no plan any more")
 

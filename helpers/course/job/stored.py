@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from helpers.course.job.again import AGAIN
 from helpers.course.job.plans import plan
 from helpers.paths import RECORDED
 from helpers.tools.measure.held import MODEL_STATES
@@ -28,8 +27,7 @@ def path(name: str) -> Path:
 @cache
 def stored(name: str) -> dict:
     """All that was stored of a plan; a LookupError where there is no such plan, or no file."""
-    if name not in AGAIN:
-        plan(name)
+    plan(name)
     if not path(name).exists():
         raise LookupError(f"the plan {name!r} was not rehearsed yet: make job PLAN={name!r}")
     return json.loads(path(name).read_text())

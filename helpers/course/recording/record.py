@@ -71,6 +71,11 @@ def commit() -> str:
     return git("rev-parse", "HEAD") + differs or "unknown"
 
 
+def asked_for(words: Sequence[str]) -> list[str]:
+    """A command's words without the folder of its files, which is of this machine."""
+    return [word for before, word in zip(["", *words], words) if "--out" not in (before, word)]
+
+
 def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
     """One run: the configuration it used, and its reports, or why there are none."""
     function, config = EXPERIMENTS[name].function, EXPERIMENTS[name].configuration(ranks, **arguments)
@@ -156,7 +161,7 @@ def record(
             content["sizes"][size], content["shapes"][size] = asdict(SIZES[size]), shapes(SIZES[size])
         done = run(name, ranks, arguments, device) | {
             "on": about,
-            "command": " ".join(["python -m helpers.course.recording.record", *sys.argv[1:]]),
+            "command": " ".join(["python -m helpers.course.recording.record", *asked_for(sys.argv[1:])]),
             "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }

@@ -145,6 +145,16 @@ def configuration(training: Training) -> dict:
     }
 
 
+def runs() -> list[tuple[int, dict]]:
+    """Every case on its ranks."""
+    return [(case.ranks, {"training": name}) for name, case in TRAININGS.items()]
+
+
+def configuration_of(ranks: int, training: str) -> dict:
+    """DeepSpeed's of a case by its name."""
+    return configuration(TRAININGS[training])
+
+
 def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngine | None], None]) -> None:
     """The steps of a rank; `begin(phase, engine)` is called when a phase begins."""
     import deepspeed
@@ -178,11 +188,15 @@ def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngin
     begin("end", engine)
 
 
-def rehearsed_models(training: Training, config: dict, expandable: bool = False) -> list[dict]:
-    """The training on a GPU, as `phases` has it; with torch's expandable segments if asked."""
-    if expandable:
-        internals.grow_segments()
+def rehearsed_models(training: Training, config: dict) -> list[dict]:
+    """The training on a GPU, as `phases` has it."""
     return phases(partial(train, training, config))
+
+
+def expandable_models(training: Training, config: dict) -> list[dict]:
+    """The same with torch's expandable segments."""
+    internals.grow_segments()
+    return rehearsed_models(training, config)
 
 
 def phases(trained: Callable[[Callable[[str, DeepSpeedEngine | None], None]], None]) -> list[dict]:

@@ -93,14 +93,15 @@ EXPERIMENTS = {
     ),
     "rehearsed_models": Experiment(
         function=rehearsed_models.rehearsed_models,
-        runs=[
-            (case.ranks, {"training": name} | more)
-            for more in ({}, {"expandable": True})
-            for name, case in rehearsed_models.TRAININGS.items()
-        ],
-        configuration=lambda ranks, training, expandable=False: rehearsed_models.configuration(
-            rehearsed_models.TRAININGS[training]
-        ),
+        runs=rehearsed_models.runs(),
+        configuration=rehearsed_models.configuration_of,
+        needs_gpu=True,
+        libraries=("transformers", "transformers.integrations"),
+    ),
+    "expandable_models": Experiment(
+        function=rehearsed_models.expandable_models,
+        runs=rehearsed_models.runs(),
+        configuration=rehearsed_models.configuration_of,
         needs_gpu=True,
         libraries=("transformers", "transformers.integrations"),
     ),
@@ -118,6 +119,14 @@ EXPERIMENTS = {
         libraries=("transformers", "transformers.integrations"),
     ),
     "speed": Experiment(function=speed.speed, runs=speed.runs(), configuration=speed.configuration),
+    "offload": Experiment(
+        function=speed.offload,
+        runs=grid([2, 4], size=["1.5B, padded"], micro_batches=(1, 2, 4, 8)),
+        configuration=lambda ranks, size, micro_batches: speed.configuration(
+            ranks, 2, speed.SEQUENCES, micro_batches, "offload"
+        ),
+        needs_gpu=True,
+    ),
     "links": Experiment(
         function=links.links, runs=links.runs(), configuration=links.configuration, needs_gpu=True
     ),

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from helpers.course.exercises.miscounts import miscounts as miscounts
 from helpers.course.exercises.real_layers import Reads, config, rotations, stream
-from helpers.course.job.picture import job_budget
+from helpers.course.job.judged import last_step
 from helpers.course.models.published import PUBLISHED
 from helpers.course.models.published import TRAINED as TRAINED
 from helpers.course.recording import recorded
@@ -168,7 +168,7 @@ def recorded_mfu(flops: float) -> dict[str, float]:
     for run in (run for run in recorded.runs("job", hardware="4 x NVIDIA H100 80GB HBM3") if run.reports):
         keys = run.configuration
         sequences = keys["train_micro_batch_size_per_gpu"] * keys["gradient_accumulation_steps"]  # of a GPU
-        seconds, _ = job_budget(run).step
+        seconds = max(last_step(run))
         found[run.known["plan"]] = round(sequences * flops / seconds / PEAKS[run.device_name], 2)
     return found
 
