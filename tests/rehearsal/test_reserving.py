@@ -8,9 +8,11 @@ from helpers.tools.rehearsal.reserving import (
     NOT,
     OUTSIDE,
     RETRIES,
+    Reserved,
     reserved,
     smallest_gpu,
 )
+from helpers.tools.rehearsal.verdict import Verdict
 
 # Where two tensors of 60 MiB died, two smaller ones stay: no gap is left for 80 MiB.
 GAPS = [
@@ -49,3 +51,13 @@ def test_free_segments_that_are_given_back_are_retries():
     assert found.how == RETRIES and found.most == 140 * MIB
     assert smallest_gpu(requests) - OUTSIDE == pytest.approx(80 * MIB, abs=32 * MIB)
     assert smallest_gpu(GAPS, expandable=True) < smallest_gpu(GAPS)
+
+
+@pytest.mark.parametrize(
+    "least, to_spare, warned",
+    [(80.0, 1.0, False), (79.9, 1.0, True), (79.9, 6.3, True), (79.9, 6.5, False)],
+)
+def test_a_narrow_fit_is_warned_of_where_runs_differ(least, to_spare, warned):
+    reserved = Reserved(70 * 10**9, int(least * 1e9), 80 * 10**9, {"step": 70 * 10**9}, FITS)
+    found = Verdict(0, reserved, OUTSIDE, 80 * 10**9 + OUTSIDE + int(to_spare * 1e9))
+    assert found.fits and found.narrow == warned == ("GPUs have reserved up to 8% more" in str(found))
