@@ -13,6 +13,7 @@ from helpers.course.recording import speed
 from helpers.course.recording.experiment import BUCKET
 
 SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
+SEQUENCES = 4  # of a micro-batch
 LINKS = {"NVLink": {}, "sockets": SOCKETS}
 STEPS = {"NVLink": (3, 10), "sockets": (1, 3)}  # warm-up and by the clock
 CHANGES = {  # keys of "zero_optimization"
@@ -44,8 +45,8 @@ def runs() -> list[tuple[int, dict]]:
 
 
 def configuration(ranks: int, stage: int, micro_batches: int, change: str, **others: object) -> dict:
-    """That of `speed` with 4 sequences in a micro-batch, and one change."""
-    config = speed.configuration(ranks, stage, 4, micro_batches, "")
+    """That of `speed` with fewer sequences in a micro-batch, and one change."""
+    config = speed.configuration(ranks, stage, SEQUENCES, micro_batches, "")
     config["zero_optimization"] |= CHANGES[change]
     return config
 
@@ -53,4 +54,4 @@ def configuration(ranks: int, stage: int, micro_batches: int, change: str, **oth
 def links(size: GPTSize, micro_batches: int, link: str, config: dict) -> dict:
     """What `speed` returns, with NCCL held to one link."""
     os.environ.update(LINKS[link])
-    return speed.steps_of(size, 4, micro_batches, False, False, config, *STEPS[link])
+    return speed.steps_of(size, SEQUENCES, micro_batches, False, False, config, *STEPS[link])
