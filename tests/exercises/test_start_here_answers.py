@@ -109,7 +109,7 @@ def test_who_entered_what_is_known_of_a_job_that_hangs_raises_or_ends(capsys):
         assert sentence in picture.sentence
     said = capsys.readouterr().out
     assert said.startswith("RankError: rank 0 of 4 raised ValueError: ") and said.count("\n") == 1
-    assert said.endswith("was [nan, nan, nan, 1.25]\n")
+    assert said.endswith("have [nan, nan, nan, 1.25]\n")
 
 
 def test_a_job_that_does_not_begin_raises_its_error():

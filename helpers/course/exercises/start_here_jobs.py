@@ -35,7 +35,7 @@ def nan(mended: int | None = None) -> None:
     sums[: rank + 1] = 1.25 if rank != 2 or mended == 2 else float("nan")  # its own and those of ranks below
     comm.all_reduce(sums)
     if rank == 0 and not sums.isfinite().all():
-        raise ValueError(f"added up from rank 3 down to 0, the loss on ranks 0 to 3 was {sums.tolist()}")
+        raise ValueError(f"summed from rank 3 down, ranks 0 to 3 have {sums.tolist()}")
     comm.all_reduce(sums)
 
 
