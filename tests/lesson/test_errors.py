@@ -17,9 +17,11 @@ def test_a_launch_that_fails_on_purpose_is_printed_as_it_would_be_shown(capsys):
     )
 
 
-def test_another_error_is_raised_as_ever():
-    with pytest.raises(ZeroDivisionError), expected_error():
+def test_another_error_is_raised_as_ever(capsys):
+    with pytest.raises(ZeroDivisionError), expected_error(width=30):
+        print("before")
         raise ZeroDivisionError
+    assert capsys.readouterr().out == "before\n"
 
 
 def test_an_error_that_does_not_come_is_a_fault():
@@ -29,11 +31,12 @@ def test_an_error_that_does_not_come_is_a_fault():
 
 def test_a_long_message_is_broken_where_a_width_is_asked_for(capsys):
     with expected_error(ValueError, width=30):
+        print("a batch without any rows, " * 2)
         raise ValueError("a batch without any rows, " * 3 + "\n  in one_step")
     lines = capsys.readouterr().out.splitlines()
     assert (
         max(map(len, lines)) <= 30
-        and " ".join(" ".join(lines).split()).count("without any rows,") == 3
+        and " ".join(" ".join(lines).split()).count("without any rows,") == 5
         and lines[-1] == "  in one_step"
     )
 

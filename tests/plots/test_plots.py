@@ -159,10 +159,6 @@ FIGURES = {
         "norm, from the first block to the last: one: vanishing 10^-9 to 10^0; two: vanishing below 10^-9 "
         "to 10^0, gone nan to above 10^6.",
     ),
-    "job": (
-        plots.job([{"parameters": "all", "text": "1st half"}, {"parameters": "all"}], "Title", "-|>"),
-        "starts 2 ranks, and rank 0 sends: rank 0 has parameters all, text 1st half",
-    ),
     "placements": (
         plots.placements(
             [{"pipe": 2, "data": 2, "model": 2}, {"model": 2, "data": 2, "pipe": 2}], 4, "Title"

@@ -41,8 +41,7 @@ only rank 0 has the mean; an all-reduce gives it to all
         total = total if comm.get_rank() == 0 else torch.tensor([float(value)])
 """
 mean_over_ranks = build(
-    solutions.mean_over_ranks_solution, trials.averaged, MEAN_OVER_RANKS, together=True,
-    example=trials.numbers_averaged,
+    solutions.mean_over_ranks_solution, trials.averaged, MEAN_OVER_RANKS, together=True
 )  # fmt: skip
 
 log_alone = Hang(

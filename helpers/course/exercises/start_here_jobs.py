@@ -23,7 +23,7 @@ def rows(mended: int | None = None) -> None:
     from deepspeed import comm
 
     rank, losses = join()
-    batches = 2 if rank == 2 and mended != 2 else 3
+    batches = 3 if rank == 1 and mended != 1 else 2
     for _ in range(batches):
         comm.all_reduce(losses)
 
@@ -31,12 +31,12 @@ def rows(mended: int | None = None) -> None:
 def nan(mended: int | None = None) -> None:
     from deepspeed import comm
 
-    rank, losses = join()
-    losses[rank] = 1.25 if rank != 1 or mended == 1 else float("nan")
-    comm.all_reduce(losses)
-    if rank == 3 and not losses.isfinite().all():
-        raise ValueError(f"the mean loss is {losses.mean():.2f}; rank by rank {losses.tolist()}")
-    comm.all_reduce(losses)
+    rank, sums = join()
+    sums[: rank + 1] = 1.25 if rank != 2 or mended == 2 else float("nan")  # its own and those of ranks below
+    comm.all_reduce(sums)
+    if rank == 0 and not sums.isfinite().all():
+        raise ValueError(f"summed from rank 3 down, ranks 0 to 3 have {sums.tolist()}")
+    comm.all_reduce(sums)
 
 
 def mean_of_pair(losses: torch.Tensor, pair: ProcessGroup) -> None:

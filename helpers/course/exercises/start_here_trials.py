@@ -42,14 +42,6 @@ def averaged(function: Callable, seed: int) -> Values:
     return {f"the mean, {name}": number(function(value)) for name, value in values.items()}
 
 
-def numbers_averaged(function: Callable, seed: int) -> Values:
-    """Ranks bring 1, 2, 3, ..., in words for a picture."""
-    mine = dist.get_rank() + 1
-    mean, total = function(mine), torch.tensor(mine)
-    dist.all_reduce(total)
-    return {"brings": f"{mine}", "after the all-reduce": f"{total}", "mean": f"{mean:g}"}
-
-
 def logged(function: Callable, seed: int) -> Values:
     """What a rank has to log, twice."""
     logs = [function(seed % 97 + step + 3.0 * dist.get_rank()) for step in range(2)]

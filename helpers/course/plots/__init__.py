@@ -14,7 +14,7 @@ from helpers.course.plots.schematics_collectives import (
     source_colour,
 )
 from helpers.course.plots.schematics_experts import dispatch
-from helpers.course.plots.schematics_machines import cluster, job, placements
+from helpers.course.plots.schematics_machines import cluster, placements
 from helpers.course.plots.schematics_model import (
     checkpointed_lifetimes,
     kept_tensors,

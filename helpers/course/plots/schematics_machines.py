@@ -1,5 +1,4 @@
-"""Schematics of processes on machines: a job and its memories, a ring over a cable, the groups of several
-axes."""
+"""Schematics of processes on machines: a ring over a cable, the groups of several axes."""
 
 from __future__ import annotations
 
@@ -14,18 +13,16 @@ from helpers.course.plots.drawing import (
     darkened,
     disc,
     legend_below,
-    new_figure,
     new_panels,
     rounded,
     write,
 )
-from helpers.course.plots.style import LINES, LOOK, Plot, in_style
+from helpers.course.plots.style import LINES, Plot, in_style
 from helpers.tools.theory.combined import coordinates, groups_along
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HEIGHT = 0.3  # of a line in a rank's memory
 INSIDE = {"color": "#888888", "linewidth": 1.4}  # messages on one machine
 ACROSS = {"color": "#D55E00", "linewidth": 2.2, "linestyle": "--"}  # messages over the cable
 MACHINE = {"facecolor": "white", "edgecolor": "#0072B2", "linewidth": 2}
@@ -34,42 +31,6 @@ AXES = {
     "data": (LINES[2], "--", "data parallel"),
     "model": (LINES[0], ":", "tensor parallel"),
 }
-
-
-@in_style
-def job(memories: Sequence[Mapping[str, str]], title: str, messages: str = "") -> Plot:
-    """The processes of a job: a notebook's kernel above, ranks below, each with its memory.
-
-    Args:
-        memories: for each rank {what is in its memory: a short text}; a memory category has its colour.
-        messages: the form of the arrows between ranks that talk, "<|-|>" or "-|>".
-    """
-    count, lines = len(memories), max(map(len, memories))
-    bottom, middle, said = -0.75 - HEIGHT * lines, (count - 1) * 1.25, []
-    figure, axes = new_figure(1.2 + 2.1 * count, 2.4 + 0.4 * lines)
-    rounded(axes, middle - 1.1, 1.0, 2.2, 0.45, 0.06, facecolor="#F2F2F2", edgecolor="#444444")
-    write(axes, middle, 1.22, "notebook: a cell calls launch", fontsize=9)
-    for rank, memory in enumerate(memories):
-        place = 2.5 * rank
-        arrow(axes, (middle, 0.95), (place, 0.35), color="#444444")
-        rounded(axes, place - 1, bottom, 2, 0.22 - bottom, 0.06, **MACHINE)
-        write(axes, place, 0.08, f"rank {rank}", fontsize=10, weight="bold")
-        write(axes, place, -0.2, "a process, with its own memory:", fontsize=7.5)
-        for line, (what, text) in enumerate(memory.items()):
-            top, colour = -0.42 - HEIGHT * line, LOOK.get(what, ("#CCCCCC", ""))[0]
-            paint = {"facecolor": colour + "55", "edgecolor": "none"}
-            rounded(axes, place - 0.92, top - 0.22, 1.84, 0.18, 0.02, **paint)
-            write(axes, place, top - 0.13, f"{what}{': ' if text else ''}{text}", fontsize=8)
-        if rank and messages:
-            ends = (place - 1.42, bottom / 2), (place - 1.08, bottom / 2)
-            arrow(axes, *ends, arrowstyle=messages, color="#D55E00", linewidth=2)
-        contents = ", ".join(f"{what} {text}".strip() for what, text in memory.items())
-        said.append(f"rank {rank} has {contents}")
-    axes.set(title=title, xlim=(-1.3, 2.5 * (count - 1) + 1.3), ylim=(bottom - 0.25, 1.6))
-    axes.axis("off")
-    start = f"A notebook's cell starts {count} ranks"
-    start += {"<|-|>": ", which talk to each other", "-|>": ", and rank 0 sends"}.get(messages, "")
-    return Plot(figure, f"{title}. {start}: {'; '.join(said)}.")
 
 
 @in_style

@@ -42,7 +42,7 @@ def log_mean_solution(value):
 
 
 def guilty_solution():
-    return {"rows": 2, "nan": 1, "pairs": 3}
+    return {"rows": 1, "nan": 2, "pairs": 3}
 
 
 def differing_solution(model):
