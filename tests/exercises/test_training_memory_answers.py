@@ -44,6 +44,12 @@ def test_three_blocks_fit_a_b200_and_more_than_twenty_one_save_nothing():
     assert f"{(room - eight) / 1e9:.1f}" == "5.5"
 
 
+def test_a_checkpointed_block_keeps_a_sixteenth():
+    sizes = {"size": models.TINY, "gpus": 1, "batch": 64, "micro": 64, "sequence": 32}
+    whole, least = (theory.Plan(**sizes, checkpointed=on).kept for on in (False, True))
+    assert round(whole / least) == 16
+
+
 def test_each_unseen_peak_is_another():
     peaks = [one.right["peak"] for one in training_memory.unseen().values()]
     assert len(peaks) == len({round(peak / 1e9) for peak in peaks}) >= 6
