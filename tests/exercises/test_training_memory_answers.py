@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import job, launch, models, theory, training
 from helpers.course.exercises import training_memory
-from helpers.course.exercises.solutions.training_memory import at_the_loss, peak_solution
+from helpers.course.exercises.solutions.training_memory import at_the_loss, in_the_step, peak_solution
 
 
 def most_sequences(peak):
@@ -22,11 +22,32 @@ def test_so_many_sequences_fit(checkpointed, mine, exact):
     assert by_planner == mine and most_sequences(lambda b: sum(parts(b).values())) == exact
 
 
-@pytest.mark.parametrize(("checkpointed", "gigabytes"), [(True, 111), (False, 162)])
-def test_the_job_without_masters(checkpointed, gigabytes):
+@pytest.mark.parametrize(("checkpointed", "gigabytes"), [(True, 63), (False, 113)])
+def test_the_job_without_masters_and_with_adam_in_eight_bits(checkpointed, gigabytes):
     size, shape = theory.LlamaSize.of(job.MODELS["8 B"]), {"batch": job.SEQUENCES, "sequence": job.SEQUENCE}
     plan = theory.Plan(size=size, gpus=1, **shape, checkpointed=checkpointed)
-    assert round((at_the_loss(plan) - 4 * plan.parameters) / 1e9) == gigabytes
+    assert round((at_the_loss(plan) - (4 + 6) * plan.parameters) / 1e9) == gigabytes
+
+
+def test_three_blocks_fit_a_b200_and_more_than_twenty_one_save_nothing():
+    shape = {"gpus": 1, "batch": job.SEQUENCES, "sequence": job.SEQUENCE}
+    plans = [
+        theory.Plan(size=theory.LlamaSize.of(job.MODELS["8 B"]), **shape, checkpointed=on) for on in (0, 1)
+    ]
+    none, every = map(at_the_loss, plans)
+    name = "1 B200, fused by torch"
+    room = job.stored(name)["memory"] - job.stored(name)["outside"]
+    assert next(one for one in range(33) if none + (every - none) * one / 32 < room) == 3
+    saves = [none + (every - none) * one / 32 > in_the_step(plans[0]) for one in (20, 21)]
+    assert saves == [True, False]
+    eight = job.stored(f"{name}, 8 of 32 blocks checkpointed")["reserved"][1]
+    assert f"{(room - eight) / 1e9:.1f}" == "5.5"
+
+
+def test_a_checkpointed_block_keeps_a_sixteenth():
+    sizes = {"size": models.TINY, "gpus": 1, "batch": 64, "micro": 64, "sequence": 32}
+    whole, least = (theory.Plan(**sizes, checkpointed=on).kept for on in (False, True))
+    assert round(whole / least) == 16
 
 
 def test_each_unseen_peak_is_another():

@@ -1,8 +1,12 @@
 """A cursor over a history: the browser's sentences are Python's, and numbers are the ledger's."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 from helpers import play
 from helpers.course.play.histories import Held
+from helpers.course.play.history_picture import ticks
 from helpers.tools.measure.held import History
 from tests.play.training import history
 
@@ -23,6 +27,14 @@ def test_what_is_shown_is_what_the_ledger_counted(known):
         assert held("total", turn) == round(counted.total[moment] / held.scale)
     assert counted.total[held.moments[held.peak]] == max(counted.total)
     assert {0, len(counted.total) - 1} <= set(held.moments)
+
+
+@pytest.mark.parametrize(
+    ("most", "told"), [(6_070_000, [0, 2, 4, 6]), (850_000, [0, 0.2, 0.4, 0.6, 0.8]), (5_000_000, range(6))]
+)
+def test_amounts_at_the_axis_are_round(most, told):
+    drawn = "".join(ticks(SimpleNamespace(digits=6, unit="MB"), most))
+    assert [float(one) for one in re.findall(r">([\d.]+)<", drawn)] == list(told)
 
 
 def test_names_add_up_to_the_storages_that_have_them(known):

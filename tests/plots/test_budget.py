@@ -102,6 +102,8 @@ def test_what_formulas_counted_is_a_bar_of_the_jobs_card():
     assert "weights (counted): 16.0 GB of tensors (parameters 16.0)" in plot.sentence
     assert budget(job.states("stage 0")).how == "no" and budget(job.states("stage 1")).how == "fits"
     assert "69.0 GB to spare" in plot.sentence
+    (said,) = [text for text in plot.figure.axes[0].texts if "69.0 GB to spare" in text.get_text()]
+    assert said.xy[0] == pytest.approx(16)  # beside the bar, and not where it would be too much
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from helpers.tools.measure.held import CATEGORIES, Snapshot
 
 def marks(plot):
     """{mark: its color} of a card's rows, from the top."""
-    texts = [text for text in plot.figure.axes[0].texts if text.get_text().startswith(("✓", "✗"))]
+    texts = [text for text in plot.figure.axes[0].texts if {"✓", "✗"} & set(text.get_text())]
     return [(text.get_text().replace("\n", " "), text.get_color().upper()) for text in texts]
 
 
@@ -48,6 +48,7 @@ def test_a_tolerance_is_a_part_of_the_expected_number_and_is_said():
     pairs = {"a": (100, 101), "b": (100.0, 101.1), "none": (0, 1)}
     plot = compare(pairs, "Title", "s", within=0.01, sides=("predicted", "clock"))
     assert [color for _, color in marks(plot)] == [RIGHT, WRONG, WRONG]
+    assert marks(plot)[0][0] == "100, -1.0% ✓ 101"  # what was predicted, and how far it is off
     assert "a predicted 100, clock 101;" in plot.sentence and "✓ within 1 %. 2 of 3 differ." in plot.sentence
 
 

@@ -133,8 +133,6 @@ PLANS = {
     "1 B200, fused by torch": without_zero(LARGE),
     "1 B200, fused by torch, 8 of 32 blocks checkpointed": without_zero(LARGE, checkpointing=8),
     "1 B200, fused by torch, not checkpointed": without_zero(LARGE, checkpointing=False),
-    "1 B200, stage 1, fp32 sums": way(1, gpus=1, card=LARGE, fp32_sums=True),
-    "1 B200, stage 1, fp32 sums, added at once": at_once(way(1, gpus=1, card=LARGE, fp32_sums=True)),
     "stage 0": way(0),
     "stage 0, not checkpointed": way(0, checkpointing=False),
     "stage 1": way(1),

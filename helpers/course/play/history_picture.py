@@ -60,13 +60,15 @@ def area(places: Sequence[int], heights: Sequence[float], filled: str) -> str:
 
 
 def ticks(held: Held, most: int) -> list[str]:
-    """Four amounts at the axis, the highest of them what is held at most."""
-    out = []
-    for quarter in range(4):
-        y = BOTTOM - quarter * (BOTTOM - TOP) // 3
+    """Round amounts at the axis, at most six, up to what is held at most."""
+    out, top = [], most / 10**held.digits
+    step = next(
+        size * 10.0**power for power in range(-9, 13) for size in (1, 2, 5) if top <= 5 * size * 10.0**power
+    )
+    for number in range(int(top / step) + 1):
+        y = round(BOTTOM - (BOTTOM - TOP) * number * step / top)
         out.append(path(f"M{AXIS - 4} {y}h4"))
-        amount = f"{quarter * most / 3 / 10**held.digits:.3g}"
-        out.append(text(AXIS - 7, y + 4, amount, text_anchor="end", font_size=11))
+        out.append(text(AXIS - 7, y + 4, f"{number * step:.3g}", text_anchor="end", font_size=11))
     return [*out, text(LEFT, TOP - 12, held.unit, font_size=11)]
 
 

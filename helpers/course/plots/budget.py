@@ -19,6 +19,7 @@ LOOKS = {name: LOOK[name] for name in LASTING} | TEMPORARIES
 LOOKS |= {OUTSIDE: ("#DDDDDD", ""), KEPT: ("#FFFFFF", "....")}
 ROW, ENDS = 0.72, 1.8  # inches: of a bar; of title, axis, legend
 NARROW = 0.042  # of the axis: a part of a bar in which no number has room
+ROOM = 0.25  # of the axis: what a verdict takes, right of its bar
 PHASES = {"building": "in building", "forward": "in the forward pass", "backward": "in the backward pass"}
 PHASES |= {"step": "in the optimizer's step"}
 
@@ -160,7 +161,8 @@ def say(axes: Axes, row: int, bar: Budget, end: float, capacity: float) -> None:
     if end > card:
         frame = {"fill": False, "edgecolor": WRONG, "linewidth": 2.5, "zorder": 4}
         axes.barh(row, end - card, 0.56, card, **frame)
-    right = max(end + bar.kept / 1e9, card if end < card else 0)
+    right, wide = end + bar.kept / 1e9, axes.get_xlim()[1]
+    right = card if right < card < right + ROOM * wide else right
     said = bar.how if colour == CAUTION and end <= card else bar.verdict(capacity)
     words = "\n".join([f"{bar.needed / 1e9:.1f} GB", *said.replace(" with ", " with\n").split(", ")])
     write_beside(axes, right, row, words, 4, 0, ha="left", va="center", fontsize=9, color=colour)

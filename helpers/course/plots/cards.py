@@ -47,9 +47,10 @@ def checked(pairs: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, 
 
 
 def words_on(expected: float, found: float, within: float) -> str:
-    """What stands at the end of a pair's bars."""
+    """What stands at the end of a pair's bars; beside what is expected, how far that is off, if it is."""
     if equal(expected, found, within):
-        return f"✓ {shown(found)}"
+        off = f"{shown(expected)}, {(expected - found) / found:+.1%}\n" if expected != found else ""
+        return f"{off if shown(expected) != shown(found) else ''}✓ {shown(found)}"
     there, due = shown_apart(found, expected)
     return f"✗ {there}{' ' if len(there) < LONG else chr(10)}instead of {due}"
 

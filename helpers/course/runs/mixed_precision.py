@@ -106,7 +106,8 @@ def one_weight(step: Callable[..., None], steps: int = 40) -> dict[str, tuple[ra
         own.step()
         for line, value in zip(lines.values(), (master, weight, alone)):
             line.append(round(1000 * (1 - value.item()), 3))
-    return {name: (range(steps + 1), line) for name, line in lines.items()}
+    stairs = {name: [moved for moved in line for _ in range(2)][:-1] for name, line in lines.items()}
+    return {name: (sorted([*range(steps + 1), *range(1, steps + 1)]), line) for name, line in stairs.items()}
 
 
 # --- steps that a learner's can be replaced with
