@@ -23,7 +23,12 @@ def ways(plan):
     """A `Step`'s arguments for a plan; None where the figure has no such step."""
     micro = plan.config["train_micro_batch_size_per_gpu"]
     zero, blocks = plan.config["zero_optimization"], plan.checkpointing
-    if plan.model != "8 B" or plan.card != job.CARD or micro not in CHOICES["micro"].options:
+    if (
+        plan.model != "8 B"
+        or plan.sequences < job.SEQUENCES
+        or plan.card != job.CARD
+        or micro not in CHOICES["micro"].options
+    ):
         return None
     if zero["stage"] and "reduce_bucket_size" not in zero or "overlap_comm" in zero:
         return None
