@@ -5,11 +5,14 @@ import re
 
 import nbformat
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 from helpers import layers, theory
 from helpers.course.exercises import transformer_layers as exercises
-from helpers.course.exercises.real_layers import QUANTITIES, REAL
+from helpers.course.exercises.real_layers import QUANTITIES, REAL, config, counted
 from helpers.course.models.published import PUBLISHED
 from helpers.paths import NOTEBOOKS
+from helpers.tools.rehearsal.of_transformers import checkpointed
 from helpers.tools.theory.llama import LETTERS, LlamaSize
 
 llama = exercises.llama.solution
@@ -61,15 +64,57 @@ def test_the_learners_formula_is_that_of_theory_and_of_the_real_model(name):
     assert found["kept"] + loss == theory.gpt_activation_bytes(size, 1, 8192, 2)
 
 
-def test_qwen_has_norms_of_heads_that_the_formula_does_not_know():
-    letters = layers.letters("Qwen3 0.6B")
-    missing = layers.counted("Qwen3 0.6B")["parameters"] - llama(1, 8192, **letters)["parameters"]
+@pytest.mark.parametrize("name", ["Qwen3 0.6B", "Qwen3 1.7B"])
+def test_qwen_has_norms_of_heads_that_the_formula_does_not_know(name):
+    letters = layers.letters(name)
+    missing = layers.counted(name)["parameters"] - llama(1, 8192, **letters)["parameters"]
     assert missing == 2 * letters["d"] * letters["L"]
 
 
 def test_a_block_on_an_h200_keeps_what_norms_that_are_not_fused_keep():
     letters, recorded = layers.recorded_kept()
     assert llama(**letters)["kept"] == pytest.approx(recorded, rel=0.004)
+
+
+def test_checkpointed_a_real_model_keeps_what_the_formula_says():
+    letters = {"h": 96, "a": 6, "k": 2, "d": 8, "f": 104, "L": 5, "V": 181}
+    model = checkpointed(LlamaForCausalLM(config(**letters)).bfloat16())
+    ids_bs = torch.randint(0, letters["V"], (3, 7))
+    kept = counted(model, input_ids=ids_bs, labels=ids_bs)["kept"]
+    shared = 4 * 7 * letters["d"] + 8 * 7  # rotations and positions, which no hook sees: closures hold them
+    assert exercises.checkpointed.solution(3, 7, **letters, tied=False) == kept + shared
+
+
+def test_the_attention_that_the_lesson_shows_is_what_the_fused_kernel_computes():
+    shown = {"torch": torch, "F": torch.nn.functional}
+    exec(source_with("class Explicit"), shown)
+    q_basd, k_bksd, v_bksd = (torch.randn(2, heads, 9, 8) for heads in (6, 2, 2))
+    results = [shown[kernel]()(q_basd, k_bksd, v_bksd) for kernel in ("Explicit", "Fused")]
+    torch.testing.assert_close(*results)
+
+
+def test_recorded_steps_have_these_mfus_by_days():
+    mfus = {}
+    for name, (seconds, step, masked) in layers.timed().items():
+        half = step | {"forward": step["forward"] - masked}
+        of = [86_400 * exercises.days.solution(**way, mfu=1) / seconds for way in (step, half)]
+        mfus[name.replace("\n", " ")] = tuple(round(100 * mfu) for mfu in of)
+    assert mfus == {
+        "GPT-2 XL 1 at once": (5, 5),
+        "GPT-2 XL 16 at once": (41, 39),
+        "GPT-2 XL 32 at once": (45, 43),
+        "Llama 3 8B 1 at once": (35, 31),
+        "Llama 3 8B 2 at once": (39, 34),
+    }
+
+
+def test_a_box_may_name_a_tensor_beside_its_layer():
+    assert layers.boxes({"row": {"norm": 2, "head: loss": 6}}, 2) == {
+        "row": [
+            {"layer": "norm", "tensor": "norm", "size": 1},
+            {"layer": "head", "tensor": "loss", "size": 3},
+        ]
+    }
 
 
 def test_boxes_are_all_that_a_block_keeps_but_the_statistics():
@@ -89,11 +134,16 @@ def test_compiled_a_norm_keeps_its_input_and_gpt2_gains_nothing():
     assert sum(layers.kept(block)) == sum(layers.kept(block, compiled=True))
 
 
-def test_the_lessons_alphabet_is_that_of_the_code():
+def source_with(words):
+    """Of the lesson's only cell that has these words."""
     cells = nbformat.read(NOTEBOOKS / "01_transformer_layers.ipynb", as_version=4).cells
-    (table,) = (cell.source for cell in cells if "| letter | meaning |" in cell.source)
+    (source,) = (cell.source for cell in cells if words in cell.source)
+    return source
+
+
+def test_the_lessons_alphabet_is_that_of_the_code():
     told = {}
-    for line in table.splitlines():
+    for line in source_with("| letter | meaning |").splitlines():
         if found := re.match(r"\| (\$.*?\$) \|.*?\| (`.*?`) \|", line):
             told |= zip(re.findall(r"\$\\?(\w+)\$", found[1]), re.findall(r"`(\w+)`", found[2]), strict=True)
     assert LETTERS.items() <= told.items()

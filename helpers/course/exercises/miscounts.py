@@ -21,18 +21,12 @@ ESCAPES = {  # bug: what its model lacks where nothing shows
 
 def miscounts(formula: Callable) -> dict[str, Callable]:
     """{bug: the formula with it}."""
-    faulty = {"never tied": own_head, "d = h / a": heads_as_wide, "two matrices": two_matrices}
-    return {bug: plant(formula) for bug, plant in (faulty | {"half of the scores": half_the_scores}).items()}
-
-
-def own_head(formula: Callable) -> Callable:
-    """With a bug: the head has a matrix of its own in every model."""
-    return lambda *sizes, **letters: formula(*sizes, **letters | {"tied": False})
-
-
-def heads_as_wide(formula: Callable) -> Callable:
-    """With a bug: a head has h / a channels in every model."""
-    return lambda *sizes, **letters: formula(*sizes, **letters | {"d": letters["h"] // letters["a"]})
+    faulty = {
+        "keys at full heads": lambda b, s, **letters: formula(b, s, **letters | {"k": letters["a"]}),
+        "never tied": lambda b, s, **letters: formula(b, s, **letters | {"tied": False}),
+        "d = h / a": lambda b, s, **letters: formula(b, s, **letters | {"d": letters["h"] // letters["a"]}),
+    }
+    return faulty | {"two matrices": two_matrices(formula), "half of the scores": half_the_scores(formula)}
 
 
 def two_matrices(formula: Callable) -> Callable:

@@ -1,6 +1,6 @@
 """Answers of lesson 01: what attention, a feed-forward layer, a block and a whole Llama cost, each against a
-real one, how long a training takes, a bug to plant and a model that betrays it; and the mistakes that people
-make there.
+real one, how long a training takes, what checkpointing leaves, and a model that betrays bugs; and the
+mistakes that people make there.
 
 Its instrument, and what its companion asks for, are in `transformer_layers_more`.
 """
@@ -156,25 +156,34 @@ the peak is divided by the MFU, not multiplied
 """
 days = formula(solutions.days_solution, [(2e11, 1.5e10, 8, 989e12, 0.4), (1e12, 2e9, 64, 312e12, 0.5)], DAYS)
 
-FULL_HEADS = """
-correct: that is the bug, as many keys as queries
+CHECKPOINTED = """
+correct: of all that a block keeps, its input is left
 
-your function is still right: keys and values have k heads
-    a, a, d -> a, k, d
-that has k query heads instead of a
-    a, a, d -> k, k, d
+what lies outside of the blocks is kept as before: the last norm, the head, its loss, cosines and sines
+    return outside + -> return
+that keeps everything, and the inputs once more: leave out what blocks keep inside
+    k, d, f, 0, V -> k, d, f, L, V
+there are L blocks, and each keeps its own input
+    L * 2 * b -> 2 * b
+a number in bf16 takes two bytes
+    L * 2 * b -> L * b
+the positions are missing, 8 bytes each
+    + 8 * s ->
+all blocks share the positions
+    8 * s -> 8 * s * L
+all sequences share the positions
+    8 * s -> 8 * b * s
 """
-full_heads = formula(
-    solutions.full_heads_solution,
-    [(1, 8, 64, 4, 2, 16, 128, 2, 256, False), (2, 8, 64, 6, 2, 8, 96, 3, 128, True)],
-    FULL_HEADS,
+checkpointed = formula(
+    solutions.checkpointed_solution,
+    [(2, 64, 64, 4, 2, 16, 160, 4, 256, False), (3, 40, 96, 6, 2, 8, 104, 5, 181, True)],
+    CHECKPOINTED,
     rungs=(llama,),
 )
-
 
 odd_model = OddModel(
     solution=solutions.odd_model_solution,
     formula=solutions.llama_solution,
-    bugs={"keys at full heads": solutions.full_heads_solution} | miscounts(solutions.llama_solution),
+    bugs=miscounts(solutions.llama_solution),
     praise="no test beside it is needed",
 )

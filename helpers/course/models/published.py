@@ -27,7 +27,8 @@ PUBLISHED = {  # {name: keys of transformers' configuration}
         "num_hidden_layers": 40,
         "vocab_size": 131072,
     },
-    "Qwen3 0.6B": RECORDED["Qwen3 0.6B"],  # arXiv 2505.09388, table 1
+    "Qwen3 0.6B": RECORDED["Qwen3 0.6B"],  # arXiv 2505.09388, table 1; and the next one
+    "Qwen3 1.7B": RECORDED["Qwen3 0.6B"] | {"hidden_size": 2048, "intermediate_size": 6144},
 }
 
 TRAINED = {  # {name: tokens, GPU-hours, GPU, tokens in a sequence}, by the cards in meta-llama/llama-models

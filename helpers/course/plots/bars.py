@@ -151,7 +151,10 @@ def share_bars(shares: Mapping[str, Mapping[str, float]], title: str, y: str) ->
     parts = dict.fromkeys(part for sizes in shares.values() for part in sizes)
     looks = {part: LAYERS.get(part, (part_colour(index), "")) for index, part in enumerate(parts)}
     said = told(shares, lambda share: f"{share:.1f} %")
-    return _part_bars(shares, title, y, looks, 1, f"{title}. {said}.")
+    plot = _part_bars(shares, title, y, looks, 1, f"{title}. {said}.")
+    for parts in plot.figure.axes[0].containers:
+        plot.figure.axes[0].bar_label(parts, fmt="%.0f", label_type="center", bbox=BEHIND)
+    return plot
 
 
 def _beside(index: int, count: int, groups: int) -> list[float]:

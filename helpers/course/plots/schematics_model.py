@@ -126,7 +126,8 @@ def kept_tensors(blocks: Mapping[str, Sequence[KeptTensor]], title: str, unit: s
     handles = [
         swatch(name, colour, hatch=hatch, edgecolor="white") for name, (colour, hatch) in looks.items()
     ]
-    legend_beside(axes, handles)
+    if len(handles) > 1:
+        legend_beside(axes, handles)
     return Plot(figure, f"{title}, {unit}. {'; '.join(said)}.".replace("\n", " "))
 
 

@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from helpers.course.exercises.miscounts import miscounts as miscounts
 from helpers.course.exercises.real_layers import Reads, config, rotations, stream
@@ -21,12 +20,15 @@ from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.saved import SavedActivations
 from helpers.tools.rehearsal.of_transformers import checkpointed
 from helpers.tools.theory.hardware import PEAKS
+from helpers.tools.theory.layers import gpt_flops
 from helpers.tools.theory.llama import LlamaSize
 
 if TYPE_CHECKING:
     from helpers.course.plots.schematics_model import KeptTensor
 
 WITHOUT_COMPILER = "aot_eager_decomp_partition"  # torch.compile's choice of what to keep, no code generated
+GPT_2_XL = {"size": "1.5B, padded", "ranks": 2, "stage": 1, "micro_batches": 1}  # one training of `speed`
+GPT_2_XL |= {"checkpointing": False, "change": ""}
 SMALL = 0.2  # inputs: a tensor that is smaller has no box
 NORM = "norm", ("input, fp32", "bf16")
 BLOCK = {  # {row: (layer, its tensors)} that a block keeps, in the order of its forward pass
@@ -91,8 +93,11 @@ def kept_boxes(layer: torch.nn.Module) -> dict[str, list[KeptTensor]]:
 
 
 def boxes(rows: Mapping[str, Mapping[str, float]], unit: float) -> dict[str, list[KeptTensor]]:
-    """{row: {layer: bytes}} for `plots.kept_tensors`, in a unit of so many bytes."""
-    return {row: [box(part, part, size / unit) for part, size in of.items()] for row, of in rows.items()}
+    """{row: {layer, or "layer: tensor": bytes}} for `plots.kept_tensors`, in a unit of so many bytes."""
+    return {
+        row: [box(part.split(": ")[0], part.split(": ")[-1], size / unit) for part, size in of.items()]
+        for row, of in rows.items()
+    }
 
 
 def box(part: str, tensor: str, size: float) -> KeptTensor:
@@ -158,18 +163,23 @@ def fewest(caught: Mapping[str, Iterable[str]]) -> int:
     return len(next(few for few in some if all(set(few) & set(found) for found in caught.values())))
 
 
-def recorded_mfu(flops: float) -> dict[str, float]:
-    """{recorded training: the share of the peak that its last step reached}, of Llama 3 8B on four H100s.
-
-    Args:
-        flops: of a training step, for one sequence of the job.
-    """
-    found = {}
+def timed() -> dict[str, tuple[float, dict[str, float], float]]:
+    """Recorded steps, {model and sequences of a GPU at once: (seconds, arguments of `days` but the MFU, FLOPs
+    of a forward pass per token that go into masked scores)}: GPT-2 XL on two H200s; Llama 3 8B, of which
+    every block is computed again in the backward pass, on four H100s."""
+    steps = []
+    for q in (1, 16, 32):
+        run, *others = recorded.runs("speed", sequences=q, **GPT_2_XL)
+        steps.append((f"GPT-2 XL\n{q} at once", run, q, run.size, recorded.step_time([run, *others]).median))
     for run in (run for run in recorded.runs("job", hardware="4 x NVIDIA H100 80GB HBM3") if run.reports):
-        keys = run.configuration
-        sequences = keys["train_micro_batch_size_per_gpu"] * keys["gradient_accumulation_steps"]  # of a GPU
-        seconds = max(last_step(run))
-        found[run.known["plan"]] = round(sequences * flops / seconds / PEAKS[run.device_name], 2)
+        q, size = run.configuration["train_micro_batch_size_per_gpu"], LlamaSize.of(PUBLISHED["Llama 3 8B"])
+        of_gpu = q * run.configuration["gradient_accumulation_steps"]
+        steps.append((f"Llama 3 8B\n{q} at once", run, of_gpu, size, max(last_step(run))))
+    found = {}
+    for name, run, sequences, size, seconds in steps:
+        s, known = size.context, {"gpus": run.ranks, "peak": PEAKS[run.device_name]}
+        step = {"tokens": run.ranks * sequences * s, "forward": gpt_flops(size, 1, s) / s} | known
+        found[name] = seconds, step, 2 * size.layers * s * size.width
     return found
 
 
@@ -185,8 +195,7 @@ def first_forward(keys: dict, shape: dict, b: int, s: int, checkpointing: bool =
         checkpointing: whether each block keeps its input alone.
 
     Returns:
-        {"held": {category: bytes} after it, "DeepSpeed": its FLOPs by DeepSpeed's profiler, "torch": by
-        torch's counter, with attention as plain products}.
+        {"held": {category: bytes} after it, "DeepSpeed": its FLOPs by DeepSpeed's profiler}.
     """
     import deepspeed
     from deepspeed.profiling.flops_profiler import FlopsProfiler
@@ -209,6 +218,4 @@ def first_forward(keys: dict, shape: dict, b: int, s: int, checkpointing: bool =
     engine.module(**inputs)
     flops = profiler.get_total_flops()
     profiler.end_profile()
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        engine.module(**inputs)
-    return {"held": held, "DeepSpeed": flops, "torch": counter.get_total_flops()}
+    return {"held": held, "DeepSpeed": flops}
