@@ -12,7 +12,9 @@ pytestmark = pytest.mark.ranks
 HEADERS = 3 * 48  # bytes that gloo adds to an exchange: it will send, it can receive, and the data's own
 
 
-def ring_all_reduce(tensor, exchange, scatter=solutions.ring_reduce_scatter, gather=solutions.ring_all_gather):
+def ring_all_reduce(
+    tensor, exchange, scatter=solutions.ring_reduce_scatter, gather=solutions.ring_all_gather
+):
     scatter(tensor, exchange)
     gather(tensor, exchange)
 
@@ -52,6 +54,14 @@ def test_must_send_and_the_ring_s_seconds_are_theory_s():
         case = 1e6, ranks, 1e-5, 1e9
         ours = solutions.all_reduce_seconds_solution("ring", *case)
         assert ours == pytest.approx(theory.collective_seconds("all_reduce", *case))
+
+
+@pytest.mark.parametrize(("buckets", "seconds"), [(1, 0.5), (8, 0.01), (8, 0.3), (1000, 0.004)])
+def test_exposed_is_what_a_link_still_has_to_do_when_the_pass_ends(buckets, seconds, backward=2.0):
+    free = 0.0
+    for bucket in range(1, buckets + 1):
+        free = max(free, backward * bucket / buckets) + seconds
+    assert solutions.exposed_solution(buckets, seconds, backward) == pytest.approx(free - backward)
 
 
 def test_gloo_s_reduce_scatter_sends_as_much_as_its_all_reduce():
