@@ -12,6 +12,13 @@ pytestmark = pytest.mark.ranks
 HEADERS = 3 * 48  # bytes that gloo adds to an exchange: it will send, it can receive, and the data's own
 
 
+def ring_all_reduce(
+    tensor, exchange, scatter=solutions.ring_reduce_scatter, gather=solutions.ring_all_gather
+):
+    scatter(tensor, exchange)
+    gather(tensor, exchange)
+
+
 def beside_the_real_one(elements):
     import deepspeed.comm as comm
 
@@ -19,7 +26,7 @@ def beside_the_real_one(elements):
     torch.manual_seed(comm.get_rank())
     ring = torch.randn(elements)
     real, tree = ring.clone(), ring.clone()
-    solutions.ring_all_reduce_solution(ring, solutions.exchange_solution)
+    ring_all_reduce(ring, solutions.exchange)
     rings.tree_all_reduce(tree)
     comm.all_reduce(real)
     return {"ring": (ring - real).abs().max().item(), "tree": (tree - real).abs().max().item()}
@@ -33,8 +40,7 @@ def test_ring_and_tree_give_the_real_sum(ranks):
 
 @pytest.mark.parametrize(("ranks", "elements"), [(2, 262_144), (4, 262_144), (2, 100_003), (4, 100_003)])
 def test_a_ring_sends_the_predicted_bytes_and_headers_alone(ranks, elements):
-    ring, exchange = solutions.ring_all_reduce_solution, solutions.exchange_solution
-    sent = rings.sent_in_a_ring(ring, exchange, 4 * elements, ranks)
+    sent = rings.sent_in_a_ring(ring_all_reduce, solutions.exchange, 4 * elements, ranks)
     exact = theory.wire_bytes("all_reduce", 4 * elements, ranks) + 2 * (ranks - 1) * HEADERS
     assert sent == exact
 
@@ -48,6 +54,14 @@ def test_must_send_and_the_ring_s_seconds_are_theory_s():
         case = 1e6, ranks, 1e-5, 1e9
         ours = solutions.all_reduce_seconds_solution("ring", *case)
         assert ours == pytest.approx(theory.collective_seconds("all_reduce", *case))
+
+
+@pytest.mark.parametrize(("buckets", "seconds"), [(1, 0.5), (8, 0.01), (8, 0.3), (1000, 0.004)])
+def test_exposed_is_what_a_link_still_has_to_do_when_the_pass_ends(buckets, seconds, backward=2.0):
+    free = 0.0
+    for bucket in range(1, buckets + 1):
+        free = max(free, backward * bucket / buckets) + seconds
+    assert solutions.exposed_solution(buckets, seconds, backward) == pytest.approx(free - backward)
 
 
 def test_gloo_s_reduce_scatter_sends_as_much_as_its_all_reduce():
@@ -79,9 +93,8 @@ def test_parts_that_do_not_fit_are_no_excuse_for_few_words(check, old, new, word
 
 
 def test_two_ranks_see_neither_raw_parts_nor_whole_tensors_but_three_do():
-    def ring(tensor, scatter=solutions.ring_reduce_scatter, gather=solutions.ring_all_gather):
-        scatter(tensor, solutions.exchange)
-        gather(tensor, solutions.exchange)
+    def ring(tensor, **halves):
+        ring_all_reduce(tensor, solutions.exchange, **halves)
 
     faults = {
         "raw": lambda tensor: ring(tensor, scatter=solutions.passes_raw_solution),
@@ -90,7 +103,9 @@ def test_two_ranks_see_neither_raw_parts_nor_whole_tensors_but_three_do():
         "many": lambda tensor: ring(tensor, gather=rings.one_too_many),
     }
     values, sent = [[f"{what}, {ranks} ranks" for ranks in (2, 3)] for what in ("values", "bytes")]
-    assert rings.caught_at((2, 3), ring, faults, "title").tests == {
+    picture = rings.caught_at((2, 3), ring, faults, "title")
+    assert "the ring itself: no test" in picture.sentence
+    assert picture.tests == {
         **{"raw": values[1:], "whole": sent[1:], "many": sent},
         "remainder": [name for pair in zip(values, sent) for name in pair],
     }

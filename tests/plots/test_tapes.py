@@ -72,3 +72,10 @@ def test_elements_may_have_colors_of_their_own_and_columns_another_name():
     axes = tapes({"": [[1, 10], [10, 1]]}, "Title", part="part", colour=source_colour).figure.axes[0]
     assert [box[3] for box in boxes(axes)] == [OWNERS[0], OWNERS[1], OWNERS[1], OWNERS[0]]
     assert {"part 0", "part 1"} <= {text.get_text() for text in axes.texts}
+
+
+def test_what_the_panel_above_does_not_show_is_framed():
+    moments = {"before": [[1, 2], [10, None]], "after": [[1, 22], [10, 22]]}
+    for marked, frames in ((True, 2), (False, 0)):
+        axes = tapes(moments, "Title", mark_new=marked).figure.axes[1]
+        assert sum(patch.get_linewidth() == 2.5 for patch in axes.patches) == frames

@@ -115,21 +115,6 @@ ring_all_gather = build(
     },
 )  # fmt: skip
 
-SCATTER, GATHER = "ring_reduce_scatter(tensor, exchange)", "ring_all_gather(tensor, exchange)"
-ring_all_reduce = build(
-    solutions.ring_all_reduce_solution,
-    trials.gathered,
-    together=True,
-    rungs=(ring_reduce_scatter, ring_all_gather),
-    praise="every rank has the sum, and sent every part but one, twice",
-    mistakes={
-        (GATHER, "pass"): "that is the first half: the finished parts must go round, too",
-        (SCATTER, "pass"): "that is the second half: nothing was added",
-        (f"{SCATTER}\n    {GATHER}", f"{GATHER}\n    {SCATTER}"): "the other order: first add, then gather",
-        (GATHER, f"{GATHER}\n    tensor /= dist.get_world_size()"): "that is the mean; an all-reduce sums",
-    },
-)  # fmt: skip
-
 passes_raw = fault(
     solutions.passes_raw_solution,
     ring_reduce_scatter,
@@ -158,42 +143,41 @@ a rank need not talk to itself: N - 1
     "ring": (ranks - 1 -> "ring": (ranks
 every message costs a latency, not only the first
     rounds * latency -> 0.5 * latency
-a pipelined tree works on all levels at once: S / 0.92 one way, however many levels
-    levels, tensor_bytes / 0.92 -> levels, levels * tensor_bytes
-its bytes are more than S, not less: divide by 0.92
-    tensor_bytes / 0.92 -> tensor_bytes * 0.92
-its first chunk still climbs all levels: 2 log2 N latencies
-    levels, tensor_bytes / 0.92 -> 1, tensor_bytes / 0.92
+a pipelined tree works on all levels at once: S / kept one way, however many levels
+    levels, tensor_bytes / kept -> levels, levels * tensor_bytes
+its bytes are more than S, not less: divide by `kept`
+    tensor_bytes / kept -> tensor_bytes * kept
+`kept` is an argument: others than 0.92 are tried
+    tensor_bytes / kept -> tensor_bytes / 0.92
+its first piece still climbs all levels: 2 log2 N latencies
+    levels, tensor_bytes / kept -> 1, tensor_bytes / kept
 bytes over bytes per second are seconds
     sent / bandwidth -> sent * bandwidth
 """
 all_reduce_seconds = formula(
     solutions.all_reduce_seconds_solution,
     [
-        (way, size, ranks, 1e-5, 5e10)
-        for size, ranks in ((1e9, 4), (1e3, 64), (16e9, 1024))
+        (way, size, ranks, 1e-5, 5e10, kept)
+        for size, ranks, kept in ((1e9, 4, 0.9), (1e3, 64, 0.92), (16e9, 1024, 0.95))
         for way in ("naive", "tree", "pipelined tree", "ring")
     ],
     ALL_REDUCE_SECONDS,
 )
 
-BUS_BANDWIDTH = """
-correct: this is what a rank's link carries, so you can compare it with the link's own speed at any
-number of ranks
+EXPOSED = """
+correct: the link works while the pass does, but only on buckets that are ready
 
-that is the algorithm bandwidth: the tensor's bytes over the time
-    must_send("all_reduce", tensor_bytes, ranks) -> tensor_bytes
-an all-reduce has two halves
-    "all_reduce" -> "all_gather"
-that is the time over the bytes
-    must_send( -> 1 / must_send(
-    / seconds -> * seconds
+the last bucket is ready when the pass ends, so at least its seconds are exposed
+    max(seconds, -> max(0,
+before the first bucket is ready, there is nothing to send: (n - 1) / n of the pass hide
+    * (buckets - 1) / buckets ->
+the buckets take the link one after another
+    buckets * seconds - hidden -> seconds - hidden
 """
-bus_bandwidth = formula(
-    solutions.bus_bandwidth_solution,
-    [(1e9, 8, 0.01), (1e9, 2, 0.01), (4e6, 64, 1e-3)],
-    BUS_BANDWIDTH,
-    rungs=(must_send,),
+exposed = formula(
+    solutions.exposed_solution,
+    [(8, 0.1, 0.4), (100, 0.01, 5.0), (1, 0.5, 2.0), (1000, 0.004, 0.8)],
+    EXPOSED,
 )
 
 

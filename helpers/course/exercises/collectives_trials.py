@@ -152,9 +152,12 @@ def counting() -> torch.Tensor:
     return torch.arange(1, dist.get_world_size() + 1) * 10 ** dist.get_rank()
 
 
-def at_its_place(part: torch.Tensor) -> list[int | None]:
-    """One number in a row of as many places as there are ranks, at this rank's; None elsewhere."""
-    return [part.item() if at == dist.get_rank() else None for at in range(dist.get_world_size())]
+def at_its_place(part: torch.Tensor, place: int | None = None) -> list[int | None]:
+    """A part in a row of as many numbers as there are ranks, at this rank's place or another; None
+    elsewhere."""
+    row, first = [None] * dist.get_world_size(), len(part) * (dist.get_rank() if place is None else place)
+    row[first : first + len(part)] = part.tolist()
+    return row
 
 
 def what_arrived(function: Callable, seed: int) -> Values:

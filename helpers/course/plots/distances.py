@@ -94,6 +94,7 @@ def catches(
     title: str,
     control: Mapping[str, float],
     noisy: bool = False,
+    right: str = "the right one, again",
 ) -> Catches:
     """Faults in rows, tests in columns: in each cell how far the fault's answer is from the right one, and
     whether that is beyond the test's tolerance.
@@ -105,10 +106,11 @@ def catches(
     Args:
         control: {test: the distance of the right function's second try}, within every tolerance.
         noisy: whether that distance is the test's noise, and gave the tolerance.
+        right: what the first row is called.
     """
     figure, axes = new_figure(WIDE, 1.5 + 0.5 * len(distances))
     said, tests, times = [], {}, NEAR if noisy else CLOSE
-    first, words = ("the right one", "noise") if noisy else ("the right one, again", "passes")
+    first, words = ("the right one", "noise") if noisy else (right, "passes")
     for row, (fault, found) in enumerate([(first, control), *distances.items()]):
         close = [test for test, one in found.items() if row and is_close(one, tolerances[test], times)]
         for column, (test, distance) in enumerate(found.items()):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_BOXES = 64  # of a row; more cannot be seen
 PADDING = "pad"  # in a box of it, where it has room
+NEW = "#E69F00"  # frame of what has just come
 LETTER = 0.009  # of a row: room that a letter needs; words without room are left out
 Rows = Sequence[Sequence] | Mapping[str, Sequence]  # of every row its elements
 
@@ -26,6 +27,7 @@ def tapes(
     owners: int | Sequence[int] | None = None,
     part: str = "shard of rank",
     colour: Callable[[object], str] | None = None,
+    mark_new: bool = False,
 ) -> Plot:
     """A flat tensor as several ranks hold it, at several moments below each other: a box for each run of
     equal elements, in the color of the rank that owns them; elements that a row does not hold stay empty.
@@ -38,6 +40,7 @@ def tapes(
             rows of the first panel.
         part: what stands above an owner's elements, before its number.
         colour: of an element, where it is not its owner's.
+        mark_new: whether what the panel above does not show at the same place has a frame.
 
     Raises:
         ValueError: without rows, for rows of different lengths, or of more boxes than can be seen.
@@ -54,16 +57,17 @@ def tapes(
     figure = Figure(figsize=(WIDE, 0.45 + sum(heights)))
     figure.suptitle(title, fontsize=11)
     every = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    said = []
+    said, above = [], {}
     for axes, (moment, rows) in zip(every, panels.items()):
-        for row, values in enumerate(rows.values()):
+        for row, (name, values) in enumerate(rows.items()):
             box(axes, 0, row + 0.1, width, 0.8, EMPTY, edgecolor=EDGE, linewidth=0.5)
-            _draw(axes, row, values, owner, colour)
+            _draw(axes, row, values, owner, colour, above.get(name) if mark_new else None)
         _draw_owners(axes, owner, len(rows), part)
         blank(axes, xlim=(-0.004 * width, 1.004 * width), ylim=(len(rows), -0.45))
         axes.set_title(moment, fontsize=10, loc="left")
         name_rows(axes, rows)
         said.append(_told(moment, rows))
+        above = rows
     return Plot(figure, f"{title}. {'. '.join(said)}.")
 
 
@@ -87,7 +91,14 @@ def _words(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
 
 
-def _draw(axes: Axes, row: int, values: Sequence, owner: Sequence[int], colour_of: Callable | None) -> None:
+def _draw(
+    axes: Axes,
+    row: int,
+    values: Sequence,
+    owner: Sequence[int],
+    colour_of: Callable | None,
+    above: Sequence | None,
+) -> None:
     """A row's boxes: of each owner one for every run of equal elements, with the words in the widest."""
     boxes = _runs(zip(map(_words, values), values, owner))
     if len(boxes) > MOST_BOXES:
@@ -101,6 +112,8 @@ def _draw(axes: Axes, row: int, values: Sequence, owner: Sequence[int], colour_o
         if words == "":
             words, colour, hatch = PADDING, "white", "xxx"
             look = {"edgecolor": EDGE, "hatch": hatch, "linewidth": 0}
+        if above and above[at] != value:
+            look |= {"edgecolor": NEW, "linewidth": 2.5, "zorder": 2.5}
         box(axes, at, row + 0.1, number, 0.8, colour, **look)
         if _has_room(words, number, values):
             behind = {"facecolor": colour, "edgecolor": "none", "pad": 1} if hatch else None

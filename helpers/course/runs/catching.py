@@ -57,7 +57,7 @@ def caught(
         )
     reports = launch(try_all, ranks=ranks, arguments=arguments, device="cpu")
     found = {
-        fault: {test: _worst([report[fault][test] for report in reports]) for test in tests}
+        fault: {test: worst([report[fault][test] for report in reports]) for test in tests}
         for fault in arguments["tried"]
     }
     control = found.pop(CONTROL)
@@ -72,7 +72,7 @@ def caught(
     return catches(found, {test: each[test] for test in tests}, title, control, bool(against))
 
 
-def _worst(found: list[Found]) -> Found:
+def worst(found: list[Found]) -> Found:
     """Of the ranks' findings an error, else the largest distance; a NaN is the largest."""
     errors = [one for one in found if isinstance(one, str)]
     return errors[0] if errors else max(found, key=lambda one: float("inf") if one != one else one)

@@ -44,11 +44,6 @@ must_send, exchange = must_send_solution, exchange_solution
 ring_reduce_scatter, ring_all_gather = ring_reduce_scatter_solution, ring_all_gather_solution
 
 
-def ring_all_reduce_solution(tensor, exchange):
-    ring_reduce_scatter(tensor, exchange)
-    ring_all_gather(tensor, exchange)
-
-
 def passes_raw_solution(tensor, exchange):
     import torch
     import torch.distributed as dist
@@ -64,21 +59,22 @@ def passes_raw_solution(tensor, exchange):
         passing = incoming  # not `mine`, the sum
 
 
-def all_reduce_seconds_solution(way, tensor_bytes, ranks, latency, bandwidth):
+def all_reduce_seconds_solution(way, tensor_bytes, ranks, latency, bandwidth, kept=0.92):
     import math
 
     levels = math.log2(ranks)
     rounds, sent = {
         "naive": (ranks - 1, (ranks - 1) * tensor_bytes),
         "tree": (levels, levels * tensor_bytes),
-        "pipelined tree": (levels, tensor_bytes / 0.92),
+        "pipelined tree": (levels, tensor_bytes / kept),
         "ring": (ranks - 1, (ranks - 1) / ranks * tensor_bytes),
     }[way]
     return 2 * (rounds * latency + sent / bandwidth)  # and the same on the way back
 
 
-def bus_bandwidth_solution(tensor_bytes, ranks, seconds):
-    return must_send("all_reduce", tensor_bytes, ranks) / seconds
+def exposed_solution(buckets, seconds, backward):
+    hidden = backward * (buckets - 1) / buckets  # before the first is ready, nothing is sent
+    return max(seconds, buckets * seconds - hidden)  # nothing hides the last
 
 
 def two_level_seconds_solution(size, hosts, gpus, inside, across):
