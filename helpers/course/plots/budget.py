@@ -95,7 +95,7 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
 
     Args:
         bars: {name: what it shows}.
-        capacity: bytes of the card, drawn as a line; what lies beyond is red.
+        capacity: bytes of the card, drawn as a line; what a bar has beyond it is framed in red.
         card: its name.
         note: where the numbers come from; lines.
 
@@ -113,7 +113,7 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
         end = draw_bar(axes, row, bar, most, wide)
         say(axes, row, bar, end, capacity)
     axes.set(xlim=(0, wide), ylim=(len(bars) - 0.35, -0.4))
-    draw_card(axes, capacity / 1e9, card)
+    draw_card(axes, capacity / 1e9, card, most > capacity)
     names, common = name_bars(axes, bars)
     figure.suptitle(title, fontsize=11)
     found = dict(zip(*reversed(axes.get_legend_handles_labels())))
@@ -146,9 +146,10 @@ def draw_bar(axes: Axes, row: int, bar: Budget, most: float, wide: float) -> flo
     return end
 
 
-def draw_card(axes: Axes, capacity: float, card: str) -> None:
-    """A line at so many GB, and red beyond: the ground, and a frame round what is too much of each bar."""
-    axes.axvspan(capacity, axes.get_xlim()[1], color=WRONG, alpha=0.08, linewidth=0, zorder=0)
+def draw_card(axes: Axes, capacity: float, card: str, is_passed: bool) -> None:
+    """A line at so many GB; a red ground beyond it where a bar passes it."""
+    if is_passed:
+        axes.axvspan(capacity, axes.get_xlim()[1], color=WRONG, alpha=0.08, linewidth=0, zorder=0)
     axes.axvline(capacity, color="black", linestyle="--", linewidth=1.2, zorder=5)
     above = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": 9}
     write_beside(axes, capacity, 1, f"{card}: {capacity:.1f} GB", 0, 1, **above)
@@ -165,7 +166,8 @@ def say(axes: Axes, row: int, bar: Budget, end: float, capacity: float) -> None:
     right = card if right < card < right + ROOM * wide else right
     said = bar.how if colour == CAUTION and end <= card else bar.verdict(capacity)
     words = "\n".join([f"{bar.needed / 1e9:.1f} GB", *said.replace(" with ", " with\n").split(", ")])
-    write_beside(axes, right, row, words, 4, 0, ha="left", va="center", fontsize=9, color=colour)
+    box = {**BEHIND, "pad": 1.5}
+    write_beside(axes, right, row, words, 4, 0, ha="left", va="center", fontsize=9, color=colour, bbox=box)
     look = {"ha": "left", "va": "top", "fontsize": 8.5, "bbox": {**BEHIND, "pad": 0.5}, "zorder": 6}
     if times := bar.seconds():
         write_beside(axes, 0, row + 0.27, times, 0, -1, **look)
