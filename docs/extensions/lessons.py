@@ -1,19 +1,38 @@
-"""What a source needs to be a page of the site: a lesson's number, folded solutions, the companion below its
-lesson in the contents, and links to files of the repository that are no pages."""
+"""What a source needs to be a page of the site: a lesson's number, cells as a reader needs them, the companion
+below its lesson in the contents, and links to files of the repository that are no pages."""
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+
+from helpers.course.lesson import pictures
+from helpers.course.lesson.outline import course
+from reading import cells_of
 
 RAW_LINK = re.compile(r'(<a href="[^":]+)\.ipynb')  # within HTML, which is not parsed
 REPOSITORY_FILE = re.compile(r"\]\(\.\./(?!notebooks/)([^)]+)\)")
-
 CONTENTS = "```{{toctree}}\n:hidden:\n\n{}\n```"
+SAID_TO_A_LEARNER = {  # who runs the notebooks, and whose progress the map shows: what a reader is told instead
+    r"Run (?:these cells|this cell|the first (?:code )?cell)(?: first)?[;.] then each section": "Each section",
+    r"\(Did your cell say something else\?[^)]*\) ": "",
+    r" Each spot is a check,.* where to continue\.": "",
+    r"The pictures change with every check\..*": "",
+    r"A click on a title, or on its spots,": "A click on a title",
+    rf" \[!\[\d+ checks\]\({pictures.FOLDER}/\w+\.svg\)\]\([^)]*\)": "",
+}
+COPIES = "## Your copies"  # a section of the map
 
 
 def slug(heading):
     """The anchor of a heading, as JupyterLab makes it."""
     return heading.replace(" ", "-")
+
+
+def draw_map(app):
+    """Draw the map without checks: a reader of the site passes none."""
+    lessons = [replace(lesson, checks=()) for lesson in course()]
+    pictures.draw(Path(app.srcdir, "notebooks"), lessons, {})
 
 
 def as_page(app, name, source):
@@ -24,19 +43,10 @@ def as_page(app, name, source):
         source[0] = REPOSITORY_FILE.sub(lambda match: f"]({url}{match[1]})", source[0])
         return
     notebook = json.loads(source[0])
-    # Progress is a learner's own.
-    notebook["cells"] = [
-        one for one in notebook["cells"] if "progress" not in one["metadata"].get("tags", [])
-    ]
-    for cell in notebook["cells"]:
-        tags = cell["metadata"].setdefault("tags", [])
-        if "solution" in tags:
-            tags.append("hide-input")
-        if cell["cell_type"] == "markdown":
-            cell["source"] = RAW_LINK.sub(r"\1.html", "".join(cell["source"]))
+    notebook["cells"] = [shown for cell in notebook["cells"] for shown in for_readers(cell)]
     if path.name[:2].isdigit() and path.parent.name == "notebooks":
         opening = notebook["cells"][0]
-        opening["source"] = "".join(opening["source"]).replace("# ", f"# {path.name[:2]} ", 1)
+        opening["source"] = opening["source"].replace("# ", f"# {path.name[:2]} ", 1)
     companion = path.parent / "more" / path.name
     if companion.exists():
         text = CONTENTS.format(f"more/{path.stem}")
@@ -45,6 +55,21 @@ def as_page(app, name, source):
     source[0] = json.dumps(notebook)
 
 
+def for_readers(cell):
+    """What becomes of a cell; nothing where it is about a learner's own work."""
+    cell["source"] = text = "".join(cell["source"])
+    tags = cell["metadata"].setdefault("tags", [])
+    if "progress" in tags or text.startswith(COPIES):
+        return []
+    if cell["cell_type"] == "code":
+        return cells_of(cell)
+    for said, instead in SAID_TO_A_LEARNER.items():
+        text = re.sub(said, instead, text, flags=re.IGNORECASE)
+    cell["source"] = RAW_LINK.sub(r"\1.html", text)
+    return [cell]
+
+
 def setup(app):
+    app.connect("builder-inited", draw_map)
     app.connect("source-read", as_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
