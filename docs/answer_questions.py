@@ -1,8 +1,9 @@
-"""The sections of docs/questions.md: the trainings of docs/questions.json, rehearsed.
+"""The sections of docs/questions.md: the trainings of docs/questions.json, rehearsed; and its summary.
 
 python docs/answer_questions.py                              # eight minutes on two cores
 python docs/answer_questions.py --only deepspeedai/DeepSpeed#1288
 python docs/answer_questions.py --only LlamaFactory --whole  # with all that the command says
+python docs/answer_questions.py --summary                    # the page's table, from its sections; at once
 """
 
 from __future__ import annotations
@@ -79,11 +80,38 @@ def answer(thread: dict, whole: bool) -> str:
     return f"## {thread['question']}\n\n{outcome}\n\n{said}\n\n{thread['remark']}\n"
 
 
+def summary(page: str) -> str:
+    """The table of the page: each run's question, whether it ran, and what its section says."""
+    rows = ["| question | asked | did it run? | `rehearse` says | |", "|---|---|---|---|---|"]
+    for thread in QUESTIONS["threads"]:
+        question = f"[{thread['question']}](<#{thread['question'].replace(' ', '-')}>)"
+        _, _, section = page.partition(f"\n## {thread['question']}\n")
+        for run in thread["runs"]:
+            asked = f"- {run['asked']}: "
+            line = next(line for line in section.splitlines() if line.startswith(asked)).removeprefix(asked)
+            words, _, judged = line.partition(" — ")
+            ran = {"fits": "yes", "does not fit": "no", None: "–"}[run["known"]]
+            rows.append(f"| {question} | {run['asked']} | {ran} | {in_brief(words)} | {judged} |")
+            question = ""
+    return "\n".join(rows)
+
+
+def in_brief(words: str) -> str:
+    """The verdict of an answer, or what is needed where no GPU was named."""
+    if "own memory does not suffice" in words:
+        return "does not fit the host's memory"
+    return re.split(r": |; | \(", words)[0].replace("cannot be rehearsed", "refused")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="threads whose name has these words")
     parser.add_argument("--whole", action="store_true", help="all that the command says, on stderr")
+    parser.add_argument("--summary", action="store_true", help="the page's table, from its sections")
     options = parser.parse_args()
+    if options.summary:
+        print(summary(Path(__file__).with_name("questions.md").read_text()))
+        return
     for thread in QUESTIONS["threads"]:
         if options.only in thread["thread"]:
             print(answer(thread, options.whole), flush=True)

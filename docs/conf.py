@@ -61,3 +61,4 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 add_module_names = False
+napoleon_use_ivar = True

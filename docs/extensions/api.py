@@ -2,7 +2,7 @@
 
 import re
 
-SECTIONS = ("Args:", "Returns:", "Raises:", "Yields:")
+SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:", "Yields:")
 OUTSIDE_CODE = re.compile(r"(``?[^`]*``?)|([*|]|_(?=\W|$))")
 
 

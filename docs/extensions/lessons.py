@@ -12,7 +12,8 @@ from reading import cells_of
 
 RAW_LINK = re.compile(r'(<a href="[^":]+)\.ipynb')  # within HTML, which is not parsed
 REPOSITORY_FILE = re.compile(r"\]\(\.\./(?!notebooks/)([^)]+)\)")
-CONTENTS = "```{{toctree}}\n:hidden:\n\n{}\n```"
+CONTENTS = "```{{toctree}}\n:hidden:\n:titlesonly:\n{}\n```"
+LESSONS = "<!-- the lessons -->"  # where the start page's contents have them
 SAID_TO_A_LEARNER = {  # who runs the notebooks, and whose progress the map shows: what a reader is told instead
     r"Run (?:these cells|this cell|the first (?:code )?cell)(?: first)?[;.] then each section": "Each section",
     r"\(Did your cell say something else\?[^)]*\) ": "",
@@ -35,11 +36,24 @@ def draw_map(app):
     pictures.draw(Path(app.srcdir, "notebooks"), lessons, {})
 
 
+def contents(lessons):
+    """A list of contents for each part of the course, with short titles."""
+    parts = {}
+    for lesson in lessons:
+        part = next((part for part, first in pictures.PARTS.items() if first == lesson.number), None)
+        entries = parts.setdefault(part, []) if part else entries
+        number = f"{lesson.number} " if lesson.number.isdigit() else ""
+        entries.append(f"{number}{lesson.title} <notebooks/{Path(lesson.file).stem}>")
+    shown = ["\n".join([f":caption: {part}", "", *entries]) for part, entries in parts.items()]
+    return "\n\n".join(map(CONTENTS.format, shown))
+
+
 def as_page(app, name, source):
     """Change the text of a page before it is parsed."""
     path = Path(app.env.doc2path(name))
     if path.suffix != ".ipynb":
         url = f"{app.config.html_theme_options['source_repository']}/blob/main/"
+        source[0] = source[0].replace(LESSONS, contents(course()))
         source[0] = REPOSITORY_FILE.sub(lambda match: f"]({url}{match[1]})", source[0])
         return
     notebook = json.loads(source[0])
@@ -49,7 +63,7 @@ def as_page(app, name, source):
         opening["source"] = opening["source"].replace("# ", f"# {path.name[:2]} ", 1)
     companion = path.parent / "more" / path.name
     if companion.exists():
-        text = CONTENTS.format(f"more/{path.stem}")
+        text = CONTENTS.format(f"\nmore/{path.stem}")
         cell = {"cell_type": "markdown", "id": "companion", "metadata": {}, "source": text}
         notebook["cells"].append(cell)
     source[0] = json.dumps(notebook)

@@ -46,6 +46,15 @@ def test_every_question_has_an_answer_on_the_page():
         assert all(f"\n- {run['asked']}: " in section for run in thread["runs"])
 
 
+def test_the_summary_of_the_questions_is_what_their_sections_say():
+    table = printed("answer_questions.py", "--summary").strip()
+    assert table in ANSWERS
+    runs = sum(len(thread["runs"]) for thread in QUESTIONS["threads"])
+    said = {word: table.count(f"**{word}**") for word in ("agrees", "disagrees", "no answer")}
+    counts = re.search(r"Of their (\d+) runs (\d+) agree .*?, (\d+) disagree, (\d+) are", ANSWERS, re.DOTALL)
+    assert [*map(int, counts.groups())] == [runs, *said.values()]
+
+
 @pytest.mark.parametrize("kind, key", [("models", "model"), ("configurations", "deepspeed")])
 def test_every_model_and_configuration_is_asked_for(kind, key):
     assert set(QUESTIONS[kind]) == {run[key] for thread in QUESTIONS["threads"] for run in thread["runs"]}

@@ -27,7 +27,7 @@ PARTS = {  # the course's parts, and the lesson with which each begins
 Passed = dict[str, list[str]]  # {lesson: names of the checks passed}
 ROW, BOX, TITLE = 34, 24, 26  # pixels: from lesson to lesson, height of a lesson's box and of a part's title
 LANE, SPOT, TAG = 18, 12, 96  # pixels: between lines, between checks, width of the mark of the next lesson
-WIDE, CHECKS, MINUTES = 524, 336, 64  # pixels: a lesson's box, where its checks begin, room for its minutes
+WIDE, CHECKS, MINUTES = 536, 336, 64  # pixels: a lesson's box, where its checks begin, room for its minutes
 LINES = ("#0072B2", "#B04E00", "#007A59", "#8A4F7D", "#5A5A00")  # on white, each at 4.5 to 1 or more
 INK, QUIET, DONE, OPEN = "#1A1A1A", "#595959", "#007A59", "#EEF2F7"
 
