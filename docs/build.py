@@ -34,7 +34,16 @@ def build(folder: Path) -> Path:
         shutil.rmtree(old, ignore_errors=True)
     shutil.copytree(DOCS, sources, ignore=shutil.ignore_patterns("extensions", "*.py", "__pycache__"))
     shutil.copytree(ROOT / "notebooks", sources / "notebooks")
-    options = ["--quiet", "--fail-on-warning", "--keep-going", "--color", "--conf-dir", str(DOCS)]
+    options = [
+        "--quiet",
+        "--jobs",
+        "auto",
+        "--fail-on-warning",
+        "--keep-going",
+        "--color",
+        "--conf-dir",
+        str(DOCS),
+    ]
     if status := build_main([*options, str(sources), str(html)]):
         sys.exit(status)
     return html

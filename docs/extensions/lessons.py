@@ -1,21 +1,21 @@
-"""What a source needs to be a page of the site: a lesson's number, cells as a reader needs them, the companion
-below its lesson in the contents, and links to files of the repository that are no pages."""
+"""What a source needs to be a page of the site: a lesson's number, cells as a reader needs them, the
+companion below its lesson in the contents, and links to files of the repository that are no pages."""
 
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
+from reading import behind_folds, cells_of, text
 from helpers.course.lesson import pictures
 from helpers.course.lesson.outline import course
-from reading import cells_of
 
 RAW_LINK = re.compile(r'(<a href="[^":]+)\.ipynb')  # within HTML, which is not parsed
 REPOSITORY_FILE = re.compile(r"\]\(\.\./(?!notebooks/)([^)]+)\)")
 CONTENTS = "```{{toctree}}\n:hidden:\n:titlesonly:\n{}\n```"
 LESSONS = "<!-- the lessons -->"  # where the start page's contents have them
-SAID_TO_A_LEARNER = {  # who runs the notebooks, and whose progress the map shows: what a reader is told instead
-    r"Run (?:these cells|this cell|the first (?:code )?cell)(?: first)?[;.] then each section": "Each section",
+SAID_TO_A_LEARNER = {  # who runs cells, and whose progress the map shows: what a reader is told instead
+    r"Run (?:these cells|this cell|the first (?:code )?cell)(?: first)?[;.] then each": "Each",
     r"\(Did your cell say something else\?[^)]*\) ": "",
     r" Each spot is a check,.* where to continue\.": "",
     r"The pictures change with every check\..*": "",
@@ -38,14 +38,15 @@ def draw_map(app):
 
 def contents(lessons):
     """A list of contents for each part of the course, with short titles."""
-    parts = {}
-    for lesson in lessons:
-        part = next((part for part, first in pictures.PARTS.items() if first == lesson.number), None)
-        entries = parts.setdefault(part, []) if part else entries
-        number = f"{lesson.number} " if lesson.number.isdigit() else ""
-        entries.append(f"{number}{lesson.title} <notebooks/{Path(lesson.file).stem}>")
-    shown = ["\n".join([f":caption: {part}", "", *entries]) for part, entries in parts.items()]
+    parts = pictures.parts(lessons).items()
+    shown = ["\n".join([f":caption: {part}", "", *map(entry, inside)]) for part, inside in parts]
     return "\n\n".join(map(CONTENTS.format, shown))
+
+
+def entry(lesson):
+    """A line of the contents."""
+    number = f"{lesson.number} " if lesson.number.isdigit() else ""
+    return f"{number}{lesson.title} <notebooks/{Path(lesson.file).stem}>"
 
 
 def as_page(app, name, source):
@@ -53,33 +54,32 @@ def as_page(app, name, source):
     path = Path(app.env.doc2path(name))
     if path.suffix != ".ipynb":
         url = f"{app.config.html_theme_options['source_repository']}/blob/main/"
-        source[0] = source[0].replace(LESSONS, contents(course()))
+        if LESSONS in source[0]:
+            source[0] = source[0].replace(LESSONS, contents(course()))
         source[0] = REPOSITORY_FILE.sub(lambda match: f"]({url}{match[1]})", source[0])
         return
     notebook = json.loads(source[0])
-    notebook["cells"] = [shown for cell in notebook["cells"] for shown in for_readers(cell)]
+    notebook["cells"] = behind_folds([shown for cell in notebook["cells"] for shown in for_readers(cell)])
     if path.name[:2].isdigit() and path.parent.name == "notebooks":
         opening = notebook["cells"][0]
         opening["source"] = opening["source"].replace("# ", f"# {path.name[:2]} ", 1)
     companion = path.parent / "more" / path.name
     if companion.exists():
-        text = CONTENTS.format(f"\nmore/{path.stem}")
-        cell = {"cell_type": "markdown", "id": "companion", "metadata": {}, "source": text}
-        notebook["cells"].append(cell)
+        notebook["cells"].append(text("companion", CONTENTS.format(f"\nmore/{path.stem}")))
     source[0] = json.dumps(notebook)
 
 
 def for_readers(cell):
     """What becomes of a cell; nothing where it is about a learner's own work."""
-    cell["source"] = text = "".join(cell["source"])
+    cell["source"] = words = "".join(cell["source"])
     tags = cell["metadata"].setdefault("tags", [])
-    if "progress" in tags or text.startswith(COPIES):
+    if "progress" in tags or words.startswith(COPIES):
         return []
     if cell["cell_type"] == "code":
         return cells_of(cell)
     for said, instead in SAID_TO_A_LEARNER.items():
-        text = re.sub(said, instead, text, flags=re.IGNORECASE)
-    cell["source"] = RAW_LINK.sub(r"\1.html", text)
+        words = re.sub(said, instead, words, flags=re.IGNORECASE)
+    cell["source"] = RAW_LINK.sub(r"\1.html", words)
     return [cell]
 
 

@@ -9,6 +9,10 @@ PICTURE = "<figure"
 # The description of a figure to play with stays, since it says what the reader's choice did.
 CAPTION = re.compile(r'(<figcaption) aria-hidden="true"([^>]*>)(.*?)(</figcaption>)', re.DOTALL)
 FOLDED = r"\1\2<details><summary>Description</summary>\3</details>\4"
+ANSWER = "answer"
+OPEN = '<details class="answer"><summary>Reveal the answer</summary>'
+CLOSE = "</details>"
+ASKS = re.compile(r"#|(?:(?!\n\n).)*\*\*Guess", re.DOTALL)  # a heading, or a paragraph with the next question
 DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -22,16 +26,35 @@ def cells_of(cell: dict) -> list[dict]:
         fold(cell, "hide-input", "the code")
     if not any(UNGUESSED in said(output) for output in outputs):
         return [cell]
-    answer = cell | {"id": f"{cell['id']}-answer", "metadata": {"tags": ["remove-input"]}}
-    fold(answer, "hide-output", "the answer", "Reveal")
+    answer = cell | {"id": f"{cell['id']}-answer", "metadata": {"tags": [ANSWER, "remove-input"]}}
     answer["outputs"] = [answered(output) for output in outputs]
     return [cell | {"outputs": []}, answer]
 
 
-def fold(cell: dict, tag: str, what: str, show: str = "Show") -> None:
+def behind_folds(cells: list[dict]) -> list[dict]:
+    """The cells with every answer behind a fold, and with it the paragraph below that explains it."""
+    shown = []
+    for number, cell in enumerate(cells):
+        if ANSWER not in cell["metadata"]["tags"]:
+            shown.append(cell)
+            continue
+        below = cells[number + 1] if number + 1 < len(cells) else cell
+        why = ""
+        if below["cell_type"] == "markdown" and not ASKS.match(below["source"]):
+            why, _, below["source"] = below["source"].partition("\n\n")
+        shown += [text(f"{cell['id']}-open", OPEN), cell, text(f"{cell['id']}-close", f"{why}\n\n{CLOSE}")]
+    return shown
+
+
+def text(name: str, words: str) -> dict:
+    """A cell of text."""
+    return {"cell_type": "markdown", "id": name, "metadata": {"tags": []}, "source": words}
+
+
+def fold(cell: dict, tag: str, what: str) -> None:
     """Put a part of a cell behind a line to click on."""
     cell["metadata"]["tags"].append(tag)
-    cell["metadata"]["mystnb"] = {"code_prompt_show": f"{show} {what}", "code_prompt_hide": f"Hide {what}"}
+    cell["metadata"]["mystnb"] = {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}
 
 
 def only_shows(source: str, outputs: list[dict]) -> bool:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import cached_property
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
@@ -28,8 +29,9 @@ class Page(HTMLParser):
 
     def __init__(self, file):
         super().__init__()
-        self.file, self.links, self.pictures, self.loaded, self.ids, self.folded = file, [], [], [], set(), 0
-        self.feed(file.read_text(encoding="utf-8"))
+        self.file, self.links, self.pictures, self.loaded, self.ids, self.near = file, [], [], [], set(), {}
+        self.text = file.read_text(encoding="utf-8")
+        self.feed(self.text)
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
@@ -40,7 +42,8 @@ class Page(HTMLParser):
             self.pictures.append(found)
         if tag == "script" or tag == "link" and found.get("rel") == "stylesheet":
             self.loaded += filter(None, [found.get("src"), found.get("href")])
-        self.folded += tag == "details" and "hide" in (found.get("class") or "").split()
+        if tag == "link" and found.get("rel") in ("prev", "next"):
+            self.near[found["rel"]] = Path(found["href"]).name
 
 
 class Site:
@@ -71,7 +74,61 @@ def test_every_notebook_is_a_page_and_every_solution_is_folded(site):
     for notebook in [*notebooks(), *beside()]:
         cells = nbformat.read(notebook, as_version=4).cells
         solutions = sum("solution" in cell.metadata.get("tags", []) for cell in cells)
-        assert site.of(notebook).folded == solutions, notebook.name
+        assert site.of(notebook).text.count(">Show the solution<") == solutions, notebook.name
+
+
+def said(cell):
+    """What a stored cell says in plain text."""
+    return "".join(output.get("data", {}).get("text/plain", "") for output in cell.get("outputs", ()))
+
+
+def test_computed_tables_are_tables(site):
+    assert not [page.file.name for page in site.pages.values() if "<p>| " in page.text]
+    cells = nbformat.read(NOTEBOOKS / "09_zero_3.ipynb", as_version=4).cells
+    tables = sum("text/markdown" in out.get("data", ()) for cell in cells for out in cell.get("outputs", ()))
+    assert tables and site.of(NOTEBOOKS / "09_zero_3.ipynb").text.count("<table") >= tables
+
+
+def test_what_was_to_be_guessed_waits_behind_a_fold_and_nobody_is_told_what_he_did_not_write(site):
+    asked = 0
+    for notebook in [*notebooks(), *beside()]:
+        text, cells = site.of(notebook).text, nbformat.read(notebook, as_version=4).cells
+        assert "not written yet" not in text and "You made no guess" not in text, notebook.name
+        answers = [
+            answer.partition("</details>\n")[0] for answer in text.split('<details class="answer">')[1:]
+        ]
+        guessed = sum("You made no guess" in said(cell) for cell in cells)
+        assert len(answers) == guessed, notebook.name
+        shown = sum("The answer is" in answer for answer in answers)
+        assert shown == guessed and text.count("The answer is") >= guessed, notebook.name
+        asked += guessed
+    assert asked > 50
+
+
+def test_a_figure_shows_its_description_only_when_asked(site):
+    for notebook in notebooks():
+        text = site.of(notebook).text
+        folded = re.findall(r"<figcaption[^>]*>(<details><summary>Description</summary>)?", text)
+        assert folded.count("") == text.count('<figure class="play"'), notebook.name
+
+
+def test_a_reader_is_not_told_to_run_cells(site):
+    for told in (
+        "Run these cells",
+        "Run the first",
+        "run the next cell",
+        "Did your cell",
+        "a check, and it fills",
+    ):
+        assert not [page.file.name for page in site.pages.values() if told in page.text], told
+
+
+def test_lessons_follow_each_other_and_their_companions_stand_beside(site):
+    order = [lesson.with_suffix(".html").name for lesson in notebooks()]
+    for before, lesson, after in zip(order, order[1:], order[2:]):
+        page = site.pages[site.folder / "notebooks" / lesson]
+        assert page.near == {"prev": before, "next": after}
+        assert any(link.startswith("more/" + lesson) for link in page.links)
 
 
 def test_every_link_within_the_site_leads_somewhere(site):

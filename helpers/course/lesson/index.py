@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from helpers.course.lesson import pictures, routes
 from helpers.course.lesson.counting import RULE
 from helpers.course.lesson.outline import Lesson, course, directly_needs
-from helpers.course.lesson.pictures import FOLDER, JOB, MAP, PARTS
+from helpers.course.lesson.pictures import FOLDER, JOB, MAP
 from helpers.course.lesson.progress import passed
 from helpers.paths import in_work
 
@@ -60,10 +60,7 @@ def diagram(lessons: list[Lesson]) -> str:
 
 def tables(lessons: list[Lesson]) -> list[str]:
     """A heading and a Markdown table for each part of the course; under the last the sums, and their rule."""
-    numbers = [lesson.number for lesson in lessons]
-    begins = [numbers.index(first) for first in PARTS.values()]
-    parts = [lessons[begin:end] for begin, end in zip(begins, [*begins[1:], None])]
-    shown = [table(title, part) for title, part in zip(PARTS, parts)]
+    shown = [table(title, part) for title, part in pictures.parts(lessons).items()]
     core, exercises, optional = (
         f"{sum(minutes) / 60:.0f}"
         for minutes in zip(*((one.minutes.core, one.minutes.exercises, one.optional) for one in lessons))

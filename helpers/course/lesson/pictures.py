@@ -40,6 +40,13 @@ def draw(folder: Path, lessons: list[Lesson], passed: Passed) -> None:
         replace(folder / FOLDER / f"{lesson.number}.svg", checks(lesson, passed, marks.get(lesson, "")))
 
 
+def parts(lessons: list[Lesson]) -> dict[str, list[Lesson]]:
+    """{title of a part of the course: its lessons}."""
+    numbers = [lesson.number for lesson in lessons]
+    begins = [numbers.index(first) for first in PARTS.values()]
+    return {part: lessons[begin:end] for part, begin, end in zip(PARTS, begins, [*begins[1:], None])}
+
+
 def next_lesson(lessons: list[Lesson], passed: Passed) -> Lesson | None:
     """Where to go on: at the furthest lesson of which a check was passed, or after it where all were; None
     where no check is left."""
