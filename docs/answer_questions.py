@@ -49,7 +49,7 @@ def short(run: dict, status: int, said: str, complaint: str) -> str:
     needs, allocated, reserved = NEEDS.search(said).groups()
     verdict, advice = VERDICT.search(said), ADVICE.search(said)
     capacity = re.search(r" of ([\d.,]+) GB$", said, re.MULTILINE)
-    words = f"{verdict[1]}; needs {needs} of {capacity[1]} GB" if verdict else f"needs {needs} GB"
+    words = f"**{verdict[1]}**; needs {needs} of {capacity[1]} GB" if verdict else f"needs {needs} GB"
     words += f" (allocated {allocated}, reserved {reserved})"
     for row in run.get("also", ()):
         found = re.search(rf"^ *{re.escape(row)} +([\d.,]+)$", said, re.MULTILINE)
@@ -98,6 +98,7 @@ def summary(page: str) -> str:
 
 def in_brief(words: str) -> str:
     """The verdict of an answer, or what is needed where no GPU was named."""
+    words = words.replace("**", "")
     if "own memory does not suffice" in words:
         return "does not fit the host's memory"
     return re.split(r": |; | \(", words)[0].replace("cannot be rehearsed", "refused")

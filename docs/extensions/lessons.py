@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from reading import behind_folds, cells_of, text
+from reading import behind_folds, cells_of, set_up_folded, text
 from helpers.course.lesson import pictures
 from helpers.course.lesson.outline import course
 
@@ -53,13 +53,18 @@ def as_page(app, name, source):
     """Change the text of a page before it is parsed."""
     path = Path(app.env.doc2path(name))
     if path.suffix != ".ipynb":
-        url = f"{app.config.html_theme_options['source_repository']}/blob/main/"
+        url = f"{app.config.html_theme_options['source_repository']}/blob/main"
+
+        def link(match):
+            return match[0] if Path(path.parent, "..", match[1]).exists() else f"]({url}/{match[1]})"
+
         if LESSONS in source[0]:
             source[0] = source[0].replace(LESSONS, contents(course()))
-        source[0] = REPOSITORY_FILE.sub(lambda match: f"]({url}{match[1]})", source[0])
+        source[0] = REPOSITORY_FILE.sub(link, source[0])
         return
     notebook = json.loads(source[0])
-    notebook["cells"] = behind_folds([shown for cell in notebook["cells"] for shown in for_readers(cell)])
+    cells = [shown for cell in notebook["cells"] for shown in for_readers(cell)]
+    notebook["cells"] = behind_folds(set_up_folded(cells))
     if path.name[:2].isdigit() and path.parent.name == "notebooks":
         opening = notebook["cells"][0]
         opening["source"] = opening["source"].replace("# ", f"# {path.name[:2]} ", 1)

@@ -31,6 +31,17 @@ def cells_of(cell: dict) -> list[dict]:
     return [cell | {"outputs": []}, answer]
 
 
+def set_up_folded(cells: list[dict]) -> list[dict]:
+    """The cells, with the code of a companion's set-up folded: the lesson has shown it."""
+    inside = False
+    for cell in cells:
+        if cell["cell_type"] == "markdown" and cell["source"].startswith("## "):
+            inside = cell["source"].startswith("## Set-up")
+        elif inside and cell["cell_type"] == "code" and "hide-input" not in cell["metadata"]["tags"]:
+            fold(cell, "hide-input", "the code")
+    return cells
+
+
 def behind_folds(cells: list[dict]) -> list[dict]:
     """The cells with every answer behind a fold, and with it the paragraph below that explains it."""
     shown = []

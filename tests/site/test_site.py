@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cached_property
 from html.parser import HTMLParser
 from pathlib import Path
@@ -143,6 +144,14 @@ def test_every_link_within_the_site_leads_somewhere(site):
             if not known and unquote(parts.fragment) not in getattr(site.pages.get(target), "ids", ()):
                 broken.append((page.file.name, link))
     assert not broken
+
+
+def test_every_link_to_a_source_names_a_file_of_the_project(site):
+    home = re.escape(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"])
+    sources = re.compile(home + r"/(?:blob|edit)/main/([^?#]+)")
+    found = {match[1] for page in site.pages.values() for match in map(sources.search, page.links) if match}
+    assert len(found) > len(notebooks())
+    assert not [path for path in found if not (ROOT / path).exists()]
 
 
 def test_every_picture_has_a_text(site):
