@@ -96,8 +96,10 @@ def import_whole(name: str) -> None:
 
 
 def choose_device(device: str | None, ranks: int) -> str:
-    """GPUs when there are at least as many as ranks, else the CPU; `device` forces: on "cuda", ranks share
-    GPUs where there are fewer."""
+    """Choose GPUs when there are at least as many as ranks, else the CPU.
+
+    `device` forces one. On "cuda", ranks share GPUs where there are fewer.
+    """
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f'device must be "cpu", "cuda" or None, not {device!r}')
     if device == "cpu":

@@ -33,8 +33,9 @@ PATIENCE = 30.0  # seconds in which machines must be up; they take 0.1
 
 
 class Machines:
-    """Machines of one's own, each with a name, a network card whose bytes Linux counts, and a cable to a
-    switch between them; without root.
+    """Makes machines of this one, without root.
+
+    Each has a name, a network card whose bytes Linux counts, and a cable to a switch between them.
 
         with Machines(2, bandwidth="20 Mbit") as machines:
             launch(function, ranks=4, place=machines)  # ranks 0 and 1 on machine 0, 2 and 3 on machine 1

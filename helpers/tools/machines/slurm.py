@@ -56,8 +56,9 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 class Slurm(Daemons):
-    """A Slurm on `Machines`: its controller on machine 0, a node on each; `launch(..., launcher="slurm")`
-    uses it like that of a cluster.
+    """Runs a real Slurm on `Machines`: its controller on machine 0, and a node on each.
+
+    `launch(..., launcher="slurm")` uses it like that of a cluster.
 
         with Machines(2) as machines, Slurm(machines) as slurm:
             print(slurm.run("sinfo"))

@@ -38,8 +38,9 @@ CLIENT = """Host *
 
 
 class Ssh(Daemons):
-    """Inside the block `ssh` and `pdsh` reach the machines by name, from this process and from all that it
-    starts; they run on machine 0.
+    """Lets `ssh` and `pdsh` reach the machines by name, inside the block.
+
+    They work from this process and from all that it starts, and run on machine 0.
 
         with Machines(2) as machines, Ssh(machines) as ssh:
             launch(function, ranks=4, launcher="deepspeed", hostfile=ssh.hostfile)

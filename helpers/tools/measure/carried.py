@@ -21,7 +21,9 @@ STATES = {*MODEL_STATES, "inputs"} - {"buffers"}  # in a buffer is what was copi
 
 
 class Carried(TorchDispatchMode):
-    """Counts between entering and leaving, inside an open `Ledger` that watches the model and its optimizer:
+    """Finds out what messages carry: parameters, gradients, or other states.
+
+    It counts between entering and leaving, inside an open `Ledger` that watches the model and its optimizer:
     `with Carried(ledger) as carried: engine.step()`.  Enter it after the optimizer's first step: what that
     makes has no name before.
 

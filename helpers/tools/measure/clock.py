@@ -38,8 +38,9 @@ SAMPLES = 200  # notes that the cost of one is measured with
 
 
 class Clock(Noted):
-    """Notes work, messages and waiting between entering and leaving; to be entered once.  What `Noted` has
-    can be read afterwards.
+    """Notes when a rank works, sends messages, and waits, between entering and leaving.
+
+    Enter it once.  What `Noted` has can be read afterwards.
 
     Args:
         device: "cpu" or "cuda"; by default the one that this rank's accelerator is.

@@ -36,7 +36,10 @@ REPETITIONS = 5  # of an all-reduce, after one that warms up
 
 @dataclass(frozen=True)
 class Effort:
-    """How large the measurements are: each shows its limit, and all together take a few seconds."""
+    """Says how large the measurements of `constants` are.
+
+    Each shows its limit, and all together take a few seconds.
+    """
 
     tokens: int  # rows of what a linear layer is given
     sizes: tuple[int, ...]  # its n channels; it has 4 n results
@@ -195,8 +198,9 @@ def all_reduce_times(effort: Effort, device: torch.device) -> dict[int, float]:
 
 
 def fit_latency_and_bandwidth(times: Mapping[int, float], ranks: int) -> tuple[float, float]:
-    """Latency (alpha) and bandwidth (1 / beta) of the ring's 2 (N - 1) messages, by least squares on relative
-    errors: seconds per message, bytes per second.
+    """Fit latency (alpha, seconds) and bandwidth (1 / beta, bytes per second) to measured times of a ring.
+
+    The ring sends 2 (N - 1) messages; least squares on relative errors.
 
     Hockney, "The communication challenge for MPP" (1994); the ring as in `theory.collective_seconds`.  Where
     the latency would be negative it is 0, and where larger messages took no longer the bandwidth is what the

@@ -241,8 +241,8 @@ def caller(depth: int) -> tuple[str, str]:
 
 
 def group_patience(group: torch.distributed.ProcessGroup | None = None) -> float:
-    """Seconds after which a collective of a process group on the CPU gives up; by default of the group of all
-    ranks."""
+    """Return the seconds after which a collective of a process group on the CPU gives up; by default of the
+    group of all ranks."""
     group = group or torch.distributed.group.WORLD
     return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SavedActivations:
-    """Context manager around a forward pass.
+    """Counts what a forward pass keeps for the backward pass, as a context manager around it.
 
     Args:
         module: the model, or a DeepSpeed engine.

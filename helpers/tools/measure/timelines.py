@@ -79,10 +79,10 @@ def _within(spans, moments):
 
 
 def clock_rows(clocks: Sequence[Noted]) -> dict[str, list[Box]]:
-    """What the ranks of one job on one machine do on one axis, for `plots.timeline`: {"rank 0: work": [(kind,
-    label, start, end), ...], "rank 0: messages": ...}.
+    """Put what the ranks of one job on one machine do on one axis, for `plots.timeline`.
 
-    Milliseconds since the first beginning on any rank; waiting is drawn in the row of messages.
+    Returns {"rank 0: work": [(kind, label, start, end), ...], "rank 0: messages": ...}, in milliseconds since
+    the first beginning on any rank; waiting is drawn in the row of messages.
     """
     begin, rows = _beginning(clocks), {}
     for clock in clocks:

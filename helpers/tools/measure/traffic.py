@@ -27,8 +27,9 @@ TCP_INFO = struct.Struct("=144xI52xQQ")
 
 @dataclass
 class Traffic:
-    """Counts between entering and leaving: `with Traffic() as traffic: engine.step()`.  Several may be
-    entered at once; each counts.
+    """Counts the messages that a rank sends between entering and leaving.
+
+    `with Traffic() as traffic: engine.step()`.  Several may be entered at once; each counts.
 
     Attributes:
         counts: how often each `Message` was sent so far.

@@ -110,7 +110,7 @@ class Pool:
 
 
 class Allocator:
-    """One GPU's.
+    """Imitates torch's caching allocator of one GPU, segment by segment.
 
     Args:
         limit: bytes of segments that the GPU can give; None for as many as are asked for.

@@ -13,8 +13,11 @@ ADDRESSES = 2**24 * LARGE_SEGMENT  # of a segment: more than any GPU has
 
 
 class Expandable(Allocator):
-    """As `Allocator`; with `fraction` the limit is that of `torch.cuda.set_per_process_memory_fraction`,
-    which looks at a whole request even where a part of it is there."""
+    """Imitates torch's allocator with expandable segments; all else is as in `Allocator`.
+
+    With `fraction` the limit is that of `torch.cuda.set_per_process_memory_fraction`, which looks at a whole
+    request even where a part of it is there.
+    """
 
     def __init__(self, limit: float | None = None, behind: int | None = 0, fraction: bool = False) -> None:
         super().__init__(limit, behind, upwards=True)
