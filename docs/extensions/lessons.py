@@ -17,6 +17,7 @@ LESSONS = "<!-- the lessons -->"  # where the start page's contents have them
 SAID_TO_A_LEARNER = {  # who runs cells, and whose progress the map shows: what a reader is told instead
     r"Run (?:these cells|this cell|the first (?:code )?cell)(?: first)?[;.] then each": "Each",
     r"\(Did your cell say something else\?[^)]*\) ": "",
+    r" A click on the grey line that ends in ••• opens a solution\.": "",
     r" Each spot is a check,.* where to continue\.": "",
     r"The pictures change with every check\..*": "",
     r"A click on a title, or on its spots,": "A click on a title",

@@ -11,6 +11,7 @@ CAPTION = re.compile(r'(<figcaption) aria-hidden="true"([^>]*>)(.*?)(</figcaptio
 FOLDED = r"\1\2<details><summary>Description</summary>\3</details>\4"
 ANSWER = "answer"
 OPEN = '<details class="answer"><summary>Reveal the answer</summary>'
+SET_UP = "<details><summary>Show the set-up</summary>"
 CLOSE = "</details>"
 ASKS = re.compile(r"#|(?:(?!\n\n).)*\*\*Guess", re.DOTALL)  # a heading, or a paragraph with the next question
 DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -32,14 +33,25 @@ def cells_of(cell: dict) -> list[dict]:
 
 
 def set_up_folded(cells: list[dict]) -> list[dict]:
-    """The cells, with the code of a companion's set-up folded: the lesson has shown it."""
-    inside = False
-    for cell in cells:
-        if cell["cell_type"] == "markdown" and cell["source"].startswith("## "):
-            inside = cell["source"].startswith("## Set-up")
-        elif inside and cell["cell_type"] == "code" and "hide-input" not in cell["metadata"]["tags"]:
-            fold(cell, "hide-input", "the code")
-    return cells
+    """The cells, with the code of a companion's set-up behind one fold: the lesson has shown most of it."""
+    begins = [at for at, cell in enumerate(cells) if cell["source"].startswith("## Set-up")]
+    if not begins:
+        return cells
+    first = begins[0] + 1
+    last = next(
+        at for at in range(first, len(cells)) if cells[at]["source"].startswith("#") and is_text(cells[at])
+    )
+    return [
+        *cells[:first],
+        text("set-up", SET_UP),
+        *cells[first:last],
+        text("set-up-end", CLOSE),
+        *cells[last:],
+    ]
+
+
+def is_text(cell: dict) -> bool:
+    return cell["cell_type"] == "markdown"
 
 
 def behind_folds(cells: list[dict]) -> list[dict]:
@@ -51,7 +63,7 @@ def behind_folds(cells: list[dict]) -> list[dict]:
             continue
         below = cells[number + 1] if number + 1 < len(cells) else cell
         why = ""
-        if below["cell_type"] == "markdown" and not ASKS.match(below["source"]):
+        if is_text(below) and not ASKS.match(below["source"]):
             why, _, below["source"] = below["source"].partition("\n\n")
         shown += [text(f"{cell['id']}-open", OPEN), cell, text(f"{cell['id']}-close", f"{why}\n\n{CLOSE}")]
     return shown

@@ -82,7 +82,7 @@ class Traffic:
 
     @property
     def ideal(self) -> dict[str, float]:
-        """{operation: bytes this rank would send with bandwidth-optimal algorithms}."""
+        """Bytes that this rank would send with bandwidth-optimal algorithms, by operation."""
         totals = Counter()
         for message in self.messages:
             if OPERATIONS[message.operation] != SENDS_NOTHING:
