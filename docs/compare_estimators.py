@@ -28,6 +28,7 @@ HEAD = (
     *("training", "GPUs", "allocated", "reserved", "driver", "DeepSpeed's estimator"),
     *("accelerate", "`rehearse`: allocated", "reserved", "needs"),
 )
+HARDWARE = "2 x NVIDIA H200"
 QUICK = 7  # columns that need no rehearsal
 VERDICT = re.compile(
     r"rank \d+ needs most, ([\d.]+) GB: allocated ([\d.]+), reserved ([\d.]+)(?: to ([\d.]+))?, outside"
@@ -40,7 +41,7 @@ def gigabytes(size: float) -> str:
 
 def measured(training: str) -> list[str]:
     """GB at most, over ranks and phases: allocated and reserved by torch, given out by the driver."""
-    (run,) = recorded.runs("rehearsed_models", training=training)
+    (run,) = recorded.runs("rehearsed_models", hardware=HARDWARE, training=training)
     phases = [phase for rank in run.reports for phase in rank]
     peaks = [max(phase["peak"][what] for phase in phases) for what in ("allocated", "reserved")]
     return [gigabytes(size) for size in (*peaks, max(phase["used"] for phase in phases))]
@@ -79,7 +80,7 @@ def by_accelerate(training: Training) -> str:
 
 def by_rehearse(name: str) -> list[str]:
     """GB as the command says of the rank that needs most: allocated, reserved, and with what is outside."""
-    training, (run,) = TRAININGS[name], recorded.runs("rehearsed_models", training=name)
+    training, (run,) = TRAININGS[name], recorded.runs("rehearsed_models", hardware=HARDWARE, training=name)
     with tempfile.TemporaryDirectory() as folder:
         model, config = Path(folder, "config.json"), Path(folder, "ds.json")
         model.write_text(json.dumps(MODELS[training.model] | {"dtype": "bfloat16"}))
@@ -105,7 +106,7 @@ def main() -> None:
     head = HEAD[:QUICK] if quick else HEAD
     print(f"| {' | '.join(head)} |")
     print(f"|---|{'--:|' * (len(head) - 1)}")
-    for name in [run.arguments["training"] for run in recorded.runs("rehearsed_models")]:
+    for name in [run.arguments["training"] for run in recorded.runs("rehearsed_models", hardware=HARDWARE)]:
         with contextlib.redirect_stdout(io.StringIO()):  # what libraries say when they are imported
             cells = row(name, quick)
         print(f"| {' | '.join(cells)} |", flush=True)
