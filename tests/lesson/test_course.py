@@ -219,3 +219,14 @@ def test_the_courses_own_start_page_shows_nobodys_progress(monkeypatch):
     monkeypatch.chdir(NOTEBOOKS)
     monkeypatch.setattr(index, "passed", lambda: {"00": ["sum_of_ranks"]})
     assert repr(index.progress()).startswith("Begin here: [00 ")
+
+
+def test_the_readme_and_the_site_promise_what_the_lessons_and_the_job_say():
+    core = sum(lesson.minutes.core for lesson in LESSONS) / 60
+    fast = routes.ROUTES[0].minutes(LESSONS) / 60
+    assert f"The core takes {core:.0f} hours" in README.replace("\n", " ")
+    assert f"[the fast path](notebooks/index.ipynb) takes {fast:.0f}." in README
+    for page in (README, (ROOT / "docs/index.md").read_text()):
+        needs, less = re.search(r"needs (\d+) GB per GPU. Learn to get it under (\d+)", page).groups()
+        found = dict(re.findall(r"(\d\d):\s([\d.]+)\sGB", index.needed()))
+        assert round(float(found["02"])) == int(needs) and float(found["07"]) < int(less)

@@ -51,8 +51,13 @@ def test_the_summary_of_the_questions_is_what_their_sections_say():
     assert table in ANSWERS
     runs = sum(len(thread["runs"]) for thread in QUESTIONS["threads"])
     said = {word: table.count(f"**{word}**") for word in ("agrees", "disagrees", "no answer")}
-    counts = re.search(r"Of their (\d+) runs (\d+) agree .*?, (\d+) disagree, (\d+) are", ANSWERS, re.DOTALL)
-    assert [*map(int, counts.groups())] == [runs, *said.values()]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for text in (ANSWERS, readme):
+        counts = re.search(
+            r"f (?:their )?(\d+) runs (\d+) agree .*?, (\d+) disagree, (\d+) are", text, re.DOTALL
+        )
+        assert [*map(int, counts.groups())] == [runs, *said.values()]
+    assert f"[{len(QUESTIONS['threads'])} public threads]" in readme
 
 
 @pytest.mark.parametrize("kind, key", [("models", "model"), ("configurations", "deepspeed")])
