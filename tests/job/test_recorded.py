@@ -3,6 +3,7 @@
 import pytest
 from helpers import job
 from helpers.course.job.judged import judged, last_step, most, runs
+from helpers.paths import ROOT
 from helpers.tools.rehearsal.verdict import SWAY
 
 RUNS = [
@@ -10,6 +11,8 @@ RUNS = [
     for gpus in (2, 4)
     for run in runs(gpus)
 ]
+README = (ROOT / "README.md").read_text().replace("\n", " ")
+PAGE = (ROOT / "docs/rehearse.md").read_text()
 DONE = [run for run in RUNS if not run.values[0].error]
 # What fits by less than a segment may not: streams of stage 3 meet segments in another order in each run.
 NARROW = "2 GPUs, stage 3, 29 blocks"
@@ -59,3 +62,12 @@ def test_a_table_shows_both():
     row = found["stage 1, 24 blocks"]
     assert row["foretold"] == "fits only with retries" and row["on GPUs"] == "ran, with retries"
     assert row["allocated, GB"] == row["and recorded"] and found["stage 1, 28 blocks"]["and recorded"] == ""
+
+
+def test_the_readme_counts_these_verdicts():
+    wrong = [param for param in RUNS if param.values[0].arguments["plan"] == NARROW]
+    assert f"under {len(RUNS)} plans" in README and f": {len(RUNS) - len(wrong)} verdicts came true" in README
+    assert (
+        f"| {len(RUNS) - len(wrong)} of {len(RUNS)}. " in PAGE
+        and f"what {len(DONE)} of them allocated" in PAGE
+    )
