@@ -34,6 +34,7 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
         "trained",
         "trained_pipeline",
     ),
+    "helpers.course.runs.under_torchrun": ("under_torchrun",),
     "helpers.tools.launch.jobs": ("launch",),
 }
 MODULES = {

@@ -4,7 +4,7 @@ hangs."""
 import time
 
 import pytest
-from helpers import who_entered
+from helpers import under_torchrun, who_entered
 from helpers.course.exercises import start_here as lesson_00
 from helpers.course.exercises.solutions.start_here import mean_over_ranks
 from helpers.tools.launch.failures import RankError
@@ -109,9 +109,21 @@ def test_who_entered_what_is_known_of_a_job_that_hangs_raises_or_ends(capsys):
         assert sentence in picture.sentence
     said = capsys.readouterr().out
     assert said.startswith("RankError: rank 0 of 4 raised ValueError: ") and said.count("\n") == 1
-    assert said.endswith("have [nan, nan, nan, 1.25]\n")
+    assert said.endswith("add up to [1.25, 2.5, nan, nan]\n")
 
 
 def test_a_job_that_does_not_begin_raises_its_error():
     with pytest.raises(RankError, match="never began|in no collective"):
         who_entered(lesson_00.JOBS["pairs"], 2, "Nothing", timeout=0.001)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("open('rank1.txt', 'w')\n", "rank1:\n  had ended before it could be asked\nBoth ranks came to the end"),
+        ("raise SystemExit('no data')\n", "The script failed: "),
+    ],
+)
+def test_a_script_under_torchrun_says_how_it_ended(script, said, capsys):
+    under_torchrun(script)
+    assert said in capsys.readouterr().out

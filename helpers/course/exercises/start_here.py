@@ -6,6 +6,7 @@ from helpers.course.exercises.failing import Guilty, Hang
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.solutions import start_here as solutions
 from helpers.course.exercises.start_here_jobs import JOBS as JOBS
+from helpers.course.exercises.start_here_jobs import TEXTS as TEXTS
 from helpers.course.exercises.trials import build, formula
 
 who_am_i = build(solutions.who_am_i_solution, trials.introduced, mistakes={

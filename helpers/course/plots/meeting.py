@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -29,9 +28,9 @@ MEETS, ODD = "#56B4E9", "#E69F00"
 
 @in_style
 def meeting(notes: Sequence[Sequence[str]], title: str) -> Plot:
-    """A row for each rank, a column for each collective: those in one column meet, and those that are unlike
-    most have another color.  A rank that did not end waits in its last one; where others wait for a rank, its
-    place is framed.
+    """A row for each rank, a column for each collective: those in one column meet, and a column in which
+    ranks differ has another color.  A rank that did not end waits in its last one; where others wait for a
+    rank, its place is framed.
 
     Args:
         notes: for each rank the collectives that it entered, in order, "all_reduce in epoch", then
@@ -44,7 +43,7 @@ def meeting(notes: Sequence[Sequence[str]], title: str) -> Plot:
     ends = [next((note for note in rank if note.startswith(ENDS)), "") for rank in notes]
     if not any(calls):
         raise ValueError("there is nothing to draw: no rank entered a collective")
-    columns = [_usual(list(filter(None, column))) for column in zip_longest(*calls)]
+    columns = [MEETS if len(set(column) - {None}) == 1 else ODD for column in zip_longest(*calls)]
     figure, axes = new_figure(WIDE, 1.1 + 0.55 * len(notes))
     for row, (names, end) in enumerate(zip(calls, ends)):
         _draw(axes, row, names, end, columns)
@@ -54,23 +53,16 @@ def meeting(notes: Sequence[Sequence[str]], title: str) -> Plot:
     blank(axes, xlim=(-0.02, len(columns) + (0.9 if beyond else 0.02)), ylim=(len(notes), -0.4))
     name_rows(axes, rank_names(len(notes)))
     axes.set_title(title, fontsize=11)
-    if any(name != usual for names in calls for name, usual in zip(names, columns)):
-        looks = {"what most ranks entered": (MEETS, ""), "ranks differ": (ODD, "")}
+    if ODD in columns:
+        looks = {"ranks entered the same": (MEETS, ""), "ranks differ": (ODD, "")}
         legend_under(figure, len(looks), swatches(looks))
     told = [_told(names, end) for names, end in zip(calls, ends)]
     said = "; ".join(f"{name} {words}" for name, words in zip(rank_names(len(notes)), told))
     return Plot(figure, f"{title}. {said}.")
 
 
-def _usual(names: Sequence[str]) -> str:
-    """What more than half of the ranks entered, or nothing."""
-    name, count = Counter(names).most_common(1)[0]
-    return name if 2 * count > len(names) else ""
-
-
 def _draw(axes: Axes, row: int, names: Sequence[str], end: str, columns: Sequence[str]) -> None:
-    for column, (name, usual) in enumerate(zip(names, columns)):
-        colour = MEETS if name == usual else ODD
+    for column, (name, colour) in enumerate(zip(names, columns)):
         waits = not end and column == len(names) - 1
         look = {"hatch": "//", "edgecolor": "white", "linewidth": 0} if waits else {}
         box(axes, column + 0.03, row + 0.1, 0.94, 0.8, colour, **look)

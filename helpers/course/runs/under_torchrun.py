@@ -1,0 +1,31 @@
+"""A script in two processes of `torchrun`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+OPTIONS = "--standalone --nproc-per-node 2 --log-dir logs hang.py"
+STOOD = re.compile(r'File ".*?([^/"]+)", (line \d+ in \S+)')
+
+
+def under_torchrun(script: str) -> None:
+    """Save a script in a folder that goes away, run it there, and print the command, the stacks that ranks
+    write into rank0.txt and rank1.txt, innermost line first, and how it ended."""
+    print("$ torchrun", OPTIONS)
+    command = [sys.executable, "-m", "torch.distributed.run", *OPTIONS.split()]
+    with TemporaryDirectory() as folder:
+        Path(folder, "hang.py").write_text(script)
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        for file in sorted(Path(folder).glob("rank*.txt")):
+            stood = [", ".join(line) for line in STOOD.findall(file.read_text())]
+            print(f"{file.stem}:", *stood or ["had ended before it could be asked"], sep="\n  ")
+    if ended.returncode == 0:
+        print("Both ranks came to the end of the script.")
+    elif "Timed out" in ended.stderr:
+        print("The script hung, until its own timeout ended it.")
+    else:
+        print("The script failed:", ended.stderr[:2000])
