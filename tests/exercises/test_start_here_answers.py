@@ -120,7 +120,10 @@ def test_a_job_that_does_not_begin_raises_its_error():
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("open('rank1.txt', 'w')\n", "rank1:\n  had ended before it could be asked\nBoth ranks came to the end"),
+        (
+            "open('rank1.txt', 'w')\n",
+            "rank1:\n  had ended before it could be asked\nBoth ranks came to the end",
+        ),
         ("raise SystemExit('no data')\n", "The script failed: "),
     ],
 )
