@@ -173,10 +173,21 @@ before the first bucket is ready, there is nothing to send: (n - 1) / n of the p
     * (buckets - 1) / buckets ->
 the buckets take the link one after another
     buckets * seconds - hidden -> seconds - hidden
+each bucket goes by the faster of its ways: take the smaller number
+    min(ways) -> max(ways)
+a ring is not always the faster
+    min(ways) -> ways[0]
+a tree is not always the faster
+    min(ways) -> ways[1]
 """
 exposed = formula(
     solutions.exposed_solution,
-    [(8, 0.1, 0.4), (100, 0.01, 5.0), (1, 0.5, 2.0), (1000, 0.004, 0.8)],
+    [
+        (8, (0.1, 0.2), 0.4),
+        (100, (0.03, 0.01), 5.0),
+        (1, (0.5, 0.4), 2.0),
+        (1000, (0.004, 0.005), 0.8),
+    ],
     EXPOSED,
 )
 

@@ -13,6 +13,7 @@ from helpers.tools.whole import positive
 
 RANKS = 4
 LAST = 2 * (RANKS - 1)
+START = 2  # the turn that is shown first: sums have begun to grow
 WORDS = "Ring all-reduce of {size} on {ranks} ranks. Exchange {turn} of {last}: {says} Each has sent {sent}."
 PLACES = ((16, 30), (326, 30), (326, 258), (16, 258))  # of the ranks, clockwise
 ARROWS = ("M242 110h70", "M434 204v20", "M318 338h-70", "M126 228v-20")
@@ -81,9 +82,9 @@ def ring(megabytes: float = 400) -> Played:
     sent = [f"{turn * megabytes / RANKS:g} of {whole:g} MB" for turn in range(LAST + 1)]
     data = {
         **{"held": [turn.held for turn in found], "sends": [turn.sends for turn in found], "says": said},
-        **{"sent": sent, "pale": PALE, "last": LAST, "turn": 0, "each": 1800, "of": "exchange"},
+        **{"sent": sent, "pale": PALE, "last": LAST, "turn": START, "each": 1800, "of": "exchange"},
     }
-    return Played("stepper ring", draw(found[0], sent[0]), said[0], data)
+    return Played("stepper ring", draw(found[START], sent[START]), said[START], data)
 
 
 def draw(at: Turn, sent: str) -> str:

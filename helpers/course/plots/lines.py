@@ -27,7 +27,7 @@ def curves(
     title: str,
     x: str,
     y: str,
-    log: bool = False,
+    log: bool | str = False,
     points: Mapping[str, Line] | None = None,
     peaks: bool = False,
     crossings: Mapping[str, Line] | None = None,
@@ -36,7 +36,8 @@ def curves(
     """Lines {name: (xs, ys)}; `points` in the same form are drawn as dots (measured beside predicted),
     `crossings` as black ones (places on the lines).
 
-    Six colours, then the same with other dashes and markers.  With `ends` names stand at the ends of lines
+    Both axes are logarithmic with `log`, with "x" the horizontal one alone.  Six colours, then the same
+    with other dashes and markers.  With `ends` names stand at the ends of lines
     and beside crossings.
     The sentence gives each line's last value, or with `peaks` its largest; pass values that are the same in
     every run.
@@ -62,7 +63,9 @@ def curves(
             write_beside(axes, xs[0], ys[0], name, 7, -4, va="top", fontsize=9)
     axes.set(title=title, xlabel=x, ylabel=y)
     if log:
-        axes.set(xscale="log", yscale="log")
+        axes.set_xscale("log")
+    if log is True:
+        axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     places = sorted({place for xs, _ in points.values() for place in xs})

@@ -72,7 +72,8 @@ def all_reduce_seconds_solution(way, tensor_bytes, ranks, latency, bandwidth, ke
     return 2 * (rounds * latency + sent / bandwidth)  # and the same on the way back
 
 
-def exposed_solution(buckets, seconds, backward):
+def exposed_solution(buckets, ways, backward):
+    seconds = min(ways)  # as NCCL chooses
     hidden = backward * (buckets - 1) / buckets  # before the first is ready, nothing is sent
     return max(seconds, buckets * seconds - hidden)  # nothing hides the last
 
