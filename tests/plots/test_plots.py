@@ -219,7 +219,7 @@ FIGURES = {
         "b has just been built, 2 of 3 modules. in full on every rank: 12 elements on each rank; "
         "partitioned as it is built: 6 elements",
     ),
-    "shares": (plots.share_bars({"tiny": {"a": 60.0, "b": 40.0}}, "Title", "%"), "a 60.0 %"),
+    "shares": (plots.share_bars({"tiny": {"a": 3, "b": 2}}, "Title", "%"), "a 60.0 %"),
 }
 
 

@@ -33,6 +33,5 @@ PUBLISHED = {  # {name: keys of transformers' configuration}
 
 TRAINED = {  # {name: tokens, GPU-hours, GPU, tokens in a sequence}, by the cards in meta-llama/llama-models
     "Llama 2 7B": {"tokens": 2e12, "hours": 184_320, "gpu": "NVIDIA A100-SXM4-80GB", "s": 4096},
-    "Llama 3.2 1B": {"tokens": 9e12, "hours": 370_000, "gpu": "NVIDIA H100 80GB HBM3", "s": 8192},
     "Llama 3 8B": {"tokens": 15e12, "hours": 1_300_000, "gpu": "NVIDIA H100 80GB HBM3", "s": 8192},
 }

@@ -145,9 +145,10 @@ def time_bars(steps: Mapping[str, Mapping[str, float] | float], title: str) -> P
     return _part_bars(rows, title, unit_name, looks, 1 / factor, sentence, max(7.2, 1.3 * len(rows)))
 
 
-def share_bars(shares: Mapping[str, Mapping[str, float]], title: str, y: str) -> Plot:
-    """What a whole consists of, in percent: {bar: {part: percent}}; a transformer's layers look as in its
+def share_bars(wholes: Mapping[str, Mapping[str, float]], title: str, y: str) -> Plot:
+    """What wholes consist of, {bar: {part: size}}, in percent; a transformer's layers look as in its
     schematic."""
+    shares = {bar: {part: 100 * of[part] / sum(of.values()) for part in of} for bar, of in wholes.items()}
     parts = dict.fromkeys(part for sizes in shares.values() for part in sizes)
     looks = {part: LAYERS.get(part, (part_colour(index), "")) for index, part in enumerate(parts)}
     said = told(shares, lambda share: f"{share:.1f} %")

@@ -1,5 +1,5 @@
 """Lesson 01's real layers and models: what they keep tensor by tensor, whole models that are counted without
-memory, tests of a formula against these, and a small model's first forward pass under DeepSpeed."""
+memory, tests of a formula against these, recorded steps, and a small model for DeepSpeed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from helpers.course.job.judged import last_step
 from helpers.course.models.published import PUBLISHED
 from helpers.course.models.published import TRAINED as TRAINED
 from helpers.course.recording import recorded
-from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.saved import SavedActivations
 from helpers.tools.rehearsal.of_transformers import checkpointed
 from helpers.tools.theory.hardware import PEAKS
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 WITHOUT_COMPILER = "aot_eager_decomp_partition"  # torch.compile's choice of what to keep, no code generated
 GPT_2_XL = {"size": "1.5B, padded", "ranks": 2, "stage": 1, "micro_batches": 1}  # one training of `speed`
 GPT_2_XL |= {"checkpointing": False, "change": ""}
+OF_STEP = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 SMALL = 0.2  # inputs: a tensor that is smaller has no box
 NORM = "norm", ("input, fp32", "bf16")
 BLOCK = {  # {row: (layer, its tensors)} that a block keeps, in the order of its forward pass
@@ -77,15 +77,6 @@ def norms(h: int = 4096) -> dict[str, torch.nn.Module]:
     return of | {"the same, compiled": torch.compile(LlamaRMSNorm(h).bfloat16(), backend=WITHOUT_COMPILER)}
 
 
-def norm_boxes(norms: Mapping[str, torch.nn.Module]) -> dict[str, list[KeptTensor]]:
-    """What norms keep, for `plots.kept_tensors`."""
-    names, found = {1: ("input",), 2: ("input, fp32", "normalized")}, {}
-    for norm, layer in norms.items():
-        large = [size for size in kept(layer) if size > SMALL]
-        found[norm] = [box("norm", name, size) for name, size in zip(names[len(large)], large)]
-    return found
-
-
 def kept_boxes(layer: torch.nn.Module) -> dict[str, list[KeptTensor]]:
     """What a block of transformers' Llama keeps, for `plots.kept_tensors`: a row for each layer."""
     sizes = iter(size for size in kept(layer) if size > SMALL)
@@ -127,13 +118,10 @@ def counted(of: str | Mapping[str, int], s: int = 8192) -> dict[str, int]:
     return {"parameters": model.num_parameters(), "FLOPs": counter.get_total_flops()}
 
 
-def recorded_kept() -> tuple[dict[str, int], int]:
-    """(letters of what was trained, with b and s; bytes that its first forward pass left on an H200): Llama
-    3.2 1B without checkpointing, under ZeRO-3, which holds a few gathered weights beside."""
-    (run,) = recorded.runs("rehearsed_models", training="Llama, stage 3")
-    built, forward = run.reports[0][:2]
-    kept_by_it = forward["end"]["requested"] - built["end"]["requested"]
-    return {"b": 2, "s": 2048} | letters("Llama 3.2 1B"), kept_by_it
+def recorded_block() -> dict:
+    """Of one block of Llama 3 8B in bf16 on an H100, 8,192 tokens: "kept", bytes that its forward pass left,
+    its result among them, and "median", seconds of a forward and backward pass."""
+    return next(run.reports[0] for run in recorded.runs("block") if run.ranks == 1)
 
 
 def letters(name: str) -> dict[str, int | bool]:
@@ -164,58 +152,46 @@ def fewest(caught: Mapping[str, Iterable[str]]) -> int:
 
 
 def timed() -> dict[str, tuple[float, dict[str, float], float]]:
-    """Recorded steps, {model and sequences of a GPU at once: (seconds, arguments of `days` but the MFU, FLOPs
-    of a forward pass per token that go into masked scores)}: GPT-2 XL on two H200s; Llama 3 8B, of which
-    every block is computed again in the backward pass, on four H100s."""
-    steps = []
+    """Recorded steps, {what: (seconds, arguments of `days` but the MFU, FLOPs per token of a forward pass that
+    are of masked scores)}: GPT-2 XL on two H200s; Llama 3 8B, of which every block is computed again in the
+    backward pass, on four H100s, and one block of it alone, which is not, on one."""
+    llama, steps = LlamaSize.of(PUBLISHED["Llama 3 8B"]), []
     for q in (1, 16, 32):
         run, *others = recorded.runs("speed", sequences=q, **GPT_2_XL)
-        steps.append((f"GPT-2 XL\n{q} at once", run, q, run.size, recorded.step_time([run, *others]).median))
+        seconds = recorded.step_time([run, *others]).median
+        steps.append((f"GPT-2 XL\n{q} at once\n2 H200s", run, q, run.size, seconds))
     for run in (run for run in recorded.runs("job", hardware="4 x NVIDIA H100 80GB HBM3") if run.reports):
-        q, size = run.configuration["train_micro_batch_size_per_gpu"], LlamaSize.of(PUBLISHED["Llama 3 8B"])
-        of_gpu = q * run.configuration["gradient_accumulation_steps"]
-        steps.append((f"Llama 3 8B\n{q} at once", run, of_gpu, size, max(last_step(run))))
+        q, times = (run.configuration[key] for key in OF_STEP)
+        steps.append((f"Llama 3 8B\n{q} at once\n4 H100s", run, q * times, llama, max(last_step(run))))
     found = {}
     for name, run, sequences, size, seconds in steps:
         s, known = size.context, {"gpus": run.ranks, "peak": PEAKS[run.device_name]}
         step = {"tokens": run.ranks * sequences * s, "forward": gpt_flops(size, 1, s) / s} | known
         found[name] = seconds, step, 2 * size.layers * s * size.width
-    return found
+    head = 2 * llama.width * llama.vocabulary
+    one = step | {"tokens": s, "forward": (step["forward"] - head) / llama.layers, "gpus": 1}
+    return found | {"a block of it\nalone\n1 H100": (recorded_block()["median"], one, 2 * s * llama.width)}
 
 
 # --- a rank
 
 
-def first_forward(keys: dict, shape: dict, b: int, s: int, checkpointing: bool = False) -> dict:
-    """A small Llama's first forward pass under DeepSpeed, in a rank, with random token ids.
-
-    Args:
-        keys: DeepSpeed's configuration.
-        shape: letters of the model.
-        checkpointing: whether each block keeps its input alone.
-
-    Returns:
-        {"held": {category: bytes} after it, "DeepSpeed": its FLOPs by DeepSpeed's profiler}.
-    """
-    import deepspeed
-    from deepspeed.profiling.flops_profiler import FlopsProfiler
+def small_llama(shape: dict, checkpointing: bool) -> torch.nn.Module:
+    """A Llama of these letters; with checkpointing each block keeps its input alone."""
     from transformers import LlamaForCausalLM
 
     torch.manual_seed(0)
-    with Ledger() as ledger:
-        model = LlamaForCausalLM(config(**shape))
-        model = checkpointed(model) if checkpointing else model
-        adam = torch.optim.AdamW(model.parameters())
-        engine, *_ = deepspeed.initialize(model=model, optimizer=adam, config=keys)
-        ledger.watch(engine)
-        ids_bs = torch.randint(0, shape["V"], (b, s), device=engine.device)
-        inputs = {"input_ids": ids_bs, "labels": ids_bs}
-        loss = engine(**inputs).loss  # alive, so that what it needs is
-        held = ledger.snapshot("after forward").categories
-        del loss
+    model = LlamaForCausalLM(config(**shape))
+    return checkpointed(model) if checkpointing else model
+
+
+def profiled(engine: torch.nn.Module, ids_bs: torch.Tensor) -> int:
+    """FLOPs of a forward pass by DeepSpeed's profiler."""
+    from deepspeed.profiling.flops_profiler import FlopsProfiler
+
     profiler = FlopsProfiler(engine.module)
     profiler.start_profile()
-    engine.module(**inputs)
+    engine.module(input_ids=ids_bs, labels=ids_bs)
     flops = profiler.get_total_flops()
     profiler.end_profile()
-    return {"held": held, "DeepSpeed": flops}
+    return flops
