@@ -152,8 +152,8 @@ def fewest(caught: Mapping[str, Iterable[str]]) -> int:
 
 
 def timed() -> dict[str, tuple[float, dict[str, float], float]]:
-    """Recorded steps, {what: (seconds, arguments of `days` but the MFU, FLOPs per token of a forward pass that
-    are of masked scores)}: GPT-2 XL on two H200s; Llama 3 8B, of which every block is computed again in the
+    """Recorded steps, {what: (seconds, arguments of `days` but the MFU, FLOPs of masked scores per token in
+    a forward pass)}: GPT-2 XL on two H200s; Llama 3 8B, of which every block is computed again in the
     backward pass, on four H100s, and one block of it alone, which is not, on one."""
     llama, steps = LlamaSize.of(PUBLISHED["Llama 3 8B"]), []
     for q in (1, 16, 32):
