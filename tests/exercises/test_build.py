@@ -69,7 +69,7 @@ def test_a_value_in_the_place_of_a_function_earns_nothing_when_the_check_runs_ag
 def test_a_mistake_is_an_edit_of_the_solution_that_the_check_is_given(capsys):
     build = Build(mean_over_ranks_solution, trial, mistakes={"the sum": ("tensor / ranks", "tensor")})
     build.check(total)
-    assert " is right; the sum. The lesson goes on " in capsys.readouterr().out
+    assert " is right; the sum. The lesson uses " in capsys.readouterr().out
 
 
 def test_one_world_size_is_too_few():
