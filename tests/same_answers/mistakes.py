@@ -19,7 +19,7 @@ MISTAKES = {
             "    deepspeed.init_distributed()\n"
             "    deepspeed.runtime.engine.DeepSpeedEngine._broadcast_model = lambda engine: None\n    model",
             ("found = launch(lambda: begin()[1]",),
-            "in the engine: [1-9]",
+            "'in the engine': [1-9]",
         ),
     ),
     "02": (
