@@ -52,7 +52,7 @@ def test_a_checkpointed_block_keeps_a_sixteenth():
 
 def test_each_unseen_peak_is_another():
     peaks = [one.right["peak"] for one in training_memory.unseen().values()]
-    assert len(peaks) == len({round(peak / 1e9) for peak in peaks}) >= 6
+    assert len(peaks) == len({round(peak / 1e9) for peak in peaks}) >= 4
 
 
 @pytest.mark.ranks

@@ -234,14 +234,15 @@ def _without_zero(plan):
 
 
 def unseen() -> dict[str, planner.Training]:
-    """Trainings without ZeRO whose peak was recorded or rehearsed, one of those whose peaks are the same
-    GB, by names that say which plan it is."""
+    """Trainings without ZeRO whose peak was recorded, or rehearsed at the loss, one of those whose peaks are
+    the same GB, by names that say which plan it is."""
     found, peaks = {}, set()
     for one in planner.trainings("peak", _without_zero):
         plan, gigabytes = one.plan, round(one.right["peak"] / 1e9)
-        name = f"{plan.parameters / 1e9:.2f} B, {plan.micro_batches} x {plan.micro}"
-        name += ", checkpointed" * plan.checkpointed + ", lean" * plan.lean
-        if gigabytes not in peaks:
+        name = f"{plan.parameters / 1e9:.2f} billion, {plan.micro_batches} micro-batches of {plan.micro}"
+        name += ", checkpointed" * plan.checkpointed
+        is_shown = one.how == "rehearsed" and plan.checkpointed  # the step's bytes: the lesson shows them before
+        if gigabytes not in peaks and not is_shown:
             found[f"{name} ({one.how})"] = one
         peaks.add(gigabytes)
     return found

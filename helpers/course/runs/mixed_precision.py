@@ -74,9 +74,11 @@ class Notes:
         return report | {"masters": masters}
 
 
-def built(again: Callable | None = None, seed: int = 0) -> torch.nn.Module:
+def built(
+    again: Callable | None = None, seed: int = 0, size: models.GPTSize = models.TINY
+) -> torch.nn.Module:
     """The course's GPT; with `again`, each block is called as `again(its forward pass, x)`."""
-    model = models.build(models.GPT, seed=seed)
+    model = models.build(models.GPT, size, seed=seed)
     for block in model.blocks if again else ():
         block.forward = partial(again, block.forward)
     return model
