@@ -4,9 +4,17 @@ from functools import partial
 
 import pytest
 import torch
-from helpers import job, launch, models, theory, training
+from helpers import corpus, job, launch, models, theory, training
 from helpers.course.exercises import training_memory
-from helpers.course.exercises.solutions.training_memory import at_the_loss, in_the_step, peak_solution
+from helpers.course.exercises.solutions.training_memory import (
+    at_the_loss,
+    checkpoint_solution,
+    in_the_step,
+    mixed_step_solution,
+    peak_solution,
+)
+
+WIDE = models.GPTSize(vocabulary=256, context=64, width=128, layers=2, heads=4)
 
 
 def most_sequences(peak):
@@ -53,6 +61,23 @@ def test_a_checkpointed_block_keeps_a_sixteenth():
 def test_each_unseen_peak_is_another():
     peaks = [one.right["peak"] for one in training_memory.unseen().values()]
     assert len(peaks) == len({round(peak / 1e9) for peak in peaks}) >= 4
+
+
+@pytest.mark.parametrize(("size", "off", "is_the_loss"), [(models.TINY, 5, True), (WIDE, 27, False)])
+def test_the_planner_misses_a_wide_block_that_runs_again(size, off, is_the_loss):
+    model = training.built(checkpoint_solution, size=size).bfloat16()
+    weights = list(model.parameters())
+    masters = [weight.detach().float() for weight in weights]
+    adam = torch.optim.AdamW(masters)
+    with training.Notes(model, masters, adam) as notes:
+        for step in range(2):
+            notes.passes(model, corpus.batch(step, 64, 32))
+            mixed_step_solution(weights, masters, adam)
+    history = notes.report()["history"]
+    plan = theory.Plan(size=size, gpus=1, batch=64, micro=64, sequence=32, checkpointed=True)
+    most, backward = max(history.total), dict(map(reversed, history.marks))["backward"]
+    assert round(100 - 100 * peak_solution(plan) / most) == off
+    assert (history.total.index(most) < backward + 10) == is_the_loss
 
 
 @pytest.mark.ranks

@@ -27,7 +27,7 @@ MISTAKES = {
             "gradients by hand are twice as large",
             "notes.passes(model, corpus",
             "notes.passes(lambda *rows: 2 * model(*rows), corpus",
-            ("def train(step", "CONFIG = {"),
+            ("def train(step", "rows, half", "CONFIG = half"),
             "after an empty step - the same weights, bit by bit: False",
         ),
     ),
