@@ -62,3 +62,4 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 add_module_names = False
 napoleon_use_ivar = True
+napoleon_use_param = False  # names that share a sentence stay together
