@@ -173,12 +173,8 @@ before the first bucket is ready, there is nothing to send: (n - 1) / n of the p
     * (buckets - 1) / buckets ->
 the buckets take the link one after another
     buckets * seconds - hidden -> seconds - hidden
-each bucket goes by the faster of its ways: take the smaller number
+neither way is always the faster: each bucket takes the smaller number of seconds
     min(ways) -> max(ways)
-a ring is not always the faster
-    min(ways) -> ways[0]
-a tree is not always the faster
-    min(ways) -> ways[1]
 """
 exposed = formula(
     solutions.exposed_solution,
