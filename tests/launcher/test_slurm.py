@@ -297,7 +297,7 @@ def test_gpus_are_counted_and_given_out_where_there_are_none(nothing_is_left, tm
     ask = ["sh", "-c", "echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES"]
     with Machines(2) as pair, Slurm(pair, gpus=2) as cluster:
         assert cluster.run("sinfo", "--noheader", "--format=%G") == "gpu:2\n"
-        each = "--nodes=2", "--ntasks-per-node=2"
+        each = "--quiet", "--nodes=2", "--ntasks-per-node=2"  # no word of waiting for the job before
         assert sorted(cluster.run("srun", *each, "--gpus-per-node=2", *ask).splitlines()) == [
             f"{rank} 0,1" for rank in range(4)
         ]
