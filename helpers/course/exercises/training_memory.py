@@ -241,9 +241,7 @@ def unseen() -> dict[str, planner.Training]:
         plan, gigabytes = one.plan, round(one.right["peak"] / 1e9)
         name = f"{plan.parameters / 1e9:.2f} billion, {plan.micro_batches} micro-batches of {plan.micro}"
         name += ", checkpointed" * plan.checkpointed
-        is_shown = (
-            one.how == "rehearsed" and plan.checkpointed
-        )  # the step's bytes: the lesson shows them before
+        is_shown = one.how == "rehearsed" and plan.checkpointed  # before, in the lesson: the step's bytes
         if gigabytes not in peaks and not is_shown:
             found[f"{name} ({one.how})"] = one
         peaks.add(gigabytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from helpers.course.job.stored import stored
 from helpers.course.recording import recorded
 from helpers.course.recording.recorded import Run
+from helpers.tools.rehearsal.verdict import HOW
 
 H100S = "{} x NVIDIA H100 80GB HBM3"
 
@@ -44,10 +45,8 @@ def row(run: Run) -> dict[str, str]:
     least, highest = (f"{size / 1e9:.2f}" for size in foretold["reserved"])
     seconds = [sum(foretold["seconds"][end].values()) for end in ("fastest", "slowest")]
     return {
-        "foretold": foretold["how"].replace("no", "does not fit"),
-        "on GPUs": ("ran" if not run.reports[0][-1]["retries"] else "ran, with retries")
-        if done
-        else "out of memory",
+        "foretold": HOW.get(foretold["how"], foretold["how"]),
+        "on GPUs": happened(run),
         "allocated, GB": f"{foretold['allocated'] / 1e9:.2f}",
         "and recorded": f"{most(run, 'allocated') / 1e9:.2f}" if done else "",
         "reserved, GB": least if least == highest else f"{least} to {highest}",
@@ -55,3 +54,9 @@ def row(run: Run) -> dict[str, str]:
         "a step, s": "{:.2f} to {:.2f}".format(*seconds),
         "by the clock": f"{max(last_step(run)):.2f}" if done else "",
     }
+
+
+def happened(run: Run) -> str:
+    if run.error:
+        return "out of memory"
+    return "ran, with retries" if run.reports[0][-1]["retries"] else "ran"

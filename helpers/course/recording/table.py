@@ -91,20 +91,16 @@ EXPERIMENTS = {
         configuration=longest.configuration,
         libraries=GLM,
     ),
-    "rehearsed_models": Experiment(
-        function=rehearsed_models.rehearsed_models,
-        runs=rehearsed_models.runs(),
-        configuration=rehearsed_models.configuration_of,
-        needs_gpu=True,
-        libraries=("transformers", "transformers.integrations"),
-    ),
-    "expandable_models": Experiment(
-        function=rehearsed_models.expandable_models,
-        runs=rehearsed_models.runs(),
-        configuration=rehearsed_models.configuration_of,
-        needs_gpu=True,
-        libraries=("transformers", "transformers.integrations"),
-    ),
+    **{
+        function.__name__: Experiment(
+            function=function,
+            runs=rehearsed_models.runs(),
+            configuration=rehearsed_models.configuration_of,
+            needs_gpu=True,
+            libraries=("transformers", "transformers.integrations"),
+        )
+        for function in (rehearsed_models.rehearsed_models, rehearsed_models.expandable_models)
+    },
     "fsdp_models": Experiment(
         function=fsdp_models.fsdp_models,
         runs=grid((2, 4), through=fsdp_models.WAYS),
