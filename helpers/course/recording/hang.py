@@ -177,13 +177,12 @@ def main(target: str) -> None:
         "predicted": "rank 0's GPU at 100 %, and at a fifth of the power of a healthy run; rank 1's at 0 %",
         "runs": {},
     }
-    with tempfile.TemporaryDirectory() as scratch:
-        for at, variant in enumerate(VARIANTS):
+    path = Path(target) / f"hang-2-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
+    for at, variant in enumerate(VARIANTS):
+        with tempfile.TemporaryDirectory() as scratch:
             content["runs"][variant] = recorded(variant, Path(scratch), 29500 + at)
-    name = f"hang-2-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
-    path = Path(target) / name
-    path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
-    print(path)
+        path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+        print(path, variant, flush=True)
 
 
 if __name__ == "__main__":
