@@ -881,7 +881,7 @@ def test_trainings_are_each_case_once_and_what_failed_has_no_highest_moment():
 def test_large_messages_take_what_was_predicted_and_small_ones_wait_for_their_host():
     """Latency and bandwidth, as assumed before the recording, beside the recorded seconds."""
     (run,) = (run for run in RUNS if run.experiment == "collectives" and run.arguments["link"] == "NVLink")
-    found, expected = run.reports[0]["all-reduce"], run.predicted["all-reduce"]
+    found, expected = run.reports[0]["all-reduce"], run.foretold["all-reduce"]
     small, large = 0, found["bytes"].index(2**30)
     assert found["replayed"][small] < expected[small] < statistics.median(found["alone"][small]) / 5
     for at in range(large, len(expected)):
