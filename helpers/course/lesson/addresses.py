@@ -1,8 +1,8 @@
-"""Where the course is published, in its texts: `python -m helpers.course.lesson.addresses` writes what follows
-from `[project.urls]` of pyproject.toml between marks in README and docs.
+"""Where the course is published: `python -m helpers.course.lesson.addresses` writes what follows from
+`[project.urls]` of pyproject.toml between marks in README and docs.
 
-Nothing is linked that leads nowhere: until Repository and Documentation are filled in there, the texts say how
-to build the site.
+Nothing is linked that leads nowhere: until Repository and Documentation are filled in, the texts say how to
+build the site.
 """
 
 from __future__ import annotations
