@@ -56,7 +56,7 @@ def a_barrier(value):
         (the_last, "✗ not yet: rank 0 alone should wait, in a collective: rank 1 of 2 hung in all_reduce"),
         (breaks, "✗ not yet: with one rank this fails: rank 0 of 1 raised TypeError"),
         (breaks_with_others, "✗ not yet: this fails, and does not hang: rank 0 of 2 raised ValueError"),
-        (a_barrier, "✗ not yet: one rank, which waits for nobody, gets"),
+        (a_barrier, "✗ not yet: a rank alone, which has nobody to wait for, should get what"),
         (lambda: 1, "✗ not yet: your function takes (), the check calls it with (value)"),
     ],
 )

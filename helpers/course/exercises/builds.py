@@ -162,25 +162,21 @@ class Build(InRanks):
         return ""
 
     def run(self, answer: Callable, ranks: int, seed: int) -> str:
-        mistakes = self.mistaken()
-        found = self.judged(answer, mistakes, ranks, seed)
+        found = self.judged(answer, self.always(), ranks, seed)
         if wrong := self.wrong(found):
-            return f"not yet: {wrong}{self.thought(mistakes, found)}"
+            return f"not yet: {wrong}{self.thought(answer, found, ranks, seed)}"
         self.seen[ranks] = [rank.example for rank in found]
         return ""
 
-    def judged(
-        self, answer: Callable, mistakes: dict[str, Callable], ranks: int, seed: int
-    ) -> Sequence[Judged]:
-        """What every rank found, in one job; without the mistakes where one of these hangs."""
+    def judged(self, answer: Callable, others: Sequence[Callable], ranks: int, seed: int) -> Sequence[Judged]:
+        """What every rank found, in one job, also with other functions than the answer."""
         arguments = {"trial": self.trial, "function": answer, "solution": self.solution, "seed": seed}
         arguments |= {"together": self.together, "tolerance": self.tolerance, "example": self.example}
-        for tried in (list(mistakes.values()), []):
-            try:
-                return run_patiently(judge, ranks, arguments | {"mistakes": tried}, self.patience)
-            except RankError as error:
-                if not tried or not of_the_check(error):
-                    raise
+        return run_patiently(judge, ranks, arguments | {"mistakes": list(others)}, self.patience)
+
+    def always(self) -> list[Callable]:
+        """Functions that are run beside every answer, a right one too."""
+        return []
 
     def mistaken(self) -> dict[str, Callable]:
         """{what to think about: a wrong answer}."""
@@ -199,8 +195,16 @@ class Build(InRanks):
                     return f"rank {rank} of {len(found)}: {place} is {there} where {due} {self.DUE}"
         return ""
 
-    def thought(self, mistakes: Sequence[str], found: Sequence[Judged]) -> str:
-        """What to think about for the first mistake whose values are those that every rank got; else ""."""
+    def thought(self, answer: Callable, found: Sequence[Judged], ranks: int, seed: int) -> str:
+        """What to think about for the first mistake whose values are those that every rank got; else "".  The
+        mistakes run now, on the seed on which the answer failed."""
+        mistakes = self.mistaken()
+        try:
+            found = self.judged(answer, mistakes.values(), ranks, seed) if mistakes else found
+        except RankError as error:
+            if of_the_check(error):  # a mistake hangs
+                return ""
+            raise
         results = dict(zip(mistakes, zip(*(rank.apart for rank in found))))
         return first_thought(results, lambda apart: all(names == [] for names in apart))
 
@@ -212,7 +216,7 @@ class Build(InRanks):
         ranks = ranks or max(self.worlds)
         if ranks in self.seen:
             return Found(self.seen[ranks], f"your `{self.name}`")
-        reports = self.judged(self.solution, {}, ranks, seed=0)
+        reports = self.judged(self.solution, [], ranks, seed=0)
         return Found([rank.example for rank in reports], f"the course's `{self.name}`")
 
 

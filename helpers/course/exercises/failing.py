@@ -46,7 +46,8 @@ class Hang(InRanks):
             return f"not yet: with one rank this fails: {without_checks(str(error))}"
         if same(plain(got), plain(due)):
             return ""
-        return f"not yet: one rank, which waits for nobody, gets {described(got)}, where {due:g} is right"
+        begin = "not yet: a rank alone, which has nobody to wait for, should get what the function computes"
+        return f"{begin}: {due:g}. Yours returned {described(got)}"
 
     def run(self, answer: Callable, ranks: int, seed: int) -> str:
         for patience in PATIENCE:

@@ -32,20 +32,20 @@ class Fault(Build):
         self.broken.clear()
         return super().verdict(answer)
 
-    def mistaken(self) -> dict[str, Callable]:
-        return {"your function is still right": self.right_one} | super().mistaken()
+    def always(self) -> list[Callable]:
+        return [self.right_one]
 
     def wrong(self, found: Sequence[Judged]) -> str:
         """What is not as the bug makes it, in words: nothing is broken, or something else; else ""."""
         broken = dict.fromkeys(name for rank in found for name in rank.apart[0] or ())
         if not broken:
-            return f"nothing is broken in {len(found)} ranks"
+            return f"nothing is broken in {counted(len(found), 'rank')}; your function is still right"
         self.broken |= broken
         wrong = super().wrong(found)
         return wrong and f"this breaks {listed(broken)}, but not as asked: {wrong}"
 
     def correct(self, how: str) -> str:
-        words = f"correct {how}: that is the bug. It breaks {listed(self.broken)} and nothing else"
+        words = f"correct {how}: that is the bug. What it makes wrong: {listed(self.broken)}"
         return f"{words}. {self.praise}" if self.praise else words
 
 

@@ -1,7 +1,12 @@
 """Answers of lesson 00, and the mistakes that people make there."""
 
+from collections.abc import Callable
+
+import torch
 from helpers.course.exercises import start_here_trials as trials
 from helpers.course.exercises.builds import RankExercise
+from helpers.course.exercises.comparing import article
+from helpers.course.exercises.engine import Exercise
 from helpers.course.exercises.failing import Guilty, Hang
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.solutions import start_here as solutions
@@ -14,10 +19,36 @@ who_am_i = build(solutions.who_am_i_solution, trials.introduced, mistakes={
     ("return rank, ranks", "return rank + 1, ranks"): "ranks are counted from 0, as RANK says",
     ("return rank, ranks", "return str(rank), str(ranks)"):
         "a variable of the environment is a text: `int(...)` turns it into a number",
+    ('os.environ["RANK"]', 'os.environ["LOCAL_RANK"]'):
+        "LOCAL_RANK counts the ranks of one machine; RANK counts those of all",
     ('int(os.environ["WORLD_SIZE"])', "2"): "that is right with two ranks alone: WORLD_SIZE says how many",
 }, praise="all ranks ran the same lines, and each found another number")  # fmt: skip
 
-deal = formula(solutions.deal_solution, [
+
+class Deal(Exercise):
+    """Rows are a list in the cases, and a tensor where the lesson trains."""
+
+    def verdict(self, answer: object) -> str:
+        said = super().verdict(answer)
+        return said if not said.startswith("correct") else self.of_a_tensor(answer) or said
+
+    def of_a_tensor(self, answer: Callable) -> str:
+        """The verdict on what rank 1 of 2 gets of five rows of a tensor; "" where it is right."""
+        rows = torch.arange(10).reshape(5, 2)
+        begin = "not yet: for rows = torch.arange(10).reshape(5, 2), rank=1, ranks=2 your function"
+        try:
+            got = answer(rows, rank=1, ranks=2)
+        except Exception as error:
+            return f"{begin} raised {type(error).__name__}: {error}"
+        if not rows.equal(torch.arange(10).reshape(5, 2)):
+            return f"{begin} changes `rows` itself, which others still need: return a part of it"
+        if not isinstance(got, torch.Tensor):
+            return f"{begin} returns {article(type(got).__name__)}, where a tensor is asked for: slice `rows`"
+        due = self.solution(rows, 1, 2)
+        return "" if got.equal(due) else f"{begin} returns {got.tolist()} where {due.tolist()} is right"
+
+
+deal = formula(solutions.deal_solution, kind=Deal, cases=[
     (list("abcde"), 0, 2), (list("abcde"), 1, 2), (list("abcdefgh"), 3, 4), (list("abc"), 0, 4),
     (list("abcdefghijk"), 1, 3),
 ], mistakes={
@@ -68,6 +99,10 @@ differing = build(solutions.differing_solution, trials.compared, together=True, 
     ("weight.detach().view(torch.int32)", "weight.detach()"):
         "0.0 == -0.0, though their bits differ: compare `.view(torch.int32)`",
     (COUNT, "count += int(not theirs.equal(bits))"): "that counts tensors; count their elements",
+    ("weight.detach().view(torch.int32)", "weight.detach()", COUNT, "count += int(not theirs.equal(bits))"):
+        "that counts tensors, and takes 0.0 for -0.0: count elements of `.view(torch.int32)` that differ",
+    (COUNT, "count += (~theirs.view(torch.float32).isclose(bits.view(torch.float32))).sum().item()"):
+        "that counts elements that are not close; equal to the last bit is asked for",
     (COUNT, "count += theirs.numel()"): "that counts all elements, whether they differ or not",
     (COUNT, "count = (theirs != bits).sum().item()"): "that is the last tensor's count: add them up",
     ("comm.broadcast(theirs, 0)", "pass"): "this rank's weights were compared with themselves",

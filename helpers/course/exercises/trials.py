@@ -67,7 +67,11 @@ def build(
 
 
 def formula(
-    solution: Callable, cases: Sequence[tuple], verdicts: Verdicts = "", **options: object
+    solution: Callable,
+    cases: Sequence[tuple],
+    verdicts: Verdicts = "",
+    kind: type[Exercise] = Exercise,
+    **options: object,
 ) -> Exercise:
     """The exercise of a formula, which may have another `reference`.
 
@@ -79,7 +83,7 @@ def formula(
     cases = tuple(dict(zip(names, case, strict=True)) for case in cases)
     for words, change in options["mistakes"].items():
         options["mistakes"][words] = change if callable(change) else edit(solution, *change)
-    return Exercise(cases=cases, **options)
+    return kind(cases=cases, **options)
 
 
 def options_in(

@@ -60,7 +60,7 @@ def fit(call: Call) -> None:
     elif call.name != "reduce_scatter_tensor":
         return
     ranks, problem = dist.get_world_size(), ""
-    if mine.requires_grad or everything.requires_grad:
+    if torch.is_grad_enabled() and (mine.requires_grad or everything.requires_grad):
         problem = "a message is no part of autograd's graph: hand in `.detach()` of what requires a gradient"
     elif mine.dtype != everything.dtype:
         problem = f"`mine` is {mine.dtype}, `everything` {everything.dtype}; a message has one dtype: "
@@ -162,7 +162,7 @@ def gathered(function: Callable, seed: int) -> Values:
     ranks, values = dist.get_world_size(), {}
     for dtype in (torch.float32, torch.bfloat16):
         full = nn.Parameter(multiples((ranks * (3 + seed % 4),), 4096))  # finer than bf16, which rounds them
-        flat, master = full.detach().to(dtype), nn.Parameter(own_part(full.detach()))
+        flat, master = full.detach().to(dtype, copy=True), nn.Parameter(own_part(full.detach()))
         optimizer, alone = (torch.optim.SGD([tensor], 1 / 8, momentum=1 / 2) for tensor in (master, full))
         most = (ranks - 1) * len(master) * flat.element_size()
         for step in (1, 2):
