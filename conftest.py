@@ -32,7 +32,7 @@ LONGEST = (
     "test_machines.py",
     "test_interrupt.py",
 )  # launcher files, begun first
-REHEARSING = ("tests/rehearsal/", "tests/theory/test_planner.py", "notebooks/15_", "notebooks/more/15_")
+REHEARSING = ("tests/rehearsal/", "tests/theory/test_planner.py", "notebooks/17_", "notebooks/more/17_")
 
 
 def tier(item):

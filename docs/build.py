@@ -17,12 +17,20 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 from sphinx.cmd.build import build_main
+from helpers.course.lesson.numbers import FIRST_EDITION
+from helpers.paths import MORE
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 PUBLISHED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
 STYLE = re.compile(r'<link rel="stylesheet"[^>]* href="([^"?]+)[^"]*"[^>]*>')
 SCRIPT = re.compile(r'<script (?:defer="defer" )?src="([^"?]+)[^"]*"></script>')
+MOVED = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>This lesson has moved</title>
+<link rel="canonical" href="{page}"><script>location.replace("{page}" + location.hash)</script>
+<noscript><meta http-equiv="refresh" content="0; url={page}"></noscript></head>
+<body><p>This lesson has <a href="{page}">another number now</a>.</p></body></html>
+"""
 LINK = re.compile(r'(<(?:a|link rel="(?!style)[a-z]+") [^>]*href=)"(?!#|https?:|data:)([^"]+)"')
 PICTURE = re.compile(r'(<img [^>]*src=)"((?!data:)[^"]+)"')
 
@@ -46,7 +54,15 @@ def build(folder: Path) -> Path:
     ]
     if status := build_main([*options, str(sources), str(html)]):
         sys.exit(status)
+    lead_on(html)
     return html
+
+
+def lead_on(html: Path) -> None:
+    """Let the first edition's addresses lead to where these lessons are now, section and all."""
+    for old, new in FIRST_EDITION.items():
+        for folder in (html / "notebooks", html / "notebooks" / MORE):
+            (folder / f"{old}.html").write_text(MOVED.format(page=f"{new}.html"), encoding="utf-8")
 
 
 def one_page(html: Path, lesson: str) -> Path:

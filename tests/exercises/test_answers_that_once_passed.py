@@ -1,4 +1,4 @@
-"""Wrong answers that earlier checks of lessons 10 to 16 and of the appendix let pass: each is a verdict now.
+"""Wrong answers that earlier checks of lessons 10 to 18 and of the appendix let pass: each is a verdict now.
 
 More of them are among the exercises' own mistakes, where test_in_ranks.py tries them."""
 

@@ -1,11 +1,11 @@
-"""Lesson 16's builds: every mistake is seen and told from the others; what is no list or dict is told what to
+"""Lesson 18's builds: every mistake is seen and told from the others; what is no list or dict is told what to
 return."""
 
 import random
 
 import pytest
 from helpers import launch
-from helpers.course.exercises import clusters as lesson_16
+from helpers.course.exercises import clusters as lesson_18
 from helpers.course.exercises.comparing import same
 from helpers.course.exercises.in_ranks import tried_mistake
 from tests.exercises.course import solutions
@@ -20,7 +20,7 @@ def try_each(functions):
     deepspeed.init_distributed()
     found = {}
     for build in BUILDS:
-        trial = getattr(lesson_16, build).trial
+        trial = getattr(lesson_18, build).trial
         found[build] = [
             [tried_mistake(trial, function, seed=seed) for seed in (7, 8)] for function in functions[build]
         ]
@@ -33,10 +33,10 @@ def test_every_mistake_is_seen_and_told_from_the_others():
     functions = {}
     for build in BUILDS:
         right = known[f"16-{build}"]
-        functions[build] = [right, *getattr(lesson_16, build).mistaken().values()]
+        functions[build] = [right, *getattr(lesson_18, build).mistaken().values()]
     by_rank = launch(try_each, ranks=2, arguments={"functions": functions}, device="cpu")
     for build in BUILDS:
-        words = ["right", *getattr(lesson_16, build).mistakes]
+        words = ["right", *getattr(lesson_18, build).mistakes]
         for seed in (0, 1):
             found = [[mine[build][at][seed] for mine in by_rank] for at in range(len(words))]
             assert all(one is not None for values in found for one in values)
@@ -50,7 +50,7 @@ def test_every_mistake_is_seen_and_told_from_the_others():
 
 
 def test_every_wrong_formula_of_the_interval_is_told():
-    exercise = lesson_16.save_interval
+    exercise = lesson_18.save_interval
     for words, wrong in exercise.mistakes.items():
         assert words in exercise.verdict(
             lambda save, unit_hours, units, wrong=wrong: wrong(save, unit_hours, units)
@@ -62,14 +62,14 @@ def test_every_wrong_formula_of_the_interval_is_told():
     [("_cable_bytes", "return a list with a number for each machine"), ("_restart", "return a dict with ")],
 )
 def test_what_is_something_else_is_told_what_to_return(trial, words, monkeypatch):
-    monkeypatch.setattr(lesson_16, "random_of_rank", random.Random)
+    monkeypatch.setattr(lesson_18, "random_of_rank", random.Random)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     for nothing, named in ((None, "nothing"), (1.5, "a float")):
         with pytest.raises(TypeError, match=f"{words}.*{named}"):
-            getattr(lesson_16, trial)(lambda *given, nothing=nothing: nothing, 1)
+            getattr(lesson_18, trial)(lambda *given, nothing=nothing: nothing, 1)
 
 
 def test_settings_that_lack_a_name_say_which(monkeypatch):
-    monkeypatch.setattr(lesson_16, "random_of_rank", random.Random)
+    monkeypatch.setattr(lesson_18, "random_of_rank", random.Random)
     with pytest.raises(KeyError, match="accumulation is missing"):
-        lesson_16._restart(lambda batch, largest, left: {"ranks": 1, "micro_batch": 1}, 1)
+        lesson_18._restart(lambda batch, largest, left: {"ranks": 1, "micro_batch": 1}, 1)

@@ -156,6 +156,6 @@ def test_only_a_learners_own_right_answers_in_their_copy_are_kept(tmp_path):
         "build.check(mean_over_ranks_solution) is mean_over_ranks_solution",
     ]
     outputs_of(work, *cells, setup=setup)
-    assert not (work / "progress.json").exists()
+    assert not (work / "passed.json").exists()
     outputs_of(work, RIGHT, CHECK, FORMULA, CHECK_FORMULA, CHECK_FORMULA, setup=setup)
-    assert json.loads((work / "progress.json").read_text()) == {"00": ["mean_over_ranks", "sum_of_ranks"]}
+    assert json.loads((work / "passed.json").read_text()) == {"00": ["mean_over_ranks", "sum_of_ranks"]}

@@ -1,4 +1,4 @@
-"""The choice of an order in lesson 13: what is taken, what is refused, and what is said of its bytes."""
+"""The choice of an order in lesson 15: what is taken, what is refused, and what is said of its bytes."""
 
 import pytest
 from helpers.course.exercises.combining_parallelism import Order

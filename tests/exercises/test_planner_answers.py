@@ -1,4 +1,4 @@
-"""What lessons 15 and 16 say to functions that return something else than a dict."""
+"""What lessons 17 and 18 say to functions that return something else than a dict."""
 
 import pytest
 from helpers.course.exercises.trials import complete

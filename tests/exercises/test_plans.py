@@ -2,7 +2,7 @@
 needed."""
 
 import pytest
-from helpers.course.exercises import long_sequences as lesson_12
+from helpers.course.exercises import long_sequences as lesson_13
 
 
 def needed(ranks=1, again=False, tiles=1, host=False, stage=0):
@@ -31,5 +31,5 @@ def needed(ranks=1, again=False, tiles=1, host=False, stage=0):
     ],
 )
 def test_a_plan_is_answered_in_words(plan, words, capsys):
-    lesson_12.score_plan(plan, needed, room=15)
+    lesson_13.score_plan(plan, needed, room=15)
     assert words in capsys.readouterr().out

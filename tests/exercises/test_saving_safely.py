@@ -1,4 +1,4 @@
-"""Lesson 16's `save_safely`: whatever the stage and precision, `latest` never names a checkpoint that a rank
+"""Lesson 18's `save_safely`: whatever the stage and precision, `latest` never names a checkpoint that a rank
 died in, nor half of one."""
 
 import os

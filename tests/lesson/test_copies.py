@@ -279,3 +279,29 @@ def test_the_terminal_of_jupyterlab_passes_on_what_is_asked_for(tmp_path):
         return subprocess.run(["make", *words], timeout=60, **look).stdout
 
     assert said("reset", "LESSON=02") == "reset 02\n" and said() == "the verbs\n"
+
+
+def test_copies_of_the_first_edition_take_todays_names(tmp_path):
+    """Edited ones stay as they are; untouched ones are renewed; a companion goes with its lesson."""
+    course = tmp_path / "notebooks"
+    (course / "more").mkdir(parents=True)
+    for name in ("12_offload_and_lora", "13_long_sequences", "more/12_offload_and_lora", "index"):
+        write(course / f"{name}.ipynb", f"today's {name}")
+    work = tmp_path / "work"
+    (work / "more").mkdir(parents=True)
+    for name in ("11_offload_and_lora", "12_long_sequences", "more/11_offload_and_lora"):
+        write(work / f"{name}.ipynb", f"former {name}")
+    untouched = "12_long_sequences.ipynb"
+    copies.save_dates(work, {untouched: copies.digest(work / untouched)})
+
+    copies.copy(tmp_path)
+    copies.copy(tmp_path)
+
+    found = {path.relative_to(work).as_posix(): sources(path)[0] for path in work.rglob("*.ipynb")}
+    assert found == {
+        "12_offload_and_lora.ipynb": "former 11_offload_and_lora",
+        "13_long_sequences.ipynb": "today's 13_long_sequences",
+        "more/12_offload_and_lora.ipynb": "former more/11_offload_and_lora",
+        "index.ipynb": "today's index",
+    }
+    assert [path.name for path in copies.older(tmp_path)] == ["12_offload_and_lora.ipynb"] * 2

@@ -139,7 +139,7 @@ def test_a_lesson_has_the_minutes_and_checks_of_its_companion(tmp_path):
     assert (other.number, other.optional, other.companion) == ("fsdp", 0, "")
     numbers = [number_of(path) for path in beside(tmp_path)]
     assert numbers == ["more/07", "more/field_guide", "claims"]
-    assert "+\N{NO-BREAK SPACE}[12](more/07_a.ipynb)|" in index.table("Basics", [lesson])
+    assert "+\N{NO-BREAK SPACE}[12](more/07_a.ipynb)|" in index.table("Basics", [lesson], {})
 
 
 def test_the_start_page_holds_what_is_made_of_these_lessons():

@@ -56,7 +56,7 @@ def nbval(lesson):
 def test_a_lesson_on_machines_where_there_are_none():
     if reason := problem():
         pytest.skip(reason)
-    command = nbval("notebooks/16_clusters.ipynb")
+    command = nbval("notebooks/18_clusters.ipynb")
     inside = FORBIDDEN.replace("print(problem())", f"assert problem()\nos.execv({command[0]!r}, {command!r})")
     done = subprocess.run(
         [sys.executable, "-c", inside], cwd=ROOT, capture_output=True, text=True, timeout=600

@@ -93,3 +93,13 @@ def test_kernels_at_the_same_time_lose_nothing(work):
     }
     assert json.loads((work / progress.NAME).read_text())
     assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock", "map"}
+
+
+def test_the_first_editions_record_is_read_under_the_numbers_of_today(work):
+    first = work / progress.FIRST_EDITIONS
+    first.write_text('{"10": ["reshard"], "11": ["lora"], "12": ["tiled_loss"], "16": ["save_safely"]}')
+    today = {"10": ["reshard"], "12": ["lora"], "13": ["tiled_loss"], "18": ["save_safely"]}
+    assert progress.passed() == today
+    assert progress.record("linear", "12")
+    assert progress.passed() == today | {"12": ["lora", "linear"]}
+    assert "linear" not in first.read_text()

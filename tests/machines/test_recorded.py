@@ -88,7 +88,7 @@ def test_a_system_that_forbids_machines_shows_them():
     ask = FORBIDDEN.replace(
         "print(problem())",
         "from helpers.course.recording.on_machines import "
-        "OnMachines\nprint(OnMachines('16')(who, place=[0, 0, 1, 1])[3])",
+        "OnMachines\nprint(OnMachines('18')(who, place=[0, 0, 1, 1])[3])",
     )
     ask = "def who(place):\n    raise AssertionError\n" + ask
     said = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, timeout=60)

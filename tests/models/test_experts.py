@@ -1,4 +1,4 @@
-"""The layer with all experts in one process, which lesson 14 holds its ranks against."""
+"""The layer with all experts in one process, which lesson 16 holds its ranks against."""
 
 import pytest
 import torch

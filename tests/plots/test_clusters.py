@@ -1,4 +1,4 @@
-"""Lesson 16's figures: their sentences, and what is drawn."""
+"""Lesson 18's figures: their sentences, and what is drawn."""
 
 from helpers import plots
 

@@ -1,4 +1,4 @@
-"""Figures of lesson 14: their sentences count what is drawn."""
+"""Figures of lesson 16: their sentences count what is drawn."""
 
 from helpers import plots
 

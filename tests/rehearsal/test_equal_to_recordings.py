@@ -226,7 +226,7 @@ def test_under_stage_3_a_gpu_holds_what_it_gathered_until_it_has_caught_up_with_
 
 def second_steps(cases):
     """In a rehearsed rank: the most bytes of the second step of each (size, configuration, whether blocks are
-    checkpointed), as lesson 15 has it."""
+    checkpointed), as lesson 17 has it."""
     import deepspeed
     import torch
     from helpers import models
@@ -257,7 +257,7 @@ def second_steps(cases):
 
 @pytest.mark.parametrize("ranks", (1, 2))
 def test_every_recorded_training_by_data_parallelism_is_within_a_per_cent_of_its_rehearsal(ranks):
-    """All that lesson 15 shows, of which it rehearses some.  Those of the experiment `speed` are torch's own
+    """All that lesson 17 shows, of which it rehearses some.  Those of the experiment `speed` are torch's own
     count, which has workspaces too and, at stage 0, what its allocator rounds up: 0.5 GB, since each
     parameter has tensors of its own."""
     if "REHEARSE_ALL" not in os.environ:

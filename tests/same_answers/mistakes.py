@@ -212,7 +212,7 @@ MISTAKES = {
             " no",
         ),
     ),
-    "11": (
+    "12": (
         Mistake(
             "each micro-batch's gradient is added, not averaged",
             "        loss = engine(ids, targets)\n        look(",
@@ -221,7 +221,7 @@ MISTAKES = {
             "no",
         ),
     ),
-    "12": (
+    "13": (
         Mistake(
             "a tile's gradient does not reach the vectors",
             "        return F.cross_entropy(head(x).float().flatten(0, 1)",
@@ -244,7 +244,7 @@ MISTAKES = {
             "losses right: no",
         ),
     ),
-    "14": (
+    "16": (
         Mistake(
             "gradients are twice as large",
             "loss = engine(*corpus.batch(step, ranks * BATCH, LENGTH, rank, ranks, device))\n"
@@ -255,7 +255,7 @@ MISTAKES = {
             "different",
         ),
     ),
-    "13": (
+    "15": (
         Mistake(
             "gradients are twice as large",
             'gradients[f"{at}.{name}"] = gathered(parameter, "exp_avg").cpu()',
@@ -264,7 +264,7 @@ MISTAKES = {
             "gradients on eight ranks equal theirs, within 1e-4: no",
         ),
     ),
-    "16": (
+    "18": (
         Mistake(
             "gradients are twice as large",
             "        engine.backward(loss)\n        engine.step()\n        total",

@@ -1,6 +1,6 @@
 """One sequence on several ranks, and the loss in tiles: predicted, then measured, to the byte.
 
-What ranks that share a sequence really hold and send is compared in lesson 12, which runs with every change.
+What ranks that share a sequence really hold and send is compared in lesson 13, which runs with every change.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""Faults of DeepSpeed 0.19.8 and what it refuses, as lesson 14 shows them, each in its smallest form.
+"""Faults of DeepSpeed 0.19.8 and what it refuses, as lesson 16 shows them, each in its smallest form.
 
 A test passes while it is so.  One that fails is good news: the words of the lesson that the failure names are
 to be corrected.
@@ -16,7 +16,7 @@ from tests.support import configuration
 pytestmark = pytest.mark.ranks
 
 SIZE = models.GPTSize(layers=1, width=16, heads=2)
-GONE = "DeepSpeed has mended this: correct lesson 14, {}"
+GONE = "DeepSpeed has mended this: correct lesson 16, {}"
 
 
 class Routed(models.FeedForward):

@@ -1,4 +1,4 @@
-"""Faults of DeepSpeed 0.19.8 that lesson 12 shows, each in its smallest form.
+"""Faults of DeepSpeed 0.19.8 that lesson 13 shows, each in its smallest form.
 
 A test passes while DeepSpeed has the fault.  One that fails is good news: the fault is mended, and the words
 of the lesson that the failure names are to be corrected.
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ranks
 
 SIZE = models.GPTSize(layers=1, context=64)
 TILES, WRONG = 4, 1e-2  # of a norm, relative; rounding makes a millionth
-GONE = "DeepSpeed has mended this: correct lesson 12, {}"
+GONE = "DeepSpeed has mended this: correct lesson 13, {}"
 
 
 def plain(head, x, y):

@@ -1,4 +1,4 @@
-"""What DeepSpeed 0.19.8 does without a word when weights are frozen or offloaded, as lesson 11 shows it.
+"""What DeepSpeed 0.19.8 does without a word when weights are frozen or offloaded, as lesson 12 shows it.
 
 Each test passes while it does so.  One that fails says which sentence of the lesson is to be corrected, now
 that it is mended.
@@ -15,7 +15,7 @@ from tests.support import configuration
 pytestmark = pytest.mark.ranks
 
 SIZE, LENGTH = models.GPTSize(layers=2), 16
-MENDED = 'DeepSpeed has changed: correct lesson 11, "{}"'
+MENDED = 'DeepSpeed has changed: correct lesson 12, "{}"'
 
 
 def engine_of(model, config):

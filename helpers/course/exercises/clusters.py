@@ -1,4 +1,4 @@
-"""Answers of lesson 16: what crosses the cable, a restart on fewer ranks, saving safely, and how often."""
+"""Answers of lesson 18: what crosses the cable, a restart on fewer ranks, saving safely, and how often."""
 
 import contextlib
 import functools

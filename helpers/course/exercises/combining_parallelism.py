@@ -1,4 +1,4 @@
-"""Answers of lesson 13: ranks of several axes, their groups, what crosses a cable, a norm over axes."""
+"""Answers of lesson 15: ranks of several axes, their groups, what crosses a cable, a norm over axes."""
 
 import json
 import random

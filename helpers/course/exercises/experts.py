@@ -1,4 +1,4 @@
-"""Answers of lesson 14: experts for tokens, the way there and back, balance and messages; usual mistakes."""
+"""Answers of lesson 16: experts for tokens, the way there and back, balance and messages; usual mistakes."""
 
 import torch
 from torch import distributed as dist

@@ -1,4 +1,4 @@
-"""Answers of lesson 12: long sequences, and the mistakes that people make there."""
+"""Answers of lesson 13: long sequences, and the mistakes that people make there."""
 
 import copy
 import gc

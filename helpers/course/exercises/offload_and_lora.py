@@ -1,4 +1,4 @@
-"""Answers of lesson 11: adapters, a linear function of a frozen weight, Adam whose states live in files."""
+"""Answers of lesson 12: adapters, a linear function of a frozen weight, Adam whose states live in files."""
 
 import tempfile
 from pathlib import Path

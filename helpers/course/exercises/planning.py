@@ -1,4 +1,4 @@
-"""Answers of lesson 15, a planner: what a rank holds, how long a step takes, the cheapest plan that fits."""
+"""Answers of lesson 17, a planner: what a rank holds, how long a step takes, the cheapest plan that fits."""
 
 from dataclasses import replace
 

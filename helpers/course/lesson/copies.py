@@ -19,8 +19,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from helpers.course.lesson import lab, progress
+from helpers.course.lesson.numbers import FIRST_EDITION
 from helpers.course.lesson.outline import beside, notebooks, number_of
-from helpers.paths import NOTEBOOKS, ROOT, replace
+from helpers.paths import MORE, NOTEBOOKS, ROOT, replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,11 +64,24 @@ def copy(root: Path = ROOT) -> Path:
     dates = read_dates(work)
     if INDEX not in dates and (work / INDEX).exists():
         dates[INDEX] = digest(work / INDEX)  # it was always written anew, and had no date
+    take_new_names(work, dates)
     for name, page in pages(root).items():
         is_older = is_untouched(work, name, dates) and dates[name] != digest(page)
         if is_older or not (work / name).exists():
             write_copy(page, work, name, dates)
     return work
+
+
+def take_new_names(work: Path, dates: dict[str, str | None]) -> None:
+    """Give copies of lessons of the first edition, and of their companions, the names of today."""
+    for old, new in FIRST_EDITION.items():
+        for folder in (work, work / MORE):
+            former, target = folder / f"{old}.ipynb", folder / f"{new}.ipynb"
+            if former.exists() and not target.exists():
+                former.rename(target)
+                date = dates.pop(former.relative_to(work).as_posix(), None)
+                dates[target.relative_to(work).as_posix()] = date
+                save_dates(work, dates)
 
 
 def reset(number: str, root: Path = ROOT) -> tuple[Path, Path | None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from helpers.course.lesson import pictures, routes
 from helpers.course.lesson.counting import RULE
+from helpers.course.lesson.numbers import TO_COME, before
 from helpers.course.lesson.outline import Lesson, course, directly_needs
 from helpers.course.lesson.pictures import FOLDER, JOB, MAP
 from helpers.course.lesson.progress import passed
@@ -60,7 +61,11 @@ def diagram(lessons: list[Lesson]) -> str:
 
 def tables(lessons: list[Lesson]) -> list[str]:
     """A heading and a Markdown table for each part of the course; under the last the sums, and their rule."""
-    shown = [table(title, part) for title, part in pictures.parts(lessons).items()]
+    shown, files = [], {lesson.number: lesson.file for lesson in lessons}
+    previous = None
+    for title, part in pictures.parts(lessons).items():
+        shown.append(table(title, part, files, previous))
+        previous = part[-1].number
     core, exercises, optional = (
         f"{sum(minutes) / 60:.0f}"
         for minutes in zip(*((one.minutes.core, one.minutes.exercises, one.optional) for one in lessons))
@@ -70,10 +75,19 @@ def tables(lessons: list[Lesson]) -> list[str]:
     return shown
 
 
-def table(title: str, lessons: list[Lesson]) -> str:
-    """One part of the course: links, checks, questions, minutes."""
+def table(title: str, lessons: list[Lesson], files: dict[str, str], previous: str | None = None) -> str:
+    """One part of the course: links, checks, questions, minutes; in a row of its own, each number to come.
+
+    Args:
+        files: {number: notebook} of the whole course.
+        previous: the number of the last lesson of the part before.
+    """
     rows = [f"### {title}", "", "| |lesson and its question|minutes|", "|---|---|--:|"]
     for lesson in lessons:
+        for empty in before(lesson.number, previous):
+            name, holder = TO_COME[empty]
+            rows.append(f"|{empty}|*{name}: to come; now in [lesson {holder}]({files[holder]})*||")
+        previous = lesson.number
         minutes = [str(lesson.minutes.core), str(lesson.minutes.exercises)]
         minutes += [f"[{lesson.optional}]({lesson.companion})"] if lesson.companion else []
         checks = f"[![{len(lesson.checks)} checks]({FOLDER}/{lesson.number}.svg)]({lesson.file})"

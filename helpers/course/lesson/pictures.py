@@ -10,6 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from helpers.course.lesson.numbers import TO_COME, before
 from helpers.course.lesson.outline import Lesson, directly_needs
 from helpers.paths import replace
 
@@ -20,8 +21,8 @@ FOLDER, MAP, JOB = "map", "map.svg", "job.png"
 PARTS = {  # the course's parts, and the lesson with which each begins
     "What a step needs": "00",
     "One host": "04",
-    "With less": "11",
-    "Many hosts": "13",
+    "With less": "12",
+    "Many hosts": "15",
     "The same elsewhere": "fsdp",
 }
 Passed = dict[str, list[str]]  # {lesson: names of the checks passed}
@@ -82,6 +83,9 @@ def the_map(lessons: list[Lesson], passed: Passed, marks: dict[Lesson | None, st
             for part, first in PARTS.items()
             if lesson.number == first
         ]
+        for place, empty in enumerate(empty_before(lessons, row), 1):
+            said = f"{empty}: to come; now in {TO_COME[empty][1]}"
+            shapes.append(words(left + 48, places[row - 1] + ROW * place, said, QUIET, size=13))
         if row and lessons[row - 1].number in directly_needs(lesson, lessons):
             start, top = places[row - 1] + BOX / 2, middle - BOX / 2
             shapes += [f'<path d="M{left + 24} {start}V{top - 5}" stroke="{INK}" fill="none"/>']
@@ -91,9 +95,19 @@ def the_map(lessons: list[Lesson], passed: Passed, marks: dict[Lesson | None, st
 
 
 def middles(lessons: list[Lesson]) -> list[float]:
-    """The height of the middle of each lesson's box; a part's title stands above its first."""
-    titles = [lesson.number in PARTS.values() for lesson in lessons]
-    return [ROW * (row + 0.5) + TITLE * sum(titles[: row + 1]) for row in range(len(lessons))]
+    """The height of the middle of each lesson's box; a part's title stands above its first, and a row is left
+    for each number to come."""
+    places, below = [], 0.0
+    for row, lesson in enumerate(lessons):
+        below += ROW * len(empty_before(lessons, row)) + TITLE * (lesson.number in PARTS.values())
+        places.append(below + ROW / 2)
+        below += ROW
+    return places
+
+
+def empty_before(lessons: list[Lesson], row: int) -> list[str]:
+    """Numbers to come between a lesson and the one above it."""
+    return before(lessons[row].number, lessons[row - 1].number if row else None)
 
 
 def lanes_of(lessons: list[Lesson]) -> list[tuple[int, int, list[int]]]:

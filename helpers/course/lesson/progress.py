@@ -1,5 +1,8 @@
 """Which checks this learner has passed: a small file in `work/`, `{"04": ["ring_all_reduce", ...]}`.
 
+The first edition kept it in another file, under its own numbers of lessons; that one is read until the first
+check is passed in this edition, and stays as it is.
+
 Only copies of lessons that run in `work/`, and of their companions in `work/more/`, write it, so neither the
 tests nor a reader of `notebooks/` do.
 """
@@ -13,9 +16,11 @@ from pathlib import Path
 
 from helpers import paths
 from helpers.course.lesson import pictures
+from helpers.course.lesson.numbers import today
 from helpers.course.lesson.outline import course
 
-NAME = "progress.json"
+NAME = "passed.json"
+FIRST_EDITIONS = "progress.json"
 
 
 def record(name: str, lesson: str, work: Path | None = None) -> bool:
@@ -52,8 +57,16 @@ def draw(work: Path) -> None:
 def passed(work: Path | None = None) -> dict[str, list[str]]:
     """{lesson: names of the checks passed, in the order of passing}; what cannot be read counts as
     nothing."""
+    work = work or paths.WORK
+    if (work / NAME).exists():
+        return read(work / NAME)
+    return {today(number): names for number, names in read(work / FIRST_EDITIONS).items()}
+
+
+def read(file: Path) -> dict[str, list[str]]:
+    """What one such file says, under its own numbers."""
     try:
-        kept = json.loads(((work or paths.WORK) / NAME).read_text(encoding="utf-8"))
+        kept = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     lessons = kept.items() if isinstance(kept, dict) else ()

@@ -1,4 +1,4 @@
-"""One sequence shared by some of the ranks: the layers of lesson 12, with DeepSpeed's own exchange of heads
+"""One sequence shared by some of the ranks: the layers of lesson 13, with DeepSpeed's own exchange of heads
 for tokens."""
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ MODELS = {  # by which a run is asked for
 # For times: an odd vocabulary has a matrix product of the head that runs at an eighth of a GPU's rate, so it
 # is made a multiple of 64 or more.
 SIZES = MODELS | {f"{name}, padded": replace(MODELS[name], vocabulary=50304) for name in ("1.5B", "7.5B")}
+# few wide layers: a host issues them faster than a GPU computes them, whatever the batch
+SIZES["7.5B, 8 layers"] = replace(SIZES["7.5B, padded"], layers=8)
 # the smallest whose partition on two ranks is worth a disk to DeepSpeed
 SIZES["3.2M"] = models.GPTSize(context=64, width=256, layers=4, heads=4)
 # keys of GlmConfig, and tokens of a sequence or of the first one
@@ -38,6 +40,7 @@ class Experiment:
         function: what every rank runs.
         runs: [(ranks, arguments, which a recording names)].
         configuration: (ranks, **arguments) to DeepSpeed's configuration; None where it configures nothing.
+        prediction: (ranks, **arguments) to what is expected, plain data that is kept beside the run.
         may_share: says something where ranks share a GPU: a rank's bytes are the same, times are not.
         needs_gpu: says nothing on a CPU.
         needs_cpu: is recorded on a CPU, where its bytes are those of any device; all its runs always.
@@ -48,6 +51,7 @@ class Experiment:
     function: Callable
     runs: list[tuple[int, dict]]
     configuration: Callable = lambda ranks, **arguments: None
+    prediction: Callable = lambda ranks, **arguments: None
     may_share: bool = False
     needs_gpu: bool = False
     needs_cpu: bool = False

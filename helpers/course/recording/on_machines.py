@@ -2,7 +2,7 @@
 elsewhere.
 
 A lesson goes on in both cases, with the same values.  Where machines are allowed, `python tests/refresh.py
-16` writes down anew what is shown."""
+18` writes down anew what is shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OnMachines:
     """Calls functions that make machines; where this system has none, says so in a line and returns what was
     recorded.
 
-        on_machines = OnMachines("16")
+        on_machines = OnMachines("18")
         bytes_sent = on_machines(counted, place=[0, 0, 1, 1])
 
     Args:

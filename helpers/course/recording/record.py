@@ -80,6 +80,8 @@ def run(name: str, ranks: int, arguments: dict, device: str) -> dict:
     """One run: the configuration it used, and its reports, or why there are none."""
     function, config = EXPERIMENTS[name].function, EXPERIMENTS[name].configuration(ranks, **arguments)
     noted = {"ranks": ranks, "arguments": arguments, "configuration": config}
+    if (prediction := EXPERIMENTS[name].prediction(ranks, **arguments)) is not None:
+        noted["predicted"] = prediction  # before the run
     started = time.monotonic()
     # The folder is gone afterwards, whatever the ranks do.
     with tempfile.TemporaryDirectory(prefix="recording-", ignore_cleanup_errors=True) as scratch:

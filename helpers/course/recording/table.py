@@ -7,6 +7,7 @@ from helpers.course.job.plans import PLANS
 from helpers.course.recording import (
     autotuning,
     block,
+    collectives,
     experiments,
     finetune,
     fsdp_models,
@@ -14,9 +15,11 @@ from helpers.course.recording import (
     links,
     longest,
     nvme,
+    overlap,
     qlora,
     rehearsed_models,
     speed,
+    waterfall,
 )
 from helpers.course.recording.experiment import (
     BUCKET,
@@ -129,6 +132,27 @@ EXPERIMENTS = {
     "block": Experiment(
         function=block.block,
         runs=grid(RANKS[:4], of=block.BLOCKS, sequence_parallel=(False, True)),
+        needs_gpu=True,
+        libraries=("transformers",),
+    ),
+    "collectives": Experiment(
+        function=collectives.collectives,
+        runs=grid(SEVERAL[:3], link=links.LINKS),
+        prediction=collectives.predicted,
+        needs_gpu=True,
+    ),
+    "overlap": Experiment(
+        function=overlap.overlap, runs=overlap.runs(), prediction=overlap.predicted, needs_gpu=True
+    ),
+    "zero_overlap": Experiment(
+        function=overlap.zero_overlap,
+        runs=overlap.zero_runs(),
+        configuration=overlap.zero_configuration,
+        needs_gpu=True,
+    ),
+    "waterfall": Experiment(
+        function=waterfall.waterfall,
+        runs=grid([1], blocks=waterfall.BLOCKS, checkpointing=(False, True)),
         needs_gpu=True,
         libraries=("transformers",),
     ),

@@ -2,7 +2,7 @@
 the same eight sequences.
 
 Ranks that share a model are pairs of neighbours: tensor-parallel ones by DeepSpeed's AutoTP with the rules of
-lesson 05, two stages, or two that share each sequence (`models.share_sequence`, lesson 12).  With "data" each
+lesson 05, two stages, or two that share each sequence (`models.share_sequence`, lesson 13).  With "data" each
 of the four is a replica.
 """
 

@@ -83,7 +83,7 @@ def moments(plan: Plan) -> dict[str, float]:
     "backward", "step"}; states by the ZeRO paper (arXiv 1910.02054, section 5).
 
     Within 1.1 % of every recorded training; beside rehearsals of GPTs of four layers, 8,192 and 25,600 wide,
-    on 64 GPUs with one sequence (lesson 15) from 5 % too low to 11 % too high, both at stage 3.  Pipelines at
+    on 64 GPUs with one sequence (lesson 17) from 5 % too low to 11 % too high, both at stage 3.  Pipelines at
     stage 0 replicate states, as Megatron's; DeepSpeed's own, with its `BF16_Optimizer`, shard master weights
     and Adam there as at stage 1, and keep a second set of gradients.
     """

@@ -43,9 +43,9 @@ class Plan:
     sequence_parallel: bool = True
     # Adam makes no temporary beside gradients in fp32: torch's fused AdamW, and DeepSpeed's under ZeRO
     lean: bool = True
-    trained: float = 1.0  # the share of the parameters that are trained, such as adapters (lesson 11)
+    trained: float = 1.0  # the share of the parameters that are trained, such as adapters (lesson 12)
     offload: bool = False  # optimizer, states and gradients are the host's (ZeRO-Offload, stages 1 to 3)
-    ulysses: int = 1  # u, GPUs that share the tokens of each sequence (lesson 12) and are replicas for ZeRO
+    ulysses: int = 1  # u, GPUs that share the tokens of each sequence (lesson 13) and are replicas for ZeRO
 
     def __post_init__(self):
         whole(self.stage, "stage", 0, 3)

@@ -1,7 +1,7 @@
 """A planner: how long a step of a plan takes, and of many plans the cheapest that fits.
 
 Coarse on purpose: work runs at one rate, messages cost bytes over a bandwidth (latency apart), and the
-optimizer's step takes no time (`step_time` has the detailed formula).  Ranks are laid out as lesson 13
+optimizer's step takes no time (`step_time` has the detailed formula).  Ranks are laid out as lesson 15
 advises: the pipeline's stages outermost, then replicas, and neighbours share a layer.
 """
 
@@ -61,7 +61,7 @@ def plan_seconds(plan: Plan, cluster: Cluster, hidden: bool = False) -> dict[str
     longest, and else too much by less than one micro-batch on that stage.  Messages are those of
     `plan_messages`, over the `Cluster.bandwidth` of their group; pipeline stages that are not all in one
     host, and a Ulysses group that is larger than one, send through each GPU's own card.  Offload counts as
-    free (lesson 11).  Adapters save no work here, and ZeRO's messages are those of all parameters.
+    free (lesson 12).  Adapters save no work here, and ZeRO's messages are those of all parameters.
 
     With `hidden`, "ZeRO" is only what is exposed where all of it may go on behind the work: of the whole step
     at stages 2 and 3, of the last micro-batch at stages 0 and 1, which send once.

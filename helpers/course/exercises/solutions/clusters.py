@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 16."""
+"""The course's own answers of lesson 18."""
 
 
 def cable_bytes_solution(sent, place):

@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 13."""
+"""The course's own answers of lesson 15."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 14."""
+"""The course's own answers of lesson 16."""
 
 import torch
 

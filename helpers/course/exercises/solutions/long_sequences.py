@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 12."""
+"""The course's own answers of lesson 13."""
 
 import torch
 

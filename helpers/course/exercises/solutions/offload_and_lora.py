@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 11."""
+"""The course's own answers of lesson 12."""
 
 import numpy
 import torch

@@ -1,4 +1,4 @@
-"""The course's own answers of lesson 15."""
+"""The course's own answers of lesson 17."""
 
 from helpers.tools import theory
 
