@@ -56,5 +56,6 @@ def test_ranks_on_gpus_multiply_as_torch_does():
             capture_output=True,
             text=True,
             check=True,
+            timeout=120,
         )
         assert done.stdout.strip() == str(replaced)
