@@ -6,7 +6,7 @@ own bf16 products are up to 20 times slower than those of fp32.
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -15,23 +15,23 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")  # what linear layers and `@` betwe
 
 
 def rounded_once(operator: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
-    """A kernel of the operator, which takes tensors that share a dtype and a device, and numbers.
+    """A CPU kernel of the operator, which takes tensors of one dtype, and numbers.
 
     It lies below autograd and torch's modes: what they keep and count are bf16 tensors.  Its own fp32 ones
     are the working memory of a kernel, which nobody sees.
     """
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    torchs = torch.library.get_kernel(operator, "CPU")
 
-    def run(keys, *tensors, **numbers):
-        if tensors[0].dtype == torch.bfloat16 and tensors[0].is_cpu:
+    def kernel(keys, *tensors, **numbers):
+        if tensors[0].dtype == torch.bfloat16:
             return operator(*(tensor.float() for tensor in tensors), **numbers).bfloat16()
-        return operator.redispatch(keys & below, *tensors, **numbers)
+        return torchs.call_boxed(keys, *tensors, **numbers)
 
-    return run
+    return kernel
 
 
 LIBRARY = torch.library.Library("aten", "IMPL")
-if os.environ.get("DS_ACCELERATOR") != "cuda":  # ranks on GPUs multiply there alone
+with warnings.catch_warnings(action="ignore"):  # it replaces torch's kernels, which torch tells
     for product in PRODUCTS:
         kernel = rounded_once(getattr(torch.ops.aten, product).default)
-        LIBRARY.impl(product, kernel, "BackendSelect", with_keyset=True)
+        LIBRARY.impl(product, kernel, "CPU", with_keyset=True, allow_override=True)
