@@ -227,8 +227,8 @@ def test_what_a_library_decorates_while_it_is_preloaded_is_compiled_when_it_is_c
 
 
 def test_ranks_are_forked_from_one_thread(kernels):
-    """Also where the environment asks for more, as a cluster's does; the ranks have what it asks for."""
-    (kernel,) = kernels(OMP_NUM_THREADS="3", OPENBLAS_NUM_THREADS="3", MKL_NUM_THREADS="3")
+    """Also where the environment asks for more, as a cluster's does; ranks have what LAUNCH_THREADS asks."""
+    (kernel,) = kernels(OMP_NUM_THREADS="5", OPENBLAS_NUM_THREADS="3", LAUNCH_THREADS="3")
     look = (
         "lambda: [len(os.listdir(f'/proc/{os.getppid()}/task')), "
         "__import__('torch').get_num_threads(), os.environ['OPENBLAS_NUM_THREADS']]"

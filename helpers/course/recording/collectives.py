@@ -16,9 +16,9 @@ from helpers.course.recording.in_ranks import device, on_gpu, seconds_of
 from helpers.course.recording.links import LINKS
 from helpers.tools import theory
 
-MESSAGES = {  # bytes of the whole tensor; over sockets 16 GiB would take minutes
+MESSAGES = {  # bytes of the whole tensor; more over sockets would take minutes
     "NVLink": [2**power for power in range(10, 35, 2)],
-    "sockets": [2**power for power in range(10, 31, 2)],
+    "sockets": [2**power for power in range(10, 29, 2)],
 }
 ENOUGH, MOST, LEAST = 0.25, 40, 3  # seconds for a size and a way, and how many repetitions that may be
 # What the model of latency and bandwidth takes for granted before anything is recorded: (seconds, bytes/s)

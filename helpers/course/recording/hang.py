@@ -139,7 +139,7 @@ def plain(text: str, folder: Path) -> list[str]:
     """Lines without folders, names of hosts, addresses and numbers of processes."""
     text = text.replace(str(folder), "folder")
     text = re.sub(r'(?<=File ")[^"]*/', "", text)
-    text = re.sub(r"(?<= from )/\S*/", "", text)
+    text = re.sub(r"(?<= from )/\S*/|(?<= at )/\S*/", "", text)
     text = re.sub(r"0x[0-9a-f]{6,}", "0x...", text)
     return text.splitlines()
 
@@ -177,13 +177,13 @@ def main(target: str) -> None:
         "predicted": "rank 0's GPU at 100 %, and at a fifth of the power of a healthy run; rank 1's at 0 %",
         "runs": {},
     }
-    with tempfile.TemporaryDirectory() as scratch:
-        for at, variant in enumerate(VARIANTS):
+    path = Path(target) / "hang" / f"2-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for at, variant in enumerate(VARIANTS):
+        with tempfile.TemporaryDirectory() as scratch:
             content["runs"][variant] = recorded(variant, Path(scratch), 29500 + at)
-    name = f"hang-2-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
-    path = Path(target) / name
-    path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
-    print(path)
+        path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+        print(path, variant, flush=True)
 
 
 if __name__ == "__main__":

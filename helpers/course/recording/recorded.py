@@ -41,6 +41,7 @@ class Run:
     Attributes:
         arguments: of the experiment's function; `size` by its name.
         configuration: DeepSpeed's, or None.
+        foretold: what was expected before the run, in the experiment's own form, or None.
         reports: what each rank returned; empty where the run failed.
         error: why it failed, else "".
         size, elements: of the model, and of each of its parameters, where the experiment has a GPT.
@@ -55,6 +56,7 @@ class Run:
     ranks: int
     arguments: dict
     configuration: dict | None
+    foretold: object
     reports: tuple
     error: str
     size: GPTSize | None
@@ -126,6 +128,7 @@ def read(path: Path) -> Iterator[Run]:
             ranks=run["ranks"],
             arguments=run["arguments"],
             configuration=run.get("configuration"),
+            foretold=run.get("predicted"),
             reports=tuple(run.get("reports", ())),
             error=run.get("error", ""),
             size=GPTSize(**content["sizes"][size]) if size else None,

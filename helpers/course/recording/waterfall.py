@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.profiler import ProfilerActivity, profile
 from helpers.course import job
+from helpers.course.job.reference import cut
 from helpers.course.recording.in_ranks import device, seconds_of
 from helpers.tools.rehearsal.of_transformers import checkpointed
 
@@ -60,7 +61,7 @@ def whole(blocks: int, checkpointing: bool) -> dict[str, Callable[[], object]]:
     """The passes of a model with so many blocks, embedding, head and loss."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    shape = AutoConfig.for_model(**job.MODELS[job.cut(blocks)])
+    shape = AutoConfig.for_model(**job.MODELS[cut(blocks)])
     with torch.device(device()):
         model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).train()
         ids = torch.randint(3, 1000, (1, job.SEQUENCE))

@@ -2,11 +2,32 @@
 
 import os
 import sys
+from collections.abc import Mapping
+
+THREADS = "LAUNCH_THREADS"  # the variable that asks for more than one thread in each rank
 
 
 def environment(device: str) -> dict[str, str]:
     """This process' variables, and what keeps a job quiet."""
-    return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **os.environ, **server_environment(device)}
+    return {"PYTHONUNBUFFERED": "1", **os.environ, **threads(), **server_environment(device)}
+
+
+def threads() -> dict[str, str]:
+    """What libraries read when they begin: as many threads as a rank has."""
+    return {"OMP_NUM_THREADS": str(threads_of(os.environ))}
+
+
+def threads_of(environment: Mapping[str, str]) -> int:
+    """Threads of a rank: those that `THREADS` asks for, else one.  A shell's OMP_NUM_THREADS is for one
+    process, and ranks are many.
+
+    Raises:
+        ValueError: `THREADS` names no whole number above zero.
+    """
+    number = environment.get(THREADS, "1")
+    if not number.isdecimal() or not int(number):
+        raise ValueError(f"{THREADS} is {number!r}: give the threads of a rank as a whole number, such as 4")
+    return int(number)
 
 
 def on_this_machine(ranks: int, port: int) -> dict[str, str]:
@@ -24,7 +45,7 @@ def on_this_machine(ranks: int, port: int) -> dict[str, str]:
 
 def server_environment(device: str) -> dict[str, str]:
     """What must be set before a process imports DeepSpeed, or before it starts at all."""
-    # NCCL warns about unbatched sends, which DeepSpeed's pipelines use
-    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"} if device == "cuda" else {}
+    # NCCL warns about unbatched sends, which DeepSpeed's pipelines use; its flight recorder names a hang
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCH_FR_BUFFER_SIZE": "2000"} if device == "cuda" else {}
     check = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
     return {"DS_ACCELERATOR": device, **check, **quiet}

@@ -198,15 +198,26 @@ def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = (
             lines.append(f"  {names([outcome])}: had returned")
         else:
             unknown = "no Python stack was given" if outcome.at_work else "not yet at work"
-            stack = short_traceback(outcome.where()) or [f"  {unknown}"]
-            lines += [f"  {names([outcome])}:", *(f"  {line}" for line in stack)]
+            stack = short_traceback(outcome.waits_at()) or [f"  {unknown}"]
+            lines += [f"  {names([outcome])}:", *(f"  {line}" for line in stack), *stands_elsewhere(outcome)]
     return error_of(guilty, first, lines, outcomes)
+
+
+def stands_elsewhere(outcome: Outcome) -> list[str]:
+    """Where the rank itself stands, if that is not where the collective was begun that it waits for."""
+    begun, stands = (learners_line(frames) for frames in (outcome.waits_at(), outcome.where()))
+    return (
+        [f"    and stands at {place(stands)}, which needs the result"] if stands not in (None, begun) else []
+    )
+
+
+def learners_line(frames: Sequence[Frame]) -> Frame | None:
+    return next((frame for frame in reversed(frames) if is_learners(frame)), None)
 
 
 def fewest_at_one_place(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Of ranks that wait, those at the learner's line where the fewest stand: the others wait for them."""
     groups: dict[Frame | None, list[Outcome]] = {}
     for outcome in outcomes:
-        line = next((frame for frame in reversed(outcome.where()) if is_learners(frame)), None)
-        groups.setdefault(line, []).append(outcome)
+        groups.setdefault(learners_line(outcome.waits_at()), []).append(outcome)
     return min(groups.items(), key=lambda group: (len(group[1]), str(group[0])))[1]

@@ -18,6 +18,7 @@ from . import resources
 from .cluster import hosts, srun
 from .command.command_job import CommandJob
 from .describing import cut
+from .environment import threads_of
 from .failures import LaunchError, RankError, failure, hang
 from .forked.forked_job import ForkedJob
 from .outcome import KEPT_OUTPUT, Outcome, explain
@@ -160,7 +161,8 @@ def launch(
 
     The body of `function` is what the `main()` of a script for `deepspeed` or `torchrun` would hold: RANK,
     LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, and `deepspeed.init_distributed()` finds the
-    other ranks.  Their temporary files and shared memory go with them.
+    other ranks.  Their temporary files and shared memory go with them.  Each rank has one thread, or as many
+    as the environment variable LAUNCH_THREADS says; OMP_NUM_THREADS is for this process alone.
 
     Args:
         function: any function of a cell; closures and lambdas too.  Its return value must be picklable.
@@ -199,6 +201,7 @@ def launch(
     options |= {"folder": folder, "hostfile": hostfile}
     check_choice("launcher", launcher, (None, "deepspeed", "slurm"))
     check_choice("device", device, ("cpu", "cuda", None))
+    threads_of(os.environ)
     checks.check_types(command=command, ssh=ssh, **options)
     elsewhere = launcher == "slurm" or hostfile is not None  # where nobody here knows the memory
     ranks = checks.checked_ranks(ranks, math.inf if elsewhere else resources.free_memory())

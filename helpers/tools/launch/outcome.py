@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..place import OURS
-from .waits import ANSWER, Frame, waiting_in
+from .waits import ANSWER, BEGUN, Frame, waiting_in
 
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
@@ -72,8 +72,17 @@ class Outcome:
 
     def where(self) -> list[Frame]:
         """Its Python stack when it was asked, outermost first."""
+        return self.frames("  File")
+
+    def waits_at(self) -> list[Frame]:
+        """Where the collective was begun that it waits for on a GPU, else its Python stack; outermost
+        first."""
+        return self.frames(BEGUN) or self.where()
+
+    def frames(self, begin: str) -> list[Frame]:
+        """What the lines of its answer say that begin so."""
         text = self.stacks.decode("utf-8", "replace")
-        stack = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', text, re.M)
+        stack = re.findall(rf'^{begin} "(.*)", line (\d+) in (.*)$', text, re.M)
         return trim([(file, int(line), name) for file, line, name in reversed(stack)])
 
     def collective(self) -> str | None:
@@ -160,7 +169,7 @@ def standing(outcome: Outcome) -> str:
         return "had returned"
     if not outcome.at_work:
         return "had not begun"
-    frames = outcome.where()
+    frames = outcome.waits_at()
     if not frames:
         return "gave no Python stack"
     frame = next((frame for frame in reversed(frames) if is_learners(frame)), frames[-1])

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 from . import leftovers, waits
 from .describing import describe, undescribable
+from .environment import threads_of
 from .parcel import PROTOCOL, Pickler, pack, region, unpack
 from .pipes import ASK_STACK, AT_WORK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import NotImplementedType
     from typing import NoReturn
 
@@ -96,7 +96,7 @@ def prepare() -> None:
     # wait for ever on a stale lock, and leave files in /dev/shm.  gloo does their work.
     deepspeed.ops.__compatible_ops__ = {}
     logging.getLogger("DeepSpeed").addFilter(lambda record: "untested optimizer" not in record.getMessage())
-    torch.set_num_threads(threads_asked_for(os.environ))
+    torch.set_num_threads(threads_of(os.environ))
     if os.environ["DS_ACCELERATOR"] == "cpu":
         be_batch_work()
     else:
@@ -104,17 +104,6 @@ def prepare() -> None:
         take_gpu(local_rank, ranks_here, torch.cuda.device_count())
     for message, category in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message, category=category)
-
-
-def threads_asked_for(environment: Mapping[str, str]) -> int:
-    """Threads that torch would take in a fresh process; 1 where the environment names no number.
-
-    MKL's variable counts before OpenMP's, whose may be a list: "4,2" is 4, and 2 in nested loops."""
-    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
-        number = environment.get(name, "").partition(",")[0].strip()
-        if number.isdecimal() and len(number) < 5 and int(number):  # more is a slip, as it is for OpenMP
-            return int(number)
-    return 1
 
 
 def be_batch_work() -> None:

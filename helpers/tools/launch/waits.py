@@ -2,9 +2,10 @@
 `wait_tensor`.
 
 A Python stack does not tell these apart from other work.  So a thread of the rank answers when it is asked:
-from what `Work.wait` was called on, and else from torch's flight recorder, which lists every collective that
-was begun and has not ended, but not gloo's point-to-point messages.  Private to torch are
-`Work._get_op_type`, `Work.wait` itself, and `_dump_fr_trace`.
+from what `Work.wait` was called on, and else from torch's flight recorders, which list every collective that
+was begun and has not ended, but not gloo's point-to-point messages.  Under NCCL a collective returns at once,
+and the rank stands at the next line that needs a number: there the answer has the collective's own line.
+Private to torch are `Work._get_op_type`, `Work.wait` itself, `_dump_fr_trace` and `_dump_nccl_trace`.
 """
 
 import _thread
@@ -20,6 +21,7 @@ from contextlib import suppress
 Frame = tuple[str, int, str]  # file, line and function of a place in a stack
 ASK = getattr(signal, "SIGRTMIN", 0) + 12 if hasattr(signal, "SIGRTMIN") else None  # Linux alone has it
 ANSWER = "waits in "  # the beginning of the line that answers
+BEGUN = "  Begun in"  # the beginning of each further line: where a collective of NCCL's was begun
 COLLECTIVES = ("torch/distributed/", "deepspeed/comm/")  # in a path: a file in which a rank waits for others
 # beginnings of functions there that name no collective
 GENERIC = ("wait", "trigger_wait", "unwrap", "__torch_dispatch__", "all_wait")
@@ -73,23 +75,42 @@ def answer(file: int, main: int) -> None:
     while True:
         signal.sigwait({ASK})
         time.sleep(0.1)  # the Python stack comes first, in many small pieces
-        name = (_waited_for[-1] if _waited_for else None) or begun(main)
-        if name:
-            os.write(file, f"\n{ANSWER}{name}\n".encode())
+        if said := (_waited_for[-1] if _waited_for else None) or on_gpu() or on_cpu(main):
+            os.write(file, f"\n{ANSWER}{said}\n".encode())
 
 
-def begun(main: int) -> str | None:
+def on_gpu() -> str | None:
+    """NCCL's first collective that has not ended, and below it a line for each frame of where it was begun,
+    the innermost first; None where all have ended."""
+    entry = next((one for one in recorded("_dump_nccl_trace") if one["state"] != "completed"), None)
+    if entry is None:
+        return None
+    frames = frames_of(entry)
+    places = [f'{BEGUN} "{file}", line {line} in {name}' for file, line, name in reversed(frames)]
+    return "\n".join([name_of(entry, frames), *places])
+
+
+def on_cpu(main: int) -> str | None:
     """The last collective that has not ended, where the main thread waits for another thread; else None."""
     with suppress(OSError), open(f"/proc/self/task/{main}/syscall") as file:  # not every system tells
         if FUTEX and file.read().split()[0] != FUTEX:
             return None
+    entry = next((one for one in reversed(recorded("_dump_fr_trace")) if not one["retired"]), None)
+    return entry and name_of(entry, frames_of(entry))
+
+
+def recorded(dump: str) -> list[dict]:
+    """The entries of one of torch's flight recorders, the oldest first; none where torch lacks it."""
     try:
-        recorded = pickle.loads(sys.modules["torch"]._C._distributed_c10d._dump_fr_trace())["entries"]
+        return pickle.loads(getattr(sys.modules["torch"]._C._distributed_c10d, dump)())["entries"]
     except (AttributeError, KeyError):
-        return None
-    for entry in reversed(recorded):
-        if not entry["retired"]:
-            stack = reversed(entry["frames"])
-            frames = [(frame["filename"], frame["line"], frame["name"]) for frame in stack]
-            return waiting_in(frames) or entry["profiling_name"].partition(":")[2].split()[0]
-    return None
+        return []
+
+
+def frames_of(entry: dict) -> list[Frame]:
+    """Where a recorded collective was begun, outermost frame first."""
+    return [(frame["filename"], frame["line"], frame["name"]) for frame in reversed(entry["frames"])]
+
+
+def name_of(entry: dict, frames: Iterable[Frame]) -> str:
+    return waiting_in(frames) or entry["profiling_name"].partition(":")[2].split()[0]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...place import NAME
 from ..describing import ACROSS
-from ..environment import server_environment
+from ..environment import server_environment, threads
 from ..failures import LaunchError
 from ..ports import port_for
 from .orders import HOSTFILE, MISTAKES, patiently
@@ -131,7 +131,7 @@ class HostsJob(SharedJob):
 
     def passed_on(self) -> dict[str, str]:
         """Variables of the ranks: those of the learner's own .deepspeed_env files, and what `launch` sets."""
-        return {"OMP_NUM_THREADS": "1", **server_environment(self.device), ACROSS: "1", **self.learners}
+        return {**threads(), **server_environment(self.device), ACROSS: "1", **self.learners}
 
     def variables(self) -> dict[str, str]:
         return {**super().variables(), "DS_ENV_FILE": str(self.path / ENVIRONMENT)}
