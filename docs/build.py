@@ -12,17 +12,17 @@ import mimetypes
 import re
 import shutil
 import sys
-import tomllib
 from pathlib import Path
 from urllib.parse import urljoin
 
 from sphinx.cmd.build import build_main
+from helpers.course.lesson.addresses import urls
 from helpers.course.lesson.numbers import FIRST_EDITION
 from helpers.paths import MORE
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-PUBLISHED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
+PUBLISHED = urls().get("Documentation", "html/")  # else the site that is built beside it
 STYLE = re.compile(r'<link rel="stylesheet"[^>]* href="([^"?]+)[^"]*"[^>]*>')
 SCRIPT = re.compile(r'<script (?:defer="defer" )?src="([^"?]+)[^"]*"></script>')
 MOVED = """<!DOCTYPE html>
@@ -68,7 +68,7 @@ def lead_on(html: Path) -> None:
 def one_page(html: Path, lesson: str) -> Path:
     """Write a page of the built site with its styles, scripts and pictures inside; returns the new file.
 
-    Links to other pages lead to the published site."""
+    Links to other pages lead to the published site, or where there is none to the one beside it."""
     found = list((html / "notebooks").glob(f"*{lesson}_*.html" if lesson[0].isdigit() else f"*{lesson}.html"))
     if len(found) != 1:
         sys.exit(f"no lesson is called {lesson}: name a number as 07, or fsdp, claims, index")

@@ -1,17 +1,17 @@
 """The site's settings.  `make site` copies this folder and the notebooks to `build/site` and builds there."""
 
 import sys
-import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent)]
 
+from helpers.course.lesson.addresses import urls  # noqa: E402
 from helpers.course.lesson.outline import course  # noqa: E402
 from helpers.course.lesson.routes import ROUTES  # noqa: E402
 
 LESSONS = course()
-REPOSITORY = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+REPOSITORY = urls().get("Repository")
 
 LIGHT = {  # of furo's variables: the course's own blue, and what a figure stands on
     "font-stack": "Inter, system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif",
@@ -45,13 +45,13 @@ html_math_renderer = "mathml"
 highlight_language = "none"  # of a block that names none: what a command says
 pygments_dark_style = "a11y-dark"
 html_theme = "furo"
-html_theme_options = {
-    "source_repository": REPOSITORY,
-    "source_branch": "main",
-    "source_directory": "docs/",
-    "light_css_variables": LIGHT,
-    "dark_css_variables": LIGHT | DARK,
-}
+html_theme_options = {"light_css_variables": LIGHT, "dark_css_variables": LIGHT | DARK}
+if REPOSITORY:
+    html_theme_options |= {
+        "source_repository": REPOSITORY,
+        "source_branch": "main",
+        "source_directory": "docs/",
+    }
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_logo = html_favicon = "logo.svg"

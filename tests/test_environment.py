@@ -12,11 +12,11 @@ import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from helpers.course.lesson import addresses
 from tests import nbval_options
 
 ROOT = Path(__file__).parent.parent
@@ -48,18 +48,24 @@ def test_conda_has_the_same_pins():
 
 
 def test_links_and_buttons_follow_one_setting():
-    repository, site = (urlsplit(PROJECT["urls"][name]) for name in ("Repository", "Documentation"))
-    known = {
-        "codespaces.new": repository.path,
-        "mybinder.org": f"/v2/gh{repository.path}/HEAD",
-        repository.netloc: repository.path,
-        site.netloc: site.path,
-    }
-    texts = [ROOT / name for name in ("README.md", "docs/install.md", "docs/index.md")]
-    own = {*map(urlsplit, re.findall(r"https://[^)\s]+", "".join(text.read_text() for text in texts)))}
-    found = {link.netloc for link in own if link.netloc in known and known[link.netloc] == link.path}
-    assert found == set(known)
-    assert all(known[link.netloc] == link.path for link in own if link.netloc in set(known) - {"github.com"})
+    """Filled in, it links what is published; empty, nothing is linked that nobody has registered."""
+    known = {"Repository": "https://github.com/me/mine", "Documentation": "https://me.github.io/mine/"}
+    stored = [(ROOT / name).read_text() for name in addresses.FILES]
+    assert [addresses.written(text, addresses.urls()) for text in stored] == stored
+    linked = {*re.findall(r"https://[^)\s`]+", "".join(addresses.written(text, known) for text in stored))}
+    binder = "https://mybinder.org/v2/gh/me/mine/HEAD?urlpath=lab/tree/notebooks/index.ipynb"
+    assert linked > {*known.values(), "https://codespaces.new/me/mine", binder}
+    without = "".join(addresses.written(addresses.written(text, known), {}) for text in stored)
+    assert not re.findall(r"codespaces\.new|mybinder|github\.io|me/mine", without)
+
+
+def test_no_text_links_an_address_of_its_own():
+    own = re.compile(r"[/.]distributed-training-measured[./]|codespaces\.new/|mybinder\.org/")
+    allowed = "helpers/course/lesson/addresses.py", "pyproject.toml", "tests/test_environment.py"
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    texts = [name for name in listed if name.endswith((".md", ".ipynb", ".py", ".cff", ".json", ".yml"))]
+    texts = [name for name in texts if not name.startswith(("recorded/", *allowed))]
+    assert texts and not [name for name in texts if own.search((ROOT / name).read_text(encoding="utf-8"))]
 
 
 def test_one_torch_and_one_index_everywhere():

@@ -11,7 +11,7 @@ from helpers.course.lesson import pictures
 from helpers.course.lesson.outline import course
 
 RAW_LINK = re.compile(r'(<a href="[^":]+)\.ipynb')  # within HTML, which is not parsed
-REPOSITORY_FILE = re.compile(r"\]\(\.\./(?!notebooks/)([^)]+)\)")
+REPOSITORY_FILE = re.compile(r"\[([^\]]*)\]\(\.\./(?!notebooks/)([^)]+)\)")
 CONTENTS = "```{{toctree}}\n:hidden:\n:titlesonly:\n{}\n```"
 LESSONS = "<!-- the lessons -->"  # where the start page's contents have them
 SAID_TO_A_LEARNER = {  # who runs cells, and whose progress the map shows: what a reader is told instead
@@ -54,10 +54,13 @@ def as_page(app, name, source):
     """Change the text of a page before it is parsed."""
     path = Path(app.env.doc2path(name))
     if path.suffix != ".ipynb":
-        url = f"{app.config.html_theme_options['source_repository']}/blob/main"
+        repository = app.config.html_theme_options.get("source_repository")
 
         def link(match):
-            return match[0] if Path(path.parent, "..", match[1]).exists() else f"]({url}/{match[1]})"
+            words, file = match[1], match[2]
+            if Path(path.parent, "..", file).exists():
+                return match[0]
+            return f"[{words}]({repository}/blob/main/{file})" if repository else words
 
         if LESSONS in source[0]:
             source[0] = source[0].replace(LESSONS, contents(course()))

@@ -1,10 +1,13 @@
 """What a hang under NCCL says: a rank stands at the next line that needs a number, and the flight recorder
 knows where the collective was begun."""
 
+import subprocess
+import sys
 import sysconfig
 
 import pytest
 from helpers import expected_error, launch
+from helpers.paths import ROOT
 from helpers.tools.launch import waits
 from helpers.tools.launch.failures import hang
 from helpers.tools.launch.outcome import Outcome
@@ -48,7 +51,7 @@ def test_the_first_collective_that_has_not_ended_is_named_with_its_line(monkeypa
         "    cell, line 66, in train",
         "    cell, line 60, in train_step",
         "    torch/distributed/distributed_c10d.py, line 3068, in all_reduce",
-        "    and stands at cell, line 62, in train_step, which needs the result",
+        "    and has gone on to cell, line 62, in train_step",
         "  rank 1: had returned",
     ]
 
@@ -81,4 +84,24 @@ def test_a_real_one(capsys):
         launch(leave_one_out, ranks=2, timeout=15)
     said = capsys.readouterr().out
     assert "rank 0 of 2 hung in all_reduce, which rank 1 never entered (stopped after 15 s)" in said
-    assert "comm.all_reduce(x)" in said and "which needs the result" in said
+    assert "comm.all_reduce(x)" in said and "and has gone on to" in said
+
+
+ASKED = """
+import os, threading, time
+from helpers.tools.launch import waits
+waits.reserve_signal()
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # as CUDA's, before the one that answers
+waits._waited_for.append("all_reduce")
+waits.answer_when_asked(1)
+os.kill(os.getpid(), waits.ASK)
+time.sleep(1)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(waits.ASK is None, reason="no real-time signals here")
+def test_asking_a_rank_where_it_stands_does_not_end_it():
+    """CUDA's threads begin before the launcher's own: one of them took the signal, which ended the rank."""
+    done = subprocess.run([sys.executable, "-c", ASKED], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"\n{waits.ANSWER}all_reduce\n")

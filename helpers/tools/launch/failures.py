@@ -206,9 +206,7 @@ def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = (
 def stands_elsewhere(outcome: Outcome) -> list[str]:
     """Where the rank itself stands, if that is not where the collective was begun that it waits for."""
     begun, stands = (learners_line(frames) for frames in (outcome.waits_at(), outcome.where()))
-    return (
-        [f"    and stands at {place(stands)}, which needs the result"] if stands not in (None, begun) else []
-    )
+    return [f"    and has gone on to {place(stands)}"] if stands not in (None, begun) else []
 
 
 def learners_line(frames: Sequence[Frame]) -> Frame | None:

@@ -218,6 +218,7 @@ def run(
     faulthandler.register(ASK_STACK, file, all_threads=False)
     sys.stdout.reconfigure(line_buffering=True)
     leftovers.list_resources()
+    waits.reserve_signal()
     prepare()
     waits.remember_waits()
     waits.answer_when_asked(stacks)

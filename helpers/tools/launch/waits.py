@@ -62,13 +62,21 @@ def remember_waits() -> None:
     Work.wait = noting_wait
 
 
+def reserve_signal() -> None:
+    """Keep the signal `ASK` for the thread that answers: to be called before any other thread begins, since
+    threads inherit what is blocked, as CUDA's.  One that takes it nevertheless does not end the rank."""
+    if ASK:
+        signal.signal(ASK, lambda number, frame: None)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})
+
+
 def answer_when_asked(file: int) -> None:
     """Start the thread that answers into a file (its descriptor) when the signal `ASK` comes."""
     if ASK:
         # the thread begins with all signals blocked: they are for the main thread
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         _thread.start_new_thread(answer, (file, os.getpid()))
-        signal.pthread_sigmask(signal.SIG_SETMASK, {*before, ASK})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def answer(file: int, main: int) -> None:
