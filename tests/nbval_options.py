@@ -11,7 +11,6 @@ from packaging.requirements import Requirement
 PYTHON = (3, 11)  # the version whose outputs are stored
 # takes pictures out of what is compared; the sentences stay
 PICTURES = "--nbval-sanitize-with=tests/nbval_pictures.cfg"
-ON_ANOTHER_MACHINE = "notebooks/01_transformer_layers.ipynb"
 DECISIVE = ("torch", "deepspeed", "transformers", "numpy", "ipython", "ipykernel")
 
 

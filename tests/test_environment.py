@@ -204,3 +204,11 @@ def test_ci_calls_the_readmes_test_command():
     assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test\nmake test-rest\n")
     assert "make test" in (ROOT / "README.md").read_text()
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_each_push_is_tested_and_each_night_the_longer_lane():
+    workflow = yaml.load((ROOT / ".github/workflows/test.yml").read_text(), yaml.BaseLoader)
+    assert {"push", "pull_request", "schedule"} <= set(workflow["on"])
+    jobs = workflow["jobs"]
+    assert jobs["test"]["steps"][-1] == {"run": "make test"} and "if" not in jobs["test"]
+    assert jobs["rest"]["steps"][-1] == {"run": "make test-rest"} and "'schedule'" in jobs["rest"]["if"]

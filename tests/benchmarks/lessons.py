@@ -1,9 +1,11 @@
-"""Time and memory of every lesson and of what stands beside them: `python tests/benchmarks/lessons.py`
-executes each and prints a table.
+"""Time and memory of every lesson and of what stands beside them, on two cores: `python
+tests/benchmarks/lessons.py` executes each twice, as this processor does it and as one with no more than AVX2,
+prints a table, and says what takes longer there than it may.
 
 Memory is the largest sum of PSS (each shared page counted once) over the kernel, its forkserver and all
 ranks, looked at five times a second."""
 
+import os
 import threading
 import time
 
@@ -11,6 +13,9 @@ import nbformat
 import psutil
 from nbclient import NotebookClient
 from helpers.course.lesson.outline import beside, notebooks, number_of
+
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}  # at most, for torch and oneDNN
+CELL, CORE = 20, 40  # seconds with AVX2 that a cell of a lesson, and a lesson without its companion, may take
 
 
 def proportional_memory(process):
@@ -27,7 +32,7 @@ def proportional_memory(process):
 class Meter(NotebookClient):
     """Executes a notebook; notes the seconds of every cell and the memory of all its processes."""
 
-    peak, slowest, finished = 0, (0.0, -1), False
+    peak, finished = 0, False
 
     def watch(self):
         while not self.finished:
@@ -42,14 +47,15 @@ class Meter(NotebookClient):
                     pass
             time.sleep(0.2)
 
-    def measure(self):
-        started, starts = time.monotonic(), {}
+    def measure(self, variables):
+        """Seconds of all, with further environment variables for the kernel and its ranks."""
+        started, starts, self.cells = time.monotonic(), {}, {}
         self.on_cell_start = lambda cell, cell_index: starts.update({cell_index: time.monotonic()})
         self.on_cell_executed = self.note(starts)
         watcher = threading.Thread(target=self.watch)
         watcher.start()
         try:
-            self.execute()
+            self.execute(env=os.environ | variables)
         finally:
             self.finished = True
             watcher.join()
@@ -57,23 +63,39 @@ class Meter(NotebookClient):
 
     def note(self, starts):
         def done(cell, cell_index, **reply):
-            self.slowest = max(self.slowest, (time.monotonic() - starts[cell_index], cell_index))
+            self.cells[cell_index] = time.monotonic() - starts[cell_index]
 
         return done
 
 
+def measured(path, variables):
+    """(seconds of a notebook, {cell: seconds}, bytes of memory)."""
+    place = {"metadata": {"path": str(path.parent)}}
+    notebook = nbformat.read(path, as_version=4)
+    meter = Meter(notebook, timeout=600, kernel_name="python3", resources=place)
+    return meter.measure(variables), meter.cells, meter.peak
+
+
+def too_long(lesson, seconds, cells):
+    """What of a lesson takes longer than it may, in words."""
+    slow = [f"{lesson} takes {seconds:.0f} s, and may take {CORE}"] if seconds > CORE else []
+    return slow + [f"{lesson}, cell {at}: {cells[at]:.0f} s of {CELL}" for at in cells if cells[at] > CELL]
+
+
 def main():
-    print(f"{'lesson':32}{'seconds':>8}{'slowest cell':>16}{'peak memory':>14}")
-    for path in [*notebooks(), *beside()]:
-        meter = Meter(
-            nbformat.read(path, as_version=4),
-            timeout=600,
-            kernel_name="python3",
-            resources={"metadata": {"path": str(path.parent)}},
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    lessons, slow = notebooks(), []
+    print(f"{'lesson':32}{'seconds':>8}{'AVX2':>8}{'slowest cell':>16}{'peak memory':>14}")
+    for path in [*lessons, *beside()]:
+        seconds, _, peak = measured(path, {})
+        slower, cells, _ = measured(path, AVX2)
+        slowest = max(cells, key=cells.get)
+        cell = f"{cells[slowest]:.0f} s (cell {slowest})"
+        print(
+            f"{number_of(path):32}{seconds:>8.0f}{slower:>8.0f}{cell:>16}{peak / 1e9:>11.2f} GB", flush=True
         )
-        seconds = meter.measure()
-        cell = f"{meter.slowest[0]:.0f} s (cell {meter.slowest[1]})"
-        print(f"{number_of(path):32}{seconds:>8.0f}{cell:>16}{meter.peak / 1e9:>11.2f} GB", flush=True)
+        slow += too_long(number_of(path), slower, cells) if path in lessons else []
+    print(f"longer than it may take with AVX2: {'; '.join(slow) or 'nothing'}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """The models that the course trains: a GPT in plain torch (`gpt`), the ways to build one (`factories`),
 ChatGLM with adapters (`finetuning`), the parts of a Llama block (`llama`), experts in the place of a
 feed-forward layer (`experts`), and models whose matrices (`tensor_parallel`) or sequences
-(`sequence_parallel`) some ranks share."""
+(`sequence_parallel`) some ranks share.  What a CPU computes for them in bf16 is in `products`."""
 
 # ruff: noqa: F401  these names are what the package offers
 
+from helpers.course.models import products
 from helpers.course.models.experts import (
     RoutedFeedForward,
     choices,
