@@ -154,7 +154,7 @@ def test_what_the_learners_function_returned_is_there_for_a_picture_without_anot
     [
         (
             "* comm.get_world_size()",
-            "✓ correct in 2 and 4 ranks: that is the bug. It breaks `the shard of the "
+            "✓ correct in 2 and 4 ranks: that is the bug. What it makes wrong: `the shard of the "
             "mean` and nothing else. Every owner steps with the sum.",
         ),
         ("", "✗ not yet: nothing is broken in 2 ranks; your function is still right."),

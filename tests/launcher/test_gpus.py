@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import launch
+from helpers.tools.launch import resources
 from helpers.tools.launch.rank import take_gpu
 
 
@@ -51,3 +53,11 @@ def test_too_many_for_a_gpu(gpu):
         match="8 ranks share a GPU of 8.0 GB, too little for a CUDA context each: use fewer ranks",
     ):
         take_gpu(0, ranks=8, gpus=1)
+
+
+def test_ranks_that_have_no_gpu_each_say_in_a_line_that_they_take_the_cpu(monkeypatch, capsys):
+    monkeypatch.setattr(resources, "gpu_count", lambda: 2)
+    assert launch(os.getpid, 3).device == "cpu"
+    assert capsys.readouterr().out == "note: 3 ranks on the CPU, since this machine has 2 GPUs\n"
+    launch(os.getpid, 3, device="cpu")
+    assert capsys.readouterr().out == ""

@@ -53,6 +53,11 @@ class Check:
         """What the learner's function is called in words."""
         return self.solution.__name__.removesuffix("_solution")
 
+    @property
+    def whose(self) -> str:
+        """Whose function the lesson goes on with, for what it prints: "yours" or "the course's"."""
+        return "yours" if self.right is not None else "the course's"
+
     def check(self, answer: object, solution: Callable | None = None) -> Callable:
         """Show a verdict in words; return the learner's function where it is right, else the course's.
 

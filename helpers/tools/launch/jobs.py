@@ -127,7 +127,9 @@ def job_for(
         return srun.SlurmJob(payload, ranks, device, **srun.check(ranks, options))
     if used:
         return hosts.HostsJob(payload, ranks, device or "cpu", hosts.check(hostfile, ranks, ssh), ssh, folder)
-    device = resources.choose_device("cpu" if place else device, ranks)
+    wanted, device = device, resources.choose_device("cpu" if place else device, ranks)
+    if wanted is None and device == "cpu" and not place and (gpus := resources.gpu_count()):
+        print(f"note: {ranks} ranks on the CPU, since this machine has {gpus} GPU{'s' * (gpus > 1)}")
     if not launcher:
         return ForkedJob(payload, ranks, device, place)
     if device == "cuda" and ranks > (gpus := resources.gpu_count()):
