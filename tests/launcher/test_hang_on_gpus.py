@@ -103,5 +103,5 @@ os._exit(0)
 @pytest.mark.skipif(waits.ASK is None, reason="no real-time signals here")
 def test_asking_a_rank_where_it_stands_does_not_end_it():
     """CUDA's threads begin before the launcher's own: one of them took the signal, which ended the rank."""
-    done = subprocess.run([sys.executable, "-c", ASKED], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", ASKED], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"\n{waits.ANSWER}all_reduce\n")

@@ -3,9 +3,13 @@
 import http.server
 import json
 import socket
+import subprocess
 import threading
+from unittest import mock
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from helpers.course.lesson import lab
 
 
@@ -73,7 +77,7 @@ def server(tmp_path, monkeypatch):
     thread.start()
     url = f"http://127.0.0.1:{answering.server_port}/"
     listed = [{"root_dir": str(tmp_path / "work"), "url": url, "token": "abc"}]
-    monkeypatch.setattr(lab, "list_running_servers", lambda: listed)
+    monkeypatch.setattr(lab, "list_running_servers", lambda runtime_dir: listed)
     yield answering
     answering.shutdown()
     answering.server_close()
@@ -88,6 +92,37 @@ def test_a_second_start_prints_the_link_of_the_first(tmp_path, server, monkeypat
 
 
 def test_a_server_of_another_folder_or_that_is_gone_does_not_count(tmp_path, server):
-    assert lab.running(tmp_path / "elsewhere", "index.ipynb") is None
+    assert lab.running(tmp_path / "elsewhere", "index.ipynb", tmp_path / "elsewhere" / lab.OWN) is None
     server.server_close()
-    assert lab.running(tmp_path / "work", "index.ipynb") is None
+    assert lab.running(tmp_path / "work", "index.ipynb", tmp_path / "work" / lab.OWN) is None
+
+
+def test_what_lab_and_its_kernels_keep_stays_out_of_the_home_folder(tmp_path):
+    """`jupyter --paths` and IPython say where they would write, and a terminal finds the course's command."""
+    home, own = tmp_path / "home", tmp_path / "work" / lab.OWN
+    home.mkdir()
+    variables = lab.environment(own, {"HOME": str(home), "PATH": "/usr/bin", "MAKELEVEL": "1"})
+    look = (
+        "import IPython.paths, jupyter_core.paths as paths, matplotlib, shutil;"
+        "print(paths.jupyter_config_dir(), paths.jupyter_data_dir(), paths.jupyter_runtime_dir(),"
+        " IPython.paths.get_ipython_dir(), matplotlib.get_configdir(), matplotlib.get_cachedir());"
+        "print(shutil.which('rehearse'))"
+    )
+    done = subprocess.run([lab.sys.executable, "-c", look], env=variables, capture_output=True, text=True)
+    places, command = done.stdout.splitlines()
+    assert all(place.startswith(str(own)) for place in places.split()), places
+    assert command == str(lab.Path(lab.sys.executable).parent / "rehearse")
+    assert "MAKELEVEL" not in variables and not list(home.iterdir())
+
+
+@pytest.mark.ranks
+def test_a_cell_in_the_middle_after_a_restart_says_what_to_run(tmp_path):
+    own = tmp_path / lab.OWN
+    lab.replace(own / lab.STARTUP, lab.HINT)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("exercises.deal.check(1)")])
+    client = NotebookClient(notebook, allow_errors=True, kernel_name="python3")
+    with mock.patch.dict("os.environ", IPYTHONDIR=str(own / "ipython")):
+        client.execute()
+    said = [output.get("text") for output in notebook.cells[0].outputs]
+    words = "This kernel does not know `exercises` yet. Run the cells above first"
+    assert words in said[-1] and notebook.cells[0].outputs[0]["ename"] == "NameError"

@@ -1,6 +1,7 @@
 """The map and the checks as pictures: what needs what, what was passed, where to go on."""
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -92,3 +93,10 @@ def test_words_can_be_read_and_lines_seen_on_their_own_white():
 def test_the_checks_of_every_lesson_fit_before_its_minutes():
     most = max(len(lesson.checks) for lesson in LESSONS)
     assert pictures.CHECKS + pictures.SPOT * most <= pictures.WIDE - pictures.MINUTES
+
+
+def test_checks_of_a_companion_keep_nobody_from_the_next_lesson():
+    first = replace(THREE[0], optional_checks=THREE[0].checks[-1:])
+    passed = {"00": list(first.checks[:-1])}
+    assert pictures.next_lesson([first, *THREE[1:]], passed) == THREE[1]
+    assert pictures.next_lesson(THREE, passed) == THREE[0]

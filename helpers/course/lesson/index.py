@@ -105,7 +105,11 @@ class Progress:
         self.said = f"In all, {all_passed} of {every} checks are passed."
         if lesson := pictures.next_lesson(lessons, passed):
             done = pictures.done(lesson, passed)
-            marks = [f"{'✓' if name in done else '○'} {name.replace('_', ' ')}" for name in lesson.checks]
+            marks = {
+                name: f"{'✓' if name in done else '○'} {name.replace('_', ' ')}" for name in lesson.checks
+            }
+            optional = [marks.pop(name) for name in lesson.optional_checks]
+            marks = [*marks.values(), *([f"in its companion {', '.join(optional)}"] if optional else [])]
             words = pictures.invitation(lessons, passed).capitalize()
             link = f"[{lesson.number} {lesson.title}]({lesson.file})"
             self.said = f"{words}: {link} ({', '.join(marks)}). {self.said}"

@@ -21,6 +21,20 @@ FIRST_PORT = 8888
 SETTINGS = Path(__file__).with_name("jupyterlab")  # the defaults that the course sets; a user's own go before
 WORKSPACES = ".workspaces"  # in the learner's folder: JupyterLab's layouts, which are of this course alone
 DEFAULT = "default-37a8.jupyterlab-workspace"  # JupyterLab's name for the layout that it opens
+OWN = ".jupyter"  # in the learner's folder: what JupyterLab and its kernels keep
+RUNTIME = "runtime"
+STARTUP = "ipython/profile_default/startup/course.py"  # runs in each kernel of JupyterLab
+HINT = '''"""After a restart a cell in the middle knows nothing of those above: say so below the error."""
+
+
+def say_what_to_run(shell, kind, error, traceback, tb_offset=None):
+    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+    print(f"This kernel does not know `{error.name}` yet. Run the cells above first: "
+          "in the menu *Run*, choose *Run All Above Selected Cell*.")
+
+
+get_ipython().set_custom_exc((NameError,), say_what_to_run)
+'''
 CONTENTS = "@jupyterlab/toc:plugin"  # the panel with the headings of what is open
 SIDEBAR = 0.2  # of the window: wide enough for the name of a kept copy
 
@@ -28,18 +42,35 @@ SIDEBAR = 0.2  # of the window: wide enough for the name of a kept copy
 def open_lab(folder: Path, page: str) -> None:
     """Replace this process by JupyterLab, serving `folder` and opening `page`; where one serves it already,
     print its link and return."""
-    if link := running(folder, page):
+    own = folder / OWN
+    if link := running(folder, page, own):
         print(f"JupyterLab is running already:\n{link}")
         return
     port, browser = free_port(), has_browser()
     if not browser:
         print(tunnel(port), flush=True)
     lay_out(folder / WORKSPACES / DEFAULT, page)
+    replace(own / STARTUP, HINT)
     os.chdir(folder)
     chosen = options(page, port, browser, root=os.geteuid() == 0)
-    # A `make` in JupyterLab's terminal is none that another one started.
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    os.execve(sys.executable, [sys.executable, "-m", "jupyterlab", *chosen], outside)
+    os.execve(sys.executable, [sys.executable, "-m", "jupyterlab", *chosen], environment(own))
+
+
+def environment(own: Path, outside: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of JupyterLab, its kernels and its terminals: what they keep goes into the folder `own`
+    and not into the learner's home, and the course's commands are found.  A `make` in a terminal is none that
+    another one started."""
+    kept = {name: value for name, value in outside.items() if not name.startswith("MAKE")}
+    folders = {
+        "JUPYTER_CONFIG_DIR": own / "config",
+        "JUPYTER_DATA_DIR": own / "data",
+        "JUPYTER_RUNTIME_DIR": own / RUNTIME,
+        "IPYTHONDIR": own / "ipython",
+        "MPLCONFIGDIR": own / "matplotlib",
+        "npm_config_cache": own / "npm",  # JupyterLab asks npm for its version
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{outside.get('PATH', os.defpath)}"
+    return kept | {name: str(folder) for name, folder in folders.items()} | {"PATH": path}
 
 
 def options(page: str, port: int, browser: bool, root: bool = False) -> list[str]:
@@ -55,9 +86,9 @@ def options(page: str, port: int, browser: bool, root: bool = False) -> list[str
     return chosen + ["--no-browser"] * (not browser) + ["--allow-root"] * root
 
 
-def running(folder: Path, page: str) -> str | None:
-    """The link to a page on this user's server that serves a folder and answers; None where none does."""
-    for server in list_running_servers():
+def running(folder: Path, page: str, own: Path) -> str | None:
+    """The link to a page on the course's server that serves a folder and answers; None where none does."""
+    for server in list_running_servers(runtime_dir=str(own / RUNTIME)):
         if server["root_dir"] == str(folder.resolve()):
             try:
                 urllib.request.urlopen(f"{server['url']}api", timeout=5).close()

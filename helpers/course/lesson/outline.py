@@ -36,6 +36,7 @@ class Lesson:
     needs: tuple[str, ...]  # numbers of the lessons to have read before
     checks: tuple[str, ...]  # names of the exercises that are checked, in order, the companion's too
     companion: str = ""  # "more/02_training_memory.ipynb", where there is one
+    optional_checks: tuple[str, ...] = ()  # those of `checks` that the companion has
 
 
 def course(folder: Path = NOTEBOOKS) -> list[Lesson]:
@@ -87,7 +88,7 @@ def read(path: Path) -> Lesson:
     if lacking := [name for name, match in said.items() if not match]:
         raise ValueError(f"{path.name}: its first cell lacks the {', the '.join(lacking)}")
     heading, question, needs = (match[1] for match in said.values())
-    code = "\n".join(cell["source"] for cell in [*cells, *more])
+    core, every = checked(cells), checked([*cells, *more])
     return Lesson(
         number=number_of(path),
         file=path.name,
@@ -96,9 +97,16 @@ def read(path: Path) -> Lesson:
         minutes=minutes_of(cells),
         optional=int(re.search(r"\| Minutes \| (\d+)", more[0]["source"])[1]) if more else 0,
         needs=tuple(between(needs)),
-        checks=tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", code))),
+        checks=every,
         companion=companion.relative_to(path.parent).as_posix() if more else "",
+        optional_checks=tuple(name for name in every if name not in core),
     )
+
+
+def checked(cells: list[dict]) -> tuple[str, ...]:
+    """Names of the exercises that cells check, in order."""
+    code = "\n".join(cell["source"] for cell in cells)
+    return tuple(dict.fromkeys(re.findall(r"exercises\.(\w+)\.check\(", code)))
 
 
 def between(text: str) -> Iterator[str]:

@@ -49,12 +49,18 @@ def parts(lessons: list[Lesson]) -> dict[str, list[Lesson]]:
 
 
 def next_lesson(lessons: list[Lesson], passed: Passed) -> Lesson | None:
-    """Where to go on: at the furthest lesson of which a check was passed, or after it where all were; None
-    where no check is left."""
+    """Where to go on: at the furthest lesson of which a check was passed, or after it where all of its core
+    were; None where none of any core is left."""
     begun = [at for at, lesson in enumerate(lessons) if done(lesson, passed)]
     furthest = begun[-1] if begun else 0
     in_turn = [*lessons[furthest:], *lessons[:furthest]]
-    return next((lesson for lesson in in_turn if len(done(lesson, passed)) < len(lesson.checks)), None)
+    return next((lesson for lesson in in_turn if missing(lesson, passed)), None)
+
+
+def missing(lesson: Lesson, passed: Passed) -> list[str]:
+    """Checks of a lesson's core that were not passed."""
+    known = {*passed.get(lesson.number, ()), *lesson.optional_checks}
+    return [check for check in lesson.checks if check not in known]
 
 
 def invitation(lessons: list[Lesson], passed: Passed) -> str:
