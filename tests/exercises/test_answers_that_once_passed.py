@@ -46,7 +46,7 @@ def wrap_and_reduce_in_bf16(model, mesh):
 
 def saved_by_rank_0_alone(engine, folder, tag):
     if engine.global_rank == 0:
-        solutions()["16-save_safely"](engine, folder, tag)
+        solutions()["18-save_safely"](engine, folder, tag)
 
 
 WRONG = {
@@ -54,14 +54,14 @@ WRONG = {
     "wrap, reduced in bf16": (fsdp, wrap_and_reduce_in_bf16, "`this rank's part of the gradient of "),
     "save_safely, text alone": (
         clusters,
-        edit(solutions()["16-save_safely"], 'Path(folder, "latest.new")', 'Path(folder + "/latest.new")'),
+        edit(solutions()["18-save_safely"], 'Path(folder, "latest.new")', 'Path(folder + "/latest.new")'),
         "TypeError: unsupported operand type(s) for +: 'PosixPath' and 'str'",
     ),
     "save_safely, rank 0 alone": (clusters, saved_by_rank_0_alone, "rank 0 of 2 hung in barrier"),
     "Exchange, one dtype": (
         experts,
         edit(
-            solutions()["14-Exchange"],
+            solutions()["16-Exchange"],
             "torch.empty_like(rows, memory_format=torch.contiguous_format)",
             "torch.empty(rows.shape)",
         ),
@@ -69,7 +69,7 @@ WRONG = {
     ),
     "LoRA, the adapter's input cut off": (
         offload_and_lora,
-        edit(solutions()["11-LoRA"], "self.down(x_bsh)", "self.down(x_bsh.detach())"),
+        edit(solutions()["12-LoRA"], "self.down(x_bsh)", "self.down(x_bsh.detach())"),
         "`the gradient of the input`",
     ),
 }

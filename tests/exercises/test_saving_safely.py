@@ -72,7 +72,7 @@ def load_all(folders):
 
 @pytest.mark.ranks
 def test_a_rank_that_dies_in_a_save_leaves_a_checkpoint_that_loads(tmp_path):
-    save = solutions()["16-save_safely"]
+    save = solutions()["18-save_safely"]
     folders = [str(tmp_path / f"{stage}-{bf16}") for stage, bf16 in CASES]
     for (stage, bf16), folder in zip(CASES, folders):
         with pytest.raises(RankError, match="was killed by SIGKILL"):
