@@ -227,7 +227,7 @@ def test_the_readme_and_the_site_promise_what_the_lessons_and_the_job_say():
     assert f"The core takes {core:.0f} hours" in README.replace("\n", " ")
     assert f"[the fast path](notebooks/index.ipynb) takes {fast:.0f}." in README
     for page in (README, (ROOT / "docs/index.md").read_text()):
-        words = r"needs (\d+) GB on every GPU. Learn on your laptop how to get it under (\d+)"
+        words = r"needs (\d+) GB on every GPU. Learn on your laptop how eight GPUs get it under (\d+)"
         needs, less = re.search(words, page).groups()
         found = dict(re.findall(r"(\d\d):\s([\d.]+)\sGB", index.needed()))
         assert round(float(found["02"])) == int(needs) and float(found["07"]) < int(less)
