@@ -191,10 +191,6 @@ FIGURES = {
         ),
         "Bytes per parameter on each of 4 ranks. ZeRO: parameters 2 of 2, gradients 0.5 of 2; together 2.5.",
     ),
-    "flat partition": (
-        plots.flat_partition({"a": 3, "b": 6}, {"2 ranks": [5, 5]}, "Title"),
-        "9 elements in 2 parameters. 2 ranks: partitions of 5, 5 elements, 1 of them padding.",
-    ),
     "flat buckets": (
         plots.flat_buckets({"a": 3, "b": 6}, 5, {"bucket 1": ["b"], "bucket 2": ["a"]}, "Title"),
         "flat tensor: 5 elements of rank 0, 4 elements of rank 1; bucket 1: 2 elements of rank "

@@ -58,12 +58,8 @@ class Check:
         """Whose function the lesson goes on with, for what it prints: "yours" or "the course's"."""
         return "yours" if self.right is not None else "the course's"
 
-    def check(self, answer: object, solution: Callable | None = None) -> Callable:
-        """Show a verdict in words; return the learner's function where it is right, else the course's.
-
-        Args:
-            solution: is not needed; lessons of the first edition give it.
-        """
+    def check(self, answer: object) -> Callable:
+        """Show a verdict in words; return the learner's function where it is right, else the course's."""
         if not is_the_courses(answer, self.solution):
             self.last = answer
         elif self.last is not NEVER:

@@ -25,7 +25,6 @@ from helpers.course.plots.schematics_pipeline import pipeline_schedules, stages
 from helpers.course.plots.schematics_shards import (
     construction,
     flat_buckets,
-    flat_partition,
     gathered_layers,
     sharded_elements,
     zero_states,

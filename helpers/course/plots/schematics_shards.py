@@ -17,7 +17,7 @@ from helpers.course.plots.drawing import (
     rank_names,
     write,
 )
-from helpers.course.plots.style import LOOK, Plot, in_style, owner_colour, part_colour
+from helpers.course.plots.style import LOOK, Plot, in_style, owner_colour
 
 BLUE = LOOK["parameters"][0]
 NAMES = {  # short enough to stand above their boxes
@@ -141,34 +141,6 @@ def gathered_layers(
     name_rows(panels[0], rank_names(ranks))
     shards = f"Of {len(layers)} layers each of {ranks} ranks holds {len(layers) / ranks:g} in shards"
     return Plot(figure, f"{title}. {shards}. {'; '.join(said)}.")
-
-
-@in_style
-def flat_partition(elements: Mapping[str, int], cuts: Mapping[str, Sequence[int]], title: str) -> Plot:
-    """Parameters in a flat tensor with padding at its end, and the boundaries at which it is cut among ranks:
-    a row for each job.
-
-    Args:
-        elements: {parameter: its elements}, in the model's order.
-        cuts: {row: elements of each rank's partition}; elements beyond the parameters are padding.
-    """
-    total, most, said = sum(elements.values()), max(map(sum, cuts.values())), []
-    figure, axes = new_figure(9, 0.9 + 0.75 * len(cuts))
-    for row, (name, parts) in enumerate(cuts.items()):
-        offset, padding = 0, sum(parts) - total
-        for index, (parameter, count) in enumerate(elements.items()):
-            box(axes, offset, row + 0.25, count, 0.5, part_colour(index), parameter, edgecolor="white")
-            offset += count
-        if padding:
-            box(axes, offset, row + 0.25, padding, 0.5, "white", hatch="xxx", edgecolor=EDGE)
-        ends = [sum(parts[:rank]) for rank in range(len(parts) + 1)]
-        for rank, part in enumerate(parts):
-            write(axes, ends[rank] + part / 2, row + 0.15, f"rank {rank}", fontsize=8)
-        axes.vlines(ends, row + 0.08, row + 0.88, color="black", linewidth=2)
-        said.append(f"{name}: partitions of {', '.join(map(str, parts))} elements, {padding} of them padding")
-    axes.set(title=title, xlabel="elements", xlim=(-0.01 * most, 1.01 * most), ylim=(len(cuts), 0))
-    name_rows(axes, cuts)
-    return Plot(figure, f"{title}. {total} elements in {len(elements)} parameters. {'; '.join(said)}.")
 
 
 @in_style
