@@ -108,7 +108,9 @@ def test_what_lab_and_its_kernels_keep_stays_out_of_the_home_folder(tmp_path):
         " IPython.paths.get_ipython_dir(), matplotlib.get_configdir(), matplotlib.get_cachedir());"
         "print(shutil.which('rehearse'))"
     )
-    done = subprocess.run([lab.sys.executable, "-c", look], env=variables, capture_output=True, text=True)
+    done = subprocess.run(
+        [lab.sys.executable, "-c", look], env=variables, capture_output=True, text=True, timeout=60
+    )
     places, command = done.stdout.splitlines()
     assert all(place.startswith(str(own)) for place in places.split()), places
     assert command == str(lab.Path(lab.sys.executable).parent / "rehearse")
