@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.course.exercises import in_ranks
 from helpers.course.exercises import start_here as lesson_00
-from helpers.course.exercises.builds import Build, RankExercise, with_advice
+from helpers.course.exercises.builds import Build, RankExercise, matching, with_advice
 from helpers.course.exercises.engine import before_running, reading_note
 from helpers.course.exercises.in_ranks import Judged, names_apart
 from helpers.course.exercises.pipeline_parallelism import Schedule
@@ -193,7 +193,7 @@ def test_a_type_error_of_the_check_is_not_taken_for_the_learners(monkeypatch):
 def every_mistake(build):
     """{words: function}; each mistake that is written as changes of the solution must fit it."""
     mistakes = build.mistaken()
-    assert list(mistakes)[-len(build.mistakes) or None :] == list(build.mistakes)  # a fault has one more
+    assert list(mistakes) == list(build.mistakes)
     return mistakes
 
 
@@ -224,15 +224,17 @@ def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answere
     for answer in (solution, *unanswered.values()):
         assert not before_running(answer, names_of(solution), solution, "code", by_position=True)
         assert not with_advice("", answer) and not reading_note(answer, solution)
+    always = build.always()
     for ranks in build.worlds:
-        functions = [solution, solution, *mistakes.values()]
+        functions = [solution, solution, *always, *mistakes.values()]
         by_rank = tried(build, functions, ranks, seed=random.randrange(2**31))
         assert not build.wrong(judged(build, by_rank, 1))
-        for at, words in enumerate(mistakes, 2):
+        for at, words in enumerate(mistakes, 2 + len(always)):
             assert all(values[at] is not None for values in by_rank), f"fails, and is not answered: {words}"
             found = judged(build, by_rank, at)
             if words in unanswered and build.wrong(found):
-                assert build.thought(mistakes, found) == f"; {words}"
+                beside = [rank._replace(apart=rank.apart[len(always) :]) for rank in found]
+                assert matching(mistakes, beside) == f"; {words}"
                 del unanswered[words]
     assert not unanswered
 

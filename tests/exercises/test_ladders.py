@@ -118,7 +118,7 @@ def test_a_rung_that_was_written_anew_and_not_checked_is_not_trusted(lesson, cap
     assert capsys.readouterr().out.startswith("✗ not yet")
 
 
-def test_a_check_starts_one_job_for_each_number_of_ranks(lesson, jobs, capsys):
+def test_a_right_answer_takes_a_job_for_each_number_of_ranks_and_a_wrong_one_one_more(lesson, jobs, capsys):
     lesson.write(OWN_REDUCE)
     lesson.check("reduce_to_owner")
     assert jobs == [2, 4]
@@ -132,7 +132,7 @@ def test_a_check_starts_one_job_for_each_number_of_ranks(lesson, jobs, capsys):
             / torch.distributed.get_world_size()
         )
     )
-    assert jobs == [2]
+    assert jobs == [2, 2]
 
 
 def test_what_the_learners_function_returned_is_there_for_a_picture_without_another_job(lesson, jobs, capsys):
@@ -155,7 +155,7 @@ def test_what_the_learners_function_returned_is_there_for_a_picture_without_anot
         (
             "* comm.get_world_size()",
             "✓ correct in 2 and 4 ranks: that is the bug. What it makes wrong: `the shard of the "
-            "mean` and nothing else. Every owner steps with the sum.",
+            "mean`. Every owner steps with the sum.",
         ),
         ("", "✗ not yet: nothing is broken in 2 ranks; your function is still right."),
         (

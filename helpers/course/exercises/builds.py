@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -205,8 +205,7 @@ class Build(InRanks):
             if of_the_check(error):  # a mistake hangs
                 return ""
             raise
-        results = dict(zip(mistakes, zip(*(rank.apart for rank in found))))
-        return first_thought(results, lambda apart: all(names == [] for names in apart))
+        return matching(mistakes, found)
 
     def found(self, ranks: int | None = None) -> Found:
         """What `example`, else the trial, finds in each rank with the function that the lesson goes on with.
@@ -218,6 +217,12 @@ class Build(InRanks):
             return Found(self.seen[ranks], f"your `{self.name}`")
         reports = self.judged(self.solution, [], ranks, seed=0)
         return Found([rank.example for rank in reports], f"the course's `{self.name}`")
+
+
+def matching(mistakes: Iterable[str], found: Sequence[Judged]) -> str:
+    """The words of the first mistake from whose values no rank's are apart, behind a semicolon; else ""."""
+    results = dict(zip(mistakes, zip(*(rank.apart for rank in found))))
+    return first_thought(results, lambda apart: all(names == [] for names in apart))
 
 
 def with_advice(verdict: str, answer: object) -> str:

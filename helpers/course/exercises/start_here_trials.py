@@ -86,16 +86,16 @@ def asked(function: Callable) -> object:
 
 
 def compared(function: Callable, seed: int) -> Values:
-    """Weights that are the same everywhere; then such that differ from rank 1 on: on rank r in r + 4 places,
+    """Weights that are the same everywhere; then such that differ from rank 1 on: on rank r in r + 6 places,
     in all but one of them by a single bit, and in the signs of four zeros."""
     rank, values = dist.get_rank(), {}
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2 + seed % 3))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4 + seed % 3))
     values["the count where no element differs"] = number(function(model))
     with torch.no_grad():
         if rank:
-            for place in (model[1].weight.flatten()[: 2 + rank], model[1].bias[:1]):
+            for place in (model[1].weight.flatten()[: 2 + rank], model[1].bias[:3]):
                 place.copy_(place.nextafter(torch.tensor(9.0)))
-            model[1].bias[1] += rank
+            model[1].bias[3] += rank
         model[0].bias.fill_(-0.0 if rank else 0.0)
         before = torch.cat([weight.flatten() for weight in model.parameters()])
         when = "where elements differ, four of them in the sign of a zero"
