@@ -47,8 +47,9 @@ class Browser:
         self.file.write_text(PAGE.format("".join(figure.page for figure in figures)))
         self.visit(self.file.as_uri(), **how)
 
-    def visit(self, address, media="", wide=900, **features):
-        """Open an address, and wait until it is loaded; `features` such as prefers_color_scheme="dark"."""
+    def visit(self, address, media="", wide=900, arrives="", **features):
+        """Open an address, and wait until it is loaded, or the page `arrives` to which it leads; `features`
+        such as prefers_color_scheme="dark"."""
         listed = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.call("Emulation.setEmulatedMedia", media=media, features=listed)
         size = {"width": wide, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
@@ -56,10 +57,17 @@ class Browser:
         self.call("Page.enable")
         self.call("Page.navigate", url=address)
         for _ in range(200):
-            if self.run("return document.readyState + location.href", late=False) == f"complete{address}":
+            if self.shown() == f"complete{arrives or address}":
                 return
             time.sleep(0.05)
         raise TimeoutError("the page did not load within ten seconds")
+
+    def shown(self):
+        """How far the page is, and its address; "" while one page takes the place of another."""
+        try:
+            return self.run("return document.readyState + location.href", late=False)
+        except RuntimeError:
+            return ""
 
     def run(self, script, late=True):
         """What the body of an asynchronous function returns; a RuntimeError where it throws."""

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 from helpers.course.lesson.addresses import urls
+from helpers.course.lesson.numbers import FIRST_EDITION
 from helpers.course.lesson.outline import beside, notebooks
 from helpers.paths import NOTEBOOKS, ROOT
 
@@ -55,7 +56,20 @@ class Site:
 
     @cached_property
     def pages(self):
-        return {file: Page(file) for file in sorted(self.folder.rglob("*.html"))}
+        files = sorted(set(self.folder.rglob("*.html")) - {old for old, _ in self.moved})
+        return {file: Page(file) for file in files}
+
+    @property
+    def moved(self):
+        """(page under a number of the first edition, the page that it leads to)."""
+        return [
+            (
+                self.folder / "notebooks" / folder / f"{old}.html",
+                self.folder / "notebooks" / folder / f"{new}.html",
+            )
+            for folder in (".", "more")
+            for old, new in FIRST_EDITION.items()
+        ]
 
     def of(self, notebook):
         """The page of a notebook."""
@@ -181,7 +195,15 @@ def test_a_lesson_as_one_page_needs_no_other_file(site):
     page = Page(site.folder.parent / "07_zero_1.html")
     assert not page.loaded and page.pictures
     assert all(picture["src"].startswith("data:") for picture in page.pictures)
-    assert all(link.startswith(("#", "https://")) for link in page.links)
+    near = [link for link in page.links if not link.startswith(("#", "https://"))]
+    assert all((page.file.parent / unquote(urlsplit(link).path)).exists() for link in near)
+    assert not (near and urls().get("Documentation")), "a page of a published site leads to that site"
+
+
+def test_an_address_of_the_first_edition_leads_to_the_lesson_and_its_section(site, browser):
+    assert site.moved
+    for old, new in site.moved:
+        browser.visit(f"{old.as_uri()}#a-section", arrives=f"{new.as_uri()}#a-section")
 
 
 @pytest.mark.parametrize("wide", WIDTHS)
