@@ -118,8 +118,8 @@ def pytest_runtest_protocol(item):
     if not item.get_closest_marker("unit"):
         return (yield)
     from jupyter_client.provisioning import local_provisioner
-    from helpers.tools.launch import jobs
-    from helpers.tools.launch.forked import forkservers as forked
+    from helpers.tools.launcher import jobs
+    from helpers.tools.launcher.forked import forkservers as forked
 
     def refuse(*arguments, **options):
         raise AssertionError(

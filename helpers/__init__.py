@@ -35,7 +35,7 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
         "trained_pipeline",
     ),
     "helpers.course.runs.under_torchrun": ("under_torchrun",),
-    "helpers.tools.launch.jobs": ("launch",),
+    "helpers.tools.launcher.jobs": ("launch",),
 }
 MODULES = {
     "combined": "helpers.course.runs.combined",
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> object:
     if name in HOMES:
         value = getattr(tools.imported(HOMES[name]), name)
         if name == "launch":
-            tools.imported("helpers.tools.launch.forked.warming").begin()
+            tools.imported("helpers.tools.launcher.forked.warming").begin()
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__dir__())}")
 

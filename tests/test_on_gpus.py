@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import launch, models, theory
-from helpers.tools.launch.resources import gpu_count
+from helpers.tools.launcher.resources import gpu_count
 from helpers.tools.measure import constants
 from helpers.tools.measure.held import MODEL_STATES
 from helpers.tools.measure.ledger import Ledger

@@ -55,12 +55,12 @@ def test_imports_go_the_way_that_the_contracts_say():
 def test_a_tool_that_imports_the_course_inside_a_function_is_seen(tmp_path):
     shutil.copytree(ROOT / "helpers", tmp_path / "helpers", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    with open(tmp_path / "helpers/tools/launch/ports.py", "a") as file:
+    with open(tmp_path / "helpers/tools/launcher/ports.py", "a") as file:
         file.write("\n\ndef late():\n    from helpers.course import corpus\n")
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     place = {**os.environ, "PYTHONPATH": str(tmp_path)}
     said = subprocess.run(command, cwd=tmp_path, env=place, capture_output=True, text=True, timeout=120)
-    assert said.returncode == 1 and "helpers.tools.launch.ports -> helpers.course.corpus" in said.stdout
+    assert said.returncode == 1 and "helpers.tools.launcher.ports -> helpers.course.corpus" in said.stdout
 
 
 def test_no_tool_reaches_the_course_by_a_name_that_is_imported_late():
@@ -107,7 +107,7 @@ def test_what_lessons_import_from_the_package_is_there_and_documented():
 
 def test_a_rank_does_not_import_what_draws():
     shown = (
-        "import sys, helpers.tools.launch.rank, helpers.tools.measure.ledger, "
+        "import sys, helpers.tools.launcher.rank, helpers.tools.measure.ledger, "
         "helpers.tools.measure.traffic, helpers.course.models, helpers.tools.theory; "
     )
     shown += "print('matplotlib' in sys.modules)"

@@ -1,7 +1,7 @@
 """Tools for anyone who trains with DeepSpeed: ranks from a cell, bytes counted, formulas, rehearsals.
 
     from distributed_training_measured import Ledger, Traffic, rehearse, theory
-    from distributed_training_measured.launch.jobs import launch
+    from distributed_training_measured.launcher.jobs import launch
 
 In a checkout of the course they are `helpers.tools`, and lessons import them from `helpers`.  They never
 import the course.  Nothing is imported before it is asked for, so that a rank that needs one module pays for
@@ -18,10 +18,10 @@ from . import sources
 
 sources.record()
 NAMES = {  # the names to import from here, by the module in which they lie
-    "launch.export": ("export",),
-    "launch.failures": ("LaunchError", "RankError"),
-    "launch.forked.forkservers": ("preload",),
-    "launch.resources": ("choose_device",),
+    "launcher.export": ("export",),
+    "launcher.failures": ("LaunchError", "RankError"),
+    "launcher.forked.forkservers": ("preload",),
+    "launcher.resources": ("choose_device",),
     "machines.namespaces": ("Machines",),
     "machines.slurm": ("Slurm",),
     "machines.ssh": ("Ssh",),

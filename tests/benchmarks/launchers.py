@@ -29,7 +29,7 @@ def step():
     from helpers import corpus, models
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = (
-        False  # what helpers.tools.launch.rank does for every rank; else a compiler decides the time
+        False  # what helpers.tools.launcher.rank does for every rank; else a compiler decides the time
     )
     config = {
         "train_micro_batch_size_per_gpu": 2,

@@ -14,7 +14,7 @@ from helpers.course.exercises.engine import before_running, reading_note
 from helpers.course.exercises.in_ranks import Judged, names_apart
 from helpers.course.exercises.pipeline_parallelism import Schedule
 from helpers.course.exercises.reading import names_of
-from helpers.tools.launch.jobs import LaunchError
+from helpers.tools.launcher.jobs import LaunchError
 from tests.exercises.averaging import half, in_place, make, mean_over_ranks_solution, total, trial
 from tests.exercises.course import of_kind, tried
 

@@ -7,7 +7,7 @@ import pytest
 from helpers.course.exercises import in_ranks
 from helpers.course.exercises import start_here as lesson_00
 from helpers.course.exercises.builds import RankExercise
-from helpers.tools.launch.failures import RankError
+from helpers.tools.launcher.failures import RankError
 from tests.exercises.course import of_kind, solutions
 
 ALL = of_kind(RankExercise)
@@ -106,7 +106,7 @@ def test_a_job_that_looks_hung_on_a_busy_machine_gets_more_time(monkeypatch):
         given_seconds.append(timeout)
         raise RankError("ranks 0, 1 of 2 hung in all_reduce after 10 s\n  rank 0:", 0, [])
 
-    monkeypatch.setattr("helpers.tools.launch.jobs.launch", launch)
+    monkeypatch.setattr("helpers.tools.launcher.jobs.launch", launch)
     for crowd, seconds in ((1.0, [10]), (2.0, [10, 40]), (50.0, [10, 40])):
         given_seconds.clear()
         monkeypatch.setattr(in_ranks, "crowding", lambda crowd=crowd: crowd)
@@ -121,7 +121,7 @@ def test_an_error_is_not_tried_again(monkeypatch):
         raise RankError("rank 0 of 2 raised ValueError: it hung", 0, [])
 
     calls = []
-    monkeypatch.setattr("helpers.tools.launch.jobs.launch", launch)
+    monkeypatch.setattr("helpers.tools.launcher.jobs.launch", launch)
     monkeypatch.setattr(in_ranks, "crowding", lambda: 50)
     with pytest.raises(RankError):
         in_ranks.run_patiently(None, 2, {})

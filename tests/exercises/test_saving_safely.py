@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import launch, models
-from helpers.tools.launch.failures import RankError
+from helpers.tools.launcher.failures import RankError
 from tests.exercises.course import solutions
 from tests.support import configuration
 

@@ -17,7 +17,7 @@ import cloudpickle
 import pytest
 from helpers import launch
 from helpers.tools import sources
-from helpers.tools.launch.forked import forkservers
+from helpers.tools.launcher.forked import forkservers
 from tests.launcher import support
 from tests.launcher.support import MARK, REPOSITORY, Kernel, all_reduced, remains
 

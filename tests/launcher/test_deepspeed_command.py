@@ -14,7 +14,7 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.tools.launch.failures import LaunchError, RankError
+from helpers.tools.launcher.failures import LaunchError, RankError
 from tests.launcher.support import LOOPBACK, PROMPT, SLACK, all_reduced, crowded, eventually, ours, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

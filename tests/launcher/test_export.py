@@ -12,7 +12,7 @@ from pathlib import Path
 import cloudpickle
 import torch
 from helpers import corpus, export, launch, models
-from helpers.tools.launch.ports import held_port
+from helpers.tools.launcher.ports import held_port
 from tests.launcher.support import REPOSITORY
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import launch
-from helpers.tools.launch import resources
-from helpers.tools.launch.rank import take_gpu
+from helpers.tools.launcher import resources
+from helpers.tools.launcher.rank import take_gpu
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed
-from helpers.tools.launch.describing import COMMUNICATING, describe
-from helpers.tools.launch.failures import Outcome, failure
+from helpers.tools.launcher.describing import COMMUNICATING, describe
+from helpers.tools.launcher.failures import Outcome, failure
 
 CELL = ("/tmp/cell.py", 7, "job")
 

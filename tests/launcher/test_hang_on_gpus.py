@@ -8,10 +8,10 @@ import sysconfig
 import pytest
 from helpers import expected_error, launch
 from helpers.paths import ROOT
-from helpers.tools.launch import waits
-from helpers.tools.launch.failures import hang
-from helpers.tools.launch.outcome import Outcome
-from helpers.tools.launch.resources import gpu_count
+from helpers.tools.launcher import waits
+from helpers.tools.launcher.failures import hang
+from helpers.tools.launcher.outcome import Outcome
+from helpers.tools.launcher.resources import gpu_count
 
 LIBRARY = f"{sysconfig.get_path('purelib')}/torch/distributed/distributed_c10d.py"
 FRAMES = [  # as torch's flight recorder has them: the innermost first
@@ -89,7 +89,7 @@ def test_a_real_one(capsys):
 
 ASKED = """
 import os, threading, time
-from helpers.tools.launch import waits
+from helpers.tools.launcher import waits
 waits.reserve_signal()
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # as CUDA's, before the one that answers
 waits._waited_for.append("all_reduce")

@@ -9,7 +9,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 from helpers import launch
-from helpers.tools.launch.failures import HINTS, Outcome, RankError, failure
+from helpers.tools.launcher.failures import HINTS, Outcome, RankError, failure
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

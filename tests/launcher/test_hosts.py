@@ -21,11 +21,11 @@ import numpy as np
 import psutil
 import pytest
 from helpers import Machines, Ssh, launch
-from helpers.tools.launch.cluster import guard, hosts, orders, remote, srun
-from helpers.tools.launch.cluster.remote import Keeper, card_towards, nodes_of
-from helpers.tools.launch.cluster.shared_job import SharedJob
-from helpers.tools.launch.failures import LaunchError, Outcome, RankError
-from helpers.tools.launch.pipes import AT_WORK
+from helpers.tools.launcher.cluster import guard, hosts, orders, remote, srun
+from helpers.tools.launcher.cluster.remote import Keeper, card_towards, nodes_of
+from helpers.tools.launcher.cluster.shared_job import SharedJob
+from helpers.tools.launcher.failures import LaunchError, Outcome, RankError
+from helpers.tools.launcher.pipes import AT_WORK
 from helpers.tools.machines import namespaces, slurm, ssh
 from tests.launcher.support import all_reduced, eventually, ours
 

@@ -12,7 +12,7 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launcher.failures import LaunchError
 from tests.launcher.support import PROMPT, SLACK, Notebook, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -10,7 +10,7 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.tools.launch.outcome import Outcome, explain
+from helpers.tools.launcher.outcome import Outcome, explain
 from tests.launcher.support import PROMPT, SLACK, Notebook, eventually, settled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from helpers.tools.launch.environment import threads_of
+from helpers.tools.launcher.environment import threads_of
 from tests.launcher.support import REPOSITORY
 
 WORK = "import os, time\nfrom helpers import launch\ndef job(folder):\n"

@@ -9,8 +9,8 @@ import numpy
 import pytest
 import torch
 from helpers import launch
-from helpers.tools.launch import jobs, parcel
-from helpers.tools.launch.failures import Outcome
+from helpers.tools.launcher import jobs, parcel
+from helpers.tools.launcher.failures import Outcome
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -18,8 +18,8 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.tools.launch import leftovers
-from helpers.tools.launch.failures import RankError
+from helpers.tools.launcher import leftovers
+from helpers.tools.launcher.failures import RankError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

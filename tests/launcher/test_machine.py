@@ -5,8 +5,8 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from helpers.tools.launch import resources
-from helpers.tools.launch.failures import Outcome, failure
+from helpers.tools.launcher import resources
+from helpers.tools.launcher.failures import Outcome, failure
 
 GB = 10**9
 

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 from helpers import Machines, corpus, launch, models, theory
-from helpers.tools.launch.failures import LaunchError, RankError
+from helpers.tools.launcher.failures import LaunchError, RankError
 from helpers.tools.machines.namespaces import problem
 from helpers.tools.machines.switch import SEND_ONCE
 from tests.launcher.support import (

@@ -5,9 +5,9 @@ import signal
 import sys
 
 import pytest
-from helpers.tools.launch import progress
-from helpers.tools.launch.failures import Outcome
-from helpers.tools.launch.progress import Progress, saying
+from helpers.tools.launcher import progress
+from helpers.tools.launcher.failures import Outcome
+from helpers.tools.launcher.progress import Progress, saying
 from tests.launcher.support import Notebook
 
 
@@ -90,7 +90,7 @@ def test_a_notebook_keeps_nothing_of_it():
     pytest.importorskip("ipykernel")
     with Notebook() as notebook:
         notebook.run(
-            "from helpers.tools.launch import progress\nprogress.DELAY = 0.2"
+            "from helpers.tools.launcher import progress\nprogress.DELAY = 0.2"
         )  # shorter than any warm-up
         reply, messages = notebook.run(
             "from helpers import launch\nlaunch(lambda: __import__('time').sleep(2.5), 2);"

@@ -19,8 +19,8 @@ import psutil
 import pytest
 import torch
 from helpers import Machines, launch
-from helpers.tools.launch import jobs, resources
-from helpers.tools.launch.failures import LaunchError, RankError
+from helpers.tools.launcher import jobs, resources
+from helpers.tools.launcher.failures import LaunchError, RankError
 from tests.launcher.support import PROMPT, SLACK, crowded, eventually, running, start_in_a_session_of_its_own
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from helpers.tools.launch import rank
+from helpers.tools.launcher import rank
 
 
 class Model(torch.nn.Module):

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from helpers import Machines, Slurm, Ssh, export, launch
-from helpers.tools.launch.failures import LaunchError, Outcome, RankError, hang
+from helpers.tools.launcher.failures import LaunchError, Outcome, RankError, hang
 from helpers.tools.machines import daemons, namespaces, slurm
 from tests.launcher.support import (
     all_reduced,

@@ -7,9 +7,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from helpers.tools.launch import watching
-from helpers.tools.launch.failures import RankError
-from helpers.tools.launch.jobs import launch
+from helpers.tools.launcher import watching
+from helpers.tools.launcher.failures import RankError
+from helpers.tools.launcher.jobs import launch
 from tests.launcher.support import eventually
 
 BEGUN = "print(flush=True)"

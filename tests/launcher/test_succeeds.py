@@ -8,10 +8,10 @@ import threading
 import cloudpickle
 import pytest
 from helpers import launch
-from helpers.tools.launch import jobs
-from helpers.tools.launch.failures import LaunchError
-from helpers.tools.launch.forked.forkservers import Forkserver
-from helpers.tools.launch.forked.imports import compiled_when_called
+from helpers.tools.launcher import jobs
+from helpers.tools.launcher.failures import LaunchError
+from helpers.tools.launcher.forked.forkservers import Forkserver
+from helpers.tools.launcher.forked.imports import compiled_when_called
 from tests.launcher.support import REPOSITORY, all_reduced
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -258,7 +258,7 @@ def test_what_is_preloaded_is_in_every_rank_of_every_forkserver_and_what_cannot_
         == [[1, True]] * 2
     )
     assert not [line for line in kernel.printed if "could not be imported" in line]
-    kernel.run("from helpers.tools.launch.forked import forkservers; forkservers.forget('cpu')")
+    kernel.run("from helpers.tools.launcher.forked import forkservers; forkservers.forget('cpu')")
     assert kernel.run(f"value = list({loaded})") == [[1, True]] * 2
     assert kernel.run("preload('json.no_such_part'); value = list(launch(lambda: 1, 2))") == [1, 1]
     assert kernel.works()

@@ -10,8 +10,8 @@ import cloudpickle
 import psutil
 import pytest
 from helpers import launch
-from helpers.tools.launch import resources
-from helpers.tools.launch.forked import forkservers, warming
+from helpers.tools.launcher import resources
+from helpers.tools.launcher.forked import forkservers, warming
 from tests.launcher.support import REPOSITORY, Notebook, eventually, running
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

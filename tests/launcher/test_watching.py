@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import cloudpickle
 import pytest
-from helpers.tools.launch.cluster.orders import REPORTED
-from helpers.tools.launch.cluster.shared_job import SharedJob
-from helpers.tools.launch.failures import Outcome, failure
-from helpers.tools.launch.pipes import AT_WORK
-from helpers.tools.launch.watching import read, take
+from helpers.tools.launcher.cluster.orders import REPORTED
+from helpers.tools.launcher.cluster.shared_job import SharedJob
+from helpers.tools.launcher.failures import Outcome, failure
+from helpers.tools.launcher.pipes import AT_WORK
+from helpers.tools.launcher.watching import read, take
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from helpers.paths import ROOT
-from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launcher.failures import LaunchError
 from helpers.tools.machines import allowed, namespaces
 from helpers.tools.machines.namespaces import Machines
 from helpers.tools.machines.network_cards import Card, bytes_per_second

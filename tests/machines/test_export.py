@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 import torch
 from helpers import Traffic, corpus, export, models
-from helpers.tools.launch.script import Script, files_to_copy, names_used, our_modules, source_of
+from helpers.tools.launcher.script import Script, files_to_copy, names_used, our_modules, source_of
 
 RATE, SIZE = {"lr": 1e-3, "betas": (0.9, 0.95)}, models.GPTSize(width=32)
 
@@ -93,7 +93,7 @@ def test_what_is_copied_of_the_course_imports_nothing_that_is_not(tmp_path):
         "helpers/tools/measure/internals.py",
     } <= copied
     assert not any(
-        path.startswith(("helpers/tools/launch", "helpers/course/plots", "helpers/course/exercises"))
+        path.startswith(("helpers/tools/launcher", "helpers/course/plots", "helpers/course/exercises"))
         for path in copied
     )
     for path in copied:

@@ -9,7 +9,7 @@ import pytest
 from helpers.course.recording import on_machines as recorded
 from helpers.course.recording.on_machines import OnMachines
 from helpers.paths import ROOT
-from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launcher.failures import LaunchError
 from tests.machines.test_allowed import FORBIDDEN
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import launch, models
-from helpers.tools.launch import parcel
+from helpers.tools.launcher import parcel
 from helpers.tools.measure import internals, owners, timelines
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.operations import OPERATIONS
@@ -127,7 +127,7 @@ IN_SOURCES = [  # where it is, the words that must stand there
     (
         "deepspeed.comm.torch",
         "deepspeed.ops.__compatible_ops__.get(",
-    ),  # which helpers/tools/launch/rank.py empties
+    ),  # which helpers/tools/launcher/rank.py empties
     ("deepspeed.runtime.zero.stage3.IPGBucketZ3", "buffer"),
     ("deepspeed.runtime.zero.stage_1_and_2.IPGBucket", "buffer"),
 ]

@@ -11,7 +11,7 @@ RUNS = {"one process": (1, 1, None), "t = 2": (2, 2, "one process"), "wrong": (3
 def without_ranks(monkeypatch):
     """`launch` calls the function here, once for each rank."""
     monkeypatch.setattr(
-        "helpers.tools.launch.jobs.launch",
+        "helpers.tools.launcher.jobs.launch",
         lambda function, ranks, arguments: [function(rank, ranks, **arguments) for rank in range(ranks)],
     )
 

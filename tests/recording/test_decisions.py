@@ -5,7 +5,7 @@ import statistics
 import pytest
 from helpers import job, recorded, theory
 from helpers.course.recording import block, links, record, table
-from helpers.tools.launch.jobs import launch
+from helpers.tools.launcher.jobs import launch
 from helpers.tools.theory.llama import rms_norm_activation_bytes
 
 TINY = dict(hidden_size=64, num_attention_heads=8, num_key_value_heads=4, intermediate_size=96), 32

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 from helpers import models, rehearse
-from helpers.tools.launch import progress
+from helpers.tools.launcher import progress
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.rehearsal.rehearsing import RehearsalError
 from tests.support import configuration

@@ -10,7 +10,7 @@ import io
 
 import pytest
 from helpers import corpus, launch, models
-from helpers.tools.launch.failures import RankError
+from helpers.tools.launcher.failures import RankError
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from helpers import corpus, launch, models
-from helpers.tools.launch.failures import RankError
+from helpers.tools.launcher.failures import RankError
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks

@@ -23,7 +23,7 @@ from helpers.course.exercises.in_ranks import (
     of_the_check,
     run_patiently,
 )
-from helpers.tools.launch.failures import LaunchError, RankError
+from helpers.tools.launcher.failures import LaunchError, RankError
 
 if TYPE_CHECKING:
     from helpers.course.exercises.in_ranks import Values

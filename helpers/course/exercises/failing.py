@@ -11,8 +11,8 @@ from helpers.course.exercises.comparing import described, plain, same
 from helpers.course.exercises.engine import Check, before_running
 from helpers.course.exercises.in_ranks import HUNG
 from helpers.course.exercises.reading import names_of
-from helpers.tools.launch.failures import LaunchError, RankError
-from helpers.tools.launch.jobs import launch
+from helpers.tools.launcher.failures import LaunchError, RankError
+from helpers.tools.launcher.jobs import launch
 
 PATIENCE = (2.0, 15.0)  # seconds until a hang counts, on a machine with nothing else to do, and on another
 WAITS = re.compile(r"\Arank 0 of \d+ hung in \w+, which ranks? [\d, ]+ never entered")

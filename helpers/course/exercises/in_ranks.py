@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from torch.distributed import ProcessGroup, TCPStore
-    from helpers.tools.launch.jobs import Reports
+    from helpers.tools.launcher.jobs import Reports
 
     Values = dict[str, object]  # what a trial finds: {name: value}
     Trial = Callable[[Callable, int], Values]  # (function, seed) -> what is to be compared
@@ -65,7 +65,7 @@ def run_patiently(
 ) -> Reports:
     """`launch` on the CPU.  Ranks that look hung on a busy machine get a second run with more time before
     that is believed."""
-    from helpers.tools.launch.failures import RankError
+    from helpers.tools.launcher.failures import RankError
 
     try:
         return run_once(function, ranks, arguments, patience)
@@ -78,8 +78,8 @@ def run_patiently(
 
 
 def run_once(function: Callable, ranks: int, arguments: dict[str, object], patience: float) -> Reports:
-    from helpers.tools.launch.failures import RankError
-    from helpers.tools.launch.jobs import launch
+    from helpers.tools.launcher.failures import RankError
+    from helpers.tools.launcher.jobs import launch
 
     arguments = {"function": function, "arguments": arguments, "patience": patience}
     reports = launch(within, ranks, arguments, device="cpu", timeout=patience)

@@ -18,7 +18,7 @@ from helpers.course.job.plans import PLANS, Plan, plan
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCE
 from helpers.course.job.stored import FOLDER, path
 from helpers.paths import replace
-from helpers.tools.launch.forked.forkservers import preload
+from helpers.tools.launcher.forked.forkservers import preload
 from helpers.tools.rehearsal.cards import card
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.refusing import BadQuestion

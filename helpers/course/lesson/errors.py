@@ -7,7 +7,7 @@ import textwrap
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
-from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launcher.failures import LaunchError
 from helpers.tools.whole import whole
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 from helpers.paths import ROOT, WORK, replace
-from helpers.tools.launch import resources as available
-from helpers.tools.launch.jobs import launch
+from helpers.tools.launcher import resources as available
+from helpers.tools.launcher.jobs import launch
 from helpers.tools.machines.namespaces import problem
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from helpers.course.recording.experiment import one_micro_batch
 from helpers.paths import ROOT
-from helpers.tools.launch.ports import port_for
+from helpers.tools.launcher.ports import port_for
 
 TRAIN = '''"""What the autotuner starts for each candidate; DeepSpeed ends it when it has measured."""
 import argparse

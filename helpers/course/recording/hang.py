@@ -166,7 +166,7 @@ def reading(folder: Path, variant: str) -> list[str]:
 
 def main(target: str) -> None:
     from helpers.course.recording.record import commit, machine
-    from helpers.tools.launch.jobs import launch
+    from helpers.tools.launcher.jobs import launch
 
     about = {"gpus": 2, **launch(machine, ranks=1)[0]}
     content = {

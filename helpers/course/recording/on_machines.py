@@ -16,7 +16,7 @@ from functools import cache
 from importlib.metadata import version
 
 from helpers.paths import RECORDED
-from helpers.tools.launch.failures import LaunchError
+from helpers.tools.launcher.failures import LaunchError
 from helpers.tools.machines.namespaces import problem
 
 Plain = dict | list | str | int | float | bool | None  # what JSON can say

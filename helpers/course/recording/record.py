@@ -28,10 +28,10 @@ from helpers.course import models
 from helpers.course.recording.experiment import MODELS, RANKS, SIZES, STAGES
 from helpers.course.recording.table import EXPERIMENTS, NAMED
 from helpers.paths import ROOT, WORK, replace
-from helpers.tools.launch.failures import LaunchError, RankError
-from helpers.tools.launch.forked.forkservers import preload
-from helpers.tools.launch.jobs import launch
-from helpers.tools.launch.resources import gpu_count
+from helpers.tools.launcher.failures import LaunchError, RankError
+from helpers.tools.launcher.forked.forkservers import preload
+from helpers.tools.launcher.jobs import launch
+from helpers.tools.launcher.resources import gpu_count
 
 TIMEOUT = 280  # seconds of one run
 

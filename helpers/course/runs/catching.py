@@ -48,7 +48,7 @@ def caught(
     if not faults or not tests:
         raise ValueError("give at least one fault and one test, each {name: function}")
     from helpers.course.plots.distances import catches, clear_of, is_caught
-    from helpers.tools.launch.jobs import launch
+    from helpers.tools.launcher.jobs import launch
 
     arguments = {"right": right, "tried": {CONTROL: right, **faults}, "tests": dict(tests)}
     if against:

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from helpers.course.plots.meeting import meeting
 from helpers.course.plots.style import Plot
 from helpers.course.runs.noting import noting
-from helpers.tools.launch.failures import RankError
-from helpers.tools.launch.jobs import launch
+from helpers.tools.launcher.failures import RankError
+from helpers.tools.launcher.jobs import launch
 
 
 def who_entered(

@@ -11,7 +11,7 @@ from torch import distributed as dist
 from helpers.course.exercises.collectives_trials import at_its_place as at_its_place
 from helpers.course.exercises.collectives_trials import counting
 from helpers.course.runs.catching import try_all, worst
-from helpers.tools.launch.jobs import launch
+from helpers.tools.launcher.jobs import launch
 from helpers.tools.measure.traffic import Traffic
 
 if TYPE_CHECKING:

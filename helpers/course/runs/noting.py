@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from helpers import tools
-from helpers.tools.launch.describing import notices
-from helpers.tools.launch.outcome import LIBRARIES
+from helpers.tools.launcher.describing import notices
+from helpers.tools.launcher.outcome import LIBRARIES
 from helpers.tools.measure.messages import listen
 
 NOBODYS = (*LIBRARIES, str(Path(tools.__file__).parent), __file__)  # beginnings of files to look past

@@ -15,7 +15,7 @@ from helpers.tools.measure.traffic import Traffic
 if TYPE_CHECKING:
     import torch
     from deepspeed import DeepSpeedEngine, PipelineEngine
-    from helpers.tools.launch.jobs import Reports
+    from helpers.tools.launcher.jobs import Reports
 
 
 def trained(
@@ -62,7 +62,7 @@ def same_losses(
         train: takes `arguments` and `tensor_ranks` in each rank, and returns {"losses": of each step, ...}.
         runs: {name: (ranks, tensor-parallel ranks, an earlier run whose losses it must have, or None)}.
     """
-    from helpers.tools.launch.jobs import launch
+    from helpers.tools.launcher.jobs import launch
 
     reports, longest = {}, max(map(len, runs))
     for name, (ranks, tensor_ranks, yardstick) in runs.items():

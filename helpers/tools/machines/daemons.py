@@ -10,9 +10,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from ..launch.cluster.shared_job import REMARKS
-from ..launch.failures import LaunchError
-from ..launch.progress import Progress
+from ..launcher.cluster.shared_job import REMARKS
+from ..launcher.failures import LaunchError
+from ..launcher.progress import Progress
 from ..whole import shown
 from .login import FOLDERS, login
 from .namespaces import Machines

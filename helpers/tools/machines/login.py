@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..launch.forked.processes import die_with_parent, enter
+from ..launcher.forked.processes import die_with_parent, enter
 from ..place import run_main
 
 USER = "/proc/self/ns/user"

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..launch.failures import LaunchError
-from ..launch.forked.processes import LINUX
-from ..launch.progress import Progress
+from ..launcher.failures import LaunchError
+from ..launcher.forked.processes import LINUX
+from ..launcher.progress import Progress
 from ..place import NAME, ROOT
 from ..whole import shown, whole
 from .allowed import LINUX_ONLY, explain, stay_who_we_are

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..launch.forked.forked_job import Doors
+from ..launcher.forked.forked_job import Doors
 from .switch import CARD, address_of, doors_to
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..launch.forked.processes import adopt_orphans, end_orphans
+from ..launcher.forked.processes import adopt_orphans, end_orphans
 from ..place import NAME, ROOT
 from .login import entering
 

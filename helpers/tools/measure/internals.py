@@ -1,8 +1,8 @@
 """The private attributes of torch and DeepSpeed that measuring and recording need; the rest of
 `helpers/tools/measure` touches none whose name begins with an underscore.
 
-Elsewhere a rehearsal replaces many, listed in `helpers/tools/rehearsal/patches.py`; its modules and
-`tools/launch/parcel.py` and `waits.py` read others of torch.  Written against torch 2.11 and DeepSpeed 0.19;
+Elsewhere a rehearsal replaces many, listed in `helpers/tools/rehearsal/patches.py`; its modules,
+`tools/launcher/parcel.py` and `waits.py` read others of torch.  Written against torch 2.11, DeepSpeed 0.19;
 `tests/measure/test_internals.py` names each attribute that a new version no longer has.
 """
 

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ..launch.failures import RankError
+from ..launcher.failures import RankError
 from . import versions
 
 FAILED = 2  # exit status

@@ -19,7 +19,7 @@ from types import FrameType
 
 import torch
 
-from ..launch.failures import place
+from ..launcher.failures import place
 
 SHOWN, WIDE = 5, 40  # places that are named; characters of a place's own words
 TOOLS, TORCH = Path(__file__).parents[1], Path(torch.__file__).parent

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import torch
 
-from ..launch.failures import RankError
-from ..launch.jobs import launch
-from ..launch.progress import saying
+from ..launcher.failures import RankError
+from ..launcher.jobs import launch
+from ..launcher.progress import saying
 from . import diary
 from .asked import Place, places, told
 from .fake import Weightless, raised

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TextIO
 
-from ..launch.forked.forkservers import preload
+from ..launcher.forked.forkservers import preload
 from . import adaptations, adapting, question
 from .advising import advice
 from .answer import Answer

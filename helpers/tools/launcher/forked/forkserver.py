@@ -51,7 +51,7 @@ def become_rank(
     rank: int, message: dict, pipes: Sequence[int], parent: int, unwanted: Iterable[int], doors: Iterable[int]
 ) -> NoReturn:
     """In the forked child: leave the server behind, enter a machine where there is one, take over this rank's
-    pipes, and run `helpers.tools.launch.rank`."""
+    pipes, and run `helpers.tools.launcher.rank`."""
     status = 1
     try:
         os.setpgid(0, 0)  # a group of its own: whatever the rank starts is stopped with it

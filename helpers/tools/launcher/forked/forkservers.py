@@ -23,14 +23,14 @@ from .forkserver import receive, send
 if TYPE_CHECKING:
     from ..progress import Progress
 
-SERVER = run_main("launch.forked.forkserver")
+SERVER = run_main("launcher.forked.forkserver")
 # of the forkserver only: importing must start no thread
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 IDLE = 600.0  # seconds without a launch after which a forkserver, some 300 MB, ends by itself
 
 
 class Forkserver:
-    """The kernel's end of `helpers/tools/launch/forked/forkserver.py`."""
+    """The kernel's end of `helpers/tools/launcher/forked/forkserver.py`."""
 
     def __init__(self, device: str) -> None:
         self.ready, self.preloaded = False, set()

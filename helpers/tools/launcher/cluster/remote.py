@@ -1,7 +1,7 @@
 """A rank that a command has started, and its keeper: the parent that writes what comes from the rank into
 files of the job's folder.  It speaks with the rank through pipes, as the kernel does with one that it forked.
 
-    python -m helpers.tools.launch.cluster.remote FOLDER
+    python -m helpers.tools.launcher.cluster.remote FOLDER
 """
 
 import os
