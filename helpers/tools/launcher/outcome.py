@@ -99,9 +99,9 @@ def trim(frames: Sequence[Frame]) -> list[Frame]:
         folder, file = Path(frame[0]).parts[-3:-1], "/".join(Path(frame[0]).parts[-2:])
         if folder == ("tools", "machines"):
             break
-        if file == "launch/rank.py":
+        if file == "launcher/rank.py":
             kept.clear()
-        elif file != "launch/waits.py" and frame[2] != "__torch_dispatch__":
+        elif file != "launcher/waits.py" and frame[2] != "__torch_dispatch__":
             kept.append(frame)
     return kept
 
