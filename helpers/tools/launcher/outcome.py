@@ -3,7 +3,7 @@
 import linecache
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from .waits import ANSWER, BEGUN, Frame, waiting_in
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
 LINE = 300  # characters of a line that are shown
+Hides = Callable[[Frame], bool]  # whether to leave a place out of a message
 
 
 @dataclass
@@ -124,8 +125,10 @@ def place(frame: Frame) -> str:
     return f"{file}, line {line}, in {name}"
 
 
-def short_traceback(frames: Sequence[Frame]) -> list[str]:
-    """The learner's own lines with their source, and the innermost library frame they led to."""
+def short_traceback(frames: Sequence[Frame], hides: Hides) -> list[str]:
+    """The learner's own lines with their source, and the innermost library frame they led to; none that
+    `hides` names."""
+    frames = [frame for frame in frames if not hides(frame)]
     shown = [frame for frame in frames if is_learners(frame)][-4:]
     if frames and not is_learners(frames[-1]):
         shown.append(frames[-1])
