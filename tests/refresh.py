@@ -18,7 +18,6 @@ from helpers.course.lesson.copies import INDEX, LANGUAGE
 from helpers.course.lesson.outline import beside, course, notebooks, number_of
 from helpers.course.recording.on_machines import RECORDING
 from helpers.paths import NOTEBOOKS, ROOT, replace
-from tests.folded import write_solutions
 
 KEPT_METADATA = ("tags", "jupyter")
 METADATA = {
@@ -74,7 +73,6 @@ def refresh(path):
     if path.name == INDEX:
         draw_map(notebook)
     number = number_of(path)
-    write_solutions(notebook, number)
     NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()

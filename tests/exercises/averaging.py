@@ -2,13 +2,14 @@
 file, so it imports little."""
 
 
-def trial(function, seed):
+def trial(see, function):
     """The mean of random tensors."""
     import deepspeed.comm as comm
     import torch
 
-    tensor = torch.randn(2, 3) + comm.get_rank()
-    return {"mean": function(tensor, comm.get_world_size()), "ranks": comm.get_world_size(), "seed": seed}
+    see("mean", function(torch.randn(2, 3) + see.rank, see.ranks))
+    see("ranks", comm.get_world_size())
+    see("seed", see.seed)
 
 
 def mean_over_ranks_solution(tensor, ranks):
@@ -38,10 +39,6 @@ def half(tensor, ranks):
     return total(tensor, ranks) / 2
 
 
-def crashing(tensor, ranks):
-    raise ValueError("this mistake does not even end")
-
-
 def stub(tensor, ranks):
     """The mean over all ranks.  tensor: (2, 3)."""
     ...
@@ -50,5 +47,5 @@ def stub(tensor, ranks):
 def make(**more):
     from helpers.course.exercises.builds import Build
 
-    mistakes = {"a crash": crashing, "that is the sum": total}
+    mistakes = {"a crash": ("/ ranks", "/ None"), "that is the sum": ("/ ranks", "")}
     return Build(mean_over_ranks_solution, trial, mistakes=mistakes, praise="summed, then divided", **more)

@@ -1,9 +1,9 @@
 """A ladder to climb, ZeRO-1's step in two rungs and a last one that calls both, and a bug to plant in it."""
 
 import torch
-from helpers.course.exercises.builds import Build
-from helpers.course.exercises.faults import fault
 from helpers.course.exercises.solutions.zero_1 import flatten_solution
+from helpers.course.exercises.builds import Build
+from helpers.course.exercises.faults import Fault, shared_with
 from helpers.course.exercises.trials import randn_of_rank
 
 
@@ -52,43 +52,37 @@ def with_gradients(seed):
     return parameters, torch.zeros(elements + -elements % ranks)
 
 
-def reduced(function, seed):
-    mean = function(*with_gradients(seed))
-    return {"the shard of the mean": mean, "its dtype": str(mean.dtype)}
+def reduced(see, function):
+    mean = function(*with_gradients(see.seed))
+    see("the shard of the mean", mean)
+    see("its dtype", str(mean.dtype))
 
 
-def ones_reduced(function, seed):
+def ones_reduced(see, function):
     """Each rank comes with its number as every gradient."""
-    parameters, flat = with_gradients(seed)
+    parameters, flat = with_gradients(see.seed)
     for parameter in parameters:
-        parameter.grad.fill_(1 + torch.distributed.get_rank())
-    return {"the shard": function(parameters, flat)}
+        parameter.grad.fill_(1 + see.rank)
+    see("the shard", function(parameters, flat))
 
 
-def stepped(function, seed):
-    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    flat = torch.randn(6 * ranks)
-    master = torch.nn.Parameter(flat.chunk(ranks)[rank] + 0.25)
-    function(flat, master, torch.optim.SGD([master], lr=0.1), randn_of_rank(seed, 6))
-    return {
-        "the master": master.detach().clone(),
-        "the flat tensor": flat,
-        "no gradient": master.grad is None,
-    }
+def stepped(see, function):
+    flat = torch.randn(6 * see.ranks)
+    master = torch.nn.Parameter(flat.chunk(see.ranks)[see.rank] + 0.25)
+    function(flat, master, torch.optim.SGD([master], lr=0.1), see.randn(6))
+    see("the master", master.detach().clone())
+    see("the flat tensor", flat)
+    see("no gradient", master.grad is None)
 
 
-def all_stepped(function, seed):
-    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    parameters, _ = with_gradients(seed)
-    flat = flatten_solution(parameters, ranks)
-    master = torch.nn.Parameter(flat.chunk(ranks)[rank].clone())
+def all_stepped(see, function):
+    parameters, _ = with_gradients(see.seed)
+    flat = flatten_solution(parameters, see.ranks)
+    master = torch.nn.Parameter(flat.chunk(see.ranks)[see.rank].clone())
     function(parameters, flat, master, torch.optim.SGD([master], lr=0.1))
-    left = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return {
-        "the master": master.detach().clone(),
-        "the flat tensor": flat,
-        "gradients that are left": len(left),
-    }
+    see("the master", master.detach().clone())
+    see("the flat tensor", flat)
+    see("gradients that are left", sum(parameter.grad is not None for parameter in parameters))
 
 
 def checks():
@@ -97,5 +91,6 @@ def checks():
     step = Build(step_and_gather_solution, stepped, together=True)
     last = Build(zero_1_step_solution, all_stepped, rungs=(reduce, step), together=True)
     twice = {"divided twice": ("* comm.get_world_size()", "/ comm.get_world_size()")}
-    bug = fault(undivided_solution, reduce, mistakes=twice, praise="Every owner steps with the sum.")
+    praise = "Every owner steps with the sum."
+    bug = Fault(undivided_solution, mistakes=twice, praise=praise, **shared_with(reduce))
     return {check.name: check for check in (reduce, step, last, bug)}

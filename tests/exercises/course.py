@@ -1,6 +1,7 @@
 """The course's exercises and their solutions."""
 
 import importlib
+from dataclasses import replace
 
 from helpers.course.exercises import SUBJECTS
 from helpers.course.exercises.engine import Check
@@ -27,12 +28,12 @@ def solutions():
     return {name: exercise.solution for name, exercise in of_kind(Check).items()}
 
 
-def try_each(trial, functions, seed):
+def try_each(task):
     """In a rank: what a trial finds with each of several functions; None where one fails."""
-    return [tried_mistake(trial, function, seed) for function in functions]
+    return [tried_mistake(task, function) for function in task.others]
 
 
 def tried(build, functions, ranks, seed):
     """What every rank's trial finds with each of several functions, in one job."""
-    arguments = {"trial": build.trial, "functions": functions, "seed": seed}
-    return run_patiently(try_each, ranks, arguments, 2 * build.patience)
+    task = replace(build.task(None, functions, seed), patience=2 * build.patience)
+    return run_patiently(try_each, ranks, task)

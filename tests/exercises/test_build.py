@@ -6,7 +6,7 @@ from types import FunctionType
 import pytest
 import torch
 from helpers.course.exercises.builds import Build
-from helpers.course.exercises.engine import Exercise
+from helpers.course.exercises.formulas import Exercise
 from tests.exercises.averaging import make, mean_over_ranks_solution, stub, total, trial
 
 

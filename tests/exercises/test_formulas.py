@@ -1,7 +1,8 @@
 """The checks of formulas say what is wrong, in words, for the answers that people really give."""
 
 import pytest
-from helpers.course.exercises.engine import Exercise
+from helpers.course.exercises.editing import edit
+from helpers.course.exercises.formulas import Exercise
 from tests.exercises.course import of_kind, solutions
 
 ALL = of_kind(Exercise)
@@ -14,8 +15,8 @@ def test_its_solution_is_correct_and_each_mistake_is_answered_with_its_own_words
     exercise = ALL[name]
     assert exercise.verdict(exercise.reference).startswith("correct for ")
     assert exercise.verdict(SOLUTIONS[name]).startswith("correct for ")
-    for words, wrong in exercise.mistakes.items():
-        verdict = exercise.verdict(wrong)
+    for words, changes in exercise.mistakes.items():
+        verdict = exercise.verdict(edit(exercise.solution, *changes))
         assert verdict.startswith("not yet: for ") and verdict.endswith(f" is right; {words}")
 
 
@@ -82,12 +83,13 @@ def test_a_renamed_parameter_is_said_in_words():
     )
 
 
+def third(size):
+    return size / 3
+
+
 def test_an_answer_that_counts_things_may_be_rounded_down():
-    counts = {
-        "reference": lambda size: size / 3,
-        "cases": ({"size": 100},),
-        "mistakes": {"by three": lambda size: size / 2.03},
-    }
+    mistakes = {"by three": ("/ 3", "/ 2.03")}
+    counts = {"reference": third, "cases": ({"size": 100},), "mistakes": mistakes}
     assert Exercise(**counts, whole=True).verdict(lambda size: size // 3).startswith("correct for 1 case")
     assert Exercise(**counts, whole=True).verdict(lambda size: size / 3).startswith("correct for 1 case")
     assert Exercise(**counts, whole=True).verdict(lambda size: int(size / 2.03)).endswith("by three")

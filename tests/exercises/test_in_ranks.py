@@ -7,9 +7,8 @@ import sys
 
 import pytest
 import torch
-from helpers.course.exercises import in_ranks
 from helpers.course.exercises import start_here as lesson_00
-from helpers.course.exercises.builds import Build, RankExercise, matching, with_advice
+from helpers.course.exercises.builds import Build, matching, with_advice
 from helpers.course.exercises.engine import before_running, reading_note
 from helpers.course.exercises.in_ranks import Judged, names_apart
 from helpers.course.exercises.pipeline_parallelism import Schedule
@@ -20,13 +19,7 @@ from tests.exercises.course import of_kind, tried
 
 pytestmark = pytest.mark.ranks
 
-EXERCISES, BUILDS = of_kind(RankExercise), of_kind(Build)
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_the_lessons_solution_is_correct_in_ranks(name, capsys):
-    EXERCISES[name].check(EXERCISES[name].solution)
-    assert "✓ correct in " in capsys.readouterr().out
+BUILDS = of_kind(Build)
 
 
 def test_a_rank_that_fails_is_a_verdict_with_the_learners_lines_only(capsys):
@@ -45,7 +38,7 @@ def test_a_rank_that_fails_is_a_verdict_with_the_learners_lines_only(capsys):
 def test_a_constant_does_not_pass_in_ranks(capsys):
     lesson_00.mean_of_squares.check(lambda value: 2.5)
     said = capsys.readouterr().out
-    assert said.startswith("✗ not yet: rank 0 of 2 returned 2.5 where ") and "; it was given value=" in said
+    assert said.startswith("✗ not yet: rank 0 of 2: `what this rank returned` is 2.5 where ")
 
 
 def test_a_right_answer_is_returned_and_what_follows_uses_it(capsys):
@@ -128,7 +121,6 @@ def test_a_hang_is_a_verdict_that_names_the_rank(capsys):
     assert make(patience=5).check(one_only) is mean_over_ranks_solution
     said = capsys.readouterr().out
     assert "rank 1 of 2 hung in all_reduce, which rank 0 never entered" in said
-    assert in_ranks.HUNG.match(said.removeprefix("✗ not yet: "))
 
 
 def test_a_loop_that_never_ends_is_known_by_the_processor_s_time_and_named_with_its_line(capsys):
@@ -167,11 +159,10 @@ def test_a_class_may_be_what_is_written():
         def __init__(self, ranks):
             super().__init__(ranks)
 
-    def use(mean, seed):
-        import deepspeed.comm as comm
+    def use(see, mean):
         import torch
 
-        return {"mean": mean(comm.get_world_size()).of(torch.randn(3))}
+        see("mean", mean(see.ranks).of(torch.randn(3)))
 
     assert Build(Mean, use).check(Mine) is Mine
 

@@ -5,7 +5,7 @@ import runpy
 import pytest
 from helpers import paths
 from helpers.course.exercises import planner
-from helpers.course.exercises.engine import Exercise
+from helpers.course.exercises.formulas import Exercise
 from helpers.tools import theory
 
 STATES = """
@@ -100,14 +100,14 @@ def test_a_planner_is_scored_in_trainings_that_it_has_not_seen(work):
     assert planner.score("peak", lambda plan: plan.nothing).startswith("`peak` raised AttributeError")
 
 
-def test_a_check_keeps_a_term_that_is_right_and_scores_it(work, capsys):
+def test_a_check_keeps_a_term_that_is_right(work, capsys):
     right = cell(work, STATES)
     plan = next(planner.recorded_trainings()).plan
-    check = Exercise(right, ({"plan": plan},), term="states", solution=right)
+    check = Exercise(right, ({"plan": plan},), then=planner.keep, solution=right)
     check.check(cell(work, "def states(plan):\n    return 2"))
     assert not (work / planner.NAME).exists()
     check.check(cell(work, STATES))
-    assert "· `states` is in my_planner.py. `states` in " in capsys.readouterr().out
+    assert "· `states` is in my_planner.py." in capsys.readouterr().out
 
 
 def test_a_term_that_is_asked_of_some_plans_is_scored_in_these_alone(work):

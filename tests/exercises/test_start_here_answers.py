@@ -4,9 +4,9 @@ hangs."""
 import time
 
 import pytest
+from helpers.course.exercises.solutions.start_here import mean_over_ranks
 from helpers import under_torchrun, who_entered
 from helpers.course.exercises import start_here as lesson_00
-from helpers.course.exercises.solutions.start_here import mean_over_ranks
 from helpers.tools.launcher.failures import RankError
 
 pytestmark = pytest.mark.ranks

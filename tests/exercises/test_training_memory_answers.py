@@ -4,8 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from helpers import corpus, job, launch, models, theory, training
-from helpers.course.exercises import training_memory
 from helpers.course.exercises.solutions.training_memory import (
     at_the_loss,
     checkpoint_solution,
@@ -13,6 +11,8 @@ from helpers.course.exercises.solutions.training_memory import (
     mixed_step_solution,
     peak_solution,
 )
+from helpers import corpus, job, launch, models, theory, training
+from helpers.course.exercises import training_memory
 
 WIDE = models.GPTSize(vocabulary=256, context=64, width=128, layers=2, heads=4)
 

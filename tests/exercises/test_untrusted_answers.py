@@ -13,15 +13,19 @@ import psutil
 import pytest
 import torch
 from helpers.course.exercises import calling, comparing
-from helpers.course.exercises.builds import RankExercise
-from helpers.course.exercises.engine import Exercise
+from helpers.course.exercises.formulas import Exercise
 from helpers.course.exercises.reading import is_unwritten
 from helpers.tools import theory
 
+
+def counted(groups):
+    return len(groups["of"]) + sum(map(sum, groups["of"])) + groups["tensor"].sum().item()
+
+
 NESTED = Exercise(
-    reference=lambda groups: len(groups["of"]) + sum(map(sum, groups["of"])) + groups["tensor"].sum().item(),
+    reference=counted,
     cases=tuple({"groups": {"of": [[1, 2], [3]] * size, "tensor": torch.ones(size)}} for size in (1, 2, 3)),
-    mistakes={"the groups count too": lambda groups: groups["of"].clear() or 0},
+    mistakes={"the groups count too": ("return", 'groups["of"].clear()\n    return 0 if groups else')},
 )
 
 
@@ -96,18 +100,6 @@ def test_an_answer_that_changes_what_the_reference_reads_is_wrong(monkeypatch):
 
     for _ in range(2):
         assert exercise.verdict(patches).startswith("not yet: for size=8 your function gives 0 where 12")
-
-
-def test_arguments_of_ranks_are_their_own_when_reports_are_judged():
-    exercise = RankExercise(
-        solution=None,
-        inputs=None,
-        expected=lambda rank, given: given[rank]["rows"].pop(),
-        mistakes={"the first": lambda rank, given: given[rank]["rows"].pop(0)},
-    )
-    given = [{"rows": [1, 2]}, {"rows": [3, 4]}]
-    assert exercise.wrong([2, 4], given) == exercise.wrong([2, 4], given) == ""
-    assert exercise.wrong([1, 4], given).endswith("; the first")
 
 
 class Everything:
@@ -186,8 +178,7 @@ def test_what_is_returned_in_the_place_of_a_value_equals_nothing(value):
     for right in (3, 3.0, [1, 2], "text"):
         exercise = Exercise(reference=lambda right=right: right, cases=({},))
         assert exercise.verdict(lambda: value).startswith("not yet: "), right
-        exercise = RankExercise(solution=None, inputs=None, expected=lambda rank, given, right=right: right)
-        assert exercise.wrong([value], None).startswith("not yet: "), right
+        assert comparing.difference(comparing.plain(value), comparing.plain(right)), right
 
 
 @pytest.mark.parametrize(

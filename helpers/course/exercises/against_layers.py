@@ -7,12 +7,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from helpers.course.exercises.comparing import kind, plain, same, shown, shown_apart
-from helpers.course.exercises.editing import edit
-from helpers.course.exercises.engine import NOTHING, Exercise
+from helpers.course.exercises.comparing import kind, same, shown, shown_apart
+from helpers.course.exercises.engine import NOTHING, first_thought
+from helpers.course.exercises.formulas import Exercise
 from helpers.course.exercises.reading import names_of
 from helpers.course.exercises.real_layers import REAL
-from helpers.course.exercises.trials import Verdicts, options_in
 
 LAYERS = 2  # that a check builds
 UNITS = {"parameters": "parameters", "FLOPs": "FLOPs", "kept": "bytes kept"}
@@ -36,7 +35,12 @@ class AgainstLayers(Exercise):
     `mistakes` are matched by one quantity at a time: an answer may be wrong in one and right in another.
     """
 
-    real: str = field(default="", kw_only=True)  # what the layer is, in words
+    reference: Callable = field(default=None)
+    cases: tuple[dict, ...] = ()
+
+    def __post_init__(self):
+        self.real, self.reference = REAL[self.name]  # what the layer is, in words, and its count
+        self.cases = (dict.fromkeys(names_of(self.solution), 1),)
 
     def verdict(self, answer: object) -> str:
         drawn, names = random.Random(random.SystemRandom().random()), list(self.cases[0])
@@ -63,18 +67,6 @@ class AgainstLayers(Exercise):
             return f"{NOTHING} that is a number as {name!r}"
         there, due = shown_apart(got[name], expected[name])
         letters = ", ".join(f"{letter}={shown(value)}" for letter, value in case.items())
-        results = {words: plain(mistake(**case)) for words, mistake in self.mistakes.items()}
-        thought = next(
-            (f"; {words}" for words, result in results.items() if same(got[name], result[name])), ""
-        )
+        thought = first_thought(self.mistaken(case), lambda result: same(got[name], result[name]))
         gives = f"your function gives {there} {UNITS[name]} where, by {self.real}, {due} is right"
         return f"not yet: for {letters} {gives}{thought}"
-
-
-def against(solution: Callable, verdicts: Verdicts, **options: object) -> AgainstLayers:
-    """The check of a rung whose name is in `REAL`."""
-    options = options_in(verdicts, **options)
-    options["mistakes"] = {words: edit(solution, *change) for words, change in options["mistakes"].items()}
-    words, reference = REAL[solution.__name__.removesuffix("_solution")]
-    case = dict.fromkeys(names_of(solution), 1)
-    return AgainstLayers(reference, (case,), solution=solution, real=words, **options)

@@ -1,34 +1,35 @@
-"""Checks in real ranks: `RankExercise`, a function of each rank's own arguments, and `Build`, the core of a
-lesson."""
+"""`Build`: the check of the core of a lesson, a function that runs in real ranks."""
 
 from __future__ import annotations
 
 import random
-import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.course.exercises import reading
-from helpers.course.exercises.comparing import described, difference, differing, kind, plain, same, shown
+from helpers.course.exercises.comparing import difference
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.engine import Check, before_running, first_thought, reading_note
 from helpers.course.exercises.in_ranks import (
     PATIENCE,
-    Judged,
-    call_with_own,
+    CourseFault,
+    StillComputing,
+    Task,
     judge,
     of_the_check,
     run_patiently,
 )
+from helpers.tools.launcher.arguments import UnsendableError
 from helpers.tools.launcher.failures import LaunchError, RankError
 
 if TYPE_CHECKING:
-    from helpers.course.exercises.in_ranks import Values
+    from helpers.course.exercises.in_ranks import Judged, Trial, Values
+    from helpers.tools.launcher.waits import Frame
 
 WORLDS = (2, 4)
+OURS = tuple(f"{Path(__file__).parents[2] / folder}/" for folder in ("course/exercises", "tools/measure"))
 
 
 @dataclass(kw_only=True)
@@ -55,56 +56,11 @@ class InRanks(Check):
             except (LaunchError, MemoryError, TypeError) as error:
                 if is_a_fault_of_the_check(error):
                     raise
-                wrong = f"not yet: {without_checks(str(error))}"
+                wrong = f"not yet: {without_checks(error)}"
             if wrong:
                 return with_advice(wrong, answer) + reading_note(answer, self.solution)
         sizes = " and ".join(map(str, self.worlds))
         return self.correct(f"in {sizes} ranks") + reading_note(answer, self.solution)
-
-
-@dataclass
-class RankExercise(InRanks):
-    """A function whose arguments are each rank's own, and which returns the rank's part of the answer.
-
-    Attributes:
-        inputs: (ranks, random) -> a list with the keyword arguments of every rank; `random` is a
-            `random.Random`.
-        expected: (rank, given) -> what that rank should return, a number or a list, where `given` is what
-            `inputs` made; mistakes are such functions too.
-    """
-
-    inputs: Callable
-    expected: Callable
-
-    def verdict(self, answer: object) -> str:
-        wanted = list(self.inputs(2, random.Random(0))[0])
-        return before_running(answer, wanted, None, "code") or self.in_worlds(answer)
-
-    def run(self, answer: Callable, ranks: int, seed: int) -> str:
-        given = self.inputs(ranks, random.Random(seed))
-        return self.wrong(run_patiently(call_with_own, ranks, {"function": answer, "given": given}), given)
-
-    def wrong(self, reports: Sequence[object], given: list[dict]) -> str:
-        """Words on what is wrong with what the ranks returned for what they were given, else ""."""
-        for rank, got in enumerate(plain(list(reports))):
-            expected = plain(self.expected(rank, deepcopy(given)))
-            begin = f"not yet: rank {rank} of {len(reports)} returned"
-            if got is None or got is ...:
-                return f"{begin} nothing: did you forget `return`?"
-            if kind(got) != kind(expected):
-                asked = f"a plain {kind(expected)} is asked for (a tensor has .item() and .tolist())"
-                return f"{begin} {described(got)}, where {asked}"
-            if wrong := differing(got, expected, self.tolerance):
-                results = {words: plain(each(rank, deepcopy(given))) for words, each in self.mistakes.items()}
-                thought = first_thought(results, lambda result, got=got: same(got, result, self.tolerance))
-                return f"{begin} {wrong}{thought or was_given(given, rank)}"
-        return ""
-
-
-def was_given(given: list[dict] | None, rank: int) -> str:
-    """What a rank's function was given, behind a semicolon."""
-    arguments = [f"{name}={shown(value)}" for name, value in given[rank].items()] if given else []
-    return f"; it was given {', '.join(arguments)}" if arguments else ""
 
 
 class Found(NamedTuple):
@@ -125,25 +81,27 @@ class Build(InRanks):
     learner's if it is right.
 
     Attributes:
-        trial: (function, seed) -> {name: value}; runs in every rank, after `deepspeed.init_distributed()`, on
-            the CPU.  Makes random inputs from the seed (torch's generator is seeded with it already, alike on
-            all ranks), calls the function and returns what is to be compared: tensors, numbers, lists,
-            strings, bools.  Messages of its own go through `in_ranks.own_group()`.
+        trial: (see, function); runs in every rank, after `deepspeed.init_distributed()`, on the CPU.  Makes
+            random inputs from `see.seed` (torch's generator is seeded with it already, alike on all ranks),
+            calls the function, and notes with `see(name, value)` what is to be compared.  Messages of its own
+            go through `meeting.own_group()`.
         example: another such trial, with inputs that make a good picture; its values are not judged.
+        hints: {a part of an error's message that says little: what to think about}.
+        names: what the changes that make mistakes may call, by name, beside what the solution may.
         patience: seconds after which ranks count as hung on a machine with nothing else to do.
         together: whether all ranks call the function equally often, so that each waits after a call until
             all have left it: then a rank that alone enters a collective is the one that is named.
-
-    `mistakes` may be functions, or the changes of the solution that make one, as `edit` takes them.
     """
 
     DUE = "is right"  # what a verdict says of the expected value
 
     solution: Callable
-    trial: Callable
-    example: Callable | None = None
+    trial: Trial
+    example: Trial | None = None
     patience: float = PATIENCE
     together: bool = False
+    hints: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, object] = field(default_factory=dict, repr=False)
     seen: dict[int, list[Values]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self):
@@ -168,11 +126,14 @@ class Build(InRanks):
         self.seen[ranks] = [rank.example for rank in found]
         return ""
 
-    def judged(self, answer: Callable, others: Sequence[Callable], ranks: int, seed: int) -> Sequence[Judged]:
+    def judged(self, answer: Callable, others: Iterable[Callable], ranks: int, seed: int) -> Sequence[Judged]:
         """What every rank found, in one job, also with other functions than the answer."""
-        arguments = {"trial": self.trial, "function": answer, "solution": self.solution, "seed": seed}
-        arguments |= {"together": self.together, "tolerance": self.tolerance, "example": self.example}
-        return run_patiently(judge, ranks, arguments | {"mistakes": list(others)}, self.patience)
+        return run_patiently(judge, ranks, self.task(answer, others, seed))
+
+    def task(self, answer: Callable, others: Iterable[Callable], seed: int) -> Task:
+        options = ("trial", "solution", "together", "tolerance", "example", "patience", "hints")
+        given = {name: getattr(self, name) for name in options}
+        return Task(function=answer, seed=seed, others=tuple(others), **given)
 
     def always(self) -> list[Callable]:
         """Functions that are run beside every answer, a right one too."""
@@ -180,11 +141,8 @@ class Build(InRanks):
 
     def mistaken(self) -> dict[str, Callable]:
         """{what to think about: a wrong answer}."""
-        names = vars(sys.modules[self.trial.__module__])
-        return {
-            words: mistake if callable(mistake) else edit(self.solution, *mistake, names=names)
-            for words, mistake in self.mistakes.items()
-        }
+        changes = self.mistakes.items()
+        return {words: edit(self.solution, *change, names=self.names) for words, change in changes}
 
     def wrong(self, found: Sequence[Judged]) -> str:
         """The first place where a rank's values are not the expected ones, in words, else ""."""
@@ -233,14 +191,20 @@ def with_advice(verdict: str, answer: object) -> str:
 
 
 def is_a_fault_of_the_check(error: Exception) -> bool:
-    if isinstance(error, TypeError):
-        return "cannot be sent to the ranks" not in str(error)
-    return "raised CourseFault" in str(error).partition("\n")[0] or of_the_check(error)
+    if isinstance(error, RankError):
+        return error.raised == CourseFault.__name__ or of_the_check(error)
+    return isinstance(error, TypeError) and not isinstance(error, UnsendableError)
 
 
-def without_checks(message: str) -> str:
-    """A rank's error without the lines of the check and of what measures for it, each with its lines of
-    source, which are indented further."""
-    places = r"^( +)helpers/(?:course/exercises|tools/measure)/.*\n?(?:\1 .*\n?)*"
-    message = message.replace("raised StillComputing: ", "", 1)
-    return re.sub(places, "", message, flags=re.M).rstrip("\n")
+def without_checks(error: Exception) -> str:
+    """An error's words without the places of the check and of what measures for it."""
+    if not isinstance(error, RankError):
+        return str(error)
+    words = error.without(is_ours)
+    is_late = error.raised == StillComputing.__name__
+    return words.replace(f"raised {error.raised}: ", "", 1) if is_late else words
+
+
+def is_ours(frame: Frame) -> bool:
+    """Whether a place is the check's own."""
+    return frame[0].startswith(OURS)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
-from helpers.course.exercises.in_ranks import agreed, helped, own_group
+from helpers.course.exercises.meeting import agreed, own_group
+from helpers.course.exercises.seeing import helped, returned
 from helpers.course.exercises.trials import randn_of_rank
 from helpers.tools.measure.internals import replaced
 
@@ -190,3 +191,9 @@ def sums_that_go_round(function: Callable, seed: int) -> Values:
     mine[rank] = (rank + 1) * (10**ranks - 1) // 9
     seen = before_each_exchange(function, mine)
     return {moment: [number or None for number in numbers] for moment, numbers in seen.items()}
+
+
+def each_rank_has_a_number(function: Callable, seed: int) -> Values:
+    """A number of each rank's own."""
+    numbers = returned(function(10 + seed % 40 + 7 * dist.get_rank()), list, "return a list")
+    return {"what this rank returned": numbers}

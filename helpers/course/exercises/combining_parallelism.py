@@ -8,10 +8,11 @@ from math import prod
 import torch
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.solutions import combining_parallelism as solutions
+from helpers.course.exercises.stubs import Returning, Stubs
 from helpers.course.exercises.telling import tell
-from helpers.course.exercises.trials import build, formula
 from helpers.tools.theory import combined
+
+stubs = Stubs("combining_parallelism")
 
 NAMES = ("pipe", "data", "model")
 
@@ -52,28 +53,7 @@ def _later(name, axes):
     return prod([*axes.values()][[*axes].index(name) + 1 :])
 
 
-COORDINATES_MISTAKES = """
-the *last* axis is innermost: its coordinate changes from each rank to the next
-    reversed(axes) -> axes
-a coordinate is smaller than its axis' size: take the remainder, `% axes[name]`
-    divmod(rank, axes[name]) -> rank, rank // _later(name, axes)
-one step along an axis is as many ranks as all later axes have together
-    divmod(rank, axes[name]) -> rank, rank % axes[name]
-divide by the product of the *later* axes' sizes, not by the axis' own
-    divmod(rank, axes[name]) -> rank, rank // axes[name] % axes[name]
-divide by the product of the later axes' sizes, `//`; what remains, `%`, belongs to those
-    divmod(rank, axes[name]) -> rank, rank % (_later(name, axes) if _later(name, axes) > 1 else axes[name])
-`divmod` gives the quotient first: the remainder is the coordinate, and the quotient goes on
-    rank, found[name] = -> found[name], rank =
-return a dict, as `{'pipe': 1, 'data': 0}`, whose keys are the names of the axes
-    return found -> return tuple(found[name] for name in axes)
-"""
-coordinates = build(
-    solutions.coordinates_solution,
-    _coordinated,
-    COORDINATES_MISTAKES,
-    praise="a rank is a number whose digits are its coordinates, and each axis is the base of one",
-)
+coordinates = stubs.build("coordinates", Returning(_coordinated))
 
 
 def _grouped(function, seed):
@@ -92,56 +72,15 @@ def _grouped(function, seed):
     return seen
 
 
-GROUPS_ALONG_MISTAKES = """
-those ranks *share* the coordinate along this axis; a group along it has every one of its coordinates, and
-shares all others
-    axis != name -> axis == name
-neighbours in the group are consecutive ranks along the last axis only
-    tuple(place[axis] for axis in axes if axis != name) -> rank // axes[name]
-along an inner axis a group's ranks lie closer together: compare their coordinates
-    tuple(place[axis] for axis in axes if axis != name) -> rank % (prod(axes.values()) // axes[name])
-that is one group; return all of them, so that every rank is in one
-    found.values()) -> found.values())[:1]
-all ranks are no group along one axis: the other coordinates must be the same
-    tuple(place[axis] for axis in axes if axis != name) -> ()
-in a group, ranks stand in the order of their coordinate
-    .append(rank) -> .insert(0, rank)
-"""
-groups_along = build(
-    solutions.groups_along_solution,
-    _grouped,
-    GROUPS_ALONG_MISTAKES,
-    rungs=[coordinates],
-    praise="each rank is in one group along every axis, and these groups are all that a combined job needs",
-)
+groups_along = stubs.build("groups_along", Returning(_grouped), rungs=[coordinates])
 
 
 def _case(name, sent, each, **axes):
     return combined.groups_along(name, axes), sent, each, name == "pipe"
 
 
-CABLE_BYTES_MISTAKES = """
-count the pairs whose ranks are on *different* machines; rank r is on machine `r // each`
-    here // each != there // each -> here // each == there // each
-not every pair crosses: rank r is on machine `r // each`
-    here // each != there // each -> True
-a pipeline is a line: its last stage sends nothing to its first
-    if line else -> if False else
-a pipeline's neighbours send in both directions, activations forward and gradients back
-    [(there, here) for here, there in pairs] -> []
-a ring is closed: the last rank of a group sends to the first
-    [(group[-1], group[0])] -> []
-in a ring a rank sends to the next one only
-    [(group[-1], group[0])] -> [(group[-1], group[0]), (group[0], group[-1]), *zip(group[1:], group)]
-add up all groups along the axis
-    in groups: -> in groups[:1]:
-asked are the bytes of all machines together
-    crossings * sent -> crossings * sent / (max(map(max, groups)) // each + 1)
-these are the crossings: multiply by what a rank sends along this axis
-    crossings * sent -> crossings
-"""
-cable_bytes = formula(
-    solutions.cable_bytes_solution,
+cable_bytes = stubs.formula(
+    "cable_bytes",
     (
         _case("data", 700, 1, data=4, model=3),
         _case("data", 300, 2, data=4, model=2),
@@ -149,9 +88,7 @@ cable_bytes = formula(
         _case("pipe", 1000, 2, data=2, pipe=5),
         _case("pipe", 500, 4, pipe=2, data=2, model=2),
     ),
-    CABLE_BYTES_MISTAKES,
     reference=combined.cable_bytes,
-    praise="only pairs on different machines cross, and the order of the axes says which pairs those are",
 )
 
 
@@ -214,34 +151,4 @@ def _normed(function, seed):
     return seen
 
 
-GLOBAL_NORM_MISTAKES = """
-what is replicated on tensor-parallel ranks counts once: on the rank whose place along "model" is 0
-    (replicated if place["model"] == 0 else []) -> replicated
-each rank's sharded gradients are its own: all of them count
-    (replicated if place["model"] == 0 else []) -> replicated if place["model"] == 0 else []
-replicated gradients belong to the norm too, once
-    (replicated if place["model"] == 0 else []) -> []
-other stages have other parameters: sum over "pipe" too
-    ("model", "pipe") -> ("model",)
-tensor-parallel ranks have other shards: sum over "model" too
-    ("model", "pipe") -> ("pipe",)
-that is the norm of this rank's part: add up the *squares* over "model" and "pipe"
-    ("model", "pipe") -> ()
-replicas hold the same gradients (they are reduced already): do not sum over "data"
-    ("model", "pipe") -> ("model", "pipe", "data")
-replicas, and what is replicated on tensor-parallel ranks, count once: that sum over all ranks counts them
-several times
-    (replicated if place["model"] == 0 else []) -> replicated
-    ("model", "pipe") -> ("model", "pipe", "data")
-squares add up, norms do not: take the root at the end
-    torch.zeros(())) -> torch.zeros(())).sqrt()
-    return total.sqrt() -> return total
-that is the square of the norm
-    total.sqrt() -> total
-"""
-global_norm = build(
-    solutions.global_norm_solution,
-    _normed,
-    GLOBAL_NORM_MISTAKES,
-    praise="a replicated gradient counts once; the attribute `model_parallel` marks those that are sharded",
-)
+global_norm = stubs.build("global_norm", Returning(_normed))

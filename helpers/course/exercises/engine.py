@@ -1,20 +1,15 @@
-"""Checks that tell a learner what is wrong and why: what all of them share, and `Exercise`, a formula.
+"""What all checks share, which tell a learner what is wrong and why.
 
 What is wrong with an answer is said in words and raises nothing; an error in the check itself is not caught.
 """
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from copy import deepcopy
 from dataclasses import dataclass, field
 
-from helpers.course.exercises import SUBJECTS, planner, reading
-from helpers.course.exercises.calling import call_with_each
-from helpers.course.exercises.comparing import counted, described, differing, kind, plain, same, shown
+from helpers.course.exercises import reading
+from helpers.course.exercises.comparing import described
 from helpers.course.exercises.ladders import Ladder, is_the_courses
 from helpers.course.exercises.telling import tell
 from helpers.course.lesson import progress
@@ -30,21 +25,23 @@ class Check:
 
     Attributes:
         solution: the course's answer, `x_solution` for the learner's `x`.
-        mistakes: {what to think about: a wrong answer that people really give}.
+        mistakes: {what to think about: the changes of the solution that make a wrong answer which people
+            really give, as `edit` takes them}.
         praise: why a correct answer is right.
         rungs: checks of earlier functions, which this one may call by their names.
-        term: what a right answer adds to the learner's planner, "states" or "peak"; "" where nothing.
-        scope: of which plans that is asked, a function of a `theory.Plan`; None for all.
+        then: what is done with a right answer; it returns words for the learner.
+        place: the lesson's number and the check's name there, under which it is kept that the learner has
+            passed; None for a check of no lesson.
         last: the learner's last answer, for a check that runs again when the name stands for the course's.
         right: the learner's last right answer.
     """
 
     solution: Callable
-    mistakes: dict[str, Callable] = field(default_factory=dict)
+    mistakes: dict[str, Sequence[str]] = field(default_factory=dict)
     praise: str = ""
     rungs: Sequence[Check] = ()
-    term: str = ""
-    scope: Callable[..., bool] | None = None
+    then: Callable[[Callable], str] | None = None
+    place: tuple[str, str] | None = None
     last: object = field(default=NEVER, init=False, repr=False, compare=False)
     right: object = field(default=None, init=False, repr=False, compare=False)
 
@@ -68,25 +65,17 @@ class Check:
         verdict = self.verdict(answer)
         passed = verdict.startswith("correct") and not is_the_courses(answer, self.solution)
         self.right = answer if passed else None
-        if passed:
-            self.note()
+        if passed and self.place:
+            progress.record(*reversed(self.place))
         whose = "your" if passed else "the course's"
         tell(followed(verdict, ladder.note(), f"{whose} `{self.name}`"))
-        if passed and self.term:
-            tell(f"{planner.keep(answer)} {planner.score(self.term, answer, self.scope)}".strip())
+        if passed and self.then:
+            tell(self.then(answer))
         return answer if passed else ladder.climbed(self.solution)
 
     def verdict(self, answer: object) -> str:
         """The verdict on an answer, in words that begin with "correct", "not yet" or "not written yet"."""
         raise NotImplementedError
-
-    def note(self) -> None:
-        """Keep that the learner has passed."""
-        for lesson, subject in SUBJECTS.items():
-            module = sys.modules.get(f"{__package__}.{subject}")
-            for name, value in list(vars(module).items()) if module else ():
-                if value is self:
-                    progress.record(name, lesson)
 
     def correct(self, how: str) -> str:
         return f"correct {how}: {self.praise}" if self.praise else f"correct {how}"
@@ -130,58 +119,3 @@ def reading_note(answer: object, solution: Callable | None = None) -> str:
     listed = ", ".join(f"`{name}`" for name in reading.picked_up(answer, solution))
     where = "from the notebook, not from its arguments or its own lines"
     return f"; note that your function reads {listed} {where}" if listed else ""
-
-
-@dataclass
-class Exercise(Check):
-    """A formula to write.
-
-    Attributes:
-        reference: the solution; its keyword arguments are those that the learner's function gets.
-        cases: keyword arguments to try; every call gets a copy of its own.
-        whole: whether an answer may be rounded down, as where it counts things.
-    """
-
-    reference: Callable
-    cases: tuple[dict, ...]
-    whole: bool = False
-    solution: Callable | None = field(default=None, kw_only=True)
-
-    def __post_init__(self):
-        self.solution = self.solution or self.reference
-        try:
-            self.cases = deepcopy(self.cases)
-        except Exception as error:
-            words = "give each of its arguments as data, such as a list for a generator"
-            raise ValueError(f"a case of an exercise cannot be copied ({error}): {words}") from None
-
-    def verdict(self, answer: object) -> str:
-        if ready := before_running(answer, list(self.cases[0]), None, "formula"):
-            return ready
-        with closing(call_with_each(answer, deepcopy(self.cases))) as outcomes:
-            wrong = filter(None, map(self.wrong, self.cases, outcomes))
-            verdict = next(wrong, self.correct(f"for {counted(len(self.cases), 'case')}"))
-        return verdict + reading_note(answer, self.reference)
-
-    def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
-        """The verdict on what the learner's function did in one case; "" where it is right."""
-        got, failure = outcome
-        arguments = ", ".join(f"{name}={shown(value)}" for name, value in case.items())
-        given = f" for {arguments}" if case else ""
-        expected = plain(self.reference(**deepcopy(case)))
-        if failure:
-            did, colon, message = failure.partition(":")
-            return f"not yet: your function {did}{given}{colon}{message}"
-        if got is None or got is ...:
-            return f"{NOTHING}{given}"
-        if kind(got) != kind(expected):
-            asked = f"a {kind(expected)} is asked for"
-            return f"not yet: your function returns {described(got)}{given}, where {asked}"
-        if self.agree(got, expected):
-            return ""
-        results = {words: plain(mistake(**deepcopy(case))) for words, mistake in self.mistakes.items()}
-        thought = first_thought(results, lambda result: self.agree(got, result))
-        return f"not yet:{given} your function gives {differing(got, expected)}{thought}"
-
-    def agree(self, got: object, expected: object) -> bool:
-        return same(got, expected) or (self.whole and same(got, math.floor(expected)))

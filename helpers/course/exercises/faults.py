@@ -56,15 +56,8 @@ def listed(names: Sequence[str]) -> str:
     return f"{first} and {counted(more, 'value')} more" if more > 0 else first
 
 
-def fault(solution: Callable, of: Build, **options: object) -> Fault:
-    """The fault of a function that a learner has built.  It may call that function by its name.
-
-    Args:
-        solution: the course's function with the bug; takes what the right one takes.
-        of: the check of the right function.
-        options: `praise`, and `mistakes`: other bugs, for which the learner may take this one; `worlds` where
-            it cannot be seen at the right function's; `rungs` where it does not call that function.
-    """
-    same = {name: getattr(of, name) for name in ("worlds", "tolerance", "patience", "together")}
-    same["rungs"] = of, *of.rungs
-    return Fault(solution, of.trial, right_one=of.solution, **(same | options))
+def shared_with(of: Build) -> dict[str, object]:
+    """The options of a `Fault` that are those of the right function's check."""
+    kept = ("trial", "worlds", "tolerance", "patience", "together", "hints", "names")
+    same = {option: getattr(of, option) for option in kept}
+    return same | {"right_one": of.solution, "rungs": (of, *of.rungs)}

@@ -8,10 +8,13 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from helpers.course import models
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.course.exercises.solutions import fsdp as solutions
-from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
+from helpers.course.exercises.meeting import own_group
+from helpers.course.exercises.seeing import helped, returned
+from helpers.course.exercises.stubs import Returning, Stubs
+from helpers.course.exercises.trials import randn_of_rank
 from helpers.tools.measure.traffic import OPERATIONS, Traffic
+
+stubs = Stubs("fsdp")
 
 
 def _shapes(seed, ranks):
@@ -63,32 +66,7 @@ def _gathered(function, seed):
     return seen
 
 
-GATHER = "comm.all_gather_into_tensor(flat, mine)"
-SPLIT = "flat.view(ranks, -1).split([shard.numel() for shard in shards], dim=1)"
-EACH_GATHERED = """pieces = flat.split([ranks * shard.numel() for shard in shards])
-    for piece, shard in zip(pieces, shards):
-        comm.all_gather_into_tensor(piece, shard.flatten())"""
-ALL_REDUCED = "flat.zero_().view(ranks, -1)[comm.get_rank()] = mine\n    comm.all_reduce(flat)"
-gather_rows = build(solutions.gather_rows_solution, _gathered, together=True, mistakes={
-    (SPLIT, "flat.split([ranks * shard.numel() for shard in shards])"): "the message holds one rank's part "
-        "after the other, and each part holds a piece of every parameter: split by rank, then by parameter",
-    (SPLIT, "flat[: sum(map(torch.Size.numel, shapes))].split([shape.numel() for shape in shapes])"):
-        "the message holds one rank's part after the other, with padding: split by rank, then by the sizes "
-        "of the shards",
-    ("[: shape[0]]", ""): "rows of zeros are left at the end: cut each parameter to its own number of rows",
-    ("[: shape[0]]", "[-shape[0] :]"): "the padding is at the end of a parameter, so cut there",
-    ("view(ranks, -1)", "view(ranks, -1).roll(-comm.get_rank(), 0)"):
-        "all-gather puts the ranks' parts in the order of ranks, on every rank alike",
-    ("reshape(-1, *", "reshape(ranks, -1, *shape[1:]).transpose(0, 1).reshape(-1, *"):
-        "rank 0 has the first rows, rank 1 those after them: they are not dealt in turn",
-    (GATHER, "flat.view(ranks, -1)[:] = mine"): "nothing was gathered: those are this rank's rows, repeated",
-    (f"{GATHER}\n    pieces = {SPLIT}", EACH_GATHERED):
-        "right, but each parameter was a message of its own: join the shards into one flat tensor first",
-    (GATHER, ALL_REDUCED):
-        "right, but an all-reduce of zeros and of your part sends twice the bytes: all-gather the parts",
-    ("mine.new_empty", "torch.empty", "flat, mine)", "flat, mine.float())"):
-        "`torch.empty` is fp32, whatever the shards are: take `mine.new_empty`",
-}, praise="one message for a group, and each parameter comes back in its own shape")  # fmt: skip
+gather_rows = stubs.build("gather_rows", Returning(_gathered), together=True)
 
 
 REDUCE_WORDS = {
@@ -111,29 +89,7 @@ def _reduced(function, seed):
     return seen
 
 
-MEAN, SCATTER = "(mine / ranks)", "comm.reduce_scatter_tensor(mine, flat)"
-OWN_PART = "mine = flat.chunk(ranks)[comm.get_rank()]"
-EACH_SCATTERED = """for part, piece in zip(mine.split([piece.shape[1] for piece in pieces]), pieces):
-        comm.reduce_scatter_tensor(part, piece.flatten())"""
-reduce_rows = build(solutions.reduce_rows_solution, _reduced, together=True, mistakes={
-    (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
-    (MEAN, "(mine / 2)"): "divide by the number of ranks, which is not always two",
-    ("torch.cat(pieces, dim=1).flatten()", "torch.cat([piece.flatten() for piece in pieces])"):
-        "rank r gets the r-th part of the flat tensor: that part must hold its rows of every gradient",
-    (SCATTER, OWN_PART): "these are this rank's own gradients: reduce-scatter the gradients of all ranks",
-    (SCATTER, OWN_PART, MEAN, "mine"):
-        "these are this rank's own gradients, not divided either: reduce-scatter, then divide",
-    ("(0, missing)", "(missing, 0)"): "the rows of zeros belong to the end of each gradient",
-    ("-len(gradient) % ranks * gradient[0].numel()", "-gradient.numel() % ranks",
-        "part.view(-1, *gradient.shape[1:])", "part"): "padded by elements, as ZeRO-3 cuts: FSDP2 cuts rows, "
-        "so pad with rows, and give each part the shape of rows",
-    (SCATTER, f"comm.all_reduce(flat)\n    {OWN_PART}"):
-        "right, but an all-reduce sends twice the bytes: each rank needs only its own rows",
-    (SCATTER, EACH_SCATTERED):
-        "right, but each gradient was a message of its own: join them into one flat tensor",
-    ("flat.new_empty", "torch.empty", "mine, flat)", "mine, flat.float())"):
-        "`torch.empty` is fp32, whatever the gradients are: take `flat.new_empty`",
-}, praise="one message for a group, and each rank has its own rows of the mean")  # fmt: skip
+reduce_rows = stubs.build("reduce_rows", Returning(_reduced), together=True)
 
 
 WRAP_WORDS = {
@@ -193,51 +149,17 @@ def _stepped(function, seed, mesh):
     return seen
 
 
-BLOCKS, A_BLOCK, ROOT = "in model.blocks:", "fully_shard(block, mesh=mesh)", "fully_shard(model, mesh=mesh)"
-LINEAR = "[part for part in model.blocks.modules() if isinstance(part, torch.nn.Linear)]"
-EVERY = "[part for part in [*model.blocks.modules()][::-1] if [*part.parameters(recurse=False)]]"
-wrap = build(solutions.wrap_solution, _wrapped, mistakes={
-    (A_BLOCK, "pass"): "there is one group only: all parameters are gathered at once. Give each block to "
-        "`fully_shard` first",
-    (ROOT, "model"): "what belongs to no block is not sharded: the model itself has to be given to "
-        "`fully_shard` too, last",
-    (A_BLOCK, "fully_shard(block, mesh=mesh, reshard_after_forward=False)", ROOT,
-        "fully_shard(model, mesh=mesh, reshard_after_forward=False)"): "the blocks stay gathered after their "
-        "forward pass: reshard_after_forward=False is ZeRO-2's memory in between",
-    (ROOT, "fully_shard(model, mesh=mesh, reshard_after_forward=True)"):
-        "the root's own parameters are released after the forward pass, only to be gathered again at once: "
-        "leave reshard_after_forward at its default there",
-    (BLOCKS, "in [list(model.blocks)]:"):
-        "all blocks are one group, so they are gathered together: call `fully_shard` once for each",
-    (BLOCKS, f"in {LINEAR}:"):
-        "every linear layer is a group of its own: many small messages. Give `fully_shard` the blocks",
-    (BLOCKS, f"in {EVERY}:"):
-        "every module is a group of its own: many small messages. Give `fully_shard` the blocks",
-    (BLOCKS, "in model.blocks[:1]:"):
-        "only the first block is a group of its own: the root takes all others at once",
-    (A_BLOCK, "pass", ROOT, "torch.nn.parallel.DistributedDataParallel(model)"):
-        "nothing is sharded: DDP replicates the parameters",
-    (A_BLOCK, "fully_shard(block)", ROOT, "fully_shard(model)"):
-        "without mesh=mesh all ranks share one copy, whatever the mesh says",
-}, praise="each block is a group, and so is what is left")  # fmt: skip
+wrap = stubs.build("wrap", Returning(_wrapped))
 
 
-HELD = "max(0, min(most, rows - rank * most))"
-rows_held = formula(solutions.rows_held_solution, [(10, 4, 0), (10, 4, 3), (9, 8, 6), (64, 4, 2)], mistakes={
-    (HELD, "rows // ranks + (rank < rows % ranks)"):
-        "the first ranks take as many as fit, so the remainder is missing at the end, not spread",
-    (HELD, "rows // ranks"):
-        "that is an equal share, rounded down; shares are rounded up, and the last rank has the fewest",
-    (HELD, "most"): "that is what every rank has room for; the last ones have fewer of their own, or none",
-    (HELD, "min(most, rows - rank * most)"): "a rank cannot have less than no row",
-}, praise="torch.chunk cuts full parts first and puts the rest in the last one; ranks after it "
-    "get nothing")  # fmt: skip
+rows_held = stubs.formula("rows_held", [(10, 4, 0), (10, 4, 3), (9, 8, 6), (64, 4, 2)])
 
 
-least_sharing = formula(solutions.least_sharing_solution, [
-    (7e9, 40e9, 8), (70e9, 40e9, 8), (13e9, 20e9, 4),
-], mistakes={
-    ("(memory * per_host)", "memory", "int(hosts) * per_host", "int(hosts)"):
-        "that is as few GPUs as could hold the states; whole hosts are asked for",
-    ("int(hosts) * per_host", "int(hosts)"): "that is the number of hosts; how many GPUs are these?",
-}, praise="the smallest group of hosts that holds the states: all-gathers stay inside it")  # fmt: skip
+least_sharing = stubs.formula(
+    "least_sharing",
+    [
+        (7e9, 40e9, 8),
+        (70e9, 40e9, 8),
+        (13e9, 20e9, 4),
+    ],
+)

@@ -9,11 +9,14 @@ from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.comparing import counted
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.solutions import long_sequences as solutions
+from helpers.course.exercises.seeing import returned
+from helpers.course.exercises.stubs import Returning, Stubs
 from helpers.course.exercises.telling import tell
-from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
+from helpers.course.exercises.trials import randn_of_rank
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
+
+stubs = Stubs("long_sequences")
 
 
 def _in_tiles(function, seed):
@@ -51,21 +54,7 @@ def _in_tiles(function, seed):
     }
 
 
-COUNT = "(targets_bs != -100).sum()"
-tiled_loss = build(solutions.tiled_loss_solution, _in_tiles, worlds=(1, 2), mistakes={
-    ('"sum"', '"mean"', COUNT, "tiles"): "the last tile may be shorter, so a mean of means is not the mean: "
-        "sum, and divide once by the number of targets",
-    (f" / {COUNT}", ""): "that is the sum over the tokens; the loss is their mean",
-    (COUNT, "targets_bs.numel()"): "the mean is over the targets that count: divide by the number of those "
-        "that are not -100, not by all",
-    ("checkpoint(summed, x, targets, use_reentrant=False, preserve_rng_state=False)", "summed(x, targets)"):
-        "what the loss makes of the logits is kept for every tile: run head and loss of a tile inside one "
-        "`checkpoint`",
-    (".float()", ""): "in bf16 the sum of exponentials has three digits: make the logits fp32 with "
-        "`.float()` before the loss",
-    ("x_bsh.chunk(tiles", "x_bsh.chunk(tiles // 2", "targets_bs.chunk(tiles", "targets_bs.chunk(tiles // 2"):
-        "cut into as many tiles as asked for: each that is larger needs more room",
-}, praise="the logits of one tile exist at a time, and are computed again in the backward pass")  # fmt: skip
+tiled_loss = stubs.build("tiled_loss", Returning(_in_tiles), worlds=(1, 2))
 
 
 def _exchanged(function, seed):
@@ -85,22 +74,7 @@ def _exchanged(function, seed):
     }
 
 
-SENDING = "received = torch.empty_like(sent)\n    comm.all_to_all_single(received, sent)"
-GATHERING = """everything = sent.new_empty(comm.get_world_size() * len(sent), *sent.shape[1:])
-    comm.all_gather_into_tensor(everything, sent)
-    received = everything[comm.get_rank() :: comm.get_world_size()]"""
-exchange = build(solutions.exchange_solution, _exchanged, together=True, mistakes={
-    (SENDING, "received = sent"): "these are this rank's own parts: nothing was sent",
-    ("unbind(), collect", "unbind(), split"):
-        "what has come are other places along `collect`: join the parts there, not along `split`",
-    ("unbind()", "unbind()[::-1]"): "the parts must be joined in the order of the ranks they came from",
-    (SENDING, GATHERING): "an all-gather sends everything to everybody; each rank needs only its part of it",
-    ("get_world_size(), split", "get_world_size(), 2 if split == 2 else 1", "unbind(), collect",
-        "unbind(), 1 if split == 2 else 2"):
-        "dimensions 2 and 1 are one case: cut along `split`, and join along `collect`",
-    ("torch.empty_like(sent)", "torch.empty(sent.shape)", "(received, sent)", "(received, sent.float())"):
-        "`torch.empty` is fp32, whatever is sent: take `torch.empty_like`",
-}, praise="each rank gave away all but its own heads, and got every token for those it kept")  # fmt: skip
+exchange = stubs.build("exchange", Returning(_exchanged), together=True)
 
 
 def _turned(*tensors):
@@ -141,48 +115,20 @@ def _ringed(function, seed):
     return seen
 
 
-ring_forward = build(solutions.ring_forward_solution, _ringed, together=True, mistakes={
-    ("step <= comm.get_rank()", "True"): "keys of later ranks are in the future: after `step` turns they are "
-        "those of rank - step, and negative means later",
-    ("step == 0", "False"):
-        "within its own tokens a rank must not look ahead: mask the scores of the first step",
-    ("total * (log_sum - new).exp()[..., None]", "total"):
-        "what was summed before belongs to a smaller sum of exponentials: scale it by exp(old - new)",
-    ("k, v = turn(k, v)", "pass"): "keys and values never moved on",
-    ("k, v = turn(k, v)", "k, v = turn(k, v) if step + 1 < comm.get_world_size() else (k, v)"):
-        "turn once more after the last step: keys and values come home then, and what follows counts N turns",
-    ("torch.logaddexp(log_sum, logits.logsumexp(-1))", "(log_sum.exp() + logits.exp().sum(-1)).log()",
-        "total * (log_sum - new).exp()[..., None] + (logits - new[..., None]).exp()", "total + logits.exp()",
-        "return total,", "return total / log_sum.exp()[..., None],"): "exp() of a large score is infinite: "
-        "keep the logarithm of the sum, and scale by differences of logarithms",
-    ("(logits - new[..., None]).exp()", "(logits >= logits.amax(-1, True)).float()"):
-        "attention weighs all keys by their exponentials: the largest score alone is not the softmax",
-    ("k, v = turn(k, v)", "k, v = _turned(k, v)"):
-        "you hold the keys of all ranks at once; let `turn` bring those of one rank at a time",
-}, praise="parts of a softmax add up in any order, as long as each is scaled to the common sum")  # fmt: skip
+ring_forward = stubs.build("ring_forward", Returning(_ringed), together=True)
 
 
-LARGER = "max(32 * width, 12 * vocabulary)"
-longest_sequence = formula(solutions.longest_sequence_solution, whole=True, cases=[
-    (24e9, 12.5e9, 30, 4096, 65024), (80e9, 30e9, 96, 12288, 32000),
-], mistakes={
-    ("(memory - states)", "memory"): "take off what the states hold first",
-    (LARGER, "32 * width + 12 * vocabulary"):
-        "the loss is over before the first block is computed again: the larger of the two counts",
-    ("12 *", "4 *"): "the loss has three fp32 numbers for each token and vocabulary entry at its peak",
-    (LARGER, "32 * width"): "the logits are missing",
-    (LARGER, "12 * vocabulary"): "here a block computed again holds more than the loss",
-    (f"2 * width * layers + {LARGER}", "32 * width * layers + 12 * vocabulary"):
-        "that is without checkpointing: a checkpointed block keeps its input alone",
-}, praise="everything that grows, grows with the tokens, so bytes per token give the length")  # fmt: skip
+longest_sequence = stubs.formula(
+    "longest_sequence",
+    whole=True,
+    cases=[
+        (24e9, 12.5e9, 30, 4096, 65024),
+        (80e9, 30e9, 96, 12288, 32000),
+    ],
+)
 
 
-ring_over_ulysses = formula(solutions.ring_over_ulysses_solution, [(4,), (2,), (8,)], mistakes={
-    ("(8 * (ranks - 1) / ranks)", "8"):
-        "that is the number of messages; Ulysses' tensor stays with (N - 1)/N of itself on the way",
-    ("6 * ranks / (8 * (ranks - 1) / ranks)", "8 * (ranks - 1) / ranks / (6 * ranks)"): "the other way round",
-    ("6 * ranks", "6"): "a rank's tensors are s / N tokens long in both",
-}, praise="a ring sends every key to every rank, Ulysses each number to the rank that needs it")  # fmt: skip
+ring_over_ulysses = stubs.formula("ring_over_ulysses", [(4,), (2,), (8,)])
 
 
 def score_plan(plan: object, needed: Callable[..., float], room: float) -> None:

@@ -8,9 +8,11 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.solutions import offload_and_lora as solutions
-from helpers.course.exercises.trials import build, formula, randn_of_rank
+from helpers.course.exercises.stubs import Returning, Stubs
+from helpers.course.exercises.trials import randn_of_rank
 from helpers.tools.measure.ledger import Ledger
+
+stubs = Stubs("offload_and_lora")
 
 
 def _shape(seed):
@@ -78,35 +80,7 @@ def _lora(function, seed):
     }
 
 
-COPY, ZERO = "copy.deepcopy(self.frozen)", "torch.nn.init.zeros_(self.up.weight)"
-LoRA = build(solutions.LoRA_solution, _lora, mistakes={
-    ("self.frozen, ", "self.base, ", "self.frozen(x", "self.base(x", COPY, "copy.deepcopy(self.base)"):
-        "keep the layer itself as `self.frozen`: later cells look for it by that name",
-    ("frozen.requires_grad_(False)", "frozen"):
-        "the frozen layer's own parameters still get gradients: `requires_grad_(False)`",
-    ("alpha / rank", "1.0"): "the adapter is not scaled: multiply it by alpha / rank",
-    ("alpha / rank", "alpha"): "the adapter is multiplied by alpha: divide by the rank too",
-    ("alpha / rank", "rank / alpha"): "the scale is alpha / rank, not rank / alpha",
-    (ZERO, "pass"): "before training the adapter must add nothing: start one of its matrices, `up`, at zero",
-    (ZERO, f"{ZERO}, torch.nn.init.zeros_(self.down.weight)"): "both matrices are zero: each one's "
-        "gradient is a product with the other, so neither would ever change",
-    (ZERO, f"{ZERO}, torch.nn.init.ones_(self.down.weight)"):
-        "all channels of the adapter start alike, so they stay alike: leave `down` at random numbers",
-    ("self.frozen(x_bsh) + ", ""): "the frozen layer's output is missing: the adapter's is added to it",
-    ("self.frozen(x_bsh)", "self.frozen(x_bsh).detach()"):
-        "the layers before need a gradient, and part of it comes through the frozen layer: do not cut it off",
-    ("self.frozen(x_bsh) + self.scale * self.up(self.down(x_bsh))", "nn.functional.linear(x_bsh, "
-        "self.frozen.weight + self.scale * self.up.weight @ self.down.weight, self.frozen.bias)"):
-        "the sum of W and the product is a matrix of W's size, which every pass keeps: send the rows through "
-        "`down`, then `up`",
-    ("+= self.scale * ", "+= "): "the merged weights lack the scale",
-    ("return layer", "layer.bias = None\n        return layer"):
-        "the merged layer has lost the frozen layer's bias",
-    (COPY, "self.frozen"):
-        "merging has changed the frozen layer itself, which now counts the adapter twice: change a copy",
-    ("return layer", "layer.bias = self.frozen.bias\n        return layer"):
-        "the merged layer shares its bias with the frozen one, so that a change of one changes both",
-}, praise="it starts as the frozen layer, trains only thin matrices, and is free once merged")  # fmt: skip
+LoRA = stubs.build("LoRA", Returning(_lora))
 
 
 def _frozen_linear(function, seed):
@@ -127,15 +101,7 @@ def _frozen_linear(function, seed):
     }
 
 
-FrozenLinear = build(solutions.FrozenLinear_solution, _frozen_linear, mistakes={
-    ("backward(weight)", "backward(weight, x_bsh)", "(weight,) =", "weight, _ ="):
-        "the input is kept: only the gradient of the weight would need it, and a frozen weight has none",
-    ("backward(weight)", "backward(weight.clone())"):
-        "a copy of the weight is kept: save the weight itself, which is there anyway",
-    ("linear(x_bsh, weight, bias)", "linear(x_bsh, weight)"): "the bias is missing",
-    ("gradient @ weight, None", "None, None"):
-        "the input has no gradient: it must flow on to the layers before, even through frozen weights",
-}, praise="the gradient flows on through the weight alone, so the input need not be kept")  # fmt: skip
+FrozenLinear = stubs.build("FrozenLinear", Returning(_frozen_linear))
 
 
 def _contents(folder):
@@ -186,64 +152,19 @@ def _in_files(function, seed):
     return seen
 
 
-MAPPED = 'numpy.memmap(path, "float32", "w+", shape=(parameter.numel(),)) for path in paths'
-ZERO_FILE = "for path in paths if path.write_bytes(bytes(4 * parameter.numel()))"
-VIEWS, MEAN = "(torch.from_numpy(file) for file in files)", "mean.lerp_(gradient"
-SHRINK = "mul_(1 - 0.01 * self.lr)."
-ROOT, LAST = "(square / (1 - 0.999**self.steps)).sqrt_()", " / (1 - 0.9**self.steps)"
-AdamInFiles = build(solutions.AdamInFiles_solution, _in_files, mistakes={
-    (ROOT, "square.sqrt()", LAST, ""): "the running means start near zero: divide them by 1 - beta ** steps",
-    (MEAN, f"master.copy_(parameter.flatten())\n            {MEAN}"): "steps are added to the bf16 "
-        "parameters, where each is too small to change them: add them to fp32 master weights",
-    (MEAN, f"mean, square = torch.zeros_like(mean), torch.zeros_like(square)\n            {MEAN}"):
-        "the running means start anew in every step",
-    (MAPPED, f"torch.zeros(parameter.numel()) {ZERO_FILE}", ".numpy()", "", VIEWS, "files"):
-        "the files are there, but the states are kept in memory as well",
-    ("parameter, files))", "parameter, [torch.from_numpy(file) for file in files]))", VIEWS, "files"):
-        "the states are in files, but tensors on them stay between steps, and the ledger counts those as "
-        "memory: keep the arrays, and make tensors of them in `step`",
-    (MAPPED, f'numpy.zeros(parameter.numel(), "float32") {ZERO_FILE}'):
-        "the files stay as they were made: the states are arrays in memory",
-    (SHRINK, ""): "the weights do not shrink: subtract lr times 0.01 w as well",
-    (SHRINK, "", "grad.float().flatten(), None", "grad.float().flatten() + 0.01 * master, None"):
-        "AdamW takes 0.01 w from the weights, it does not add it to the gradient",
-    ("square_(), 0.001", "square_(), 0.01", "0.999**", "0.99**"): "the square's factors are 0.999 and 0.001",
-    ("gradient, 0.1", "gradient, 0.001", "_(), 0.001", "_(), 0.1", LAST, LAST.replace("9", "999"), ROOT,
-        ROOT.replace("999", "9")):
-        "the two means have changed places: 0.9 is for the gradient, 0.999 for its square",
-    ("gradient, parameter.grad =", "gradient =", "flatten(), None", "flatten()"):
-        "the gradients are still there: set `.grad` to None when a parameter is done",
-    ("= lr, 0, []", "= 1e-3, 0, []"): "the learning rate is an argument: use `lr`",
-    (".add_(1e-8)", ""): "a gradient that was always zero gives 0 / 0: add 1e-8 to the root",
-    (".sqrt_().add_(1e-8)", ".add_(1e-8).sqrt_()"): "1e-8 is added to the root, not under it",
-}, praise="memory holds only the parameters; the operating system reads the states when a step "
-    "needs them")  # fmt: skip
+AdamInFiles = stubs.build("AdamInFiles", Returning(_in_files))
 
 
-adapter_parameters = formula(solutions.adapter_parameters_solution, [(4096, 256, 8), (64, 192, 4)], mistakes={
-    ("(inputs + outputs)", "inputs"):
-        "that is one of the two matrices; the other one leads from `rank` channels to the outputs",
-    ("(inputs + outputs)", "outputs"):
-        "that is one of the two matrices; the other one leads from the inputs to `rank` channels",
-    ("rank * (inputs + outputs)", "inputs * outputs"): "that is the matrix that LoRA leaves frozen",
-    ("inputs + outputs", "inputs * outputs"):
-        "the two matrices stand one after the other: they are not multiplied for every pair",
-}, praise="an adapter grows with the width, the frozen matrix with its square")  # fmt: skip
+adapter_parameters = stubs.formula("adapter_parameters", [(4096, 256, 8), (64, 192, 4)])
 
 
-offloaded_bytes = formula(solutions.offloaded_bytes_solution, [(5_619_712, 2), (6_243_584_000, 8)], mistakes={
-    (" / ranks", ""): "ZeRO shards them first: a rank offloads its own part",
-    ("12 *", "8 *"): "that is Adam's part; the fp32 master weights go with it",
-    ("12 *", "16 *"): "the bf16 parameters and gradients of the model stay on the device",
-    ("12 *", "2 *"):
-        "that is the share of gradients; master weights and Adam take 12 bytes per trained parameter",
-}, praise="you can offload only what you train, and with frozen weights that is next to nothing")  # fmt: skip
+offloaded_bytes = stubs.formula("offloaded_bytes", [(5_619_712, 2), (6_243_584_000, 8)])
 
 
-longest_sequence = formula(solutions.longest_sequence_solution, [
-    (24e9, 12.5e9, 5.8e6), (80e9, 14e9, 1.1e6),
-], mistakes={
-    ("(memory - fixed)", "memory"): "what does not depend on the sequence is there too: take it off first",
-    ("memory - fixed", "memory + fixed"): "the fixed part takes room away",
-}, praise="the length grows with the memory left over, so halve the bytes per token before "
-    "you buy memory")  # fmt: skip
+longest_sequence = stubs.formula(
+    "longest_sequence",
+    [
+        (24e9, 12.5e9, 5.8e6),
+        (80e9, 14e9, 1.1e6),
+    ],
+)

@@ -13,11 +13,10 @@ from torch import nn
 from helpers.course.exercises.builds import Build
 from helpers.course.exercises.engine import first_thought
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import own_group
+from helpers.course.exercises.meeting import own_group
 from helpers.course.exercises.reading import is_unwritten
-from helpers.course.exercises.solutions import pipeline_parallelism as solutions
+from helpers.course.exercises.stubs import Returning, Stubs
 from helpers.course.exercises.telling import tell
-from helpers.course.exercises.trials import build, formula
 from helpers.tools.theory import schedules
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
     from helpers.course.exercises.in_ranks import Judged
     from helpers.course.plots.style import Plot
+
+stubs = Stubs("pipeline_parallelism")
 
 
 SLOTS = {"F": 1, "B": 2, "I": 1, "W": 1}  # how long an action takes; what the lesson counts with
@@ -209,74 +210,13 @@ def _carried_out(function, seed):
     return values
 
 
-GPIPE = """
-correct: every stage does all its forward passes first, so all micro-batches are in flight at once
-
-that is one micro-batch after another: all forward passes come first
-    forwards + backwards -> [action for pair in zip(forwards, backwards) for action in pair]
-a rank has one stage, whose number is the rank's
-    ("F", rank, micro) -> ("F", micro, rank)
-    ("B", rank, micro) -> ("B", micro, rank)
-every forward pass needs its backward pass
-    forwards + backwards -> forwards
-a rank works on all micro-batches, not on one
-    forwards + backwards -> [forwards[0], backwards[0]]
-stage 0 is rank 0's; a rank's own stage has its own number
-    ("F", rank -> ("F", 0
-    ("B", rank -> ("B", 0
-"""
-gpipe = build(solutions.gpipe_solution, _carried_out, GPIPE, kind=Schedule)
+gpipe = stubs.build("gpipe", Returning(_carried_out), kind=Schedule)
 
 
-ONE_F_ONE_B = """
-correct: once it holds one micro-batch per later stage, a stage finishes one before it starts another
-
-that is GPipe: begin with the backward passes as soon as the first gradient can be there
-    min(ranks - rank - 1, count) -> count
-do some forward passes before you alternate: with none, all others wait while one micro-batch goes there and
-back
-    min(ranks - rank - 1, count) -> 0
-later stages need fewer forward passes before they alternate, since their gradients come sooner
-    min(ranks - rank - 1, count) -> min(ranks - 1, count)
-that is one forward pass too few before they alternate: the last rank does none, the one before it one
-    min(ranks - rank - 1, count) -> max(0, min(ranks - rank - 2, count))
-that is one forward pass too many before they alternate: the last rank needs none
-    min(ranks - rank - 1, count) -> min(ranks - rank, count)
-it is the first rank whose gradients take longest to come back, not the last
-    min(ranks - rank - 1, count) -> min(rank, count)
-in a pair the forward pass comes first: the last rank cannot go back with what it has not seen
-    zip(forwards[first:], backwards) -> zip(backwards, forwards[first:])
-at the end, the backward passes that are left over are missing
-    + backwards[count - first :] ->
-there may be fewer micro-batches than ranks
-    forwards[:first] -> [("F", rank, micro) for micro in range(ranks - rank - 1)]
-"""
-one_f_one_b = build(solutions.one_f_one_b_solution, _carried_out, ONE_F_ONE_B, kind=Schedule)
+one_f_one_b = stubs.build("one_f_one_b", Returning(_carried_out), kind=Schedule)
 
 
-ZERO_BUBBLE = """
-correct: others wait for the input's gradient only, so the weights' gradients can fill the idle time
-
-every backward pass is to be done in two parts, I and W
-    order = [] -> return one_f_one_b(rank, ranks, count)
-nothing is postponed yet: with each W right after its I, only the sending is earlier
-    micro >= rank -> micro >= 0
-    micro - rank -> micro
-    max(count - rank, 0) -> count
-it is the last rank that ends early and has most time left over, not the first
-    order = [] -> order, delay = [], ranks - 1 - rank
-    micro >= rank -> micro >= delay
-    micro - rank -> micro - delay
-    count - rank -> count - delay
-all W at the end hold every micro-batch until then: postpone by the rank's number
-    micro >= rank -> False
-    max(count - rank, 0) -> 0
-the postponed gradients of the weights are missing at the end
-    + [("W", rank, micro) for micro in range(max(count - rank, 0), count)] ->
-"""
-zero_bubble = build(
-    solutions.zero_bubble_solution, _carried_out, ZERO_BUBBLE, kind=Schedule, rungs=[one_f_one_b]
-)
+zero_bubble = stubs.build("zero_bubble", Returning(_carried_out), kind=Schedule, rungs=[one_f_one_b])
 
 
 def _passed_back(function, seed):
@@ -303,36 +243,7 @@ def _passed_back(function, seed):
     return values | line.finish()
 
 
-PASS_BACK = """
-correct: autograd's graph ends at the edge of a rank; the gradient of what you sent takes it up again
-
-`y` is no loss except on the last stage: `backward` needs the gradient of `y`, which has arrived
-    y.backward(gradient) -> y.backward()
-the first stage's `x` are token ids, which have no gradient; `y.backward(gradient)` and then `x.grad` do on
-every stage, and fill the weights' gradients too
-    y.backward(gradient) -> (x_gradient,) = torch.autograd.grad(y, x, gradient)
-    return x.grad -> return x_gradient
-that is the right gradient of what came in, but the weights have got none: `backward` fills both
-    y.backward(gradient) -> pass
-    return x.grad -> return torch.autograd.grad(y, x, gradient)[0] if x.requires_grad else None
-the gradient that has arrived must go in: it says how the loss changes with this stage's output
-    y.backward(gradient) -> y.sum().backward()
-that is the gradient of what this stage sent; the stage before needs that of what it sent
-    return x.grad -> return gradient
-"""
-pass_back = build(solutions.pass_back_solution, _passed_back, PASS_BACK)
+pass_back = stubs.build("pass_back", Returning(_passed_back))
 
 
-MICRO_BATCHES_FOR = """
-correct: filling and draining take a fixed number of slots, so more micro-batches dilute the bubble
-
-that is Megatron-LM's ratio of bubble to useful time; asked is the part of the whole
-    (1 - fraction) / -> 1 /
-a pipeline of p stages fills in p - 1 slots
-    stages - 1 -> stages
-that is the bubble in slots; divide by the fraction
-    ) / fraction -> )
-"""
-micro_batches_for = formula(
-    solutions.micro_batches_for_solution, [(4, 0.2), (2, 0.1), (8, 0.05), (3, 0.3)], MICRO_BATCHES_FOR
-)
+micro_batches_for = stubs.formula("micro_batches_for", [(4, 0.2), (2, 0.1), (8, 0.05), (3, 0.3)])

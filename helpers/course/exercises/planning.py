@@ -4,10 +4,12 @@ from dataclasses import replace
 
 from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.solutions import planning as solutions
-from helpers.course.exercises.trials import build, complete, random_of_rank
+from helpers.course.exercises.stubs import Returning, Stubs
+from helpers.course.exercises.trials import complete, random_of_rank
 from helpers.course.models import GPTSize
 from helpers.tools import theory
+
+stubs = Stubs("planning")
 
 
 def _plan(numbers, tensor=1, pipeline=1, **choices):
@@ -37,39 +39,7 @@ def _moments(function, seed):
     return seen
 
 
-MOMENTS_MISTAKES = """
-at the loss the gradients of the micro-batch before are missing (with one micro-batch there are none)
-    plan.micro_batches > 1 or plan.stage == 3 -> plan.stage == 3
-stage 3 keeps its part of the gradients, and its bucket, for ever, also with one micro-batch
-    1 or plan.stage == 3: -> 1:
-stage 3 has some parameters gathered in both passes: `plan.gathered`
-    always + plan.gathered + plan.activations -> always + plan.activations
-    always + plan.gathered + gradients -> always + gradients
-ZeRO shards among the replicas, not among all GPUs: `plan.replicas`
-    parameters, plan.replicas -> parameters, plan.gpus
-    parameters / plan.replicas -> parameters / plan.gpus
-the bucket is missing: 2 bytes for each of `plan.bucket` elements, above stage 0
-    2 * plan.bucket if plan.stage else 0 -> 0
-stages 1 and 2 copy what the partition needs at the end of the backward pass: 2 bytes for each element of it
-    2 * part if plan.stage in (1, 2) else 0 -> 0
-in the backward pass one block is complete: `plan.again`
-    copied + plan.again -> copied
-the step makes copies of what it updates: `plan.copies` bytes for each element
-    plan.copies * stepped + (bucket -> (bucket
-a rank steps its partition alone above stage 0, and copies no more than that
-    min(part, 1e9) -> min(plan.parameters, 1e9)
-    else part  # one -> else plan.parameters  # one
-stage 3 steps a sub-group at a time, at most 1e9 elements
-    min(part, 1e9) if plan.stage == 3 else part -> part
-a GPU has the parameters of its tensor shard and pipeline stage alone: `plan.parameters`
-    ideal_bytes(plan.parameters -> ideal_bytes(theory.gpt_parameters(plan.size)
-"""
-moments = build(
-    solutions.moments_solution,
-    _moments,
-    MOMENTS_MISTAKES,
-    praise="three moments compete for the peak, and the plan decides which one wins",
-)
+moments = stubs.build("moments", Returning(_moments))
 
 
 def _step_seconds(function, seed):
@@ -95,61 +65,7 @@ def _step_seconds(function, seed):
     return seen
 
 
-STEP_SECONDS_MISTAKES = """
-checkpointing computes each block again: 8 FLOPs per parameter and token instead of 6
-    "checkpointed step" if plan.checkpointed else "step" -> "step"
-all GPUs share the work of a step, not the replicas alone
-    plan.gpus * cluster.rate -> plan.replicas * cluster.rate
-(p - 1) / (m + p - 1) is the bubble's part of the step; of the work it is (p - 1) / m
-    (s - 1 + (plan.pipeline - s) / m) -> (plan.pipeline - 1) / (m + plan.pipeline - 1)
-a pipeline has a bubble: (p - 1) / m of the work
-    (s - 1 + (plan.pipeline - s) / m) -> 0
-where stages are not equal all wait for the longest: `plan.imbalance`
-    (s - 1 + (plan.pipeline - s) / m) -> (plan.pipeline - 1) / m
-a checkpointed block's all-reduces of the forward pass come twice: 6 instead of 4
-    6 if plan.checkpointed else 4 -> 4
-with sequence parallelism the backward pass gathers the inputs of sharded products once more: as many bytes
-as one all-reduce more
-    reduces += plan.sequence_parallel -> pass
-a GPU has the layers of its pipeline stage alone: `plan.layers`
-    plan.layers -> plan.size.layers
-tensor parallelism sends in each micro-batch
-    m * plan.layers -> plan.layers
-between pipeline stages activations go forward, and as many bytes of gradients back
-    2 * m * unit -> m * unit
-a tensor-parallel group that is larger than a host goes over `cluster.link`, through the cards of all GPUs of
-a host
-    (cluster.within if t <= cluster.host else all_cards) -> cluster.within
-a group that is larger than a host has all of its cards, not one: `cluster.host * cluster.link`
-    cluster.host * cluster.link -> cluster.link
-ZeRO's messages go through all hosts: over the cards, `cluster.link` each
-    (cluster.within if in_a_host else cards) -> cluster.within
-where all GPUs are in one host ZeRO's messages stay inside: `cluster.within`
-    (cluster.within if in_a_host else cards) -> cards
-replicas that are no more than a host's GPUs may still lie in several hosts: ask whether all GPUs fit into
-one
-    plan.gpus // plan.pipeline <= cluster.host -> plan.replicas <= cluster.host
-replicas are of one stage: they stay inside where its GPUs, `plan.gpus // plan.pipeline`, fit into a host
-    plan.gpus // plan.pipeline <= cluster.host -> plan.gpus <= cluster.host
-a group of replicas has `cluster.host // plan.tensor` GPUs in each host, and sends over all of their cards
-    max(1, cluster.host // t) * cluster.link -> cluster.link
-however many cards there are, inside a host nothing is faster than `cluster.within`
-    min(cluster.within, max(1, cluster.host // t) * cluster.link) -> max(1, cluster.host // t) * cluster.link
-of a host's cards only those of the group's GPUs count: `cluster.host // plan.tensor`
-    max(1, cluster.host // t) -> cluster.host
-ZeRO shards the parameters of one GPU, `plan.parameters`, not the whole model's
-    wire_bytes(plan.parameters -> wire_bytes(theory.gpt_parameters(plan.size)
-ZeRO's messages go among the replicas, not among all GPUs
-    plan.replicas -> plan.gpus
-stages 2 and 3 send in each micro-batch: `accumulation=plan.micro_batches`
-    2, m, -> 2, 1,
-"""
-step_seconds = build(
-    solutions.step_seconds_solution,
-    _step_seconds,
-    STEP_SECONDS_MISTAKES,
-    praise="a step is work, the bubble, and three kinds of messages",
-)
+step_seconds = stubs.build("step_seconds", Returning(_step_seconds))
 
 
 def _cheapest(function, seed):
@@ -184,28 +100,4 @@ def _by_the_best_so_far(took):
     return best
 
 
-CHEAPEST_THAT_FITS_MISTAKES = """
-this is the fastest of all plans, or one near it: it must fit too
-    plans if needed(plan) <= memory -> plans
-this is the plan that needs the fewest bytes: of those that fit, look at the seconds
-    return next( -> return min(took, key=needed, default=None) or next(
-this is the slowest plan that fits
-    return next( -> return max(took, key=took.get, default=None) or next(
-this is the first plan that fits: others may be faster
-    in took if took[plan] <= 1.05 * min(took.values()) -> in took
-compare each plan with the fastest of all that fit, not with the best so far
-    return next( -> return _by_the_best_so_far(took) or next(
-a plan that needs exactly the memory fits
-    needed(plan) <= memory -> needed(plan) < memory
-this is the fastest that fits; an earlier, simpler one takes at most 5 % more
-    1.05 * min -> min
-of those that take at most 5 % more, take the first
-    next(( -> [None, *(
-    ), None) -> )][-1]
-"""
-cheapest_that_fits = build(
-    solutions.cheapest_that_fits_solution,
-    _cheapest,
-    CHEAPEST_THAT_FITS_MISTAKES,
-    praise="a loop over all plans is enough: there are hundreds, and each takes microseconds",
-)
+cheapest_that_fits = stubs.build("cheapest_that_fits", Returning(_cheapest))

@@ -7,12 +7,15 @@ import torch
 from torch import distributed as dist
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.solutions import tensor_parallelism as solutions
+from helpers.course.exercises.seeing import returned
+from helpers.course.exercises.stubs import Returning, Stubs
 from helpers.course.exercises.tokens import gather as gather
 from helpers.course.exercises.tokens import scatter as scatter
-from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
+from helpers.course.exercises.trials import randn_of_rank
 from helpers.course.exercises.trials import summed as summed
 from helpers.tools import theory
+
+stubs = Stubs("tensor_parallelism")
 
 IN_PLACE = " (comm.all_reduce works in place and returns nothing: return the tensor that you gave it)"
 
@@ -46,39 +49,9 @@ def _added(function, seed):
     return _applied(function, randn_of_rank(seed, 2 + seed % 2, 3), torch.randn(2 + seed % 2, 3))
 
 
-COPY_TO_RANKS = """
-correct: every rank uses x, so its gradient is the sum of all their gradients
+CopyToRanks = stubs.build("CopyToRanks", Returning(_copied))
 
-each rank's layer contributes a part of this gradient: sum it over the ranks in `backward`
-    comm.all_reduce(total) -> pass
-in `forward` every rank has all of x already, and nothing is summed
-    x.view_as(x) -> summed(x)
-that is g; f passes x on as it is, and sums the gradient
-    x.view_as(x) -> summed(x)
-    comm.all_reduce(total) -> pass
-the parts of a gradient add up; a mean of them is too small by the number of ranks
-    return total -> return total / dist.get_world_size()
-the gradient that comes in may be used elsewhere too, so it must not change: sum a copy of it
-    .contiguous().clone() ->
-"""
-CopyToRanks = build(solutions.CopyToRanks_solution, _copied, COPY_TO_RANKS)
-
-SUM_OVER_RANKS = """
-correct: all ranks go on with the same sum, so the sum's gradient is the gradient of each part
-
-the ranks' parts must be summed in `forward`
-    comm.all_reduce(total) -> pass
-every rank has the whole gradient already: summing it in `backward` counts it once for each rank
-    return gradient -> return summed(gradient)
-that is f; g sums forward, and passes the gradient on as it is
-    comm.all_reduce(total) -> pass
-    return gradient -> return summed(gradient)
-the parts add up to the result; it is not their mean
-    return total -> return total / dist.get_world_size()
-what came in was changed in place, and autograd may need it: sum a copy
-    .contiguous().clone() ->
-"""
-SumOverRanks = build(solutions.SumOverRanks_solution, _added, SUM_OVER_RANKS)
+SumOverRanks = stubs.build("SumOverRanks", Returning(_added))
 
 
 def _layer(function, x, weight, bias, weights):
@@ -119,43 +92,9 @@ def _row(function, seed):
     return _layer(function, x, weight, torch.randn(outputs), torch.randn(2, tokens, outputs))
 
 
-COLUMN_PARALLEL = """
-correct: this layer sends nothing forward, and the gradient of x once backward
+column_parallel = stubs.build("column_parallel", Returning(_column), rungs=[CopyToRanks], together=True)
 
-x is used by all ranks, so its gradient must be summed: send it through f before the product
-    CopyToRanks.apply(x) -> x
-the ranks' results are different channels, and are not summed
-    return F.linear -> return SumOverRanks.apply(F.linear
-    weight, bias)  # -> weight, bias))  #
-every rank has all of x: g would sum equal copies
-    CopyToRanks.apply(x) -> SumOverRanks.apply(x)
-f belongs to what goes in: behind the product it sums gradients of different channels
-    F.linear(CopyToRanks.apply(x) -> CopyToRanks.apply(F.linear(x
-    weight, bias)  # -> weight, bias))  #
-"""
-column_parallel = build(
-    solutions.column_parallel_solution, _column, COLUMN_PARALLEL, rungs=[CopyToRanks], together=True
-)
-
-ROW_PARALLEL = """
-correct: the sum is sent once, forward; you add the bias after it, because all ranks hold the same one
-
-the bias was summed too: add it once, after the sum
-    weight)) + bias -> weight, bias))
-that is this rank's part: the products of all ranks must be summed
-    SumOverRanks.apply(F.linear(x, weight)) + bias -> F.linear(x, weight, bias)
-the bias is missing
-    + bias ->
-the gradient comes back t times: use g, whose backward pass sums nothing
-    F.linear(x, weight)) -> CopyToRanks.apply(F.linear(x, weight)))
-every rank's part of the bias came back through the sum: add the bias once, after the sum
-    weight)) + bias -> weight, bias / dist.get_world_size()))
-g belongs behind the product: before it, different channels are added up
-    SumOverRanks.apply(F.linear(x, weight)) -> F.linear(SumOverRanks.apply(x), weight)
-each rank has channels of its own: f would mix up the gradients of different channels
-    F.linear(x, -> F.linear(CopyToRanks.apply(x),
-"""
-row_parallel = build(solutions.row_parallel_solution, _row, ROW_PARALLEL, rungs=[SumOverRanks], together=True)
+row_parallel = stubs.build("row_parallel", Returning(_row), rungs=[SumOverRanks], together=True)
 
 
 def _own_tokens(x):
@@ -178,25 +117,7 @@ def _of_own_tokens(function, seed):
     return values | {f"the gradient of {name}": tensor.grad for name, tensor in tensors.items()}
 
 
-GATHERED_LINEAR = """
-correct: you gather twice, and reduce-scatter once, to keep no more than your own tokens in between
-
-keep this rank's own tokens, not those of all ranks: gather them again in `backward`
-    save_for_backward(own_tokens, -> save_for_backward(gather(own_tokens),
-    x, flat = exercises.gather(own_tokens) -> x, flat = own_tokens
-every rank contributes to a token's gradient: `scatter` sums, and leaves each rank its own tokens
-    exercises.scatter( -> _own_tokens(
-this rank's weight multiplies all tokens: gather the input again for its gradient
-    x, flat = exercises.gather(own_tokens) -> x, flat = own_tokens
-    flat.T @ x -> _own_tokens(gradient).flatten(0, 1).T @ x
-each rank has a weight of its own, and sees all tokens: its gradient is complete
-    flat.T @ x -> summed(flat.T @ x)
-each rank has a bias of its own, and sees all tokens: its gradient is complete
-    flat.sum(0) -> summed(flat.sum(0))
-the ranks' contributions are summed, not averaged
-    @ weight) -> @ weight) / dist.get_world_size()
-"""
-GatheredLinear = build(solutions.GatheredLinear_solution, _of_own_tokens, GATHERED_LINEAR)
+GatheredLinear = stubs.build("GatheredLinear", Returning(_of_own_tokens))
 
 
 def _loss(function, seed):
@@ -220,82 +141,21 @@ def _loss(function, seed):
     return values
 
 
-LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
-VOCABULARY_PARALLEL_LOSS = """
-correct: three numbers per token cross between the ranks, however large the vocabulary is
-
-exp() of a large logit is infinite: subtract the largest logit of all ranks first
-    comm.all_reduce(largest, op=comm.ReduceOp.MAX) -> largest.zero_()
-each rank subtracted a maximum of its own, so its exponentials do not fit the others'
-    comm.all_reduce(largest, op=comm.ReduceOp.MAX) -> pass
-that subtracts the sum of the ranks' maxima: use `op=comm.ReduceOp.MAX`
-    , op=comm.ReduceOp.MAX ->
-a rank that does not have the target's logit must add zero to the sum
-    columns.where(mine, 0) -> columns.clamp(0, logits.shape[-1] - 1)
-    * mine ->
-a rank's columns are numbered from 0: take `first` off the target
-    - first ->
-only one rank has the target's logit: sum it over the ranks
-    SumOverRanks.apply(own_logit) -> own_logit
-that is the sum over the tokens; the loss is their mean
-    .mean() -> .sum()
-the largest logit was subtracted, and must be added back to the logarithm
-    + largest ->
-the largest logit needs no gradient: take it from `logits.detach()`
-    .detach() ->
-the gradients come back t times: sum with g
-    (logits - largest -> CopyToRanks.apply((logits - largest
-    .sum(-1)) -> .sum(-1)))
-    apply(own_logit) -> apply(CopyToRanks.apply(own_logit))
-that sends all logits; three numbers for each token are enough
-    comm.all_reduce(largest, -> dist.all_gather_object([None] * dist.get_world_size(), logits.detach())
-        comm.all_reduce(largest,
-"""
-vocabulary_parallel_loss = build(
-    solutions.vocabulary_parallel_loss_solution,
-    _loss,
-    VOCABULARY_PARALLEL_LOSS,
-    rungs=[SumOverRanks],
-    together=True,
+vocabulary_parallel_loss = stubs.build(
+    "vocabulary_parallel_loss", Returning(_loss), rungs=[SumOverRanks], together=True
 )
 
 
-BALANCE_BANDWIDTH = """
-correct: tokens cancel: work and messages both grow with them, so only the width helps
-
-an all-reduce sends 2 (t - 1) / t of its bytes
-    2 * (ranks - 1) / ranks * 2 -> 2
-the ranks share a block's work, so it takes less time
-    / ranks / rate -> / rate
-there are two all-reduces forward and two backward, of 2 bytes per element
-    4 * 2 -> 2 * 2
-that counts the forward pass of the work; backward it is twice as much
-    6 * 12 -> 2 * 12
-the other way round
-    sent / work -> work / sent
-"""
-balance_bandwidth = formula(
-    solutions.balance_bandwidth_solution,
+balance_bandwidth = stubs.formula(
+    "balance_bandwidth",
     [(4096, 400e12, 4), (12288, 989e12, 2), (8192, 500e12, 8)],
-    BALANCE_BANDWIDTH,
     reference=lambda width, rate, ranks: 2 * (ranks - 1) * rate / (9 * width),
 )
 
 
-LLAMA_BYTES = """
-correct: each separate column-parallel matrix sends back a gradient; a fused one sends their sum, once
-
-that is Megatron-LM's four: q, k, v, gate and up each sum a gradient of their own
-    2 + 5 -> 4
-that is the backward pass; two come forward
-    2 + 5 -> 5
-that is what is logged; an all-reduce sends 2 (t - 1) / t of it
-    * 2 * (ranks - 1) / ranks ->
-"""
-llama_bytes = formula(
-    solutions.llama_bytes_solution,
+llama_bytes = stubs.formula(
+    "llama_bytes",
     [(4, 32, 64, 4, 4, 4), (1, 4096, 4096, 32, 2, 8)],
-    LLAMA_BYTES,
     reference=lambda batch, sequence, width, layers, element, ranks: theory.tensor_parallel_wire_bytes(
         batch, sequence, width, layers, element, ranks, all_reduces=7
     ),

@@ -6,14 +6,15 @@ import warnings
 import torch
 from torch import nn
 from helpers.course.exercises import planner
-from helpers.course.exercises.faults import fault
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.solutions import training_memory as solutions
-from helpers.course.exercises.trials import build, formula, seed_of_rank
+from helpers.course.exercises.seeing import helped
+from helpers.course.exercises.stubs import Returning, Stubs
+from helpers.course.exercises.trials import seed_of_rank
 from helpers.course.models import GPTSize
 from helpers.tools import theory
 from helpers.tools.measure.ledger import Ledger
+
+stubs = Stubs("training_memory")
 
 STEP_HINTS = {  # what torch raises for likely slips: what to do
     "a leaf Variable that requires grad": "copy the masters under `with torch.no_grad():`, "
@@ -52,45 +53,7 @@ def _three_steps(function, seed):
     return values
 
 
-MIXED_STEP = """
-correct: the masters keep what bf16 rounds away; the weights are rounded copies
-
-the masters were updated and the weights were not: copy each master into its weight
-    weight.copy_(master) -> pass
-the weights were copied from the masters before these were updated
-    optimizer.step() -> pass
-    master.grad = None -> pass
-        optimizer.step()
-        optimizer.zero_grad()
-the model's weights are fp32 now: `weight.copy_(master)` rounds to the weight's own dtype
-    weight.copy_(master) -> weight.data = master.clone()
-the masters were taken from the rounded weights again, and what the rounding cut off is lost at every step
-    master.grad, weight -> master.copy_(weight.detach())
-            master.grad, weight
-the gradients of the weights are still there, and the next backward pass adds to them
-    weight.grad.float(), None -> weight.grad.float(), weight.grad
-the masters keep their fp32 gradients: 4 bytes per parameter until the next step
-    master.grad = None -> pass
-nothing was freed: set the gradients of weights and of masters to None
-    weight.grad.float(), None -> weight.grad.float(), weight.grad
-    master.grad = None -> pass
-the optimizer never made its step
-    optimizer.step() -> pass
-`weights[i] = ...` puts a new tensor into the list, and the model still has the old one: copy into it
-    weight.copy_(master) -> weights.append(master.bfloat16())
-                del weights[0]
-the masters had no gradients when the optimizer stepped, so it left them as they were
-    master.grad, weight.grad = weight.grad.float(), None -> weight.grad = None
-gradients of zeros take as much memory as any others: set those of the weights to None
-    master.grad = None -> master.grad = None
-                weight.grad = torch.zeros_like(weight)
-gradients of zeros take as much memory as any others: set those of the masters to None
-    master.grad = None -> master.grad = torch.zeros_like(master)
-gradients of zeros take as much memory as any others: set them to None
-    master.grad = None -> weight.grad = torch.zeros_like(weight)
-                master.grad = torch.zeros_like(master)
-"""
-mixed_step = build(solutions.mixed_step_solution, _three_steps, MIXED_STEP, worlds=(1, 2))
+mixed_step = stubs.build("mixed_step", Returning(_three_steps), worlds=(1, 2))
 
 
 class _Counted(nn.Sequential):
@@ -162,63 +125,19 @@ def _dropped(function, seed):
     return {"forward pass": passes[0], "backward pass": passes[-1]}
 
 
-CHECKPOINT = """
-correct: you keep x alone, and compute the rest again when the backward pass needs it
-
-that keeps what every pass keeps: nothing was computed again
-    return Again.apply(x) -> return function(x)
-the output of the forward pass was kept with all that belongs to it: keep x alone, and call the function again
-    return function(x) -> with torch.enable_grad():
-                    context.y = function(x.detach())
-                return context.y.detach()
-x is there already, and a copy of it costs its bytes once more
-    save_for_backward(x) -> save_for_backward(x.clone())
-the parameters inside the function got no gradient: `torch.autograd.backward` adds to every `.grad`, `grad`
-does not
-    torch.autograd.backward(y, -> (x.grad,) = torch.autograd.grad(y, x,
-the layers before got no gradient: `backward` returns one for each argument of `forward`
-    return x.grad -> return torch.zeros_like(x)
-the backward pass does not start from ones but from the gradient that it is given
-    backward(y, gradient) -> backward(y, torch.ones_like(gradient))
-autograd is off in `backward` too, so the second forward pass made no graph: run it under `with
-torch.enable_grad():`
-    torch.enable_grad() -> torch.no_grad()
-the second graph goes on into the model behind x: let it end there, with `x.detach().requires_grad_()`
-    x.detach().requires_grad_() -> x
-"""
-checkpoint = build(solutions.checkpoint_solution, _checkpointed, CHECKPOINT, worlds=(1, 2), example=_dropped)
+checkpoint = stubs.build("checkpoint", Returning(_checkpointed), worlds=(1, 2), example=Returning(_dropped))
 
 
 def _with_dropout(function, seed):
     return _checkpointed(function, seed, dropout=0.5)
 
 
-SEEDED_CHECKPOINT = """
-correct: both passes draw the same random numbers, and nobody else notices
-
-the second pass dropped other elements than the first: give it the random state that the first one began with
-    torch.set_rng_state(context.random) -> pass
-    torch.set_rng_state(present) -> pass
-the random state was set back and left there, so that what is drawn next was drawn before
-    torch.set_rng_state(present) -> pass
-"""
-seeded_checkpoint = build(
-    solutions.seeded_checkpoint_solution,
-    _with_dropout,
-    SEEDED_CHECKPOINT,
-    worlds=(1, 2),
-    example=_dropped,
+seeded_checkpoint = stubs.build(
+    "seeded_checkpoint", Returning(_with_dropout), worlds=(1, 2), example=Returning(_dropped)
 )
 
 
-forgetful_step = fault(solutions.forgetful_step_solution, mixed_step, mistakes={
-    "that rounds the masters after the step": (
-        "    for weight, master in zip(weights, masters):\n        master.copy_(weight.detach())\n", "",
-        "mixed_step(weights, masters, optimizer)",
-        "mixed_step(weights, masters, optimizer)\n"
-        "    for weight, master in zip(weights, masters):\n        master.copy_(weight.detach())",
-    ),
-})  # fmt: skip
+forgetful_step = stubs.fault("forgetful_step", mixed_step)
 
 
 # --- the planner: bytes on a GPU without ZeRO
@@ -250,59 +169,13 @@ def unseen() -> dict[str, planner.Training]:
 
 _PLANS = [(_plan(),), (_plan(4, 16),), (_plan(1, 16, lean=False),), (_plan(4, 64, checkpointed=True),)]
 
-AT_THE_LOSS = """
-correct: what lasts, what the blocks keep, and three tensors of logits in fp32
 
-with one micro-batch there are no gradients yet at the loss
-    2 if plan.micro_batches > 1 else 0 -> 2
-with several micro-batches the gradients of the one before are there
-    2 if plan.micro_batches > 1 else 0 -> 0
-every block keeps its part: times `plan.layers`
-    plan.layers * plan.kept -> plan.kept
-the blocks' activations are missing: `plan.kept` for each block
-    plan.layers * plan.kept + -> 0 +
-the logits are missing
-    + (4 + 4 + 4) * logits ->
-that is the log-softmax alone: its gradient and the logits' gradient are there at that moment
-    (4 + 4 + 4) * -> 4 *
-two tensors of logits; three are there: the log-softmax and both gradients
-    (4 + 4 + 4) * -> 8 *
-`plan.activations` also counts the embedding and the last norm: here add up the blocks and the logits alone
-    plan.layers * plan.kept + (4 + 4 + 4) * logits -> plan.activations
-a micro-batch has `plan.micro` sequences
-    plan.micro * plan.sequence -> plan.sequence
-the step's sequences come one micro-batch at a time: `plan.micro`, not `plan.batch`
-    plan.micro * plan.sequence -> plan.batch * plan.sequence
-"""
-at_the_loss = formula(solutions.at_the_loss_solution, _PLANS, AT_THE_LOSS)
+def _kept_and_scored(answer):
+    return f"{planner.keep(answer)} {planner.score('peak', answer, _without_zero)}".strip()
 
-IN_THE_STEP = """
-correct: sixteen bytes stay, and more come: four, or twice four where Adam is not lean
 
-the gradients' copies in fp32 are missing, 4 bytes
-    4 if plan.lean else 4 + 4 -> 0 if plan.lean else 4
-a lean Adam makes no second temporary: ask `plan.lean`
-    4 if plan.lean else 4 + 4 -> 8
-that is your step, which frees each bf16 gradient: DeepSpeed keeps them to its end, 16 bytes of states
-    16 + copies -> 14 + copies
-"""
-in_the_step = formula(solutions.in_the_step_solution, _PLANS, IN_THE_STEP)
+at_the_loss = stubs.formula("at_the_loss", _PLANS)
 
-PEAK = """
-correct: the larger of two moments; they never come together
+in_the_step = stubs.formula("in_the_step", _PLANS)
 
-the two moments do not come together: the larger one counts, not the sum
-    max(at_the_loss(plan), in_the_step(plan)) -> at_the_loss(plan) + in_the_step(plan)
-with many tokens the loss needs more than the step
-    max(at_the_loss(plan), in_the_step(plan)) -> in_the_step(plan)
-with few tokens the step needs more than the loss
-    max(at_the_loss(plan), in_the_step(plan)) -> at_the_loss(plan)
-"""
-peak = formula(
-    solutions.peak_solution,
-    _PLANS,
-    PEAK,
-    term="peak",
-    scope=_without_zero,
-    rungs=(at_the_loss, in_the_step),
-)
+peak = stubs.formula("peak", _PLANS, then=_kept_and_scored, rungs=(at_the_loss, in_the_step))

@@ -1,137 +1,206 @@
-"""Answers of lesson 07: the rungs of ZeRO-1's step, a bug to plant, and mistakes that people make there."""
+"""Lesson 07: the rungs of ZeRO-1's step, a bug to plant, what a rank holds, and how many ranks it takes."""
 
-from helpers.course.exercises import zero_1_held
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn import functional as F
 from helpers.course.exercises import zero_1_pictures as pictures
-from helpers.course.exercises import zero_1_trials as trials
-from helpers.course.exercises.faults import fault
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.solutions import zero_1 as solutions
-from helpers.course.exercises.trials import build, formula
+from helpers.course.exercises.solutions.zero_1 import (  # noqa: F401  mistakes call the rungs
+    flatten_solution,
+)
+from helpers.course.exercises.stubs import Stubs
+from helpers.course.exercises.zero_1_held import held
+from helpers.course.exercises.zero_1_pictures import own_part
 
-MISSING, STEP = "-len(flat) % ranks", "offset += parameter.numel()"
-PIECE = "parameter.detach().flatten()"
-PADDED = (PIECE, f"F.pad({PIECE}, (0, -parameter.numel() % ranks))")
-flatten = build(solutions.flatten_solution, trials.flattened, together=True, mistakes={
-    (MISSING, "0"): "without padding the flat tensor cannot be cut in equal shards",
-    (MISSING, "ranks - len(flat) % ranks"):
-        "where the elements are a multiple of the ranks already, nothing is to pad: -elements % ranks",
-    (MISSING, "len(flat) % ranks"):
-        "`len % ranks` elements are too many; what is missing to the next multiple is `-len % ranks`",
-    (*PADDED, STEP, f"{STEP} + -parameter.numel() % ranks"):
-        "only the joined tensor is padded, at its end, not each parameter",
-    (*PADDED,): "each parameter was padded, and all that follow lie further back than you count: pad the "
-        "joined tensor only",
-    (f"(0, {MISSING})", f"({MISSING}, 0)", "offset = 0",
-        "offset = len(flat) - sum(map(torch.numel, parameters))"): "the padding belongs to the end",
-    ("parameter.data =", "_ ="): "the parameters of the model have memory of their own: assign to each one's "
-        "`.data` a view of the flat tensor (a new Parameter in the list, or another value of the loop's "
-        "variable, changes no model)",
-    (".view_as(parameter)", ""): "a view has the shape of its parameter: `.view_as(parameter)`",
-    (STEP, "pass"): "every parameter is a view of the beginning: count where each one starts",
-    (STEP, "offset += len(parameter)"):
-        "the next parameter starts `numel()` elements further, not `shape[0]`",
-    (".detach()", ""):
-        "the flat tensor must not be part of a graph of autograd: `detach()` the parameters first",
-}, praise="write into the flat tensor and you write into the model",
-    example=pictures.where_each_lies)  # fmt: skip
+if TYPE_CHECKING:
+    from helpers.course.exercises.calls import Call
+    from helpers.course.exercises.seeing import See
 
-own_shard = build(solutions.own_shard_solution, trials.sharded, mistakes={
-    (".clone()", ""): "in fp32 `.float()` copies nothing, so the master is a piece of `flat`: `.clone()` it",
-    (".float()", ""): "the master is fp32 whatever the model is; bf16 rounds small updates away",
-    ("[rank]", "[0]"): "that is rank 0's shard on every rank",
-    ("torch.nn.Parameter(shard.float().clone())", "shard.float().clone()"):
-        "an optimizer updates parameters: wrap the shard in `torch.nn.Parameter`",
-}, praise="Adam will make its two means for this copy and for nothing else",
-    example=pictures.small_updates)  # fmt: skip
+stubs = Stubs("zero_1")
+DTYPES = torch.float32, torch.bfloat16
+TENSOR = torch.Tensor
 
-MEAN, REDUCE = "mine.float() / comm.get_world_size()", "comm.reduce_scatter_tensor(mine, gradients)"
-reduce_to_owner = build(solutions.reduce_to_owner_solution, trials.reduced, together=True, mistakes={
-    (MEAN, "mine.float()"): "that is the sum over the ranks; a mean is divided by their number",
-    (MEAN, "mine.float() / 2"): "divide by the number of ranks, which is not always two",
-    (MEAN, f"{MEAN} ** 2"): "divided by the number of ranks twice",
-    (MEAN, "mine / comm.get_world_size()"):
-        "the gradient is right in bf16; the master is fp32, and so is its gradient: `mine.float()`",
-    (REDUCE, "mine = own_part(gradients)"):
-        "that is the mean of nothing but this rank's own gradient: reduce it over the ranks",
-    (REDUCE, f"mine, gradients = mine.float(), gradients.float()\n    {REDUCE}"):
-        "right, but in four bytes per gradient: send them in their own dtype, and cast this rank's shard",
-    (REDUCE, "comm.all_reduce(gradients)\n    mine = own_part(gradients)"): "right, but an all-reduce gives "
-        "each rank all gradients, and costs twice the bytes: it needs its own shard only",
-}, praise="each owner gets the mean of its own shard, and nobody gets more",
-    example=pictures.ranks_numbers_reduced)  # fmt: skip
 
-clip_shard = build(solutions.clip_shard_solution, trials.clipped, together=True, mistakes={
-    ("comm.all_reduce(total)", "pass"):
-        "that is the norm of this rank's shard: the others' belong to the gradient too",
-    ("gradient.square().sum()", "gradient.norm()", ".sqrt()", ""): "norms do not add up, their squares do",
-    ("total.sqrt()", "(total / comm.get_world_size()).sqrt()"):
-        "the squares are summed, not averaged: every rank has other elements",
-    (".sqrt()", ""): "that is the square of the norm",
-    ("if norm > max_norm", "if True"): "a gradient that is short enough stays as it is",
-    ("gradient *= max_norm / norm", "pass"): "the norm is right, and the shard must be scaled, in place",
-    ("if norm > max_norm", "if gradient.norm() > max_norm"):
-        "the norm of the whole gradient decides whether to clip, not that of this rank's shard",
-}, praise="squares add up across ranks; norms don't", example=pictures.ranks_numbers_clipped)  # fmt: skip
+def shapes_of(seed: int, ranks: int, even: bool = False) -> list[tuple[int, ...]]:
+    """Shapes of five parameters.  The ranks divide the elements of none of the first four.  They divide all
+    elements if `even`; else `ranks - 1` elements are missing, so that -len % ranks is not len % ranks."""
+    shapes = [(5, 1 + ranks * (1 + seed % 3)), (1 + ranks,), (3, 1 + ranks), (1 + ranks * (1 + seed % 2),)]
+    elements = sum(torch.Size(shape).numel() for shape in shapes)
+    return [*shapes, ((0 if even else 1) + ranks + -elements % ranks,)]
 
-GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
-step_and_gather = build(solutions.step_and_gather_solution, trials.gathered, together=True, mistakes={
-    ("optimizer.step()", "pass"): "the masters are as before: the optimizer made no step, or the master had "
-        "no gradient then (`zero_grad` comes after it)",
-    (GATHER, "pass"): "the masters moved and no parameter did: all-gather the shards into `flat`, not into "
-        "a new tensor",
-    (GATHER, "flat.chunk(comm.get_world_size())[comm.get_rank()].copy_(master.detach())"):
-        "this rank's shard is new, the others' are old: all-gather them",
-    (GATHER, "pass", "optimizer.step()", f"{GATHER}\n    optimizer.step()"):
-        "the shards were gathered before the optimizer's step",
-    (GATHER, f"master.data = master.to(flat.dtype).float()\n    {GATHER}"): "the master was rounded; it "
-        "stays fp32, and only a copy of it is rounded: `master.detach().to(flat.dtype)`",
-    ("master.grad = gradient", "master.data.copy_(own_part(flat))\n    master.grad = gradient"):
-        "the masters were taken from the rounded parameters again, and what rounding cut off is lost",
-    ("master.grad = None", "pass"): "the master keeps its fp32 gradient until the next step: set it to None",
-}, praise="the parameters are views of `flat`, so the model is up to date already",
-    example=pictures.ranks_numbers_stepped)  # fmt: skip
 
-FREE, CLIP = "parameter.grad = None", "clip_shard(gradient, max_norm)"
-UPDATE = "step_and_gather(flat, master, optimizer, gradient)"
-zero_1_step = build(solutions.zero_1_step_solution, trials.stepped, together=True,
-    rungs=(reduce_to_owner, clip_shard, step_and_gather), mistakes={
-    (UPDATE, "pass"): "no weight moved: step and gather",
-    (UPDATE, f"{UPDATE}\n    {UPDATE}"): "the optimizer stepped twice",
-    (f"norm = {CLIP}\n    {UPDATE}", f"{UPDATE}\n    norm = {CLIP}"):
-        "the optimizer got the gradient as it was before clipping: hand `max_norm` on, and clip before the "
-        "step",
-    ("return norm", "return gradient.norm()"):
-        "that is the norm of this rank's shard after clipping: return what clip_shard returned",
-    (FREE, "parameter.grad.zero_()"): "zeros take as much memory as gradients: set each `.grad` to None",
-    (FREE, "pass"): "the parameters' gradients are still there, and the next backward pass adds to them",
-}, praise="you split the all-reduce into its halves and updated a shard per rank between them")  # fmt: skip
+def multiples(shape: Sequence[int], parts: int) -> torch.Tensor:
+    """Random multiples of 1 / `parts` up to 1.  Sums of eighths over a few ranks are exact in bf16.  Steps
+    with a learning rate of 1/8 are exact in fp32, so that the order of a sum does not matter."""
+    return torch.randint(-parts, parts + 1, shape) / parts
 
-undivided = fault(solutions.undivided_solution, reduce_to_owner, mistakes={
-    "that divides a second time": ("* comm.get_world_size()", "/ comm.get_world_size()"),
-})  # fmt: skip
 
-SHARD, STATES = "2 * -(-psi // (2 * ranks))", "8 * shard + 4"
-zero_1_bytes = build(solutions.zero_1_bytes_solution, zero_1_held.held, worlds=(2, 3), mistakes={
-    (SHARD, "psi / ranks"): "that is without padding: a shard has a whole, even number of elements",
-    (SHARD, "psi // ranks"): "that rounds down, and the last elements have no owner: round up",
-    (SHARD, "-(-psi // ranks)"): "that rounds up to a whole number, and a shard's is even: round up to a "
-        "multiple of 2 * ranks",
-    ("2 * ranks * shard", "2 * psi"): "parameters are views of the flat tensor, and its padding is held too",
-    ("2 * ranks * shard", "2 * shard"): "stage 1 shards no parameters: every rank has the flat tensor",
-    ("2 * psi", "2 * ranks * shard"): "each gradient has a tensor of its own here, so none is padded",
-    ("2 * psi", "2 * shard"): "gradients are not sharded at stage 1: every backward pass makes all of them",
-    ("4 * shard", "2 * shard"): "masters are fp32",
-    ("4 * shard", "4 * psi"): "a rank has the masters of its shard only",
-    (STATES, "8 * shard"): "the states have a count of steps too, 4 bytes",
-    (STATES, "4 * shard + 4"): "Adam has two means",
-    (STATES, "8 * psi + 4"): "a rank has the means of its shard only",
-    (STATES, "4 * shard + 4", "4 * shard,", "2 * shard,"): "masters and means are fp32",
-    ("2 * bucket", "bucket"): "`bucket` counts elements of bf16",
-}, praise="to the byte, on a model that does not divide")  # fmt: skip
+def fit(call: Call) -> None:
+    """Says in plain words what gloo would refuse in its own, before the call begins."""
+    mine, everything, *_ = call.arguments.values()
+    advice = "pad the gradients to the length of `flat`"
+    if call.name == "all_gather_into_tensor":
+        mine, everything, advice = everything, mine, "what is written comes first"
+    elif call.name != "reduce_scatter_tensor":
+        return
+    ranks, problem = dist.get_world_size(), ""
+    if torch.is_grad_enabled() and (mine.requires_grad or everything.requires_grad):
+        problem = "a message is no part of autograd's graph: hand in `.detach()` of what requires a gradient"
+    elif mine.dtype != everything.dtype:
+        problem = f"`mine` is {mine.dtype}, `everything` {everything.dtype}; a message has one dtype: "
+        problem += "cast one of them with `.to()`"
+    elif mine.numel() * ranks != everything.numel():
+        problem = f"`mine` has {mine.numel()} elements and `everything` {everything.numel()}, not {ranks} "
+        problem += f"times as many; mind the order of the two, and {advice}"
+    if problem:
+        raise ValueError(f"{call.name}: {problem}")
 
-zero_1_ranks_needed = formula(solutions.ranks_needed_solution, [(7.5e9, 40e9), (1e9, 16e9)], mistakes={
-    (" - 4 * parameters", ""): "four bytes per parameter stay on every rank",
-    ("12 *", "16 *", " - 4 * parameters", ""): "not all sixteen are sharded",
-    ("12 * parameters / (memory - 4 * parameters)", "(memory - 4 * parameters) / (12 * parameters)"):
-        "the other way round",
-}, praise="each rank keeps 4 bytes per parameter; if these fill its memory, no N is enough")  # fmt: skip
+
+def with_gradients(see: See, dtype: torch.dtype, parameters: list[nn.Parameter] | None = None):
+    """(parameters with this rank's own gradients, all ranks' mean gradient as a flat tensor, padded)."""
+    shapes = shapes_of(see.seed, see.ranks)
+    parameters = parameters or [nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
+    by_rank = [[multiples(shape, 8).to(dtype) for shape in shapes] for _ in range(see.ranks)]
+    for parameter, gradient in zip(parameters, by_rank[see.rank]):
+        parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
+    mean = sum(torch.cat([part.flatten().float() for part in parts]) for parts in by_rank) / see.ranks
+    return parameters, F.pad(mean, (0, -len(mean) % see.ranks))
+
+
+def with_sgd(*tensors: nn.Parameter) -> list[torch.optim.SGD]:
+    """Optimizers that hide no wrong size of a gradient, as Adam does."""
+    return [torch.optim.SGD([tensor], 1 / 8, momentum=1 / 2) for tensor in tensors]
+
+
+@stubs.in_ranks(together=True, example=pictures.where_each_lies)
+def flatten(see: See, answer: Callable) -> None:
+    """A total that is no multiple of the ranks, in fp32, and one that is, in bf16; what lives in it."""
+    cases = {"": torch.float32, ", where nothing is to pad, in bf16": torch.bfloat16}
+    for dtype in see.each(cases):
+        shapes = shapes_of(see.seed, see.ranks, even=dtype == torch.bfloat16)
+        parameters = [nn.Parameter(torch.randn(shape).to(dtype)) for shape in shapes]
+        flat = see.call(
+            answer, list(parameters), see.ranks, returns=TENSOR, due="flatten must return one tensor"
+        )
+        see("the flat tensor", flat.detach().clone())
+        see("the dtype of the flat tensor", str(flat.dtype))
+        see("the flat tensor belongs to no graph of autograd", not flat.requires_grad)
+        see("the shapes of the parameters", [list(parameter.shape) for parameter in parameters])
+        flat.detach().add_(1)
+        for index, parameter in enumerate(parameters):
+            see(f"the model's parameter {index} after 1 was added to the flat tensor", parameter)
+
+
+@stubs.in_ranks(example=pictures.small_updates)
+def own_shard(see: See, answer: Callable) -> None:
+    """A shard of a flat tensor in fp32 and in bf16, and whether it has memory of its own."""
+    for dtype in see.dtypes(*DTYPES):
+        flat = torch.randn(see.ranks * (3 + see.seed % 4)).to(dtype)
+        due = "own_shard must return one tensor"
+        master = see.call(answer, flat, see.rank, see.ranks, returns=TENSOR, due=due)
+        before = master.detach().clone()
+        flat += 1
+        see("the master", before)
+        see("the dtype of the master", str(master.dtype))
+        see("the master is an nn.Parameter", isinstance(master, nn.Parameter))
+        see("the master stays as it is when flat changes", before.equal(master.detach()))
+
+
+@stubs.in_ranks(together=True, example=pictures.ranks_numbers_reduced)
+def reduce_to_owner(see: See, answer: Callable) -> None:
+    """The shard of the mean gradient, in fp32 and in bf16, and what was sent for it."""
+    for dtype in see.dtypes(*DTYPES):
+        parameters, mean = with_gradients(see, dtype)
+        flat = flatten_solution(parameters, see.ranks)
+        due = "return this rank's shard"
+        mine = see.call(answer, list(parameters), flat, returns=TENSOR, due=due, look=fit)
+        see("this rank's gradient", mine)
+        see("it is the mean over all ranks", mine.float().equal(own_part(mean)))
+        see("its dtype", str(mine.dtype))
+        most = (see.ranks - 1) * len(flat) // see.ranks * flat.element_size()
+        see("every gradient is sent once at most", see.sent <= most)
+
+
+@stubs.in_ranks(together=True, example=pictures.ranks_numbers_clipped)
+def clip_shard(see: See, answer: Callable) -> None:
+    """A gradient that is too long, one that is although rank 0's shard is short, and one that is not."""
+    lengths = {
+        " of a long gradient": 1 + see.rank,
+        " of a gradient that is long on other ranks only": see.rank + 1e-2,
+        " of a short gradient": 1e-3 * (1 + see.rank),
+    }
+    shards = iter(see.randn(3, 40))
+    for length in see.each(lengths):
+        shard = next(shards) * length
+        norm = see.call(answer, shard, 1.0)
+        see("the norm", float("nan") if norm is None else float(norm))
+        see("the shard", shard)
+
+
+@stubs.in_ranks(together=True, example=pictures.ranks_numbers_stepped)
+def step_and_gather(see: See, answer: Callable) -> None:
+    """Two updates of a master by given gradients, in fp32 and in bf16."""
+    for dtype in see.dtypes(*DTYPES):
+        full = nn.Parameter(
+            multiples((see.ranks * (3 + see.seed % 4),), 4096)
+        )  # finer than bf16, which rounds
+        flat, master = full.detach().to(dtype, copy=True), nn.Parameter(own_part(full.detach()))
+        optimizer, alone = with_sgd(master, full)
+        for _ in see.steps(2):
+            full.grad = multiples(full.shape, 8)
+            see.call(answer, flat, master, optimizer, own_part(full.grad), look=fit)
+            alone.step()
+            see("this rank's masters", master.detach().clone())
+            see("they are those of one process", master.equal(own_part(full)))
+            see("the flat tensor", flat.detach().clone())
+            see("it is all masters of one process, rounded", flat.equal(full.to(dtype)))
+            see("the master has no gradient left", master.grad is None)
+            most = (see.ranks - 1) * len(master) * flat.element_size()
+            see("every parameter is sent once at most", see.sent <= most)
+
+
+@stubs.in_ranks(together=True, rungs=(reduce_to_owner, clip_shard, step_and_gather))
+def zero_1_step(see: See, answer: Callable) -> None:
+    """Three steps on random gradients, the last one clipped, in fp32 and in bf16, beside the same steps in
+    one process that has all masters and all gradients."""
+    for dtype in see.dtypes(*DTYPES):
+        parameters = [
+            nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes_of(see.seed, see.ranks)
+        ]
+        flat = flatten_solution(parameters, see.ranks)
+        places = [parameter.data_ptr() for parameter in parameters]
+        full = nn.Parameter(multiples(flat.shape, 4096))
+        flat.copy_(full.detach())
+        master = nn.Parameter(own_part(full.detach()))
+        optimizer, alone = with_sgd(master, full)
+        for step in see.steps(3):
+            limit = 1.0 if step == 3 else float("inf")
+            _, full.grad = with_gradients(see, dtype, parameters)
+            norm = see.call(answer, list(parameters), flat, master, optimizer, limit, look=fit)
+            nn.utils.clip_grad_norm_([full], limit)
+            alone.step()
+            left = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            see("this rank's masters", master.detach().clone())
+            see("they are those of one process", master.allclose(own_part(full), atol=1e-5))
+            see("the flat tensor", flat.detach().clone())
+            see("the norm that was returned", float("nan") if norm is None else float(norm))
+            moved = [parameter.data_ptr() for parameter in parameters] != places
+            see("the parameters are where they were in it", not moved)
+            see("the parameters' gradients that are left", len(left))
+            see("those of them that are not zero", sum(bool(gradient.any()) for gradient in left))
+            see("the master has no gradient left", master.grad is None)
+            most = 2 * (see.ranks - 1) * (len(master) * flat.element_size() + 4)
+            see("the gradients and the parameters are sent once", see.sent <= most)
+
+
+undivided = stubs.fault("undivided", reduce_to_owner)
+
+zero_1_bytes = stubs.build("zero_1_bytes", held, worlds=(2, 3))
+
+zero_1_ranks_needed = stubs.formula("zero_1_ranks_needed", [(7.5e9, 40e9), (1e9, 16e9)])

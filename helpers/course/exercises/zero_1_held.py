@@ -12,7 +12,7 @@ from torch import distributed as dist
 from helpers.course.exercises.trials import complete
 
 if TYPE_CHECKING:
-    from helpers.course.exercises.in_ranks import Values
+    from helpers.course.exercises.seeing import See
 
 STATES = ("parameters", "gradients", "master weights", "optimizer states")
 CATEGORIES = (*STATES, "buffers", "inputs", "other")
@@ -48,11 +48,11 @@ def trained(seed: int) -> tuple[tuple[int, int, int, int], dict[str, int]]:
     return arguments, {name: size for name, size in held.categories.items() if size}
 
 
-def held(function: Callable, seed: int) -> Values:
+def held(see: See, answer: Callable) -> None:
     """How many bytes a formula gives in each category beyond those that DeepSpeed holds."""
-    arguments, found = trained(seed)
-    answer = complete(function(*arguments), CATEGORIES)
+    arguments, found = trained(see.seed)
+    told = complete(answer(*arguments), CATEGORIES)
     less = f"minus what DeepSpeed holds of {arguments[0]:,} parameters"
-    return {f"your {name} {less}": answer[name] - found.get(name, 0) for name in CATEGORIES} | {
-        "categories that DeepSpeed has besides": [name for name in found if name not in CATEGORIES]
-    }
+    for name in CATEGORIES:
+        see(f"your {name} {less}", told[name] - found.get(name, 0))
+    see("categories that DeepSpeed has besides", [name for name in found if name not in CATEGORIES])

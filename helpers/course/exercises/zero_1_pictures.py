@@ -10,13 +10,17 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from helpers.course.exercises.solutions.zero_1 import flatten_solution
-from helpers.course.exercises.zero_1_trials import own_part
 
 if TYPE_CHECKING:
-    from helpers.course.exercises.in_ranks import Values
+    from helpers.course.exercises.seeing import See
 
 ELEMENTS = 45  # of the model below; four ranks have 48 with the padding
 NAMES = ("0.weight", "0.bias", "1.weight", "1.bias")
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of this rank's part of a tensor."""
+    return tensor.chunk(dist.get_world_size())[dist.get_rank()].clone()
 
 
 def two_layers() -> list[nn.Parameter]:
@@ -32,68 +36,64 @@ def at_its_place(elements: list[float]) -> list:
     return [None if value is None else value if at < ELEMENTS else "" for at, value in enumerate(row)]
 
 
-def where_each_lies(function: Callable, seed: int) -> Values:
+def where_each_lies(see: See, answer: Callable) -> None:
     """{parameter: its name where it lies in the flat tensor}, and the padding."""
     parameters = two_layers()
-    flat = function(list(parameters), dist.get_world_size())
+    flat = answer(list(parameters), see.ranks)
     rows = {name: [None] * len(flat) for name in NAMES} | {"padding": [""] * len(flat)}
     for name, parameter in zip(NAMES, parameters):
         first = (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
         last = first + parameter.numel()
         rows[name][first:last] = [name] * parameter.numel()
         rows["padding"][first:last] = [None] * parameter.numel()
-    return rows
+    for name, row in rows.items():
+        see(name, row)
 
 
-def small_updates(function: Callable, seed: int) -> Values:
+def small_updates(see: See, answer: Callable) -> None:
     """Ten updates of 0.001 from 1, of this rank's part of a flat tensor in bf16 and of its master."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks = see.rank, see.ranks
     flat = flatten_solution(two_layers(), ranks).bfloat16().fill_(1)
-    master, own = function(flat, rank, ranks).detach(), own_part(flat)
+    master, own = answer(flat, rank, ranks).detach(), own_part(flat)
     for _ in range(10):
         own += 0.001
         master += 0.001
-    return {
-        "the model's bf16 weights, after ten updates of 0.001": at_its_place(own.tolist()),
-        "your masters, after the same": at_its_place([round(value, 4) for value in master.tolist()]),
-    }
+    see("the model's bf16 weights, after ten updates of 0.001", at_its_place(own.tolist()))
+    see("your masters, after the same", at_its_place([round(value, 4) for value in master.tolist()]))
 
 
-def ranks_numbers_reduced(function: Callable, seed: int) -> Values:
+def ranks_numbers_reduced(see: See, answer: Callable) -> None:
     """Each rank comes with gradients of which the tens are the owner's number + 1, the ones its own."""
-    rank, parameters = dist.get_rank(), two_layers()
-    flat = flatten_solution(parameters, dist.get_world_size())
-    for owner, part in enumerate(flat.chunk(dist.get_world_size())):
+    rank, parameters = see.rank, two_layers()
+    flat = flatten_solution(parameters, see.ranks)
+    for owner, part in enumerate(flat.chunk(see.ranks)):
         part.fill_(10 * (owner + 1) + rank + 1)
     for parameter in parameters:
         parameter.grad = parameter.detach().clone()
     before = [*flat[:ELEMENTS].tolist(), *[""] * 3]
-    return {
-        "before: the gradients that each backward pass made": before,
-        "after: what your function returned": at_its_place(function(parameters, flat).tolist()),
-    }
+    see("before: the gradients that each backward pass made", before)
+    see("after: what your function returned", at_its_place(answer(parameters, flat).tolist()))
 
 
-def ranks_numbers_clipped(function: Callable, seed: int) -> Values:
+def ranks_numbers_clipped(see: See, answer: Callable) -> None:
     """Each rank has its number + 1 as every gradient of its shard."""
-    shard = torch.full((12,), dist.get_rank() + 1.0)
-    if dist.get_rank() == dist.get_world_size() - 1:
+    shard = torch.full((12,), see.rank + 1.0)
+    if see.rank == see.ranks - 1:
         shard[9:] = 0  # padding
     before = at_its_place(shard.tolist())
-    norm = round(float(function(shard, 1.0)), 2)
+    norm = round(float(answer(shard, 1.0)), 2)
     after = at_its_place([round(value, 3) for value in shard.tolist()])
-    return {"before": before, f"after: the norm of the whole was {norm}, and is 1": after}
+    see("before", before)
+    see(f"after: the norm of the whole was {norm}, and is 1", after)
 
 
-def ranks_numbers_stepped(function: Callable, seed: int) -> Values:
+def ranks_numbers_stepped(see: See, answer: Callable) -> None:
     """All weights are 0; each rank's gradient is minus its number + 1, and the learning rate 1."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks = see.rank, see.ranks
     flat = flatten_solution(two_layers(), ranks).zero_()
     master = nn.Parameter(own_part(flat))
     before = [*flat[:ELEMENTS].tolist(), *[""] * 3]
-    function(flat, master, torch.optim.SGD([master], lr=1.0), torch.full_like(master, -rank - 1.0))
-    return {
-        "before: the weights": before,
-        "after the update: the masters": at_its_place(master.tolist()),
-        "after the all-gather: the weights": [*flat[:ELEMENTS].tolist(), *[""] * 3],
-    }
+    answer(flat, master, torch.optim.SGD([master], lr=1.0), torch.full_like(master, -rank - 1.0))
+    see("before: the weights", before)
+    see("after the update: the masters", at_its_place(master.tolist()))
+    see("after the all-gather: the weights", [*flat[:ELEMENTS].tolist(), *[""] * 3])

@@ -11,10 +11,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F  # noqa: F401 (edits call it)
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.course.exercises.solutions import zero_2 as solutions
-from helpers.course.exercises.trials import build, formula, returned
+from helpers.course.exercises.meeting import own_group
+from helpers.course.exercises.seeing import helped, returned
+from helpers.course.exercises.stubs import Returning, Stubs
 from helpers.tools.measure.traffic import Traffic
+
+stubs = Stubs("zero_2")
 
 REDUCER_HINTS = {
     "non-empty list of Tensors": "a bucket may hold nothing of an owner's: then there is nothing to send",
@@ -84,51 +86,7 @@ def _longer(elements):
     return message, padded, "(message / ranks)", "(message[: sum(sizes)] / ranks)"
 
 
-def _all_at_once(bucket, own):
-    """All shards, with zeros where the bucket has nothing, in one reduce-scatter."""
-    flat, mine = own.new_zeros(dist.get_world_size() * len(own)), torch.zeros_like(own)
-    for start, gradient in bucket.items():
-        flat[start : start + len(gradient)] = gradient
-    dist.reduce_scatter_tensor(mine, flat)
-    own += mine / dist.get_world_size()
-
-
-REDUCE, MEAN = "comm.reduce(message, dst=owner)", "message / ranks"
-reduce_bucket = build(solutions.reduce_bucket_solution, _reduced, together=True, mistakes={
-    ("dst=owner", "dst=rank"):
-        "`dst` is the owner of the pieces, the same on every rank, and not the rank that calls",
-    ("range(ranks)", "[rank]"):
-        "every rank has a part of each sum: all ranks call all reductions, not only the owner's",
-    ("dst=owner", "dst=owner, async_op=True"): "with `async_op=True` a message may still be on its way: call "
-        "`.wait()` on what it returns, before you read",
-    ("dst=owner", "dst=0"): "each owner's pieces go to that owner: `dst=0` sends all to rank 0",
-    (MEAN, "message"): "that is the sum over the ranks; a mean is divided by their number",
-    (MEAN, "message / 2"): "divide by the number of ranks, which is not always two",
-    (MEAN, "message / len(bucket)"):
-        "divide by the number of ranks, not by that of the gradients in the bucket",
-    (REDUCE, "pass"): "that is the mean of nothing but this rank's own gradient: reduce it over the ranks",
-    ("own[begin - rank * shard :][: len(piece)] += piece", "pass"):
-        "nothing was written into `own`: `own[...] += ...` does so; `own = own + ...` names a new tensor",
-    ("+= piece", "= piece"): "`own` holds what earlier micro-batches have brought: add to it",
-    ("begin < end", "begin < end and start // shard == owner"):
-        "a gradient across a partition boundary belongs to two owners: cut it there",
-    ("[begin - start : end - start]", "[begin:end]"):
-        "places count from the flat tensor's begin, and a slice from the gradient's: subtract `start`",
-    ("pieces = {}", "pieces = pieces if owner else {}"):
-        "begin with an empty collection of pieces for each owner: there are those of the owner before",
-    (REDUCE, "for part in message.split([*map(len, pieces.values())]):\n"
-        "                comm.reduce(part, dst=owner)"): "right, but in a message for each piece: join an "
-        "owner's pieces with `torch.cat`, and send them at once",
-    (REDUCE, "comm.all_reduce(message)"):
-        "right, but an all-reduce gives everybody what only the owner needs, and costs twice the bytes",
-    _longer("sum(map(len, bucket.values()))"):
-        "right, but each owner gets the whole bucket: send it its own pieces only",
-    _longer("shard"):
-        "right, but an owner gets its whole shard, with zeros: send it the bucket's pieces only",
-    _all_at_once: "right, but the whole flat tensor travels, with zeros: send the bucket's pieces only",
-    (REDUCE, f"message = message.float()\n            {REDUCE}"):
-        "right, but in four bytes per gradient: send them in their own dtype",
-}, praise="one message per owner carries a bucket, however many gradients are in it")  # fmt: skip
+reduce_bucket = stubs.build("reduce_bucket", Returning(_reduced), together=True)
 
 
 RELEASE_HINTS = {
@@ -211,48 +169,7 @@ def _with_buckets_of(size, function, width):
     }
 
 
-FREE, FULL = "parameter.grad = None", "sum(len(gradient) for gradient in bucket.values()) >= bucket_size"
-COPY = (".flatten()", ".flatten().clone()")
-KEEPS = ("def ready(parameter):", "def ready(parameter, kept=[]):\n        kept.append(parameter.grad)")
-release_by_bucket = build(solutions.release_by_bucket_solution, _filled, mistakes={
-    (FREE, "pass"):
-        "the gradients are still on the parameters: set `.grad` to None as soon as they are in the bucket",
-    (FREE, "pass", *COPY): "the gradients, or their copies, are still on the parameters: set `.grad` to None",
-    (FREE, "parameter.grad.zero_()", *COPY): "a gradient of zeros takes as much memory: set `.grad` to None",
-    (FREE, "parameter.grad.zero_()"): "`.grad.zero_()` releases nothing, and writes zeros into the bucket, "
-        "which has the same memory: set `.grad` to None",
-    ("bucket.clear()", "pass"): "a bucket that was reduced must be emptied, or its gradients are sent again",
-    ("if bucket:", "if True:", "reduce(bucket)", "bucket.clear()\n            reduce(bucket)"):
-        "the bucket was empty when it was reduced: reduce first, then clear",
-    ("return flush", "return lambda: None"):
-        "the last bucket is never full: the function that you return must reduce it",
-    ("if bucket:", "if True:"): "where nothing is left in the bucket there is nothing to reduce",
-    (FULL, "True"):
-        "each gradient was reduced alone: wait until the bucket holds `bucket_size` elements or more",
-    (FULL, "sum(counted) >= bucket_size", "def ready(parameter):",
-        "def ready(parameter, counted=[]):\n        counted.append(parameter.numel())"):
-        "after the first full bucket each gradient was reduced alone: count from zero again when a bucket "
-        "is emptied",
-    (">=", ">"): "a bucket is full as soon as it holds `bucket_size` elements, not only with more",
-    (FULL, "False", "def ready(parameter):", "def ready(parameter):\n"
-        "        if bucket and sum(map(len, bucket.values())) + parameter.numel() > bucket_size:\n"
-        "            flush()"): "put the gradient in first, and look afterwards whether the bucket is full",
-    (FULL, "len(bucket) >= bucket_size"): "`bucket_size` counts elements, not gradients",
-    (".flatten()", "", "len(gradient)", "gradient.numel()"):
-        "gradients in a bucket have one dimension: `.flatten()`",
-    (*KEEPS,): "something else still refers to gradients that were reduced: keep them in the bucket only",
-    (*KEEPS, *COPY): "the bucket has copies, and something still refers to the gradients themselves",
-    (KEEPS[0], KEEPS[1].replace(".grad", ".grad.clone()")):
-        "copies of the gradients are kept beside the bucket",
-    (FULL, "False"): "the buckets were reduced at the end only, when all gradients were there",
-    ("in parameters:\n        starts", "in reversed(parameters):\n        starts"):
-        "where a gradient begins is counted in the order of `parameters`",
-    ("offset += parameter.numel()", "offset += len(parameter)"):
-        "a matrix has more elements than `len`, which counts its rows: use `.numel()`",
-}, praise="each rank keeps its shard, and at most one bucket of gradients beside it at a time")  # fmt: skip
+release_by_bucket = stubs.build("release_by_bucket", Returning(_filled))
 
 
-micro_batch_size = formula(solutions.micro_batch_size_solution, [(16, 4, 2), (1024, 8, 64)], mistakes={
-    ("(accumulation * ranks)", "accumulation"): "the ranks share the batch",
-    ("accumulation * ", ""): "that is a rank's share of a step, which comes in several micro-batches",
-}, praise="a step's batch counts all ranks and micro-batches; one call gets one micro-batch")  # fmt: skip
+micro_batch_size = stubs.formula("micro_batch_size", [(16, 4, 2), (1024, 8, 64)])

@@ -5,11 +5,14 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped, own_group
-from helpers.course.exercises.solutions import zero_3 as solutions
-from helpers.course.exercises.trials import build, formula, randn_of_rank
+from helpers.course.exercises.meeting import own_group
+from helpers.course.exercises.seeing import helped
+from helpers.course.exercises.stubs import Returning, Stubs
+from helpers.course.exercises.trials import randn_of_rank
 from helpers.course.exercises.trials import summed as summed
 from helpers.tools.measure.traffic import Traffic
+
+stubs = Stubs("zero_3")
 
 
 class _Sharded:
@@ -146,60 +149,10 @@ def _passed_back(function, seed):
     return values
 
 
-REDUCE, MEAN = "comm.reduce_scatter_tensor(mine, flat)", "mine / sharded.ranks"
-OWN_PART = "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()"
-RELEASE, FREE = "sharded.release()", "parameter.grad = None"
-sharded_backward = build(solutions.sharded_backward_solution, _passed_back, together=True, mistakes={
-    (MEAN, "mine"): "that is the sum over the ranks; a mean is divided by their number",
-    (MEAN, f"{MEAN} ** 2"): "that is divided by the number of ranks twice",
-    (MEAN, "mine / 2"): "divide by the number of ranks, which is not always two",
-    (REDUCE, OWN_PART):
-        "that is a part of this rank's own gradient: reduce-scatter the gradients of all ranks",
-    (REDUCE, OWN_PART, MEAN, "mine"):
-        "that is a part of this rank's own gradient: reduce-scatter, then divide",
-    ("sharded.flatten(parameter.grad", "torch.cat([sharded.flatten([parameter.grad]).view(sharded.ranks, -1)",
-        "layer.parameters())", "layer.parameters()], 1)[:, : len(sharded.shard)].flatten()"):
-        "the shard was cut from one flat tensor of all parameters: put all their gradients into one, then "
-        "reduce-scatter",
-    ("backward(y_gradient)", "backward(torch.ones_like(y_gradient))"):
-        "the layer's backward pass starts from `y_gradient`, not from ones",
-    (".requires_grad_(x.is_floating_point())", ""): "x has no gradient here, so the layers before get none: "
-        "x.detach().requires_grad_(), and return its .grad",
-    ("return x.grad,", "return x.grad / sharded.ranks if x.is_floating_point() else None,"):
-        "only the shard's gradient is a mean over the ranks: x is this rank's own, and so is its gradient",
-    ("return x.grad,", "return None if x.grad is None else summed(x.grad) / sharded.ranks,"):
-        "x is this rank's own, and so is its gradient: nothing of it is reduced",
-    (RELEASE, f"flat = flat.roll(len(flat) - sharded.elements())\n    {RELEASE}"):
-        "the padding belongs to the end, where the shards have theirs",
-    ("in sharded.layer.parameters())", "in reversed([*sharded.layer.parameters()]))"):
-        "the gradients belong in the order of layer.parameters(), as the shards were cut",
-    (RELEASE, "pass"): "the parameters are still gathered: release them",
-    (FREE, "pass"): "the parameters' own gradients are still there, in full, and the next backward pass adds "
-        "to them: set them to None",
-    (FREE, "parameter.grad.zero_()"): "gradients of zeros take as much memory as any: set them to None",
-    (RELEASE, "pass", FREE, "pass"):
-        "nothing was released, neither the parameters nor their own full gradients",
-    ("return", "before = 0 if sharded.shard.grad is None else sharded.shard.grad\n"
-        f"    sharded.shard.grad = before + {MEAN}\n    return"):
-        "autograd adds what you return to shard.grad; you added it there yourself too",
-    ("sharded.gather()", "sharded.gather()\n    sharded.gather()"):
-        "right, but gathered twice: once is enough in a backward pass",
-    (REDUCE, f"comm.all_reduce(flat)\n    {OWN_PART}"):
-        "right, but an all-reduce sends twice the bytes: each rank needs only its own part of the sum",
-}, praise="a rank with one shard computes the whole layer, and keeps a shard of its gradient")  # fmt: skip
+sharded_backward = stubs.build("sharded_backward", Returning(_passed_back), together=True)
 
 
-zero_3_largest_model = formula(solutions.largest_model_solution, [(80e9, 8, 20e9), (24e9, 2, 8e9)], mistakes={
-    ("return ranks *", "return"): "that is one GPU: stage 3 shards all sixteen bytes",
-    ("/ 16", "/ 2"): "gradients and the twelve bytes are there too",
-    ("ranks * (", "(", "/ 16", "/ (2 + 14 / ranks)"): "that is ZeRO-2, which replicates the parameters",
-    ("ranks * (memory", "(ranks * memory"): "every rank has activations of its own",
-}, praise="every rank shares its states, holds its own activations, and gives what those leave")  # fmt: skip
+zero_3_largest_model = stubs.formula("zero_3_largest_model", [(80e9, 8, 20e9), (24e9, 2, 8e9)])
 
 
-stage_3_units = formula(solutions.stage_3_units_solution, [(4, False), (4, True), (1, True)], mistakes={
-    ("accumulation * (", "("): "every micro-batch gathers and reduces anew",
-    ("* (4 if checkpointing else 3)", "+ 1"): "that is stage 2's k + 1",
-    ("4 if", "3 if"): "computing again needs the parameters again",
-    ("4 if", "3 if", "else 3", "else 2"): "gathered for the forward pass, and again for the backward pass",
-}, praise="no rank holds a layer, so every pass of every micro-batch through a layer gathers it")  # fmt: skip
+stage_3_units = stubs.formula("stage_3_units", [(4, False), (4, True), (1, True)])

@@ -9,12 +9,13 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from helpers.course.exercises.builds import RankExercise
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.in_ranks import helped
-from helpers.course.exercises.solutions import zero_init_and_checkpoints as solutions
-from helpers.course.exercises.trials import build, formula, randn_of_rank, returned
+from helpers.course.exercises.seeing import helped, returned
+from helpers.course.exercises.stubs import Returning, Stubs
+from helpers.course.exercises.trials import randn_of_rank, random_of_rank
 from helpers.tools.theory.construction import largest_built_in_parts
+
+stubs = Stubs("zero_init_and_checkpoints")
 
 
 class _Fresh(nn.Module):
@@ -58,39 +59,7 @@ def _sharded(function, seed):
     return seen | {"the child's weight is as it was": torch.equal(module.child.weight, child)}
 
 
-PADDED = "torch.nn.functional.pad(part, (0, size - len(part)))"
-PART = "[rank * size : (rank + 1) * size]"
-VIEW = "F.pad(parameter.detach().flatten(), (0, ranks * size - parameter.numel())).chunk(ranks)[rank]"
-RELEASE = "parameter.data = parameter.data.new_empty(0)"
-ANEW = """new = torch.nn.Parameter(parameter.data.new_empty(0))
-        vars(new).update(vars(parameter))
-        setattr(module, name, new)"""
-keep_shard = build(solutions.keep_shard_solution, _sharded, together=True, mistakes={
-    ("comm.broadcast(parameter.data, 0)", "pass"):
-        "every rank has drawn other numbers: broadcast rank 0's before you cut",
-    (PADDED, VIEW): "that is a view of the flattened tensor and keeps all of its memory alive: `.clone()` it",
-    (RELEASE, "pass"): "the parameter still holds all of its elements: let its `.data` be an empty tensor",
-    (".data.new_empty(0)", ".data.flatten()[:0]"):
-        "a slice of no elements still keeps the whole tensor's memory alive: take a new empty tensor",
-    (".data.new_empty(0)", ".data[:0]"): "a slice of no rows still keeps the whole tensor's memory alive, "
-        "and its shape is not (0,): `.data.new_empty(0)`",
-    ("parameter.data.new_empty(0)", "torch.empty(0)"):
-        "`torch.empty(0)` is fp32, whatever the parameter was: `.data.new_empty(0)` keeps the dtype",
-    ("for parameter in module.parameters(recurse=False):",
-        "for name, parameter in list(module.named_parameters(recurse=False)):", RELEASE, ANEW):
-        "others, such as an optimizer, refer to the parameter: keep the object and change its `.data`",
-    (PADDED, "part.clone()"): "without padding the last rank's shard is shorter, or there is none: pad with "
-        "zeros to a multiple of N first",
-    ("-(-parameter.numel() // ranks)", "parameter.numel() // ranks"):
-        "rounded down, the last elements belong to nobody: round the shard's size up, and pad",
-    (PART, "[:size]"): "that is rank 0's shard on every rank",
-    (PART, "[rank::ranks]"): "a shard is a range of neighbouring elements, not every N-th",
-    ("recurse=False", ""):
-        "a child's parameters were dealt with when the child was built: `parameters(recurse=False)`",
-    ("= parameter.shape", "= torch.Size([0])"): "the shape was taken after the parameter had been emptied",
-    (".detach().flatten()", ".detach().float().flatten()"): "a shard keeps the dtype of its parameter",
-    (".detach()", ""): "the shard must not be part of a graph of autograd: `detach()` first",
-}, praise="each rank keeps its range of rank 0's values, and nothing else stays in memory")  # fmt: skip
+keep_shard = stubs.build("keep_shard", Returning(_sharded), together=True)
 
 
 class _Base(nn.Module):
@@ -149,28 +118,7 @@ def _constructed(function, seed):
     return seen
 
 
-BUILDING = "build(module, *arguments, **options)"
-constructor = build(solutions.constructor_solution, _constructed, mistakes={
-    ("if type(module) is kind:", "if False:", BUILDING, f"then(module)\n        {BUILDING}"):
-        "before its constructor has run a module has no parameters: build first",
-    ("type(module) is kind", "True"): "a derived class calls the constructor of its parent, whose end is not "
-        "the module's: compare `type(module)` with `kind`",
-    ("arguments, **options):", "arguments):", BUILDING, "build(module, *arguments)"):
-        "constructors are given keywords too: take `*arguments, **options` and hand both on",
-    ("then(module)", "then(kind)"): "`then` wants the module that was built, not its class",
-    (BUILDING, "pass"): "the module was never built: call `build(module, ...)`",
-    (BUILDING, "build(*arguments, **options)"):
-        "a constructor takes the module itself first: `build(module, *arguments, **options)`",
-    (BUILDING, "kind.__init__(module, *arguments, **options)"):
-        "`kind.__init__` is the new constructor by now and calls itself for ever: call `build`",
-    ("return init", "return build"): "nothing is handed on: the new constructor must call `then(module)`",
-    ("then(module)", "then(module)\n        return module"):
-        "a constructor returns nothing, else Python refuses: leave out `return module`",
-    ("return init", "return init()"):
-        "nothing is to be built yet: define a function that builds when it is called, and return that",
-    ("return init", "what_it_returns = None\n    return what_it_returns"):
-        "`constructor` is to return the function `init` itself, not what it returns",
-}, praise="the model's code does not notice that you cut up each module as soon as it is built")  # fmt: skip
+constructor = stubs.build("constructor", Returning(_constructed))
 
 
 class _Run:
@@ -230,83 +178,23 @@ def _resumed(kind, seed):
     }
 
 
-NO_SCHEDULE = ('self.schedule.load_state_dict(state["schedule"])', "pass")
-NO_POSITION = ('self.batches.position = state["position"]', "pass")
-NO_DEVICE = ('deepspeed.get_accelerator().set_rng_state(state["random, device"])', "pass")
-GET_CPU, SET_CPU = 'state["random, CPU"] = torch.get_rng_state()', 'torch.set_rng_state(state["random, CPU"])'
-NO_RANDOM = (SET_CPU, "pass", *NO_DEVICE)
-RunState = build(solutions.RunState_solution, _resumed, mistakes={
-    (*NO_SCHEDULE, *NO_POSITION, *NO_RANDOM): "nothing was put back",
-    (*NO_POSITION,): "the data begin anew: keep the position of the batches",
-    ('= state["position"]', '= state["position"] + 1'):
-        "`position` counts the batches that were taken, so it is the next one already: put it back as it was",
-    ('= state["position"]', '= state["position"] - 1'):
-        "the last batch before the break is trained on again: put `position` back as it was",
-    (*NO_SCHEDULE,): "the schedule begins anew: it has a `state_dict()` and a `load_state_dict(state)`",
-    (*NO_RANDOM,):
-        "dropout draws other numbers than in the unbroken run: keep the state of torch's random generator",
-    (SET_CPU, "torch.manual_seed(0)", *NO_DEVICE): "a seed begins a new series of numbers; the unbroken run "
-        "is in the middle of one: keep the generator's state",
-    (SET_CPU, "torch.manual_seed(torch.initial_seed())", *NO_DEVICE):
-        "the first seed begins the series anew; the unbroken run is in the middle of it: keep the state",
-    (GET_CPU, f'{GET_CPU}\n        torch.distributed.broadcast(state["random, CPU"], 0)', *NO_DEVICE):
-        "every rank's generator is elsewhere: each keeps its own state, not rank 0's",
-    (GET_CPU, "type(self).outside = torch.get_rng_state()", SET_CPU,
-        "torch.set_rng_state(type(self).outside)", *NO_DEVICE): "another process finds only what is in the "
-        "dict: put the generator's state into it, not into a variable",
-    (*NO_SCHEDULE, *NO_POSITION): "position and schedule begin anew",
-    (*NO_SCHEDULE, *NO_RANDOM): "the schedule begins anew, and the random numbers are others",
-    (*NO_POSITION, *NO_RANDOM): "the data begin anew, and the random numbers are others",
-    ("self.schedule.state_dict()", "lambda: self.schedule"):
-        "keep plain values and tensors, which can be written to a file",
-    (GET_CPU, f"{GET_CPU}\n        self.batches.next()"):
-        "the run goes on after it was saved: take no batch from it, and draw no number",
-}, praise="the steps after the break are those of the run that was never broken, on every rank (checked on "
-    "the CPU: on a GPU dropout draws from the device's generator, whose state has to be kept as "
-    "well)")  # fmt: skip
+RunState = stubs.build("RunState", Returning(_resumed))
 
 
-largest_in_parts = formula(solutions.largest_in_parts_solution, reference=largest_built_in_parts, cases=[
-    (1e11, 64, 6e8), (2e11, 1024, 12e9),
-], mistakes={
-    (" * ranks / 2", " / 2"): "that is what one GPU holds of it; the model has its shards on all ranks",
-    ("ranks / 2", "ranks / 4"): "parts are of the model in bf16",
-    ("ranks / 2", "ranks / 16"): "to build takes the parameters alone; sixteen bytes are what training holds",
-    ("6 * largest", "2 * largest"): "a matrix is made in fp32 and cast: six bytes for a moment",
-    ("6 * largest", "4 * largest"): "in fp32, and its cast in bf16 beside it: six bytes for a moment",
-    ("(memory - 6 * largest)", "memory"): "for a moment the largest tensor is unsharded, beside the shards",
-    ("(memory - 6 * largest) * ranks", "(memory * ranks - 6 * largest)"):
-        "every rank makes the largest tensor, so each has so much less",
-    ("(memory - 6 * largest) * ranks", "memory"): "that is the model built unsharded",
-}, praise="a rank holds its shards and, for a moment, the tensor that it is about to cut")  # fmt: skip
-
-
-def _part_of(given, whose, part):
-    """A part of the values that a rank was given."""
-    size = 8 // len(given)
-    return given[whose]["values"][part * size : (part + 1) * size]
-
-
-class _WeightExercise(RankExercise):
-    def wrong(self, reports, given):
-        """As for any exercise, and a word where all ranks return small numbers, drawn by the layer."""
-        words = super().wrong(reports, given)
-        lists = [part for part in reports if isinstance(part, list) and part]
-        are_small = len(lists) == len(reports) and all(0 < abs(x) < 1 for part in lists for x in part)
-        drawn = "those are the values that the layer was built with: without `modifier_rank` what you write "
-        return f"{words}; {drawn}is dropped" if words and are_small else words
-
-
-change_a_weight = _WeightExercise(
-    inputs=lambda ranks, random: [{"values": random.sample(range(1, 100), 8)} for _ in range(ranks)],
-    expected=lambda rank, given: _part_of(given, 0, rank),
-    mistakes={
-        "that is the whole weight: your shard is in `ds_tensor`": lambda rank, given: given[0]["values"],
-        "those are this rank's own values: rank 0's are asked for, and "
-        "`modifier_rank` says whose count": lambda rank, given: _part_of(given, rank, rank),
-        "every rank's shard begins where the one before ends": lambda rank, given: _part_of(given, 0, 0),
-    },
-    solution=solutions.change_a_weight_solution,
-    praise="the weight exists only while it is gathered; on release, rank 0's values go "
-    "into every rank's shard",
+largest_in_parts = stubs.formula(
+    "largest_in_parts",
+    reference=largest_built_in_parts,
+    cases=[
+        (1e11, 64, 6e8),
+        (2e11, 1024, 12e9),
+    ],
 )
+
+
+def _changed(function, seed):
+    """This rank's shard of a weight whose values each rank has others for."""
+    values = random_of_rank(seed).sample(range(1, 100), 8)
+    return {"what this rank returned": returned(function(values), list, "return this rank's shard as a list")}
+
+
+change_a_weight = stubs.build("change_a_weight", Returning(_changed))

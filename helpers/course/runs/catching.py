@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from helpers.course.exercises.in_ranks import PATIENCE, Alone, all_returned
+from helpers.course.exercises.in_ranks import PATIENCE
+from helpers.course.exercises.meeting import Alone, meet
 from helpers.course.runs.comparable import WITHIN
 
 if TYPE_CHECKING:
@@ -115,9 +116,8 @@ def _tried(test, function, due):
 
 def _meet(fault, test):
     """Wait for all ranks: a message that one of them still waits for must not meet the next test's."""
-    all_returned.patience = PATIENCE
     try:
-        all_returned()
+        meet(PATIENCE)
     except Alone:
         raise RuntimeError(
             f"{fault!r} in {test!r}: a rank still waits for a message that another did not send; try a fault "
