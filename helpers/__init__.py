@@ -47,7 +47,7 @@ MODULES = {
     "play": "helpers.course.play",
     "plots": "helpers.course.plots",
     "readiness": "helpers.course.lesson.readiness",
-    "recorded": "helpers.course.recording.recorded",
+    "recorded": "helpers.course.recorded",
     "resuming": "helpers.course.runs.resuming",
     "rings": "helpers.course.runs.in_a_ring",
     "schedules": "helpers.tools.theory.schedules",
