@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from helpers.course.exercises.in_ranks import PATIENCE, Alone, all_returned
-from helpers.course.runs.comparable import WITHIN
+from helpers.course.training.comparable import WITHIN
 
 if TYPE_CHECKING:
     from helpers.course.plots.distances import Catches, Found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from helpers.course import models
 from helpers.course.models.factories import counted_build
-from helpers.course.runs.comparable import own_rows
+from helpers.course.training.comparable import own_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
