@@ -5,9 +5,9 @@
 Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure` counts what they hold and
 send and when, `theory` predicts it, `models` and `corpus` are what is trained, `training` trains and counts
 it, `runs` are what lessons run besides, `plots` draws, `play` draws figures to play with, `exercises` judges,
-`lesson` keeps the learner's copies, `job` is the training that the whole course is about, `recording` runs
-experiments at real sizes and `recorded` reads them, `rehearsal` runs one rank of any number without memory.
-What a lesson needs of them it imports from here.
+`lesson` keeps the learner's copies, `syllabus` is the course as data, `job` is the training that the whole
+course is about, `recording` runs experiments at real sizes and `recorded` reads them, `rehearsal` runs one
+rank of any number without memory. What a lesson needs of them it imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers.course.lesson.outline import companion_of, notebooks, number_of
+from helpers.course.syllabus.outline import companion_of, notebooks, number_of
 from tests.folded import rewritten, solutions_of, write_solutions
 
 
