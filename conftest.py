@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers.course.lesson.outline import CLAIMS
+from helpers.course.syllabus.outline import CLAIMS
 from helpers.paths import MORE
 from tests.after_run_all import with_exercises_again
 

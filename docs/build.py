@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 from sphinx.cmd.build import build_main
-from helpers.course.lesson.addresses import urls
-from helpers.course.lesson.numbers import FIRST_EDITION
+from helpers.course.syllabus.addresses import urls
+from helpers.course.syllabus.numbers import FIRST_EDITION
 from helpers.paths import MORE
 
 DOCS = Path(__file__).resolve().parent

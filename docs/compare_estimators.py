@@ -22,7 +22,8 @@ from accelerate.commands.estimate import estimate_training_usage
 from accelerate.utils import calculate_maximum_sizes
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from helpers import recorded
-from helpers.course.recording.rehearsed_models import MODELS, TRAININGS, Training
+from helpers.course.models.published import PUBLISHED
+from helpers.course.recording.rehearsed_models import TRAININGS, Training
 
 HEAD = (
     *("training", "GPUs", "allocated", "reserved", "driver", "DeepSpeed's estimator"),
@@ -58,7 +59,7 @@ def by_deepspeed(training: Training) -> str:
     if stage < 2:
         return "–"
     with init_empty_weights():
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**MODELS[training.model]))
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**PUBLISHED[training.model]))
     elements = sum(parameter.numel() for parameter in model.parameters())
     offload = "offload_optimizer" in training.zero
     if stage == 2:
@@ -73,7 +74,7 @@ def by_accelerate(training: Training) -> str:
     """GB of what `accelerate estimate-memory --dtypes float16` says in GiB under "Training using Adam".  The
     command takes the configuration from the Hub, and does the same with it."""
     with init_empty_weights():
-        model = AutoModel.from_config(AutoConfig.for_model(**MODELS[training.model]))
+        model = AutoModel.from_config(AutoConfig.for_model(**PUBLISHED[training.model]))
     total, _ = calculate_maximum_sizes(model.float())
     return gigabytes(max(estimate_training_usage(total, "float16").values()))
 
@@ -83,7 +84,7 @@ def by_rehearse(name: str) -> list[str]:
     training, (run,) = TRAININGS[name], recorded.runs("rehearsed_models", hardware=HARDWARE, training=name)
     with tempfile.TemporaryDirectory() as folder:
         model, config = Path(folder, "config.json"), Path(folder, "ds.json")
-        model.write_text(json.dumps(MODELS[training.model] | {"dtype": "bfloat16"}))
+        model.write_text(json.dumps(PUBLISHED[training.model] | {"dtype": "bfloat16"}))
         config.write_text(json.dumps(run.configuration))
         words = ["--model", model, "--deepspeed", config, "--ranks", training.ranks]
         words += ["--sequence", training.sequence, *(["--checkpointing"] * training.checkpointing)]

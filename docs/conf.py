@@ -6,9 +6,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent)]
 
-from helpers.course.lesson.addresses import urls  # noqa: E402
-from helpers.course.lesson.outline import course  # noqa: E402
-from helpers.course.lesson.routes import ROUTES  # noqa: E402
+from helpers.course.syllabus.addresses import urls  # noqa: E402
+from helpers.course.syllabus.outline import course  # noqa: E402
+from helpers.course.syllabus.routes import ROUTES  # noqa: E402
 
 LESSONS = course()
 REPOSITORY = urls().get("Repository")

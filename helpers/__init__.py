@@ -3,10 +3,11 @@
     from helpers import launch, Ledger, Traffic, corpus, models, plots, theory
 
 Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure` counts what they hold and
-send and when, `theory` predicts it, `models` and `corpus` are what is trained, `plots` draws, `play` draws
-figures to play with, `exercises` judges, `lesson` keeps the learner's copies, `job` is the training that the
-whole course is about, `recording` runs and reads experiments at real sizes, `rehearsal` runs one rank of any
-number without memory.  What a lesson needs of them it imports from here.
+send and when, `theory` predicts it, `models` and `corpus` are what is trained, `training` trains and counts
+it, `runs` are what lessons run besides, `plots` draws, `play` draws figures to play with, `exercises` judges,
+`lesson` keeps the learner's copies, `syllabus` is the course as data, `job` is the training that the whole
+course is about, `recording` runs experiments at real sizes and `recorded` reads them, `rehearsal` runs one
+rank of any number without memory. What a lesson needs of them it imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """
@@ -35,6 +36,7 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
         "trained_pipeline",
     ),
     "helpers.course.runs.under_torchrun": ("under_torchrun",),
+    "helpers.course.runs.zero_2": ("coalesced", "zero_2_by_hand"),
     "helpers.tools.launcher.jobs": ("launch",),
 }
 MODULES = {
@@ -43,18 +45,20 @@ MODULES = {
     "index": "helpers.course.lesson.index",
     "job": "helpers.course.job",
     "layers": "helpers.course.runs.layers",
+    "mixed": "helpers.course.runs.mixed_precision",
     "models": "helpers.course.models",
     "play": "helpers.course.play",
     "plots": "helpers.course.plots",
     "readiness": "helpers.course.lesson.readiness",
-    "recorded": "helpers.course.recording.recorded",
+    "recorded": "helpers.course.recorded",
     "resuming": "helpers.course.runs.resuming",
     "rings": "helpers.course.runs.in_a_ring",
     "schedules": "helpers.tools.theory.schedules",
     "slurm": "helpers.tools.machines.slurm",
     "ssh": "helpers.tools.machines.ssh",
     "theory": "helpers.tools.theory",
-    "training": "helpers.course.runs.training",
+    "training": "helpers.course.training",
+    "zero_1": "helpers.course.runs.zero_1",
 }
 HOMES = tools.HOMES | {name: module for module, names in NAMES.items() for name in names} | MODULES
 

@@ -13,10 +13,11 @@ import time
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.course.lesson import index, minutes, pictures
+from helpers.course.lesson import index, pictures
 from helpers.course.lesson.copies import INDEX, LANGUAGE
-from helpers.course.lesson.outline import beside, course, notebooks, number_of
 from helpers.course.recording.on_machines import RECORDING
+from helpers.course.syllabus import minutes
+from helpers.course.syllabus.outline import beside, course, notebooks, number_of
 from helpers.paths import NOTEBOOKS, ROOT, replace
 
 KEPT_METADATA = ("tags", "jupyter")

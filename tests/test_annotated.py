@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from helpers.course.lesson.outline import beside, notebooks
+from helpers.course.syllabus.outline import beside, notebooks
 from helpers.paths import NOTEBOOKS, ROOT
 
 MODULES = sorted((ROOT / "helpers").rglob("*.py"))

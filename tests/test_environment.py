@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from helpers.course.lesson import addresses
+from helpers.course.syllabus import addresses
 from tests import nbval_options
 
 ROOT = Path(__file__).parent.parent
@@ -61,7 +61,7 @@ def test_links_and_buttons_follow_one_setting():
 
 def test_no_text_links_an_address_of_its_own():
     own = re.compile(r"[/.]distributed-training-measured[./]|codespaces\.new/|mybinder\.org/")
-    allowed = {ROOT / "helpers/course/lesson/addresses.py", Path(__file__)}
+    allowed = {ROOT / "helpers/course/syllabus/addresses.py", Path(__file__)}
     folders = (".devcontainer", ".github", "docs", "helpers", "notebooks", "tests")
     files = [*ROOT.glob("*.*"), *(file for folder in folders for file in (ROOT / folder).rglob("*.*"))]
     kinds = {".md", ".ipynb", ".py", ".cff", ".json", ".yml"}

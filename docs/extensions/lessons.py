@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reading import behind_folds, cells_of, set_up_folded, text
 from helpers.course.lesson import pictures
-from helpers.course.lesson.outline import course
+from helpers.course.syllabus.outline import course
 
 RAW_LINK = re.compile(r'(<a href="[^":]+)\.ipynb')  # within HTML, which is not parsed
 REPOSITORY_FILE = re.compile(r"\[([^\]]*)\]\(\.\./(?!notebooks/)([^)]+)\)")

@@ -12,7 +12,7 @@ import time
 import nbformat
 import psutil
 from nbclient import NotebookClient
-from helpers.course.lesson.outline import beside, notebooks, number_of
+from helpers.course.syllabus.outline import beside, notebooks, number_of
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}  # at most, for torch and oneDNN
 CELL, CORE = 20, 40  # seconds with AVX2 that a cell of a lesson, and a lesson without its companion, may take

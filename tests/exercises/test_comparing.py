@@ -2,7 +2,8 @@
 
 import numpy
 import pytest
-from helpers.course.exercises.comparing import difference, shown, shown_apart
+from helpers.course.digits import shown, shown_apart
+from helpers.course.exercises.comparing import difference
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from helpers.course.exercises.solutions.training_memory import (
     mixed_step_solution,
     peak_solution,
 )
-from helpers import corpus, job, launch, models, theory, training
+from helpers import corpus, job, launch, mixed, models, theory, training
 from helpers.course.exercises import training_memory
 
 WIDE = models.GPTSize(vocabulary=256, context=64, width=128, layers=2, heads=4)
@@ -65,11 +65,11 @@ def test_each_unseen_peak_is_another():
 
 @pytest.mark.parametrize(("size", "off", "is_the_loss"), [(models.TINY, 5, True), (WIDE, 27, False)])
 def test_the_planner_misses_a_wide_block_that_runs_again(size, off, is_the_loss):
-    model = training.built(checkpoint_solution, size=size).bfloat16()
+    model = mixed.built(checkpoint_solution, size=size).bfloat16()
     weights = list(model.parameters())
     masters = [weight.detach().float() for weight in weights]
     adam = torch.optim.AdamW(masters)
-    with training.Notes(model, masters, adam) as notes:
+    with mixed.Notes(model, masters, adam) as notes:
         for step in range(2):
             notes.passes(model, corpus.batch(step, 64, 32))
             mixed_step_solution(weights, masters, adam)

@@ -4,7 +4,7 @@ forgotten, and a broken one is found."""
 import nbformat
 import pytest
 from helpers.course.exercises import start_here as lesson_00
-from helpers.course.lesson.outline import beside, notebooks
+from helpers.course.syllabus.outline import beside, notebooks
 from tests.after_run_all import CHECK, after_run_all
 
 SOLUTION = "def sum_of_ranks_solution(ranks):\n    return first * ranks + ranks * (ranks - 1) // 2"

@@ -5,9 +5,10 @@ import re
 
 import nbformat
 import pytest
-from helpers.course.lesson import index, minutes, pictures, routes
-from helpers.course.lesson.counting import Minutes, minutes_of
-from helpers.course.lesson.outline import (
+from helpers.course.lesson import index, pictures
+from helpers.course.syllabus import minutes, routes
+from helpers.course.syllabus.counting import Minutes, minutes_of
+from helpers.course.syllabus.outline import (
     Lesson,
     beside,
     companion_of,
@@ -71,7 +72,7 @@ def test_a_minute_is_120_words_a_line_or_two_cells_and_what_an_exercise_states()
 @pytest.mark.parametrize("path", notebooks(NOTEBOOKS), ids=number_of)
 def test_a_lesson_states_the_minutes_of_the_rule(path):
     assert read(path).minutes.row() in nbformat.read(path, as_version=4).cells[0].source.splitlines(), (
-        f"run `python -m helpers.course.lesson.minutes {number_of(path)}`"
+        f"run `python -m helpers.course.syllabus.minutes {number_of(path)}`"
     )
 
 
@@ -194,7 +195,7 @@ def test_the_tables_hold_every_lesson_once_in_order():
 def test_the_readme_has_the_same_lessons_titles_and_minutes():
     rows = re.findall(r"^\| (\w+) \| \[(.+?)\]\(notebooks/(.+?)\) \|", README, re.M)
     assert rows == [(one.number, one.title, one.file) for one in LESSONS]
-    assert minutes.in_readme(README, LESSONS) == README, "run `python -m helpers.course.lesson.minutes`"
+    assert minutes.in_readme(README, LESSONS) == README, "run `python -m helpers.course.syllabus.minutes`"
 
 
 def test_the_minutes_of_the_readme_are_found_and_written():

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers.course.lesson import pictures
-from helpers.course.lesson.counting import Minutes
-from helpers.course.lesson.outline import Lesson, course
 from helpers.course.plots.drawing import READABLE, contrast
+from helpers.course.syllabus.counting import Minutes
+from helpers.course.syllabus.outline import Lesson, course
 
 LESSONS = course()
 

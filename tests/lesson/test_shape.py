@@ -4,8 +4,8 @@ import re
 
 import nbformat
 import pytest
-from helpers.course.lesson.counting import lines_of, sources, written_lines
-from helpers.course.lesson.outline import notebooks, number_of
+from helpers.course.syllabus.counting import lines_of, sources, written_lines
+from helpers.course.syllabus.outline import notebooks, number_of
 
 SECOND_EDITION = ["00", "01", "02", "03", "07"]  # a list that grows
 # Lessons without `caught`, and why.

@@ -6,8 +6,8 @@ import re
 import nbformat
 import pytest
 from helpers.course.lesson.copies import INDEX, LANGUAGE
-from helpers.course.lesson.outline import beside, companion_of, notebooks, number_of
 from helpers.course.plots.style import picture
+from helpers.course.syllabus.outline import beside, companion_of, notebooks, number_of
 from helpers.paths import NOTEBOOKS
 
 LONGEST_CELL, LONGEST_TEXT = 20, 130  # lines of code, words

@@ -4,7 +4,7 @@ known."""
 import pytest
 import torch
 from helpers import Carried, Ledger, launch, models
-from helpers.course.runs import training
+from helpers.course import training
 from tests.support import configuration
 
 pytestmark = pytest.mark.ranks

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from helpers import launch, models
-from helpers.course.runs import training
+from helpers.course import training
 from helpers.course.runs.gathered import GatheredWeights
+from helpers.course.runs.zero_2 import flatten
 from tests.support import adamw, configuration
 
 RIGHT = {"losses": [2.0, 1.0], "weights": torch.tensor([1.0, 2.0]), "gradients": torch.tensor([0.1, -0.2])}
@@ -43,7 +44,7 @@ def test_one_process_learns():
 def test_flattened_parameters_are_views_of_one_padded_tensor():
     layer = torch.nn.Linear(3, 2)
     before = training.weights_of(layer)
-    flat = training.flatten(list(layer.parameters()), 3)
+    flat = flatten(list(layer.parameters()), 3)
     assert len(flat) == 9 and torch.equal(flat[:8], before)
     flat[7] = 5.0
     assert layer.bias[1] == 5.0

@@ -4,7 +4,8 @@ import json
 
 import pytest
 from helpers import play, theory
-from helpers.course.play.rack_picture import AXES, EACH, HOSTS
+from helpers.course.job.reference import EACH, HOSTS
+from helpers.course.play.rack_picture import AXES
 from helpers.course.play.racks import CHOICES, RANKS, Racks, groups, leaving, rack, scattered_bytes
 from tests.play.clicking import clicked, combinations
 

@@ -2,8 +2,8 @@
 
 import json
 
-from helpers import models, theory
-from helpers.course.recording import autotuning, recorded
+from helpers import models, recorded, theory
+from helpers.course.recording import autotuning
 from tests.recording.test_recorded import over
 
 ATTEMPTS = recorded.runs("autotuning")

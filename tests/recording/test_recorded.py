@@ -9,15 +9,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import models, theory
-from helpers.course.recording import experiments, record, recorded, speed, table
+from helpers import models, recorded, theory
+from helpers.course.recorded import reading
+from helpers.course.recording import experiments, record, speed, table
 from helpers.course.recording.experiment import LIMIT, grid
 from helpers.course.recording.finetune import FINE_TUNING
-from helpers.paths import ROOT
+from helpers.paths import RECORDED, ROOT
 from helpers.paths import replace as replace_file
 from helpers.tools.theory import schedules
 
-FILES = sorted(recorded.RECORDED.glob("*.json"))
+FILES = sorted(RECORDED.glob("*.json"))
 RUNS = [run for path in FILES for run in recorded.read(path)]
 WITH_STATES = [run for run in RUNS if run.experiment in ("zero", "tensor", "pipeline") and not run.error]
 TRAININGS = recorded.trainings()
@@ -643,14 +644,14 @@ def other(run, **changes):
 
 def test_runs_of_several_gpus_are_kept_apart(tmp_path, monkeypatch):
     """A second type of GPU, and a machine with more of the first, whose files lie beside the course's."""
-    for file in recorded.RECORDED.glob("*-NVIDIA-H200.json"):
+    for file in RECORDED.glob("*-NVIDIA-H200.json"):
         content = json.loads(file.read_text())
         write(tmp_path / file.name, content)
         for gpus, device, name in ((2, "NVIDIA A100", "2-NVIDIA-A100"), (8, "NVIDIA H200", "8-NVIDIA-H200")):
             for run in content["runs"]:
                 run["on"] |= {"gpus": gpus, "device": device}
             write(tmp_path / file.name.replace("2-NVIDIA-H200", name), content)
-    monkeypatch.setattr(recorded, "RECORDED", tmp_path)
+    monkeypatch.setattr(reading, "RECORDED", tmp_path)
     for ask in (
         lambda: recorded.runs("speed", stage=1),
         lambda: recorded.machine(2),
@@ -683,9 +684,9 @@ def test_one_median_is_of_one_kind_of_machine():
 
 
 def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkeypatch):
-    stored = next(recorded.RECORDED.glob("bandwidth-*.json"))
+    stored = next(RECORDED.glob("bandwidth-*.json"))
     write(tmp_path / "recorded" / stored.name, json.loads(stored.read_text().replace("H200", "H300")))
-    monkeypatch.setattr(recorded, "WORK", tmp_path)
+    monkeypatch.setattr(reading, "WORK", tmp_path)
     assert "H200" in recorded.runs("bandwidth")[0].label
     monkeypatch.chdir(tmp_path)
     assert "H300" in recorded.runs("bandwidth")[0].label
@@ -696,12 +697,12 @@ def test_lessons_in_work_show_ones_own_runs_where_there_are_any(tmp_path, monkey
 
 
 def test_own_runs_that_failed_are_not_shown(tmp_path, monkeypatch):
-    failed = json.loads(next(recorded.RECORDED.glob("bandwidth-*.json")).read_text())
+    failed = json.loads(next(RECORDED.glob("bandwidth-*.json")).read_text())
     for run in failed["runs"]:
         del run["reports"]
         run["error"] = "CUDA out of memory"
     write(tmp_path / "recorded" / "bandwidth-1-X.json", failed)
-    monkeypatch.setattr(recorded, "WORK", tmp_path)
+    monkeypatch.setattr(reading, "WORK", tmp_path)
     monkeypatch.chdir(tmp_path)
     assert recorded.runs("bandwidth")[0].reports
 
@@ -890,7 +891,7 @@ def test_large_messages_take_what_was_predicted_and_small_ones_wait_for_their_ho
 
 def test_a_hang_under_nccl_keeps_the_line_that_its_stack_does_not_show():
     """The rank stands at the next line that needs a number; the flight recorder knows the collective's."""
-    (path,) = (recorded.RECORDED / "hang").glob("*.json")
+    (path,) = (RECORDED / "hang").glob("*.json")
     hung = json.loads(path.read_text())["runs"]["gone"]
     waiting = next(entry for entry in hung["flight recorder"][0] if entry["state"] != "completed")
     line = next(frame for frame in waiting["frames"] if "train_step" in frame)

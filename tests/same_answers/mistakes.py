@@ -137,7 +137,7 @@ MISTAKES = {
         Mistake(
             "gradients are summed over the ranks and never divided",
             "step(parameters, flat, master, optimizer, max_norm)",
-            "training.planted(step, reduce_to_owner=exercises.undivided.solution)(\n"
+            "zero_1.planted(step, reduce_to_owner=exercises.undivided.solution)(\n"
             "                parameters, flat, master, optimizer, max_norm)",
             ("zero_1_step = exercises.zero_1_step.check",),
             "masters beyond",
@@ -164,14 +164,14 @@ MISTAKES = {
             "gradients are summed over the ranks and never divided",
             "(message / ranks).split(sizes)",
             "message.split(sizes)",
-            ("reduce_bucket = exercises.reduce_bucket.check", "hand[dtype, ranks] = launch(training.zero_2"),
+            ("reduce_bucket = exercises.reduce_bucket.check", "hand[dtype, ranks] = launch(zero_2"),
             "no",
         ),
         Mistake(
             "micro-batches' gradients are added, not averaged",
             "job.own.float() / len(losses)  # the mean",
             "job.own.float()  # the sum",
-            ("hand[dtype, ranks] = launch(training.zero_2",),
+            ("hand[dtype, ranks] = launch(zero_2",),
             "no",
         ),
     ),

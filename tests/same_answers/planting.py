@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.course.lesson.outline import beside, notebooks, number_of
+from helpers.course.syllabus.outline import beside, notebooks, number_of
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
-from helpers.course.lesson.addresses import urls
-from helpers.course.lesson.numbers import FIRST_EDITION
-from helpers.course.lesson.outline import beside, notebooks
+from helpers.course.syllabus.addresses import urls
+from helpers.course.syllabus.numbers import FIRST_EDITION
+from helpers.course.syllabus.outline import beside, notebooks
 from helpers.paths import NOTEBOOKS, ROOT
 
 pytestmark = pytest.mark.ranks  # it starts none, and takes a minute

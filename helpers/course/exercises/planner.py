@@ -159,7 +159,7 @@ def trainings(term: str, scope: Callable[[theory.Plan], bool] | None = None) -> 
 
 def recorded_trainings() -> Iterator[Training]:
     """Those of which a GPU's own bytes are known."""
-    from helpers.course.recording import recorded
+    from helpers.course import recorded
 
     for run in recorded.trainings():
         if run.experiment in ("zero", "speed") and run.on_gpu and run.reports and not run.shared:

@@ -28,8 +28,7 @@ def is_awkward(parameters: int, ranks: int) -> bool:
 def trained(seed: int) -> tuple[tuple[int, int, int, int], dict[str, int]]:
     """((parameters, ranks, bucket, tokens), {category: bytes between two micro-batches}) of an awkward GPT,
     trained in bf16: one rank's part of it is no whole number, and rounded up it is odd."""
-    from helpers.course import models
-    from helpers.course.runs import training
+    from helpers.course import models, training
     from helpers.tools import theory
 
     choose, ranks = random.Random(seed), dist.get_world_size()

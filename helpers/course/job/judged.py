@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from helpers.course import recorded
 from helpers.course.job.stored import stored
-from helpers.course.recording import recorded
-from helpers.course.recording.recorded import Run
+from helpers.course.recorded import Run
 from helpers.tools.rehearsal.verdict import HOW
 
 H100S = "{} x NVIDIA H100 80GB HBM3"

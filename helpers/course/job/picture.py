@@ -9,7 +9,7 @@ from helpers.course.job.reference import CARD, MEMORY, SEQUENCES
 from helpers.course.job.stored import highest, stored
 from helpers.course.plots.budget import KEPT, Budget, budget_bars
 from helpers.course.plots.style import Plot
-from helpers.course.recording.recorded import Run
+from helpers.course.recorded import Run
 from helpers.tools.rehearsal.reserving import FITS, NOT
 
 Way = str | Run | Mapping[str, float]

@@ -3,10 +3,11 @@ hosts are `theory.reference_cluster`'s."""
 
 from __future__ import annotations
 
-from helpers.tools.theory.hardware import reference_cluster
+from helpers.tools.theory.hardware import HOST, reference_cluster
 
 CARD = "H100 80GB"  # of `theory.HARDWARE`
 MEMORY = reference_cluster().memory  # bytes of it that torch can use, and what lies outside its allocator
+HOSTS, EACH = 8, HOST  # of the 70 B, and GPUs of each
 SEQUENCE = 8192  # tokens
 SEQUENCES = 64  # of a step, on all GPUs
 _LLAMA_3 = {  # keys of transformers' configuration

@@ -1,1 +1,1 @@
-"""Around the lessons: is the machine ready, and the learner's copies."""
+"""What serves the learner: a machine that is ready, copies of the lessons, the start page, what is passed."""

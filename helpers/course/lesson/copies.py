@@ -19,8 +19,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from helpers.course.lesson import lab, progress
-from helpers.course.lesson.numbers import FIRST_EDITION
-from helpers.course.lesson.outline import beside, notebooks, number_of
+from helpers.course.syllabus.numbers import FIRST_EDITION
+from helpers.course.syllabus.outline import beside, notebooks, number_of
 from helpers.paths import MORE, NOTEBOOKS, ROOT, replace
 
 if TYPE_CHECKING:

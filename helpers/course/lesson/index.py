@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from helpers.course.lesson import pictures, routes
-from helpers.course.lesson.counting import RULE
-from helpers.course.lesson.numbers import TO_COME, before
-from helpers.course.lesson.outline import Lesson, course, directly_needs
+from helpers.course.lesson import pictures
 from helpers.course.lesson.pictures import FOLDER, JOB, MAP
 from helpers.course.lesson.progress import passed
+from helpers.course.syllabus import routes
+from helpers.course.syllabus.counting import RULE
+from helpers.course.syllabus.numbers import TO_COME, before
+from helpers.course.syllabus.outline import Lesson, course, directly_needs
 from helpers.paths import in_work
 
 if TYPE_CHECKING:

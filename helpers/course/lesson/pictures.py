@@ -10,8 +10,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from helpers.course.lesson.numbers import TO_COME, before
-from helpers.course.lesson.outline import Lesson, directly_needs
+from helpers.course.syllabus.numbers import TO_COME, before
+from helpers.course.syllabus.outline import Lesson, directly_needs
 from helpers.paths import replace
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from helpers import paths
 from helpers.course.lesson import pictures
-from helpers.course.lesson.numbers import today
-from helpers.course.lesson.outline import course
+from helpers.course.syllabus.numbers import today
+from helpers.course.syllabus.outline import course
 
 NAME = "passed.json"
 FIRST_EDITIONS = "progress.json"

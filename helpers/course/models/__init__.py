@@ -40,6 +40,7 @@ from helpers.course.models.gpt import (
     Linear,
     NextTokenLoss,
     Table,
+    Untied,
     explicit_attention,
     next_token_loss,
 )

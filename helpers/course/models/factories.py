@@ -1,4 +1,4 @@
-"""Building a model from a fixed seed, whole or partitioned while it is built."""
+"""Building a model from a fixed seed, whole or partitioned while it is built, and what that takes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 from helpers.course.models.gpt import Block, Embedding, GPTSize, Head
+from helpers.tools.measure.ledger import Ledger
 from helpers.tools.theory.deepspeed_config import read
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -31,6 +32,14 @@ def build(
 
     with deepspeed.zero.Init(config_dict_or_path=config):
         return model_class(*arguments, **options)
+
+
+def counted_build(build: Callable[[], nn.Module], device: str | None) -> dict[str, int]:
+    """What a model takes on a device, or the rank's own: {"held": bytes of its parameters when it is built,
+    "peak": bytes at most}."""
+    with Ledger(device) as ledger:
+        model, peak = build(), ledger.peak
+        return {"held": ledger.watch(model).snapshot("built")["parameters"], "peak": peak}
 
 
 def module_sizes(size: GPTSize) -> list[list[int]]:

@@ -161,3 +161,22 @@ class GPT(nn.Module):
                 x_bsh = block(x_bsh)
         logits_bsV = self.head(x_bsh)
         return logits_bsV if targets_bs is None else next_token_loss(logits_bsV, targets_bs)
+
+
+class Untied(nn.Module):
+    """A GPT whose layers share no parameter: embedding, blocks, and a head with a matrix of its own, each
+    seeded by its place in `layers`.
+
+    From token ids and targets, each of shape (b, s), to the loss.
+    """
+
+    def __init__(self, size: GPTSize) -> None:
+        super().__init__()
+        made = []
+        for place, kind in enumerate((Embedding, *[Block] * size.layers, Head)):
+            torch.manual_seed(place)
+            made.append(kind(size))
+        self.layers = nn.Sequential(*made)
+
+    def forward(self, ids_bs: torch.Tensor, targets_bs: torch.Tensor) -> torch.Tensor:
+        return next_token_loss(self.layers(ids_bs), targets_bs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from helpers.course.job.reference import EACH, HOSTS
 from helpers.course.play.vectors import INK, WIDE, box, path, svg, text
 from helpers.course.plots.drawing import ink
 from helpers.course.plots.style import LINES
@@ -12,7 +13,6 @@ from helpers.course.plots.style import LINES
 if TYPE_CHECKING:
     from helpers.course.play.racks import Racks
 
-HOSTS, EACH = 8, 8
 AXES = {  # colour and words
     "pipe": (LINES[1], "pipe: activations"),
     "data": (LINES[2], "data: gradients"),

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from helpers import theory
-from helpers.course.job.reference import MODELS, SEQUENCE, SEQUENCES
+from helpers.course.job.reference import EACH, HOSTS, MODELS, SEQUENCE, SEQUENCES
 from helpers.course.play.grids import Choice, Grid, chosen_from
 from helpers.course.play.played import Played
-from helpers.course.play.rack_picture import AXES, EACH, HOSTS, draw
+from helpers.course.play.rack_picture import AXES, draw
 from helpers.course.plots.drawing import ink
 from helpers.tools.theory.layers import BF16
 

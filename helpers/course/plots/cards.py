@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from helpers.course.exercises.comparing import shown, shown_apart
+from helpers.course.digits import shown, shown_apart
 from helpers.course.plots.drawing import blank, legend_under, name_rows, new_figure, pointer, swatches, write
 from helpers.course.plots.pointing import formula_lines
 from helpers.course.plots.style import LOOK, RIGHT, VISIBLE, WIDE, WRONG, Plot, in_style

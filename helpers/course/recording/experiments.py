@@ -20,6 +20,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from helpers.course import corpus, models
 from helpers.course.models import GPTSize
+from helpers.course.models.factories import counted_build
 from helpers.course.recording.experiment import MICRO_BATCHES
 from helpers.course.recording.in_ranks import (
     built,
@@ -32,7 +33,6 @@ from helpers.course.recording.in_ranks import (
     rows,
     seconds_of,
 )
-from helpers.course.runs.constructing import counted_build
 from helpers.tools.measure.clock import Clock
 from helpers.tools.measure.ledger import Ledger
 

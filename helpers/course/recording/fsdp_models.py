@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from helpers.course.recording.rehearsed_models import MODELS, TRAININGS, Training, phases
+from helpers.course.models.published import PUBLISHED
+from helpers.course.recording.rehearsed_models import TRAININGS, Training, phases
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +33,7 @@ def train(training: Training, through: str, begin: Callable[[str, object], None]
     device = deepspeed.get_accelerator().current_device_name()
     begin("building", None)
     with torch.device(device):
-        shape = AutoConfig.for_model(**MODELS[training.model])
+        shape = AutoConfig.for_model(**PUBLISHED[training.model])
         model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32).train()
     prepared = through_accelerate if through == "Accelerate" else wrapped
     model, optimizer = prepared(model, reshard=through != "torch, unsharded between")

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from helpers.course import job
+from helpers.course.models.published import PUBLISHED
 from helpers.tools.measure import internals
 from helpers.tools.rehearsal.of_transformers import checkpointed
 
@@ -19,71 +20,6 @@ if TYPE_CHECKING:
 
 COUNTED = ("requested", "allocated", "reserved")
 ON_THE_HOST = {"offload_optimizer": {"device": "cpu"}}
-MODELS = {  # keys of transformers' configurations, in the shapes of published models but for Mixtral's
-    "Qwen3 0.6B": {
-        "model_type": "qwen3",
-        "vocab_size": 151936,
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "tie_word_embeddings": True,
-    },
-    "Llama 3.2 1B": {
-        "model_type": "llama",
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131072,
-        "tie_word_embeddings": True,
-    },
-    "Gemma 2 2B": {
-        "model_type": "gemma2",
-        "vocab_size": 256000,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-    },
-    "Phi 3 mini": {
-        "model_type": "phi3",
-        "vocab_size": 32064,
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "max_position_embeddings": 4096,
-    },
-    "Mixtral, 1.2B": {
-        "model_type": "mixtral",
-        "vocab_size": 32000,
-        "hidden_size": 1024,
-        "intermediate_size": 3584,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-    },
-    "OLMo 2 1B": {
-        "model_type": "olmo2",
-        "vocab_size": 100352,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "max_position_embeddings": 4096,
-    },
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +27,7 @@ class Training:
     """A case of the experiment: a model, and how it is trained.
 
     Attributes:
-        model: a name in `MODELS`, or of the course's job.
+        model: a name in `PUBLISHED`, or of the course's job.
         ranks, sequence, micro_batch, accumulation: as everywhere.
         zero: keys of "zero_optimization".
         checkpointing: of every block, or of so many, the first.
@@ -166,7 +102,7 @@ def train(training: Training, config: dict, begin: Callable[[str, DeepSpeedEngin
     begin("building", None)
     is_divided = training.zero["stage"] == 3 and not training.outside
     known = HfDeepSpeedConfig(config) if is_divided else None  # while this object lives
-    shape = AutoConfig.for_model(**(MODELS | job.MODELS)[training.model])
+    shape = AutoConfig.for_model(**(PUBLISHED | job.MODELS)[training.model])
     is_there = training.on_gpu and not is_divided
     with torch.device("cuda") if is_there else nullcontext():
         model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)

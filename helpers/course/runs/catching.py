@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from helpers.course.exercises.in_ranks import PATIENCE
 from helpers.course.exercises.meeting import Alone, meet
-from helpers.course.runs.comparable import WITHIN
+from helpers.course.training.comparable import WITHIN
 
 if TYPE_CHECKING:
     from helpers.course.plots.distances import Catches, Found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from helpers.course import corpus, models
-from helpers.course.runs.training import LENGTH, SEQUENCES, Untied
+from helpers.course.training.comparable import LENGTH, SEQUENCES
 from helpers.tools import theory
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def engine(way: str, config: dict) -> DeepSpeedEngine:
 
     deepspeed.utils.logger.setLevel("ERROR")  # it warns that SGD was never tested with ZeRO
     deepspeed.init_distributed()
-    model = _pipeline() if way == "pipeline" else Untied(models.TINY)
+    model = _pipeline() if way == "pipeline" else models.Untied(models.TINY)
     if way == "sequence":
         groups = [comm.new_group(ranks) for ranks in theory.groups_along("sequence", PAIRS)]
         place = theory.coordinates(comm.get_rank(), PAIRS)
@@ -60,7 +60,7 @@ def engine(way: str, config: dict) -> DeepSpeedEngine:
 
 
 def _pipeline():
-    """The layers of `Untied` as two stages, without what DeepSpeed prints of them."""
+    """The layers of `models.Untied` as two stages, without what DeepSpeed prints of them."""
     from deepspeed.pipe import LayerSpec, PipelineModule
     from deepspeed.runtime.pipe.topology import ProcessTopology
 

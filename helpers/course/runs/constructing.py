@@ -3,24 +3,15 @@ afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from helpers.course import models
-from helpers.course.runs.comparable import own_rows
-from helpers.tools.measure.ledger import Ledger
+from helpers.course.models.factories import counted_build
+from helpers.course.training.comparable import own_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def counted_build(build: Callable[[], torch.nn.Module], device: str | None) -> dict[str, int]:
-    """What a model takes on a device, or the rank's own: {"held": bytes of its parameters when it is built,
-    "peak": bytes at most}."""
-    with Ledger(device) as ledger:
-        model, peak = build(), ledger.peak
-        return {"held": ledger.watch(model).snapshot("built")["parameters"], "peak": peak}
 
 
 def construct(size: models.GPTSize, dtype: str = "fp32", config: dict | None = None) -> dict[str, int]:

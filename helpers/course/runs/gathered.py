@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from helpers.course import models
-from helpers.course.runs.comparable import own_rows
+from helpers.course.training.comparable import own_rows
 from helpers.tools.measure.internals import TorchDispatchMode, is_gathered, is_partitioned, whole_shape
 
 

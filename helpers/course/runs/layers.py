@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from helpers.course import recorded
 from helpers.course.exercises.miscounts import miscounts as miscounts
 from helpers.course.exercises.real_layers import Reads, config, rotations, stream
 from helpers.course.job.judged import last_step
 from helpers.course.models.published import PUBLISHED
 from helpers.course.models.published import TRAINED as TRAINED
-from helpers.course.recording import recorded
 from helpers.tools.measure.saved import SavedActivations
 from helpers.tools.rehearsal.of_transformers import checkpointed
 from helpers.tools.theory.hardware import PEAKS

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from helpers.course import models
 from helpers.course.exercises.solutions.training_memory import mixed_step_solution
-from helpers.course.runs.comparable import weights_of
+from helpers.course.training.comparable import weights_of
 from helpers.tools.measure.ledger import Ledger
 
 Tensors = Sequence[torch.Tensor]

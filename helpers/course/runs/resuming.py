@@ -13,9 +13,9 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from helpers.course import models
-from helpers.course.runs.comparable import mean as mean
-from helpers.course.runs.comparable import own_rows
-from helpers.course.runs.comparable import words as words
+from helpers.course.training.comparable import mean as mean
+from helpers.course.training.comparable import own_rows
+from helpers.course.training.comparable import words as words
 
 if TYPE_CHECKING:
     import torch

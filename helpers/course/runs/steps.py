@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from helpers.course.runs.comparable import WITHIN, mean, words
+from helpers.course.training.comparable import WITHIN, mean, words
 from helpers.tools.measure.internals import wrap_instructions
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic

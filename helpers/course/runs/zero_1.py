@@ -1,16 +1,16 @@
-"""Lesson 07's trainings by hand, in a rank: what they hold and send is counted, faults are planted in their
-step, and tests look at what comes out."""
+"""Lesson 07's trainings by hand, in a rank: what they hold and send is counted, and faults are planted in
+their step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
 from helpers.course.exercises.ladders import rebound
 from helpers.course.exercises.solutions.zero_1 import zero_1_step_solution
-from helpers.course.runs.comparable import gathered, learned, own_rows, weights_of
+from helpers.course.training.comparable import gathered, learned, own_rows, weights_of
 from helpers.tools.measure.carried import Carried
 from helpers.tools.measure.ledger import Ledger
 
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 Step = Callable[..., torch.Tensor]  # as a learner writes `zero_1_step`
-
-
-def join() -> tuple[int, int, str]:
-    """Join the other ranks: this one's number, how many there are, and its device."""
-    import deepspeed
-    import deepspeed.comm as comm
-
-    deepspeed.init_distributed()
-    return comm.get_rank(), comm.get_world_size(), deepspeed.get_accelerator().current_device_name()
 
 
 def one_update(engine: DeepSpeedEngine) -> None:
@@ -116,43 +107,3 @@ def masters_reread(
     optimizer.step()
     comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))
     master.grad = None
-
-
-# --- tests
-
-
-def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) -> dict[str, Callable]:
-    """Tests for `caught`, {name: function of a step}: each trains with the step, and looks at one thing.
-
-    Args:
-        train: the training, in a rank: a function of a step and of options, which returns a report.
-        looks: {name: (what the test looks at, options of the training)}; it looks at the ranks' mean "loss"
-            of the last step, "norms", of each step before clipping, "bytes" after the last step, or what
-            "weights" or "masters" have moved by.
-    """
-    known = {}
-
-    def look(step: Step, what: str, options: dict) -> object:
-        key = (id(step), repr(options))
-        if key not in known:
-            known[key] = step, train(step, **options)
-        report = known[key][1]
-        whole = {"loss": lambda: _mean(report["losses"][-1]), "norms": lambda: report["norms"]}
-        whole["bytes"] = lambda: report["moments"]["after step"].total
-        return whole[what]() if what in whole else report[what] - report["start"]
-
-    return {
-        name: lambda step, what=what, options=options: look(step, what, options)
-        for name, (what, options) in looks.items()
-    }
-
-
-def _mean(loss: float) -> float:
-    """Over the ranks, where there are others; a collective."""
-    import deepspeed.comm as comm
-
-    if not comm.is_initialized():
-        return loss
-    total = torch.tensor(loss, dtype=torch.float64)
-    comm.all_reduce(total)
-    return total.item() / comm.get_world_size()

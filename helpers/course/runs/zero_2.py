@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 from helpers.course import models
-from helpers.course.runs.comparable import STEPS, gradients_of, learned, own_rows, weights_of
+from helpers.course.training.comparable import STEPS, gradients_of, learned, own_rows, weights_of
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
 

@@ -1,5 +1,5 @@
 """One account of the peak of a step: the moments that compete for it, whatever counts what is there at each:
-exact states for recorded runs (`helpers.course.recording.recorded`), the paper's for a plan."""
+exact states for recorded runs (`helpers.course.recorded`), the paper's for a plan."""
 
 from __future__ import annotations
 

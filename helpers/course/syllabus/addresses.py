@@ -1,4 +1,4 @@
-"""Where the course is published: `python -m helpers.course.lesson.addresses` writes what follows from
+"""Where the course is published: `python -m helpers.course.syllabus.addresses` writes what follows from
 `[project.urls]` of pyproject.toml between marks in README and docs.
 
 Nothing is linked that leads nowhere: until Repository and Documentation are filled in, the texts say how to

@@ -1,4 +1,4 @@
-"""Write the minutes of the lessons where they are told: `python -m helpers.course.lesson.minutes [04 ...]`.
+"""Write the minutes of the lessons where they are told: `python -m helpers.course.syllabus.minutes [04 ...]`.
 
 Each lesson named gets the row of its opening table, by default all of them; the README gets every lesson's.
 The start page has them after `make refresh LESSON=index`.
@@ -10,7 +10,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from helpers.course.lesson.outline import Lesson, course, notebooks, number_of, read
+from helpers.course.syllabus.outline import Lesson, course, notebooks, number_of, read
 from helpers.paths import ROOT, replace
 
 if TYPE_CHECKING:

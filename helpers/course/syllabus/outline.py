@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.course.lesson.counting import Minutes, minutes_of
+from helpers.course.syllabus.counting import Minutes, minutes_of
 from helpers.paths import MORE, NOTEBOOKS
 
 if TYPE_CHECKING:

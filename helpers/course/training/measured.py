@@ -1,53 +1,22 @@
-"""A small training that is counted: three steps of the course's GPT, what a rank holds at the moments of a
-step, and what it sends.
-
-Lessons run it in ranks, beside the technique that a learner has written.
-"""
-
-# ruff: noqa: F401  lessons take from here what makes trainings comparable, and lessons' own
+"""The training by DeepSpeed or by torch alone, in a rank: what it holds at the moments of a step, and what it
+sends, is counted."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
-from helpers.course import corpus, models
-from helpers.course.runs.comparable import (
-    LENGTH,
+from helpers.course import models
+from helpers.course.training.comparable import (
     SEQUENCES,
     STEPS,
-    gathered,
     gradients_of,
-    learned,
     masters_of,
     own_rows,
-    same_answer,
     weights_of,
-    whole,
 )
-from helpers.course.runs.mixed_precision import (
-    Notes,
-    after_an_empty_step,
-    built,
-    in_place,
-    left_gradients,
-    left_zeros,
-    one_weight,
-    rounded_at_random,
-)
-from helpers.course.runs.zero_1 import (
-    HandMade,
-    join,
-    masters_reread,
-    no_gather,
-    one_update,
-    planted,
-    tests_of,
-)
-from helpers.course.runs.zero_2 import coalesced, flatten, zero_2_by_hand
 from helpers.tools.measure.carried import Carried
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
@@ -56,79 +25,6 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 MOMENTS = ("between micro-batches", "after backward", "after step")
-
-
-class Untied(torch.nn.Module):
-    """A GPT whose layers share no parameter: embedding, blocks, and a head with a matrix of its own, each
-    seeded by its place in `layers`.
-
-    From token ids and targets, each of shape (b, s), to the loss.
-    """
-
-    def __init__(self, size: models.GPTSize) -> None:
-        super().__init__()
-        made = []
-        for place, kind in enumerate((models.Embedding, *[models.Block] * size.layers, models.Head)):
-            torch.manual_seed(place)
-            made.append(kind(size))
-        self.layers = torch.nn.Sequential(*made)
-
-    def forward(self, ids_bs: torch.Tensor, targets_bs: torch.Tensor) -> torch.Tensor:
-        return models.next_token_loss(self.layers(ids_bs), targets_bs)
-
-
-def backward(model: Callable[..., torch.Tensor], rows: Iterable[torch.Tensor]) -> float:
-    """One forward and one backward pass; the loss, a number."""
-    loss = model(*rows)
-    loss.backward()
-    return loss.item()
-
-
-def in_one_process(
-    make: Callable[..., torch.optim.Optimizer],
-    model: Callable[[models.GPTSize], torch.nn.Module] = models.GPT,
-    size: models.GPTSize = models.TINY,
-    lr: float = 1e-3,
-    dtype: torch.dtype = torch.float32,
-) -> dict[str, list[float] | torch.Tensor]:
-    """The training without ranks of `model(size)`, with an optimizer from `make(parameters, lr=)`: {"losses",
-    "norms" of the gradient in each step, "start", "weights", "masters", "gradients"}, which others are held
-    against; "start" are the weights before the first step.  In bf16 masters in fp32 are updated."""
-    model, losses, norms = models.build(model, size).to(dtype), [], []
-    parameters, start = list(model.parameters()), weights_of(model)
-    masters = parameters
-    if dtype != torch.float32:
-        masters = [torch.nn.Parameter(parameter.detach().float()) for parameter in parameters]
-    optimizer = make(masters, lr=lr)
-    for step in range(STEPS):
-        losses.append(backward(model, corpus.batch(step, SEQUENCES, LENGTH)))
-        for master, parameter in zip(masters, parameters):
-            master.grad = parameter.grad.float()
-        norms.append(torch.nn.utils.get_total_norm(master.grad for master in masters).item())
-        optimizer.step()
-        for master, parameter in zip(masters, parameters):
-            parameter.data.copy_(master.data)
-            master.grad = parameter.grad = None
-    report = {"losses": losses, "norms": norms, "start": start, "weights": weights_of(model)}
-    gradients = gradients_of(model, optimizer) if masters is parameters else None
-    return report | {"masters": whole(masters), "gradients": gradients}
-
-
-def counted(
-    make: Callable[[], torch.nn.Module], steps: int = 6, sequences: int = 8, length: int = 64
-) -> dict[str, list[float] | int]:
-    """Steps with Adam, in a rank, of the model that `make()` returns: {"losses": of each, "flops": of the
-    first one's two passes}."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    model, losses, counter = make(), [], FlopCounterMode(display=False)
-    adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(steps):
-        with counter if step == 0 else nullcontext():
-            losses.append(backward(model, corpus.batch(step, sequences, length)))
-        adam.step()
-        adam.zero_grad()
-    return {"losses": losses, "flops": counter.get_total_flops()}
 
 
 def one_step(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.course.lesson.outline import Lesson
+    from helpers.course.syllabus.outline import Lesson
 
 
 @dataclass(frozen=True)

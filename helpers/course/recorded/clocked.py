@@ -13,7 +13,7 @@ from helpers.tools.theory import schedules
 from helpers.tools.theory.step_time import BUSY
 
 if TYPE_CHECKING:
-    from helpers.course.recording.recorded import Run
+    from helpers.course.recorded.reading import Run
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from helpers.tools import theory
 
 if TYPE_CHECKING:
-    from helpers.course.recording.recorded import Run
+    from helpers.course.recorded.reading import Run
 
 
 def highest(run: Run) -> int | None:

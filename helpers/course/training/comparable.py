@@ -14,6 +14,15 @@ SEQUENCES, LENGTH, STEPS = 8, 32, 3  # sequences of a step, over all ranks; toke
 WITHIN = 1e-4  # losses further apart do not count as equal
 
 
+def join() -> tuple[int, int, str]:
+    """Join the other ranks: this one's number, how many there are, and its device."""
+    import deepspeed
+    import deepspeed.comm as comm
+
+    deepspeed.init_distributed()
+    return comm.get_rank(), comm.get_world_size(), deepspeed.get_accelerator().current_device_name()
+
+
 def own_rows(
     step: int, device: torch.device | str, sequences: int = SEQUENCES
 ) -> tuple[torch.Tensor, torch.Tensor]:

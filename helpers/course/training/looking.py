@@ -1,0 +1,46 @@
+"""Tests that look at what comes out of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+Step = Callable[..., torch.Tensor]  # as a learner writes it
+
+
+def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) -> dict[str, Callable]:
+    """Tests for `caught`, {name: function of a step}: each trains with the step, and looks at one thing.
+
+    Args:
+        train: the training, in a rank: a function of a step and of options, which returns a report.
+        looks: {name: (what the test looks at, options of the training)}; it looks at the ranks' mean "loss"
+            of the last step, "norms", of each step before clipping, "bytes" after the last step, or what
+            "weights" or "masters" have moved by.
+    """
+    known = {}
+
+    def look(step: Step, what: str, options: dict) -> object:
+        key = (id(step), repr(options))
+        if key not in known:
+            known[key] = step, train(step, **options)
+        report = known[key][1]
+        whole = {"loss": lambda: _mean(report["losses"][-1]), "norms": lambda: report["norms"]}
+        whole["bytes"] = lambda: report["moments"]["after step"].total
+        return whole[what]() if what in whole else report[what] - report["start"]
+
+    return {
+        name: lambda step, what=what, options=options: look(step, what, options)
+        for name, (what, options) in looks.items()
+    }
+
+
+def _mean(loss: float) -> float:
+    """Over the ranks, where there are others; a collective."""
+    import deepspeed.comm as comm
+
+    if not comm.is_initialized():
+        return loss
+    total = torch.tensor(loss, dtype=torch.float64)
+    comm.all_reduce(total)
+    return total.item() / comm.get_world_size()
