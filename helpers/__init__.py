@@ -6,7 +6,8 @@ Rooms: `launcher` starts ranks, `machines` gives them several machines, `measure
 send and when, `theory` predicts it, `models` and `corpus` are what is trained, `plots` draws, `play` draws
 figures to play with, `exercises` judges, `lesson` keeps the learner's copies, `job` is the training that the
 whole course is about, `recording` runs and reads experiments at real sizes, `rehearsal` runs one rank of any
-number without memory.  What a lesson needs of them it imports from here.
+number without memory, and `forecast` says by it whether a training fits.  What a lesson needs of them it
+imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """

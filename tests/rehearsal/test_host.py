@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from helpers.tools.forecast import telling
+from helpers.tools.forecast.command_line import main
+from helpers.tools.forecast.host import PROCESS, Host
 from helpers.tools.measure.held import Storage
-from helpers.tools.rehearsal import telling
-from helpers.tools.rehearsal.__main__ import main
 from helpers.tools.rehearsal.fitting import two_steps
-from helpers.tools.rehearsal.host import PROCESS, Host
 from helpers.tools.rehearsal.pinning import GAPS, highest
 from tests.rehearsal.test_command import LLAMA
 

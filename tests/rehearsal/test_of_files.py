@@ -8,8 +8,8 @@ import sys
 import pytest
 import yaml
 from helpers import launch
-from helpers.tools.rehearsal import of_files, trainer_keys
-from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.forecast import of_files, trainer_keys
+from helpers.tools.forecast.command_line import main
 from helpers.tools.rehearsal.refusing import BadQuestion
 from helpers.tools.theory.deepspeed_config import read
 from tests.rehearsal import integration

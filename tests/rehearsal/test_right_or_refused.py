@@ -6,9 +6,10 @@ import re
 
 import pytest
 from helpers import rehearse, theory
-from helpers.tools.rehearsal import advising, question
-from helpers.tools.rehearsal.__main__ import main
-from helpers.tools.rehearsal.answer import Verdict
+from helpers.tools.forecast import advising
+from helpers.tools.forecast.answer import Verdict
+from helpers.tools.forecast.command_line import main
+from helpers.tools.rehearsal import question
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.reserving import FITS, NOT, Reserved
 from helpers.tools.rehearsal.spread import most_different

@@ -8,9 +8,10 @@ import pytest
 from helpers import preload, recorded, rehearse, theory
 from helpers.course.recording import links
 from helpers.course.recording.in_ranks import built, engine_of
+from helpers.tools.forecast import pace
+from helpers.tools.forecast.command_line import main
 from helpers.tools.measure.operations import Message
-from helpers.tools.rehearsal import pace, question, seconds
-from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.rehearsal import question, seconds
 from helpers.tools.rehearsal.diary import Diary
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.working import listening, of_a_step, work

@@ -18,6 +18,7 @@ from helpers.course.job.plans import PLANS, Plan, plan
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCE
 from helpers.course.job.stored import FOLDER, path
 from helpers.paths import replace
+from helpers.tools.forecast.verdict import verdict
 from helpers.tools.launcher.forked.forkservers import preload
 from helpers.tools.rehearsal.cards import card
 from helpers.tools.rehearsal.fitting import two_steps
@@ -25,7 +26,6 @@ from helpers.tools.rehearsal.refusing import BadQuestion
 from helpers.tools.rehearsal.rehearsing import rehearse
 from helpers.tools.rehearsal.reserving import OUTSIDE
 from helpers.tools.rehearsal.seconds import Seconds, seconds
-from helpers.tools.rehearsal.verdict import verdict
 
 LIBRARIES = ("torch", "deepspeed", "transformers")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .refusing import BadQuestion
+from ..rehearsal.refusing import BadQuestion
 
 
 def read_keys(path: str | Path) -> dict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .reserving import EXPANDABLE, FITS, NOT, OUTSIDE, RETRIES, Reserved, reserved
+from ..rehearsal.reserving import EXPANDABLE, FITS, NOT, OUTSIDE, RETRIES, Reserved, reserved
 from .units import gigabytes
 
 # Of what is reserved: so much beyond the range was recorded at ZeRO-3, where a GPU far behind its host

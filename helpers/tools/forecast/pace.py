@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..rehearsal.refusing import BadQuestion
+from ..rehearsal.seconds import OFFLOADED, Seconds, known_as, seconds
 from ..theory.hardware import HARDWARE
-from .refusing import BadQuestion
-from .seconds import OFFLOADED, Seconds, known_as, seconds
 from .units import amount, counted, number_of, rate
 
 if TYPE_CHECKING:
-    from .question import Question
+    from ..rehearsal.question import Question
 
 DAY, HOUR = 86_400, 3_600  # seconds
 VISIBLE = 0.05  # of a step: waiting for the host that is told

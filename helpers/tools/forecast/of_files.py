@@ -7,10 +7,10 @@ import argparse
 import warnings
 from dataclasses import dataclass, replace
 
+from ..rehearsal.question import as_transformers, shape_of
+from ..rehearsal.refusing import BadQuestion
 from . import of_accelerate, of_trainer, trainer_keys
 from .keyed_files import outvoted
-from .question import as_transformers, shape_of
-from .refusing import BadQuestion
 
 GPUS_PER_HOST = 8  # where nothing is said
 MISSING = {"ranks": "how many GPUs there are", "sequence": "how many tokens a sequence has"}

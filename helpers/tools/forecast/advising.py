@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..rehearsal.question import Question, ask
+from ..rehearsal.rehearsing import RehearsalError
+from ..rehearsal.reserving import FITS
 from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN
-from .question import Question, ask
-from .rehearsing import RehearsalError
-from .reserving import FITS
 from .units import gigabytes
 from .verdict import WORST, Verdict, verdict
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from ..rehearsal.refusing import BadQuestion
 from ..theory.deepspeed_config import ACCUMULATION, BY_WIDTH, MICRO, TRAIN
 from .keyed_files import strict_json
 from .of_accelerate import refused
-from .refusing import BadQuestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, TrainingArguments

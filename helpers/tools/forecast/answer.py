@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from ..rehearsal.reserving import smallest_gpu
 from .host import Host
 from .pace import Pace
-from .reserving import smallest_gpu
 from .units import gigabytes
 from .verdict import PHASES, Verdict
 
 if TYPE_CHECKING:
-    from .question import Question
+    from ..rehearsal.question import Question
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 SHOWN = ("states", "peaks", "host", "sent")  # of a rank's report

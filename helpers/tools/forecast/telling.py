@@ -13,19 +13,19 @@ from functools import partial
 from typing import TextIO
 
 from ..launcher.forked.forkservers import preload
-from . import adaptations, adapting, question
+from ..rehearsal import adaptations, adapting, question
+from ..rehearsal.asked import told as asked_for
+from ..rehearsal.cards import card
+from ..rehearsal.fitting import two_steps
+from ..rehearsal.gpu import MEMORY
+from ..rehearsal.rehearsing import rehearse
+from ..rehearsal.reserving import OUTSIDE
 from .advising import advice
 from .answer import Answer
-from .asked import told as asked_for
-from .cards import card
 from .drawing import draw
-from .fitting import two_steps
-from .gpu import MEMORY
 from .host import Host
 from .of_files import said
 from .pace import Pace, Wanted
-from .rehearsing import rehearse
-from .reserving import OUTSIDE
 from .units import gigabytes, size
 from .verdict import verdict as judged
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..rehearsal.refusing import BadQuestion
 from .keyed_files import outvoted, read_keys
-from .refusing import BadQuestion
 
 _names = str.split
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"

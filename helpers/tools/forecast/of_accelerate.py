@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..rehearsal.refusing import BadQuestion
 from .keyed_files import outvoted, read_keys, strict_json
-from .refusing import BadQuestion
 
 PREFIX = "ACCELERATE_"
 FIELDS = f"{PREFIX}CONFIG_DS_FIELDS"  # the keys of Accelerate's file
