@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers.tools.forecast import telling
+from helpers.tools.forecast import forecasting
 from helpers.tools.forecast.command_line import main
 from helpers.tools.forecast.host import PROCESS, Host
 from helpers.tools.measure.held import Storage
@@ -83,7 +83,7 @@ def talkative(**arguments):
 @pytest.mark.ranks
 def test_json_stands_alone_on_stdout(tmp_path, capsys, monkeypatch):
     """Whatever a library says in a rehearsed rank, as DeepSpeed of fp16 on the host of an AMD processor."""
-    monkeypatch.setattr(telling, "two_steps", talkative)
+    monkeypatch.setattr(forecasting, "two_steps", talkative)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "zero.json").write_text(json.dumps(OFFLOAD))
     words = ["--model", str(tmp_path), "--deepspeed", str(tmp_path / "zero.json"), "--ranks", "2"]

@@ -223,7 +223,7 @@ def test_micro_batches_that_were_not_rehearsed_count_again():
 
 def test_days_and_price_by_hand():
     """1,000 s a step of 16 x 64 tokens: 1,024,000 tokens take 1e6 s, on 16 GPUs 4,444 hours."""
-    of = pace.Wanted("H200", "", 1_024_000.0, 2.5, None)
+    of = pace.Terms("H200", "", 1_024_000.0, 2.5, None)
     found = seconds.seconds(asked(), report({("moved",): 1000 * 4.37e12}), "H200")
     told = pace.Pace(of, found, 1024, 16, None)
     assert told.days[0] == pytest.approx(1e6 / 86400) and told.price[0] == pytest.approx(

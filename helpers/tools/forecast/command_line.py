@@ -87,18 +87,19 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=versions.told(), help="and what it supports")
     for names, (reading, help) in OPTIONS.items():
         parser.add_argument(*(f"--{name}" for name in names.split()), help=help, **reading)
-    options = parser.parse_args(words)
+    parsed = parser.parse_args(words)
     stdout = sys.stdout
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed says that it has found no GPU
     try:
-        from .telling import told
+        from .forecasting import forecast
+        from .options import read
 
         # What libraries say, here and in rehearsed ranks, is no part of an answer for programs.
-        with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
-            return told(options, stdout)
+        with contextlib.redirect_stdout(sys.stderr) if parsed.json else contextlib.nullcontext():
+            return forecast(read(parsed), stdout)
     except (RankError, TypeError, ValueError) as problem:
         print(f"cannot be rehearsed: {problem}", file=sys.stderr)
-        if options.json:
+        if parsed.json:
             print(json.dumps({"error": str(problem)}))
     except Exception:  # also where torch or DeepSpeed cannot be imported
         traceback.print_exc()

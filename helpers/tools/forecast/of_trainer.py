@@ -23,7 +23,7 @@ OPTIMIZERS = {  # {transformers' name: parameters of DeepSpeed's for the same of
 }
 
 
-def configured(keys: Keys, shape: PreTrainedConfig, ranks: int) -> tuple[dict, bool]:
+def configuration(keys: Keys, shape: PreTrainedConfig, ranks: int) -> tuple[dict, bool]:
     """(DeepSpeed's configuration as the Trainer hands it on, whether blocks are checkpointed).
 
     `TrainingArguments` itself reads the arguments.  Then follow the calls of `Trainer` up to
