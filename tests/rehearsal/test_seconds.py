@@ -215,10 +215,10 @@ def test_a_host_that_is_slower_than_its_gpu_is_told():
 
 def test_micro_batches_that_were_not_rehearsed_count_again():
     passes = [(name, {("moved",): size}) for size in (10, 1) for name in ("forward", "backward", "step")]
-    assert {name: counts["moved",] for name, counts in of_a_step(passes, 2, 5).items()} == dict.fromkeys(
+    assert {name: counts[("moved",)] for name, counts in of_a_step(passes, 2, 5).items()} == dict.fromkeys(
         ("forward", "backward", "step"), 4 * 10 + 1
     )
-    assert of_a_step(passes, 1, 1)["step"]["moved",] == 1
+    assert of_a_step(passes, 1, 1)["step"][("moved",)] == 1
 
 
 def test_days_and_price_by_hand():
