@@ -7,7 +7,8 @@ send and when, `theory` predicts it, `models` and `corpus` are what is trained, 
 it, `runs` are what lessons run besides, `plots` draws, `play` draws figures to play with, `exercises` judges,
 `lesson` keeps the learner's copies, `syllabus` is the course as data, `job` is the training that the whole
 course is about, `recording` runs experiments at real sizes and `recorded` reads them, `rehearsal` runs one
-rank of any number without memory. What a lesson needs of them it imports from here.
+rank of any number without memory, and `forecast` says by it whether a training fits.  What a lesson needs of
+them it imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
 """

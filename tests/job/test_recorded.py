@@ -4,7 +4,7 @@ import pytest
 from helpers import job
 from helpers.course.job.judged import judged, last_step, most, runs
 from helpers.paths import ROOT
-from helpers.tools.rehearsal.verdict import SWAY
+from helpers.tools.forecast.verdict import SWAY
 
 RUNS = [
     pytest.param(run, id=f"{run.arguments['plan']}{', expandable' * ('expandable' in run.arguments)}")

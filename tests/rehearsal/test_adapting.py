@@ -8,8 +8,9 @@ from helpers import launch, preload, recorded, rehearse
 from helpers.course.models.finetuning import ADAPTED, CHATGLM_6B
 from helpers.course.recording.experiment import SHAPES
 from helpers.course.recording.finetune import FINE_TUNING
-from helpers.tools.rehearsal import adapting, advising, question
-from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.forecast import advising
+from helpers.tools.forecast.command_line import main
+from helpers.tools.rehearsal import adapting, question
 from helpers.tools.rehearsal.adaptations import Adaptation
 from helpers.tools.rehearsal.fitting import two_steps
 from tests.rehearsal import adapted, cases, features

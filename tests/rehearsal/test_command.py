@@ -5,10 +5,11 @@ import re
 
 import pytest
 from helpers import theory
-from helpers.tools.rehearsal import answer, question, reserving
-from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.forecast import answer
+from helpers.tools.forecast.command_line import main
+from helpers.tools.forecast.units import size
+from helpers.tools.rehearsal import question, reserving
 from helpers.tools.rehearsal.cards import UnknownCard, card
-from helpers.tools.rehearsal.units import size
 from tests.support import configuration
 
 LLAMA = {

@@ -5,8 +5,8 @@ import re
 
 import pytest
 from helpers import launch, preload, rehearse, theory
+from helpers.tools.forecast import advising
 from helpers.tools.measure.operations import Message
-from helpers.tools.rehearsal import advising
 from helpers.tools.rehearsal.axes import Axes
 from tests.rehearsal import cases
 from tests.rehearsal.divided import ask, keys, trained

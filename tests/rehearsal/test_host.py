@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from helpers.tools.forecast import forecasting
+from helpers.tools.forecast.command_line import main
+from helpers.tools.forecast.host import PROCESS, Host
 from helpers.tools.measure.held import Storage
-from helpers.tools.rehearsal import telling
-from helpers.tools.rehearsal.__main__ import main
 from helpers.tools.rehearsal.fitting import two_steps
-from helpers.tools.rehearsal.host import PROCESS, Host
 from helpers.tools.rehearsal.pinning import GAPS, highest
 from tests.rehearsal.test_command import LLAMA
 
@@ -83,7 +83,7 @@ def talkative(**arguments):
 @pytest.mark.ranks
 def test_json_stands_alone_on_stdout(tmp_path, capsys, monkeypatch):
     """Whatever a library says in a rehearsed rank, as DeepSpeed of fp16 on the host of an AMD processor."""
-    monkeypatch.setattr(telling, "two_steps", talkative)
+    monkeypatch.setattr(forecasting, "two_steps", talkative)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "zero.json").write_text(json.dumps(OFFLOAD))
     words = ["--model", str(tmp_path), "--deepspeed", str(tmp_path / "zero.json"), "--ranks", "2"]

@@ -8,8 +8,9 @@ import sys
 import pytest
 import yaml
 from helpers import launch
-from helpers.tools.rehearsal import of_files, trainer_keys
-from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.forecast import of_files, trainer_keys
+from helpers.tools.forecast.command_line import main
+from helpers.tools.forecast.options import Options
 from helpers.tools.rehearsal.refusing import BadQuestion
 from helpers.tools.theory.deepspeed_config import read
 from tests.rehearsal import integration
@@ -32,21 +33,13 @@ def zero(stage, **keys):
     return AUTO | {"zero_optimization": {"stage": stage, **keys}}
 
 
-def options(**given):
-    """What the command line gives, as `said` takes it."""
-    from argparse import Namespace
-
-    names = ("deepspeed", "accelerate", "training_arguments", "ranks", "micro_batch", "checkpointing")
-    return Namespace(**(dict.fromkeys((*names, "gpus_per_host")) | {"sequence": 8} | given))
-
-
 def files(folder, accelerate=None, trainer=None, **given):
-    """`said` of files with these keys."""
+    """`read` of files with these keys, and options of the command line."""
     for name, keys in {"accelerate": accelerate, "training_arguments": trainer}.items():
         if keys is not None:
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(keys))
             given[name] = str(folder / f"{name}.yaml")
-    return of_files.said(options(**given), MODEL)
+    return of_files.read(Options("config.json", **({"sequence": 8} | given)), MODEL)
 
 
 # --- what the libraries themselves hand on

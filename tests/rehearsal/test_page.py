@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from helpers.paths import ROOT
-from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.forecast.command_line import main
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "rehearse.md").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """The four ways in which requests fit, or do not."""
 
 import pytest
+from helpers.tools.forecast.verdict import Verdict
 from helpers.tools.rehearsal.allocator import MIB
 from helpers.tools.rehearsal.reserving import (
     EXPANDABLE,
@@ -12,7 +13,6 @@ from helpers.tools.rehearsal.reserving import (
     reserved,
     smallest_gpu,
 )
-from helpers.tools.rehearsal.verdict import Verdict
 
 # Where two tensors of 60 MiB died, two smaller ones stay: no gap is left for 80 MiB.
 GAPS = [

@@ -6,9 +6,10 @@ import re
 
 import pytest
 from helpers import rehearse, theory
-from helpers.tools.rehearsal import advising, question
-from helpers.tools.rehearsal.__main__ import main
-from helpers.tools.rehearsal.answer import Verdict
+from helpers.tools.forecast import advising
+from helpers.tools.forecast.command_line import main
+from helpers.tools.forecast.verdict import Verdict
+from helpers.tools.rehearsal import question
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.reserving import FITS, NOT, Reserved
 from helpers.tools.rehearsal.spread import most_different
@@ -309,8 +310,8 @@ def advised(config, held, needs, room=10, model=GPT2, suffices=lambda changed, r
 
     reports = {0: report(**held)}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(advising, "verdict", judged)
-        return advising.advice(asked, reports, judged(reports, room), 0, rehearsed, suffices), tried
+        patched.setattr(Verdict, "of", judged)
+        return advising.advice(asked, reports, judged(reports, room), rehearsed, suffices), tried
 
 
 def test_the_cheapest_change_that_covers_what_is_missing_is_advised_with_its_figure():

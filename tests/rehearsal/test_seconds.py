@@ -8,9 +8,10 @@ import pytest
 from helpers import preload, recorded, rehearse, theory
 from helpers.course.recording import links
 from helpers.course.recording.in_ranks import built, engine_of
+from helpers.tools.forecast import pace
+from helpers.tools.forecast.command_line import main
 from helpers.tools.measure.operations import Message
-from helpers.tools.rehearsal import pace, question, seconds
-from helpers.tools.rehearsal.__main__ import main
+from helpers.tools.rehearsal import question, seconds
 from helpers.tools.rehearsal.diary import Diary
 from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.working import listening, of_a_step, work
@@ -214,15 +215,15 @@ def test_a_host_that_is_slower_than_its_gpu_is_told():
 
 def test_micro_batches_that_were_not_rehearsed_count_again():
     passes = [(name, {("moved",): size}) for size in (10, 1) for name in ("forward", "backward", "step")]
-    assert {name: counts["moved",] for name, counts in of_a_step(passes, 2, 5).items()} == dict.fromkeys(
+    assert {name: counts[("moved",)] for name, counts in of_a_step(passes, 2, 5).items()} == dict.fromkeys(
         ("forward", "backward", "step"), 4 * 10 + 1
     )
-    assert of_a_step(passes, 1, 1)["step"]["moved",] == 1
+    assert of_a_step(passes, 1, 1)["step"][("moved",)] == 1
 
 
 def test_days_and_price_by_hand():
     """1,000 s a step of 16 x 64 tokens: 1,024,000 tokens take 1e6 s, on 16 GPUs 4,444 hours."""
-    of = pace.Wanted("H200", "", 1_024_000.0, 2.5, None)
+    of = pace.Terms("H200", "", 1_024_000.0, 2.5, None)
     found = seconds.seconds(asked(), report({("moved",): 1000 * 4.37e12}), "H200")
     told = pace.Pace(of, found, 1024, 16, None)
     assert told.days[0] == pytest.approx(1e6 / 86400) and told.price[0] == pytest.approx(

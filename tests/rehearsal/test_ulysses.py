@@ -5,9 +5,9 @@ import re
 
 import pytest
 from helpers import launch, preload, rehearse
+from helpers.tools.forecast import advising
+from helpers.tools.forecast.command_line import main
 from helpers.tools.measure.operations import Message
-from helpers.tools.rehearsal import advising
-from helpers.tools.rehearsal.__main__ import main
 from helpers.tools.rehearsal.axes import Axes
 from helpers.tools.rehearsal.fitting import two_steps
 from tests.rehearsal import cases, divided

@@ -5,7 +5,7 @@ from __future__ import annotations
 from helpers.course import recorded
 from helpers.course.job.stored import stored
 from helpers.course.recorded import Run
-from helpers.tools.rehearsal.verdict import HOW
+from helpers.tools.forecast.verdict import HOW
 
 H100S = "{} x NVIDIA H100 80GB HBM3"
 

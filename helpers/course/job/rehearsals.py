@@ -18,6 +18,7 @@ from helpers.course.job.plans import PLANS, Plan, plan
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCE
 from helpers.course.job.stored import FOLDER, path
 from helpers.paths import replace
+from helpers.tools.forecast.verdict import Verdict
 from helpers.tools.launcher.forked.forkservers import preload
 from helpers.tools.rehearsal.cards import card
 from helpers.tools.rehearsal.fitting import two_steps
@@ -25,7 +26,6 @@ from helpers.tools.rehearsal.refusing import BadQuestion
 from helpers.tools.rehearsal.rehearsing import rehearse
 from helpers.tools.rehearsal.reserving import OUTSIDE
 from helpers.tools.rehearsal.seconds import Seconds, seconds
-from helpers.tools.rehearsal.verdict import verdict
 
 LIBRARIES = ("torch", "deepspeed", "transformers")
 
@@ -46,8 +46,8 @@ def of_plan(wanted: Plan) -> dict:
     reports = {0: one(rank=0)}
     for rank in asked.axes.most_different(reports[0], asked.stage)[1:]:
         reports[rank] = one(rank=rank)
-    judged = verdict(reports, memory)
-    report = reports[judged.rank]
+    verdict = Verdict.of(reports, memory)
+    report = reports[verdict.rank]
     try:
         time_of_step = told(seconds(asked, report, wanted.card))
     except BadQuestion as refused:
@@ -55,8 +55,8 @@ def of_plan(wanted: Plan) -> dict:
     return {
         **{"model": wanted.model, "config": wanted.config, "gpus": wanted.gpus, "card": wanted.card},
         **{"sequence": SEQUENCE, "sequences": wanted.sequences, "checkpointing": wanted.checkpointing},
-        **{"lora": wanted.lora, "qlora": wanted.qlora, "memory": memory, "rank": judged.rank},
-        **held(report, judged.found),
+        **{"lora": wanted.lora, "qlora": wanted.qlora, "memory": memory, "rank": verdict.rank},
+        **held(report, verdict.reserved),
         **{"host": report["host"], "sent": report["sent"], "seconds": time_of_step},
     }
 

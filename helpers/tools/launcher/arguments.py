@@ -65,8 +65,13 @@ def check_types(**values: object) -> None:
     wanted = {"account": word, "partition": word, "folder": path, "hostfile": path, "time": minutes}
     for name, (types, words) in (wanted | {"command": switch, "ssh": switch}).items():
         value = values[name]
-        fits = isinstance(value, types) and isinstance(value, bool) <= (bool in types)
-        if not fits and (value is not None or bool in types):
+        if isinstance(value, bool):  # which is an int, too
+            fits = bool in types
+        elif value is None:
+            fits = bool not in types
+        else:
+            fits = isinstance(value, types)
+        if not fits:
             raise TypeError(f"{name} must be {words}, not {shown(value)}")
 
 

@@ -112,10 +112,13 @@ def job_for(
     **options: int | str | Path | None,
 ) -> Job:
     """A job of the back end that was asked for, or an error that says which argument cannot be used."""
-    hostfile, folder = options["hostfile"], options["folder"]
-    used = options.keys() - {"hostfile"} if launcher == "slurm" else set()
-    if launcher == "deepspeed" and hostfile is not None:
+    hostfile = options["hostfile"]
+    if launcher == "slurm":
+        used = options.keys() - {"hostfile"}
+    elif launcher == "deepspeed" and hostfile is not None:
         used = {"hostfile", "folder"}
+    else:
+        used = set()
     if wrong := [name for name, value in options.items() if value is not None and name not in used]:
         raise ValueError(
             f'{", ".join(wrong)} cannot be used here: hostfile is for launcher="deepspeed", '
@@ -126,9 +129,11 @@ def job_for(
         del options["hostfile"]
         return srun.SlurmJob(payload, ranks, device, **srun.check(ranks, options))
     if used:
-        return hosts.HostsJob(payload, ranks, device or "cpu", hosts.check(hostfile, ranks, ssh), ssh, folder)
-    wanted, device = device, resources.choose_device("cpu" if place else device, ranks)
-    if wanted is None and device == "cpu" and not place and (gpus := resources.gpu_count()):
+        machines = hosts.check(hostfile, ranks, ssh)
+        return hosts.HostsJob(payload, ranks, device or "cpu", machines, ssh, options["folder"])
+    is_chosen_here = device is None and not place
+    device = resources.choose_device("cpu" if place else device, ranks)
+    if is_chosen_here and device == "cpu" and (gpus := resources.gpu_count()):
         print(f"note: {ranks} ranks on the CPU, since this machine has {gpus} GPU{'s' * (gpus > 1)}")
     if not launcher:
         return ForkedJob(payload, ranks, device, place)

@@ -6,5 +6,5 @@
 
 All of torch's and DeepSpeed's Python runs.  Tensors have shapes, types and devices but no numbers (`fake`),
 and messages go nowhere (`patches`).  `gpu` poses as a GPU, `pipelines` carries shapes from rank to rank,
-`rehearsing` has the call; `python -m helpers.tools.rehearsal` asks whether a training fits.
+`rehearsing` has the call; the room `forecast` asks by rehearsals whether a training fits.
 """

@@ -19,13 +19,14 @@ from types import FrameType
 
 import torch
 
+from .. import measure
 from ..launcher.failures import place
 
 SHOWN, WIDE = 5, 40  # places that are named; characters of a place's own words
-TOOLS, TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
+HERE, MEASURE, TORCH = (Path(file).parent for file in (__file__, measure.__file__, torch.__file__))
 METHODS = ("_ops.py", "_tensor.py", "_tensor_str.py", "overrides.py", "_subclasses/", "utils/_")
 PASSED = (  # through which a question passes
-    *(f"{TOOLS}/{name}/" for name in ("rehearsal", "measure")),
+    *(f"{room}/" for room in (HERE, MEASURE)),
     *(f"{TORCH}/{name}" for name in METHODS),
 )
 # Their own questions are not told; the last asks what a mask hides.

@@ -72,6 +72,7 @@ class Work:
             self.passes.append((name, self.now))
 
     def count(self, *what: object, times: float = 1) -> None:
+        """So many times more of (kind, what distinguishes it)."""
         if self.now is not None:
             self.now[what] += times
 
@@ -95,15 +96,15 @@ class Work:
             return
         if not any(tensor.device.type == GPU for tensor in tensors_among(args, results)):
             return
-        self.now[ISSUED,] += 1
+        self.count(ISSUED)
         if kind == PRODUCT:
             times, *sides = product(args[PRODUCTS[function.overloadpacket.__name__] :])
-            self.now[PRODUCT, *sides] += times
+            self.count(PRODUCT, *sides, times=times)
         elif kind == ATTENTION:
-            flops, *kind_of_it = attention(function, args, kwargs)
-            self.now[ATTENTION, *kind_of_it] += flops
+            flops, *head = attention(function, args, kwargs)
+            self.count(ATTENTION, *head, times=flops)
         else:
-            self.now[MOVED,] += moved(function, args, kwargs, results)
+            self.count(MOVED, times=moved(function, args, kwargs, results))
 
 
 work = Work()

@@ -6,10 +6,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from ..rehearsal.refusing import BadQuestion
 from ..theory.deepspeed_config import ACCUMULATION, BY_WIDTH, MICRO, TRAIN
 from .keyed_files import strict_json
 from .of_accelerate import refused
-from .refusing import BadQuestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, TrainingArguments
@@ -23,7 +23,7 @@ OPTIMIZERS = {  # {transformers' name: parameters of DeepSpeed's for the same of
 }
 
 
-def configured(keys: Keys, shape: PreTrainedConfig, ranks: int) -> tuple[dict, bool]:
+def configuration(keys: Keys, shape: PreTrainedConfig, ranks: int) -> tuple[dict, bool]:
     """(DeepSpeed's configuration as the Trainer hands it on, whether blocks are checkpointed).
 
     `TrainingArguments` itself reads the arguments.  Then follow the calls of `Trainer` up to

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..rehearsal.question import Question, ask
+from ..rehearsal.rehearsing import RehearsalError
+from ..rehearsal.reserving import FITS
 from ..theory.deepspeed_config import ACCUMULATION, MICRO, TRAIN
-from .question import Question, ask
-from .rehearsing import RehearsalError
-from .reserving import FITS
 from .units import gigabytes
-from .verdict import WORST, Verdict, verdict
+from .verdict import WORST, Verdict
 
 PASSING, STEPPING = ("forward", "backward"), ("step",)
 ALL = ("building", *PASSING, *STEPPING)
@@ -44,30 +44,30 @@ class Change:
     zero: dict = field(default_factory=dict)
     more: dict = field(default_factory=dict)
 
-    def of(self, asked: Question) -> Question:
+    def of(self, question: Question) -> Question:
         """The changed question; smaller micro-batches are more of them."""
-        more = asked.arguments | self.more
-        config = {key: value for key, value in asked.written.items() if key != TRAIN}
+        more = question.arguments | self.more
+        config = {key: value for key, value in question.written.items() if key != TRAIN}
         config[MICRO] = more["micro_batch"]
-        config[ACCUMULATION] = asked.accumulation * asked.micro_batch // more["micro_batch"]
+        config[ACCUMULATION] = question.accumulation * question.micro_batch // more["micro_batch"]
         config["zero_optimization"] = config.get("zero_optimization", {}) | self.zero
-        return ask(asked.model, config, **more)
+        return ask(question.model, config, **more)
 
 
-def changes(asked: Question) -> Iterator[Change]:
+def changes(question: Question) -> Iterator[Change]:
     """Those that are possible, the cheapest first: buckets, checkpointing, smaller micro-batches, a higher
     stage, offload, more GPUs."""
-    zero, stage, size = asked.written.get("zero_optimization", {}), asked.stage, asked.micro_batch
+    zero, stage, size = question.written.get("zero_optimization", {}), question.stage, question.micro_batch
     if stage == 3 and zero.get("sub_group_size", 10**9) > SUB_GROUP:
         yield Change(f'"sub_group_size": {SUB_GROUP}', STEPPING, ("other",), {"sub_group_size": SUB_GROUP})
     if large := {name: BUCKET for name in BUCKETS.get(stage, ()) if zero.get(name, 5 * 10**8) > BUCKET}:
         words = ", ".join(f'"{name}": {BUCKET}' for name in large)
         yield Change(words, ALL, ("buffers", "other", "parameters"), large)
-    if not asked.checkpointing:
+    if not question.checkpointing:
         yield Change("checkpoint the blocks (--checkpointing)", PASSING, KEPT, more={"checkpointing": True})
     while size % 2 == 0:
         size //= 2
-        words = f"{asked.accumulation * asked.micro_batch // size} micro-batches of {size}"
+        words = f"{question.accumulation * question.micro_batch // size} micro-batches of {size}"
         yield Change(words, PASSING, KEPT, more={"micro_batch": size})
     for higher in range(stage + 1, 4):
         yield Change(f'"zero_optimization": {{"stage": {higher}}}', ALL, STATES, {"stage": higher})
@@ -77,7 +77,7 @@ def changes(asked: Question) -> Iterator[Change]:
     if not zero.get("offload_param"):
         words = '"stage": 3 with "offload_optimizer" and "offload_param": {"device": "cpu"}'
         yield Change(words, ALL, STATES, {"stage": 3} | BOTH)
-    for ranks in (2 * asked.ranks, 4 * asked.ranks, 8 * asked.ranks) if stage else ():
+    for ranks in (2 * question.ranks, 4 * question.ranks, 8 * question.ranks) if stage else ():
         yield Change(f"{ranks:,} GPUs", ALL, STATES, more={"ranks": ranks})
 
 
@@ -93,20 +93,19 @@ def can_cover(together: Sequence[Change], report: Mapping, room: float) -> bool:
 
 
 def advice(
-    asked: Question,
+    question: Question,
     reports: Mapping[int, Mapping],
-    found: Verdict,
-    outside: int,
-    rehearsed: Callable[[Question, int], Mapping],
+    verdict: Verdict,
+    report_of: Callable[[Question, int], Mapping],
     suffices: Callable[[Question, Mapping], bool],
 ) -> str:
     """A sentence: what fills the highest moment, and the cheapest change with which it fits, with its figure.
 
     Args:
-        rehearsed: gives the report of a changed question and a rank.
+        report_of: gives the report of a changed question and a rank.
         suffices: whether a machine's own memory does for a question and that report.
     """
-    now, possible = reports[found.rank], list(changes(asked))
+    now, possible = reports[verdict.rank], list(changes(question))
     held = max(now["peaks"].values(), key=lambda parts: sum(parts.values()))
     largest = max(held, key=held.get)
     cause = f"most of it, {gigabytes(held[largest])} GB, is {largest}"
@@ -117,21 +116,23 @@ def advice(
         *([change] for change in possible),
         *(furthest[:n] for n in range(2, len(furthest) + 1)),
     ]:
-        if not can_cover(together, now, found.memory - outside):
+        if not can_cover(together, now, verdict.memory - verdict.outside):
             continue
         try:
-            changed = asked
+            changed = question
             for change in together:
                 changed = change.of(changed)
-            report = rehearsed(changed, found.rank)
+            report = report_of(changed, verdict.rank)
         except (RehearsalError, ValueError):  # a model that cannot be checkpointed, say
             continue
         if not suffices(changed, report):
             continue
-        least = verdict({found.rank: report}, found.memory, outside)
-        if WORST.index(least.found.how) < WORST.index(found.found.how):
+        least = Verdict.of({verdict.rank: report}, verdict.memory, verdict.outside)
+        if WORST.index(least.reserved.how) < WORST.index(verdict.reserved.how):
             words = " and ".join(change.words for change in together)
-            needs = f"needs {gigabytes(least.needed)} GB" if least.found.how == FITS else least.found.how
+            needs = (
+                f"needs {gigabytes(least.needed)} GB" if least.reserved.how == FITS else least.reserved.how
+            )
             return f"{cause}: try {words}, which {needs} (rehearsed)"
     tried = f"; with all of it {gigabytes(least.needed)} GB are needed" if least else ""
     return f"{cause}: neither buckets, micro-batches, stages, offload nor 8 times the GPUs are enough{tried}"

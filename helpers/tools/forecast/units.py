@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .refusing import BadQuestion
+from ..rehearsal.refusing import BadQuestion
 
 
 def size(text: str) -> int:

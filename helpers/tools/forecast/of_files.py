@@ -3,21 +3,21 @@ command line counts more than a file."""
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from dataclasses import dataclass, replace
 
+from ..rehearsal.question import as_transformers, shape_of
+from ..rehearsal.refusing import BadQuestion
 from . import of_accelerate, of_trainer, trainer_keys
 from .keyed_files import outvoted
-from .question import as_transformers, shape_of
-from .refusing import BadQuestion
+from .options import Options
 
 GPUS_PER_HOST = 8  # where nothing is said
 MISSING = {"ranks": "how many GPUs there are", "sequence": "how many tokens a sequence has"}
 
 
 @dataclass(frozen=True)
-class Said:
+class Training:
     """What options and files say together.
 
     Attributes:
@@ -36,7 +36,7 @@ class Said:
     notes: tuple[str, ...] = ()
 
 
-def said(options: argparse.Namespace, model: dict) -> Said:
+def read(options: Options, model: dict) -> Training:
     """Read the files that the options name.
 
     Args:
@@ -45,43 +45,44 @@ def said(options: argparse.Namespace, model: dict) -> Said:
     Raises:
         BadQuestion: a file is refused, files contradict one another, or something is missing.
     """
-    launched, keys, deepspeed = None, None, options.deepspeed
+    launch, keys, deepspeed = None, None, options.deepspeed
     if options.accelerate:
-        launched = of_accelerate.launched(options.accelerate, options.ranks, deepspeed)
+        launch = of_accelerate.read(options.accelerate, options.ranks, deepspeed)
     if options.training_arguments:
-        keys = _changed(trainer_keys.read(options.training_arguments, options.checkpointing), options)
-    if not launched and not (keys.values.get("deepspeed") if keys else deepspeed):
+        keys = trainer_keys.read(options.training_arguments, options.checkpointing)
+        keys = _with_options(keys, options)
+    if not launch and not (keys.values.get("deepspeed") if keys else deepspeed):
         raise BadQuestion("nothing names a configuration of DeepSpeed: give one with --deepspeed")
     known = {
-        "ranks": options.ranks or (launched.ranks if launched else None),
+        "ranks": options.ranks or (launch.ranks if launch else None),
         "sequence": options.sequence or (keys.sequence if keys else None),
     }
     for name in [name for name in known if known[name] is None]:
         raise BadQuestion(f"nothing says {MISSING[name]}: give --{name}")
     config, checkpointing = deepspeed, bool(options.checkpointing)
-    with warnings.catch_warnings(), of_accelerate.variables(launched.environment if launched else {}):
+    with warnings.catch_warnings(), of_accelerate.variables(launch.environment if launch else {}):
         warnings.simplefilter("ignore")
         if keys:
             shape = shape_of(as_transformers(model))
-            config, checkpointing = of_trainer.configured(keys, shape, known["ranks"])
-        elif launched:
+            config, checkpointing = of_trainer.configuration(keys, shape, known["ranks"])
+        elif launch:
             with of_accelerate.refused("Accelerate", options.accelerate):
-                config = of_accelerate.configured()
-    return Said(
+                config = of_accelerate.configuration()
+    return Training(
         config=config,
         **known,
         micro_batch=options.micro_batch,
         checkpointing=checkpointing,
-        gpus_per_host=options.gpus_per_host or (launched.gpus_per_host if launched else GPUS_PER_HOST),
-        notes=(*(launched.notes if launched else ()), *(keys.notes if keys else ())),
+        gpus_per_host=options.gpus_per_host or (launch.gpus_per_host if launch else GPUS_PER_HOST),
+        notes=(*(launch.notes if launch else ()), *(keys.notes if keys else ())),
     )
 
 
-def _changed(keys, options):
+def _with_options(keys, options):
     """The Trainer's arguments, with what options say in the place of the file."""
-    said, path = keys.values.get("deepspeed"), keys.path
-    said = "an object" if isinstance(said, dict) else said
-    notes = outvoted("deepspeed", options.deepspeed, said, f"deepspeed in {path}")
+    config, path = keys.values.get("deepspeed"), keys.path
+    config = "an object" if isinstance(config, dict) else config
+    notes = outvoted("deepspeed", options.deepspeed, config, f"deepspeed in {path}")
     notes += outvoted("sequence", options.sequence, keys.sequence, path)
     values = keys.values | ({"deepspeed": options.deepspeed} if options.deepspeed else {})
     return replace(keys, values=values, notes=(*keys.notes, *notes))

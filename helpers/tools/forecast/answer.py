@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from ..rehearsal.reserving import smallest_gpu
 from .host import Host
 from .pace import Pace
-from .reserving import smallest_gpu
 from .units import gigabytes
 from .verdict import PHASES, Verdict
 
 if TYPE_CHECKING:
-    from .question import Question
+    from ..rehearsal.question import Question
 
 CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 SHOWN = ("states", "peaks", "host", "sent")  # of a rank's report
-ASKED = (
+QUESTION = (
     "architecture",
     "ranks",
     "sequence",
@@ -78,7 +78,7 @@ class Answer:
         """The same as plain data; all sizes are bytes."""
         names = ("torch", "deepspeed", "transformers")
         return {
-            "question": {name: getattr(self.question, name) for name in ASKED}
+            "question": {name: getattr(self.question, name) for name in QUESTION}
             | {"assumed": list(self.question.assumed), "notes": list(self.notes)},
             "fits": self.verdict.fits and self.host.fits if self.verdict.memory or self.host.memory else None,
             "gpu": self.verdict.as_data() | {"smallest": self.smallest()},

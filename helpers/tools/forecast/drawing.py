@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from .allocator import Allocator
-from .playing import Request, play
+from ..rehearsal.allocator import Allocator
+from ..rehearsal.playing import Request, play
 
 COLOURS = {  # Okabe and Ito's, which colour-blind readers tell apart, and a hatch for print
     "parameters": ("#0072B2", ""),

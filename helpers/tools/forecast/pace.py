@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..rehearsal.refusing import BadQuestion
+from ..rehearsal.seconds import OFFLOADED, Seconds, known_as, seconds
 from ..theory.hardware import HARDWARE
-from .refusing import BadQuestion
-from .seconds import OFFLOADED, Seconds, known_as, seconds
 from .units import amount, counted, number_of, rate
 
 if TYPE_CHECKING:
-    from .question import Question
+    from ..rehearsal.question import Question
 
 DAY, HOUR = 86_400, 3_600  # seconds
+NO_GPU = "seconds are unknown: name a GPU with --gpu"
 VISIBLE = 0.05  # of a step: waiting for the host that is told
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What options ask about time.
+class Terms:
+    """What is asked about time.
 
     Attributes:
         gpu: a card's name, or None.
@@ -32,32 +32,32 @@ class Wanted:
         host_network: bytes per second from a host to others, or None.
     """
 
-    gpu: str | None
-    unknown: str
-    tokens: float | None
-    price: float | None
-    host_network: float | None
+    gpu: str | None = None
+    unknown: str = NO_GPU
+    tokens: float | None = None
+    price: float | None = None
+    host_network: float | None = None
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Wanted:
-        """Read the options; a BadQuestion where they ask for what cannot be told."""
-        unknown = "" if options.gpu else "seconds are unknown: name a GPU with --gpu"
+    def of(cls, gpu: str | None, tokens: str | None, price: str | None, host_network: str | None) -> Terms:
+        """Read the words of options; a BadQuestion where they ask for what cannot be told."""
+        unknown = "" if gpu else NO_GPU
         try:
-            known_as(options.gpu) if options.gpu else None
+            known_as(gpu) if gpu else None
         except BadQuestion as refused:
             unknown = str(refused)
-        asking = [name for name in ("tokens", "price", "host_network") if getattr(options, name) is not None]
-        if asking and unknown:
-            raise BadQuestion(f"--{asking[0].replace('_', '-')} asks for seconds, and {unknown}")
-        if options.price is not None and options.tokens is None:
+        words = {"tokens": tokens, "price": price, "host_network": host_network}
+        words = {name: word for name, word in words.items() if word is not None}
+        if words and unknown:
+            raise BadQuestion(f"--{next(iter(words)).replace('_', '-')} asks for seconds, and {unknown}")
+        if "price" in words and "tokens" not in words:
             raise BadQuestion("--price is of a whole training: say with --tokens how many tokens it takes")
         read = {"tokens": number_of, "price": amount, "host_network": rate}
-        given = {name: read[name](getattr(options, name)) for name in asking}
-        return cls(options.gpu, unknown, **dict.fromkeys(read) | given)
+        return cls(gpu, unknown, **{name: read[name](word) for name, word in words.items()})
 
-    def check(self, asked: Question) -> None:
+    def check(self, question: Question) -> None:
         """Refuse days of a training that has no seconds."""
-        if self.tokens and asked.is_offloaded:
+        if self.tokens and question.is_offloaded:
             raise BadQuestion(f"--tokens asks for days, and {OFFLOADED}")
 
 
@@ -71,7 +71,7 @@ class Pace:
         peak: FLOPs per second of a GPU by its data sheet, in 16 bits; None for a training in 32.
     """
 
-    wanted: Wanted
+    terms: Terms
     seconds: Seconds
     tokens: int
     gpus: int
@@ -79,16 +79,16 @@ class Pace:
 
     @classmethod
     def of(
-        cls, asked: Question, reports: Mapping[int, Mapping], wanted: Wanted, gpus_per_host: int
+        cls, question: Question, reports: Mapping[int, Mapping], terms: Terms, gpus_per_host: int
     ) -> Pace | str:
         """Over {rank: what `fitting.two_steps` returned}; or a sentence that says why seconds are unknown."""
-        if wanted.unknown or asked.is_offloaded:
-            return wanted.unknown or OFFLOADED
-        timed = partial(seconds, asked, gpu=wanted.gpu, gpus_per_host=gpus_per_host)
-        each = [timed(report, host_network=wanted.host_network) for report in reports.values()]
-        tokens = asked.micro_batch * asked.sequence * asked.accumulation * asked.axes.data
-        peak = None if asked.dtype == "fp32" else HARDWARE[known_as(wanted.gpu)]["peak"].value
-        return cls(wanted, max(each, key=lambda one: one.both), tokens, asked.ranks, peak)
+        if terms.unknown or question.is_offloaded:
+            return terms.unknown or OFFLOADED
+        timed = partial(seconds, question, gpu=terms.gpu, gpus_per_host=gpus_per_host)
+        each = [timed(report, host_network=terms.host_network) for report in reports.values()]
+        tokens = question.micro_batch * question.sequence * question.accumulation * question.axes.data
+        peak = None if question.dtype == "fp32" else HARDWARE[known_as(terms.gpu)]["peak"].value
+        return cls(terms, max(each, key=lambda one: one.both), tokens, question.ranks, peak)
 
     @property
     def mfu(self) -> tuple[float, float] | None:
@@ -101,34 +101,34 @@ class Pace:
     @property
     def days(self) -> tuple[float, float] | None:
         """Of all tokens that were asked for."""
-        if not self.wanted.tokens:
+        if not self.terms.tokens:
             return None
-        fastest, slowest = (self.wanted.tokens / self.tokens * time / DAY for time in self.seconds.both)
+        fastest, slowest = (self.terms.tokens / self.tokens * time / DAY for time in self.seconds.both)
         return fastest, slowest
 
     @property
     def price(self) -> tuple[float, float] | None:
         """Dollars of all GPUs for these days."""
-        if not self.wanted.price:
+        if not self.terms.price:
             return None
-        least, most = (days * DAY / HOUR * self.gpus * self.wanted.price for days in self.days)
+        least, most = (days * DAY / HOUR * self.gpus * self.terms.price for days in self.days)
         return least, most
 
     def lines(self) -> list[str]:
         """For people."""
-        found, messages = self.seconds, sum(self.seconds.messages.values())
-        of = [f"computing {short(found.computing)}"]
+        seconds, messages = self.seconds, sum(self.seconds.messages.values())
+        of = [f"computing {short(seconds.computing)}"]
         if messages:
             of.append(f"messages {short(messages)}")
-        if found.fastest.hidden:
-            of.append(f"of which up to {short(found.fastest.hidden)} hide")
-        lines = [f"step: {between(found.both)} s ({', '.join(of)})"]
-        if (waiting := found.slowest.parts["launches"]) > VISIBLE * found.slowest.total:
+        if seconds.fastest.hidden:
+            of.append(f"of which up to {short(seconds.fastest.hidden)} hide")
+        lines = [f"step: {between(seconds.both)} s ({', '.join(of)})"]
+        if (waiting := seconds.slowest.parts["launches"]) > VISIBLE * seconds.slowest.total:
             lines.append(f"of it up to {short(waiting)} s the GPU waits for its host")
         mfu = "MFU {:.2f} to {:.2f}, ".format(*self.mfu) if self.mfu else ""
-        lines.append(f"{mfu}with the constants of {found.constants}")
+        lines.append(f"{mfu}with the constants of {seconds.constants}")
         if self.days:
-            lines.append(f"{counted(self.wanted.tokens)} tokens: {between(self.days)} days")
+            lines.append(f"{counted(self.terms.tokens)} tokens: {between(self.days)} days")
         if self.price:
             lines.append("price: ${:,.0f} to ${:,.0f}".format(*self.price))
         return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .refusing import BadQuestion
+from ..rehearsal.refusing import BadQuestion
 
 
 def read_keys(path: str | Path) -> dict:
@@ -49,8 +49,8 @@ def strict_json(value: str | dict) -> str | dict:
     return value
 
 
-def outvoted(option: str, given: object, said: object, where: str) -> list[str]:
+def outvoted(option: str, value: object, other: object, where: str) -> list[str]:
     """A note, if an option of the command line was given and a file says something else."""
-    if given is None or said is None or given == said:
+    if value is None or other is None or value == other:
         return []
-    return [f"--{option} {given} counts more than {said} of {where}"]
+    return [f"--{option} {value} counts more than {other} of {where}"]

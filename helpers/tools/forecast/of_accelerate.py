@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..rehearsal.refusing import BadQuestion
 from .keyed_files import outvoted, read_keys, strict_json
-from .refusing import BadQuestion
 
 PREFIX = "ACCELERATE_"
 FIELDS = f"{PREFIX}CONFIG_DS_FIELDS"  # the keys of Accelerate's file
@@ -31,7 +31,7 @@ UNUSED = (None, False, "", "no", "NO", {}, [])
 
 
 @dataclass(frozen=True)
-class Launched:
+class Launch:
     """What `accelerate launch` would start.
 
     Attributes:
@@ -47,7 +47,7 @@ class Launched:
     notes: tuple[str, ...]
 
 
-def launched(path: str, ranks: int | None = None, deepspeed: str | None = None) -> Launched:
+def read(path: str, ranks: int | None = None, deepspeed: str | None = None) -> Launch:
     """Read Accelerate's file by the code of `accelerate launch`: `launch_command`, `_validate_launch_command`
     and `prepare_deepspeed_cmd_env` of Accelerate 1.15.
 
@@ -70,9 +70,9 @@ def launched(path: str, ranks: int | None = None, deepspeed: str | None = None) 
         environment, known = _environment(path, processes, deepspeed)
     notes = outvoted("ranks", ranks, keys.get("num_processes"), f"num_processes in {path}")
     notes += outvoted("deepspeed", deepspeed, "all keys" if section else None, f"deepspeed_config in {path}")
-    passed = [] if deepspeed else sorted(set(section) - known)
-    notes += [f"Accelerate knows no {key} in deepspeed_config and passes over it" for key in passed]
-    return Launched(processes, max(processes // machines, 1), environment, tuple(notes))
+    unknown = [] if deepspeed else sorted(set(section) - known)
+    notes += [f"Accelerate knows no {key} in deepspeed_config and passes over it" for key in unknown]
+    return Launch(processes, max(processes // machines, 1), environment, tuple(notes))
 
 
 def _refuse(path, keys, section):
@@ -80,13 +80,13 @@ def _refuse(path, keys, section):
         raise BadQuestion(f"deepspeed_config in {path} must hold keys, not {section!r}")
     kind = keys.get("distributed_type")
     if kind != "DEEPSPEED":
-        asked = KINDS.get(str(kind), str(kind)) if kind else "no distributed_type"
-        raise BadQuestion(f"{path} asks for {asked}, and this command rehearses DeepSpeed alone")
+        other = KINDS.get(str(kind), str(kind)) if kind else "no distributed_type"
+        raise BadQuestion(f"{path} asks for {other}, and this command rehearses DeepSpeed alone")
     if keys.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
         raise BadQuestion(f"{path} is for {keys['compute_environment']}: only LOCAL_MACHINE is rehearsed")
     if keys.get("mixed_precision", "no") not in ("no", "bf16", "fp16", None):
-        asked = repr(keys["mixed_precision"])
-        raise BadQuestion(f"mixed_precision in {path} must be 'no', 'bf16' or 'fp16', quoted, not {asked}")
+        value = repr(keys["mixed_precision"])
+        raise BadQuestion(f"mixed_precision in {path} must be 'no', 'bf16' or 'fp16', quoted, not {value}")
     for key, words in OTHER.items():
         used = keys.get(key, section.get(key))
         if key == "dynamo_config" and isinstance(used, dict):
@@ -103,17 +103,17 @@ def _environment(path, processes, deepspeed):
     words = ["--config_file", str(path), "--num_processes", str(processes), "--main_process_port", "0"]
     options = launch.launch_command_parser().parse_args([*words, "script.py"])
     known = set(vars(options))
-    options, read, has_precision = launch._validate_launch_command(options)
-    given = [*read.deepspeed_config, *(["mixed_precision"] if has_precision else [])]
+    options, file, has_precision = launch._validate_launch_command(options)
+    fields = [*file.deepspeed_config, *(["mixed_precision"] if has_precision else [])]
     if deepspeed:
-        vars(options).update(dict.fromkeys(read.deepspeed_config), deepspeed_config_file=deepspeed)
-        given = []
-    options.deepspeed_fields_from_accelerate_config = ",".join(given)
+        vars(options).update(dict.fromkeys(file.deepspeed_config), deepspeed_config_file=deepspeed)
+        fields = []
+    options.deepspeed_fields_from_accelerate_config = ",".join(fields)
     _, environment = prepare_deepspeed_cmd_env(options)
     return {key: value for key, value in environment.items() if key.startswith(PREFIX)}, known
 
 
-def configured() -> dict:
+def configuration() -> dict:
     """DeepSpeed's configuration as `Accelerator()` makes it from Accelerate's variables, by its
     `DeepSpeedPlugin`; what is "auto" in it depends on the program."""
     from accelerate.utils import DeepSpeedPlugin

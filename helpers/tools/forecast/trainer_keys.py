@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..rehearsal.refusing import BadQuestion
 from .keyed_files import outvoted, read_keys
-from .refusing import BadQuestion
 
 _names = str.split
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
@@ -99,8 +99,8 @@ def read(path: str, checkpointing: bool | None = None) -> Keys:
     keys |= _in_transformers_words(keys, dialect)
     values, notes = {name: keys[name] for name in USED if keys.get(name) is not None}, []
     if checkpointing is not None:
-        said = next((values[name] for name in reversed(CHECKPOINTING) if name in values), None)
-        notes = outvoted("checkpointing", checkpointing, said, f"gradient_checkpointing in {path}")
+        in_file = next((values[name] for name in reversed(CHECKPOINTING) if name in values), None)
+        notes = outvoted("checkpointing", checkpointing, in_file, f"gradient_checkpointing in {path}")
         values = {name: value for name, value in values.items() if name not in (*CHECKPOINTING, *KWARGS)}
         values["gradient_checkpointing"] = checkpointing
     _check_kinds(path, values)
@@ -114,8 +114,8 @@ def _in_transformers_words(keys, dialect):
         return {} if keys.get("disable_gradient_checkpointing") else {"gradient_checkpointing": True}
     if dialect != "axolotl":
         return {}
-    found = {meant: keys[name] for name, meant in OTHER_NAMES.items() if keys.get(name) is not None}
-    return found | ({"bf16": True} if keys.get("bf16") == "auto" else {})  # as on every GPU since the A100
+    renamed = {meant: keys[name] for name, meant in OTHER_NAMES.items() if keys.get(name) is not None}
+    return renamed | ({"bf16": True} if keys.get("bf16") == "auto" else {})  # as on every GPU since the A100
 
 
 def is_used(value: object) -> bool:
@@ -138,8 +138,8 @@ def _refuse(path, keys, dialect):
     for what, names in CHANGING.items():
         for name in _names(names):
             if is_used(keys.get(name)) and not (is_off and name.startswith("lora_")):
-                said = f"{path} asks for {what} ({name}: {keys[name]!r}), which"
-                raise BadQuestion(f"{said} a file cannot ask for here: leave it out")
+                wish = f"{path} asks for {what} ({name}: {keys[name]!r}), which"
+                raise BadQuestion(f"{wish} a file cannot ask for here: leave it out")
 
 
 def _check_kinds(path, values):
