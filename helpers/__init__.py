@@ -35,7 +35,6 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
         "trained_pipeline",
     ),
     "helpers.course.runs.under_torchrun": ("under_torchrun",),
-    "helpers.tools.launcher.jobs": ("launch",),
 }
 MODULES = {
     "combined": "helpers.course.runs.combined",
@@ -60,8 +59,6 @@ HOMES = tools.HOMES | {name: module for module, names in NAMES.items() for name 
 
 
 def __getattr__(name: str) -> object:
-    if name in tools.HOMES:
-        return getattr(tools, name)
     if name in MODULES:
         return tools.imported(MODULES[name])
     if name in HOMES:
