@@ -1,5 +1,5 @@
-"""Which modules are installed: in a wheel, as by `pip install .`, the tools alone, under a name of their own; by
-`pip install -e .` the checkout as it lies here, course and all."""
+"""Which modules are installed: by `pip install .`, as in a wheel, the tools alone, under a name of their own;
+by `pip install -e .` the checkout as it lies here, course and all."""
 
 import sys
 

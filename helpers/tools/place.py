@@ -6,8 +6,7 @@ from pathlib import Path
 
 NAME = __package__
 OURS = NAME.partition(".")[0]  # the package that is imported with them
-TOOLS = Path(os.path.abspath(__file__)).parent  # no link is followed: frames name files as they were imported
-ROOT = TOOLS.parents[NAME.count(".")]  # the folder on `sys.path`
+ROOT = Path(os.path.abspath(__file__)).parents[NAME.count(".") + 1]  # the folder on `sys.path`
 
 
 def run_main(module: str) -> str:
