@@ -19,6 +19,7 @@ from .answer import Answer
 from .asked import told as asked_for
 from .cards import card
 from .drawing import draw
+from .extras import need
 from .fitting import two_steps
 from .gpu import MEMORY
 from .host import Host
@@ -34,6 +35,8 @@ FITS, DOES_NOT_FIT = 0, 1  # exit statuses
 
 def told(options: argparse.Namespace, stdout: TextIO) -> int:
     """Rehearse what was asked, print the answer to `stdout`; the exit status."""
+    if options.figure:
+        need("matplotlib", "--figure")
     memory, outside, host_memory = sizes(options)
     timed = Wanted.of(options)
     logging.getLogger("transformers").setLevel(logging.ERROR)
