@@ -18,6 +18,10 @@ MOST_RANKS = 64
 BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
 
 
+class UnsendableError(TypeError):
+    """The function, or an argument, cannot be sent to another process."""
+
+
 def checked_ranks(ranks: object, free: float) -> int:
     """How many, for whom so many bytes are free."""
     ranks = whole(ranks, "ranks", 1, MOST_RANKS)
@@ -96,7 +100,7 @@ def pack(function: Callable, arguments: Mapping[str, object]) -> parcel.Parcel:
         culprits = [name for name, value in parts.items() if size_of(value) is None]
         where = f" ({'; '.join(culprits)})" if culprits else ""
         name = getattr(function, "__name__", function)
-        raise TypeError(f"{name} cannot be sent to the ranks{where}: {error}") from None
+        raise UnsendableError(f"{name} cannot be sent to the ranks{where}: {error}") from None
 
 
 def variables_of(function: Callable) -> dict[str, object]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .describing import cut
 from .outcome import LINE, Outcome, is_learners, names, place, short_traceback
 
 if TYPE_CHECKING:
+    from .outcome import Hides
     from .waits import Frame
 
 # What a collective says when another rank has gone.  Only a message's words depend on it, never who is named.
@@ -64,12 +65,45 @@ class LaunchError(RuntimeError):
         return [f"{type(self).__name__}: {self}"]
 
 
-class RankError(LaunchError):
-    """A rank failed.  `rank` is the guilty one, `outputs` what every rank had written, in rank order."""
+HUNG = ("busy", "deserted", "apart")  # kinds of failures
 
-    def __init__(self, message: str, rank: int, outputs: list[str]) -> None:
-        super().__init__(message)
-        self.rank, self.outputs = rank, outputs
+
+class RankError(LaunchError):
+    """A rank failed.
+
+    Attributes:
+        rank: the guilty one, the lowest of `ranks`, which failed alike.
+        outputs: what every rank had written, in rank order.
+        kind: "raised"; "unsendable", its value; "ended", without a report; "never began"; or of those that
+            hang "busy", in no collective; "deserted", in one that ranks which have returned never entered;
+            "apart", in one where no other rank is.
+        raised: the name of the class that it raised, else "".
+        frames: (file, line, function) of where it stood, outermost first.
+    """
+
+    def __init__(
+        self,
+        words: Callable[[Hides], str],
+        ranks: Sequence[int],
+        outputs: list[str],
+        kind: str,
+        raised: str = "",
+        frames: Sequence[Frame] = (),
+    ) -> None:
+        super().__init__(words(nothing))
+        self.without = words  # (frame -> whether to leave it out) -> the message without those places
+        self.rank, self.ranks, self.outputs = ranks[0], tuple(ranks), outputs
+        self.kind, self.raised, self.frames = kind, raised, tuple(frames)
+
+    @property
+    def hung(self) -> bool:
+        """Whether it was still running at the deadline, in its function."""
+        return self.kind in HUNG
+
+
+def nothing(frame: Frame) -> bool:
+    """What to leave out of a message: no place."""
+    return False
 
 
 def exit_words(status: int | None, out_of_memory: bool) -> str:
@@ -83,11 +117,11 @@ def exit_words(status: int | None, out_of_memory: bool) -> str:
     )
 
 
-def error_lines(outcome: Outcome) -> tuple[str, list[str]]:
+def error_lines(outcome: Outcome, hides: Hides) -> tuple[str, list[str]]:
     """What a rank raised, and the lines below it."""
     error = outcome.error
     if "returned" not in error:
-        return f"raised {named(error)}", [*short_traceback(error["frames"]), *belonging(error)]
+        return f"raised {named(error)}", [*short_traceback(error["frames"], hides), *belonging(error, hides)]
     way_out = SLOTS if NO_SLOTS in error["message"] else PLAIN
     what = f"returned a {error['returned']}, which cannot be sent back"
     return f"{what}: {error['type']}: {error['message']}", [f"  {way_out}"]
@@ -104,16 +138,16 @@ def named(error: dict) -> str:
     return error["type"] + (f": {message}" if message else "")
 
 
-def belonging(error: dict) -> list[str]:
+def belonging(error: dict, hides: Hides) -> list[str]:
     """Notes, the members of a group with their own lines, and the cause."""
     lines = [f"  {line}" for note in error.get("notes", ()) for line in note.splitlines()]
     for number, member in enumerate(error.get("members", ()), 1):
-        below = [*short_traceback(member["frames"]), *belonging(member)]
+        below = [*short_traceback(member["frames"], hides), *belonging(member, hides)]
         lines += [f"  member {number}: {named(member)}", *(f"  {line}" for line in below)]
     if error.get("more_members"):
         lines.append(f"  and {error['more_members']} more members")
     if error["cause"]:
-        lines += [f"  caused by {named(error['cause'])}", *belonging(error["cause"])]
+        lines += [f"  caused by {named(error['cause'])}", *belonging(error["cause"], hides)]
     return lines
 
 
@@ -149,24 +183,33 @@ def failure(
 ) -> RankError:
     """The error of a job in which a rank failed; `remarks` are lines about where it ran."""
     guilty = first_to_fail([outcome for outcome in outcomes if outcome.failed])
-    if guilty.error:
-        first, lines = error_lines(guilty)
-        told = "".join(map(place, guilty.error["frames"][-1:]))
-        if guilty.notices == "collective" and LOST.search(first):
-            first = first.replace("raised", "lost its connection to another rank:", 1)
-    else:
-        first, lines = exit_words(guilty.status, out_of_memory), short_traceback(guilty.where())
-        lines += last_words(guilty) if guilty.status and guilty.status > 0 else []
-        told = guilty.text
-    lines += remarks or hint(f"{first}\n{told}")
-    return error_of([guilty], first, lines, outcomes)
+    error = guilty.error or {}
+
+    def words(hides: Hides) -> str:
+        if error:
+            first, lines = error_lines(guilty, hides)
+            told = "".join(map(place, error["frames"][-1:]))
+            if guilty.notices == "collective" and LOST.search(first):
+                first = first.replace("raised", "lost its connection to another rank:", 1)
+        else:
+            first = exit_words(guilty.status, out_of_memory)
+            lines, told = short_traceback(guilty.where(), hides), guilty.text
+            lines += last_words(guilty) if guilty.status and guilty.status > 0 else []
+        return message_of([guilty], first, [*lines, *(remarks or hint(f"{first}\n{told}"))], outcomes)
+
+    kind = "ended" if not error else "unsendable" if "returned" in error else "raised"
+    frames = error["frames"] if error else guilty.where()
+    return RankError(words, [guilty.rank], outputs_of(outcomes), kind, error.get("type", ""), frames)
 
 
-def error_of(
+def message_of(
     guilty: Sequence[Outcome], first: str, lines: Sequence[str], outcomes: Sequence[Outcome]
-) -> RankError:
-    message = cut("\n".join([f"{names(guilty, len(outcomes))} {first}", *lines]), MESSAGE)
-    return RankError(message, guilty[0].rank, [outcome.text for outcome in outcomes])
+) -> str:
+    return cut("\n".join([f"{names(guilty, len(outcomes))} {first}", *lines]), MESSAGE)
+
+
+def outputs_of(outcomes: Sequence[Outcome]) -> list[str]:
+    return [outcome.text for outcome in outcomes]
 
 
 def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = ()) -> RankError:
@@ -179,27 +222,37 @@ def hang(outcomes: Sequence[Outcome], timeout: float, remarks: Sequence[str] = (
     waiting = [outcome for outcome in running if waits[outcome.rank] is not None]
     limit = f"after {timeout:g} s"
     if guilty := [outcome for outcome in running if not outcome.at_work]:
+        kind = "never began"
         first = f"never began {'their' if len(guilty) > 1 else 'its'} function (stopped {limit})"
     elif guilty := elsewhere:
-        first = f"hung: still running {limit}, in no collective"
+        kind, first = "busy", f"hung: still running {limit}, in no collective"
         first += f", while {names(waiting)} waited for it" if waiting else ""
     elif finished:
-        guilty = waiting
+        kind, guilty = "deserted", waiting
         first = f"hung in {waits[guilty[0].rank]}, which {names(finished)} never entered (stopped {limit})"
     else:
-        guilty = fewest_at_one_place(waiting)
+        kind, guilty = "apart", fewest_at_one_place(waiting)
         first = f"hung in {waits[guilty[0].rank]}"
         alone = len(guilty) < len(waiting)
         first += f", which no other rank entered (stopped {limit})" if alone else f" {limit}"
-    lines = list(remarks)
-    for outcome in outcomes:
-        if outcome.report is not None:
-            lines.append(f"  {names([outcome])}: had returned")
-        else:
-            unknown = "no Python stack was given" if outcome.at_work else "not yet at work"
-            stack = short_traceback(outcome.waits_at()) or [f"  {unknown}"]
-            lines += [f"  {names([outcome])}:", *(f"  {line}" for line in stack), *stands_elsewhere(outcome)]
-    return error_of(guilty, first, lines, outcomes)
+
+    def words(hides: Hides) -> str:
+        lines = [*remarks]
+        for outcome in outcomes:
+            lines += stands(outcome, hides)
+        return message_of(guilty, first, lines, outcomes)
+
+    ranks = [outcome.rank for outcome in guilty]
+    return RankError(words, ranks, outputs_of(outcomes), kind, frames=guilty[0].waits_at())
+
+
+def stands(outcome: Outcome, hides: Hides) -> list[str]:
+    """Lines on where a rank of a job that hangs stands."""
+    if outcome.report is not None:
+        return [f"  {names([outcome])}: had returned"]
+    unknown = "no Python stack was given" if outcome.at_work else "not yet at work"
+    stack = short_traceback(outcome.waits_at(), hides) or [f"  {unknown}"]
+    return [f"  {names([outcome])}:", *(f"  {line}" for line in stack), *stands_elsewhere(outcome)]
 
 
 def stands_elsewhere(outcome: Outcome) -> list[str]:

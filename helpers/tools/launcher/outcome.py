@@ -3,7 +3,7 @@
 import linecache
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ from .waits import ANSWER, BEGUN, Frame, waiting_in
 TOOLS = NAME.rpartition(".")[2]  # the folder of these modules
 KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
 LINE = 300  # characters of a line that are shown
+Hides = Callable[[Frame], bool]  # whether to leave a place out of a message
 
 
 @dataclass
@@ -140,8 +141,10 @@ def place(frame: Frame) -> str:
     return f"{file}, line {line}, in {name}"
 
 
-def short_traceback(frames: Sequence[Frame]) -> list[str]:
-    """The learner's own lines with their source, and the innermost library frame they led to."""
+def short_traceback(frames: Sequence[Frame], hides: Hides) -> list[str]:
+    """The learner's own lines with their source, and the innermost library frame they led to; none that
+    `hides` names."""
+    frames = [frame for frame in frames if not hides(frame)]
     shown = [frame for frame in frames if is_learners(frame)][-4:]
     if frames and not is_learners(frames[-1]):
         shown.append(frames[-1])
