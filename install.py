@@ -65,7 +65,7 @@ def fingerprint():
     """Changes when the environment must be installed again; also when the checkout was moved, since a virtual
     environment knows its place."""
     digest = hashlib.sha256((sys.version + HERE).encode())
-    for name in ("pyproject.toml", "constraints.txt", "install.py"):
+    for name in ("pyproject.toml", "setup.py", "constraints.txt", "install.py"):
         with open(os.path.join(HERE, name), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()

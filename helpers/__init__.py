@@ -38,7 +38,6 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
     ),
     "helpers.course.runs.under_torchrun": ("under_torchrun",),
     "helpers.course.runs.zero_2": ("coalesced", "zero_2_by_hand"),
-    "helpers.tools.launcher.jobs": ("launch",),
 }
 MODULES = {
     "combined": "helpers.course.runs.combined",
@@ -65,8 +64,6 @@ HOMES = tools.HOMES | {name: module for module, names in NAMES.items() for name 
 
 
 def __getattr__(name: str) -> object:
-    if name in tools.HOMES:
-        return getattr(tools, name)
     if name in MODULES:
         return tools.imported(MODULES[name])
     if name in HOMES:

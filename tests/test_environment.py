@@ -27,12 +27,20 @@ INSTALL = (ROOT / "install.py").read_text()
 
 
 EXTRAS = PROJECT["optional-dependencies"]
-OWN = f"{PROJECT['name']}[course,site]"  # the tests need what the lessons and the site need
+LINES = {*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)}
+OTHERS = {line for line in LINES if Requirement(line).name != PROJECT["name"]}  # the rest names extras
 
 
-@pytest.mark.parametrize(
-    "line", sorted({*PROJECT["dependencies"], *EXTRAS["course"], *EXTRAS["site"], *EXTRAS["test"]} - {OWN})
-)
+def test_the_tests_environment_takes_every_extra():
+    taken, new = set(), {"test"}
+    while new:
+        taken |= new
+        needs = [Requirement(line) for extra in new for line in EXTRAS[extra]]
+        new = {extra for need in needs if need.name == PROJECT["name"] for extra in need.extras} - taken
+    assert taken == set(EXTRAS)
+
+
+@pytest.mark.parametrize("line", sorted(OTHERS))
 def test_every_range_admits_its_pin(line):
     requirement = Requirement(line)
     assert requirement.name.lower() in nbval_options.pinned(), f"{requirement.name} is not in constraints.txt"

@@ -1,7 +1,6 @@
 """Tools for anyone who trains with DeepSpeed: ranks from a cell, bytes counted, formulas, rehearsals.
 
-    from distributed_training_measured import Ledger, Traffic, rehearse, theory
-    from distributed_training_measured.launcher.jobs import launch
+    from distributed_training_measured import Ledger, Traffic, launch, rehearse, theory
 
 In a checkout of the course they are `helpers.tools`, and lessons import them from `helpers`.  They never
 import the course.  Nothing is imported before it is asked for, so that a rank that needs one module pays for
@@ -21,6 +20,7 @@ NAMES = {  # the names to import from here, by the module in which they lie
     "launcher.export": ("export",),
     "launcher.failures": ("LaunchError", "RankError"),
     "launcher.forked.forkservers": ("preload",),
+    "launcher.jobs": ("launch",),
     "launcher.resources": ("choose_device",),
     "machines.namespaces": ("Machines",),
     "machines.slurm": ("Slurm",),

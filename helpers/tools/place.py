@@ -6,8 +6,7 @@ from pathlib import Path
 
 NAME = __package__
 OURS = NAME.partition(".")[0]  # the package that is imported with them
-# The folder on `sys.path`; no link is followed: in a checkout the second name is a link to the first.
-ROOT = Path(os.path.abspath(__file__)).parents[NAME.count(".") + 1]
+ROOT = Path(os.path.abspath(__file__)).parents[NAME.count(".") + 1]  # the folder on `sys.path`
 
 
 def run_main(module: str) -> str:

@@ -16,7 +16,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 INIT_FIRST = "call deepspeed.init_distributed() first"
 BATCH_SIZE = "train_batch_size must equal"
 NOT_DEFINED = "run the cell that defines the name first"
-NOT_INSTALLED = "the module is not installed in the course's environment"
+NOT_INSTALLED = "the module is not installed in this environment"
 NEVER_CAME = "a rank never came to this collective"
 CLOSED = "one has closed its connections"
 SIZES = "a message had another size"

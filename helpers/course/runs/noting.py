@@ -9,10 +9,10 @@ from pathlib import Path
 
 from helpers import tools
 from helpers.tools.launcher.describing import notices
-from helpers.tools.launcher.outcome import LIBRARIES
+from helpers.tools.launcher.outcome import libraries
 from helpers.tools.measure.messages import listen
 
-NOBODYS = (*LIBRARIES, str(Path(tools.__file__).parent), __file__)  # beginnings of files to look past
+NOBODYS = (*libraries(), str(Path(tools.__file__).parent), __file__)  # beginnings of files to look past
 
 
 def noting(function: Callable, arguments: Mapping[str, object], folder: str) -> None:

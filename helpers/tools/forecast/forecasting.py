@@ -14,6 +14,7 @@ from typing import TextIO
 
 from ..launcher.forked.forkservers import preload
 from ..rehearsal import adapting, asked
+from ..rehearsal.extras import need
 from ..rehearsal.fitting import two_steps
 from ..rehearsal.gpu import MEMORY
 from ..rehearsal.question import Question, ask, read_model
@@ -33,6 +34,8 @@ FITS, DOES_NOT_FIT = 0, 1  # exit statuses
 
 def forecast(options: Options, stdout: TextIO) -> int:
     """Rehearse what the options ask, print the answer to `stdout`; the exit status."""
+    if options.figure:
+        need("matplotlib", "--figure")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     model, memory, outside = read_model(options.model), options.memory, options.outside
     training = of_files.read(options, model)

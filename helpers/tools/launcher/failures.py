@@ -46,8 +46,7 @@ HINTS = {  # by what is looked for in a failure
     "`destroy_process_group` does",
     r"gloo::EnforceNotMet": "a message had another size than the rank expected: all ranks must send the same "
     "tensors, in the same order",
-    r"No module named": "the module is not installed in the course's environment, or its folder is not on "
-    "sys.path",
+    r"No module named": "the module is not installed in this environment, or its folder is not on sys.path",
 }
 NO_SLOTS = "object has no attribute '__dict__'"  # what cloudpickle's copy of such a class lacks, says pickle
 SLOTS = (

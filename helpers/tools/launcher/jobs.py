@@ -203,7 +203,7 @@ def launch(
         KeyboardInterrupt: the learner interrupted; shows where each rank stood.
     """
     if os.name != "posix":
-        raise LaunchError("launch needs Linux or macOS; on Windows run the course in WSL2")
+        raise LaunchError("launch needs Linux or macOS; on Windows use WSL2")
     options = {"nodes": nodes, "gpus": gpus, "account": account, "partition": partition, "time": time}
     options |= {"folder": folder, "hostfile": hostfile}
     check_choice("launcher", launcher, (None, "deepspeed", "slurm"))

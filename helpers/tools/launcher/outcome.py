@@ -5,12 +5,14 @@ import re
 import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from ..place import OURS
+from ..place import NAME, OURS
 from .waits import ANSWER, BEGUN, Frame, waiting_in
 
-LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+TOOLS = NAME.rpartition(".")[2]  # the folder of these modules
 KEPT_OUTPUT = 32_000_000  # bytes that a job keeps of what its ranks write, shared out equally
 LINE = 300  # characters of a line that are shown
 Hides = Callable[[Frame], bool]  # whether to leave a place out of a message
@@ -97,18 +99,32 @@ def trim(frames: Sequence[Frame]) -> list[Frame]:
     which only pass torch's calls on, and those of waiting for a cable's silence."""
     kept = []
     for frame in frames:
-        folder, file = Path(frame[0]).parts[-3:-1], "/".join(Path(frame[0]).parts[-2:])
-        if folder == ("tools", "machines"):
+        file = Path(frame[0]).parts[-3:]
+        if file[:2] == (TOOLS, "machines"):
             break
-        if file == "launcher/rank.py":
+        if file == (TOOLS, "launcher", "rank.py"):
             kept.clear()
-        elif file != "launcher/waits.py" and frame[2] != "__torch_dispatch__":
+        elif file != (TOOLS, "launcher", "waits.py") and frame[2] != "__torch_dispatch__":
             kept.append(frame)
     return kept
 
 
+@cache
+def libraries() -> tuple[str, ...]:
+    """Folders of what is no learner's, each with a slash: of Python's own modules, of what is installed
+    beside them, and of torch and DeepSpeed, which may lie elsewhere, with what is installed beside them or
+    alone in a clone."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    for name in ("torch", "deepspeed"):
+        if (spec := find_spec(name)) and spec.origin:
+            package = Path(spec.origin).parent
+            is_installed = any(package.parent.glob(f"{name}-*.*-info"))
+            folders.append(str(package.parent if is_installed else package))
+    return tuple(f"{folder}/" for folder in dict.fromkeys(folders))
+
+
 def is_learners(frame: Frame) -> bool:
-    return not frame[0].startswith(LIBRARIES)
+    return not frame[0].startswith(libraries())
 
 
 def place(frame: Frame) -> str:
@@ -117,8 +133,8 @@ def place(frame: Frame) -> str:
     if "ipykernel_" in file or file.startswith("<ipython-input"):
         file = "cell"
     else:
-        for library in LIBRARIES:
-            file = file.removeprefix(f"{library}/")
+        for library in libraries():
+            file = file.removeprefix(library)
         parts = Path(file).parts
         parts = parts[parts.index(OURS) :] if OURS in parts else parts[-3:]
         file = "/".join(parts).lstrip("/")

@@ -12,8 +12,8 @@ CURES = {  # a file below /proc/sys: the content that forbids, the one that allo
     "user/max_net_namespaces": ("0", "10000", ""),
 }
 LINUX_ONLY = (
-    "machines are made of Linux's namespaces: on Windows run the course in WSL2, on macOS in a Linux "
-    "container or virtual machine"
+    "machines are made of Linux's namespaces: on Windows use WSL2, on macOS a Linux container or virtual "
+    "machine"
 )
 NEEDS = "machines need user namespaces of Linux"
 

@@ -9,6 +9,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from .adapting import ALL_LINEAR, freeze, task, with_lora
+from .extras import need
 from .of_transformers import build_transformers
 from .refusing import BadQuestion
 
@@ -75,13 +76,16 @@ def check(
         Names of the layers that get adapters.
 
     Raises:
-        BadQuestion: peft has no targets for such a model or does not find those that were named; patterns fit
-            no parameter or leave none; or it does not go together with DeepSpeed's configuration.
+        BadQuestion: peft is not installed, has no targets for such a model or does not find those that were
+            named; patterns fit no parameter or leave none; or it does not go together with DeepSpeed's
+            configuration.
     """
     import torch
 
     if wanted == EVERYTHING:
         return []
+    if wanted.rank:
+        need("peft", "LoRA")
     _check_configuration(wanted, architecture, written)
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):

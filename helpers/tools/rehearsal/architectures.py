@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..place import OURS
 from .refusing import BadQuestion
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ OTHER_INPUTS = ("vision", "image", "audio", "video")
 COMPUTED = ("rope_parameters", "rope_theta", "alibi", "relative_attention")
 # Their tables begin with the positions of padding.
 PADDED = ("roberta", "camembert", "data2vec-text", "xmod", "longformer", "mpnet", "ibert", "esm")
-OWN_FUNCTION = "write a function that trains it, for helpers.rehearse"
+OWN_FUNCTION = f"write a function that trains it, for {OURS}.rehearse"
 
 
 def architecture(model: dict, shape: PreTrainedConfig) -> tuple[str, str, list[str]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..place import OURS
+
 if TYPE_CHECKING:
     from ..theory.deepspeed_config import Configuration
 
-OWN_FUNCTION = "needs a function of your own for helpers.rehearse"
+OWN_FUNCTION = f"needs a function of your own for {OURS}.rehearse"
 QUANTIZED = ("zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
 
 
@@ -31,7 +33,7 @@ def refuse(known: Configuration) -> None:
     if whole.optimizer_name not in (None, "adam", "adamw"):
         raise BadQuestion(
             f"the optimizer {known.config['optimizer']['type']} is not rehearsed: its states are not Adam's; "
-            "ask with AdamW, or use helpers.rehearse"
+            f"ask with AdamW, or use {OURS}.rehearse"
         )
     params = whole.optimizer_params or {}
     if params.get("amsgrad") and not params.get("torch_adam"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -28,8 +29,7 @@ from .versions import OLDEST_TORCH
 
 T = TypeVar("T")
 
-# Lines about the rehearsal's own frames in an error.
-OWN_FRAMES = re.compile(rf"^  {__package__.replace('.', '/')}/.*\n(    .*\n)?", re.MULTILINE)
+OWN = f"{os.path.dirname(__file__)}{os.sep}"  # where the rehearsal's own frames lie
 LOST = re.compile(r"was killed by SIGABRT|raised SystemError")
 HINT = """
   Hint: an error in the backward pass was lost on the way; rehearse with device="cpu", which shows it"""
@@ -37,6 +37,9 @@ HINT = """
 
 class RehearsalError(RankError):
     """The rehearsed rank failed; `rank` is its number."""
+
+    def __init__(self, words: str, rank: int, outputs: list[str], kind: str = "raised") -> None:
+        super().__init__(lambda hides: words, [rank], outputs, kind)
 
 
 def rehearse(
@@ -148,10 +151,10 @@ def in_a_process(function: Callable, arguments: dict[str, object], pose: Pose, t
         with saying(lambda: f"rehearsing {posed}: {diary.read(pose.mail)}"):
             return launch(rehearsed, ranks=1, arguments=given, device="cpu", timeout=timeout)[0]
     except RankError as error:
-        words = OWN_FRAMES.sub("", f"{error}\n").rstrip("\n")
+        words = error.without(lambda frame: frame[0].startswith(OWN))
         words = words.replace("rank 0 of 1", f"{posed}, rehearsed,", 1)
         words += HINT if pose.device == "cuda" and LOST.search(words) else ""
-        raise RehearsalError(words, pose.rank, error.outputs) from None
+        raise RehearsalError(words, pose.rank, error.outputs, error.kind) from None
 
 
 def rehearsed(function: Callable, arguments: Mapping[str, object], pose: Pose) -> Told:

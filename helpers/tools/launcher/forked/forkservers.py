@@ -78,10 +78,7 @@ class Forkserver:
         progress.say("first launch of this kernel: importing torch and DeepSpeed once (about 10 s)")
         message = self.reply(progress)
         if message["kind"] == "failed":
-            raise LaunchError(
-                "torch and DeepSpeed could not be imported; `make check` says what is "
-                f"missing\n{message['reason']}"
-            )
+            raise LaunchError(f"torch and DeepSpeed could not be imported:\n{message['reason']}")
         self.ready = True
 
     def preload(self, names: Iterable[str], progress: Progress) -> None:
