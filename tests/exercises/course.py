@@ -1,6 +1,7 @@
 """The course's exercises and their solutions."""
 
 import importlib
+import linecache
 from dataclasses import replace
 
 from helpers.course.exercises import SUBJECTS
@@ -26,6 +27,26 @@ def of_kind(kind):
 def solutions():
     """{"03-all_numbers": the course's answer}."""
     return {name: exercise.solution for name, exercise in of_kind(Check).items()}
+
+
+def right_answers(name):
+    """{what is different: a right answer of another build} of "07-flatten", from its lesson's data file."""
+    number, _, stub = name.partition("-")
+    stubs = LESSONS[number].stubs
+    answer = stubs.told[stub].get("solution", f"{stub}_solution").removesuffix("_solution")
+    return {
+        words: defined(answer, text, vars(stubs.solutions))
+        for words, text in stubs.told[stub].get("right", {}).items()
+    }
+
+
+def defined(name, text, names):
+    """What a text defines under a name; its source can be read."""
+    file = f"<right: {hash(text)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    namespace = dict(names)
+    exec(compile(text, file, "exec"), namespace)
+    return namespace[name]
 
 
 def try_each(task):

@@ -3,7 +3,7 @@
 import pytest
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.formulas import Exercise
-from tests.exercises.course import of_kind, solutions
+from tests.exercises.course import of_kind, right_answers, solutions
 
 ALL = of_kind(Exercise)
 SOLUTIONS = solutions()
@@ -14,7 +14,8 @@ def test_its_solution_is_correct_and_each_mistake_is_answered_with_its_own_words
     """So no two mistakes are twins: the words of the first would answer both."""
     exercise = ALL[name]
     assert exercise.verdict(exercise.reference).startswith("correct for ")
-    assert exercise.verdict(SOLUTIONS[name]).startswith("correct for ")
+    for answer in (SOLUTIONS[name], *right_answers(name).values()):
+        assert exercise.verdict(answer).startswith("correct for ")
     for words, changes in exercise.mistakes.items():
         verdict = exercise.verdict(edit(exercise.solution, *changes))
         assert verdict.startswith("not yet: for ") and verdict.endswith(f" is right; {words}")

@@ -15,7 +15,7 @@ from helpers.course.exercises.pipeline_parallelism import Schedule
 from helpers.course.exercises.reading import names_of
 from helpers.tools.launcher.jobs import LaunchError
 from tests.exercises.averaging import half, in_place, make, mean_over_ranks_solution, total, trial
-from tests.exercises.course import of_kind, tried
+from tests.exercises.course import of_kind, right_answers, tried
 
 pytestmark = pytest.mark.ranks
 
@@ -204,22 +204,26 @@ def test_every_known_mistake_of_a_schedule_is_answered_with_its_own_words(name):
 
 @pytest.mark.parametrize("name", [name for name in BUILDS if name not in SCHEDULES])
 def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answered_with_its_own_words(name):
-    """All in one job for each number of ranks: a check of one after the other would take ten times as long.
+    """And right answers of other builds are right.  All in one job for each number of ranks: a check of one
+    after the other would take ten times as long.
 
     No two mistakes are twins: the words of the first would answer both.  A whole check of each solution comes
     after its lesson's last cell.
     """
     build, solution = BUILDS[name], BUILDS[name].solution
-    mistakes = every_mistake(build)
+    mistakes, rights = every_mistake(build), list(right_answers(name).values())
     unanswered = dict(mistakes)
-    for answer in (solution, *unanswered.values()):
+    for answer in (solution, *rights, *unanswered.values()):
         assert not before_running(answer, names_of(solution), solution, "code", by_position=True)
         assert not with_advice("", answer) and not reading_note(answer, solution)
     always = build.always()
     for ranks in build.worlds:
-        functions = [solution, solution, *always, *mistakes.values()]
+        functions = [solution, solution, *always, *mistakes.values(), *rights]
         by_rank = tried(build, functions, ranks, seed=random.randrange(2**31))
         assert not build.wrong(judged(build, by_rank, 1))
+        for at, words in enumerate(right_answers(name), len(functions) - len(rights)):
+            assert all(values[at] is not None for values in by_rank), f"right, and fails: {words}"
+            assert not build.wrong(judged(build, by_rank, at)), f"right, and refused: {words}"
         for at, words in enumerate(mistakes, 2 + len(always)):
             assert all(values[at] is not None for values in by_rank), f"fails, and is not answered: {words}"
             found = judged(build, by_rank, at)

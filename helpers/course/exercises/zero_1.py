@@ -148,7 +148,7 @@ def step_and_gather(see: See, answer: Callable) -> None:
     """Two updates of a master by given gradients, in fp32 and in bf16."""
     for dtype in see.dtypes(*DTYPES):
         full = nn.Parameter(
-            multiples((see.ranks * (3 + see.seed % 4),), 4096)
+            multiples((see.ranks * (16 + see.seed % 4),), 4096)
         )  # finer than bf16, which rounds
         flat, master = full.detach().to(dtype, copy=True), nn.Parameter(own_part(full.detach()))
         optimizer, alone = with_sgd(master, full)
