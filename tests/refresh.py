@@ -1,6 +1,8 @@
 """Execute lessons, what stands beside them, and the start page in fresh kernels and store their outputs:
 `python tests/refresh.py [02 | more/02 | claims | index]`.
 
+What follows from a lesson follows here: its minutes in the README, and the start page.
+
 Outputs are those of the run; what varies without meaning (execution times, kernel versions, this machine's
 paths, the display that a
 progress line leaves empty) is taken out.
@@ -68,7 +70,7 @@ def without_paths(output):
 
 
 def refresh(path):
-    if path in notebooks():
+    if path in notebooks():  # its minutes depend on its cells, and stand in one of them
         minutes.write_row(path)
     notebook = nbformat.read(path, as_version=4)
     if path.name == INDEX:
@@ -82,13 +84,15 @@ def refresh(path):
 
 def draw_map(notebook):
     """The start page's pictures and texts are made anew from the lessons, in the order of the cells with
-    these tags."""
+    these tags; returns whether a text is another."""
+    before = [cell.source for cell in notebook.cells]
     pictures.draw(NOTEBOOKS, course(), {})
     replace(NOTEBOOKS / pictures.FOLDER / pictures.JOB, index.job(course()).png)
     drawn = {tag: iter(texts) for tag, texts in index.texts(course()).items()}
     for cell in notebook.cells:
         for tag in drawn.keys() & set(cell.metadata.get("tags", [])):
             cell.source = next(drawn[tag])
+    return before != [cell.source for cell in notebook.cells]
 
 
 def main(number=""):
@@ -101,6 +105,11 @@ def main(number=""):
         started = time.monotonic()
         refresh(path)
         print(f"{path.relative_to(NOTEBOOKS)}: executed in {time.monotonic() - started:.0f} s", flush=True)
+    minutes.main()
+    start = NOTEBOOKS / INDEX
+    if start not in chosen and draw_map(nbformat.read(start, as_version=4)):
+        refresh(start)
+        print(f"{INDEX}: follows")
 
 
 if __name__ == "__main__":
