@@ -77,7 +77,7 @@ def test_real_ranks_of_an_installation(installed, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         f"from {NAME} import Traffic\n"
-        f"from {NAME}.launch.jobs import launch\n"
+        f"from {NAME}.launcher.jobs import launch\n"
         "def all_reduced():\n"
         "    import deepspeed, torch\n"
         "    deepspeed.init_distributed('gloo')\n"

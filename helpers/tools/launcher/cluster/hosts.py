@@ -111,7 +111,7 @@ class HostsJob(SharedJob):
             *(["--force_multi"] if len(self.hosts) == 1 else []),
             *("--master_addr", next(iter(self.hosts))),
             *("--master_port", str(port_for(random.getrandbits(32)))),
-            *("--module", f"{NAME}.launch.cluster.remote", str(self.path)),
+            *("--module", f"{NAME}.launcher.cluster.remote", str(self.path)),
         ]
 
     def launched(self) -> list[str]:

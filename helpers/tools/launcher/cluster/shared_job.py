@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..parcel import Parcel
     from ..progress import Progress
 
-GUARD = run_main("launch.cluster.guard")
+GUARD = run_main("launcher.cluster.guard")
 UNSEEN = "launch: the folder "  # how a keeper begins what stops it
 WAITING = "queued and waiting"  # what srun says of a job that has to wait
 SHOWN = 2000  # characters of what a command wrote

@@ -60,7 +60,7 @@ class SlurmJob(SharedJob):
         options = [f"--{name}={value}" for name, value in self.options.items() if value is not None]
         # The launcher finds out which rank failed, not srun.
         quiet = [f"--job-name={title}", "--kill-on-bad-exit=0", "--mpi=none"]
-        module = [sys.executable, "-P", "-m", f"{NAME}.launch.cluster.remote", str(self.path)]
+        module = [sys.executable, "-P", "-m", f"{NAME}.launcher.cluster.remote", str(self.path)]
         return ["srun", *options, *quiet, *module]
 
     def variables(self) -> dict[str, str]:

@@ -34,7 +34,7 @@ class CommandJob(SharedJob):
         return [
             *("deepspeed", "--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)),
             *("--master_addr", "127.0.0.1", "--master_port", str(self.port.getsockname()[1])),
-            *("--module", f"{NAME}.launch.command.keeper", str(self.path)),
+            *("--module", f"{NAME}.launcher.command.keeper", str(self.path)),
         ]
 
     def launched(self) -> list[str]:
