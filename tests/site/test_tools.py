@@ -18,7 +18,7 @@ NAMED = re.compile(r"^\.\. auto\w+:: distributed_training_measured\.(?:theory\.)
 def test_every_public_name_is_on_one_page():
     named = [name for page in PAGES for name in NAMED.findall(page.read_text(encoding="utf-8"))]
     formulas = {name for name in theory.HOMES if callable(getattr(theory, name))}
-    assert sorted(named) == sorted({"launch.jobs.launch", *tools.HOMES, *formulas})
+    assert sorted(named) == sorted({"launcher.jobs.launch", *tools.HOMES, *formulas})
 
 
 @pytest.mark.ranks

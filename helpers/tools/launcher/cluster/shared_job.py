@@ -151,8 +151,8 @@ class SharedJob(Piped):
         unseen = [line.partition(UNSEEN)[2] for line in text.splitlines() if UNSEEN in line]
         if unseen:
             raise LaunchError(
-                f"the folder {min(unseen)}: give `launch` a `folder=` that all machines share, at "
-                "the same place"
+                f"the folder {min(unseen)}: give `Hosts` or `SlurmNodes` a `folder=` that all machines "
+                "share, at the same place"
             )
         if self.queued and (waits := [line for line in text.splitlines() if WAITING in line]):
             self.progress.say(f"{waits[-1]} ({self.path.name.removeprefix('.')})")
