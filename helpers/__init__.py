@@ -11,6 +11,8 @@ rank of any number without memory, and `forecast` says by it whether a training 
 them it imports from here.
 
 Nothing is imported before it is asked for, so that a rank that needs one module pays for one module.
+Importing starts nothing either, with one exception: in a notebook's kernel `from helpers import launch`
+starts the server from which ranks are forked.  In a script or a rank it does not.
 """
 
 from __future__ import annotations
@@ -67,10 +69,9 @@ def __getattr__(name: str) -> object:
     if name in MODULES:
         return tools.imported(MODULES[name])
     if name in HOMES:
-        value = getattr(tools.imported(HOMES[name]), name)
         if name == "launch":
-            tools.imported("helpers.tools.launcher.forked.warming").begin()
-        return value
+            tools.imported("helpers.tools.launcher.forked.warming").begin_in_notebook()
+        return getattr(tools.imported(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(__dir__())}")
 
 

@@ -17,6 +17,9 @@ from . import sources
 
 sources.record()
 NAMES = {  # the names to import from here, by the module in which they lie
+    "launcher.cluster.hosts": ("Hosts",),
+    "launcher.cluster.srun": ("SlurmNodes",),
+    "launcher.command.command_job": ("DeepSpeedCommand",),
     "launcher.export": ("export",),
     "launcher.failures": ("LaunchError", "RankError"),
     "launcher.forked.forkservers": ("preload",),

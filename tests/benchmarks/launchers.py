@@ -149,7 +149,7 @@ def main():
 
     started = time.perf_counter()
     launch(empty, ranks=2)
-    print(f"first launch of a kernel: {time.perf_counter() - started:.1f} s")
+    print(f"first launch of a script, which started nothing before: {time.perf_counter() - started:.1f} s")
     print(
         "private memory of a rank before it builds a model: "
         f"{max(launch(private_memory, ranks=4)) / 1e6:.0f} MB\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from helpers import launch
+from helpers import DeepSpeedCommand, launch
 from helpers.tools import sources
 from helpers.tools.launcher.forked import forkservers
 from tests.launcher import support
@@ -131,5 +131,5 @@ def commanded(marked_session):
             patch.setenv(
                 name, support.interface_of_the_network() or "lo"
             )  # as the environment of a cluster may say
-        reports = launch(job, ranks=2, launcher="deepspeed", command=True, device="cpu")
+        reports = launch(job, ranks=2, on=DeepSpeedCommand(show=True), device="cpu")
     return reports, printed.getvalue()

@@ -236,14 +236,14 @@ class Kernel:
             "from helpers import launch\nvalue = list(launch(lambda: __import__('os').environ['RANK'], 2))"
         ) == ["0", "1"]
 
-    def occupy(self, state, ranks=2, launcher=None):
+    def occupy(self, state, ranks=2, on=None):
         """Start ranks that sleep, wait in a barrier, or hold the interpreter's lock; each has also started a
         program."""
         for file in self.folder.glob("ready-*"):
             file.unlink()
         self.start(
             f"{STATES}\nlaunch(occupied, {ranks}, {{'state': {state!r}, 'folder': "
-            f"{str(self.folder)!r}}}, launcher={launcher!r})"
+            f"{str(self.folder)!r}}}, on={on})"
         )
 
     def ready(self, ranks=2, seconds=60):
@@ -310,7 +310,7 @@ class Notebook:
 STATES = """
 import ctypes, os, subprocess, time
 from pathlib import Path
-from helpers import launch
+from helpers import DeepSpeedCommand, launch
 
 def occupied(state, folder):
     import deepspeed

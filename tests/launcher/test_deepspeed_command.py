@@ -13,7 +13,7 @@ import time
 import cloudpickle
 import psutil
 import pytest
-from helpers import launch
+from helpers import DeepSpeedCommand, launch
 from helpers.tools.launcher.failures import LaunchError, RankError
 from tests.launcher.support import LOOPBACK, PROMPT, SLACK, all_reduced, crowded, eventually, ours, running
 
@@ -89,7 +89,7 @@ def test_the_guilty_rank_is_named(tmp_path):
 
     moment = tmp_path / "moment"
     with pytest.raises(RankError) as caught:
-        launch(job, 2, {"moment": moment}, launcher="deepspeed")
+        launch(job, 2, {"moment": moment}, on=DeepSpeedCommand())
     assert time.monotonic() - float(moment.read_text()) < PROMPT + SLACK
     assert str(caught.value).splitlines()[0] == "rank 1 of 2 was killed by SIGKILL"
     assert caught.value.rank == 1 and caught.value.outputs[0].endswith("rank 0 waits\n")
@@ -108,7 +108,7 @@ def test_a_hang_ends_with_every_stack():
     timeout = crowded(15, most=4)  # seconds: the start of the ranks, twice over, and a hang
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
-        launch(hang_in_rank_1, 2, launcher="deepspeed", timeout=timeout)
+        launch(hang_in_rank_1, 2, on=DeepSpeedCommand(), timeout=timeout)
     took, lines = time.monotonic() - started, str(caught.value).splitlines()
     assert (
         lines[0]
@@ -132,20 +132,20 @@ def test_nobody_else_gets_the_port_before_rank_0_listens_there(monkeypatch):
 
     monkeypatch.setattr("subprocess.Popen", start)
     with pytest.raises(LaunchError, match="far enough"):
-        launch(lambda: None, 2, launcher="deepspeed")
+        launch(lambda: None, 2, on=DeepSpeedCommand())
     assert asked == 2 * [errno.EADDRINUSE]
 
 
 def test_a_command_that_does_not_start(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(LaunchError, match="^the deepspeed command ended with status 1:"):
-        launch(lambda: None, 2, launcher="deepspeed")
+        launch(lambda: None, 2, on=DeepSpeedCommand())
 
 
 def test_interrupts_and_the_end_of_the_kernel(kernels):
     (kernel,) = kernels()
     for moment in (0.5, 2.5, None):  # while the command starts, and while its ranks are at work
-        kernel.occupy("sleep", launcher="deepspeed")
+        kernel.occupy("sleep", on="DeepSpeedCommand()")
         if moment:
             time.sleep(moment)
         else:
@@ -158,7 +158,7 @@ def test_interrupts_and_the_end_of_the_kernel(kernels):
         assert eventually(lambda: kernel.processes() == [kernel.process_itself()])
         assert private_folders() == []
     before = running([psutil.Process(process.pid) for process in ours() if process not in kernel.processes()])
-    kernel.occupy("gil", launcher="deepspeed")
+    kernel.occupy("gil", on="DeepSpeedCommand()")
     assert kernel.ready()
     os.kill(kernel.process.pid, signal.SIGKILL)
     assert eventually(lambda: ours() == before), ours()

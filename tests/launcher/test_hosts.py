@@ -20,13 +20,13 @@ import cloudpickle
 import numpy as np
 import psutil
 import pytest
-from helpers import Machines, Ssh, launch
+from helpers import Hosts, Machines, SlurmNodes, Ssh, launch
 from helpers.tools.launcher.cluster import guard, hosts, orders, remote, srun
 from helpers.tools.launcher.cluster.remote import Keeper, card_towards, nodes_of
 from helpers.tools.launcher.cluster.shared_job import SharedJob
 from helpers.tools.launcher.failures import LaunchError, Outcome, RankError
 from helpers.tools.launcher.pipes import AT_WORK
-from helpers.tools.machines import namespaces, slurm, ssh
+from helpers.tools.machines import namespaces, ssh
 from tests.launcher.support import all_reduced, eventually, ours
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -80,7 +80,7 @@ def test_the_same_function_gives_the_same_through_ssh(reached, tmp_path, monkeyp
     monkeypatch.setenv("NOT_PASSED_ON", "1")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".deepspeed_env").write_text("OWN=of the learner\n")
-    reports = launch(job, 2, launcher="deepspeed", hostfile=reached.hostfile)
+    reports = launch(job, 2, on=Hosts(reached.hostfile))
     for rank, report in enumerate(reports):
         of_rank = [str(rank), "0", "1", str(rank), "machine0", "eth0", "of the learner"]
         assert report == (2.0, f"machine{rank}", of_rank, False)
@@ -89,8 +89,8 @@ def test_the_same_function_gives_the_same_through_ssh(reached, tmp_path, monkeyp
 
 
 OCCUPIED = """
-from helpers import launch
-launch(lambda: None, 2, launcher="deepspeed", hostfile=HOSTFILE, folder=FOLDER)
+from helpers import Hosts, launch
+launch(lambda: None, 2, on=Hosts(HOSTFILE, folder=FOLDER))
 """
 
 
@@ -171,7 +171,7 @@ def test_commands_given_by_hand_do_the_same_and_a_failure_names_rank_and_machine
     hostfile.write_text("machine0 slots=1\nmachine1 slots=2\n")
     monkeypatch.setattr(hosts, "print", by_hand, raising=False)
     with pytest.raises(RankError) as caught:
-        launch(job, 2, launcher="deepspeed", hostfile=hostfile, ssh=False, folder=tmp_path)
+        launch(job, 2, on=Hosts(hostfile, ssh=False, folder=tmp_path))
     assert str(caught.value).splitlines()[0] == "rank 1 of 2 on node machine1 raised ValueError: enough"
     assert (
         len(started) == 2 and [program.wait(60) for program in started] == [0, 0] and left_in(tmp_path) == []
@@ -181,9 +181,9 @@ def test_commands_given_by_hand_do_the_same_and_a_failure_names_rank_and_machine
 # --- What is refused
 
 
-def refused(error, words, **options):
+def refused(error, words, act):
     with pytest.raises(error, match=words):
-        launch(lambda: None, **{"ranks": 2, **options})
+        act()
 
 
 def test_a_hostfile_is_read_as_deepspeed_reads_it(tmp_path):
@@ -194,65 +194,52 @@ def test_a_hostfile_is_read_as_deepspeed_reads_it(tmp_path):
     assert hosts.dealt({"node0": 2, "node1": 4}, 2) == {"node0": 2}
 
 
-def test_what_cannot_go_to_other_machines_is_refused_before_anything_starts(tmp_path, monkeypatch):
+def test_a_hostfile_is_refused_when_hosts_are_made(tmp_path):
     hostfile = tmp_path / "hostfile"
-    by_hand = {"launcher": "deepspeed", "hostfile": hostfile, "ssh": False}
-    refused(
-        ValueError, "^hostfile must be a file with a line such as `node0 slots=2` .* No such file", **by_hand
-    )
+
+    def made():
+        return Hosts(hostfile)
+
+    refused(ValueError, "^hostfile must be a file with a line such as `node0 slots=2` .* No such file", made)
     for text in ("node0\n", "node0 slots=2\nnode0 slots=2\n", "node0 slots=many\n"):
         hostfile.write_text(text)
         refused(
-            ValueError,
-            "every machine has one line such as `node0 slots=2`, which 'node0.*' is not",
-            **by_hand,
+            ValueError, "every machine has one line such as `node0 slots=2`, which 'node0.*' is not", made
         )
-    hostfile.write_text("node0 slots=1\n")
-    refused(ValueError, "^the hostfile has 1 slots, and there are 2 ranks$", **by_hand)
     hostfile.write_text("node0 slots=2\n")
-    refused(
-        LaunchError,
-        "^folder must be one that all machines share .*: No such file",
-        **by_hand,
-        folder=tmp_path / "none",
-    )
+    for name, words in {"ssh": "True or False", "show": "True or False", "folder": "a path"}.items():
+        refused(TypeError, f"^{name} must be {words}, not 5$", lambda name=name: Hosts(hostfile, **{name: 5}))
+    refused(TypeError, "^hostfile must be a path, not 5$", lambda: Hosts(5))
+    hosts_of_one = made()
+    hostfile.write_text("node1 slots=1\n")
+    assert hosts_of_one.slots == {"node0": 2} and hosts_of_one == made()
+    with pytest.raises(AttributeError, match="ssh"):
+        hosts_of_one.ssh = False
+
+
+def test_what_cannot_go_to_other_machines_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    def launched(on, **options):
+        return lambda: launch(lambda: None, **{"ranks": 2, "on": on, **options})
+
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("node0 slots=1\n")
+    few = Hosts(hostfile, ssh=False)
+    refused(ValueError, "^the hostfile has 1 slots, and there are 2 ranks$", launched(few))
+    hostfile.write_text("node0 slots=2\n")
+    nowhere = Hosts(hostfile, ssh=False, folder=tmp_path / "none")
+    refused(LaunchError, "^folder must be one that all machines share .*: No such file", launched(nowhere))
+    refused(ValueError, 'device must be "cpu", "cuda" or None', launched(few, device="tpu"))
+    uneven = "^4 ranks cannot be dealt evenly to 3 nodes: use a multiple of 3$"
+    refused(ValueError, uneven, launched(SlurmNodes(3), ranks=4))
     monkeypatch.setenv("PATH", str(tmp_path))
-    refused(
-        LaunchError,
-        "ssh and pdsh, and ssh and pdsh are not found here: `apt install",
-        launcher="deepspeed",
-        hostfile=hostfile,
-    )
-    refused(
-        LaunchError,
-        r"^launcher=\"slurm\" needs Slurm's commands, and srun, scancel, squeue are not found: ",
-        launcher="slurm",
-    )
-    refused(
-        ValueError,
-        "^4 ranks cannot be dealt evenly to 3 nodes: use a multiple of 3$",
-        launcher="slurm",
-        ranks=4,
-        nodes=3,
-    )
-    refused(ValueError, "^gpus must be from 1 to 1024, not 0$", launcher="slurm", gpus=0)
-    refused(ValueError, "^time must be minutes, or as .*, not 'long'$", launcher="slurm", time="long")
-    monkeypatch.setattr(srun.shutil, "which", lambda name: name)
-    refused(ValueError, "^nodes, account cannot be used here: ", nodes=2, account="me")
-    refused(ValueError, "^hostfile cannot be used here: ", launcher="slurm", hostfile=hostfile)
-    refused(ValueError, "^hostfile cannot be used here: ", hostfile=hostfile)
-    refused(
-        ValueError,
-        'device must be "cpu", "cuda" or None',
-        launcher="deepspeed",
-        hostfile=hostfile,
-        ssh=False,
-        device="tpu",
-    )
+    missing = "ssh and pdsh, and ssh and pdsh are not found here: `apt install"
+    refused(LaunchError, missing, launched(Hosts(hostfile)))
+    missing = "^`SlurmNodes` needs Slurm's commands, and srun, scancel, squeue are not found: "
+    refused(LaunchError, missing, launched(SlurmNodes()))
 
 
 def test_a_job_inside_of_a_job_is_one_of_its_own(monkeypatch, tmp_path):
-    job = srun.SlurmJob(None, 4, "cpu", nodes=2, gpus=2, account="me", folder=tmp_path)
+    job = srun.SlurmJob(None, 4, "cpu", SlurmNodes(2, gpus=2, account="me", folder=tmp_path))
     monkeypatch.setenv("SLURM_NTASKS", "7")
     assert job.variables()["SLURM_NTASKS"] == "7"  # a default of the learner's own
     for name in ("SLURM_JOB_ID", "SLURM_CONF"):
@@ -303,28 +290,28 @@ def test_values_of_the_learners_variables_are_never_shown(tmp_path, monkeypatch,
     assert "HF_TOKEN=..." in str(caught.value)
 
 
-def test_numbers_that_are_nothing_are_refused_and_not_replaced(tmp_path):
-    for wrong in (0, -1, 65):
-        refused(ValueError, f"^nodes must be from 1 to 64, not {wrong}$", launcher="slurm", nodes=wrong)
-    for wrong in (False, True, 0.0, 1.0, "", "1"):
-        refused(
-            TypeError, "^nodes must be from 1 to 64, not .*no whole number$", launcher="slurm", nodes=wrong
-        )
-        refused(TypeError, "^gpus must be from 1 to .*no whole number$", launcher="slurm", gpus=wrong)
-    for wrong in (0, "0", "00:00:00", "", -1, "1:2"):
-        refused(
-            ValueError, "^time must be minutes, or as .*, and more than nothing", launcher="slurm", time=wrong
-        )
-    for wrong in (False, 1.5):
-        refused(TypeError, "^time must be minutes, or a string such as", launcher="slurm", time=wrong)
+def test_settings_of_nodes_are_refused_when_they_are_made_and_not_replaced():
+    def wrong(error, words, **settings):
+        refused(error, words, lambda: SlurmNodes(**settings))
+
+    for value in (0, -1, 65):
+        wrong(ValueError, f"^nodes must be from 1 to 64, not {value}$", nodes=value)
+    wrong(ValueError, "^gpus must be from 1 to 1024, not 0$", gpus=0)
+    for value in (False, True, 0.0, 1.0, "", "1"):
+        wrong(TypeError, "^nodes must be from 1 to 64, not .*no whole number$", nodes=value)
+        wrong(TypeError, "^gpus must be from 1 to .*no whole number$", gpus=value)
+    for value in (0, "0", "00:00:00", "", -1, "1:2", "long"):
+        wrong(ValueError, "^time must be minutes, or as .*, and more than nothing", time=value)
+    for value in (False, 1.5):
+        wrong(TypeError, "^time must be minutes, or a string such as", time=value)
     for name in ("account", "partition"):
-        for wrong in ("", " "):
-            refused(ValueError, f"^{name} must be a name that ", launcher="slurm", **{name: wrong})
-        for wrong in (0, False):
-            refused(TypeError, f"^{name} must be a string", launcher="slurm", **{name: wrong})
-    if slurm.problem() is None:
-        others = dict.fromkeys(("gpus", "time", "account", "partition"))
-        assert srun.check(4, {"nodes": np.int64(2), **others})["nodes"] == 2
+        for value in ("", " "):
+            wrong(ValueError, f"^{name} must be a name that ", **{name: value})
+        for value in (0, False):
+            wrong(TypeError, f"^{name} must be a string", **{name: value})
+    wrong(TypeError, "^folder must be a path, not 5$", folder=5)
+    wrong(TypeError, "^show must be True or False, not 'yes'$", show="yes")
+    assert SlurmNodes(np.int64(2), gpus=np.int64(4)) == SlurmNodes(2, gpus=4)
 
 
 # --- A file system that refuses for a while

@@ -17,7 +17,7 @@ from pathlib import Path
 import cloudpickle
 import psutil
 import pytest
-from helpers import launch
+from helpers import DeepSpeedCommand, launch
 from helpers.tools.launcher import leftovers
 from helpers.tools.launcher.failures import RankError
 
@@ -168,7 +168,7 @@ def test_the_deepspeed_command_leaves_nothing_either():
 
     before = sorted(os.listdir("/dev/shm"))
     with pytest.raises(RankError, match="rank 1 of 2 raised ValueError: seven"):
-        launch(job, 2, launcher="deepspeed")
+        launch(job, 2, on=DeepSpeedCommand())
     assert not [name for name in os.listdir("/dev/shm") if name not in before]
 
 

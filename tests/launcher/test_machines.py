@@ -105,7 +105,7 @@ def test_every_rank_knows_its_machine_and_its_number_there(where, local):
         reports = launch(
             lambda: (socket.gethostname(), socket.gethostbyname("machine1"), look(), all_reduced(1.0)),
             len(place.of),
-            place=place,
+            on=place,
         )
     used = sorted(set(place.of))
     for rank, (host, address, variables, total) in enumerate(reports):
@@ -128,9 +128,9 @@ def test_ranks_listen_at_their_card_and_reach_nothing_else():
 
     with socket.create_server(("0.0.0.0", 0)) as server, Machines(2) as machines:
         beyond, port = "192.0.2.1", server.getsockname()[1]
-        reports = launch(job, 2, place=machines)
+        reports = launch(job, 2, on=machines)
         beyond = "127.0.0.1"
-        loopback = launch(job, 2, place=machines)
+        loopback = launch(job, 2, on=machines)
     for machine, (listening, refused, interfaces, user) in enumerate(reports):
         assert listening and set(listening) <= ADDRESSES[machine]
         assert refused == "Network is unreachable" and interfaces == ["eth0"] * 3 and user == os.getuid()
@@ -168,7 +168,7 @@ def settings():
 
 
 def test_nothing_is_sent_twice_for_being_late(pair):
-    found, writable = launch(settings, 2, place=pair)[1]
+    found, writable = launch(settings, 2, on=pair)[1]
     if not writable:
         pytest.skip("this system forbids to write a network namespace's settings")
     assert found == list(SEND_ONCE.values())
@@ -227,7 +227,7 @@ def check(cable, reports, of, predicted):
 def test_an_all_reduce_crosses_as_often_as_its_ring_does(pair, where, hops):
     """A ring of four: each hop carries 2 x 3/4 of the tensor; neighbours together, one of a machine's two
     hops crosses, dealt out both do."""
-    reports = launch(reduced, 4, {"machines": pair, "elements": 1_000_000}, place=pair.place(where))
+    reports = launch(reduced, 4, {"machines": pair, "elements": 1_000_000}, on=pair.place(where))
     cable = reports[0][0]
     assert all(report[0] == cable for report in reports)
     check(cable, reports, where, hops * theory.wire_bytes("all_reduce", 4_000_000, 4))
@@ -239,7 +239,7 @@ def test_an_all_reduce_crosses_as_often_as_its_ring_does(pair, where, hops):
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_step_of_data_parallelism_and_of_zero_1_sends_across_what_one_rank_sends(pair, stage):
     """Every collective is a ring through all ranks, of which one hop leaves each machine."""
-    reports = launch(stepped, 4, {"machines": pair, "stage": stage}, place=pair)
+    reports = launch(stepped, 4, {"machines": pair, "stage": stage}, on=pair)
     predicted = theory.zero_wire_bytes(reports[0][2], 4, stage, whole_buckets=stage == 1)
     check(reports[0][0], reports, [0, 0, 1, 1], predicted)
 
@@ -255,7 +255,7 @@ def test_a_limited_card_is_not_quicker_than_its_limit():
         return time.perf_counter() - started, cable
 
     with Machines(2, bandwidth="20 Mbit") as machines:
-        reports = launch(timed, 2, place=machines)
+        reports = launch(timed, 2, on=machines)
     for seconds, cable in reports:
         assert cable[0].sent > 1_000_000 and seconds > (cable[0].sent - 140_000) / (20 * MBIT)
 
@@ -300,7 +300,7 @@ def sleeps():
 def test_a_failure_names_the_rank_and_its_machine(pair, function, rank, words):
     timeout = crowded(4) if function is sleeps else 60
     with pytest.raises(RankError) as caught:
-        launch(function, 4, place=pair, timeout=timeout)
+        launch(function, 4, on=pair, timeout=timeout)
     assert str(caught.value).splitlines()[0] == words.format(timeout) and caught.value.rank == rank
 
 
@@ -312,7 +312,7 @@ def test_who_counts_alone_is_shown_at_its_own_line(pair):
 
     timeout = crowded(4)
     with pytest.raises(RankError) as caught:
-        launch(job, 2, place=pair, timeout=timeout)
+        launch(job, 2, on=pair, timeout=timeout)
     lines = str(caught.value).splitlines()
     assert lines[0] == f"rank 1 of 2 on machine 1 hung: still running after {timeout} s, in no collective"
     assert lines[-1] == "      with pair.counting():"
@@ -339,17 +339,13 @@ def cut(machines, moments):
 def test_an_unplugged_machine_is_a_hang_that_names_it_and_its_job_goes_on_where_it_is_plugged_in_again():
     with Machines(2, bandwidth="15 Mbit") as machines:
         assert (
-            launch(
-                cut, 4, {"machines": machines, "moments": [(0.2, "unplug"), (0.1, "plug")]}, place=machines
-            )
+            launch(cut, 4, {"machines": machines, "moments": [(0.2, "unplug"), (0.1, "plug")]}, on=machines)
             == [[4.0]] * 4
         )
         assert machines.unplugged == []
         timeout = crowded(4)
         with pytest.raises(RankError) as caught:
-            launch(
-                cut, 4, {"machines": machines, "moments": [(0.2, "unplug")]}, place=machines, timeout=timeout
-            )
+            launch(cut, 4, {"machines": machines, "moments": [(0.2, "unplug")]}, on=machines, timeout=timeout)
         assert machines.unplugged == [1]
         lines = str(caught.value).splitlines()
         assert lines[:2] == [
@@ -357,7 +353,7 @@ def test_an_unplugged_machine_is_a_hang_that_names_it_and_its_job_goes_on_where_
             "  machine 1 is unplugged",
         ]
         machines.plug(1)
-        assert launch(lambda: all_reduced(1.0), 4, place=machines) == [4.0] * 4
+        assert launch(lambda: all_reduced(1.0), 4, on=machines) == [4.0] * 4
 
 
 def test_machines_whose_process_is_killed_fail_the_job_in_words_and_the_next_ones_work():
@@ -372,12 +368,12 @@ def test_machines_whose_process_is_killed_fail_the_job_in_words_and_the_next_one
             return all_reduced(1.0)
 
         with pytest.raises(RankError) as caught:
-            launch(job, 2, place=machines, timeout=2)
+            launch(job, 2, on=machines, timeout=2)
         assert "  the machines have ended: start them again" in str(caught.value).splitlines()
         with pytest.raises(LaunchError, match="^the machines have ended: start them again$"):
-            launch(lambda: None, 2, place=machines)
+            launch(lambda: None, 2, on=machines)
     with machines:
-        assert launch(lambda: all_reduced(1.0), 2, place=machines) == [2.0, 2.0]
+        assert launch(lambda: all_reduced(1.0), 2, on=machines) == [2.0, 2.0]
 
 
 # --- What is left
@@ -396,7 +392,7 @@ def occupied(folder):
     deepspeed.comm.barrier() if rank == "1" else time.sleep(60)
 
 with Machines(2) as machines:
-    launch(occupied, 2, {"folder": FOLDER}, place=machines)
+    launch(occupied, 2, {"folder": FOLDER}, on=machines)
 """
 
 
@@ -445,20 +441,17 @@ def test_up_and_down_with_faults_leaves_nothing():
     """What the fixture compares afterwards: processes, descriptors, namespaces, devices, mounts, files."""
     for fault in (raises, killed, None, KeyError):
         with pytest.raises((RankError, KeyError)), Machines(3) as machines:
-            launch(fault or (lambda: os._exit(3)), 4, place=machines) if fault is not KeyError else {}[
-                "missing"
-            ]
+            launch(fault or (lambda: os._exit(3)), 4, on=machines) if fault is not KeyError else {}["missing"]
     with pytest.raises(ValueError, match="^these machines are not up"):
         machines.cable()
 
 
 def test_what_cannot_be_placed_is_refused_before_a_process_starts(pair):
     for error, words, options in (
-        (TypeError, r"place must be Machines or what their place\(...\) returns, not 2", {"place": 2}),
-        (ValueError, "place says where 4 ranks run, and there are 2", {"place": pair.place(4)}),
-        (ValueError, "machines take warm ranks on the CPU", {"place": pair, "launcher": "deepspeed"}),
-        (ValueError, "machines take warm ranks on the CPU", {"place": pair, "device": "cuda"}),
-        (ValueError, "these machines are not up", {"place": Machines(2)}),
+        (TypeError, r"on must be Machines or what their place\(...\) returns, .*, not 2", {"on": 2}),
+        (ValueError, "on says where 4 ranks run, and there are 2", {"on": pair.place(4)}),
+        (ValueError, "machines take ranks on the CPU", {"on": pair, "device": "cuda"}),
+        (ValueError, "these machines are not up", {"on": Machines(2)}),
     ):
         with pytest.raises(error, match=words):
             launch(lambda: None, 2, **options)
@@ -504,7 +497,7 @@ def test_a_wrong_number_is_refused_and_the_machines_go_on(pair):
     pair.unplug(np.int64(1))
     assert pair.unplugged == [1]
     pair.plug(np.uint8(1))
-    assert launch(lambda: all_reduced(1.0), 2, place=pair.place(np.array([1, 0]))) == [2.0, 2.0]
+    assert launch(lambda: all_reduced(1.0), 2, on=pair.place(np.array([1, 0]))) == [2.0, 2.0]
 
 
 BAD_ORDERS = [
@@ -545,11 +538,11 @@ def bad_orders(machines):
 
 def test_no_datagram_of_a_rank_ends_the_machines(pair):
     folder = f"/proc/{pair.process.pid}/fd"
-    launch(lambda: None, 1, place=pair)
+    launch(lambda: None, 1, on=pair)
     descriptors = len(os.listdir(folder))
-    assert launch(bad_orders, 1, {"machines": pair}, place=pair) == [len(BAD_ORDERS)]
+    assert launch(bad_orders, 1, {"machines": pair}, on=pair) == [len(BAD_ORDERS)]
     assert eventually(lambda: len(os.listdir(folder)) <= descriptors)
-    assert launch(lambda: all_reduced(1.0), 2, place=pair) == [2.0, 2.0]
+    assert launch(lambda: all_reduced(1.0), 2, on=pair) == [2.0, 2.0]
 
 
 def deaf(machines):
@@ -566,7 +559,7 @@ def deaf(machines):
 
 
 def test_who_does_not_read_an_answer_holds_nobody_up(pair):
-    assert launch(deaf, 1, {"machines": pair}, place=pair, timeout=20) == [2]
+    assert launch(deaf, 1, {"machines": pair}, on=pair, timeout=20) == [2]
 
 
 def test_ranks_that_ended_while_they_waited_for_silence_are_not_waited_for(pair):
@@ -576,7 +569,7 @@ def test_ranks_that_ended_while_they_waited_for_silence_are_not_waited_for(pair)
         raise RuntimeError("enough")
 
     with pytest.raises(RankError, match="raised RuntimeError: enough"):
-        launch(job, 2, place=pair)
+        launch(job, 2, on=pair)
     with pair.counting() as cable:
         pass
     assert [card.sent for card in cable] == [0, 0]

@@ -18,7 +18,7 @@ import numpy
 import psutil
 import pytest
 import torch
-from helpers import Machines, launch
+from helpers import DeepSpeedCommand, Machines, SlurmNodes, launch
 from helpers.tools.launcher import jobs, resources
 from helpers.tools.launcher.failures import LaunchError, RankError
 from tests.launcher.support import PROMPT, SLACK, crowded, eventually, running, start_in_a_session_of_its_own
@@ -49,11 +49,6 @@ def no_start(monkeypatch):
         (TypeError, {"ranks": "four"}, "ranks must be from 1 to 64, not 'four'"),
         (TypeError, {"ranks": 2.5}, "ranks must be from 1 to 64, not 2.5"),
         (TypeError, {"ranks": True}, "ranks must be from 1 to 64, not True"),
-        (
-            ValueError,
-            {"launcher": "torchrun"},
-            'launcher must be None, "deepspeed" or "slurm", not \'torchrun\'',
-        ),
         (ValueError, {"device": "tpu"}, 'device must be "cpu", "cuda" or None, not \'tpu\''),
         (ValueError, {"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
         (ValueError, {"timeout": -1.5}, "timeout must be a positive number of seconds, not -1.5"),
@@ -85,20 +80,39 @@ def no_start(monkeypatch):
             {"arguments": {1: 2}},
             "arguments must have strings as keys, the names of parameters, not 1",
         ),
-        (ValueError, {"launcher": ["slurm"]}, "launcher must be None"),
-        (ValueError, {"launcher": numpy.ones(2)}, "launcher must be None"),
         (ValueError, {"device": numpy.ones(2)}, "device must be"),
-        (TypeError, {"command": "yes"}, "command must be True or False, not 'yes'"),
-        (TypeError, {"ssh": 1}, "ssh must be True or False, not 1"),
-        (TypeError, {"account": 7}, "account must be a string, not 7"),
-        (TypeError, {"partition": True}, "partition must be a string, not True"),
-        (TypeError, {"folder": 5}, "folder must be a path, not 5"),
-        (TypeError, {"hostfile": 5}, "hostfile must be a path, not 5"),
-        (TypeError, {"time": 1.5}, 'time must be minutes, or a string such as "01:30:00", not 1.5'),
-        (TypeError, {"nodes": 2.0, "launcher": "slurm"}, "nodes must be from 1 to 64, not 2.0"),
-        (ValueError, {"nodes": 0, "launcher": "slurm"}, "nodes must be from 1 to 64, not 0"),
-        (TypeError, {"place": 3}, "place must be Machines or what their place(...) returns, not 3"),
-        (TypeError, {"place": Machines}, "place must be Machines or what their place(...) returns"),
+        (
+            TypeError,
+            {"on": 3},
+            "on must be Machines or what their place(...) returns, SlurmNodes(...), Hosts",
+        ),
+        (TypeError, {"on": "slurm"}, "on must be Machines or what"),
+        (TypeError, {"on": Machines}, "on must be Machines or what"),
+        (TypeError, {"on": SlurmNodes}, "on must be Machines or what"),
+        (
+            TypeError,
+            {"launcher": None},
+            "launch takes no launcher= any more: write on=DeepSpeedCommand(), on=",
+        ),
+        (
+            TypeError,
+            {"command": True},
+            "launch takes no command= any more: write on=DeepSpeedCommand(show=True)",
+        ),
+        (TypeError, {"place": 3}, "launch takes no place= any more: write on=machines"),
+        (TypeError, {"hostfile": "hosts"}, 'launch takes no hostfile= any more: write on=Hosts("hostfile")'),
+        (TypeError, {"ssh": False}, 'launch takes no ssh= any more: write on=Hosts("hostfile", ssh=False)'),
+        (TypeError, {"nodes": 2}, "launch takes no nodes= any more: write on=SlurmNodes(2)"),
+        (TypeError, {"gpus": 2}, "launch takes no gpus= any more: write on=SlurmNodes(2, gpus=4)"),
+        (TypeError, {"account": "a"}, "launch takes no account= any more: write on=SlurmNodes(2, account="),
+        (
+            TypeError,
+            {"partition": "p"},
+            "launch takes no partition= any more: write on=SlurmNodes(2, partition=",
+        ),
+        (TypeError, {"time": 5}, "launch takes no time= any more: write on=SlurmNodes(2, time="),
+        (TypeError, {"folder": "."}, "launch takes no folder= any more: write on=SlurmNodes(2, folder="),
+        (TypeError, {"rank": 2}, "launch takes no argument 'rank'"),
         (
             TypeError,
             {"arguments": {"lock": threading.Lock()}},
@@ -174,10 +188,9 @@ def test_the_command_does_not_share_gpus(no_start, monkeypatch):
     gpus(monkeypatch, 1)
     with pytest.raises(
         ValueError,
-        match="the deepspeed command gives every rank a GPU of its own: use at most 1 ranks, or leave "
-        "launcher out",
+        match="the deepspeed command gives every rank a GPU of its own: use at most 1 ranks, or leave on out",
     ):
-        launch(lambda: None, ranks=2, device="cuda", launcher="deepspeed")
+        launch(lambda: None, ranks=2, device="cuda", on=DeepSpeedCommand())
 
 
 def test_a_second_launch_while_one_runs(tmp_path):

@@ -15,7 +15,7 @@ import cloudpickle
 import numpy as np
 import psutil
 import pytest
-from helpers import Machines, Slurm, Ssh, export, launch
+from helpers import Machines, Slurm, SlurmNodes, Ssh, export, launch
 from helpers.tools.launcher.failures import LaunchError, Outcome, RankError, hang
 from helpers.tools.machines import daemons, namespaces, slurm
 from tests.launcher.support import (
@@ -195,7 +195,7 @@ def sleeps_on_the_first():
 def test_with_a_machine_unplugged_a_rank_that_never_began_is_told_with_its_cable(slurm_of_two, tmp_path):
     slurm_of_two.machines.unplug(1)
     with pytest.raises(LaunchError) as caught:
-        launch(sleeps_on_the_first, 2, launcher="slurm", nodes=2, folder=tmp_path, timeout=25)
+        launch(sleeps_on_the_first, 2, on=SlurmNodes(2, folder=tmp_path), timeout=25)
     lines = str(caught.value).splitlines()
     assert "  machine 1 is unplugged" in lines and "in no collective" not in lines[0], lines
     assert "srun command ended" in lines[0] or lines[0].startswith("rank 1 of 2 never began"), lines
@@ -365,12 +365,7 @@ def test_the_same_function_gives_the_same_under_srun(slurm_of_two, tmp_path, cap
         job,
         4,
         {"factor": 2},
-        launcher="slurm",
-        nodes=2,
-        time=5,
-        partition="all",
-        folder=tmp_path,
-        command=True,
+        on=SlurmNodes(2, time=5, partition="all", folder=tmp_path, show=True),
     )
     assert reports.outputs == [f"rank {rank} writes on machine{rank // 2}\n" for rank in range(4)]
     printed = capsys.readouterr().out
@@ -399,7 +394,7 @@ def test_a_failure_names_the_rank_and_its_node_and_the_job_is_cancelled(slurm_of
         time.sleep(60)
 
     with pytest.raises(RankError) as caught:
-        launch(job, 2, launcher="slurm", nodes=2, folder=tmp_path)
+        launch(job, 2, on=SlurmNodes(2, folder=tmp_path))
     assert str(caught.value).splitlines()[0] == "rank 1 of 2 on node machine1 was killed by SIGKILL"
     assert caught.value.rank == 1 and caught.value.outputs[0] == "rank 0 waits\n"
     assert jobs_of(slurm_of_two) == [] and left_in(tmp_path) == []
@@ -408,7 +403,7 @@ def test_a_failure_names_the_rank_and_its_node_and_the_job_is_cancelled(slurm_of
 OCCUPIED = """
 import os, subprocess, time
 from pathlib import Path
-from helpers import launch
+from helpers import SlurmNodes, launch
 
 def occupied(folder):
     rank = os.environ["RANK"]
@@ -417,7 +412,7 @@ def occupied(folder):
     time.sleep(60)
 
 try:
-    launch(occupied, 2, {"folder": FOLDER}, launcher="slurm", nodes=2, folder=FOLDER)
+    launch(occupied, 2, {"folder": FOLDER}, on=SlurmNodes(2, folder=FOLDER))
 except BaseException as problem:
     value = [type(problem).__name__, *getattr(problem, "__notes__", [])]
 """
@@ -463,12 +458,12 @@ def test_what_ends_a_job_from_outside_is_told_in_the_words_of_slurm(slurm_of_two
     with pytest.raises(
         LaunchError, match=r"(?s)^the srun command ended with status 1:\n.*[Ii]nvalid partition.* none"
     ):
-        launch(lambda: None, 2, launcher="slurm", partition="none", folder=tmp_path)
+        launch(lambda: None, 2, on=SlurmNodes(partition="none", folder=tmp_path))
     with pytest.raises(
         LaunchError,
         match=r"(?s)^the srun command ended with status 1:\n.*[Nn]ode count|[Nn]ode configuration",
     ):
-        launch(lambda: None, 3, launcher="slurm", nodes=3, folder=tmp_path)
+        launch(lambda: None, 3, on=SlurmNodes(3, folder=tmp_path))
     for begun in (
         lambda: jobs_of(slurm_of_two),
         lambda: (tmp_path / "begun").exists(),
@@ -483,9 +478,7 @@ def test_what_ends_a_job_from_outside_is_told_in_the_words_of_slurm(slurm_of_two
             launch(
                 lambda: (tmp_path / "begun").touch() or time.sleep(60),
                 2,
-                launcher="slurm",
-                nodes=2,
-                folder=tmp_path,
+                on=SlurmNodes(2, folder=tmp_path),
             )
         cancel.join()
         assert "CANCELLED AT" not in str(caught.value) and left_in(tmp_path) == []
@@ -501,10 +494,11 @@ def test_a_folder_that_a_node_does_not_see_is_named(slurm_of_two, tmp_path):
     hidden = tmp_path / "hidden"
     assert slurm_of_two.machines.start(0, [sys.executable, "-c", cover, str(hidden)]).wait() == 0
     with pytest.raises(LaunchError) as caught:
-        launch(lambda: None, 2, launcher="slurm", nodes=2, folder=hidden)
+        launch(lambda: None, 2, on=SlurmNodes(2, folder=hidden))
     place = str(caught.value).replace(left := str(caught.value).split("/.launch-")[1][:8], "", 1)
     assert left and place.startswith(f"the folder {hidden}/.launch- cannot be written on machine")
     assert place.endswith(
-        " (No such file or directory): give `launch` a `folder=` that all machines share, at the same place"
+        " (No such file or directory): give `Hosts` or `SlurmNodes` a `folder=` that all machines share, at "
+        "the same place"
     )
     assert jobs_of(slurm_of_two) == [] and left_in(hidden) == []

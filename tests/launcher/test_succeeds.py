@@ -7,7 +7,7 @@ import threading
 
 import cloudpickle
 import pytest
-from helpers import launch
+from helpers import DeepSpeedCommand, launch
 from helpers.tools.launcher import jobs
 from helpers.tools.launcher.failures import LaunchError
 from helpers.tools.launcher.forked.forkservers import Forkserver
@@ -268,8 +268,8 @@ def test_what_is_preloaded_is_in_every_rank_of_every_forkserver_and_what_cannot_
     ]
 
 
-@pytest.mark.parametrize("launcher, spares", [(None, range(2, 26)), ("deepspeed", range(2, 6))])
-def test_a_job_for_which_there_are_too_few_descriptors_leaves_none_open(launcher, spares):
+@pytest.mark.parametrize("on, spares", [(None, range(2, 26)), (DeepSpeedCommand(), range(2, 6))])
+def test_a_job_for_which_there_are_too_few_descriptors_leaves_none_open(on, spares):
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -279,7 +279,7 @@ def test_a_job_for_which_there_are_too_few_descriptors_leaves_none_open(launcher
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], hard))
         try:
             with pytest.raises(LaunchError, match="^the job could not be started: .*Too many open files"):
-                launch(lambda: None, 4, launcher=launcher)
+                launch(lambda: None, 4, on=on)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert os.listdir("/proc/self/fd") == before

@@ -1,4 +1,5 @@
-"""The forkserver of a notebook starts when `launch` is imported, and ends by itself when nobody launches."""
+"""The forkserver of a notebook starts when `launch` is imported, by nothing else that is imported and nowhere
+else, and ends by itself when nobody launches."""
 
 import os
 import signal
@@ -38,6 +39,16 @@ def test_the_import_in_a_notebook_starts_what_the_first_launch_uses(notebook):
     assert notebook.processes() == [forkserver]
 
 
+def test_no_other_import_in_a_notebook_starts_anything(notebook):
+    for cell in (
+        "import helpers; dir(helpers)",
+        "from helpers import theory",
+        "from helpers import LaunchError, Machines, SlurmNodes, corpus, models",
+        "import helpers.tools.launcher.jobs",
+    ):
+        assert notebook.run(cell)[0]["status"] == "ok" and notebook.processes() == [], cell
+
+
 def test_a_kernel_that_ends_at_once_leaves_nothing(notebook):
     notebook.run("from helpers import launch")
     processes = notebook.processes()
@@ -71,6 +82,15 @@ def test_a_script_starts_nothing_before_it_launches():
         ).stdout
         == "[]\n"
     )
+
+
+def test_a_rank_that_imports_launch_starts_nothing():
+    def job():
+        from helpers import launch
+
+        return callable(launch), psutil.Process().children()
+
+    assert launch(job, 2) == [(True, [])] * 2
 
 
 @pytest.mark.parametrize(

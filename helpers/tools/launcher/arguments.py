@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ..whole import shown, whole
@@ -16,6 +16,27 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 64
 BYTES_PER_RANK = 100_000_000  # private memory of a rank before it builds a model, rounded up
+INSTEAD = {  # of arguments that `launch` had: what to write
+    "launcher": 'on=DeepSpeedCommand(), on=Hosts("hostfile") or on=SlurmNodes(2)',
+    "command": "on=DeepSpeedCommand(show=True)",
+    "place": "on=machines",
+    "hostfile": 'on=Hosts("hostfile")',
+    "ssh": 'on=Hosts("hostfile", ssh=False)',
+    "nodes": "on=SlurmNodes(2)",
+    "gpus": "on=SlurmNodes(2, gpus=4)",
+    "account": 'on=SlurmNodes(2, account="a")',
+    "partition": 'on=SlurmNodes(2, partition="p")',
+    "time": 'on=SlurmNodes(2, time="00:10:00")',
+    "folder": 'on=SlurmNodes(2, folder="folder") or on=Hosts("hostfile", folder="folder")',
+}
+
+
+def refuse(unknown: Collection[str]) -> None:
+    """Raise a TypeError for names that are none of `launch`'s arguments, and say what replaces an old one."""
+    for name in unknown:
+        if name in INSTEAD:
+            raise TypeError(f"launch takes no {name}= any more: write {INSTEAD[name]}")
+        raise TypeError(f"launch takes no argument {name!r}")
 
 
 class UnsendableError(TypeError):
@@ -59,12 +80,13 @@ def checked_arguments(arguments: object) -> dict[str, object]:
 
 
 def check_types(**values: object) -> None:
-    """Of arguments that are passed on to a cluster, or switch something on."""
+    """Of settings that are passed on to a cluster, or switch something on."""
     word, path = ((str,), "a string"), ((str, os.PathLike), "a path")
     switch, minutes = ((bool,), "True or False"), ((str, int), 'minutes, or a string such as "01:30:00"')
     wanted = {"account": word, "partition": word, "folder": path, "hostfile": path, "time": minutes}
-    for name, (types, words) in (wanted | {"command": switch, "ssh": switch}).items():
-        value = values[name]
+    wanted |= {"show": switch, "ssh": switch}
+    for name, value in values.items():
+        types, words = wanted[name]
         if isinstance(value, bool):  # which is an int, too
             fits = bool in types
         elif value is None:
@@ -75,21 +97,20 @@ def check_types(**values: object) -> None:
             raise TypeError(f"{name} must be {words}, not {shown(value)}")
 
 
-def checked_place(
-    place: Machines | Placement | None, ranks: int, device: str | None, launcher: str | None
-) -> Placement | None:
-    """Where each rank runs; None for this machine."""
-    if place is None:
-        return None
-    if isinstance(place, type) or not (hasattr(place, "place") or hasattr(place, "doors")):
-        raise TypeError(f"place must be Machines or what their place(...) returns, not {shown(place)}")
-    if hasattr(place, "place"):  # the machines themselves: neighbours together
-        place = place.place(ranks)
-    if len(place.of) != ranks:
-        raise ValueError(f"place says where {len(place.of)} ranks run, and there are {ranks}")
-    if launcher or device == "cuda":
-        raise ValueError("machines take warm ranks on the CPU: leave launcher and device out, or place")
-    return place
+def checked_placement(on: Machines | Placement, ranks: int, device: str | None) -> Placement:
+    """On which machine each rank runs."""
+    if isinstance(on, type) or not (hasattr(on, "place") or hasattr(on, "doors")):
+        raise TypeError(
+            "on must be Machines or what their place(...) returns, SlurmNodes(...), Hosts(...) or "
+            f"DeepSpeedCommand(...), not {shown(on)}"
+        )
+    if hasattr(on, "place"):  # the machines themselves: neighbours together
+        on = on.place(ranks)
+    if len(on.of) != ranks:
+        raise ValueError(f"on says where {len(on.of)} ranks run, and there are {ranks}")
+    if device == "cuda":
+        raise ValueError("machines take ranks on the CPU: leave device out, or on")
+    return on
 
 
 def pack(function: Callable, arguments: Mapping[str, object]) -> parcel.Parcel:

@@ -15,8 +15,9 @@ from ..sources import changed as changed_helpers
 from ..whole import check_choice
 from . import arguments as checks
 from . import resources
-from .cluster import hosts, srun
-from .command.command_job import CommandJob
+from .cluster.hosts import Hosts
+from .cluster.srun import SlurmNodes
+from .command.command_job import CommandJob, DeepSpeedCommand
 from .describing import cut
 from .environment import threads_of
 from .failures import LaunchError, RankError, failure, hang
@@ -26,8 +27,6 @@ from .progress import Progress
 from .watching import drain, watch
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..machines.namespaces import Machines, Placement
     from .parcel import Parcel
     from .pipes import Piped as Job
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["LaunchError", "RankError", "Reports", "launch"]
 
 SHOWN_CHARACTERS = 20_000
+ELSEWHERE = (Hosts, SlurmNodes)  # where nobody here knows the memory
 
 _busy = threading.Lock()
 
@@ -106,41 +106,22 @@ def job_for(
     payload: Parcel,
     ranks: int,
     device: str | None,
-    launcher: str | None,
+    on: Machines | Placement | DeepSpeedCommand | Hosts | SlurmNodes | None,
     place: Placement | None,
-    ssh: bool,
-    **options: int | str | Path | None,
 ) -> Job:
-    """A job of the back end that was asked for, or an error that says which argument cannot be used."""
-    hostfile = options["hostfile"]
-    if launcher == "slurm":
-        used = options.keys() - {"hostfile"}
-    elif launcher == "deepspeed" and hostfile is not None:
-        used = {"hostfile", "folder"}
-    else:
-        used = set()
-    if wrong := [name for name, value in options.items() if value is not None and name not in used]:
-        raise ValueError(
-            f'{", ".join(wrong)} cannot be used here: hostfile is for launcher="deepspeed", '
-            'folder for it and for "slurm", the others are for "slurm"'
-        )
-    if launcher == "slurm":
-        device = device or ("cuda" if options["gpus"] else "cpu")
-        del options["hostfile"]
-        return srun.SlurmJob(payload, ranks, device, **srun.check(ranks, options))
-    if used:
-        machines = hosts.check(hostfile, ranks, ssh)
-        return hosts.HostsJob(payload, ranks, device or "cpu", machines, ssh, options["folder"])
+    """A job of the back end that was asked for, or an error that says what cannot be used."""
+    if isinstance(on, ELSEWHERE):
+        return on.job(payload, ranks, device)
     is_chosen_here = device is None and not place
     device = resources.choose_device("cpu" if place else device, ranks)
     if is_chosen_here and device == "cpu" and (gpus := resources.gpu_count()):
         print(f"note: {ranks} ranks on the CPU, since this machine has {gpus} GPU{'s' * (gpus > 1)}")
-    if not launcher:
+    if not isinstance(on, DeepSpeedCommand):
         return ForkedJob(payload, ranks, device, place)
     if device == "cuda" and ranks > (gpus := resources.gpu_count()):
         raise ValueError(
             f"the deepspeed command gives every rank a GPU of its own: use at most {gpus} ranks, or leave "
-            "launcher out"
+            "on out"
         )
     return CommandJob(payload, ranks, device)
 
@@ -152,17 +133,8 @@ def launch(
     *,
     device: str | None = None,
     timeout: float = 300.0,
-    launcher: str | None = None,
-    command: bool = False,
-    place: Machines | Placement | None = None,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    account: str | None = None,
-    partition: str | None = None,
-    time: str | int | None = None,
-    folder: str | Path | None = None,
-    hostfile: str | Path | None = None,
-    ssh: bool = True,
+    on: Machines | Placement | DeepSpeedCommand | Hosts | SlurmNodes | None = None,
+    **unknown: object,
 ) -> Reports:
     """Run `function(**arguments)` in `ranks` processes and return what each returned.
 
@@ -180,18 +152,11 @@ def launch(
             GPU of its own, times are not.
         timeout: seconds after which the job counts as hung; neither waiting in a cluster's queue counts, nor
             time in which this process is stopped.
-        launcher: None for the warm forkserver, "deepspeed" for the real command, "slurm" for a cluster's
-            `srun`.
-        command: print the command line of `deepspeed` or `srun`.
-        place: `Machines`, or what their `place` returns; by default this machine.  On the CPU only.
-        nodes, gpus, account, partition, time: of a job of Slurm: on how many nodes (1), with how many GPUs on
-            each (none: the CPU), at whose cost, where, and for how long at most ("00:10:00", or minutes);
-            what is left out is the cluster's own default.
-        folder: one that this machine and all nodes see at the same place, for the job's files; the current by
-            default.
-        hostfile: with launcher="deepspeed", a file with a line such as `node0 slots=2` for each machine; the
-            first are filled first.
-        ssh: whether they are reached through ssh (and pdsh); else the command for each machine is printed.
+        on: where the ranks run, with its own settings: by default this machine, forked from a warm server;
+            `DeepSpeedCommand()`, this machine through the real command; `Machines`, or what their `place`
+            returns, on the CPU only; `Hosts(hostfile)`, the machines of a hostfile; `SlurmNodes(2)`, a
+            cluster's.
+        unknown: nothing; an argument that `launch` had before gives an error that says what replaces it.
 
     Returns:
         `Reports`, a list in rank order.  Rank 0's output is printed; every rank's is in `.outputs`.
@@ -204,15 +169,15 @@ def launch(
     """
     if os.name != "posix":
         raise LaunchError("launch needs Linux or macOS; on Windows use WSL2")
-    options = {"nodes": nodes, "gpus": gpus, "account": account, "partition": partition, "time": time}
-    options |= {"folder": folder, "hostfile": hostfile}
-    check_choice("launcher", launcher, (None, "deepspeed", "slurm"))
+    checks.refuse(unknown)
     check_choice("device", device, ("cpu", "cuda", None))
     threads_of(os.environ)
-    checks.check_types(command=command, ssh=ssh, **options)
-    elsewhere = launcher == "slurm" or hostfile is not None  # where nobody here knows the memory
+    elsewhere = isinstance(on, ELSEWHERE)
     ranks = checks.checked_ranks(ranks, math.inf if elsewhere else resources.free_memory())
     timeout, arguments = checks.checked_timeout(timeout), checks.checked_arguments(arguments)
+    place = None
+    if not (on is None or isinstance(on, (DeepSpeedCommand, *ELSEWHERE))):
+        place = checks.checked_placement(on, ranks, device)
     make_ready()
     payload = checks.pack(function, arguments)
     if payload.size > (free := resources.free_memory()):
@@ -220,8 +185,7 @@ def launch(
             f"the function carries {payload.size / 1e9:.1f} GB from the notebook to the ranks, "
             f"and {free / 1e9:.1f} GB is free"
         )
-    place = checks.checked_place(place, ranks, device, launcher)
-    job = job_for(payload, ranks, device, launcher, place, ssh, **options)
+    job = job_for(payload, ranks, device, on, place)
     if stale := changed_helpers():
         print(
             f"note: {', '.join(stale)} changed since this kernel imported it: ranks use the new file, this "
@@ -243,7 +207,7 @@ def launch(
     except KeyboardInterrupt as interrupt:
         explain(interrupt, outcomes if job.begun else [], perf_counter() - started)
         raise
-    if command and job.command:  # two lines, which a shell reads as one
+    if getattr(on, "show", False) and job.command:  # two lines, which a shell reads as one
         print("$", *job.command[:-3], "\\\n   ", *job.command[-3:-1], "<a private folder>")
     shown = cut(outcomes[0].text, SHOWN_CHARACTERS, " of rank 0: see .outputs[0] of what launch returned")
     print(shown, end="" if shown.endswith("\n") or not shown else "\n")

@@ -1,4 +1,4 @@
-"""Several machines on one: `with Machines(2) as machines: launch(function, ranks=4, place=machines)`, made of
+"""Several machines on one: `with Machines(2) as machines: launch(function, ranks=4, on=machines)`, made of
 Linux's namespaces, without root.
 
 `machines` is the kernel's end; `switch` the process that holds them; `netlink` how it makes their cards;

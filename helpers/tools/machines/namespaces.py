@@ -38,7 +38,7 @@ class Machines:
     Each has a name, a network card whose bytes Linux counts, and a cable to a switch between them.
 
         with Machines(2, bandwidth="20 Mbit") as machines:
-            launch(function, ranks=4, place=machines)  # ranks 0 and 1 on machine 0, 2 and 3 on machine 1
+            launch(function, ranks=4, on=machines)  # ranks 0 and 1 on machine 0, 2 and 3 on machine 1
             print(machines.cable())
 
     They share this machine's file system, processors and memory.  They reach no other network, and end with
@@ -149,7 +149,7 @@ class Machines:
         if not self.orders:
             raise ValueError(
                 "these machines are not up: use them inside `with Machines(2) as machines`, and "
-                "in ranks launched with place=machines"
+                "in ranks launched with on=machines"
             )
         mine, theirs = socket.socketpair()
         with mine:
@@ -172,7 +172,7 @@ class Machines:
         return whole(machine, "the number of a machine", 0, self.count - 1)
 
     def place(self, ranks: int | Sequence[int]) -> Placement:
-        """Where ranks run, for `launch(..., place=...)`: so many, in equal blocks of neighbours, as launchers
+        """Where ranks run, for `launch(..., on=...)`: so many, in equal blocks of neighbours, as launchers
         place them; or each on the machine with its number, [0, 1, 0, 1]."""
         try:
             places = list(ranks)

@@ -58,11 +58,11 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 class Slurm(Daemons):
     """Runs a real Slurm on `Machines`: its controller on machine 0, and a node on each.
 
-    `launch(..., launcher="slurm")` uses it like that of a cluster.
+    `launch(..., on=SlurmNodes(2))` uses it like that of a cluster.
 
         with Machines(2) as machines, Slurm(machines) as slurm:
             print(slurm.run("sinfo"))
-            launch(function, ranks=4, launcher="slurm", nodes=2)
+            launch(function, ranks=4, on=SlurmNodes(2))
 
     Inside the block `srun`, `sbatch`, `scancel`, `squeue`, `sinfo` and `scontrol` mean this Slurm, in this
     process and in all that it starts (PATH says so), and run on machine 0.  It ends with the block, or with

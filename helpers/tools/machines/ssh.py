@@ -43,7 +43,7 @@ class Ssh(Daemons):
     They work from this process and from all that it starts, and run on machine 0.
 
         with Machines(2) as machines, Ssh(machines) as ssh:
-            launch(function, ranks=4, launcher="deepspeed", hostfile=ssh.hostfile)
+            launch(function, ranks=4, on=Hosts(ssh.hostfile))
 
     With the block, or with the notebook's kernel, the servers end, and all that runs through them.
 

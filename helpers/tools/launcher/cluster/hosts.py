@@ -12,10 +12,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...place import NAME
+from ..arguments import check_types
 from ..describing import ACROSS
 from ..environment import server_environment, threads
 from ..failures import LaunchError
@@ -33,9 +35,9 @@ SHORTEST_SECRET = 4  # characters
 VARIABLES = "variables.sh"  # the same for a shell, where the learner starts the ranks
 FAILED = re.compile(r"^pdsh@\S+: (\S+): (ssh exited .*|.*timed out.*|mcmd: .*)$", re.M)
 MISSING = (
-    'launcher="deepspeed" with a hostfile starts ranks through ssh and pdsh, and {} not found here: '
+    "`Hosts` starts ranks through ssh and pdsh, and {} not found here: "
     "`apt install pdsh openssh-client` brings them on Debian and Ubuntu; or start them by hand: "
-    "`launch(..., ssh=False)` prints the command for each machine"
+    "`Hosts(..., ssh=False)` prints the command for each machine"
 )
 
 
@@ -66,18 +68,49 @@ def dealt(slots: Mapping[str, int], ranks: int) -> dict[str, int]:
     return taken
 
 
-def check(hostfile: str | Path, ranks: int, ssh: bool) -> dict[str, int]:
-    """The machines for the ranks: {name: how many}; or an error that says what is missing."""
-    try:
-        hosts = dealt(read(hostfile), ranks)
-    except OSError as error:
-        raise ValueError(
-            "hostfile must be a file with a line such as `node0 slots=2` for every machine; "
-            f"{hostfile}: {error.strerror}"
-        ) from None
-    if ssh and (missing := [name for name in ("ssh", "pdsh") if not shutil.which(name)]):
-        raise LaunchError(MISSING.format(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"))
-    return hosts
+@dataclass(frozen=True)
+class Hosts:
+    """The machines of a hostfile, where the real `deepspeed` command starts the ranks:
+    `launch(function, ranks=8, on=Hosts("hostfile"))`.
+
+    Args:
+        hostfile: a file with a line such as `node0 slots=2` for each machine; the first are filled first.
+        ssh: whether they are reached through ssh (and pdsh); else the command for each machine is printed.
+        folder: one that this machine and all of them see at the same place, for the job's files; the current
+            by default.
+        show: print the command line.
+
+    Attributes:
+        slots: {machine: how many ranks it takes}, as the hostfile said when it was read: at once.
+
+    Raises:
+        TypeError, ValueError: a setting cannot be used, or the file is no hostfile.
+    """
+
+    hostfile: str | Path
+    _: KW_ONLY
+    ssh: bool = True
+    folder: str | Path | None = None
+    show: bool = False
+    slots: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_types(hostfile=self.hostfile, ssh=self.ssh, folder=self.folder, show=self.show)
+        try:
+            object.__setattr__(self, "slots", read(self.hostfile))
+        except OSError as error:
+            raise ValueError(
+                "hostfile must be a file with a line such as `node0 slots=2` for every machine; "
+                f"{self.hostfile}: {error.strerror}"
+            ) from None
+
+    def job(self, payload: Parcel, ranks: int, device: str | None) -> HostsJob:
+        """A job on the first of them, or an error that says what is missing."""
+        hosts = dealt(self.slots, ranks)
+        if self.ssh and (missing := [name for name in ("ssh", "pdsh") if not shutil.which(name)]):
+            are = "is" if len(missing) == 1 else "are"
+            raise LaunchError(MISSING.format(f"{' and '.join(missing)} {are}"))
+        return HostsJob(payload, ranks, device or "cpu", hosts, self.ssh, self.folder)
 
 
 class HostsJob(SharedJob):
@@ -111,7 +144,7 @@ class HostsJob(SharedJob):
             *(["--force_multi"] if len(self.hosts) == 1 else []),
             *("--master_addr", next(iter(self.hosts))),
             *("--master_port", str(port_for(random.getrandbits(32)))),
-            *("--module", f"{NAME}.launch.cluster.remote", str(self.path)),
+            *("--module", f"{NAME}.launcher.cluster.remote", str(self.path)),
         ]
 
     def launched(self) -> list[str]:

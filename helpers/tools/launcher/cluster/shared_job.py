@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..parcel import Parcel
     from ..progress import Progress
 
-GUARD = run_main("launch.cluster.guard")
+GUARD = run_main("launcher.cluster.guard")
 UNSEEN = "launch: the folder "  # how a keeper begins what stops it
 WAITING = "queued and waiting"  # what srun says of a job that has to wait
 SHOWN = 2000  # characters of what a command wrote
@@ -151,8 +151,8 @@ class SharedJob(Piped):
         unseen = [line.partition(UNSEEN)[2] for line in text.splitlines() if UNSEEN in line]
         if unseen:
             raise LaunchError(
-                f"the folder {min(unseen)}: give `launch` a `folder=` that all machines share, at "
-                "the same place"
+                f"the folder {min(unseen)}: give `Hosts` or `SlurmNodes` a `folder=` that all machines "
+                "share, at the same place"
             )
         if self.queued and (waits := [line for line in text.splitlines() if WAITING in line]):
             self.progress.say(f"{waits[-1]} ({self.path.name.removeprefix('.')})")

@@ -5,16 +5,36 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...place import NAME
 from .. import leftovers
+from ..arguments import check_types
 from ..cluster.shared_job import SharedJob
 from ..environment import on_this_machine
 from ..ports import held_port
 
 if TYPE_CHECKING:
     from ..parcel import Parcel
+
+
+@dataclass(frozen=True)
+class DeepSpeedCommand:
+    """This machine, where the real `deepspeed` command starts each rank as a new Python:
+    `launch(function, ranks=2, on=DeepSpeedCommand())`.
+
+    Args:
+        show: print the command line.
+
+    Raises:
+        TypeError: `show` is neither True nor False.
+    """
+
+    show: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(show=self.show)
 
 
 class CommandJob(SharedJob):
@@ -34,7 +54,7 @@ class CommandJob(SharedJob):
         return [
             *("deepspeed", "--num_gpus" if self.device == "cuda" else "--num_accelerators", str(self.ranks)),
             *("--master_addr", "127.0.0.1", "--master_port", str(self.port.getsockname()[1])),
-            *("--module", f"{NAME}.launch.command.keeper", str(self.path)),
+            *("--module", f"{NAME}.launcher.command.keeper", str(self.path)),
         ]
 
     def launched(self) -> list[str]:

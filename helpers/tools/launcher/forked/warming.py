@@ -1,5 +1,7 @@
-"""Imports torch and DeepSpeed for a notebook's first launch while its learner still reads.  Scripts and tests
-start no forkserver before they launch."""
+"""Imports torch and DeepSpeed for a notebook's first launch while its learner still reads.
+
+The first launch takes 0.2 s then, and 4 to 5 s without (`tests/benchmarks/launchers.py` on two cores).
+Scripts, ranks and tests start no forkserver before they launch."""
 
 import os
 import sys
@@ -13,8 +15,9 @@ from . import forkservers
 USUAL_RANKS = 2  # of a launch that does not say how many
 
 
-def begin() -> None:
-    """In a notebook: start the forkserver that the first launch will probably want, and return at once."""
+def begin_in_notebook() -> None:
+    """Start the forkserver that the first launch will probably want, and return at once; outside of a
+    notebook's kernel nothing."""
     if os.name != "posix" or not in_notebook():
         return
     device = "cuda" if probable_gpus() >= USUAL_RANKS else "cpu"
