@@ -6,11 +6,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers import tools
 from helpers.tools.launcher.describing import notices
 from helpers.tools.launcher.outcome import libraries
 from helpers.tools.measure.messages import listen
+
+if TYPE_CHECKING:
+    from helpers.tools.measure.operations import Message
 
 NOBODYS = (*libraries(), str(Path(tools.__file__).parent), __file__)  # beginnings of files to look past
 
@@ -20,7 +24,7 @@ def noting(function: Callable, arguments: Mapping[str, object], folder: str) -> 
     with this rank's number: "all_reduce in epoch", then "returned" or "raised ValueError".  A rank whose
     connection another has closed did not end: it waited."""
     with open(Path(folder, os.environ["RANK"]), "w", buffering=1) as notes:
-        end = listen(lambda message, *_: print(f"{message.operation} in {caller()}", file=notes))
+        end = listen(lambda message, *_: print(note_of(message), file=notes))
         try:
             function(**arguments)
             print("returned", file=notes)
@@ -30,6 +34,13 @@ def noting(function: Callable, arguments: Mapping[str, object], folder: str) -> 
             raise
         finally:
             end()
+
+
+def note_of(message: Message) -> str:
+    """ "all_reduce in epoch", and of which ranks where these are not all."""
+    members = ", ".join(map(str, message.ranks))
+    are_all = len(message.ranks) == int(os.environ["WORLD_SIZE"])
+    return f"{message.operation} in {caller()}" + ("" if are_all else f" among ranks {members}")
 
 
 def caller() -> str:
