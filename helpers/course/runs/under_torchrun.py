@@ -8,18 +8,21 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-OPTIONS = "--standalone --nproc-per-node 2 --log-dir logs hang.py"
+OPTIONS = "--standalone --nproc-per-node 2 --log-dir logs"
 STOOD = re.compile(r'File ".*?([^/"]+)", (line \d+ in \S+)')
 
 
-def under_torchrun(script: str) -> None:
-    """Save a script in a folder that goes away, run it there, and print the command, the stacks that ranks
-    write into rank0.txt and rank1.txt, innermost line first, and how it ended."""
-    print("$ torchrun", OPTIONS)
-    command = [sys.executable, "-m", "torch.distributed.run", *OPTIONS.split()]
+def under_torchrun(script: str, name: str = "hang.py") -> None:
+    """Save a script under a name in a folder that goes away, run it there, and print the command, the lines
+    that ranks print, in order, the stacks that they write into rank0.txt and rank1.txt, innermost line first,
+    and how it ended."""
+    print("$ torchrun", OPTIONS, name)
+    command = [sys.executable, "-m", "torch.distributed.run", *OPTIONS.split(), name]
     with TemporaryDirectory() as folder:
-        Path(folder, "hang.py").write_text(script)
+        Path(folder, name).write_text(script)
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        for line in sorted(ended.stdout.splitlines()):
+            print(line)
         for file in sorted(Path(folder).glob("rank*.txt")):
             stood = [", ".join(line) for line in STOOD.findall(file.read_text())]
             print(f"{file.stem}:", *stood or ["had ended before it could be asked"], sep="\n  ")

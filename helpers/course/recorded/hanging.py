@@ -1,0 +1,44 @@
+"""A recorded hang of two ranks under NCCL, beside a healthy run of the same script."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from statistics import median
+
+from helpers.paths import ROOT
+
+FILE = ROOT / "recorded/hang/2-NVIDIA-H100-80GB-HBM3.json"
+FIELDS = 5  # of each GPU at each look: index, utilisation in %, power in W, MHz, MiB
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What was recorded.
+
+    Attributes:
+        stacks: of each rank, the lines that it wrote when it was asked, innermost first.
+        reading: what `torchfrtrace` says of both flight recorders' files.
+        gpus: [(seconds since rank 1 left the all-reduce out, [(utilisation in %, power in W) of each GPU])].
+        healthy: the middle utilisation and power of the GPUs of a run that does not hang.
+    """
+
+    stacks: list[list[str]]
+    reading: list[str]
+    gpus: list[tuple[float, list[tuple[float, float]]]]
+    healthy: tuple[float, float]
+
+
+def hang() -> Hang:
+    runs = json.loads(FILE.read_text())["runs"]
+    gone, healthy = runs["gone"], runs["healthy"]
+    gpus = [(look[0] - gone["hung"], of_each(look)) for look in gone["gpus"]]
+    busy = [gpu for look in healthy["gpus"] for gpu in of_each(look) if gpu[0] > 50]  # after its start
+    middle = median(share for share, _ in busy), median(power for _, power in busy)
+    stacks = [[line.strip() for line in stack if "hang.py" in line] for stack in gone["stacks"]]
+    return Hang(stacks, gone["reading"], gpus, middle)
+
+
+def of_each(look: list[float]) -> list[tuple[float, float]]:
+    """(utilisation, power) of each GPU."""
+    return [(look[at + 1], look[at + 2]) for at in range(1, len(look), FIELDS)]
