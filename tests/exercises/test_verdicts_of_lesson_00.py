@@ -2,55 +2,11 @@
 
 import pytest
 import torch
-from helpers.course.exercises.solutions.start_here import mean_over_ranks, who_am_i
+from helpers.course.exercises.solutions.start_here import mean_over_ranks
 from helpers.course.exercises import start_here as lesson_00
 from helpers.course.exercises import zero_1 as lesson_07
 
 pytestmark = pytest.mark.ranks
-
-
-def joins_first():
-    import deepspeed
-    import deepspeed.comm as comm
-
-    deepspeed.init_distributed()
-    return comm.get_rank(), comm.get_world_size()
-
-
-def by_mapping():
-    import os
-
-    return tuple(int(os.environ.get(name)) for name in ("RANK", "WORLD_SIZE"))
-
-
-def as_a_list():
-    import os
-
-    return [int(os.getenv("RANK")), int(os.getenv("WORLD_SIZE"))]
-
-
-def of_this_machine():
-    import os
-
-    return int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-def of_a_group():
-    import torch.distributed as dist
-
-    return dist.get_rank(), dist.get_world_size()
-
-
-@pytest.mark.parametrize("answer", [joins_first, by_mapping, as_a_list])
-def test_other_ways_to_know_who_one_is(answer):
-    assert lesson_00.who_am_i.verdict(answer).startswith("correct")
-
-
-def test_what_works_only_by_chance_is_told_why_not():
-    said = lesson_00.who_am_i.verdict(of_this_machine)
-    assert said.endswith("LOCAL_RANK counts the ranks of one machine; RANK counts those of all")
-    said = lesson_00.who_am_i.verdict(of_a_group)
-    assert "the ranks are not joined yet: read RANK and WORLD_SIZE from `os.environ`" in said
 
 
 def by_steps(rows, rank, ranks):
@@ -110,17 +66,6 @@ def test_a_rank_that_brings_zero_takes_part_too():
     assert "hung" in lesson_00.mean_over_ranks.verdict(not_for_a_zero)
 
 
-def in_chunks(engine, batches):
-    rank, ranks = who_am_i()
-    losses = []
-    for ids, targets in batches:
-        loss = engine(ids.chunk(ranks)[rank], targets.chunk(ranks)[rank])
-        engine.backward(loss)
-        engine.step()
-        losses.append((loss.item(), mean_over_ranks(loss.item())))
-    return losses
-
-
 def on_all_rows(engine, batches):
     losses = []
     for ids, targets in batches:
@@ -132,7 +77,6 @@ def on_all_rows(engine, batches):
 
 
 def test_any_rows_of_its_own_will_do_and_all_rows_will_not():
-    assert lesson_00.train.verdict(in_chunks).startswith("correct")
     assert lesson_00.train.verdict(on_all_rows).startswith("not yet")
 
 

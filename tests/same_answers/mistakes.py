@@ -9,7 +9,7 @@ MISTAKES = {
             "    losses = train(engine, batches)\n",
             "    losses = train(engine, batches)\n"
             "    with torch.no_grad():\n"
-            "        engine.module.embedding.tokens.weight += who_am_i()[0]\n",
+            "        engine.module.embedding.tokens.weight += torch.distributed.get_rank()\n",
             ("train = exercises.train.check",),
             "'after 8 steps': [1-9]",
         ),

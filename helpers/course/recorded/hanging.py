@@ -18,7 +18,8 @@ class Hang:
 
     Attributes:
         stacks: of each rank, the lines that it wrote when it was asked, innermost first.
-        reading: what `torchfrtrace` says of both flight recorders' files.
+        reading: what `torchfrtrace` says of the first collective that is not complete, in both flight
+            recorders' files: which it is, who is missing, and the line that called it.
         gpus: [(seconds since rank 1 left the all-reduce out, [(utilisation in %, power in W) of each GPU])].
         healthy: the middle utilisation and power of the GPUs of a run that does not hang.
     """
@@ -36,7 +37,10 @@ def hang() -> Hang:
     busy = [gpu for look in healthy["gpus"] for gpu in of_each(look) if gpu[0] > 50]  # after its start
     middle = median(share for share, _ in busy), median(power for _, power in busy)
     stacks = [[line.strip() for line in stack if "hang.py" in line] for stack in gone["stacks"]]
-    return Hang(stacks, gone["reading"], gpus, middle)
+    said = [line.strip() for line in gone["reading"]]
+    called = next(line for line in said if "hang.py" in line)
+    reading = [line for line in said[:8] if line.startswith(("Not all", "collective", "missing"))]
+    return Hang(stacks, [*reading, called], gpus, middle)
 
 
 def of_each(look: list[float]) -> list[tuple[float, float]]:

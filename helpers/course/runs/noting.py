@@ -38,8 +38,8 @@ def noting(function: Callable, arguments: Mapping[str, object], folder: str) -> 
 
 def note_of(message: Message) -> str:
     """ "all_reduce in epoch", and of which ranks where these are not all."""
-    members = ", ".join(map(str, message.ranks))
-    are_all = len(message.ranks) == int(os.environ["WORLD_SIZE"])
+    members = ", ".join(map(str, message.group))
+    are_all = len(message.group) == int(os.environ["WORLD_SIZE"])
     return f"{message.operation} in {caller()}" + ("" if are_all else f" among ranks {members}")
 
 

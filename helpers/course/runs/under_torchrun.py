@@ -8,21 +8,21 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-OPTIONS = "--standalone --nproc-per-node 2 --log-dir logs"
+OPTIONS = "--standalone --nproc-per-node 2 --redirects 1 --log-dir logs"
 STOOD = re.compile(r'File ".*?([^/"]+)", (line \d+ in \S+)')
 
 
 def under_torchrun(script: str, name: str = "hang.py") -> None:
-    """Save a script under a name in a folder that goes away, run it there, and print the command, the lines
-    that ranks print, in order, the stacks that they write into rank0.txt and rank1.txt, innermost line first,
+    """Save a script under a name in a folder that goes away, run it there, and print the command, what ranks
+    print, one after the other, the stacks that they write into rank0.txt and rank1.txt, innermost line first,
     and how it ended."""
     print("$ torchrun", OPTIONS, name)
     command = [sys.executable, "-m", "torch.distributed.run", *OPTIONS.split(), name]
     with TemporaryDirectory() as folder:
         Path(folder, name).write_text(script)
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        for line in sorted(ended.stdout.splitlines()):
-            print(line)
+        for printed in sorted(Path(folder).glob("logs/*/attempt_0/*/stdout.log")):  # a folder for each rank
+            print(printed.read_text(), end="")
         for file in sorted(Path(folder).glob("rank*.txt")):
             stood = [", ".join(line) for line in STOOD.findall(file.read_text())]
             print(f"{file.stem}:", *stood or ["had ended before it could be asked"], sep="\n  ")
