@@ -82,19 +82,20 @@ def kept_bytes(see: See, answer: Callable) -> None:
 
 @stubs.in_ranks()
 def llama_block(see: See, answer: Callable) -> None:
-    """Output, gradients and what is kept of a small block whose rows are the rank's own.  Several query heads
-    share a key-value head, and there are several of these."""
+    """Output and gradients of a small block whose rows are the rank's own, and how many tensors as large as x
+    it keeps: repeated keys and values are as large, no other layer's tensors are, nor scores.  Several query
+    heads share a key-value head, and there are several of these."""
     heads, kv_heads = ((4, 2), (6, 3), (6, 2))[see.seed % 3]
     width = heads * (4 + 2 * (see.seed % 2))
-    parts = models.LlamaParts(width, heads, kv_heads, feed_forward=10 + see.seed % 7)
+    parts = models.LlamaParts(width, heads, kv_heads, feed_forward=11 + 2 * (see.seed % 3))
     with torch.no_grad():  # gains that are not one
         for norm in (parts.attention_norm, parts.feed_forward_norm):
             norm.weight += torch.rand(width)
-    x = see.randn(2, 5 + see.seed % 4, width).requires_grad_()
+    x = see.randn(2, 7 + see.seed % 4, width).requires_grad_()
     with SavedActivations(block := Of(parts, answer)) as kept:
         after = see.call(block, x)
     see("the block's output", after.detach().clone())
-    see("bytes kept for the backward pass", kept.total)
+    see("the tensors as large as x that are kept for the backward pass", kept.sizes.count(x.nbytes))
     after.square().mean().backward()
     see("the gradient of x", x.grad)
     see("the gradient of the keys' matrix", parts.k.weight.grad)
