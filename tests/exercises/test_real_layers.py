@@ -16,7 +16,6 @@ from helpers.course.models.published import PUBLISHED
 from helpers.paths import NOTEBOOKS
 from helpers.tools.rehearsal.of_transformers import checkpointed
 from helpers.tools.theory.llama import LETTERS, LlamaSize
-from tests.exercises.course import right_answers
 
 llama = exercises.llama.solution
 
@@ -215,11 +214,6 @@ def test_a_model_that_hides_a_bug_is_told_which(change, words):
         return ODD | change
 
     assert words in exercises.odd_model.verdict(odd_model)
-
-
-@pytest.mark.parametrize("answer", right_answers("01-odd_model").values(), ids=right_answers("01-odd_model"))
-def test_a_model_of_another_build_that_betrays_all_bugs_is_right(answer):
-    assert exercises.odd_model.verdict(answer) == "correct for all bugs: no test beside it is needed"
 
 
 def test_a_real_model_of_these_letters_is_counted():

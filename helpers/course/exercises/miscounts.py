@@ -4,12 +4,10 @@ them all."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 
-from helpers.course.exercises.calling import call_with_each
 from helpers.course.exercises.comparing import described, kind
-from helpers.course.exercises.engine import Check, before_running
+from helpers.course.exercises.formulas import Exercise
 
 LETTERS = ("h", "a", "k", "d", "f", "L", "V", "tied")
 ESCAPES = {  # bug: what its model lacks where nothing shows
@@ -42,7 +40,7 @@ def miscounts(formula: Callable) -> dict[str, Callable]:
 
 
 @dataclass(kw_only=True)
-class OddModel(Check):
+class OddModel(Exercise):
     """A function without arguments that returns letters of a Llama whose parameters and FLOPs show every bug.
 
     Attributes:
@@ -51,38 +49,33 @@ class OddModel(Check):
 
     formula: Callable
 
-    def verdict(self, answer: object) -> str:
-        if ready := before_running(answer, [], self.solution, "letters"):
-            return ready
-        with closing(call_with_each(answer, ({},))) as outcomes:
-            got, failure = next(outcomes)
+    def correct(self, how: str) -> str:
+        return super().correct("for all bugs")
+
+    def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
+        got, failure = outcome
         if failure:
-            return f"not yet: your function {failure}"
-        if wrong := unfit(got) or self.escaping(got):
-            return f"not yet: {wrong}"
-        return self.correct("for all bugs")
-
-    def escaping(self, letters: dict) -> str:
-        """Which bug would not show, in words; "" where all do."""
-
-        def counts(formula: Callable) -> tuple[int, int]:
-            found = formula(1, 64, **letters)
-            return found["parameters"], found["FLOPs"]
-
-        due, bugs = counts(self.formula), miscounts(self.formula).items()
-        hidden = next((bug for bug, wrong in bugs if counts(wrong) == due), "")
-        return hidden and f"your model does not show the bug `{hidden}`: {ESCAPES[hidden]}"
+            return super().wrong(case, outcome)
+        words = unfit(got) or escaping(got, self.formula)
+        return words and f"not yet: {words}"
 
 
 def unfit(got: object) -> str:
     """Why no Llama has these letters; "" where one has."""
     if kind(got) != "dict" or set(got) != set(LETTERS):
         return f"return a dict with {', '.join(LETTERS)}, not {described(got)}"
-    sizes = {letter: size for letter, size in got.items() if letter != "tied"}
-    if wrong := [letter for letter, size in sizes.items() if type(size) is not int or size < 1]:
+    *sizes, _ = LETTERS
+    if wrong := [letter for letter in sizes if type(got[letter]) is not int or got[letter] < 1]:
         return f"{wrong[0]} must be a whole number from 1 on"
     if type(got["tied"]) is not bool:
         return "tied must be True or False"
     if got["a"] % got["k"] or got["d"] % 2:
         return "query heads share keys evenly, so a must be a multiple of k, and d must be even"
     return ""
+
+
+def escaping(letters: dict, formula: Callable) -> str:
+    """Which bug a Llama with these letters would not show, in words; "" where all show."""
+    due, bugs = formula(1, 64, **letters), miscounts(formula).items()
+    hidden = next((bug for bug, wrong in bugs if wrong(1, 64, **letters) == due), "")
+    return hidden and f"your model does not show the bug `{hidden}`: {ESCAPES[hidden]}"

@@ -34,11 +34,6 @@ class Of(nn.Module):
         return self.function(self.parts, x)
 
 
-def halves_multiplied(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    left, right = linear(x).chunk(2, -1)
-    return left * right
-
-
 def what_autograd_gets_back(answer: Callable, x: torch.Tensor) -> str:
     """From the answer's hooks, in words: a module asks for its gradient while they are on."""
     words = "no call of the module"
@@ -72,7 +67,9 @@ def kept_bytes(see: See, answer: Callable) -> None:
         "three linear maps of one input": Of(three, lambda maps, x: sum(linear(x) for linear in maps)),
         "x @ weight.T": Of(nn.Linear(inputs, outputs, bias=False), lambda linear, x: x @ linear.weight.T),
         "a GELU of half of the channels": Of(None, lambda _, x: F.gelu(x[..., : x.shape[-1] // 2])),
-        "two halves of one result, multiplied": Of(nn.Linear(inputs, 2 * outputs), halves_multiplied),
+        "two halves of one result, multiplied": Of(
+            nn.Linear(inputs, 2 * outputs), lambda linear, x: torch.mul(*linear(x).chunk(2, -1))
+        ),
         "a sum of two inputs": Of(None, lambda _, x: x + x),
         "a block": models.Block(models.GPTSize(width=inputs, heads=2)),
     }
@@ -102,21 +99,15 @@ def llama_block(see: See, answer: Callable) -> None:
 
 
 attention = stubs.check(AgainstLayers, "attention")
-
 feed_forward = stubs.check(AgainstLayers, "feed_forward")
-
 block = stubs.check(AgainstLayers, "block", rungs=(attention, feed_forward))
-
 llama = stubs.check(AgainstLayers, "llama", rungs=(attention, feed_forward, block))
 
 days = stubs.formula("days", [(2e11, 1.5e10, 8, 989e12, 0.4), (1e12, 2e9, 64, 312e12, 0.5)])
-
 checkpointed = stubs.formula(
     "checkpointed",
     [(2, 64, 64, 4, 2, 16, 160, 4, 256, False), (3, 40, 96, 6, 2, 8, 104, 5, 181, True)],
     rungs=(llama,),
 )
-
-odd_model = stubs.check(OddModel, "odd_model", formula=llama.solution)
-
+odd_model = stubs.formula("odd_model", [()], kind=OddModel, formula=llama.solution)
 crossover_length = stubs.formula("crossover_length", [(64, 4), (768, 12), (12288, 96)])
