@@ -4,9 +4,6 @@ each check, is built, run and counted beside it."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 from helpers.course.exercises.comparing import kind, same, shown, shown_apart
 from helpers.course.exercises.engine import NOTHING, first_thought
@@ -28,18 +25,11 @@ def drawn(tied: bool) -> dict[str, int]:
     return letters | {"L": chance.randint(6, 7), "V": 2 * chance.randint(90, 160) + 1, "tied": tied}
 
 
-@dataclass
 class AgainstLayers(Exercise):
-    """A function of letters that returns {"parameters", "FLOPs", "kept"} of a layer.
+    """A function of letters that returns {"parameters", "FLOPs", "kept"} of a layer; each check draws cases.
 
     `mistakes` are matched by one quantity at a time: an answer may be wrong in one and right in another.
     """
-
-    reference: Callable | None = None
-    cases: tuple[dict, ...] = ()
-
-    def __post_init__(self):
-        self.reference = partial(real, self.name)
 
     def verdict(self, answer: object) -> str:
         layers, names = (drawn(tied=False), drawn(tied=True)), names_of(self.solution)
@@ -56,7 +46,7 @@ class AgainstLayers(Exercise):
         if kind(got) != "dict" or (missing := [name for name in UNITS if name not in got]):
             lacks = f"a dict without {missing[0]!r}" if kind(got) == "dict" else f"a {kind(got)}"
             return f"not yet: your function returns {lacks}: return a dict with {', '.join(UNITS)}"
-        expected = self.reference(**case)
+        expected = real(self.name, **case)
         name = next((name for name in UNITS if not same(got[name], expected[name])), "")
         if not name:
             return ""

@@ -18,8 +18,7 @@ ESCAPES = {  # bug: what its model lacks where nothing shows
 
 
 def miscounts(formula: Callable) -> dict[str, Callable]:
-    """{bug: the formula with it}; the last is no bug in what a fused kernel computes: masked scores cost
-    nothing."""
+    """{bug: the formula with it}; the last, masked scores cost nothing, is none where a kernel skips them."""
 
     def two_matrices(b: int, s: int, **of: int) -> dict[str, int]:
         total, third = formula(b, s, **of), of["L"] * of["h"] * of["f"]
@@ -41,11 +40,8 @@ def miscounts(formula: Callable) -> dict[str, Callable]:
 
 @dataclass(kw_only=True)
 class OddModel(Exercise):
-    """A function without arguments that returns letters of a Llama whose parameters and FLOPs show every bug.
-
-    Attributes:
-        formula: the right one.
-    """
+    """A function without arguments that returns letters of a Llama in whose parameters and FLOPs every bug of
+    the right `formula` shows."""
 
     formula: Callable
 

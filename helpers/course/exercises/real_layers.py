@@ -18,12 +18,8 @@ from helpers.tools.measure.saved import SavedActivations
 if TYPE_CHECKING:
     from transformers import LlamaConfig
 
-REAL = {  # {rung: the class of transformers that it describes}
-    "attention": "LlamaAttention",
-    "feed_forward": "LlamaMLP",
-    "block": "LlamaDecoderLayer",
-    "llama": "LlamaForCausalLM",
-}
+REAL = {"attention": "LlamaAttention", "feed_forward": "LlamaMLP"}  # {rung: its class in transformers}
+REAL |= {"block": "LlamaDecoderLayer", "llama": "LlamaForCausalLM"}
 
 
 class Reads(nn.Module):

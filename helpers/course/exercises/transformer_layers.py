@@ -1,6 +1,5 @@
-"""Lesson 01: what attention, a feed-forward layer, a block and a whole Llama cost, how long a training takes,
-what checkpointing leaves, and a model that betrays bugs; what autograd keeps; and, in the companion, a Llama
-block, and where the square of the scores takes over."""
+"""Lesson 01: what the layers of a Llama and a whole one cost and keep, how long a training takes, and a model
+that betrays bugs; in the companion a Llama block, and where the square of the scores takes over."""
 
 from __future__ import annotations
 
@@ -98,10 +97,10 @@ def llama_block(see: See, answer: Callable) -> None:
     see("the gradient of the keys' matrix", parts.k.weight.grad)
 
 
-attention = stubs.check(AgainstLayers, "attention")
-feed_forward = stubs.check(AgainstLayers, "feed_forward")
-block = stubs.check(AgainstLayers, "block", rungs=(attention, feed_forward))
-llama = stubs.check(AgainstLayers, "llama", rungs=(attention, feed_forward, block))
+attention = stubs.formula("attention", [], AgainstLayers)
+feed_forward = stubs.formula("feed_forward", [], AgainstLayers)
+block = stubs.formula("block", [], AgainstLayers, rungs=(attention, feed_forward))
+llama = stubs.formula("llama", [], AgainstLayers, rungs=(attention, feed_forward, block))
 
 days = stubs.formula("days", [(2e11, 1.5e10, 8, 989e12, 0.4), (1e12, 2e9, 64, 312e12, 0.5)])
 checkpointed = stubs.formula(
@@ -109,5 +108,5 @@ checkpointed = stubs.formula(
     [(2, 64, 64, 4, 2, 16, 160, 4, 256, False), (3, 40, 96, 6, 2, 8, 104, 5, 181, True)],
     rungs=(llama,),
 )
-odd_model = stubs.formula("odd_model", [()], kind=OddModel, formula=llama.solution)
+odd_model = stubs.formula("odd_model", [()], OddModel, formula=llama.solution)
 crossover_length = stubs.formula("crossover_length", [(64, 4), (768, 12), (12288, 96)])
