@@ -10,7 +10,8 @@ from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 from helpers import layers, recorded, theory
 from helpers.course.exercises import transformer_layers as exercises
-from helpers.course.exercises.real_layers import QUANTITIES, REAL, config, counted, rotations
+from helpers.course.exercises.against_layers import UNITS
+from helpers.course.exercises.real_layers import REAL, config, counted, rotations
 from helpers.course.models.published import PUBLISHED
 from helpers.paths import NOTEBOOKS
 from helpers.tools.rehearsal.of_transformers import checkpointed
@@ -36,7 +37,7 @@ def test_an_answer_that_is_wrong_in_two_quantities_is_told_of_the_first():
     [
         (lambda b, s, h, f: 3 * h * f, "returns a number: return a dict with parameters, FLOPs, kept"),
         (lambda b, s, h, f: {"parameters": 3 * h * f}, "returns a dict without 'FLOPs'"),
-        (lambda b, s, h, f: dict.fromkeys(QUANTITIES, "many"), "nothing that is a number as 'parameters'"),
+        (lambda b, s, h, f: dict.fromkeys(UNITS, "many"), "nothing that is a number as 'parameters'"),
         (lambda b, s, h: 1, "the check calls it with (b, s, h, f)"),
         (lambda b, s, h, f: 1 / 0, "raised ZeroDivisionError for b="),
         (lambda b, s, h, f: None, "put your formula in the place of the dots"),

@@ -4,63 +4,50 @@ each check, is built, run and counted beside it."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from helpers.course.exercises.comparing import kind, same, shown, shown_apart
 from helpers.course.exercises.engine import NOTHING, first_thought
 from helpers.course.exercises.formulas import Exercise
 from helpers.course.exercises.reading import names_of
-from helpers.course.exercises.real_layers import REAL
+from helpers.course.exercises.real_layers import REAL, real
 
-LAYERS = 2  # that a check builds
 UNITS = {"parameters": "parameters", "FLOPs": "FLOPs", "kept": "bytes kept"}
 
 
-def sizes(names: list[str], drawn: random.Random) -> dict[str, int]:
-    """Letters of a small layer, of which no two are equal or twice as large, so that no two mistakes give the
+def drawn(tied: bool) -> dict[str, int]:
+    """Letters of a small Llama, of which no two are equal or twice as large, so that no two mistakes give the
     same number: heads share keys, and together they are not as wide as the stream."""
-    k, d = drawn.choice((2, 3)), drawn.choice((8, 16))
-    a = k * drawn.choice((3, 4))
-    letters = {"b": drawn.choice((3, 5)), "s": drawn.randint(5, 12), "a": a, "k": k, "d": d}
-    letters |= {"h": 8 * a * drawn.choice((3, 4)), "f": 8 * drawn.choice((13, 17, 19, 23))}
-    letters |= {"L": drawn.randint(6, 7), "V": 2 * drawn.randint(90, 160) + 1}
-    return {name: letters[name] for name in names if name in letters}
+    chance = random.SystemRandom()
+    k, d = chance.choice((2, 3)), chance.choice((8, 16))
+    a = k * chance.choice((3, 4))
+    letters = {"b": chance.choice((3, 5)), "s": chance.randint(5, 12), "a": a, "k": k, "d": d}
+    letters |= {"h": 8 * a * chance.choice((3, 4)), "f": 8 * chance.choice((13, 17, 19, 23))}
+    return letters | {"L": chance.randint(6, 7), "V": 2 * chance.randint(90, 160) + 1, "tied": tied}
 
 
-@dataclass
 class AgainstLayers(Exercise):
-    """A function of letters that returns {"parameters", "FLOPs", "kept"} of a layer.
+    """A function of letters that returns {"parameters", "FLOPs", "kept"} of a layer; each check draws cases.
 
     `mistakes` are matched by one quantity at a time: an answer may be wrong in one and right in another.
     """
 
-    reference: Callable = field(default=None)
-    cases: tuple[dict, ...] = ()
-
-    def __post_init__(self):
-        self.real, self.reference = REAL[self.name]  # what the layer is, in words, and its count
-        self.cases = (dict.fromkeys(names_of(self.solution), 1),)
-
     def verdict(self, answer: object) -> str:
-        drawn, names = random.Random(random.SystemRandom().random()), list(self.cases[0])
-        self.cases = tuple(
-            sizes(names, drawn) | ({"tied": bool(n % 2)} if "tied" in names else {}) for n in range(LAYERS)
-        )
+        layers, names = (drawn(tied=False), drawn(tied=True)), names_of(self.solution)
+        self.cases = tuple({name: letters[name] for name in names} for letters in layers)
         return super().verdict(answer)
 
     def correct(self, how: str) -> str:
-        return super().correct(f"for {LAYERS} real layers, to the last parameter, FLOP and byte")
+        return super().correct(f"for {len(self.cases)} real layers, to the last parameter, FLOP and byte")
 
     def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
         got, failure = outcome
         if failure or got is None or got is ...:
             return super().wrong(case, outcome)
-        expected = self.reference(**case)
-        if kind(got) != "dict" or (missing := [name for name in expected if name not in got]):
+        if kind(got) != "dict" or (missing := [name for name in UNITS if name not in got]):
             lacks = f"a dict without {missing[0]!r}" if kind(got) == "dict" else f"a {kind(got)}"
-            return f"not yet: your function returns {lacks}: return a dict with {', '.join(expected)}"
-        name = next((name for name in expected if not same(got[name], expected[name])), "")
+            return f"not yet: your function returns {lacks}: return a dict with {', '.join(UNITS)}"
+        expected = real(self.name, **case)
+        name = next((name for name in UNITS if not same(got[name], expected[name])), "")
         if not name:
             return ""
         if kind(got[name]) != "number":
@@ -68,5 +55,5 @@ class AgainstLayers(Exercise):
         there, due = shown_apart(got[name], expected[name])
         letters = ", ".join(f"{letter}={shown(value)}" for letter, value in case.items())
         thought = first_thought(self.mistaken(case), lambda result: same(got[name], result[name]))
-        gives = f"your function gives {there} {UNITS[name]} where, by {self.real}, {due} is right"
+        gives = f"your function gives {there} {UNITS[name]} where, by {REAL[self.name]}, {due} is right"
         return f"not yet: for {letters} {gives}{thought}"

@@ -7,7 +7,6 @@ the feed-forward layer, L blocks, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +18,8 @@ from helpers.tools.measure.saved import SavedActivations
 if TYPE_CHECKING:
     from transformers import LlamaConfig
 
-QUANTITIES = ("parameters", "FLOPs", "kept")
+REAL = {"attention": "LlamaAttention", "feed_forward": "LlamaMLP"}  # {rung: its class in transformers}
+REAL |= {"block": "LlamaDecoderLayer", "llama": "LlamaForCausalLM"}
 
 
 class Reads(nn.Module):
@@ -68,39 +68,15 @@ def counted(module: nn.Module, *inputs: object, **shared: object) -> dict[str, i
     return {"parameters": numel, "FLOPs": counter.get_total_flops(), "kept": saved.total}
 
 
-def attention(b: int, s: int, h: int, a: int, k: int, d: int) -> dict[str, int]:
-    from transformers.models.llama.modeling_llama import LlamaAttention
+def real(rung: str, b: int, s: int, **letters: int) -> dict[str, int]:
+    """What is counted of the layer or model that a rung describes, with these letters."""
+    from transformers.models.llama import modeling_llama
 
-    of, x_bsh = config(h, a, k, d), stream(b, s, h)
-    return counted(Reads(LlamaAttention(of, 0).bfloat16()), x_bsh, **rotations(of, x_bsh))
-
-
-def feed_forward(b: int, s: int, h: int, f: int) -> dict[str, int]:
-    from transformers.models.llama.modeling_llama import LlamaMLP
-
-    return counted(Reads(LlamaMLP(config(h, f=f)).bfloat16()), stream(b, s, h))
-
-
-def block(b: int, s: int, h: int, a: int, k: int, d: int, f: int) -> dict[str, int]:
-    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
-
-    of, x_bsh = config(h, a, k, d, f), stream(b, s, h)
-    return counted(Reads(LlamaDecoderLayer(of, 0).bfloat16()), x_bsh, **rotations(of, x_bsh))
-
-
-def llama(
-    b: int, s: int, h: int, a: int, k: int, d: int, f: int, L: int, V: int, tied: bool
-) -> dict[str, int]:
-    from transformers import LlamaForCausalLM
-
-    model = LlamaForCausalLM(config(h, a, k, d, f, L, V, tied)).bfloat16()
-    ids_bs = torch.randint(0, V, (b, s))
-    return counted(model, input_ids=ids_bs, labels=ids_bs)
-
-
-REAL: dict[str, tuple[str, Callable[..., dict[str, int]]]] = {  # {rung: (what it is, what counts it)}
-    "attention": ("LlamaAttention", attention),
-    "feed_forward": ("LlamaMLP", feed_forward),
-    "block": ("LlamaDecoderLayer", block),
-    "llama": ("LlamaForCausalLM", llama),
-}
+    of, kind = config(**letters), getattr(modeling_llama, REAL[rung])
+    if rung == "llama":
+        ids_bs = torch.randint(0, of.vocab_size, (b, s))
+        return counted(kind(of).bfloat16(), input_ids=ids_bs, labels=ids_bs)
+    x_bsh = stream(b, s, of.hidden_size)
+    if rung == "feed_forward":
+        return counted(Reads(kind(of).bfloat16()), x_bsh)
+    return counted(Reads(kind(of, 0).bfloat16()), x_bsh, **rotations(of, x_bsh))
