@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
-from helpers.course.exercises.collectives_trials import at_its_place as at_its_place
-from helpers.course.exercises.collectives_trials import counting
 from helpers.course.runs.catching import try_all, worst
 from helpers.tools.launcher.jobs import launch
 from helpers.tools.measure.traffic import Traffic
@@ -28,7 +26,15 @@ def digits() -> torch.Tensor:
     import deepspeed
 
     deepspeed.init_distributed()
-    return counting()
+    return torch.arange(1, dist.get_world_size() + 1) * 10 ** dist.get_rank()
+
+
+def at_its_place(part: torch.Tensor, place: int | None = None) -> list[int | None]:
+    """A part in a row of as many numbers as there are ranks, at this rank's place or another; None
+    elsewhere."""
+    row, first = [None] * dist.get_world_size(), len(part) * (dist.get_rank() if place is None else place)
+    row[first : first + len(part)] = part.tolist()
+    return row
 
 
 def seen(job: Callable[[], Mapping[str, Sequence]], ranks: int = 4) -> dict[str, list[Sequence]]:
