@@ -39,7 +39,7 @@ def test_what_meets_something_else_stands_out(second, found):
     picture = meeting(notes, "Orders")
     assert colours(picture)[1::2] == found
     legends = [text.get_text() for legend in picture.figure.legends for text in legend.get_texts()]
-    assert ("ranks differ" in legends) == (ODD in found)
+    assert ("ranks of a group differ" in legends) == (ODD in found)
 
 
 def test_collectives_of_a_group_stand_under_each_other_whatever_else_their_ranks_entered():

@@ -60,7 +60,8 @@ def imports_of(function: FunctionType) -> list[str]:
     """Lines that import the modules which a function, and what it calls, reads."""
     values = function.__globals__
     names = {name for name in names_reached(function) if isinstance(values.get(name), ModuleType)}
-    return [f"import {values[name].__name__} as {name}" for name in sorted(names)]
+    modules = {name: values[name].__name__ for name in sorted(names)}
+    return [f"import {path}" + (f" as {name}" if name != path else "") for name, path in modules.items()]
 
 
 def missing_in_a_file(function: FunctionType) -> str:

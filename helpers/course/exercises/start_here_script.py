@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 stubs = Stubs("start_here")
 NAME = "train.py"
-HEAD = '"""My training script: torchrun --standalone --nproc-per-node 2 train.py"""\n'
+HEAD = '''"""My training script: torchrun --standalone --nproc-per-node 2 train.py"""
+
+import os
+
+import torch
+import torch.distributed as dist
+'''
 FOOT = 'if __name__ == "__main__":\n    main()\n'
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING
 
 from helpers.course.plots.drawing import new_panels
@@ -10,8 +9,6 @@ from helpers.course.plots.style import LINES, WIDE, Plot, in_style
 
 if TYPE_CHECKING:
     from helpers.course.recorded.hanging import Hang
-
-SETTLED = 3.0  # seconds after which a GPU looks as it will look on
 
 
 @in_style
@@ -28,10 +25,8 @@ def hanging(hang: Hang, title: str) -> Plot:
         panel.axvline(0, color="0.35", linewidth=1)
         panel.set(xlabel="seconds after the hang", ylabel=what, xlim=(at[0], 30), ylim=(0, 1.15 * healthy))
     panels[1].legend(loc="center right")
-    later = [gpus for seconds, gpus in hang.gpus if seconds > SETTLED]
     middle = [
-        f"{name} {median(gpus[rank][0] for gpus in later):.0f} % busy at "
-        f"{median(gpus[rank][1] for gpus in later):.0f} W"
+        f"{name} {hang.utilisation(rank):.0f} % busy at {hang.power(rank):.0f} W"
         for rank, name in enumerate(names)
     ]
     share, power = hang.healthy

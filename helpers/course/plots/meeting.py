@@ -69,7 +69,7 @@ def meeting(notes: Sequence[Sequence[str]], title: str) -> Plot:
     name_rows(axes, rank_names(len(notes)))
     axes.set_title(title, fontsize=11)
     if ODD in colours.values():
-        looks = {"all entered the same": (MEETS, ""), "ranks differ": (ODD, "")}
+        looks = {"all of a group entered the same": (MEETS, ""), "ranks of a group differ": (ODD, "")}
         legend_under(figure, len(looks), swatches(looks))
     told = "; ".join(f"{name} {_told(rank)}" for name, rank in zip(rank_names(len(notes)), ranks))
     return Plot(figure, f"{title.removesuffix('.')}{'' if title.endswith('?') else '.'} {told}.")

@@ -9,6 +9,7 @@ from statistics import median
 from helpers.paths import ROOT
 
 FILE = ROOT / "recorded/hang/2-NVIDIA-H100-80GB-HBM3.json"
+SETTLED = 3.0  # seconds after which a GPU looks as it will look on
 FIELDS = 5  # of each GPU at each look: index, utilisation in %, power in W, MHz, MiB
 
 
@@ -28,6 +29,17 @@ class Hang:
     reading: list[str]
     gpus: list[tuple[float, list[tuple[float, float]]]]
     healthy: tuple[float, float]
+
+    def utilisation(self, rank: int) -> float:
+        """Of a rank's GPU in the hang, in %: the middle one."""
+        return self.later(rank, 0)
+
+    def power(self, rank: int) -> float:
+        """The same in W."""
+        return self.later(rank, 1)
+
+    def later(self, rank: int, which: int) -> float:
+        return median(gpus[rank][which] for seconds, gpus in self.gpus if seconds > SETTLED)
 
 
 def hang() -> Hang:

@@ -71,8 +71,10 @@ def lines_of(text: str) -> list[str]:
 
 def written_lines(cells: Iterable[dict]) -> list[str]:
     """The lines of the course's answers that a stub leaves to the learner."""
+    cells = list(cells)
+    shown = {line.strip() for text in sources(cells, "stub") for line in lines_of(text)}
     lines = [line for text in sources(cells, "written") for line in lines_of(text)]
-    return [line for line in lines if not line.lstrip().startswith(GIVEN_LINES)]
+    return [line for line in lines if line.strip() not in shown and not line.lstrip().startswith(GIVEN_LINES)]
 
 
 def kind_of(cell: dict) -> str:

@@ -33,10 +33,9 @@ class Route:
 ROUTES = (
     Route(
         "2 hours",
-        "00; then read and run 02 and 07",
-        "know what fills a GPU, and have seen how the job comes to fit",
-        written=("00",),
-        read=("02", "07"),
+        "read and run 00, 02 and 07, without writing",
+        "know what a rank is and what fills a GPU, and have seen how the job comes to fit",
+        read=("00", "02", "07"),
     ),
     Route(
         "a day of 8 hours",
