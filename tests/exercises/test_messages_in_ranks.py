@@ -19,6 +19,14 @@ def without_remainder(outgoing, incoming):
         request.wait()
 
 
+def requests_without_remainder(outgoing, incoming):
+    import deepspeed.comm as comm
+
+    request = comm.isend(outgoing, comm.get_rank() + 1)
+    comm.recv(incoming, comm.get_rank() - 1)
+    request.wait()
+
+
 def half(slip):
     def ring_reduce_scatter(tensor, exchange):
         import torch
@@ -38,8 +46,9 @@ def half(slip):
     return ring_reduce_scatter
 
 
-def test_a_neighbour_beyond_the_last_rank_is_named(capsys):
-    lesson_03.exchange.check(without_remainder)
+@pytest.mark.parametrize("answer", [without_remainder, requests_without_remainder])
+def test_a_neighbour_beyond_the_last_rank_is_named(answer, capsys):
+    lesson_03.exchange.check(answer)
     assert "there is no rank " in capsys.readouterr().out
 
 

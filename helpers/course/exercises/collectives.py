@@ -10,7 +10,7 @@ from torch import distributed as dist
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.meeting import agreed, own_group
 from helpers.course.exercises.stubs import Stubs
-from helpers.tools.measure.internals import replaced
+from helpers.tools.measure.internals import stand_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from helpers.course.exercises.seeing import See
 
 stubs = Stubs("collectives")
-MOMENTS = "before", "after 1 exchange", "after 2", "after 3"
-
-must_send = stubs.formula(
-    "must_send",
-    [
-        ("all_reduce", 1e6, 4),
-        ("reduce_scatter", 1e6, 4),
-        ("all_gather", 16e9, 8),
-        ("all_reduce", 1e9, 64),
-        ("all_to_all", 1e6, 2),
-        ("broadcast", 1e6, 8),
-        ("send", 1e6, 4),
-    ],
-)
 
 
 # --- messages of the check's own
@@ -45,9 +31,8 @@ def digits(see: See, elements: int) -> torch.Tensor:
 
 def swapped(outgoing: torch.Tensor, incoming: torch.Tensor, to: int, source: int) -> None:
     """Send to a rank and receive from one at once."""
-    send = dist.P2POp(dist.isend, outgoing, to, own_group())
-    receive = dist.P2POp(dist.irecv, incoming, source, own_group())
-    for request in dist.batch_isend_irecv([send, receive]):
+    ends = (dist.isend, outgoing, to), (dist.irecv, incoming, source)
+    for request in dist.batch_isend_irecv([dist.P2POp(*end, own_group()) for end in ends]):
         request.wait()
 
 
@@ -98,7 +83,7 @@ def before_each_exchange(see: See, answer: Callable, mine: torch.Tensor) -> None
         exchange(outgoing, incoming)
 
     answer(mine, noted)
-    for moment, numbers in zip(MOMENTS, [*held, mine.tolist()]):
+    for moment, numbers in zip(("before", "after 1 exchange", "after 2", "after 3"), [*held, mine.tolist()]):
         see(moment, [number or None for number in numbers])
 
 
@@ -114,20 +99,29 @@ def sums_that_go_round(see: See, answer: Callable) -> None:
     before_each_exchange(see, answer, mine)
 
 
-# --- a ring
+# --- the lesson's
+
+must_send = stubs.formula(
+    "must_send",
+    [
+        ("all_reduce", 1e6, 4),
+        ("reduce_scatter", 1e6, 4),
+        ("all_gather", 16e9, 8),
+        ("all_reduce", 1e9, 64),
+        ("all_to_all", 1e6, 2),
+        ("broadcast", 1e6, 8),
+        ("send", 1e6, 4),
+    ],
+)
 
 
-def between_ranks(operation: Callable, tensor: torch.Tensor, peer: int, **named: object) -> REAL_P2POP:
-    """torch's `P2POp`, and words where there is no such rank: by itself it ends the process then, or waits
-    for ever."""
-    ranks = dist.get_world_size()
+def between_ranks(operator: str, arguments: dict[str, object], send: Callable[[], object]) -> object:
+    """Says in words that there is no such rank; torch ends the process then, or waits for ever."""
+    peer, ranks = arguments["dst" if operator == "send" else "src"], dist.get_world_size()
     if not 0 <= peer < ranks:
         circle = f"in the circle, rank 0 is the right neighbour of rank {ranks - 1}"
         raise ValueError(f"there is no rank {peer}: ranks are 0 to {ranks - 1}; {circle}")
-    return REAL_P2POP(operation, tensor, peer, **named)
-
-
-REAL_P2POP = dist.P2POp
+    return send()
 
 
 @stubs.in_ranks(together=True, example=what_arrived)
@@ -137,7 +131,7 @@ def exchange(see: See, answer: Callable) -> None:
     for elements in see.each({f", {size:,} elements": size for size in sizes}):
         outgoing, incoming = see.randn(elements), torch.zeros(elements)
         with ExitStack() as stack:
-            stack.callback(replaced(dist, "P2POp", between_ranks))
+            stack.callback(stand_before("c10d", ("send", "recv_"), between_ranks))
             answer(outgoing, incoming)
         see("incoming", incoming)
         see("outgoing", outgoing)
@@ -150,7 +144,6 @@ def in_a_ring(see: See, answer: Callable) -> Iterator[torch.Tensor]:
     sizes = ranks * (2 + seed % 7), ranks * (20 + seed % 50) + 1 + seed % (ranks - 1), 9
     for elements in see.each({f", {size} elements": size for size in sizes}):
         mine, exchange = digits(see, elements), Exchange(see)
-        before = mine.clone()
         try:
             see.call(answer, mine, exchange)
         except Misfit as misfit:
@@ -161,7 +154,7 @@ def in_a_ring(see: See, answer: Callable) -> Iterator[torch.Tensor]:
         small = max(exchange.sizes, default=0) <= -(-elements // ranks)
         see(f"no exchange carries more than 1/{ranks}, rounded up", small)
         yield mine
-        see("the tensor was changed in place", not mine.equal(before))
+        see("the tensor was changed in place", not mine.equal(digits(see, elements)))
 
 
 @stubs.in_ranks(together=True, example=sums_that_grow)
@@ -179,9 +172,6 @@ def ring_all_gather(see: See, answer: Callable) -> None:
 
 
 passes_raw = stubs.fault("passes_raw", ring_reduce_scatter, worlds=(3, 4), rungs=())
-
-
-# --- seconds
 
 all_reduce_seconds = stubs.formula(
     "all_reduce_seconds",
@@ -227,4 +217,4 @@ two_level_seconds = stubs.formula(
 def all_numbers(see: See, answer: Callable) -> None:
     """A number of each rank's own."""
     numbers = see.call(answer, 10 + see.seed % 40 + 7 * see.rank, returns=list, due="return a list")
-    see("what this rank returned", numbers)
+    see("what this rank returned", [one.item() if torch.is_tensor(one) else one for one in numbers])
