@@ -125,7 +125,7 @@ def seeded_checkpoint(see: See, answer: Callable) -> None:
 # --- the planner: bytes on a GPU without ZeRO
 
 
-def plan_of_xl(micro_batches: int = 1, micro: int = 1, **ways: bool) -> theory.Plan:
+def xl(micro_batches: int = 1, micro: int = 1, **ways: bool) -> theory.Plan:
     size = GPTSize(vocabulary=50304, context=1024, width=1600, layers=48, heads=25)
     return theory.Plan(size=size, gpus=1, batch=micro_batches * micro, micro=micro, sequence=1024, **ways)
 
@@ -149,12 +149,7 @@ def unseen() -> dict[str, planner.Training]:
     return found
 
 
-PLANS = [
-    (plan_of_xl(),),
-    (plan_of_xl(4, 16),),
-    (plan_of_xl(1, 16, lean=False),),
-    (plan_of_xl(4, 64, checkpointed=True),),
-]
+PLANS = [(xl(),), (xl(4, 16),), (xl(1, 16, lean=False),), (xl(4, 64, checkpointed=True),)]
 
 
 def kept_and_scored(answer: Callable) -> str:
