@@ -14,7 +14,9 @@ LONGEST = 200  # characters of a text that is shown
 
 def shown(value: object, digits: int = 6) -> str:
     """A value as it is read: whole numbers with separators and never as a power, others with `digits`
-    significant digits; a list to its first elements."""
+    significant digits; a list or tensor to its first elements."""
+    if kind(value) == "tensor":
+        return f"tensor({shown(value.tolist(), digits)})"
     if kind(value) == "list":
         parts = [shown(part, digits) for part in value[:MOST_SHOWN]]
         return f"[{', '.join(parts + [f'... {len(value):,} elements'] * (len(value) > MOST_SHOWN))}]"

@@ -67,7 +67,7 @@ def test_tensors_differ_by_shape_or_by_an_element_beyond_the_tolerance():
     wrong[1, 2] = 6
     assert difference(right + 1e-6, right, 1e-5, "`x`") is None
     assert difference(wrong, right, 1e-5, "`x`") == ("`x`[1, 2]", "6", "5")
-    assert difference(right.ravel(), right, 1e-5, "`x`") == ("`x`", "of shape (6,)", "(2, 3)")
+    assert difference(right.ravel(), right, 1e-5, "`x`") == ("`x`", "a tensor of shape (6,)", "(2, 3)")
     assert difference([1, 2], right, 1e-5, "`x`") == ("`x`", "[1, 2]", "a tensor")
     assert difference(right.astype("int64"), right, 1e-5) is None
     assert difference(numpy.array([True]), numpy.array([False]), 1e-5) == ("[0]", "True", "False")

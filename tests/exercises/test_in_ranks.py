@@ -9,7 +9,8 @@ import pytest
 import torch
 from helpers.course.exercises import start_here as lesson_00
 from helpers.course.exercises.builds import Build, matching, with_advice
-from helpers.course.exercises.engine import before_running, reading_note
+from helpers.course.exercises.engine import Check, before_running, reading_note
+from helpers.course.exercises.formulas import Exercise
 from helpers.course.exercises.in_ranks import Judged, names_apart
 from helpers.course.exercises.pipeline_parallelism import Schedule
 from helpers.course.exercises.reading import names_of
@@ -241,3 +242,13 @@ def judged(build, by_rank, at):
         for values in by_rank
         for right, _, *mistakes in [values]
     ]
+
+
+OTHERS = [name for name, check in of_kind(Check).items() if not isinstance(check, (Build, Exercise))]
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES + OTHERS if right_answers(name)])
+def test_right_answers_of_other_builds_pass_checks_of_other_kinds(name):
+    for words, answer in right_answers(name).items():
+        said = of_kind(Check)[name].verdict(answer)
+        assert said.startswith("correct"), f"right, and refused: {words}: {said}"

@@ -8,11 +8,6 @@ from tests.exercises.course import right_answers
 pytestmark = pytest.mark.ranks
 
 
-@pytest.mark.parametrize("words", right_answers("00-log_alone"))
-def test_another_right_deadlock_is_one(words):
-    assert lesson_00.log_alone.verdict(right_answers("00-log_alone")[words]).startswith("correct")
-
-
 def test_the_learner_s_script_is_kept_and_is_a_script(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("helpers.paths.WORK", tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -111,7 +111,7 @@ def near(got: float, expected: float, tolerance: float, scale: float = 0.0) -> b
 
 def array_difference(got: numpy.ndarray, expected: numpy.ndarray, tolerance: float, place: str) -> Difference:
     if got.shape != expected.shape:
-        return place, f"of shape {got.shape}", str(expected.shape)
+        return place, f"a tensor of shape {got.shape}", str(expected.shape)
     kinds = got.dtype.kind + expected.dtype.kind
     if kinds.count("b") == 1:
         return place, *(f"of {'bools' if kind == 'b' else 'numbers'}" for kind in kinds)

@@ -20,7 +20,7 @@ class Exercise(Check):
 
     Attributes:
         reference: the solution; its keyword arguments are those that the learner's function gets.
-        cases: keyword arguments to try; every call gets a copy of its own.
+        cases: keyword arguments to try, tensors too; every call gets a copy of its own.
         whole: whether an answer may be rounded down, as where it counts things.
     """
 
@@ -48,7 +48,7 @@ class Exercise(Check):
     def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
         """The verdict on what the learner's function did in one case; "" where it is right."""
         got, failure = outcome
-        arguments = ", ".join(f"{name}={shown(value)}" for name, value in case.items())
+        arguments = ", ".join(f"{name}={shown(plain(value))}" for name, value in case.items())
         given = f" for {arguments}" if case else ""
         expected = plain(self.reference(**deepcopy(case)))
         if failure:

@@ -84,6 +84,7 @@ def as_in_a_script(noted: list[str]) -> Iterator[None]:
         for place in (dist, comm):
             for name in ("get_rank", "get_world_size", "all_reduce"):
                 before.enter_context(mock.patch.object(place, name, refuse))
+            before.enter_context(mock.patch.object(place, "is_initialized", lambda: False))
         yield
 
 
