@@ -15,12 +15,12 @@ import time
 
 import nbformat
 from nbclient import NotebookClient
-from helpers.course.lesson import index, pictures
+from helpers.course.lesson import index
 from helpers.course.lesson.copies import INDEX, LANGUAGE
 from helpers.course.recording.on_machines import RECORDING
 from helpers.course.syllabus import minutes
 from helpers.course.syllabus.outline import beside, course, notebooks, number_of
-from helpers.paths import NOTEBOOKS, ROOT, replace
+from helpers.paths import NOTEBOOKS, ROOT
 
 KEPT_METADATA = ("tags", "jupyter")
 METADATA = {
@@ -84,15 +84,12 @@ def refresh(path):
 
 def draw_map(notebook):
     """The start page's pictures and texts are made anew from the lessons, in the order of the cells with
-    these tags; returns whether a text is another."""
-    before = [cell.source for cell in notebook.cells]
-    pictures.draw(NOTEBOOKS, course(), {})
-    replace(NOTEBOOKS / pictures.FOLDER / pictures.JOB, index.job(course()).png)
+    these tags."""
+    index.draw(NOTEBOOKS, course())
     drawn = {tag: iter(texts) for tag, texts in index.texts(course()).items()}
     for cell in notebook.cells:
         for tag in drawn.keys() & set(cell.metadata.get("tags", [])):
             cell.source = next(drawn[tag])
-    return before != [cell.source for cell in notebook.cells]
 
 
 def main(number=""):
@@ -106,9 +103,8 @@ def main(number=""):
         refresh(path)
         print(f"{path.relative_to(NOTEBOOKS)}: executed in {time.monotonic() - started:.0f} s", flush=True)
     minutes.main()
-    start = NOTEBOOKS / INDEX
-    if start not in chosen and draw_map(nbformat.read(start, as_version=4)):
-        refresh(start)
+    if NOTEBOOKS / INDEX not in chosen:
+        refresh(NOTEBOOKS / INDEX)
         print(f"{INDEX}: follows")
 
 

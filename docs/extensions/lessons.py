@@ -3,7 +3,6 @@ companion below its lesson in the contents, and links to files of the repository
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from reading import behind_folds, cells_of, set_up_folded, text
@@ -14,14 +13,11 @@ RAW_LINK = re.compile(r'(<a href="[^":]+)\.ipynb')  # within HTML, which is not 
 REPOSITORY_FILE = re.compile(r"\[([^\]]*)\]\(\.\./(?!notebooks/)([^)]+)\)")
 CONTENTS = "```{{toctree}}\n:hidden:\n:titlesonly:\n{}\n```"
 LESSONS = "<!-- the lessons -->"  # where the start page's contents have them
-SAID_TO_A_LEARNER = {  # who runs cells, and whose progress the map shows: what a reader is told instead
+SAID_TO_A_LEARNER = {  # who runs cells and passes checks: what a reader is told instead
     r"Run (?:these cells|this cell|the first (?:code )?cell)(?: first)?[;.] then each": "Each",
     r"\(Did your cell say something else\?[^)]*\) ": "",
     r" A click on the grey line that ends in ••• opens a solution\.": "",
-    r" Each spot is a check,.* where to continue\.": "",
-    r"The pictures change with every check\..*": "",
-    r"A click on a title, or on its spots,": "A click on a title",
-    rf" \[!\[\d+ checks\]\({pictures.FOLDER}/\w+\.svg\)\]\([^)]*\)": "",
+    r"Run the next cell: it shows.*": "",
 }
 COPIES = "## Your copies"  # a section of the map
 
@@ -29,12 +25,6 @@ COPIES = "## Your copies"  # a section of the map
 def slug(heading):
     """The anchor of a heading, as JupyterLab makes it."""
     return heading.replace(" ", "-")
-
-
-def draw_map(app):
-    """Draw the map without checks: a reader of the site passes none."""
-    lessons = [replace(lesson, checks=()) for lesson in course()]
-    pictures.draw(Path(app.srcdir, "notebooks"), lessons, {})
 
 
 def contents(lessons):
@@ -93,6 +83,5 @@ def for_readers(cell):
 
 
 def setup(app):
-    app.connect("builder-inited", draw_map)
     app.connect("source-read", as_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -200,6 +201,12 @@ def test_a_start_page_of_unknown_date_is_renewed_and_an_edited_one_is_kept(cours
     copies.copy(course)
     assert sources(page) == ["mine"]
     assert copies.reset("index", course) == (page, page.with_name("index.mine-1.ipynb"))
+
+
+def test_the_start_pages_pictures_lie_beside_its_copy(tmp_path):
+    copies.copy_pictures(tmp_path)
+    shown = set(re.findall(r"\((map/[^)]+)\)", (copies.NOTEBOOKS / copies.INDEX).read_text()))
+    assert shown == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("map/*")}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import nbformat
 import pytest
@@ -31,6 +32,9 @@ def a_lesson(number, *needs, checks=("one", "two"), core=30):
     return Lesson(
         number, f"{number}_x.ipynb", f"Lesson {number}", "Why?", Minutes(core, 10, 5), 0, needs, checks
     )
+
+
+THREE = [a_lesson("00"), a_lesson("01", "00"), a_lesson("02", "00", checks=())]
 
 
 def cell(text, kind="code", **metadata):
@@ -177,13 +181,9 @@ def test_the_jobs_picture_has_a_bar_of_each_lesson_that_changes_it_and_its_claim
     assert 7.5 < one / eight < 8  # "nearly eight times as fast"
 
 
-def test_the_pictures_beside_the_start_page_are_of_these_lessons_and_of_nobody(tmp_path):
-    pictures.draw(tmp_path, LESSONS, {})
-
-    def drawn(folder):
-        return {path.name: path.read_text() for path in (folder / pictures.FOLDER).glob("*.svg")}
-
-    assert drawn(tmp_path) == drawn(NOTEBOOKS), "run `make refresh LESSON=index`"
+def test_the_map_beside_the_start_page_is_of_these_lessons():
+    stored = (NOTEBOOKS / index.FOLDER / index.MAP).read_text()
+    assert stored == pictures.the_map(LESSONS), "run `make refresh LESSON=index`"
 
 
 def test_the_tables_hold_every_lesson_once_in_order():
@@ -206,14 +206,42 @@ def test_the_minutes_of_the_readme_are_found_and_written():
     )
 
 
-def test_progress_says_where_to_go_on():
+@pytest.mark.parametrize(
+    "passed, number",
+    [
+        ({}, "00"),
+        ({"00": ["one"]}, "00"),
+        ({"00": ["two", "one"]}, "01"),
+        ({"01": ["one"]}, "01"),
+        ({"01": ["one", "two"]}, "00"),  # one that was left out before
+        ({"00": ["one", "two"], "01": ["one", "two"]}, None),
+        ({"00": ["a check of before"]}, "00"),
+    ],
+)
+def test_the_next_lesson_is_the_furthest_begun_or_follows_it(passed, number):
+    following = index.next_lesson(THREE, passed)
+    assert (following and following.number) == number
+
+
+def test_checks_of_a_companion_keep_nobody_from_the_next_lesson():
+    first = replace(THREE[0], optional_checks=THREE[0].checks[-1:])
+    passed = {"00": list(first.checks[:-1])}
+    assert index.next_lesson([first, *THREE[1:]], passed) == THREE[1]
+    assert index.next_lesson(THREE, passed) == THREE[0]
+
+
+def test_progress_says_where_to_go_on_and_draws_every_lessons_spots_at_the_same_moment():
     lessons = [a_lesson("00"), a_lesson("01", "00")]
     begin = "Begin here: [00 Lesson 00](00_x.ipynb) (○ one, ○ two). In all, 0 of 4 checks are passed."
+    begin += "\n\n| |lesson|checks|\n|---|---|---|"
+    begin += "\n|00|[Lesson 00](00_x.ipynb)|○○ 0 of 2 **begin here**|\n|01|[Lesson 01](01_x.ipynb)|○○ 0 of 2|"
     assert index.Progress(lessons, {})._repr_markdown_() == repr(index.Progress(lessons, {})) == begin
     some = index.Progress(lessons, {"01": ["two", "gone"], "99": ["one"]})
-    assert repr(some).startswith("Continue here: [01 Lesson 01](01_x.ipynb) (○ one, ✓ two). In all, 1 of 4")
+    assert repr(some).startswith("Continue here: [01 Lesson 01](01_x.ipynb) (○ one, ● two). In all, 1 of 4")
+    assert repr(some).endswith("|○○ 0 of 2|\n|01|[Lesson 01](01_x.ipynb)|○● 1 of 2 **continue here**|")
     every = {lesson.number: list(lesson.checks) for lesson in lessons}
-    assert repr(index.Progress(lessons, every)) == "In all, 4 of 4 checks are passed."
+    all_of_them = repr(index.Progress(lessons, every))
+    assert all_of_them.startswith("In all, 4 of 4 checks are passed.\n") and "here" not in all_of_them
 
 
 def test_the_courses_own_start_page_shows_nobodys_progress(monkeypatch):

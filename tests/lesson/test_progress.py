@@ -6,8 +6,8 @@ import multiprocessing
 import re
 
 import pytest
-from helpers import paths
-from helpers.course.lesson import pictures, progress
+from helpers.course.lesson import index, progress
+from helpers.course.syllabus.outline import course
 
 
 @pytest.fixture
@@ -32,13 +32,11 @@ def test_a_companions_check_is_recorded_from_its_folder(work, monkeypatch):
     assert progress.record("ring", "04") and progress.passed() == {"04": ["ring"]}
 
 
-def test_a_check_that_was_passed_is_seen_on_the_map(work):
-    assert progress.record("sum_of_ranks", "00")
-    assert (work / "map" / "00.svg").read_text().count(f'fill="{pictures.DONE}"') == 1
-    assert "continue here" in (work / "map" / "00.svg").read_text()
-    page = (paths.NOTEBOOKS / "index.ipynb").read_text()
-    shown = set(re.findall(r"\(map/([^)]+)\)", page))
-    assert shown == {path.name for path in (work / "map").iterdir()}
+def test_a_check_that_was_passed_is_seen_on_the_start_page(work):
+    assert progress.record("deal", "00")
+    shown = repr(index.Progress(course(), progress.passed()))
+    assert shown.startswith("Continue here: [00 ") and "In all, 1 of" in shown
+    assert re.search(r"^\|00\|.*●○+ 1 of \d+ \*\*continue here\*\*\|$", shown, re.M)
 
 
 def test_nothing_is_recorded_outside_of_the_learners_folder(work, tmp_path, monkeypatch):
@@ -65,11 +63,6 @@ def test_a_folder_that_cannot_be_written_spoils_no_verdict(work):
     assert not progress.record("ring", "04")
 
 
-def test_pictures_that_cannot_be_drawn_spoil_no_verdict(work):
-    (work / "map").write_text("in the way")
-    assert progress.record("ring", "04") and progress.passed() == {"04": ["ring"]}
-
-
 def add(folder, lesson):
     import os
     import pathlib
@@ -92,7 +85,7 @@ def test_kernels_at_the_same_time_lose_nothing(work):
         "02": 20,
     }
     assert json.loads((work / progress.NAME).read_text())
-    assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock", "map"}
+    assert {path.name for path in work.iterdir()} == {progress.NAME, f".{progress.NAME}.lock"}
 
 
 def test_the_first_editions_record_is_read_under_the_numbers_of_today(work):

@@ -3,8 +3,7 @@ open | reset 02 | reset more/02`.
 
 JupyterLab saves as you work, so lessons are opened as copies in `work/`, which git ignores.  They come
 without the stored outputs, so that no answer stands under a question.  A copy that was edited or run is never
-overwritten; `work/.copies.json` remembers which lesson it was made from.  What the learner has passed stands
-in pictures beside the start page, which itself changes with the course alone.
+overwritten; `work/.copies.json` remembers which lesson it was made from.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 from itertools import count
 from typing import TYPE_CHECKING
 
-from helpers.course.lesson import lab, progress
+from helpers.course.lesson import lab
 from helpers.course.syllabus.numbers import FIRST_EDITION
 from helpers.course.syllabus.outline import beside, notebooks, number_of
 from helpers.paths import MORE, NOTEBOOKS, ROOT, replace
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INDEX = "index.ipynb"
+PICTURES = "map"  # beside it
 DATES = ".copies.json"  # {path of a copy within work/: digest of the page that it was made from}
 MAKEFILE = """# JupyterLab's terminal starts here: what is asked for is passed on to the course's Makefile.
 .DEFAULT_GOAL := help
@@ -70,6 +70,12 @@ def copy(root: Path = ROOT) -> Path:
         if is_older or not (work / name).exists():
             write_copy(page, work, name, dates)
     return work
+
+
+def copy_pictures(work: Path) -> None:
+    """Bring the pictures beside the start page up to date."""
+    for picture in (NOTEBOOKS / PICTURES).iterdir():
+        replace(work / PICTURES / picture.name, picture.read_bytes())
 
 
 def take_new_names(work: Path, dates: dict[str, str | None]) -> None:
@@ -176,7 +182,7 @@ def open_course() -> None:
     work = copy()
     if not (work / "Makefile").exists():
         replace(work / "Makefile", MAKEFILE.format(course=os.pardir))
-    progress.draw(work)
+    copy_pictures(work)
     now = read_dates(work)
     if renewed := [name for name in before if now[name] != before[name]]:
         print(f"renewed, since the course has changed: {', '.join(renewed)}. {RELOAD}")

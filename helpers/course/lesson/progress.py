@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import fcntl
 import json
-from contextlib import suppress
 from pathlib import Path
 
 from helpers import paths
-from helpers.course.lesson import pictures
 from helpers.course.syllabus.numbers import today
-from helpers.course.syllabus.outline import course
 
 NAME = "passed.json"
 FIRST_EDITIONS = "progress.json"
@@ -40,18 +37,9 @@ def record(name: str, lesson: str, work: Path | None = None) -> bool:
             if name not in known.setdefault(lesson, []):
                 known[lesson].append(name)
                 paths.replace(work / NAME, json.dumps(known, indent=1, sort_keys=True) + "\n")
-                with suppress(OSError, ValueError):  # a lesson that cannot be read spoils no verdict either
-                    draw(work)
     except OSError:
         return False
     return True
-
-
-def draw(work: Path) -> None:
-    """Bring the pictures of the start page up to date, the job's too, which is everyone's."""
-    pictures.draw(work, course(), passed(work))
-    job = f"{pictures.FOLDER}/{pictures.JOB}"
-    paths.replace(work / job, (paths.NOTEBOOKS / job).read_bytes())
 
 
 def passed(work: Path | None = None) -> dict[str, list[str]]:
