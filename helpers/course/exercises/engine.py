@@ -69,8 +69,8 @@ class Check:
             progress.record(*reversed(self.place))
         whose = "your" if passed else "the course's"
         tell(followed(verdict, ladder.note(), f"{whose} `{self.name}`"))
-        if passed and self.then:
-            tell(self.then(answer))
+        if passed and self.then and (words := self.then(answer)):
+            tell(words)
         return answer if passed else ladder.climbed(self.solution)
 
     def verdict(self, answer: object) -> str:

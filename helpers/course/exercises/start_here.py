@@ -65,7 +65,7 @@ deal = stubs.formula("deal", [(list(rows), rank, ranks) for rows, rank, ranks in
 @stubs.in_ranks(together=True)
 def mean_over_ranks(see: See, answer: Callable) -> None:
     """A number of each rank's own, of which one is zero, and one that is the same everywhere."""
-    for value in (see.seed % 97 + 2.5 * see.rank**2, 1.5, 3 + see.rank, 2.0 * see.rank):
+    for value in (see.seed % 97 + 2.5 * see.rank**2 + 1 / 3, 1.5, 3 + see.rank, 2.0 * see.rank):
         see(f"the mean where this rank brings {value:g}", see.call(answer, value, **NUMBER))
 
 
@@ -157,5 +157,4 @@ sum_of_ranks = stubs.formula("sum_of_ranks", [(4,), (1,), (2,), (8,)])
 def mean_of_squares(see: See, answer: Callable) -> None:
     """A number of each rank's own, in a function that joins the ranks itself."""
     value = 10.0 + see.seed % 40 + 3 * see.rank**2
-    with as_in_a_script([]):
-        see("what this rank returned", see.call(answer, value, **NUMBER))
+    see("what this rank returned", see.call(as_in_a_script([])(answer), value, **NUMBER))

@@ -55,28 +55,31 @@ def as_in_a_script(noted: list[str]) -> Iterator[None]:
     the function joins it, and the check's stays when the function leaves.
 
     Args:
-        noted: gets "joined" and "left".
+        noted: gets "joined by gloo", or by what else it names, and "left".
     """
     import deepspeed
     import deepspeed.comm as comm
 
     def refuse(*arguments: object, **named: object) -> None:
-        raise RuntimeError("this rank has not joined the others: call `dist.init_process_group` before")
+        when = "has left the others already" if noted else "has not joined the others"
+        raise RuntimeError(f"this rank {when}: join before the first message, leave after the last")
 
-    def join(*arguments: object, **named: object) -> None:
-        if not noted:
-            noted.append("joined")
-            before.close()
+    def join(backend: str | None = None, *arguments: object, **named: object) -> None:
+        if noted:
+            raise RuntimeError("this rank has joined the others before: join once")
+        noted.append(f"joined by {'gloo' if 'gloo' in str(backend or 'gloo') else backend}")
+        before.close()
 
     def leave(*group: object) -> None:
         noted.append("left")
+        during.enter_context(mock.patch.object(dist, "all_reduce", refuse))
 
     with ExitStack() as during, ExitStack() as before:
         during.enter_context(mock.patch.dict(os.environ, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1"))
         for place, name, instead in (
             (dist, "init_process_group", join),
-            (deepspeed, "init_distributed", join),
-            (comm, "init_distributed", join),
+            (deepspeed, "init_distributed", lambda *given, **named: noted or join()),
+            (comm, "init_distributed", lambda *given, **named: noted or join()),
             (dist, "destroy_process_group", leave),
             (torch.cuda, "is_available", lambda: False),
         ):
@@ -98,10 +101,12 @@ def main(see: See, answer: Callable) -> None:
     """The whole script, in ranks that each believe to be alone on their machine."""
     noted, sent = [], []
     due, look = "main must return the model", lambda call: sent.append(total_of(call))
-    with as_in_a_script(noted):
-        model = see.call(answer, returns=torch.nn.Module, due=due, look=look)
+    script = as_in_a_script(noted)(answer)
+    model = see.call(script, returns=torch.nn.Module, due=due, look=look)
+    by_torch = isinstance(model, torch.nn.parallel.DistributedDataParallel)  # whose messages are C++'s own
+    model = model.module if by_torch else model
     see("what the script did with its group", noted)
-    see("each rank brings a gradient of its own", are_apart(sent[:1]))
+    see("each rank brings a gradient of its own", by_torch or are_apart(sent[:1]))
     for name, weight in model.named_parameters():
         see(f"the model's {name} after 20 steps", weight.detach().clone())
         see(f"the gradient of its {name} in the last step", weight.grad)
