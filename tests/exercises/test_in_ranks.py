@@ -221,6 +221,7 @@ def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answere
     for ranks in build.worlds:
         functions = [solution, solution, *always, *mistakes.values(), *rights]
         by_rank = tried(build, functions, ranks, seed=random.randrange(2**31))
+        assert all(values[0] and values[1] for values in by_rank), "the course's answer fails"
         assert not build.wrong(judged(build, by_rank, 1))
         for at, words in enumerate(right_answers(name), len(functions) - len(rights)):
             assert all(values[at] is not None for values in by_rank), f"right, and fails: {words}"
@@ -230,7 +231,8 @@ def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answere
             found = judged(build, by_rank, at)
             if words in unanswered and build.wrong(found):
                 beside = [rank._replace(apart=rank.apart[len(always) :]) for rank in found]
-                assert matching(mistakes, beside) == f"; {words}"
+                told = matching(mistakes, beside)
+                assert told == f"; {words}", "twins: the trial cannot tell these two mistakes apart"
                 del unanswered[words]
     assert not unanswered
 
@@ -238,10 +240,15 @@ def test_a_builds_solution_is_right_and_every_known_mistake_is_found_and_answere
 def judged(build, by_rank, at):
     """What a check has found where the learner's function is that with this number."""
     return [
-        Judged(right, values[at], [names_apart(values[at], one, build.tolerance) for one in mistakes], None)
+        Judged(right, values[at], [apart(values[at], one, build.tolerance) for one in mistakes], None)
         for values in by_rank
         for right, _, *mistakes in [values]
     ]
+
+
+def apart(got, other, tolerance):
+    """The names under which two differ; None where one failed."""
+    return None if got is None or other is None else names_apart(got, other, tolerance)
 
 
 OTHERS = [name for name, check in of_kind(Check).items() if not isinstance(check, (Build, Exercise))]
