@@ -8,7 +8,7 @@ import pytest
 from helpers.course.lesson.copies import INDEX, LANGUAGE
 from helpers.course.plots.style import picture
 from helpers.course.syllabus.outline import beside, companion_of, notebooks, number_of
-from helpers.paths import NOTEBOOKS
+from helpers.paths import MORE, NOTEBOOKS
 
 LONGEST_CELL, LONGEST_TEXT = 20, 130  # lines of code, words
 LARGEST = 800_000  # bytes of a notebook
@@ -239,3 +239,11 @@ def test_every_link_leads_somewhere_and_a_companions_to_its_lesson(path):
         titles = re.findall(r"^#+ (.+)$", text_of(path.parent / file), re.M)
         places = [re.sub(r"[`*]", "", title).replace(" ", "-") for title in titles]  # as JupyterLab does
         assert not place or place in places, link
+
+
+@pytest.mark.parametrize("path", [*notebooks(), *beside()], ids=number_of)
+def test_a_link_into_a_section_of_a_companion_names_the_section(path):
+    """JupyterLab opens a notebook at its top, whatever the link says: its parts are not drawn yet."""
+    for words, title in re.findall(rf"\[([^\]]*)\]\({MORE}/[^)#\s]*#([^)\s]+)\)", text_of(path)):
+        shown = re.sub(r"[`*]", "", words).replace(" ", "-")
+        assert title.lower() in shown.lower(), f"name {title!r} in [{words}]"
