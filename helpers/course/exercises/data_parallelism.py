@@ -1,6 +1,9 @@
 """Answers of lesson 04: data parallelism, and the mistakes that people make there."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
@@ -10,6 +13,9 @@ from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.seeing import returned
 from helpers.course.exercises.stubs import Returning, Stubs
 from helpers.course.exercises.trials import randn_of_rank
+
+if TYPE_CHECKING:
+    from helpers.course.exercises.seeing import See
 
 stubs = Stubs("data_parallelism")
 
@@ -47,7 +53,7 @@ def _is_left_over(sizes, full):
 
 
 @stubs.in_ranks()
-def average_in_buckets(see, function):
+def average_in_buckets(see: See, function: Callable) -> None:
     """Two steps, so that what the first leaves behind is seen; the second leaves out the layer whose
     gradients come first.  Layers have unequal widths.  The first bucket of the first step is full to the
     element, with three or four of twelve gradients; later ones overflow, and the last is not full."""

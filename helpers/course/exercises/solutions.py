@@ -13,37 +13,35 @@ import ast
 import json
 import linecache
 import sys
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 from helpers.course.exercises import SUBJECTS
-from helpers.course.exercises.reading import names_read
 from helpers.paths import NOTEBOOKS
 
-__path__: list[str] = []  # a package, whose modules are found below
+# A package.  Its modules are files where `export` has written them, else they are found below.
+__path__ = [str(Path(__file__).with_suffix(""))]
 SOLUTION = "_solution"
 
 
-class Cells(Loader):
+class Cells(InspectLoader):
     """Defines what the solution cells of a lesson define."""
 
+    def get_source(self, fullname: str) -> str:
+        cells = code_cells(fullname.rpartition(".")[2])
+        texts = ["import torch", *(text for text, tags in cells if "solution" in tags)]
+        answers = [node.name for node in ast.parse("\n".join(texts)).body if hasattr(node, "name")]
+        names = "\n".join(f"{answer.removesuffix(SOLUTION)} = {answer}" for answer in answers)
+        imports = imports_of(read_outside("\n".join([*texts, names])), [text for text, _ in cells])
+        return "\n\n\n".join([*texts, names, imports]).rstrip() + "\n"
+
     def exec_module(self, module: ModuleType) -> None:
-        subject = module.__name__.rpartition(".")[2]
-        cells = code_cells(subject)
-        solutions = [text for text, tags in cells if "solution" in tags]
-        text = "\n\n\n".join(["import torch", *solutions]) + "\n"
-        module.__file__ = str(
-            Path(__file__).with_suffix("") / f"{subject}.py"
-        )  # as errors and `inspect` name it
+        text = self.get_source(module.__name__)
+        module.__file__ = f"{__path__[0]}/{module.__name__.rpartition('.')[2]}.py"  # as `inspect` names it
         linecache.cache[module.__file__] = (len(text), None, text.splitlines(keepends=True), module.__file__)
         exec(compile(text, module.__file__, "exec"), vars(module))
-        answers = {name: value for name, value in vars(module).items() if name.endswith(SOLUTION)}
-        vars(module).update({name.removesuffix(SOLUTION): answer for name, answer in answers.items()})
-        called = set().union(*map(names_read, answers.values())) - set(vars(module))
-        if called:
-            exec(imports_of(called, [text for text, _ in cells]), vars(module))
 
 
 class Finder(MetaPathFinder):
@@ -64,6 +62,17 @@ def code_cells(subject: str) -> list[tuple[str, list[str]]]:
         for cell in cells
         if cell["cell_type"] == "code"
     ]
+
+
+def read_outside(text: str) -> set[str]:
+    """Names that a text reads and does not bind."""
+    nodes = list(ast.walk(ast.parse(text)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    bound |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    bound |= {node.asname or node.name.split(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    return {node.id for node in names} - bound
 
 
 def imports_of(names: set[str], texts: list[str]) -> str:

@@ -62,7 +62,9 @@ def fit(call: Call) -> None:
         raise ValueError(f"{call.name}: {problem}")
 
 
-def with_gradients(see: See, dtype: torch.dtype, parameters: list[nn.Parameter] | None = None):
+def with_gradients(
+    see: See, dtype: torch.dtype, parameters: list[nn.Parameter] | None = None
+) -> tuple[list[nn.Parameter], torch.Tensor]:
     """(parameters with this rank's own gradients, all ranks' mean gradient as a flat tensor, padded)."""
     shapes = shapes_of(see.seed, see.ranks)
     parameters = parameters or [nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]

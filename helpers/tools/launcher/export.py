@@ -186,7 +186,7 @@ def together(parts: Sequence[str]) -> str:
 
 
 def write(folder: Path, files: Mapping[str, str], modules: Mapping[str, str]) -> None:
-    """Texts by name, and copies of modules by place."""
+    """Texts by name, and those of modules by place."""
     ours = folder / "run.sh"
     if folder.exists() and any(folder.iterdir()) and not (ours.exists() and WRITTEN in ours.read_text()):
         raise FileExistsError(f"{folder} holds other files: export into a folder of its own")
@@ -196,6 +196,6 @@ def write(folder: Path, files: Mapping[str, str], modules: Mapping[str, str]) ->
     for name, text in files.items():
         (folder / name).write_text(text)
     ours.chmod(0o755)
-    for place, module in modules.items():
+    for place, text in modules.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(module, folder / place)
+        (folder / place).write_text(text, encoding="utf-8")

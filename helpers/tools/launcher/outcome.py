@@ -142,12 +142,12 @@ def place(frame: Frame) -> str:
 
 
 def short_traceback(frames: Sequence[Frame], hides: Hides) -> list[str]:
-    """The learner's own lines with their source, and the innermost library frame they led to; none that
-    `hides` names."""
-    frames = [frame for frame in frames if not hides(frame)]
+    """The learner's own lines with their source, and the innermost library frame they led to, but for those
+    that `hides` names."""
     shown = [frame for frame in frames if is_learners(frame)][-4:]
     if frames and not is_learners(frames[-1]):
         shown.append(frames[-1])
+    shown = [frame for frame in shown if not hides(frame)]
     lines = []
     for frame in shown:
         lines.append(f"  {place(frame)}")

@@ -193,7 +193,7 @@ def is_module(name: str) -> bool:
 
 
 def files_to_copy(text: str, package: str = "") -> dict[str, str]:
-    """{place in the folder: file} of this package's modules that the text of a script, or of a module in
+    """{place in the folder: text} of this package's modules that the text of a script, or of a module in
     `package`, imports, those that they import, and
     their packages."""
     files, left = {}, our_modules(text, package)
@@ -203,8 +203,7 @@ def files_to_copy(text: str, package: str = "") -> dict[str, str]:
         ending = ".py" if spec.submodule_search_locations is None else "/__init__.py"
         place = name.replace(".", "/") + ending
         if place not in files:
-            files[place] = spec.origin
-            with open(spec.origin) as module:
-                left |= our_modules(module.read(), spec.parent)
+            files[place] = spec.loader.get_source(name)
+            left |= our_modules(files[place], spec.parent)
             left |= {name.rpartition(".")[0]} - {""}
     return files
