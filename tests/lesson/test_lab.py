@@ -5,12 +5,16 @@ import json
 import socket
 import subprocess
 import threading
+import time
+import urllib.request
+from contextlib import suppress
 from unittest import mock
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from helpers.course.lesson import lab
+from helpers.course.lesson import index, lab
+from helpers.course.syllabus.outline import course
 
 
 def test_the_printed_link_leads_to_the_page_itself():
@@ -128,3 +132,47 @@ def test_a_cell_in_the_middle_after_a_restart_says_what_to_run(tmp_path):
     said = [output.get("text") for output in notebook.cells[0].outputs]
     words = "This kernel does not know `exercises` yet. Run the cells above first"
     assert words in said[-1] and notebook.cells[0].outputs[0]["ename"] == "NameError"
+
+
+@pytest.fixture
+def start_page(tmp_path):
+    """The address of a JupyterLab of its own, at a start page on which its one cell was run."""
+    shown = index.Progress(course(), {})._repr_markdown_()
+    output = nbformat.v4.new_output("display_data", {"text/markdown": shown})
+    cells = [nbformat.v4.new_code_cell("index.progress()", outputs=[output])]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "index.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / course()[0].file)
+    port = lab.free_port(8900)
+    chosen = lab.options("index.ipynb", port, browser=False, root=True)
+    command = [lab.sys.executable, "-m", "jupyterlab", *chosen, "--IdentityProvider.token="]
+    variables = lab.environment(tmp_path / lab.OWN)
+    address = f"http://127.0.0.1:{port}/lab/tree/index.ipynb"
+    server = subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            with suppress(OSError):
+                urllib.request.urlopen(address, timeout=20).close()
+                break
+            time.sleep(0.2)
+        yield address
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.ranks
+def test_a_link_that_the_start_pages_cell_shows_opens_the_lesson(start_page, browser):
+    browser.visit(start_page)
+    opened = browser.run(
+        """const found = async (look) => {
+             for (let tries = 0; tries < 300; tries++) {
+               if (look()) return look();
+               await new Promise((later) => setTimeout(later, 100));
+             }
+           };
+           const link = await found(() => document.querySelector(".jp-OutputArea-output td a[href*=':']"));
+           link.click();
+           return await found(() => [...document.querySelectorAll(".lm-TabBar-tabLabel")]
+             .map((tab) => tab.textContent).find((name) => name.startsWith("00_")));"""
+    )
+    assert opened == course()[0].file

@@ -16,7 +16,7 @@ import websocket  # of jupyter's
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0")
-OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking")
+OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking")
 PAGE = """<!doctype html><meta charset="utf-8"><body>{}<script>
   const figure = document.querySelector("figure"), caption = figure.querySelector("figcaption");
   const wait = (ms) => new Promise((done) => setTimeout(done, ms));
