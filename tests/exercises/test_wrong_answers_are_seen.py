@@ -17,6 +17,12 @@ pytestmark = pytest.mark.ranks
 
 IMPORTS = "import deepspeed.comm as comm\n"
 MEAN, REDUCE = "mine.float() / comm.get_world_size()", "comm.reduce_scatter_tensor(mine, gradients)"
+SUM, OWN_PART = (
+    "comm.reduce_scatter_tensor(mine, flat)",
+    "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()",
+)
+PART, PADDED = "[rank * size : (rank + 1) * size]", "torch.nn.functional.pad(part, (0, size - len(part)))"
+LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
 GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
 
 
@@ -41,7 +47,7 @@ def test_zero_1_sees_twice_the_bytes_in_an_imported_all_reduce():
 
 
 def test_zero_3_sees_twice_the_bytes_in_an_imported_all_reduce():
-    changes = zero_3.REDUCE, f"call(flat)\n    {zero_3.OWN_PART}"
+    changes = SUM, f"call(flat)\n    {OWN_PART}"
     said = verdict(
         zero_3.sharded_backward, solutions()["09-sharded_backward"], *imported("all_reduce"), *changes
     )
@@ -111,7 +117,7 @@ def test_each_rank_that_decides_by_its_own_norm_whether_to_clip_is_seen():
 
 def test_fewer_parts_than_ranks_are_answered_with_what_to_do():
     lesson_10 = zero_init_and_checkpoints
-    changes = lesson_10.PART, ".chunk(ranks)[rank]", lesson_10.PADDED, "part.clone()"
+    changes = PART, ".chunk(ranks)[rank]", PADDED, "part.clone()"
     said = verdict(lesson_10.keep_shard, solutions()["10-keep_shard"], *changes)
     assert said.startswith("not yet") and "without padding `chunk` makes fewer parts than there are" in said
 
@@ -144,7 +150,7 @@ def test_a_target_at_an_end_of_a_ranks_vocabulary_is_tried_always(change):
 def test_large_messages_of_an_imported_collective_are_seen():
     solution = solutions()["05-vocabulary_parallel_loss"]
     sent = "call(logits.new_zeros(*logits.shape[:2], 9))"  # as many as the largest rank's logits
-    change = tensor_parallelism.LARGEST, f"{tensor_parallelism.LARGEST}\n    {sent}"
+    change = LARGEST, f"{LARGEST}\n    {sent}"
     said = verdict(tensor_parallelism.vocabulary_parallel_loss, solution, *imported("all_reduce"), *change)
     assert "three numbers for each token are enough" in said
 
