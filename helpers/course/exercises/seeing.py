@@ -80,20 +80,30 @@ class See:
 
     def random(self) -> random.Random:
         """Random numbers that differ from rank to rank, and are the same for the same seed."""
-        return random.Random(self.own_seed)
+        return random_of_rank(self.seed)
 
     def randn(self, *shape: int) -> Tensor:
         """The same, as a tensor."""
-        return torch.randn(*shape, generator=torch.Generator().manual_seed(self.own_seed))
-
-    @property
-    def own_seed(self) -> int:
-        """A seed that differs from rank to rank."""
-        return 1000 * (self.seed % 10**6) + self.rank
+        return randn_of_rank(self.seed, *shape)
 
     def meet(self) -> None:
         """Wait until all ranks have come here."""
         meet(self.patience)
+
+
+def seed_of_rank(seed: int) -> int:
+    """A seed that differs from rank to rank."""
+    return 1000 * (seed % 10**6) + dist.get_rank()
+
+
+def random_of_rank(seed: int) -> random.Random:
+    """Random numbers that differ from rank to rank, and are the same for the same seed."""
+    return random.Random(seed_of_rank(seed))
+
+
+def randn_of_rank(seed: int, *shape: int) -> Tensor:
+    """The same, as a tensor."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed_of_rank(seed)))
 
 
 @contextlib.contextmanager

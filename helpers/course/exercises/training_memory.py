@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from helpers.course.exercises import planner
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.seeing import seed_of_rank
 from helpers.course.exercises.stubs import Stubs
 from helpers.course.models import GPTSize
 from helpers.tools import theory
@@ -26,7 +27,7 @@ stubs = Stubs("training_memory")
 def mixed_step(see: See, answer: Callable) -> None:
     """Weights and masters after each of three steps that are too small for bf16; each rank has weights and
     gradients of its own."""
-    torch.manual_seed(see.own_seed)
+    torch.manual_seed(seed_of_rank(see.seed))
     weights = [nn.Parameter(torch.randn(shape).bfloat16()) for shape in ((5, 3), (7,))]
     masters = [weight.detach().float() for weight in weights]
     adam, stepped = torch.optim.AdamW(masters, lr=1e-3), []
@@ -55,7 +56,7 @@ forgetful_step = stubs.fault("forgetful_step", mixed_step)
 def both_passes(see: See, answer: Callable, dropout: float) -> None:
     """Two forward and backward passes through a checkpointed layer that is neither the first nor the last:
     gradients add up, and little is kept."""
-    torch.manual_seed(see.own_seed)
+    torch.manual_seed(seed_of_rank(see.seed))
     width, calls = 5 + see.seed % 4, []
     inner, outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
     layer = nn.Sequential(inner, nn.GELU(), outer, nn.Dropout(dropout))
