@@ -3,6 +3,7 @@ rehearsed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -68,10 +69,15 @@ def configuration(gpus: int, micro_batch: int = 1, fp32_sums: bool = False, **ze
 
 
 def way(
-    stage: int, micro_batch: int = 1, fp32_sums: bool = False, own_bucket: bool = True, **more: object
+    stage: int,
+    micro_batch: int = 1,
+    fp32_sums: bool = False,
+    own_bucket: bool = True,
+    keys: Mapping = {},
+    **more: object,
 ) -> Plan:
-    """A plan at one of ZeRO's stages; `more` as `Plan` has it."""
-    zero = {"stage": stage} | ({"reduce_bucket_size": BUCKET} if stage and own_bucket else {})
+    """A plan at one of ZeRO's stages, with more `keys` of its section; `more` as `Plan` has it."""
+    zero = {"stage": stage} | ({"reduce_bucket_size": BUCKET} if stage and own_bucket else {}) | keys
     config = configuration(more.get("gpus", HOST), micro_batch, fp32_sums, **zero)
     return Plan(config=config, **more)
 
@@ -101,10 +107,10 @@ def without_zero(card: str = CARD, fused: bool = True, checkpointing: bool | int
     return Plan(config=config, gpus=1, card=card, checkpointing=checkpointing)
 
 
-def on_two(stage: int, blocks: int, **more: object) -> Plan:
-    """A plan on two GPUs, of the job with so many of its 32 blocks and with 4 sequences of each GPU in a
+def on_two(stage: int, blocks: int, of: str = "8 B", **more: object) -> Plan:
+    """A plan on two GPUs, of one of `MODELS` with so many of its blocks and with 4 sequences of each GPU in a
     step, which is short enough to record; `more` as `Plan` and `way` have it."""
-    made = way(stage, gpus=2, model=cut(blocks), **more)
+    made = way(stage, gpus=2, model=cut(blocks, of), **more)
     each = made.config["train_micro_batch_size_per_gpu"]
     return replace(made, config=made.config | {"gradient_accumulation_steps": 4 // each})
 
@@ -125,6 +131,18 @@ ON_TWO = {  # of each stage the deepest that fits, one that nearly does, and one
     "stage 3, not checkpointed": on_two(3, 19, checkpointing=False),
     "stage 3, 29 blocks": on_two(3, 29),
     "stage 3, 32 blocks": on_two(3, 32),
+}
+_AT_THE_END, _OWNER = {"overlap_comm": False}, {"use_multi_rank_bucket_allreduce": False}
+_BY_THE_CLOCK = {  # what a step's seconds depend on
+    "stage 1, overlap": on_two(1, 19, keys={"overlap_comm": True}),
+    "stage 2, to the owner": on_two(2, 19, keys=_OWNER),
+    "stage 2, 16 blocks, fp32 sums, to the owner": on_two(2, 16, fp32_sums=True, keys=_OWNER),
+    "stage 3, no prefetch": on_two(3, 19, keys={"stage3_prefetch_bucket_size": 0}),
+    "stage 3, no overlap": on_two(3, 19, keys=_AT_THE_END),
+    "stage 3, 2 blocks of the 70 B": on_two(3, 2, "70 B"),
+    "stage 3, 2 blocks of the 70 B, no overlap": on_two(3, 2, "70 B", keys=_AT_THE_END),
+    "stage 3, 4 blocks of the 70 B": on_two(3, 4, "70 B"),
+    "stage 3, 4 blocks of the 70 B, no overlap": on_two(3, 4, "70 B", keys=_AT_THE_END),
 }
 PLANS = {
     "1 GPU": without_zero(fused=False),
@@ -171,8 +189,10 @@ PLANS = {
     "QLoRA, 1 GPU of 24 GB": alone(SMALL, qlora="16", stage=0),
     "70 B, stage 1, 64 GPUs": way(1, gpus=64, model="70 B"),
     "70 B, stage 3, 64 GPUs": way(3, gpus=64, model="70 B"),
-    **{f"2 GPUs, {name}": made for name, made in ON_TWO.items()},
+    **{f"2 GPUs, {name}": made for name, made in (ON_TWO | _BY_THE_CLOCK).items()},
 }
+_AS_RECORDED = ("stage 1", "stage 2", "stage 3", "stage 2, 16 blocks, fp32 sums")
+TIMED = [f"2 GPUs, {name}" for name in (*_AS_RECORDED, *_BY_THE_CLOCK)]  # recorded step by step
 
 
 def plan(name: str) -> Plan:

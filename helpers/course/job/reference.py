@@ -26,10 +26,11 @@ MODELS = {
 }
 
 
-def cut(blocks: int) -> str:
-    """The name in `MODELS` of the 8 B with so many of its blocks, which it adds."""
-    if blocks == MODELS["8 B"]["num_hidden_layers"]:
-        return "8 B"
-    name = f"8 B, {blocks} of 32 blocks"
-    MODELS[name] = MODELS["8 B"] | {"num_hidden_layers": blocks}
+def cut(blocks: int, of: str = "8 B") -> str:
+    """The name in `MODELS` of a model with so many of its blocks, which it adds."""
+    whole = MODELS[of]["num_hidden_layers"]
+    if blocks == whole:
+        return of
+    name = f"{of}, {blocks} of {whole} blocks"
+    MODELS[name] = MODELS[of] | {"num_hidden_layers": blocks}
     return name

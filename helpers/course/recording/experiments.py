@@ -10,13 +10,14 @@ from __future__ import annotations
 import io
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 
 import deepspeed
 import deepspeed.comm as comm
 import torch
 from deepspeed.pipe import LayerSpec, PipelineModule
+from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from helpers.course import corpus, models
 from helpers.course.models import GPTSize
@@ -177,21 +178,26 @@ def pipeline(size: GPTSize, config: dict) -> dict:
             for step in range(2):
                 one_step(step)
             moments = {"after step": noted(ledger.snapshot("after step"))}
-        clocks = []
-        for step in range(2, 2 + PIPELINE_WARM_UPS + PIPELINE_STEPS):
-            with Clock() as clock:
-                clock.watch(engine)
-                one_step(step)
-            clocks.append(clock)
-        profiled = busy(lambda: one_step(0))
+        clocked = schedule_of(engine, one_step)
+    elements = [parameter.numel() for parameter in engine.module.parameters()]
+    return {"elements": elements, "moments": moments, **clocked}
+
+
+def schedule_of(engine: PipelineEngine, one_step: Callable[[int], None]) -> dict:
+    """Steps of a pipeline by the clock: what `pipeline` returns of "seconds", "timeline" and "busy"."""
+    clocks = []
+    for step in range(PIPELINE_WARM_UPS + PIPELINE_STEPS):
+        with Clock() as clock:
+            clock.watch(engine)
+            one_step(step)
+        clocks.append(clock)
+    profiled = busy(lambda: one_step(0))
     clocks = clocks[PIPELINE_WARM_UPS:]
     slowest = [highest(clock.seconds) for clock in clocks]
     median = clocks[slowest.index(statistics.median(slowest))]  # the same step on every rank
     names = {"forward": "F", "backward": "B"}
     passes = sorted((start, end, names[kind]) for kind, _, start, end in median.boxes if kind in names)
     return {
-        "elements": [parameter.numel() for parameter in engine.module.parameters()],
-        "moments": moments,
         "seconds": [clock.seconds for clock in clocks],
         "timeline": [[name, round(start, 6), round(end, 6)] for start, end, name in passes],
         "busy": profiled,

@@ -11,6 +11,7 @@ from helpers.course.models.published import PUBLISHED
 from helpers.course.recording.rehearsed_models import TRAININGS, Training, phases
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.optim import Optimizer
 
@@ -51,16 +52,24 @@ def train(training: Training, through: str, begin: Callable[[str, object], None]
     begin("end", None)
 
 
-def wrapped(model: nn.Module, reshard: bool) -> tuple[nn.Module, Optimizer]:
-    """Every block and the whole by `fully_shard`, and AdamW."""
+def wrapped(
+    model: nn.Module, reshard: bool, sums: torch.dtype | None = None, fused: bool | None = None
+) -> tuple[nn.Module, Optimizer]:
+    """Every block and the whole by `fully_shard`, and AdamW.
+
+    Args:
+        reshard: whether weights are given back after the forward pass.
+        sums: the type in which ranks add gradients; bf16 if None.
+        fused: whether AdamW is one kernel.
+    """
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=sums or torch.bfloat16)
     for layer in model.model.layers:
         fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mp_policy=policy, reshard_after_forward=reshard)
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
 
 
 def through_accelerate(model: nn.Module, reshard: bool) -> tuple[nn.Module, Optimizer]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from helpers.course.job import SEQUENCE
+from helpers.course.job import SEQUENCE, plans
 from helpers.course.job.plans import PLANS, Plan
 from helpers.course.recording.rehearsed_models import Training, phases, train
 from helpers.tools.measure import internals
 
 STEPS = 2  # the first makes Adam's states
-ON_TWO = [name for name in PLANS if name.startswith("2 GPUs, ")]
+ON_TWO = [f"2 GPUs, {name}" for name in plans.ON_TWO]
 ON_FOUR = [  # plans that fit, and one that should not
     "stage 1, 4 GPUs",
     "stage 2, 4 GPUs",

@@ -5,12 +5,15 @@ from __future__ import annotations
 from helpers.course import models
 from helpers.course.job.plans import PLANS
 from helpers.course.recording import (
+    attention,
     autotuning,
     block,
     collectives,
     experiments,
     finetune,
     fsdp_models,
+    job_pipeline,
+    job_seconds,
     job_steps,
     links,
     longest,
@@ -18,6 +21,8 @@ from helpers.course.recording import (
     overlap,
     qlora,
     rehearsed_models,
+    saving,
+    small_card,
     speed,
     waterfall,
 )
@@ -117,12 +122,50 @@ EXPERIMENTS = {
         needs_gpu=True,
         libraries=("transformers", "transformers.integrations"),
     ),
+    "job_seconds": Experiment(
+        function=job_seconds.job_seconds,
+        runs=job_seconds.runs(),
+        configuration=lambda ranks, plan, through: PLANS[plan].config,
+        prediction=job_seconds.predicted,
+        needs_gpu=True,
+        libraries=("transformers", "transformers.integrations"),
+    ),
+    "job_pipeline": Experiment(
+        function=job_pipeline.job_pipeline,
+        runs=grid([2], cut=job_pipeline.CUTS),
+        configuration=job_pipeline.configuration,
+        prediction=job_pipeline.predicted,
+        needs_gpu=True,
+        libraries=("transformers",),
+    ),
+    "small_card": Experiment(
+        function=small_card.small_card,
+        runs=grid([1], way=small_card.WAYS),
+        configuration=small_card.configuration,
+        prediction=small_card.predicted,
+        needs_gpu=True,
+        libraries=("transformers", "peft"),
+    ),
+    "attention": Experiment(
+        function=attention.attention,
+        runs=grid([1], tokens=attention.TOKENS),
+        prediction=attention.predicted,
+        needs_gpu=True,
+    ),
+    "saving": Experiment(
+        function=saving.saving,
+        runs=grid(SEVERAL[:3]),
+        configuration=saving.configuration,
+        prediction=saving.predicted,
+        needs_gpu=True,
+        libraries=("transformers",),
+    ),
     "speed": Experiment(function=speed.speed, runs=speed.runs(), configuration=speed.configuration),
     "offload": Experiment(
         function=speed.offload,
-        runs=grid([2, 4], size=["1.5B, padded"], micro_batches=(1, 2, 4, 8)),
-        configuration=lambda ranks, size, micro_batches: speed.configuration(
-            ranks, 2, speed.SEQUENCES, micro_batches, "offload"
+        runs=grid([2, 4], size=["1.5B, padded"], micro_batches=(1, 2, 4, 8), change=("offload", "")),
+        configuration=lambda ranks, size, micro_batches, change: speed.configuration(
+            ranks, 2, speed.SEQUENCES, micro_batches, change
         ),
         needs_gpu=True,
     ),
