@@ -20,21 +20,21 @@ STEPS, TILE = 3, 1024  # steps by the clock; tokens of a tile
 WAYS = ("plain", "checkpointed", "checkpointed, DeepSpeed's loss", "checkpointed, tiles")
 
 
-def predicted(ranks: int, way: str) -> dict[str, float]:
+def predicted(ranks: int, how: str) -> dict[str, float]:
     """{"GB": needed at most}: of tensors alone, as they were counted without memory before."""
     told = {
         "checkpointed": 31.1,
         "checkpointed, DeepSpeed's loss": 23.4,
         "checkpointed, tiles": 20.3,
     }
-    return {"GB": told[way]} if way in told else {}
+    return {"GB": told[how]} if how in told else {}
 
 
-def small_card(way: str, config: dict) -> dict[str, object]:
+def small_card(how: str, config: dict) -> dict[str, object]:
     """Steps of two micro-batches, first on the whole GPU, then within `LIMIT`, with expandable segments.
 
     Args:
-        way: one of `WAYS`.
+        how: one of `WAYS`.
 
     Returns:
         {"peak": {"requested", "allocated", "reserved": bytes at most on the whole GPU}, "seconds": [of each
@@ -50,13 +50,13 @@ def small_card(way: str, config: dict) -> dict[str, object]:
     shape = AutoConfig.for_model(**job.MODELS["8 B"])
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).train()
-    if way == "checkpointed, DeepSpeed's loss":
+    if how == "checkpointed, DeepSpeed's loss":
         install_chunked_causal_lm_loss(model)
-    if way != "plain":
+    if how != "plain":
         model.enable_input_require_grads()
         model = checkpointed(model)
     model = get_peft_model(model, LoraConfig(r=16, task_type="CAUSAL_LM"))
-    model = Tiled(model) if way == "checkpointed, tiles" else Whole(model)
+    model = Tiled(model) if how == "checkpointed, tiles" else Whole(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
     ids = torch.randint(3, 1000, (1, job.SEQUENCE), device="cuda")
@@ -110,6 +110,6 @@ class Tiled(Whole):
         return sum(checkpoint(summed, *tile, use_reentrant=False) for tile in tiles) / (ids_bs.numel() - 1)
 
 
-def configuration(ranks: int, way: str) -> dict:
+def configuration(ranks: int, how: str) -> dict:
     """The plan's, with a short step."""
     return PLANS[PLAN].config | {"gradient_accumulation_steps": 2}

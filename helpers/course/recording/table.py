@@ -140,7 +140,7 @@ EXPERIMENTS = {
     ),
     "small_card": Experiment(
         function=small_card.small_card,
-        runs=grid([1], way=small_card.WAYS),
+        runs=grid([1], how=small_card.WAYS),
         configuration=small_card.configuration,
         prediction=small_card.predicted,
         needs_gpu=True,
