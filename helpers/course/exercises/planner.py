@@ -106,7 +106,7 @@ def rehearsed_trainings() -> Iterator[Training]:
             way.lora
             or way.qlora
             or "data_types" in way.config
-            or {"offload_optimizer", "overlap_comm"} & set(zero)
+            or {"offload_optimizer", "overlap_comm", "stage3_prefetch_bucket_size"} & set(zero)
         )
         if is_other or type(way.checkpointing) is int or way.config["gradient_accumulation_steps"] == 1:
             continue
