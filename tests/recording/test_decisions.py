@@ -109,13 +109,13 @@ def median_step(run):
 
 
 def test_a_plans_seconds_lie_in_the_range_that_was_rehearsed():
-    """Told for an H100; an H200's memory is faster, so that four lie below the range, by 3 % at most."""
+    """Told for an H100; an H200's memory is faster, so that five lie below the range, by 3 % at most."""
     below = 0
     for run in recorded.runs("job_seconds"):
         fastest, slowest = run.foretold["seconds"]
         assert 0.97 * fastest < median_step(run) < slowest, run.arguments
         below += median_step(run) < fastest
-    assert below == 4
+    assert below == 5
 
 
 def test_fsdp2_takes_a_tenth_less_than_stage_3_and_holds_as_much():
