@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import nbformat
 import pytest
+from helpers import job
 from helpers.course.lesson import index, pictures
 from helpers.course.syllabus import minutes, routes
 from helpers.course.syllabus.counting import Minutes, minutes_of
@@ -255,8 +256,15 @@ def test_the_readme_and_the_site_promise_what_the_lessons_and_the_job_say():
     fast = routes.ROUTES[0].minutes(LESSONS) / 60
     assert f"The core takes {core:.0f} hours" in README.replace("\n", " ")
     assert f"[the fast path](notebooks/index.ipynb) takes {fast:.0f}." in README
+    bars = {number: float(found) for number, found in re.findall(r"(\d\d):\s([\d.]+)\sGB", index.needed())}
+    torchs = job.peak("1 GPU, fused by torch") + job.stored("1 GPU, fused by torch")["outside"]
     for page in (README, (ROOT / "docs/index.md").read_text()):
-        words = r"needs (\d+) GB on every GPU. Learn on your laptop how eight GPUs get it under (\d+)"
-        needs, less = re.search(words, page).groups()
-        found = dict(re.findall(r"(\d\d):\s([\d.]+)\sGB", index.needed()))
-        assert round(float(found["02"])) == int(needs) and float(found["07"]) < int(less)
+        page = page.replace("\n", " ")
+        for words, number in {
+            r"needs (\d+) GB on every GPU\. Your card": sum(job.states("stage 0").values()) / 1e9,
+            r"Your card has (\d+)\.": job.MEMORY / 1e9,
+            r"asks for (\d+) GB": bars["02"],
+            r"each of eight GPUs needs (\d+) GB": bars["07"],
+            r"fused Adam they would be (\d+)": torchs / 1e9,
+        }.items():
+            assert int(re.search(words, page)[1]) == round(number), words

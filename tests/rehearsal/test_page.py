@@ -52,11 +52,15 @@ def test_the_summary_of_the_questions_is_what_their_sections_say():
     runs = sum(len(thread["runs"]) for thread in QUESTIONS["threads"])
     said = {word: table.count(f"**{word}**") for word in ("agrees", "disagrees", "no answer")}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for text in (ANSWERS, readme):
-        counts = re.search(
-            r"f (?:their )?(\d+) runs (\d+) agree .*?, (\d+) disagree, (\d+) are", text, re.DOTALL
-        )
+    counted = r"f their (\d+) runs (\d+) agree .*?, (\d+) disagree, (\d+) are"
+    for text, words in (
+        (ANSWERS, counted),
+        (readme, r"describe (\d+) runs.*?agrees with (\d+) and disagrees with\s(\d+). It refuses (\d+)"),
+    ):
+        counts = re.search(words, text, re.DOTALL)
         assert [*map(int, counts.groups())] == [runs, *said.values()]
+    assert f"In {said['agrees'] + said['disagrees']} of them the thread says" in readme
+    assert f"of {runs - sum(said.values())} the thread gives only a figure" in readme
     assert f"[{len(QUESTIONS['threads'])} public threads]" in readme
 
 
