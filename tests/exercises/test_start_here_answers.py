@@ -1,11 +1,13 @@
 """Lesson 00: a deadlock is told from other failures, notes of a job that hangs, and a script of one's own."""
 
+import json
 import time
 
 import pytest
 from helpers.course.exercises.solutions.start_here import mean_over_ranks
 from helpers import under_torchrun, who_entered
 from helpers.course.exercises import start_here as lesson_00
+from helpers.paths import NOTEBOOKS
 from helpers.tools.launcher.failures import RankError
 
 pytestmark = pytest.mark.ranks
@@ -120,3 +122,24 @@ def test_what_ranks_print_stands_in_their_order(capsys):
         "import os, time\nrank = int(os.environ['RANK'])\ntime.sleep(1 - rank)\nprint('rank', rank)\n"
     )
     assert "\nrank 0\nrank 1\nBoth ranks" in capsys.readouterr().out
+
+
+def lesson_script():
+    """The script of the lesson's cell that hangs."""
+    cells = json.loads((NOTEBOOKS / "00_start_here.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    (source,) = [source for source in sources if source.startswith("SCRIPT")]
+    return source.split('"""')[1].removeprefix("\\\n")
+
+
+def test_a_rank_that_has_ended_lets_nobody_hang(capsys):
+    script = lesson_script().replace("dist.recv(vocabulary, src=0)", "raise SystemExit")
+    under_torchrun(script.partition("if rank == 0:")[0], ask=0)
+    said = capsys.readouterr().out
+    assert "Connection closed by peer" in said and "hung" not in said
+
+
+def test_the_lessons_script_mended_comes_to_its_end(capsys):
+    *before, reduce, condition, send = lesson_script().splitlines()
+    under_torchrun("\n".join([*before[:4], condition, send, *before[4:], reduce]), ask=0)
+    assert "Both ranks came to the end" in capsys.readouterr().out
