@@ -140,6 +140,6 @@ def test_a_rank_that_has_ended_lets_nobody_hang(capsys):
 
 
 def test_the_lessons_script_mended_comes_to_its_end(capsys):
-    *before, reduce, condition, send = lesson_script().splitlines()
-    under_torchrun("\n".join([*before[:4], condition, send, *before[4:], reduce]), ask=0)
+    *before, reduce, condition, send, leave = lesson_script().splitlines()
+    under_torchrun("\n".join([*before[:4], condition, send, *before[4:], reduce, leave]), ask=0)
     assert "Both ranks came to the end" in capsys.readouterr().out
