@@ -67,6 +67,8 @@ def unfit(got: object) -> str:
         return "tied must be True or False"
     if got["a"] % got["k"] or got["d"] % 2:
         return "query heads share keys evenly, so a must be a multiple of k, and d must be even"
+    if got["h"] % got["a"]:
+        return "transformers builds no Llama unless h is a multiple of a, although d need not be h / a"
     return ""
 
 

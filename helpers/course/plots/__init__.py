@@ -20,6 +20,7 @@ from helpers.course.plots.schematics_model import (
     checkpointed_lifetimes,
     kept_tensors,
     mixed_precision,
+    opened_block,
     transformer,
 )
 from helpers.course.plots.schematics_pipeline import pipeline_schedules, stages

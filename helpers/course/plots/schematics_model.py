@@ -10,6 +10,7 @@ from helpers.course.plots.drawing import (
     BEHIND,
     blank,
     box,
+    legend_below,
     legend_beside,
     new_figure,
     pointer,
@@ -66,6 +67,67 @@ def transformer(shares: Mapping[str, str], blocks: int, title: str) -> Plot:
     order = "embedding; in each block norm, attention, add, norm, feed-forward, add; norm; head"
     said = ", ".join(f"{layer} {words}" for layer, words in shares.items() if words).replace("\n", " ")
     return Plot(figure, f"{title}. {order}; {blocks} blocks. {said}.")
+
+
+KEPT = "#D55E00"  # the frame of a tensor that is kept for the backward pass
+
+
+@in_style
+def opened_block(letters: Mapping[str, int], tokens: int, title: str) -> Plot:
+    """A Llama block in two rows, attention and feed-forward: its matrices with shapes and millions of
+    elements, and the tensors between them with shapes and MB in bf16, framed where they are kept.
+
+    Args:
+        letters: h, a, k, d and f, as in `theory.LlamaSize.letters`.
+        tokens: of the one sequence.
+    """
+    h, a, k, d, f = (letters[name] for name in "hakdf")
+    rows = [  # columns of (kind, name, shape, kept); a matrix leads from the column before
+        [
+            [("tensor", "normed", (tokens, h), True)],
+            [("matrix", f"$W_{x}$", (h, n * d), False) for x, n in (("q", a), ("k", k), ("v", k))],
+            [("tensor", x, (tokens, n * d), True) for x, n in (("q", a), ("k", k), ("v", k))],
+            [("tensor", "result", (tokens, a * d), True)],
+            [("matrix", "$W_o$", (a * d, h), False)],
+        ],
+        [
+            [("tensor", "normed", (tokens, h), True)],
+            [("matrix", name, (h, f), False) for name in ("gate", "up")],
+            [("tensor", name, (tokens, f), True) for name in ("g", "SiLU(g)", "u")],
+            [("tensor", "SiLU(g) · u", (tokens, f), True)],
+            [("matrix", "down", (f, h), False)],
+        ],
+    ]
+    between = (("norm", "", "", "RoPE,\nkernel", ""), ("norm", "", "", "times", ""))
+    figure, axes = new_figure(10, 5.2)
+    said = []
+    for line, (columns, words) in enumerate(zip(rows, between)):
+        y = -4.4 * line
+        write(axes, -1.55, y + 1.9, ("attention", "feed-forward")[line], fontsize=9, weight="bold", ha="left")
+        write(axes, -1.05, y, f"stream\n{tokens:,} × {h:,}", fontsize=8)
+        for place, column in enumerate(columns):
+            x = 0.4 + 2.75 * place
+            pointer(axes, (x - 0.75, y), (x - 0.15, y), color="black")
+            write(axes, x - 0.45, y + 0.12, words[place], fontsize=7, va="bottom")
+            for row, (kind, name, shape, kept) in enumerate(column):
+                size = shape[0] * shape[1]
+                amount = f"{size / 1e6:.1f} M" if kind == "matrix" else f"{2 * size / 1e6:.0f} MB"
+                look = {"edgecolor": KEPT if kept else "#444444", "linewidth": 2.2 if kept else 0.8}
+                layer = ("attention", "feed-forward")[line]
+                colour = LAYERS[layer][0] if kind == "matrix" else "white"
+                top = y + 0.6 * (len(column) - 1) - 1.2 * row
+                described = f"{name}  {amount}\n{shape[0]:,} × {shape[1]:,}"
+                box(axes, x, top - 0.5, 1.85, 1.0, colour, described, fontsize=7.5, **look)
+                said.append(f"{name} {shape[0]} × {shape[1]} {amount}{' kept' if kept else ''}")
+        end = 0.4 + 2.75 * 4 + 1.85
+        pointer(axes, (end + 0.1, y), (end + 0.7, y), color="black")
+        write(axes, end + 0.4, y + 0.12, "add", fontsize=7, va="bottom")
+    handles = [swatch("matrix", LAYERS["attention"][0]), swatch("matrix", LAYERS["feed-forward"][0])]
+    handles += [swatch("tensor, kept", "white", edgecolor=KEPT, linewidth=2)]
+    legend_below(figure, 0.02, 3, handles)
+    blank(axes, xlim=(-1.7, 14.2), ylim=(-6.4, 2.2))
+    axes.set_title(title)
+    return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
 def _layer(axes, layer, x, y, words, width=1.15):

@@ -180,3 +180,17 @@ def pipeline_work(run: Run) -> PipelineWork:
     span = max(row[-1][-1] for row in passes) - min(row[0][-2] for row in passes)
     work = statistics.mean(report["busy"]["gpu"] - report["busy"]["exposed"] for report in run.reports)
     return PipelineWork(share=work / step, most=1 - schedules.idle_fraction(passes) * span / 1e3 / step)
+
+
+KERNELS = {"matrices": ("nvjet", "gemm", "cutlass"), "attention": ("sdpa", "flash", "fmha")}  # by their names
+
+
+def waterfall(run: Run, passes: str = "forward and backward") -> dict[str, float]:
+    """Where the seconds of a pass went, of a run of the experiment `waterfall`: {"matrices", "attention",
+    "the rest": of its kernels, "between kernels": of its median by the clock}."""
+    found = dict.fromkeys((*KERNELS, "the rest"), 0.0)
+    for name, (_, seconds) in run.reports[0][passes]["kernels"].items():
+        kinds = (kind for kind, words in KERNELS.items() if any(word in name for word in words))
+        found[next(kinds, "the rest")] += seconds
+    clock = statistics.median(run.reports[0][passes]["seconds"])
+    return found | {"between kernels": max(0.0, clock - sum(found.values()))}

@@ -124,6 +124,37 @@ def recorded_block() -> dict:
     return next(run.reports[0] for run in recorded.runs("block") if run.ranks == 1)
 
 
+def block_bars(flops: float, of_matrices: float) -> tuple[dict[str, dict[str, float]], str]:
+    """For `time_bars`: a forward and backward pass of the block, recorded kernel by kernel on an H100, with
+    and without checkpointing, beside its FLOPs at the peak; and a sentence about it.
+
+    Args:
+        flops: of the pass; `of_matrices`: those of its matrix products alone.
+    """
+    plain, again = (recorded.waterfall(run) for run in recorded.runs("waterfall", blocks="a block"))
+    peak, whole = PEAKS["NVIDIA H100 80GB HBM3"], sum(plain.values())
+    bars = {"its FLOPs\nat the peak": {"at the peak": flops / peak}, "recorded": plain}
+    bars["checkpointed"] = plain | {"computed again": sum(again.values()) - whole}
+    busy, rest = of_matrices / peak / plain["matrices"], plain["the rest"] / whole
+    said = f"matrices: {100 * plain['matrices'] / whole:.0f} % of the time, at {100 * busy:.0f} % of the peak"
+    return bars, f"{said}\nneither matrices nor attention: {100 * rest:.0f} %"
+
+
+def kept_by(
+    kernels: Mapping[str, torch.nn.Module], kept_bytes: Callable, d: int
+) -> dict[str, tuple[tuple[int, ...], list[float]]]:
+    """{kernel, measured: (tokens, MB that it keeps, by `kept_bytes`)}: four query heads of d channels share a
+    key head."""
+    lengths, points = (128, 512, 1024, 1536, 2048), {}
+    for name, kernel in kernels.items():
+        sizes = []
+        for n in lengths:
+            qkv = [torch.randn(1, heads, n, d).bfloat16().requires_grad_() for heads in (4, 1, 1)]
+            sizes.append(kept_bytes(kernel, *qkv) / 1e6)
+        points[f"{name}, measured"] = lengths, sizes
+    return points
+
+
 def letters(name: str) -> dict[str, int | bool]:
     """h, a, k, d, f, L, V of a published model, and whether its head is tied."""
     size = LlamaSize.of(PUBLISHED[name])
