@@ -193,7 +193,13 @@ FIGURES = {
     ),
     "step strips": (
         plots.step_strips(
-            {"a": [("backward", "backward", 5, 1), ("all-reduce", "mean", 2, 1), ("optimizer", "step", 1, 0.5)]},
+            {
+                "a": [
+                    ("backward", "backward", 5, 1),
+                    ("all-reduce", "mean", 2, 1),
+                    ("optimizer", "step", 1, 1),
+                ]
+            },
             [0, 1],
             "Title",
             "ms",

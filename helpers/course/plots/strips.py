@@ -9,7 +9,7 @@ from helpers.course.plots.drawing import EDGE, EMPTY, box, name_rows, write
 from helpers.course.plots.style import WIDE, Plot, in_style
 from helpers.course.plots.timeline import KINDS
 
-Piece = tuple[str, str, float, float]  # kind as in `KINDS`, words, width, share of the model that a GPU handles
+Piece = tuple[str, str, float, float]  # kind as in `KINDS`, words, width, share of the model
 ROW, ABOVE = 0.8, 1.0  # of a GPU's row: a box; of a panel: room for the words
 
 
@@ -41,10 +41,10 @@ def step_strips(
             at += width
         axes.set(xlim=(0, 1.005 * longest), ylim=(len(gpus), -ABOVE))
         axes.set_title(way, fontsize=10, loc="left")
-        name_rows(axes, [f"GPU {gpu}" for gpu in gpus])
+        name_rows(axes, [f"rank {gpu}" for gpu in gpus])
         if not x:
             axes.set_xticks([])
-        said.append(f"{way}: {', '.join(parts)}")
+        said.append(f"{way}: {', '.join(parts)}".removeprefix(": "))
     panels[-1].set_xlabel(x)
     return Plot(figure, f"{title}. {'; '.join(said)}{f'; {x}' if x else ''}.")
 

@@ -18,8 +18,8 @@ CASES = (  # who trains, link, tokens of a micro-batch, micro-batches
 
 
 def hidden() -> list[dict[str, object]]:
-    """Rows for a table, in ms: the gradients' message as it was foretold, the last micro-batch's backward pass
-    as it was recorded without messages, the smaller of the two, and what overlap saved.
+    """Rows for a table, in ms: the gradients' message as it was foretold, the last micro-batch's backward
+    pass as it was recorded without messages, the smaller of the two, and what overlap saved.
 
     DDP's steps stand beside those of one message at the end, DeepSpeed's with `overlap_comm` beside those
     without.

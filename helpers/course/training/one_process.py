@@ -26,8 +26,9 @@ def in_one_process(
     max_norm: float = float("inf"),
 ) -> dict[str, list[float] | torch.Tensor]:
     """The training without ranks of `model(size)`, with an optimizer from `make(parameters, lr=)`: {"losses",
-    "norms" of the gradient in each step before it is clipped, "start", "weights", "masters", "gradients"}, which others are held
-    against; "start" are the weights before the first step.  In bf16 masters in fp32 are updated."""
+    "norms" of the gradient in each step before it is clipped, "start", "weights", "masters", "gradients"},
+    which others are held against; "start" are the weights before the first step.  In bf16 masters in fp32 are
+    updated."""
     model, losses, norms = models.build(model, size).to(dtype), [], []
     parameters, start = list(model.parameters()), weights_of(model)
     masters = parameters
