@@ -4,7 +4,7 @@ answered with what to do."""
 import pytest
 from helpers.course.exercises import zero_1 as lesson_07
 from helpers.course.exercises.solutions import zero_1 as solutions
-from helpers.course.runs.zero_1 import planted
+from helpers.course.runs.zero_1 import planted, undivided
 
 pytestmark = pytest.mark.ranks
 
@@ -104,8 +104,8 @@ def test_a_step_without_rungs_is_right_too_and_faults_go_into_the_course_s(capsy
         return norm
 
     assert lesson_07.zero_1_step.check(zero_1_step) is zero_1_step
-    faulty = planted(zero_1_step, reduce_to_owner=solutions.undivided_solution)
-    assert faulty.__globals__["reduce_to_owner"] is solutions.undivided_solution
+    faulty = planted(zero_1_step, reduce_to_owner=undivided)
+    assert faulty.__globals__["reduce_to_owner"] is undivided
     assert lesson_07.zero_1_step.verdict(faulty).startswith("not yet: rank 0 of 2: `this rank's masters")
 
 

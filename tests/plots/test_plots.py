@@ -191,6 +191,21 @@ FIGURES = {
         ),
         "Bytes per parameter on each of 4 ranks. ZeRO: parameters 2 of 2, gradients 0.5 of 2; together 2.5.",
     ),
+    "step strips": (
+        plots.step_strips(
+            {
+                "a": [
+                    ("backward", "backward", 5, 1),
+                    ("all-reduce", "mean", 2, 1),
+                    ("optimizer", "step", 1, 1),
+                ]
+            },
+            [0, 1],
+            "Title",
+            "ms",
+        ),
+        "Title. a: backward 5, mean 2, step 1; ms.",
+    ),
     "flat buckets": (
         plots.flat_buckets({"a": 3, "b": 6}, 5, {"bucket 1": ["b"], "bucket 2": ["a"]}, "Title"),
         "flat tensor: 5 elements of rank 0, 4 elements of rank 1; bucket 1: 2 elements of rank "

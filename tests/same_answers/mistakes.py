@@ -137,7 +137,7 @@ MISTAKES = {
         Mistake(
             "gradients are summed over the ranks and never divided",
             "step(parameters, flat, master, optimizer, max_norm)",
-            "zero_1.planted(step, reduce_to_owner=exercises.undivided.solution)(\n"
+            "zero_1.planted(step, reduce_to_owner=zero_1.undivided)(\n"
             "                parameters, flat, master, optimizer, max_norm)",
             ("zero_1_step = exercises.zero_1_step.check",),
             "masters beyond",

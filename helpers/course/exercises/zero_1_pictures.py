@@ -36,6 +36,11 @@ def at_its_place(elements: list[float]) -> list:
     return [None if value is None else value if at < ELEMENTS else "" for at, value in enumerate(row)]
 
 
+def with_padding(flat: torch.Tensor) -> list:
+    """All elements of the flat tensor; the last three are padding."""
+    return [*flat[:ELEMENTS].tolist(), *[""] * 3]
+
+
 def where_each_lies(see: See, answer: Callable) -> None:
     """{parameter: its name where it lies in the flat tensor}, and the padding."""
     parameters = two_layers()
@@ -51,15 +56,15 @@ def where_each_lies(see: See, answer: Callable) -> None:
 
 
 def small_updates(see: See, answer: Callable) -> None:
-    """Ten updates of 0.001 from 1, of this rank's part of a flat tensor in bf16 and of its master."""
+    """Ten updates of 0.001 from 1, of a flat tensor in bf16 and of this rank's master."""
     rank, ranks = see.rank, see.ranks
     flat = flatten_solution(two_layers(), ranks).bfloat16().fill_(1)
-    master, own = answer(flat, rank, ranks).detach(), own_part(flat)
+    master = answer(flat, rank, ranks).detach()
     for _ in range(10):
-        own += 0.001
+        flat += 0.001
         master += 0.001
-    see("the model's bf16 weights, after ten updates of 0.001", at_its_place(own.tolist()))
-    see("your masters, after the same", at_its_place([round(value, 4) for value in master.tolist()]))
+    see("the bf16 weights, which all ranks hold, after ten updates of 0.001", with_padding(flat))
+    see("the masters after the same", at_its_place([round(value, 4) for value in master.tolist()]))
 
 
 def ranks_numbers_reduced(see: See, answer: Callable) -> None:
@@ -70,8 +75,7 @@ def ranks_numbers_reduced(see: See, answer: Callable) -> None:
         part.fill_(10 * (owner + 1) + rank + 1)
     for parameter in parameters:
         parameter.grad = parameter.detach().clone()
-    before = [*flat[:ELEMENTS].tolist(), *[""] * 3]
-    see("before: the gradients that each backward pass made", before)
+    see("before: the gradients that each backward pass made", with_padding(flat))
     see("after: what your function returned", at_its_place(answer(parameters, flat).tolist()))
 
 
@@ -92,8 +96,8 @@ def ranks_numbers_stepped(see: See, answer: Callable) -> None:
     rank, ranks = see.rank, see.ranks
     flat = flatten_solution(two_layers(), ranks).zero_()
     master = nn.Parameter(own_part(flat))
-    before = [*flat[:ELEMENTS].tolist(), *[""] * 3]
+    before = with_padding(flat)
     answer(flat, master, torch.optim.SGD([master], lr=1.0), torch.full_like(master, -rank - 1.0))
     see("before: the weights", before)
     see("after the update: the masters", at_its_place(master.tolist()))
-    see("after the all-gather: the weights", [*flat[:ELEMENTS].tolist(), *[""] * 3])
+    see("after the all-gather: the weights", with_padding(flat))

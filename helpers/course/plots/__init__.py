@@ -32,6 +32,7 @@ from helpers.course.plots.schematics_shards import (
     zero_states,
 )
 from helpers.course.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
+from helpers.course.plots.strips import step_strips
 from helpers.course.plots.style import LOOK, Plot
 from helpers.course.plots.tables import Table, table
 from helpers.course.plots.timeline import gathered_over_time, prefetching, reductions_in_a_step, timeline

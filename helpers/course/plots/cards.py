@@ -3,6 +3,7 @@ carried."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 EXPECTED, FOUND = "#BBBBBB", "#555555"  # bars: of what was expected; of what was found and is no category
 ROOM, BOLD = 7.9, 0.094  # inches between the edges of a card, and that a bold letter takes
 LETTER = 0.0645  # inches that a letter of a formula's line takes
+SOLUTION, ANSWER = "_solution", re.compile(r"((?<=\": )|(?<= = )).+")  # of a formula that is the course's
 LONG = 10  # letters of a number that needs a line of its own
 STATES = ("gradients", "parameters", "master weights", "optimizer states", "other")  # what messages carry
 
@@ -134,6 +136,8 @@ def bytes_card(
     """
     held = held["moments"][moment] if isinstance(held, Mapping) and "moments" in held else held
     lines, at, pairs = _pointed(getattr(held, "categories", held), formula, arguments)
+    if formula.__name__.endswith(SOLUTION):  # the learner's is still to be written: what stands where, alone
+        lines = [ANSWER.sub("…", line) for line in lines]
     figure, axes = new_figure(WIDE, 0.7 + 0.3 * len(lines))
     left = 0.45 + LETTER * max(map(len, lines))
     scale = min(_room(pair, ROOM - left) / max(1, *pair) for pair in pairs.values())

@@ -31,17 +31,22 @@ def number(distance: float) -> str:
 
 
 @in_style
-def distance_bars(rows: Mapping[str, float], tolerance: float, title: str, note: str) -> Plot:
+def distance_bars(
+    rows: Mapping[str, float], tolerance: float | Mapping[str, float], title: str, note: str
+) -> Plot:
     """Distances on a logarithmic axis, the tolerance as a line, and a mark for each.
 
     Args:
         rows: {name: distance}; a NaN is beyond every tolerance.
+        tolerance: of all rows, or {name: its tolerance}.
         note: what stands below the axis, and in the sentence.
     """
     figure, axes = new_figure(WIDE, 1.0 + 0.34 * len(rows))
     wrong, said = 0, []
+    each = dict(tolerance) if isinstance(tolerance, Mapping) else dict.fromkeys(rows, tolerance)
     for row, (name, distance) in enumerate(rows.items()):
-        fine = distance <= tolerance
+        fine = distance <= each[name]
+        axes.plot([log10(each[name] / LEAST)] * 2, [row, row + 1], color="black", linestyle="--", linewidth=1)
         wrong += not fine
         end = min(max(distance, LEAST), MOST) if distance == distance else MOST
         colour, mark = (RIGHT, "✓") if fine else (WRONG, "✗")
@@ -49,14 +54,14 @@ def distance_bars(rows: Mapping[str, float], tolerance: float, title: str, note:
         words, look = f"{mark} {number(distance)}", {"ha": "left", "color": colour, "weight": "bold"}
         write(axes, log10(MOST / LEAST) + 0.15, row + 0.5, words, fontsize=9, **look)
         said.append(f"{name} {'within' if fine else 'beyond'}" + ("" if fine else f", {number(distance)}"))
-    axes.axvline(log10(tolerance / LEAST), color="black", linestyle="--", linewidth=1)
     ticks = range(0, round(log10(MOST / LEAST)) + 1, 2)
     axes.set_xticks(ticks, [f"$10^{{{tick + round(log10(LEAST))}}}$" for tick in ticks])
     axes.set(title=title, xlim=(0, log10(MOST / LEAST) + 1.5), ylim=(len(rows), 0))
-    axes.set_xlabel(f"relative distance; dashed: tolerance, {tolerance:g}\n{note}")
+    allowed = ", ".join(f"{one:g}" for one in dict.fromkeys(each[name] for name in rows))
+    axes.set_xlabel(f"relative distance; dashed: tolerance, {allowed}\n{note}")
     name_rows(axes, rows)
     return Plot(
-        figure, f"{title}. {note}. Tolerance {tolerance:g}: {'; '.join(said)}. {verdict(wrong, len(rows))}."
+        figure, f"{title}. {note}. Tolerance {allowed}: {'; '.join(said)}. {verdict(wrong, len(rows))}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
@@ -15,17 +16,19 @@ if TYPE_CHECKING:
     from helpers.tools.theory.step_time import StepTime
 
 WORK = {"forward": "forward", "backward": "backward", "step": "optimizer"}  # a pass, and the kind of its box
+PASSES = ("forward", "backward")  # of each micro-batch
 LETTER = 0.012  # of the longest step: room that a letter needs
 FRAME = {"edgecolor": WRONG, "linewidth": 2}  # around what is exposed
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
-def step_boxes(step: StepTime, unit: float = 1.0) -> dict[str, list[Box]]:
+def step_boxes(step: StepTime, unit: float = 1.0, micro_batches: int = 1) -> dict[str, list[Box]]:
     """{"work", "messages", "exposed": boxes, in units of so many seconds from the beginning of the step};
     exposed is where messages have no work beside them.
 
     The passes follow one another.  Messages that hide go on to the end of their pass, those that do not begin
-    where its work ends; what the device waits for its host comes last.
+    where its work ends; what the device waits for its host comes last.  Of several micro-batches each has its
+    own forward and backward pass, and messages belong to the last backward pass.
     """
     boxes, at = {"work": [], "messages": [], "exposed": []}, 0.0
 
@@ -33,7 +36,14 @@ def step_boxes(step: StepTime, unit: float = 1.0) -> dict[str, list[Box]]:
         if seconds > 0:
             boxes[row].append((kind, kind, start / unit, (start + seconds) / unit))
 
-    for name, taken in step.passes.items():
+    passes = step.passes
+    if micro_batches > 1:
+        each = {kind: replace(passes[kind], work=passes[kind].work / micro_batches) for kind in PASSES}
+        for taken, kind in (micro_batches - 1) * [(each[kind], kind) for kind in PASSES]:
+            add("work", WORK[kind], at, taken.work)
+            at += taken.work
+        passes = passes | each
+    for name, taken in passes.items():
         add("work", WORK[name], at, taken.work)
         begin = at + taken.total - taken.messages
         for collective, seconds in taken.sent.items():
@@ -46,13 +56,16 @@ def step_boxes(step: StepTime, unit: float = 1.0) -> dict[str, list[Box]]:
 
 
 @in_style
-def step_timeline(steps: Mapping[str, StepTime | tuple[StepTime, StepTime]], title: str) -> Plot:
+def step_timeline(
+    steps: Mapping[str, StepTime | tuple[StepTime, StepTime]], title: str, micro_batches: int = 1
+) -> Plot:
     """A step's work and messages over time, as `theory.step_seconds` predicts them: a row of work and one of
     messages for each way to train, on one axis; red is the time in which messages have no work beside them.
 
     Args:
         steps: {way: its predicted step}, or (at the fastest, which is drawn, at the slowest, where a line
             from its end ends).
+        micro_batches: of a step, drawn one after the other; messages wait for the last.
     """
     if not steps:
         raise ValueError("give at least one step: {name: theory.step_seconds(...)}")
@@ -63,7 +76,7 @@ def step_timeline(steps: Mapping[str, StepTime | tuple[StepTime, StepTime]], tit
     figure = Figure(figsize=(WIDE, 1.35 + 0.62 * len(steps)))
     axes = figure.subplots()
     for row, (way, (step, slowest)) in enumerate(pairs.items()):
-        boxes = step_boxes(step, scale)
+        boxes = step_boxes(step, scale, micro_batches)
         for name, top in (("work", 2 * row + 0.14), ("messages", 2 * row + 1.04)):
             _draw(axes, top, boxes[name], LETTER * span)
             kinds |= dict.fromkeys(kind for kind, _, a, z in boxes[name] if z - a > VISIBLE * span)

@@ -20,7 +20,7 @@ def same_training(
     right: Mapping,
     optimizer: str,
     title: str = "Distance from the right training",
-    tolerance: float = 1e-4,
+    tolerance: float | Mapping[str, float] = 1e-4,
 ) -> Plot:
     """How far ranks' training is from the right one: global norms, gradients, masters, and weights, whichever
     the reports have.
@@ -30,7 +30,8 @@ def same_training(
             and "norms", the norm of the whole gradient before it is clipped, of each step.
         right: the same, and "start": the weights before the first step, as `training.in_one_process` reports.
         optimizer: its name.  Adam and its kin divide a gradient by its size; the card says so.
-        tolerance: of each distance.  Norms: relative.  Gradients: in lengths of the right ones.  Masters
+        tolerance: of each distance, or {what is compared: its tolerance}.
+            Norms: relative.  Gradients: in lengths of the right ones.  Masters
             and weights: in lengths of the right update, since a wrong step is small beside the weights.
 
     Raises:

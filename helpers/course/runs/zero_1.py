@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from helpers.course.exercises.ladders import rebound
-from helpers.course.exercises.solutions.zero_1 import zero_1_step_solution
+from helpers.course.exercises.solutions.zero_1 import reduce_to_owner_solution, zero_1_step_solution
 from helpers.course.training.comparable import gathered, learned, own_rows, weights_of
 from helpers.tools.measure.carried import Carried
 from helpers.tools.measure.ledger import Ledger
@@ -75,6 +75,13 @@ class HandMade:
 
 
 # --- faults
+
+
+def undivided(parameters: list[torch.nn.Parameter], flat: torch.Tensor) -> torch.Tensor:
+    """`reduce_to_owner` with a bug: owners get the sum of the ranks' gradients, not the mean."""
+    import deepspeed.comm as comm
+
+    return reduce_to_owner_solution(parameters, flat) * comm.get_world_size()
 
 
 def planted(step: Step, **rungs: Callable) -> Step:

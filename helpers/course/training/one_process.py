@@ -23,10 +23,12 @@ def in_one_process(
     size: models.GPTSize = models.TINY,
     lr: float = 1e-3,
     dtype: torch.dtype = torch.float32,
+    max_norm: float = float("inf"),
 ) -> dict[str, list[float] | torch.Tensor]:
     """The training without ranks of `model(size)`, with an optimizer from `make(parameters, lr=)`: {"losses",
-    "norms" of the gradient in each step, "start", "weights", "masters", "gradients"}, which others are held
-    against; "start" are the weights before the first step.  In bf16 masters in fp32 are updated."""
+    "norms" of the gradient in each step before it is clipped, "start", "weights", "masters", "gradients"},
+    which others are held against; "start" are the weights before the first step.  In bf16 masters in fp32 are
+    updated."""
     model, losses, norms = models.build(model, size).to(dtype), [], []
     parameters, start = list(model.parameters()), weights_of(model)
     masters = parameters
@@ -37,7 +39,7 @@ def in_one_process(
         losses.append(backward(model, corpus.batch(step, SEQUENCES, LENGTH)))
         for master, parameter in zip(masters, parameters):
             master.grad = parameter.grad.float()
-        norms.append(torch.nn.utils.get_total_norm(master.grad for master in masters).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(masters, max_norm).item())
         optimizer.step()
         for master, parameter in zip(masters, parameters):
             parameter.data.copy_(master.data)

@@ -1,0 +1,72 @@
+"""What overlap could hide of a gradient's messages, and what it saved on recorded GPUs."""
+
+from __future__ import annotations
+
+import statistics
+
+from helpers.course.recorded.reading import Run, runs
+
+BACKWARD = 1  # in the seconds of a step of the experiment "overlap"
+ZERO = {"stage": 1}
+CASES = (  # who trains, link, tokens of a micro-batch, micro-batches
+    ("torch's DDP", "NVLink", 2048, 1),
+    ("torch's DDP", "sockets", 16384, 1),
+    ("DeepSpeed's ZeRO-1", "NVLink", 1024, 1),
+    ("DeepSpeed's ZeRO-1", "NVLink", 1024, 8),
+    ("DeepSpeed's ZeRO-1", "sockets", 4096, 1),
+)
+
+
+def hidden() -> list[dict[str, object]]:
+    """Rows for a table, in ms: the gradients' message as it was foretold, the last micro-batch's backward
+    pass as it was recorded without messages, the smaller of the two, and what overlap saved.
+
+    DDP's steps stand beside those of one message at the end, DeepSpeed's with `overlap_comm` beside those
+    without.
+    """
+    rows = []
+    for who, link, tokens, micro_batches in CASES:
+        message = _only("overlap", how="at the end", link=link).foretold["message"]
+        last = _backward("no messages", _link_of(tokens), tokens)
+        if who.startswith("torch"):
+            late, early = (_backward(how, link, tokens) for how in ("at the end", "DDP"))
+        else:
+            case = ZERO | {"link": link, "micro_batches": micro_batches}
+            late, early = (_step(change=f"overlap {key}", **case) for key in ("off", "on"))
+        at_most = min(message, last)
+        of_last = {"last backward pass": last, "hides at most": at_most, "saved": late - early}
+        named = {f"{name}, ms": f"{1e3 * found:,.1f}" for name, found in of_last.items()}
+        case = {"who": who, "link": link, "tokens": f"{tokens:,}", "micro-batches": micro_batches}
+        rows.append(case | {"message, foretold, ms": f"{1e3 * message:,.1f}"} | named)
+    return rows
+
+
+def exposed_messages() -> tuple[float, list[float]]:
+    """(seconds foretold, [seconds recorded on each rank]) of all messages of a step of DeepSpeed's ZeRO-1
+    over NVLink, with one micro-batch and no overlap: an all-reduce and an all-gather."""
+    run = _only("zero_overlap", change="overlap off", link="NVLink", micro_batches=1, **ZERO)
+    reduced = _only("overlap", how="at the end", link="NVLink").foretold["message"]
+    return 1.5 * reduced, [report["busy"]["messages"] for report in run.reports]
+
+
+def _link_of(tokens: int) -> str:
+    """Where a backward pass of so many tokens was recorded without messages."""
+    known = {link: _only("overlap", how="no messages", link=link) for link in ("NVLink", "sockets")}
+    return next(link for link, run in known.items() if tokens in run.reports[0]["tokens"])
+
+
+def _backward(how: str, link: str, tokens: int) -> float:
+    run = _only("overlap", how=how, link=link)
+    at = run.reports[0]["tokens"].index(tokens)
+    steps = [report["seconds"][at] for report in run.reports]
+    return max(statistics.median(step[BACKWARD] for step in of_rank) for of_rank in steps)
+
+
+def _step(**case: object) -> float:
+    run = _only("zero_overlap", **case)
+    return max(statistics.median(report["seconds"]) for report in run.reports)
+
+
+def _only(experiment: str, **case: object) -> Run:
+    (run,) = runs(experiment, **case)
+    return run
