@@ -34,4 +34,10 @@ from helpers.course.plots.schematics_shards import (
 from helpers.course.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
 from helpers.course.plots.style import LOOK, Plot
 from helpers.course.plots.tables import Table, table
-from helpers.course.plots.timeline import buckets, gathered_over_time, prefetching, reductions_in_a_step, timeline
+from helpers.course.plots.timeline import (
+    buckets,
+    gathered_over_time,
+    prefetching,
+    reductions_in_a_step,
+    timeline,
+)

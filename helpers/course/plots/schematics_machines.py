@@ -72,7 +72,9 @@ def host(gpus: int, inside: float, outside: float, title: str) -> Plot:
     words = f"NVLink: {inside / 1e9:.0f} GB/s each way"
     write(axes, wide / 2, 3.38, words, fontsize=9, color=darkened(NVLINK), bbox=ground, zorder=3)
     box(axes, 0, 0, wide, 0.24, "#DDDDDD", "network to other hosts", 9)
-    write(axes, wide / 2, 0.46, f"{outside / 1e9:.0f} GB/s each way, a card", fontsize=9, bbox=ground, zorder=3)
+    write(
+        axes, wide / 2, 0.46, f"{outside / 1e9:.0f} GB/s each way, a card", fontsize=9, bbox=ground, zorder=3
+    )
     blank(axes, title=title, xlim=(-0.35, gpus + 0.2), ylim=(-0.1, 4.8))
     links = f"NVLink to the NVSwitch {inside / 1e9:.0f} GB/s each way, card {outside / 1e9:.0f} GB/s each way"
     return Plot(figure, f"{title}. Each of {gpus} GPUs holds 16 GB of gradients in {gpus} parts; {links}.")
@@ -104,7 +106,9 @@ def rings_across(hosts: int, gpus: int, title: str) -> Plot:
         words = "one ring: 1 card of each host works" if rings == 1 else f"{rings} rings: all cards work"
         blank(axes, xlim=(-0.6, width + 0.4), ylim=(-0.95 - 0.12 * gpus, 2.8))
         axes.set_title(words, fontsize=10, loc="left")
-    return Plot(figure, f"{title}. {hosts} hosts of {gpus} GPUs: one ring uses 1 card of each host, {gpus} all.")
+    return Plot(
+        figure, f"{title}. {hosts} hosts of {gpus} GPUs: one ring uses 1 card of each host, {gpus} all."
+    )
 
 
 @in_style

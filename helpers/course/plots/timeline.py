@@ -77,8 +77,8 @@ def timeline(rows: Mapping[str, Sequence[Box]], title: str, x: str) -> Plot:
 
 
 def buckets(count: int, each: float, on_the_link: Sequence[float], title: str) -> Plot:
-    """A backward pass that fills a bucket in `each` milliseconds, and the link below it: a row for each number
-    of milliseconds that a bucket takes there."""
+    """A backward pass that fills a bucket in `each` milliseconds, and the link below it: a row for each
+    number of milliseconds that a bucket takes there."""
     rows = {"backward pass": [("backward", str(at + 1), at * each, (at + 1) * each) for at in range(count)]}
     for long in on_the_link:
         row, free = [], 0.0

@@ -3,8 +3,16 @@ has theory beside them."""
 
 # ruff: noqa: F401  these names are what the package offers
 
-from helpers.course.recorded.clocked import case, message_seconds, pipeline_work, step_time, timelines
+from helpers.course.recorded.clocked import (
+    case,
+    message_seconds,
+    parts_of_calls,
+    pipeline_work,
+    ratios,
+    step_time,
+    timelines,
+)
 from helpers.course.recorded.hanging import hang
 from helpers.course.recorded.held import device_parts, highest, predicted_peaks, step_peak_clusters
-from helpers.course.recorded.predicted import machine, peak_rows, plan, predicted_step, trainings
+from helpers.course.recorded.predicted import machine, peak_rows, plan, predicted_step, stage_0, trainings
 from helpers.course.recorded.reading import Run, labels, nccl, read, runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -180,3 +180,36 @@ def pipeline_work(run: Run) -> PipelineWork:
     span = max(row[-1][-1] for row in passes) - min(row[0][-2] for row in passes)
     work = statistics.mean(report["busy"]["gpu"] - report["busy"]["exposed"] for report in run.reports)
     return PipelineWork(share=work / step, most=1 - schedules.idle_fraction(passes) * span / 1e3 / step)
+
+
+def parts_of_calls(times: Mapping[str, Sequence]) -> list[dict[str, str]]:
+    """Rows for a table, of a collective of the experiment `collectives`: µs of a call alone, of its host, and
+    of the GPUs in a CUDA graph, for each size."""
+    ways = {
+        "called alone, µs": map(statistics.median, times["alone"]),
+        "host, µs": map(statistics.median, times["issued"]),
+        "GPUs, µs": times["replayed"],
+    }
+    rows = zip(times["bytes"], *ways.values(), strict=True)
+    return [
+        {"kB": f"{size / 1e3:,.0f}"} | {way: f"{1e6 * taken:,.0f}" for way, taken in zip(ways, each)}
+        for size, *each in rows
+    ]
+
+
+def ratios(
+    calls: Mapping[str, Mapping[str, Sequence]],
+    predicted: Callable[[str, int], float],
+    ways: Iterable[str],
+    which: slice,
+) -> list[dict[str, str]]:
+    """Rows for a table: seconds that are predicted of (collective, bytes), over those that the GPUs took in a
+    CUDA graph, for some of the sizes."""
+    return [
+        {"": way}
+        | {
+            f"{size / 1e6:,.3g} MB": f"{predicted(way, size) / taken:.2f}"
+            for size, taken in list(zip(calls[way]["bytes"], calls[way]["replayed"], strict=True))[which]
+        }
+        for way in ways
+    ]
