@@ -3,7 +3,7 @@ learner plants is that bug."""
 
 import pytest
 import torch
-from helpers import launch, rings, theory
+from helpers import launch, recorded, rings, theory
 from helpers.course.exercises import collectives as lesson_03
 from helpers.course.exercises.editing import edit
 from helpers.course.exercises.solutions import collectives as solutions
@@ -61,8 +61,7 @@ def test_exposed_is_what_a_link_still_has_to_do_when_the_pass_ends(buckets, seco
     free = 0.0
     for bucket in range(1, buckets + 1):
         free = max(free, backward * bucket / buckets) + seconds
-    for ways in ((seconds, 2 * seconds), (3 * seconds, seconds)):  # the faster counts
-        assert solutions.exposed_solution(buckets, ways, backward) == pytest.approx(free - backward)
+    assert solutions.exposed_solution(buckets, seconds, backward) == pytest.approx(free - backward)
 
 
 def test_gloo_s_reduce_scatter_sends_as_much_as_its_all_reduce():
@@ -110,3 +109,42 @@ def test_two_ranks_see_neither_raw_parts_nor_whole_tensors_but_three_do():
         **{"raw": values[1:], "whole": sent[1:], "many": sent},
         "remainder": [name for pair in zip(values, sent) for name in pair],
     }
+
+
+def test_a_link_that_sleeps_takes_what_the_formula_says():
+    """At least, however busy the processor is; each way's messages in a row are those of the formula."""
+    slow, sizes = (0.03, 1e7), (4_000, 400_000)
+    clocked = rings.seconds_on_a_slow_link(ring_all_reduce, solutions.exchange, sizes, slow)
+    assert set(clocked) == {(way, size) for way in ("naive", "tree", "ring") for size in sizes}
+    for (way, size), seconds in clocked.items():
+        due = solutions.all_reduce_seconds_solution(way, size, 4, *slow)
+        assert due <= seconds < 3 * due
+
+
+def test_a_fit_of_every_second_all_reduce_predicts_the_others_and_other_collectives_as_the_lesson_says():
+    calls = recorded.runs("collectives", ranks=2, link="NVLink")[0].reports[0]
+    reduces = calls["all-reduce"]
+    link = solutions.fit_solution(reduces["bytes"][::2], reduces["replayed"][::2])
+    ways = {"all-reduce": 1, "all-gather": 0.5, "point to point": 1, "all-to-all": 0.5}
+
+    def predicted(way, size):
+        return link["start"] + ways[way] * size / link["bandwidth"]
+
+    rows = recorded.ratios(calls, predicted, ways, reduces["bytes"][::2])
+    found = {row["MB"]: {way: float(row[way]) for way in ways} for row in rows}
+    assert all(0.5 < ratio < 1.25 for row in found.values() for ratio in row.values())
+    assert min(min(row.values()) for row in found.values()) == found["4.19"]["all-gather"] == 0.55
+    unseen = [row for row in rows if not row["fitted"]]
+    assert len(unseen) == 6
+    assert all(0.73 <= float(row["all-reduce"]) <= 1.15 for row in unseen)
+
+
+def test_what_the_host_takes_and_what_the_gpus_take_stand_side_by_side():
+    times = {"bytes": [1000], "alone": [[9e-5, 8e-5, 1e-4]], "issued": [[6e-5] * 3], "replayed": [9e-6]}
+    (row,) = recorded.parts_of_calls(times)
+    assert row == {"kB": "1", "called alone, µs": "90", "host, µs": "60", "GPUs, µs": "9"}
+
+
+def test_messages_of_stage_0_are_those_that_the_lesson_predicts():
+    gradients, seconds = recorded.stage_0("NVLink")
+    assert gradients == 2 * 1_557_686_400 and seconds == pytest.approx(0.0105, rel=0.01)

@@ -6,6 +6,7 @@ import io
 
 import pytest
 from helpers import plots
+from helpers.course.plots.schematics_collectives import parents
 from helpers.course.plots.style import picture
 from helpers.course.plots.timeline import KINDS, side_by_side
 from helpers.tools.measure.ledger import CATEGORIES, History
@@ -19,6 +20,16 @@ HISTORY = History(
 )
 MACHINE = MachineConstants(matrix={"bf16": {512: 50e12, 1024: 100e12}}, memory=1e12, launch=1e-5)
 FIGURES = {
+    "host": (plots.host(8, 450e9, 50e9, "Title"), "Each of 8 GPUs holds 16 GB of gradients in 8 parts"),
+    "rings across": (plots.rings_across(4, 8, "Title"), "one ring uses 1 card of each host, 8 all."),
+    "two trees": (
+        plots.two_trees(8, "Title"),
+        "first half: root 0, leaves 1, 3, 5, 7; second half: root 7, leaves 0, 2, 4, 6.",
+    ),
+    "buckets": (
+        plots.buckets(4, 2, (1, 3), "Title"),
+        "link, 1 ms each: 4 until 9; link, 3 ms each: 4 until 14",
+    ),
     "memory bars": (
         plots.memory_bars({"bf16": {"predicted": STATES, "measured": STATES}}, "Title"),
         "measured 6,000,000 bytes",
@@ -493,3 +504,24 @@ def test_losses_of_seeds_are_held_beside_those_of_one_way():
     assert "by seed: bf16 0.1 to 0.2." in plots.over_seeds(losses, "Title", "fp32").sentence
     with pytest.raises(LookupError, match="no way is called 'fp16'; there are fp32, bf16"):
         plots.over_seeds(losses, "Title", "fp16")
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
+def test_two_trees_have_every_rank_inside_one_and_send_at_most_twice_the_tensor(ranks):
+    """Each tree carries half of the tensor: up to the parent, and down to each child."""
+    tree = parents(ranks)
+    trees = tree, {ranks - 1 - rank: ranks - 1 - up for rank, up in tree.items()}
+    inside = [set(up.values()) for up in trees]
+    assert not inside[0] & inside[1] and inside[0] | inside[1] == set(range(ranks))
+    for rank in range(ranks):
+        sent = sum(0.5 * (rank in up) + 0.5 * list(up.values()).count(rank) for up in trees)
+        assert sent <= 2
+    for up in trees:
+        depth = max(len(list(climbed(rank, up))) for rank in range(ranks))
+        assert depth == ranks.bit_length() - 1  # log2 N levels
+
+
+def climbed(rank, up):
+    while rank in up:
+        rank = up[rank]
+        yield rank

@@ -110,6 +110,7 @@ must_send = stubs.formula(
         ("all_reduce", 1e9, 64),
         ("all_to_all", 1e6, 2),
         ("broadcast", 1e6, 8),
+        ("reduce", 1e6, 5),
         ("send", 1e6, 4),
     ],
 )
@@ -173,19 +174,29 @@ def ring_all_gather(see: See, answer: Callable) -> None:
 
 passes_raw = stubs.fault("passes_raw", ring_reduce_scatter, worlds=(3, 4), rungs=())
 
+fit = stubs.formula(
+    "fit",
+    [
+        ([sent for sent in sizes], [start + sent / bandwidth for sent in sizes])
+        for sizes, start, bandwidth in (
+            ((1e4, 1e5, 1e6), 1e-5, 1e9),
+            ((1e6, 4e6, 1.6e7, 6.4e7), 5e-5, 3e11),
+            ((2e5, 5e5), 3e-4, 2.5e9),
+        )
+    ],
+    near=1e-6,
+)
+
 all_reduce_seconds = stubs.formula(
     "all_reduce_seconds",
     [
-        (way, size, ranks, 1e-5, 5e10, kept)
-        for size, ranks, kept in ((1e9, 4, 0.9), (1e3, 64, 0.92), (16e9, 1024, 0.95))
-        for way in ("naive", "tree", "pipelined tree", "ring")
+        (way, size, ranks, 1e-5, 5e10)
+        for size, ranks in ((1e9, 4), (1e3, 64), (16e9, 1024))
+        for way in ("naive", "tree", "two trees", "ring")
     ],
 )
 
-exposed = stubs.formula(
-    "exposed",
-    [(8, (0.1, 0.2), 0.4), (100, (0.03, 0.01), 5.0), (1, (0.5, 0.4), 2.0), (1000, (0.004, 0.005), 0.8)],
-)
+exposed = stubs.formula("exposed", [(8, 0.1, 0.4), (100, 0.01, 5.0), (1, 0.4, 2.0), (1000, 0.004, 0.8)])
 
 
 # --- the companion's

@@ -22,11 +22,14 @@ class Exercise(Check):
         reference: the solution; its keyword arguments are those that the learner's function gets.
         cases: keyword arguments to try, tensors too; every call gets a copy of its own.
         whole: whether an answer may be rounded down, as where it counts things.
+        near: how far a number may be off, relative to what it should be, as where several ways to compute it
+            round differently.
     """
 
     reference: Callable
     cases: tuple[dict, ...]
     whole: bool = False
+    near: float = 1e-9
     solution: Callable | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
@@ -70,4 +73,4 @@ class Exercise(Check):
         return {words: plain(function(**deepcopy(case))) for words, function in wrong.items()}
 
     def agree(self, got: object, expected: object) -> bool:
-        return same(got, expected) or (self.whole and same(got, math.floor(expected)))
+        return same(got, expected, self.near) or (self.whole and same(got, math.floor(expected)))

@@ -13,9 +13,10 @@ from helpers.course.plots.schematics_collectives import (
     rank_contents,
     rank_grid,
     source_colour,
+    two_trees,
 )
 from helpers.course.plots.schematics_experts import dispatch
-from helpers.course.plots.schematics_machines import cluster, placements
+from helpers.course.plots.schematics_machines import cluster, host, placements, rings_across
 from helpers.course.plots.schematics_model import (
     checkpointed_lifetimes,
     kept_tensors,
@@ -35,4 +36,10 @@ from helpers.course.plots.schematics_tensor import fused_rows, sharded_products,
 from helpers.course.plots.strips import step_strips
 from helpers.course.plots.style import LOOK, Plot
 from helpers.course.plots.tables import Table, table
-from helpers.course.plots.timeline import gathered_over_time, prefetching, reductions_in_a_step, timeline
+from helpers.course.plots.timeline import (
+    buckets,
+    gathered_over_time,
+    prefetching,
+    reductions_in_a_step,
+    timeline,
+)

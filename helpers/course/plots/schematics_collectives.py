@@ -1,10 +1,11 @@
-"""Schematics of collectives: ranks in a grid with its groups, what each rank holds when."""
+"""Schematics of collectives: ranks in a grid with its groups, what each rank holds when, two trees."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from helpers.course.plots.drawing import (
+    arrow,
     bare,
     blank,
     box,
@@ -105,3 +106,43 @@ def contents_over_time(moments: Mapping[str, Rows], title: str) -> Plot:
         for rank, rows in enumerate(zip(*states))
     )
     return Plot(figure, f"{title}. {said}.")
+
+
+def parents(ranks: int) -> dict[int, int]:
+    """{rank: its parent} in a tree of 2^k ranks whose odd ranks are leaves: rank 0 is the root, with one
+    child; NCCL's second tree is its mirror image."""
+    found, gap = {}, ranks // 2
+    while gap:
+        for rank in range(gap, ranks, 2 * gap):  # a rank's lowest bit is its level
+            up = rank & (rank - 1) | 2 * gap
+            found[rank] = up if up < ranks else rank & (rank - 1)
+        gap //= 2
+    return found
+
+
+@in_style
+def two_trees(ranks: int, title: str) -> Plot:
+    """Two trees of the same ranks, each with half of the tensor: who is a leaf in one is none in the other.
+
+    Source: Sanders, Speck, Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan
+    (2009), section 3.
+    """
+    tree = parents(ranks)
+    trees = tree, {ranks - 1 - rank: ranks - 1 - up for rank, up in tree.items()}
+    figure, panels = new_panels(2, 4, 2.9, title)
+    said = []
+    for axes, half, up in zip(panels, ("first", "second"), trees):
+        root = (set(range(ranks)) - set(up)).pop()
+        depth = {root: 0}
+        while len(depth) < ranks:
+            depth |= {rank: depth[over] + 1 for rank, over in up.items() if over in depth}
+        for rank, over in up.items():
+            look = {"shrinkA": 9, "shrinkB": 9, "color": "#888888"}
+            arrow(axes, (rank, -depth[rank]), (over, -depth[over]), **look)
+        for rank, level in depth.items():
+            disc(axes, rank, -level, 0.26, str(rank))
+        leaves = sorted(set(range(ranks)) - set(up.values()))
+        said.append(f"{half} half: root {root}, leaves {', '.join(map(str, leaves))}")
+        blank(axes, xlim=(-0.5, ranks - 0.5), ylim=(-max(depth.values()) - 0.5, 0.5), aspect="equal")
+        axes.set_title(f"the {half} half of the tensor", fontsize=10)
+    return Plot(figure, f"{title}. {'; '.join(said)}.")

@@ -1,4 +1,5 @@
-"""Schematics of processes on machines: a ring over a cable, the groups of several axes."""
+"""Schematics of processes on machines: hosts and what links their GPUs, a ring over a cable, the groups of
+several axes."""
 
 from __future__ import annotations
 
@@ -7,17 +8,21 @@ from itertools import chain, pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from helpers.course.plots.drawing import (
     arrow,
+    blank,
+    box,
     darkened,
     disc,
     legend_below,
+    new_figure,
     new_panels,
     rounded,
     write,
 )
-from helpers.course.plots.style import LINES, Plot, in_style
+from helpers.course.plots.style import LINES, LOOK, WIDE, Plot, in_style
 from helpers.tools.theory.combined import coordinates, groups_along
 
 if TYPE_CHECKING:
@@ -31,6 +36,79 @@ AXES = {
     "data": (LINES[2], "--", "data parallel"),
     "model": (LINES[0], ":", "tensor parallel"),
 }
+
+
+NVLINK, CARD = "#009E73", "#F0E442"  # what links GPUs of one host, and a way out of it
+
+
+@in_style
+def host(gpus: int, inside: float, outside: float, title: str) -> Plot:
+    """One host: its GPUs with a bar of gradients each, the switch between them, and a network card under
+    each.
+
+    Args:
+        inside, outside: bytes per second, one way, of a GPU's NVLink and of a network card.
+    """
+    figure, axes = new_figure(WIDE, 3.9)
+    wide = gpus - 0.16
+    rounded(axes, -0.2, 0.62, gpus + 0.24, 4.0, 0.06, **MACHINE)
+    write(axes, wide / 2, 4.42, f"one host of {gpus} GPUs", weight="bold")
+    box(axes, 0, 3.75, wide, 0.42, NVLINK, "NVSwitch: connects every GPU with every other", 9)
+    for gpu in range(gpus):
+        x = gpu + 0.42
+        axes.plot([x, x], [3.06, 3.75], color=NVLINK, linewidth=5, zorder=2)
+        rounded(axes, gpu + 0.03, 1.86, 0.78, 1.16, 0.03, facecolor="#E8F1F8", edgecolor="#444444")
+        write(axes, x, 2.82, f"GPU {gpu}", fontsize=9, weight="bold")
+        for part in range(gpus):
+            look = {"edgecolor": "white", "linewidth": 0.6}
+            left, each = gpu + 0.06, 0.72 / gpus
+            box(axes, left + part * each, 2.22, each, 0.34, LOOK["gradients"][0], **look)
+        write(axes, x, 2.04, "16 GB", fontsize=8)
+        axes.plot([x, x], [1.3, 1.83], color="#888888", linewidth=2, zorder=2)
+        rounded(axes, gpu + 0.14, 0.92, 0.56, 0.34, 0.03, facecolor=CARD, edgecolor="#444444")
+        write(axes, x, 1.09, "card", fontsize=8)
+        axes.plot([x, x], [0.24, 0.88], color="#444444", linewidth=2, zorder=2)
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    words = f"NVLink: {inside / 1e9:.0f} GB/s each way"
+    write(axes, wide / 2, 3.38, words, fontsize=9, color=darkened(NVLINK), bbox=ground, zorder=3)
+    box(axes, 0, 0, wide, 0.24, "#DDDDDD", "network to other hosts", 9)
+    write(
+        axes, wide / 2, 0.46, f"{outside / 1e9:.0f} GB/s each way, a card", fontsize=9, bbox=ground, zorder=3
+    )
+    blank(axes, title=title, xlim=(-0.35, gpus + 0.2), ylim=(-0.1, 4.8))
+    links = f"NVLink to the NVSwitch {inside / 1e9:.0f} GB/s each way, card {outside / 1e9:.0f} GB/s each way"
+    return Plot(figure, f"{title}. Each of {gpus} GPUs holds 16 GB of gradients in {gpus} parts; {links}.")
+
+
+@in_style
+def rings_across(hosts: int, gpus: int, title: str) -> Plot:
+    """Hosts in a row and the cards through which rings leave them: one ring, and one for each card."""
+    figure = Figure(figsize=(WIDE, 3.9))
+    panels = figure.subplots(2, 1)
+    figure.suptitle(title, fontsize=11)
+    for axes, rings in zip(panels, (1, gpus)):
+        for host in range(hosts):
+            left = host * (gpus + 2)
+            rounded(axes, left - 0.3, 0.05, gpus + 0.4, 2.5, 0.1, **MACHINE)
+            write(axes, left + gpus / 2 - 0.1, 2.3, f"host {host}", fontsize=8)
+            box(axes, left, 1.66, gpus - 0.2, 0.26, NVLINK)
+            for gpu in range(gpus):
+                colour = LINES[gpu % len(LINES)] if gpu < rings else "#DDDDDD"
+                box(axes, left + gpu, 1.0, 0.8, 0.5, "#E8F1F8", str(gpu), 7, edgecolor="#444444")
+                box(axes, left + gpu, 0.3, 0.8, 0.42, CARD if gpu < rings else "#EEEEEE", edgecolor="#444444")
+                if gpu < rings:
+                    axes.plot([left + gpu + 0.4] * 2, [-0.75 - 0.12 * gpu, 0.3], color=colour, linewidth=1.6)
+        width = hosts * (gpus + 2) - 2
+        for ring in range(rings):
+            ends = [ring + 0.4, (hosts - 1) * (gpus + 2) + ring + 0.4]
+            look = {"color": LINES[ring % len(LINES)], "linewidth": 1.6}
+            axes.plot(ends, [-0.75 - 0.12 * ring] * 2, **look)
+        words = "one ring: 1 card of each host works" if rings == 1 else f"{rings} rings: all cards work"
+        blank(axes, xlim=(-0.6, width + 0.4), ylim=(-0.95 - 0.12 * gpus, 2.8))
+        axes.set_title(words, fontsize=10, loc="left")
+    return Plot(
+        figure, f"{title}. {hosts} hosts of {gpus} GPUs: one ring uses 1 card of each host, {gpus} all."
+    )
 
 
 @in_style

@@ -76,6 +76,20 @@ def timeline(rows: Mapping[str, Sequence[Box]], title: str, x: str) -> Plot:
     return Plot(figure, f"{title}, {x}. {said}.")
 
 
+def buckets(count: int, each: float, on_the_link: Sequence[float], title: str) -> Plot:
+    """A backward pass that fills a bucket in `each` milliseconds, and the link below it: a row for each
+    number of milliseconds that a bucket takes there."""
+    rows = {"backward pass": [("backward", str(at + 1), at * each, (at + 1) * each) for at in range(count)]}
+    for long in on_the_link:
+        row, free = [], 0.0
+        for at in range(count):
+            start = max(free, (at + 1) * each)
+            free = start + long
+            row.append(("all-reduce", str(at + 1), start, free))
+        rows[f"link, {long:g} ms each"] = row
+    return timeline(rows, title, "milliseconds")
+
+
 def reductions_in_a_step(plans: Mapping[str, Sequence[bool]], title: str) -> Plot:
     """The plan of an optimizer step in which the work waits for every message: {row: for each micro-batch
     whether its gradients are reduced}.

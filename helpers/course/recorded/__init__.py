@@ -6,7 +6,9 @@ has theory beside them."""
 from helpers.course.recorded.clocked import (
     case,
     message_seconds,
+    parts_of_calls,
     pipeline_work,
+    ratios,
     step_time,
     timelines,
     waterfall,
@@ -14,5 +16,5 @@ from helpers.course.recorded.clocked import (
 from helpers.course.recorded.hanging import hang
 from helpers.course.recorded.held import device_parts, highest, predicted_peaks, step_peak_clusters
 from helpers.course.recorded.hiding import exposed_messages, hidden
-from helpers.course.recorded.predicted import machine, peak_rows, plan, predicted_step, trainings
+from helpers.course.recorded.predicted import machine, peak_rows, plan, predicted_step, stage_0, trainings
 from helpers.course.recorded.reading import Run, labels, nccl, read, runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -194,3 +194,35 @@ def waterfall(run: Run, passes: str = "forward and backward") -> dict[str, float
         found[next(kinds, "the rest")] += seconds
     clock = statistics.median(run.reports[0][passes]["seconds"])
     return found | {"between kernels": max(0.0, clock - sum(found.values()))}
+
+
+def parts_of_calls(times: Mapping[str, Sequence]) -> list[dict[str, str]]:
+    """Rows for a table, of a collective of the experiment `collectives`: µs of a call alone, of its host, and
+    of the GPUs in a CUDA graph, for each size."""
+    ways = {
+        "called alone, µs": map(statistics.median, times["alone"]),
+        "host, µs": map(statistics.median, times["issued"]),
+        "GPUs, µs": times["replayed"],
+    }
+    rows = zip(times["bytes"], *ways.values(), strict=True)
+    return [
+        {"kB": f"{size / 1e3:,.0f}"} | {way: f"{1e6 * taken:,.0f}" for way, taken in zip(ways, each)}
+        for size, *each in rows
+    ]
+
+
+def ratios(
+    calls: Mapping[str, Mapping[str, Sequence]],
+    predicted: Callable[[str, int], float],
+    ways: Iterable[str],
+    fitted: Collection[int],
+) -> list[dict[str, str]]:
+    """Rows for a table, one for each size: seconds that are predicted of (collective, bytes), over those that
+    the GPUs took in a CUDA graph, and whether an all-reduce of this size was `fitted`."""
+    taken = {way: dict(zip(calls[way]["bytes"], calls[way]["replayed"], strict=True)) for way in ways}
+    sizes = next(iter(taken.values()))
+    return [
+        {"MB": f"{size / 1e6:,.3g}", "fitted": "all-reduce" if size in fitted else ""}
+        | {way: f"{predicted(way, size) / taken[way][size]:.2f}" for way in taken}
+        for size in sizes
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from helpers.course.recorded.clocked import case, of_one_kind
+from helpers.course.recorded.clocked import case, message_seconds, of_one_kind
 from helpers.course.recorded.held import predicted_peaks
 from helpers.course.recorded.reading import Run, runs
 from helpers.tools import theory
@@ -89,3 +89,10 @@ def peak_rows(cases: Iterable[dict]) -> dict[str, dict[str, float | None]]:
     for title, row in rows.items():
         rows[title] = {name: row[name] / 1e9 if name in row else None for name in columns}
     return rows
+
+
+def stage_0(link: str) -> tuple[int, float]:
+    """Of a recorded training by DeepSpeed's stage 0 on two GPUs with one micro-batch a step: bytes of the
+    gradients in bf16, and seconds of a step in which messages were under way."""
+    chosen = runs("links", ranks=2, link=link, stage=0, micro_batches=1)
+    return 2 * chosen[0].parameters, message_seconds(chosen)[0]

@@ -3,6 +3,7 @@ in a ring, and tests that notice them at some world sizes only."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,18 @@ def seen(job: Callable[[], Mapping[str, Sequence]], ranks: int = 4) -> dict[str,
     """{moment: what each rank holds}, as `tapes` takes it, of a job that returns {moment: what it holds}."""
     reports = launch(job, ranks=ranks, device="cpu")
     return {moment: [report[moment] for report in reports] for moment in reports[0]}
+
+
+def three_more() -> dict[str, list[int]]:
+    """{collective: what this rank holds after it}, of three that are no half of an all-reduce."""
+    import deepspeed.comm as comm
+
+    mine, copy, other = digits(), digits(), digits()
+    comm.broadcast(copy, src=0)
+    comm.all_to_all_single(other, mine)
+    comm.reduce(mine, dst=0)
+    held = {"broadcast from rank 0": copy, "all-to-all": other, "reduce to rank 0": mine}
+    return {name: tensor.tolist() for name, tensor in held.items()}
 
 
 # --- bytes
@@ -99,32 +112,104 @@ def ring_in_a_rank(all_reduce: AllReduce, exchange: Callable, elements: int) -> 
     return sent_in(lambda: all_reduce(torch.ones(elements), exchange))
 
 
-# --- a tree
+# --- other ways to a sum, and a slow link
 
 
-def tree_all_reduce(tensor: torch.Tensor) -> None:
+def tree_all_reduce(tensor: torch.Tensor, link: object = dist) -> None:
     """Replace a tensor, in place, by its sum over all ranks, up and down a tree: 2 log2 N messages of all of
     it, one after another.
 
     Args:
         tensor: of the same shape on all N ranks; N is a power of two.
+        link: what sends and receives.
 
     Source: Thakur et al., Optimization of collective communication operations in MPICH (2005), section 4.
     """
     rank, gap, incoming = dist.get_rank(), 1, torch.empty_like(tensor)
     while gap < dist.get_world_size():  # up: one of each pair hands over its sum
         if rank % (2 * gap) == gap:
-            dist.send(tensor, rank - gap)
+            link.send(tensor, rank - gap)
         elif rank % (2 * gap) == 0:
-            dist.recv(incoming, rank + gap)
+            link.recv(incoming, rank + gap)
             tensor += incoming
         gap *= 2
     while gap > 1:  # down, the same way
         gap //= 2
         if rank % (2 * gap) == 0:
-            dist.send(tensor, rank + gap)
+            link.send(tensor, rank + gap)
         elif rank % (2 * gap) == gap:
-            dist.recv(tensor, rank - gap)
+            link.recv(tensor, rank - gap)
+
+
+def naive_all_reduce(tensor: torch.Tensor, link: object = dist) -> None:
+    """The same through rank 0, which receives all tensors one after another, and sends N - 1 sums."""
+    others, incoming = range(1, dist.get_world_size()), torch.empty_like(tensor)
+    if dist.get_rank():
+        link.send(tensor, 0)
+        link.recv(tensor, 0)
+        return
+    for other in others:
+        link.recv(incoming, other)
+        tensor += incoming
+    for other in others:
+        link.send(tensor, other)
+
+
+class SlowLink:
+    """Messages of which each sleeps, on both ends, so many seconds and its bytes / bandwidth: a link that is
+    slow whatever else the processor does."""
+
+    def __init__(self, latency: float, bandwidth: float) -> None:
+        self.latency, self.bandwidth = latency, bandwidth
+
+    def _passes(self, tensor: torch.Tensor) -> None:
+        time.sleep(self.latency + tensor.nbytes / self.bandwidth)
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        dist.send(tensor, to)
+        self._passes(tensor)
+
+    def recv(self, tensor: torch.Tensor, source: int) -> None:
+        dist.recv(tensor, source)
+        self._passes(tensor)
+
+    def slowed(self, exchange: Callable) -> Callable:
+        """An exchange in which a message leaves while another arrives."""
+
+        def slow(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
+            exchange(outgoing, incoming)
+            self._passes(outgoing)
+
+        return slow
+
+
+def seconds_on_a_slow_link(
+    all_reduce: AllReduce, exchange: Callable, sizes: Sequence[int], link: tuple[float, float], ranks: int = 4
+) -> dict[tuple[str, int], float]:
+    """{(way, bytes): seconds} of all-reduces "naive", by "tree" and by the learner's "ring", over links of
+    (seconds a message, bytes per second)."""
+    arguments = {"all_reduce": all_reduce, "exchange": exchange, "sizes": sizes, "link": link}
+    reports = launch(slowly_in_a_rank, ranks=ranks, arguments=arguments, device="cpu")
+    return {case: max(report[case] for report in reports) for case in reports[0]}
+
+
+def slowly_in_a_rank(
+    all_reduce: AllReduce, exchange: Callable, sizes: Sequence[int], link: tuple[float, float]
+) -> dict[tuple[str, int], float]:
+    digits()
+    slow, found = SlowLink(*link), {}
+    ways = {
+        "naive": lambda tensor: naive_all_reduce(tensor, slow),
+        "tree": lambda tensor: tree_all_reduce(tensor, slow),
+        "ring": lambda tensor: all_reduce(tensor, slow.slowed(exchange)),
+    }
+    for size in sizes:
+        for way, call in ways.items():
+            dist.barrier()
+            started = time.perf_counter()
+            call(torch.ones(size // 4))
+            found[way, size] = time.perf_counter() - started
+    return found
 
 
 # --- bugs

@@ -38,7 +38,7 @@ ROUTES = (
         read=("00", "02", "07"),
     ),
     Route(
-        "a day of 8 hours",
+        "a day of 9 hours",
         "00, 01, 02, 03, 04, 07 and 08, without their exercises",
         "have written data parallelism, ZeRO-1 and ZeRO-2, and know why they are right",
         written=("00", "01", "02", "03", "04", "07", "08"),
