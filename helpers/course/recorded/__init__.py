@@ -13,8 +13,8 @@ from helpers.course.recorded.clocked import (
     timelines,
     waterfall,
 )
+from helpers.course.recorded.exposing import exposed_messages, hidden
 from helpers.course.recorded.hanging import hang
 from helpers.course.recorded.held import device_parts, highest, predicted_peaks, step_peak_clusters
-from helpers.course.recorded.hiding import exposed_messages, hidden
 from helpers.course.recorded.predicted import machine, peak_rows, plan, predicted_step, stage_0, trainings
 from helpers.course.recorded.reading import Run, labels, nccl, read, runs
