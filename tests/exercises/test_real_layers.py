@@ -205,6 +205,7 @@ ODD = exercises.odd_model.solution()
         ({"L": 0}, "L must be a whole number from 1 on"),
         ({"tied": 1}, "tied must be True or False"),
         ({"k": 4}, "a must be a multiple of k"),
+        ({"h": 100}, "unless h is a multiple of a"),
         ({"n": 4}, "return a dict with h, a, k, d, f, L, V, tied"),
         ({}, "correct for all bugs"),
     ],

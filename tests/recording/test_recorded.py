@@ -898,3 +898,20 @@ def test_a_hang_under_nccl_keeps_the_line_that_its_stack_does_not_show():
     assert line == "hang.py:60 train_step" and "line 62 in train_step" in hung["stacks"][0][1]
     assert "missing ranks: {1}" in hung["reading"]
     assert "/" not in "".join(hung["reading"])
+
+
+@pytest.mark.parametrize("blocks", ["a block", "16 blocks"])
+def test_a_waterfall_adds_up_to_the_clock(blocks):
+    """Each kernel has a kind, what is computed again is most of a forward pass, and the update multiplies
+    no matrices."""
+    plain, again = recorded.runs("waterfall", blocks=blocks)
+    for run in (plain, again):
+        for passes, report in run.reports[0].items():
+            parts = recorded.waterfall(run, passes)
+            assert sum(parts.values()) == pytest.approx(statistics.median(report["seconds"]))
+            assert parts["between kernels"] < 0.1 * sum(parts.values())
+            assert bool(parts["matrices"]) == bool(parts["attention"]) == (passes != "update")
+    first, second = (sum(recorded.waterfall(run).values()) for run in (plain, again))
+    assert 0.7 < (second - first) / sum(recorded.waterfall(plain, "forward").values()) < 1
+    products = [name for name in plain.reports[0]["forward and backward"]["kernels"] if "nvjet" in name]
+    assert products  # so that "matrices" is not what other names left

@@ -3,6 +3,7 @@ copies of its weights in a step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
@@ -87,7 +88,11 @@ def opened_block(letters: Mapping[str, int], tokens: int, title: str) -> Plot:
             [("tensor", "normed", (tokens, h), True)],
             [("matrix", f"$W_{x}$", (h, n * d), False) for x, n in (("q", a), ("k", k), ("v", k))],
             [("tensor", x, (tokens, n * d), True) for x, n in (("q", a), ("k", k), ("v", k))],
-            [("tensor", "result", (tokens, a * d), True)],
+            [
+                ("unstored", "scores", (a, tokens, tokens), False),
+                ("tensor", "result", (tokens, a * d), True),
+                ("tensor", "logsumexp", (a, tokens), True),
+            ],
             [("matrix", "$W_o$", (a * d, h), False)],
         ],
         [
@@ -98,7 +103,7 @@ def opened_block(letters: Mapping[str, int], tokens: int, title: str) -> Plot:
             [("matrix", "down", (f, h), False)],
         ],
     ]
-    between = (("norm", "", "", "RoPE,\nkernel", ""), ("norm", "", "", "times", ""))
+    between = (("norm", "", "RoPE", "fused\nkernel", ""), ("norm", "", "SiLU", "times", ""))
     figure, axes = new_figure(10, 5.2)
     said = []
     for line, (columns, words) in enumerate(zip(rows, between)):
@@ -110,21 +115,30 @@ def opened_block(letters: Mapping[str, int], tokens: int, title: str) -> Plot:
             pointer(axes, (x - 0.75, y), (x - 0.15, y), color="black")
             write(axes, x - 0.45, y + 0.12, words[place], fontsize=7, va="bottom")
             for row, (kind, name, shape, kept) in enumerate(column):
-                size = shape[0] * shape[1]
-                amount = f"{size / 1e6:.1f} M" if kind == "matrix" else f"{2 * size / 1e6:.0f} MB"
+                size = math.prod(shape)
+                held = (4 if name == "logsumexp" else 2) * size / 1e6  # that one is fp32
+                amount = f"{held / 1e3:.1f} GB" if held >= 1e3 else f"{held:.0f} MB"
+                amount = f"{size / 1e6:.1f} M" if kind == "matrix" else amount
                 look = {"edgecolor": KEPT if kept else "#444444", "linewidth": 2.2 if kept else 0.8}
+                look |= {"linestyle": "--"} if kind == "unstored" else {}
                 layer = ("attention", "feed-forward")[line]
                 colour = LAYERS[layer][0] if kind == "matrix" else "white"
                 top = y + 0.6 * (len(column) - 1) - 1.2 * row
-                described = f"{name}  {amount}\n{shape[0]:,} × {shape[1]:,}"
+                sides = " × ".join(f"{side:,}" for side in shape)
+                described = f"{name}  {amount}\n{sides}"
                 box(axes, x, top - 0.5, 1.85, 1.0, colour, described, fontsize=7.5, **look)
-                said.append(f"{name} {shape[0]} × {shape[1]} {amount}{' kept' if kept else ''}")
+                state = " kept" if kept else " never stored" if kind == "unstored" else ""
+                said.append(f"{name} {sides} {amount}{state}")
         end = 0.4 + 2.75 * 4 + 1.85
         pointer(axes, (end + 0.1, y), (end + 0.7, y), color="black")
         write(axes, end + 0.4, y + 0.12, "add", fontsize=7, va="bottom")
-    handles = [swatch("matrix", LAYERS["attention"][0]), swatch("matrix", LAYERS["feed-forward"][0])]
-    handles += [swatch("tensor, kept", "white", edgecolor=KEPT, linewidth=2)]
-    legend_below(figure, 0.02, 3, handles)
+    handles = [
+        swatch("matrix of attention", LAYERS["attention"][0]),
+        swatch("of the feed-forward", LAYERS["feed-forward"][0]),
+        swatch("tensor, kept", "white", edgecolor=KEPT, linewidth=2),
+        swatch("tensor, never stored", "white", edgecolor="#444444", linestyle="--"),
+    ]
+    legend_below(figure, 0.02, 4, handles)
     blank(axes, xlim=(-1.7, 14.2), ylim=(-6.4, 2.2))
     axes.set_title(title)
     return Plot(figure, f"{title}. {'; '.join(said)}.")

@@ -124,20 +124,29 @@ def recorded_block() -> dict:
     return next(run.reports[0] for run in recorded.runs("block") if run.ranks == 1)
 
 
-def block_bars(flops: float, of_matrices: float) -> tuple[dict[str, dict[str, float]], str]:
-    """For `time_bars`: a forward and backward pass of the block, recorded kernel by kernel on an H100, with
-    and without checkpointing, beside its FLOPs at the peak; and a sentence about it.
+def step_bars(flops: float, of_matrices: float) -> tuple[dict[str, dict[str, float]], str]:
+    """For `time_bars`: a step with 16 of our blocks, recorded kernel by kernel on an H100, with and without
+    checkpointing, beside its FLOPs at the peak; and a sentence about it.
 
     Args:
-        flops: of the pass; `of_matrices`: those of its matrix products alone.
+        flops: of its forward and backward pass; `of_matrices`: those of its matrix products alone.
     """
-    plain, again = (recorded.waterfall(run) for run in recorded.runs("waterfall", blocks="a block"))
-    peak, whole = PEAKS["NVIDIA H100 80GB HBM3"], sum(plain.values())
-    bars = {"its FLOPs\nat the peak": {"at the peak": flops / peak}, "recorded": plain}
-    bars["checkpointed"] = plain | {"computed again": sum(again.values()) - whole}
-    busy, rest = of_matrices / peak / plain["matrices"], plain["the rest"] / whole
-    said = f"matrices: {100 * plain['matrices'] / whole:.0f} % of the time, at {100 * busy:.0f} % of the peak"
-    return bars, f"{said}\nneither matrices nor attention: {100 * rest:.0f} %"
+    plain, again = recorded.runs("waterfall", blocks="16 blocks")
+    peak, parts = PEAKS["NVIDIA H100 80GB HBM3"], recorded.waterfall(plain)
+    passes, update = sum(parts.values()), sum(recorded.waterfall(plain, "update").values())
+    parts["the rest"] += parts.pop("between kernels")
+    parts["the update"] = update
+    bars = {"its FLOPs\nat the peak": {"at the peak": flops / peak}, "recorded": parts}
+    bars["checkpointed"] = parts | {"computed again": sum(recorded.waterfall(again).values()) - passes}
+    of_peak = of_matrices / peak / parts["matrices"]
+    shares = ", ".join(f"{name} {100 * part / (passes + update):.0f} %" for name, part in parts.items())
+    reached = {
+        name: flops / peak / sum(bar.values())
+        for name, bar in bars.items()
+        if name in ("recorded", "checkpointed")
+    }
+    said = "; ".join(f"{name}: MFU {100 * share:.0f} %" for name, share in reached.items())
+    return bars, f"{shares}\nmatrices run at {100 * of_peak:.0f} % of the peak\n{said}"
 
 
 def kept_by(
