@@ -93,7 +93,9 @@ def score(
     file = str(paths.WORK / NAME)
     answer = function or runpy.run_path(file)[term]
     off, worst, unseen = [], "", trainings(term, scope)
-    with closing(call_with_each(lambda plan: answer(plan), [{"plan": training.plan} for training in unseen])) as outcomes:
+    with closing(
+        call_with_each(lambda plan: answer(plan), [{"plan": training.plan} for training in unseen])
+    ) as outcomes:
         for training, (said, failure) in zip(unseen, outcomes):
             if failure or not isinstance(said, (int, float)):
                 return f"`{term}` {failure or 'returned no number'} for {training.words}."

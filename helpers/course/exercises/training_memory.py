@@ -41,7 +41,11 @@ def mixed_step(see: See, answer: Callable) -> None:
             weight.grad = gradient if weight.grad is None else weight.grad + gradient
         given = list(weights), list(masters)  # new tensors in these lists change no model
         with Ledger("cpu") as ledger:
-            for tensor in (*weights, *masters, *(held for state in adam.state.values() for held in state.values())):
+            for tensor in (
+                *weights,
+                *masters,
+                *(held for state in adam.state.values() for held in state.values()),
+            ):
                 ledger.label("parameters", tensor)
             lasting = ledger.current
             for weight in weights:

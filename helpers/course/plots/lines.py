@@ -121,7 +121,7 @@ def _draw_points(axes: Axes, points: Mapping[str, Line]) -> None:
 
 @in_style
 def by_length(panels: Mapping[str, Mapping[str, Line]], title: str, card: float) -> Plot:
-    """GB against the tokens of a sequence: {model: {way: (tokens, GB)}}, both axes logarithmic and shared, with
+    """GB against the tokens of a sequence: {model: {way: (tokens, GB)}}, logarithmic axes, with
     a line at a card's GB.  The sentence gives the GB at 8,192 tokens, or at the last number of tokens."""
     figure, axes = new_panels(len(panels), 3.2, 3.4, title)
     said = []
@@ -134,8 +134,12 @@ def by_length(panels: Mapping[str, Mapping[str, Line]], title: str, card: float)
         panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         panel.xaxis.set_minor_locator(NullLocator())
         at = xs.index(8192) if 8192 in xs else -1
-        said.append(f"{model} at {xs[at]:,}: " + ", ".join(f"{way} {ys[at]:.1f}" for way, (_, ys) in lines.items()))
-    lowest, highest = (pick(y for lines in panels.values() for _, ys in lines.values() for y in ys) for pick in (min, max))
+        said.append(
+            f"{model} at {xs[at]:,}: " + ", ".join(f"{way} {ys[at]:.1f}" for way, (_, ys) in lines.items())
+        )
+    lowest, highest = (
+        pick(y for lines in panels.values() for _, ys in lines.values() for y in ys) for pick in (min, max)
+    )
     for panel in axes:
         panel.set_ylim(lowest / 2, 2 * highest)
     axes[0].set_ylabel("GB kept by all blocks")
