@@ -128,8 +128,8 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
 
 def draw_bar(axes: Axes, row: int, bar: Budget, most: float, wide: float, capacity: float) -> float:
     """Draw the parts of a bar, each with its GB where it has room; returns where tensors and what is outside
-    of the allocator end, in GB.  `most` is the longest bar in bytes, `wide` the axis in GB.  What is reserved and
-    free ends at the card's capacity, since no card can reserve more."""
+    of the allocator end, in GB.  `most` is the longest bar in bytes, `wide` the axis in GB.  What is
+    reserved and free ends at the capacity."""
     left, end, named = 0.0, 0.0, axes.get_legend_handles_labels()[1]
     for name, (colour, hatch) in LOOKS.items():
         size = ({OUTSIDE: bar.outside, KEPT: bar.kept} | dict(bar.parts)).get(name, 0)
