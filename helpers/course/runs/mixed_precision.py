@@ -113,23 +113,28 @@ def one_weight(step: Callable[..., None], steps: int = 40) -> dict[str, tuple[ra
     return {name: (sorted([*range(steps + 1), *range(1, steps + 1)]), line) for name, line in stairs.items()}
 
 
-def kept_by_length(config: Mapping) -> dict[str, tuple[list[int], list[float]]]:
-    """GB that all blocks of a Llama keep of one sequence, for `plots.by_length`: all that the backward pass
-    reads; the results of matrix products and of attention, and the block's input; that input alone."""
-    size, lengths = theory.LlamaSize.of(config), [2**power for power in range(10, 18)]
-    products = 2 * (4 * size.width + 2 * size.kv_width + 2 * size.feed_forward)
-    plan = partial(theory.Plan, size=size, gpus=1, batch=1)
-    kept = {
-        "all kept": [plan(sequence=tokens).kept for tokens in lengths],
-        "selective": [products * tokens for tokens in lengths],
-        "checkpointed": [plan(sequence=tokens, checkpointed=True).kept for tokens in lengths],
-    }
-    return {way: (lengths, [size.layers * each / 1e9 for each in sizes]) for way, sizes in kept.items()}
+def kept_by_length(shapes: Mapping[str, Mapping]) -> dict[str, dict[str, tuple[list[int], list[float]]]]:
+    """{name: GB that all blocks of a Llama keep of one sequence}, for `plots.by_length`: all that the backward
+    pass reads; the results of matrix products and of attention, and the block's input; that input alone."""
+    lengths, found = [2**power for power in range(10, 18)], {}
+    for name, config in shapes.items():
+        size = theory.LlamaSize.of(config)
+        products = 2 * (4 * size.width + 2 * size.kv_width + 2 * size.feed_forward)
+        plan = partial(theory.Plan, size=size, gpus=1, batch=1)
+        kept = {
+            "all kept": [plan(sequence=tokens).kept for tokens in lengths],
+            "selective": [products * tokens for tokens in lengths],
+            "checkpointed": [plan(sequence=tokens, checkpointed=True).kept for tokens in lengths],
+        }
+        found[name] = {
+            way: (lengths, [size.layers * each / 1e9 for each in sizes]) for way, sizes in kept.items()
+        }
+    return found
 
 
 def sums_apart(counts: Sequence[int]) -> dict[str, dict[str, str]]:
-    """How far so many micro-batches' gradients, added one by one in bf16, are off from the same in fp32: the norm
-    of the difference over the norm of the sum, in a row for each count."""
+    """How far the gradients of so many micro-batches, added one by one, are off in bf16 from the same sum in
+    fp32, relative to its norm: a row for each count."""
     model, found, ways = built().bfloat16(), {}, (torch.bfloat16, torch.float32)
     weights = list(model.parameters())
     sums = [[torch.zeros_like(weight, dtype=way) for weight in weights] for way in ways]
