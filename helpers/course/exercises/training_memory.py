@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 stubs = Stubs("training_memory")
 
 
-@stubs.in_ranks(worlds=(1, 2))
-def mixed_step(see: See, answer: Callable) -> None:
-    """Weights and masters after each of three steps that are too small for bf16, and what gradients take at
-    the most meanwhile; each rank has weights and gradients of its own."""
+def three_steps(see: See, answer: Callable, inside: bool = False) -> None:
+    """Weights and masters after each of three steps that are too small for bf16, and with `inside`
+    what gradients take at the most meanwhile; each rank has weights and gradients of its own."""
     torch.manual_seed(seed_of_rank(see.seed))
     shapes = (5, 3), (16,), (4, 4), (2, 8), (17,), (3, 5), (16,), (8, 2)  # alike: one of them is little
     weights = [nn.Parameter(torch.randn(shape).bfloat16()) for shape in shapes]
@@ -51,7 +50,7 @@ def mixed_step(see: See, answer: Callable) -> None:
             for weight in weights:
                 ledger.label("gradients", weight.grad)
             see.call(answer, *given, adam)
-        if adam.state and number > 1:  # the first step makes Adam's states
+        if inside and number > 1:  # the first step makes Adam's states
             most = round((ledger.peak - lasting) / elements)
             see("bytes of gradients per parameter, at the most", max(most, 4))
         tensors = [*weights, *masters]
@@ -66,7 +65,12 @@ def mixed_step(see: See, answer: Callable) -> None:
             see(f"gradients of zeros of {name}", sum(not gradient.any().item() for gradient in left))
 
 
-forgetful_step = stubs.fault("forgetful_step", mixed_step)
+@stubs.in_ranks(worlds=(1, 2))
+def mixed_step(see: See, answer: Callable) -> None:
+    three_steps(see, answer, inside=True)
+
+
+forgetful_step = stubs.fault("forgetful_step", mixed_step, trial=three_steps)
 
 
 def both_passes(see: See, answer: Callable, dropout: float) -> None:

@@ -114,7 +114,7 @@ def one_weight(step: Callable[..., None], steps: int = 40) -> dict[str, tuple[ra
 
 
 def kept_by_length(shapes: Mapping[str, Mapping]) -> dict[str, dict[str, tuple[list[int], list[float]]]]:
-    """{name: GB that all blocks of a Llama keep of one sequence}, for `plots.by_length`: all that the backward
+    """{name: GB that all blocks of a Llama keep of a sequence}, for `plots.by_length`: all that the backward
     pass reads; the results of matrix products and of attention, and the block's input; that input alone."""
     lengths, found = [2**power for power in range(10, 18)], {}
     for name, config in shapes.items():
