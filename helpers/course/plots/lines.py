@@ -122,9 +122,9 @@ def _draw_points(axes: Axes, points: Mapping[str, Line]) -> None:
 @in_style
 def by_length(panels: Mapping[str, Mapping[str, Line]], title: str, card: float) -> Plot:
     """GB against the tokens of a sequence: {model: {way: (tokens, GB)}}, logarithmic axes, with
-    a line at a card's GB.  The sentence gives the GB at 8,192 tokens, or at the last number of tokens."""
+    a line at a card's bytes.  The sentence gives the GB at 8,192 tokens, or at the last number of tokens."""
     figure, axes = new_panels(len(panels), 3.2, 3.4, title)
-    said = []
+    said, card = [], card / 1e9
     for panel, (model, lines) in zip(axes, panels.items()):
         for dash, colour, (way, (xs, ys)) in zip(DASHES, LINES, lines.items()):
             panel.plot(xs, ys, dash, color=colour, label=way)
