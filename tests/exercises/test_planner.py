@@ -3,6 +3,7 @@
 import runpy
 
 import pytest
+from helpers.course.exercises.solutions.training_memory import in_the_step
 from helpers import paths
 from helpers.course.exercises import planner
 from helpers.course.exercises.formulas import Exercise
@@ -49,6 +50,24 @@ def test_a_function_comes_with_what_it_calls_and_imports_and_works_in_the_file(w
     assert (
         planner.keep(states) == "`states` is in my_planner.py." and (work / planner.NAME).read_text() == text
     )
+
+
+def test_a_planner_whose_rungs_were_skipped_has_the_course_s(work):
+    peak = cell(work, "def peak(plan):\n    return 1 + in_the_step(plan)", "peak")
+    peak.__globals__["in_the_step"] = in_the_step  # as in a notebook that goes on with the course's
+    planner.keep(peak)
+    found, plan = in_file(work), next(planner.recorded_trainings()).plan
+    assert found["peak"](plan) == 1 + found["in_the_step"](plan) > 16 * plan.parameters
+
+
+def test_the_given_peak_calls_the_learner_s_terms_by_position(work):
+    planner.keep(cell(work, "def in_the_step(way):\n    return 1e15", "in_the_step"))
+    found, plan = in_file(work), next(planner.recorded_trainings()).plan
+    assert found["peak"](plan) == 1e15 > found["at_the_loss"](plan)
+    assert " % off" not in planner.score("peak") and "% off in the middle" in planner.score("peak")
+    names = {"in_the_step": found["in_the_step"]}
+    assert planner.complete(names) == "yours: 1 of 2" and names["at_the_loss"](plan) > 0
+    assert "it does not fit" in planner.verdict(names["peak"]) and "it fits" in planner.verdict(lambda _: 1)
 
 
 def test_a_newer_answer_replaces_what_the_check_wrote_and_nothing_else(work):

@@ -9,12 +9,15 @@ from helpers.course.exercises.solutions.training_memory import (
     checkpoint_solution,
     in_the_step,
     mixed_step_solution,
-    peak_solution,
 )
-from helpers import corpus, job, launch, mixed, models, theory, training
+from helpers import corpus, job, launch, mixed, models, recorded, theory, training
 from helpers.course.exercises import training_memory
 
 WIDE = models.GPTSize(vocabulary=256, context=64, width=128, layers=2, heads=4)
+
+
+def peak(plan):
+    return max(at_the_loss(plan), in_the_step(plan))
 
 
 def most_sequences(peak):
@@ -25,9 +28,30 @@ def most_sequences(peak):
 @pytest.mark.parametrize(("checkpointed", "mine", "exact"), [(False, 18, 18), (True, 75, 74)])
 def test_so_many_sequences_fit(checkpointed, mine, exact):
     ways = {"size": models.GPT2_XL, "gpus": 1, "sequence": 1024, "checkpointed": checkpointed}
-    by_planner = most_sequences(lambda b: peak_solution(theory.Plan(**ways, batch=b, micro=b)))
+    by_planner = most_sequences(lambda b: peak(theory.Plan(**ways, batch=b, micro=b)))
     parts = partial(theory.bytes_at_the_loss, models.GPT2_XL, sequence=1024, checkpointing=checkpointed)
     assert by_planner == mine and most_sequences(lambda b: sum(parts(b).values())) == exact
+
+
+def test_the_planner_predicts_the_failure_that_opens_the_lesson():
+    run = recorded.runs("zero", size="7.5B", ranks=1, stage=0)[0]
+    plan = recorded.plan(run)
+    assert 16 * plan.parameters < run.device_memory < 22 * plan.parameters < peak(plan)
+    matrix = 4 * plan.size.width**2  # of the feed-forward, whose root is in fp32
+    assert "Tried to allocate 256.00 MiB" in run.error and 4 * matrix == 256 * 2**20
+    assert "in initialize_optimizer_states" in run.error
+
+
+def test_a_planner_that_counts_the_embedding_and_the_last_norm_is_right_too():
+    plan = training_memory.xl(1, 16)
+    least = at_the_loss(plan)
+    most = 14 * plan.parameters + plan.activations
+    check = training_memory.at_the_loss
+    assert least < most < 1.002 * least
+    for answer in (least, (least + most) / 2, most):
+        assert check.wrong({"plan": plan}, (answer, "")) == ""
+    for answer in (0.99 * least, 1.001 * most):
+        assert check.wrong({"plan": plan}, (answer, ""))
 
 
 @pytest.mark.parametrize(("checkpointed", "gigabytes"), [(True, 63), (False, 113)])
@@ -76,7 +100,7 @@ def test_the_planner_misses_a_wide_block_that_runs_again(size, off, is_the_loss)
     history = notes.report()["history"]
     plan = theory.Plan(size=size, gpus=1, batch=64, micro=64, sequence=32, checkpointed=True)
     most, backward = max(history.total), dict(map(reversed, history.marks))["backward"]
-    assert round(100 - 100 * peak_solution(plan) / most) == off
+    assert round(100 - 100 * peak(plan) / most) == off
     assert (history.total.index(most) < backward + 10) == is_the_loss
 
 

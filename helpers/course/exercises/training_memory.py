@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 from helpers.course.exercises import planner
+from helpers.course.exercises.formulas import Exercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.seeing import seed_of_rank
 from helpers.course.exercises.stubs import Stubs
@@ -23,25 +24,39 @@ if TYPE_CHECKING:
 stubs = Stubs("training_memory")
 
 
-@stubs.in_ranks(worlds=(1, 2))
-def mixed_step(see: See, answer: Callable) -> None:
-    """Weights and masters after each of three steps that are too small for bf16; each rank has weights and
-    gradients of its own."""
+def three_steps(see: See, answer: Callable, inside: bool = False) -> None:
+    """Weights and masters after each of three steps that are too small for bf16, and with `inside`
+    what gradients take at the most meanwhile; each rank has weights and gradients of its own."""
     torch.manual_seed(seed_of_rank(see.seed))
-    weights = [nn.Parameter(torch.randn(shape).bfloat16()) for shape in ((5, 3), (7,))]
+    shapes = (5, 3), (16,), (4, 4), (2, 8), (17,), (3, 5), (16,), (8, 2)  # alike: one of them is little
+    weights = [nn.Parameter(torch.randn(shape).bfloat16()) for shape in shapes]
     masters = [weight.detach().float() for weight in weights]
-    adam, stepped = torch.optim.AdamW(masters, lr=1e-3), []
+    adam, stepped = torch.optim.AdamW(masters, lr=1e-3, fused=True), []  # fused: without temporaries
     adam.register_step_post_hook(lambda *_: stepped.append(1))
-    for _ in see.each({f" after step {number}": number for number in (1, 2, 3)}):
+    elements = sum(weight.numel() for weight in weights)
+    for number in see.each({f" after step {number}": number for number in (1, 2, 3)}):
         for weight in weights:  # the backward pass adds to a gradient that is left
             gradient = torch.randn(weight.shape).bfloat16().to(weight.dtype)
             weight.grad = gradient if weight.grad is None else weight.grad + gradient
         given = list(weights), list(masters)  # new tensors in these lists change no model
-        see.call(answer, *given, adam)
+        with Ledger("cpu") as ledger:
+            for tensor in (
+                *weights,
+                *masters,
+                *(held for state in adam.state.values() for held in state.values()),
+            ):
+                ledger.label("parameters", tensor)
+            lasting = ledger.current
+            for weight in weights:
+                ledger.label("gradients", weight.grad)
+            see.call(answer, *given, adam)
+        if inside and number > 1:  # the first step makes Adam's states
+            most = round((ledger.peak - lasting) / elements)
+            see("bytes of gradients per parameter, at the most", max(most, 4))
         tensors = [*weights, *masters]
         changed = [old is not new for old, new in zip(tensors, [*given[0], *given[1]])]
         see("new tensors in the lists", sum(changed))
-        see("calls of optimizer.step()", len(stepped))
+        see("whether the optimizer stepped", len(stepped) >= number)  # once, or once for each tensor
         see("the dtypes of weights and masters", [str(tensor.dtype) for tensor in tensors])
         for name, group in (("weights", weights), ("masters", masters)):
             left = [tensor.grad for tensor in group if tensor.grad is not None]
@@ -50,7 +65,12 @@ def mixed_step(see: See, answer: Callable) -> None:
             see(f"gradients of zeros of {name}", sum(not gradient.any().item() for gradient in left))
 
 
-forgetful_step = stubs.fault("forgetful_step", mixed_step)
+@stubs.in_ranks(worlds=(1, 2))
+def mixed_step(see: See, answer: Callable) -> None:
+    three_steps(see, answer, inside=True)
+
+
+forgetful_step = stubs.fault("forgetful_step", mixed_step, trial=three_steps)
 
 
 def both_passes(see: See, answer: Callable, dropout: float) -> None:
@@ -153,12 +173,28 @@ def unseen() -> dict[str, planner.Training]:
 PLANS = [(xl(),), (xl(4, 16),), (xl(1, 16, lean=False),), (xl(4, 64, checkpointed=True),)]
 
 
-def kept_and_scored(answer: Callable) -> str:
-    return f"{planner.keep(answer)} {planner.score('peak', answer, without_zero)}".strip()
+def scored(peak: Callable) -> str:
+    """How far a planner's peak is off without ZeRO, which is kept in the learner's file."""
+    return f"{planner.keep(peak)} {planner.score('peak', peak, without_zero)}".strip()
 
 
-at_the_loss = stubs.formula("at_the_loss", PLANS)
+class AtTheLoss(Exercise):
+    """Also right is an answer that counts what the embedding and the last norm keep, or one of them."""
 
-in_the_step = stubs.formula("in_the_step", PLANS)
+    def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
+        got, plan = outcome[0], case["plan"]
+        least = self.reference(**case)
+        logits = 12 * plan.micro * plan.sequence * plan.size.vocabulary
+        most = least + plan.activations - plan.layers * plan.kept - logits
+        if isinstance(got, int | float) and least <= got <= most + 1:
+            return ""
+        return super().wrong(case, outcome)
 
-peak = stubs.formula("peak", PLANS, then=kept_and_scored, rungs=(at_the_loss, in_the_step))
+
+def kept(answer: Callable) -> str:
+    return planner.keep(answer)
+
+
+at_the_loss = stubs.formula("at_the_loss", PLANS, AtTheLoss, then=kept)
+
+in_the_step = stubs.formula("in_the_step", PLANS, then=kept)

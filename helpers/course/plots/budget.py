@@ -110,7 +110,7 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
     most = max(bar.needed + bar.kept for bar in bars.values())
     wide = 1.3 * max(most, capacity) / 1e9
     for row, bar in enumerate(bars.values()):
-        end = draw_bar(axes, row, bar, most, wide)
+        end = draw_bar(axes, row, bar, most, wide, capacity)
         say(axes, row, bar, end, capacity)
     axes.set(xlim=(0, wide), ylim=(len(bars) - 0.35, -0.4))
     draw_card(axes, capacity / 1e9, card, most > capacity)
@@ -126,12 +126,14 @@ def budget_bars(bars: Mapping[str, Budget], title: str, capacity: float, card: s
     return Plot(figure, " ".join(words.split()))
 
 
-def draw_bar(axes: Axes, row: int, bar: Budget, most: float, wide: float) -> float:
+def draw_bar(axes: Axes, row: int, bar: Budget, most: float, wide: float, capacity: float) -> float:
     """Draw the parts of a bar, each with its GB where it has room; returns where tensors and what is outside
-    of the allocator end, in GB.  `most` is the longest bar in bytes, `wide` the axis in GB."""
+    of the allocator end, in GB.  `most` is the longest bar in bytes, `wide` the axis in GB.  What is
+    reserved and free ends at the capacity."""
     left, end, named = 0.0, 0.0, axes.get_legend_handles_labels()[1]
     for name, (colour, hatch) in LOOKS.items():
         size = ({OUTSIDE: bar.outside, KEPT: bar.kept} | dict(bar.parts)).get(name, 0)
+        size = min(size, capacity - 1e9 * left) if name == KEPT else size
         if size <= VISIBLE * most:
             continue
         edge = "#888888" if name == KEPT else "white"
@@ -162,7 +164,7 @@ def say(axes: Axes, row: int, bar: Budget, end: float, capacity: float) -> None:
     if end > card:
         frame = {"fill": False, "edgecolor": WRONG, "linewidth": 2.5, "zorder": 4}
         axes.barh(row, end - card, 0.56, card, **frame)
-    right, wide = end + bar.kept / 1e9, axes.get_xlim()[1]
+    right, wide = max(end, min(end + bar.kept / 1e9, card)), axes.get_xlim()[1]
     right = card if right < card < right + ROOM * wide else right
     said = bar.how if colour == CAUTION and end <= card else bar.verdict(capacity)
     words = "\n".join([f"{bar.needed / 1e9:.1f} GB", *said.replace(" with ", " with\n").split(", ")])

@@ -247,8 +247,10 @@ def checkpointed_lifetimes(layers: int, title: str) -> Plot:
             first, length = number - 1, end - 2 * (number - 1)  # from its forward to its backward pass
             boxes = [(first, length)] if panel == "all kept" else [(first, 1), (end - number, 1)]
             box(axes, first, place + 1.08, length, 0.84, **look)
-            for start, width in boxes:
-                box(axes, start, place + 2.08, width, 0.84, hatch="..", **look)
+            for start, width in boxes:  # a forward pass that keeps nothing has one tensor after the other
+                passing = panel == "checkpointed" and start == first
+                tall = 0.24 if passing else 0.84
+                box(axes, start, place + 2.5 - tall / 2, width, tall, hatch="" if passing else "..", **look)
             ticks |= {place + 1.5: f"input of block {number}", place + 2.5: f"inside block {number}"}
             place += 2
         box(axes, layers, place + 1.08, 1, 0.84, **look)

@@ -3,14 +3,15 @@ that look at what comes out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 import torch
-from helpers.course import models
+from helpers.course import corpus, models
 from helpers.course.exercises.solutions.training_memory import mixed_step_solution
 from helpers.course.training.comparable import weights_of
+from helpers.tools import theory
 from helpers.tools.measure.ledger import Ledger
 
 Tensors = Sequence[torch.Tensor]
@@ -110,6 +111,41 @@ def one_weight(step: Callable[..., None], steps: int = 40) -> dict[str, tuple[ra
             line.append(round(1000 * (1 - value.item()), 3))
     stairs = {name: [moved for moved in line for _ in range(2)][:-1] for name, line in lines.items()}
     return {name: (sorted([*range(steps + 1), *range(1, steps + 1)]), line) for name, line in stairs.items()}
+
+
+def kept_by_length(shapes: Mapping[str, Mapping]) -> dict[str, dict[str, tuple[list[int], list[float]]]]:
+    """{name: GB that all blocks of a Llama keep of a sequence}, for `plots.by_length`: all that the backward
+    pass reads; the results of matrix products and of attention, and the block's input; that input alone."""
+    lengths, found = [2**power for power in range(10, 18)], {}
+    for name, config in shapes.items():
+        size = theory.LlamaSize.of(config)
+        products = 2 * (4 * size.width + 2 * size.kv_width + 2 * size.feed_forward)
+        plan = partial(theory.Plan, size=size, gpus=1, batch=1)
+        kept = {
+            "all kept": [plan(sequence=tokens).kept for tokens in lengths],
+            "selective": [products * tokens for tokens in lengths],
+            "checkpointed": [plan(sequence=tokens, checkpointed=True).kept for tokens in lengths],
+        }
+        found[name] = {
+            way: (lengths, [size.layers * each / 1e9 for each in sizes]) for way, sizes in kept.items()
+        }
+    return found
+
+
+def sums_apart(counts: Sequence[int]) -> dict[str, dict[str, str]]:
+    """How far the gradients of so many micro-batches, added one by one, are off in bf16 from the same sum in
+    fp32, relative to its norm: a row for each count."""
+    model, found, ways = built().bfloat16(), {}, (torch.bfloat16, torch.float32)
+    weights = list(model.parameters())
+    sums = [[torch.zeros_like(weight, dtype=way) for weight in weights] for way in ways]
+    for number in range(1, max(counts) + 1):
+        model(*corpus.batch(number, 2, 32)).backward()
+        for total, way in zip(sums, ways):
+            torch._foreach_add_(total, [weight.grad.to(way) for weight in weights])
+        model.zero_grad()
+        low, high = (torch.cat([one.double().flatten() for one in total]) for total in sums)
+        found[number] = float((low - high).norm() / high.norm())
+    return {f"{count} gradients": {"bf16 off": f"{found[count]:.1%}"} for count in counts}
 
 
 # --- steps that a learner's can be replaced with
