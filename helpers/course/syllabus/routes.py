@@ -32,7 +32,7 @@ class Route:
 
 ROUTES = (
     Route(
-        "2 hours",
+        "3 hours",
         "read and run 00, 02 and 07, without writing",
         "know what a rank is and what fills a GPU, and have seen how the job comes to fit",
         read=("00", "02", "07"),
