@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stdout
+from typing import TYPE_CHECKING
 
 import deepspeed
 import torch
 from deepspeed.pipe import LayerSpec, PipelineModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from helpers.course import job
 from helpers.course.models.gpt import next_token_loss
 from helpers.course.recording.experiment import deepspeed_configuration
 from helpers.course.recording.experiments import schedule_of
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig
 
 BLOCKS, MICRO_BATCHES = 20, 8
 CUTS = {"by count": 11, "by seconds": 12}  # layers of the first stage: the embedding and so many blocks
@@ -26,6 +28,8 @@ class Block(nn.Module):
     """A checkpointed block of the job that knows its positions."""
 
     def __init__(self, shape: LlamaConfig) -> None:
+        from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
         super().__init__()
         self.layer, self.rotary = LlamaDecoderLayer(shape, 0), LlamaRotaryEmbedding(shape)
 
@@ -39,6 +43,8 @@ class Head(nn.Sequential):
     """The last norm, and scores of the vocabulary."""
 
     def __init__(self, shape: LlamaConfig) -> None:
+        from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
         norm = LlamaRMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         super().__init__(norm, nn.Linear(shape.hidden_size, shape.vocab_size, bias=False))
 
@@ -84,6 +90,8 @@ def job_pipeline(cut: str, config: dict) -> dict:
         {"elements": parameters of this stage, "peak": {"allocated", "reserved": bytes at most}, and what
         `schedule_of` returns}.
     """
+    from transformers import LlamaConfig
+
     deepspeed.init_distributed()
     keys = {name: value for name, value in job.MODELS["8 B"].items() if name != "model_type"}
     shape = LlamaConfig(**keys, attn_implementation="sdpa")

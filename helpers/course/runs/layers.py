@@ -118,6 +118,18 @@ def counted(of: str | Mapping[str, int], s: int = 8192) -> dict[str, int]:
     return {"parameters": model.num_parameters(), "FLOPs": counter.get_total_flops()}
 
 
+def elements(name: str) -> tuple[int, int, int]:
+    """Parameters of a published model of Llama's kind, counted on the device meta: of a block's attention, of
+    its feed-forward layer, and of the table and the head together."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**PUBLISHED[name]))
+    block = model.model.layers[0]
+    parts = [block.self_attn], [block.mlp], [model.get_input_embeddings(), model.get_output_embeddings()]
+    return tuple(sum(one.numel() for part in each for one in part.parameters()) for each in parts)
+
+
 def recorded_block() -> dict:
     """Of one block of Llama 3 8B in bf16 on an H100, 8,192 tokens: "kept", bytes that its forward pass left,
     its result among them, and "median", seconds of a forward and backward pass."""
@@ -138,7 +150,7 @@ def step_bars(flops: float, of_matrices: float) -> tuple[dict[str, dict[str, flo
     parts["the update"] = update
     bars = {"its FLOPs\nat the peak": {"at the peak": flops / peak}, "recorded": parts}
     bars["checkpointed"] = parts | {"computed again": sum(recorded.waterfall(again).values()) - passes}
-    of_peak = of_matrices / peak / parts["matrices"]
+    of_peak, scores = of_matrices / peak / parts["matrices"], (flops - of_matrices) / peak
     shares = ", ".join(f"{name} {100 * part / (passes + update):.0f} %" for name, part in parts.items())
     reached = {
         name: flops / peak / sum(bar.values())
@@ -146,7 +158,9 @@ def step_bars(flops: float, of_matrices: float) -> tuple[dict[str, dict[str, flo
         if name in ("recorded", "checkpointed")
     }
     said = "; ".join(f"{name}: MFU {100 * share:.0f} %" for name, share in reached.items())
-    return bars, f"{shares}\nmatrices run at {100 * of_peak:.0f} % of the peak\n{said}"
+    speed = f"matrices run at {100 * of_peak:.0f} % of the peak, attention at "
+    speed += f"{100 * scores / parts['attention']:.0f} % if all scores count"
+    return bars, f"{shares}\n{speed}\n{said}"
 
 
 def kept_by(
