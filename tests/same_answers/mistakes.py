@@ -36,8 +36,8 @@ MISTAKES = {
             "an all-reduce counts as one of its halves",
             'return 2 * others if collective == "all_reduce" else others',
             "return others",
-            ("must_send = exercises.must_send.check", "predicted = must_send(", '{"configs": configs'),
-            "3 of 3 differ",
+            ("must_send = exercises.must_send.check", 'due = must_send("all_reduce", 2 *', '{"a step":'),
+            "differ",
         ),
     ),
     "04": (
