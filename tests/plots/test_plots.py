@@ -149,9 +149,9 @@ FIGURES = {
     ),
     "an opened block": (
         plots.opened_block({"h": 64, "a": 8, "k": 2, "d": 16, "f": 160}, 1024, "Title"),
-        "$W_k$ 64 × 32 0.0 M; $W_v$ 64 × 32 0.0 M; q 1,024 × 128 0 MB kept; k 1,024 × 32 0 MB kept; "
-        "v 1,024 × 32 0 MB kept; scores 8 × 1,024 × 1,024 17 MB never stored; result 1,024 × 128 0 MB kept; "
-        "logsumexp 8 × 1,024 0 MB kept; $W_o$ 128 × 64 0.0 M;",
+        "$W_k$ 64 × 32 0.0 M; $W_v$ 64 × 32 0.0 M; q 1,024 × 128 0 MB; k 1,024 × 32 0 MB; "
+        "v 1,024 × 32 0 MB; scores 8 × 1,024 × 1,024 17 MB never stored; result 1,024 × 128 0 MB; "
+        "logsumexp 8 × 1,024 0 MB; $W_o$ 128 × 64 0.0 M;",
     ),
     "kept tensors": (
         plots.kept_tensors(

@@ -72,8 +72,11 @@ def kept_bytes(see: See, answer: Callable) -> None:
         "a sum of two inputs": Of(None, lambda _, x: x + x),
         "a block": models.Block(models.GPTSize(width=inputs, heads=2)),
     }
+    before = x.detach().clone()
     for name, module in modules.items():
         see(f"bytes kept by {name}", answer(module.to(dtype), x))
+        see(f"the input afterwards, of {name}", "as it was" if torch.equal(x, before) else "changed")
+    see("a gradient of the input", "none" if x.grad is None else "left")
 
 
 @stubs.in_ranks()

@@ -70,37 +70,34 @@ def transformer(shares: Mapping[str, str], blocks: int, title: str) -> Plot:
     return Plot(figure, f"{title}. {order}; {blocks} blocks. {said}.")
 
 
-KEPT = "#D55E00"  # the frame of a tensor that is kept for the backward pass
-
-
 @in_style
 def opened_block(letters: Mapping[str, int], tokens: int, title: str) -> Plot:
     """A Llama block in two rows, attention and feed-forward: its matrices with shapes and millions of
-    elements, and the tensors between them with shapes and MB in bf16, framed where they are kept.
+    elements, and the tensors between them with shapes and MB in bf16.
 
     Args:
         letters: h, a, k, d and f, as in `theory.LlamaSize.letters`.
         tokens: of the one sequence.
     """
     h, a, k, d, f = (letters[name] for name in "hakdf")
-    rows = [  # columns of (kind, name, shape, kept); a matrix leads from the column before
+    rows = [  # columns of (kind, name, shape); a matrix leads from the column before
         [
-            [("tensor", "normed", (tokens, h), True)],
-            [("matrix", f"$W_{x}$", (h, n * d), False) for x, n in (("q", a), ("k", k), ("v", k))],
-            [("tensor", x, (tokens, n * d), True) for x, n in (("q", a), ("k", k), ("v", k))],
+            [("tensor", "normed", (tokens, h))],
+            [("matrix", f"$W_{x}$", (h, n * d)) for x, n in (("q", a), ("k", k), ("v", k))],
+            [("tensor", x, (tokens, n * d)) for x, n in (("q", a), ("k", k), ("v", k))],
             [
-                ("unstored", "scores", (a, tokens, tokens), False),
-                ("tensor", "result", (tokens, a * d), True),
-                ("tensor", "logsumexp", (a, tokens), True),
+                ("unstored", "scores", (a, tokens, tokens)),
+                ("tensor", "result", (tokens, a * d)),
+                ("tensor", "logsumexp", (a, tokens)),
             ],
-            [("matrix", "$W_o$", (a * d, h), False)],
+            [("matrix", "$W_o$", (a * d, h))],
         ],
         [
-            [("tensor", "normed", (tokens, h), True)],
-            [("matrix", name, (h, f), False) for name in ("gate", "up")],
-            [("tensor", name, (tokens, f), True) for name in ("g", "SiLU(g)", "u")],
-            [("tensor", "SiLU(g) · u", (tokens, f), True)],
-            [("matrix", "down", (f, h), False)],
+            [("tensor", "normed", (tokens, h))],
+            [("matrix", name, (h, f)) for name in ("gate", "up")],
+            [("tensor", name, (tokens, f)) for name in ("g", "SiLU(g)", "u")],
+            [("tensor", "SiLU(g) · u", (tokens, f))],
+            [("matrix", "down", (f, h))],
         ],
     ]
     between = (("norm", "", "RoPE", "fused\nkernel", ""), ("norm", "", "SiLU", "times", ""))
@@ -114,20 +111,20 @@ def opened_block(letters: Mapping[str, int], tokens: int, title: str) -> Plot:
             x = 0.4 + 2.75 * place
             pointer(axes, (x - 0.75, y), (x - 0.15, y), color="black")
             write(axes, x - 0.45, y + 0.12, words[place], fontsize=7, va="bottom")
-            for row, (kind, name, shape, kept) in enumerate(column):
+            for row, (kind, name, shape) in enumerate(column):
                 size = math.prod(shape)
                 held = (4 if name == "logsumexp" else 2) * size / 1e6  # that one is fp32
                 amount = f"{held / 1e3:.1f} GB" if held >= 1e3 else f"{held:.0f} MB"
                 amount = f"{size / 1e6:.1f} M" if kind == "matrix" else amount
-                look = {"edgecolor": KEPT if kept else "#444444", "linewidth": 2.2 if kept else 0.8}
-                look |= {"linestyle": "--"} if kind == "unstored" else {}
+                dashes = "--" if kind == "unstored" else "-"
+                look = {"edgecolor": "#444444", "linewidth": 0.8, "linestyle": dashes}
                 layer = ("attention", "feed-forward")[line]
                 colour = LAYERS[layer][0] if kind == "matrix" else "white"
                 top = y + 0.6 * (len(column) - 1) - 1.2 * row
                 sides = " × ".join(f"{side:,}" for side in shape)
                 described = f"{name}  {amount}\n{sides}"
                 box(axes, x, top - 0.5, 1.85, 1.0, colour, described, fontsize=7.5, **look)
-                state = " kept" if kept else " never stored" if kind == "unstored" else ""
+                state = " never stored" if kind == "unstored" else ""
                 said.append(f"{name} {sides} {amount}{state}")
         end = 0.4 + 2.75 * 4 + 1.85
         pointer(axes, (end + 0.1, y), (end + 0.7, y), color="black")
@@ -135,7 +132,7 @@ def opened_block(letters: Mapping[str, int], tokens: int, title: str) -> Plot:
     handles = [
         swatch("matrix of attention", LAYERS["attention"][0]),
         swatch("of the feed-forward", LAYERS["feed-forward"][0]),
-        swatch("tensor, kept", "white", edgecolor=KEPT, linewidth=2),
+        swatch("tensor", "white", edgecolor="#444444"),
         swatch("tensor, never stored", "white", edgecolor="#444444", linestyle="--"),
     ]
     legend_below(figure, 0.02, 4, handles)
