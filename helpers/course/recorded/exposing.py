@@ -19,7 +19,8 @@ CASES = (  # who trains, link, tokens of a micro-batch, micro-batches
 
 def hidden() -> list[dict[str, object]]:
     """Rows for a table, in ms: the gradients' message as it was recorded with nothing beside it, the last
-    micro-batch's backward pass as it was recorded without messages, the smaller of the two, and what overlap saved.
+    micro-batch's backward pass as it was recorded without messages, the smaller of the two, and what
+    overlap saved.
 
     DDP's steps stand beside those of one message at the end, DeepSpeed's with `overlap_comm` beside those
     without.
@@ -50,7 +51,7 @@ def exposed_messages() -> tuple[float, list[float]]:
 
 
 def _alone(link: str) -> float:
-    """Seconds of one message of all gradients after the backward pass: the median of both ranks' recordings."""
+    """Seconds of one message of all gradients after the backward pass: the median over ranks and sizes."""
     reports = _only("overlap", how="at the end", link=link).reports
     return statistics.median(busy["messages"] for report in reports for busy in report["busy"])
 

@@ -15,9 +15,9 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
     Args:
         train: the training, in a rank: a function of a step and of options, which returns a report.
         looks: {name: (what the test looks at, options of the training)}; it looks at the ranks' mean "loss"
-            of the last step, "norms", of each step before clipping, "bytes" after the last step, how far a rank's
-            weights are from rank 0's "between ranks", in lengths of its update, or what "weights" or
-            "masters" have moved by.
+            of the last step, "norms", of each step before clipping, "bytes" after the last step, "between
+            ranks", how far a rank's weights are from rank 0's in lengths of its update, or what "weights"
+            or "masters" have moved by.
     """
     known = {}
 
