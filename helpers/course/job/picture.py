@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from helpers.course.job.judged import last_step, most
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCES
 from helpers.course.job.stored import highest, stored
-from helpers.course.plots.budget import KEPT, Budget, budget_bars
+from helpers.course.plots.budget import KEPT, OUTSIDE, Budget, budget_bars
 from helpers.course.plots.style import Plot
 from helpers.course.recorded import Run
 from helpers.tools.rehearsal.reserving import FITS, NOT
@@ -61,9 +61,9 @@ def budget(plan: Way) -> Budget:
         return recorded_budget(plan)
     if isinstance(plan, Mapping):
         parts = renamed(plan)
-        kept = parts.pop(KEPT, 0)
-        how = FITS if sum(parts.values()) <= MEMORY else NOT
-        return Budget(parts=parts, phase="of tensors", kept=kept, outside=0, how=how, label="counted")
+        kept, outside = parts.pop(KEPT, 0), parts.pop(OUTSIDE, 0)
+        how = FITS if sum(parts.values()) + outside <= MEMORY else NOT
+        return Budget(parts=parts, phase="of tensors", kept=kept, outside=outside, how=how, label="counted")
     content, (phase, parts) = stored(plan), highest(plan)
     times, sequences = content["seconds"], content.get("sequences", SEQUENCES)
     known = None if "unknown" in times else tuple(sum(times[how].values()) for how in ("fastest", "slowest"))

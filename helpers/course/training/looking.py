@@ -15,8 +15,9 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
     Args:
         train: the training, in a rank: a function of a step and of options, which returns a report.
         looks: {name: (what the test looks at, options of the training)}; it looks at the ranks' mean "loss"
-            of the last step, "norms", of each step before clipping, "bytes" after the last step, or what
-            "weights" or "masters" have moved by.
+            of the last step, "norms", of each step before clipping, "bytes" after the last step, "between
+            ranks", how far a rank's weights are from rank 0's in lengths of its update, or what "weights"
+            or "masters" have moved by.
     """
     known = {}
 
@@ -26,6 +27,7 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
             known[key] = step, train(step, **options)
         report = known[key][1]
         whole = {"loss": lambda: _mean(report["losses"][-1]), "norms": lambda: report["norms"]}
+        whole["between ranks"] = lambda: _from_first(report["weights"], report["start"])
         whole["bytes"] = lambda: report["moments"]["after step"].total
         return whole[what]() if what in whole else report[what] - report["start"]
 
@@ -44,3 +46,13 @@ def _mean(loss: float) -> float:
     total = torch.tensor(loss, dtype=torch.float64)
     comm.all_reduce(total)
     return total.item() / comm.get_world_size()
+
+
+def _from_first(weights: torch.Tensor, start: torch.Tensor) -> float:
+    """How far a rank's weights are from rank 0's, in lengths of what they have moved by; a collective."""
+    import deepspeed.comm as comm
+
+    first = weights.clone()
+    if comm.is_initialized():
+        comm.broadcast(first, 0)
+    return ((weights - first).norm() / (weights - start).norm()).item()
