@@ -24,10 +24,10 @@ MISTAKES = {
     ),
     "02": (
         Mistake(
-            "gradients by hand are twice as large",
-            "notes.passes(model, corpus",
-            "notes.passes(lambda *rows: 2 * model(*rows), corpus",
-            ("def train(step", "rows, half", "CONFIG = half"),
+            "gradients by hand stay",
+            '{"step": mixed_step, "make": make}',
+            '{"step": mixed.left_gradients, "make": make}',
+            ('makes = {"AdamW"',),
             "after an empty step - the same weights, bit by bit: False",
         ),
     ),

@@ -255,7 +255,7 @@ def rounded_to_nearest(weights: Tensors, masters: Tensors, optimizer: torch.opti
 
 
 def rounded_at_random(weights: Tensors, masters: Tensors, optimizer: torch.optim.Optimizer) -> None:
-    """The same, but what becomes of the masters is rounded up or down at random, so that the mean is right."""
+    """The same, but what becomes of the masters is rounded at random, so that the mean is right."""
     for weight, master in zip(weights, masters):
         master.copy_(weight.detach())
         master.grad, weight.grad = weight.grad.float(), None
