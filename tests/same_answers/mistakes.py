@@ -25,9 +25,9 @@ MISTAKES = {
     "02": (
         Mistake(
             "gradients by hand stay",
-            '{"step": mixed_step, "make": make}',
-            '{"step": mixed.left_gradients, "make": make}',
-            ('makes = {"AdamW"',),
+            "weight.grad.float(), None  # the optimizer",
+            "weight.grad.float(), weight.grad  # the optimizer",
+            ("mixed_step = exercises.mixed_step.check", 'makes = {"AdamW"'),
             "after an empty step - the same weights, bit by bit: False",
         ),
     ),
