@@ -3,21 +3,13 @@
 import pytest
 import torch
 from helpers.course.exercises.solutions.training_memory import mixed_step_solution
-from helpers import corpus, mixed, models, theory
+from helpers import mixed, models, theory
 
 PSI, TENSORS = theory.gpt_parameters(models.TINY), 52
 
 
-def trained(step, steps=1, make=torch.optim.AdamW):
-    model = mixed.built().bfloat16()
-    weights = list(model.parameters())
-    masters = weights if step is mixed.in_place else [one.detach().float() for one in weights]
-    optimizer = make(masters, lr=1e-3)
-    with mixed.Notes(model, masters, optimizer) as notes:
-        for number in range(steps):
-            notes.passes(model, corpus.batch(number, 8, 32))
-            step(weights, masters, optimizer)
-    return notes.report()
+def trained(step, **options):
+    return mixed.train(step, **{"steps": 1, **options})
 
 
 def test_a_mixed_step_holds_sixteen_bytes_and_then_fourteen():
@@ -26,12 +18,6 @@ def test_a_mixed_step_holds_sixteen_bytes_and_then_fourteen():
     for name, size in due.items():
         assert moments["after backward"][name] == size
         assert moments["after step"][name] == (0 if name == "gradients" else size)
-
-
-def test_in_bf16_alone_states_take_eight():
-    moments = trained(mixed.in_place, steps=2)["moments"]
-    assert moments["after backward"].model_states == 8 * PSI + 4 * TENSORS
-    assert moments["after backward"]["master weights"] == 0
 
 
 @pytest.mark.parametrize("step", [mixed.left_zeros, mixed.left_gradients])
@@ -63,3 +49,21 @@ def test_an_empty_step_makes_states_and_shrinks_the_first_update():
         steps[make] = (report["masters"] - report["start"]).abs().median().item()
     first, second = steps.values()
     assert second / first == pytest.approx(0.744, abs=0.01)  # 0.1 / 0.19 / sqrt(0.001 / 0.001999)
+
+
+def test_four_undivided_gradients_make_sgd_s_update_four_times_as_long_and_adam_s_not():
+    assert mixed.update_without_division(mixed_step_solution) == {"SGD": 4.0, "AdamW": 1.0}
+
+
+def test_the_step_of_each_adam_has_its_bytes_per_parameter():
+    bars = [sizes for group in mixed.in_the_step_by_adam(1).values() for sizes in group.values()]
+    assert [sum(sizes.values()) for sizes in bars] == [18, 20, 24, 24]
+
+
+def test_forgotten_masters_show_in_the_weights_after_the_second_step():
+    for steps, same in ((1, True), (2, False)):
+        right, wrong = (
+            trained(one, steps=steps, memory=False)["weights"]
+            for one in (mixed_step_solution, mixed.rounded_to_nearest)
+        )
+        assert right.equal(wrong) == same

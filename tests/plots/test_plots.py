@@ -78,10 +78,6 @@ FIGURES = {
         plots.memory_bars({"bf16": {"a": STATES}}, "Title", capacity=24e9),
         "a 6,000,000 bytes; capacity 24.0 GB",
     ),
-    "by length": (
-        plots.by_length({"8 B": {"all kept": ([1024, 8192], [1.0, 8.0])}}, "Title", 85e9),
-        "8 B at 8,192: all kept 8.0; card 85.0",
-    ),
     "memory over time": (plots.memory_over_time(HISTORY, "Title", {"peak": 60}), "a peak of 60 bytes"),
     "curves": (
         plots.curves({"line": ([1, 2], [3, 4])}, "Title", "x", "y", points={"dots": ([1, 2], [3, 5])}),

@@ -24,10 +24,10 @@ MISTAKES = {
     ),
     "02": (
         Mistake(
-            "gradients by hand are twice as large",
-            "notes.passes(model, corpus",
-            "notes.passes(lambda *rows: 2 * model(*rows), corpus",
-            ("def train(step", "rows, half", "CONFIG = half"),
+            "gradients by hand stay",
+            "weight.grad.float(), None  # the optimizer",
+            "weight.grad.float(), weight.grad  # the optimizer",
+            ("mixed_step = exercises.mixed_step.check", 'makes = {"AdamW"'),
             "after an empty step - the same weights, bit by bit: False",
         ),
     ),

@@ -50,9 +50,6 @@ def three_steps(see: See, answer: Callable, inside: bool = False) -> None:
             for weight in weights:
                 ledger.label("gradients", weight.grad)
             see.call(answer, *given, adam)
-        if inside and number > 1:  # the first step makes Adam's states
-            most = round((ledger.peak - lasting) / elements)
-            see("bytes of gradients per parameter, at the most", max(most, 4))
         tensors = [*weights, *masters]
         changed = [old is not new for old, new in zip(tensors, [*given[0], *given[1]])]
         see("new tensors in the lists", sum(changed))
@@ -63,11 +60,60 @@ def three_steps(see: See, answer: Callable, inside: bool = False) -> None:
             see(name, [tensor.detach().clone() for tensor in group])
             see(f"gradients of {name} that are left", len(left))
             see(f"gradients of zeros of {name}", sum(not gradient.any().item() for gradient in left))
+        if inside and number > 1:  # the first step makes Adam's states
+            most = round((ledger.peak - lasting) / elements)
+            see("bytes of gradients per parameter, at the most", 4 if most <= 5 else most)  # a tensor more
 
 
 @stubs.in_ranks(worlds=(1, 2))
 def mixed_step(see: See, answer: Callable) -> None:
+    step_of_sgd(see, answer)
     three_steps(see, answer, inside=True)
+
+
+def step_of_sgd(see: See, answer: Callable) -> None:
+    """SGD feels how long a gradient is; Adam does not."""
+    torch.manual_seed(seed_of_rank(see.seed))
+    weights = [nn.Parameter(torch.randn(shape).bfloat16()) for shape in ((5, 3), (7,))]
+    masters = [weight.detach().float() for weight in weights]
+    for weight in weights:
+        weight.grad = torch.randn(weight.shape).bfloat16()
+    see.call(answer, list(weights), list(masters), torch.optim.SGD(masters, lr=0.1))
+    see("masters after a step of SGD", [master.detach().clone() for master in masters])
+
+
+@stubs.in_ranks(worlds=(1, 2))
+def split_batch(see: See, answer: Callable) -> None:
+    """The gradient of a batch from three micro-batches, and how many of them are alive at once."""
+    torch.manual_seed(seed_of_rank(see.seed))
+    width, alive = 5 + see.seed % 4, [0, 0, 0]  # alive now, at the most, and how many began
+    layer = nn.Linear(width, 3)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            if y.requires_grad:
+                y.register_hook(done)
+            alive[0], alive[2] = alive[0] + 1, alive[2] + 1
+            alive[1] = max(alive[1], alive[0])
+            return nn.functional.cross_entropy(y, targets)
+
+    def done(gradient: torch.Tensor) -> None:
+        alive[0] -= 1
+
+    parts = [(torch.randn(4, width), torch.randint(3, (4,))) for _ in range(3)]
+    due = "return the batch's loss, a number"
+    loss = see.call(answer, Model(), parts, returns=(float, torch.Tensor), due=due)
+    for name, weight in layer.named_parameters():
+        gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+        see(f"the gradient of {name}", gradient)
+    see("the batch's loss", float(loss))
+    see("forward passes", alive[2])
+    see("micro-batches whose activations are there at once", alive[1])
 
 
 forgetful_step = stubs.fault("forgetful_step", mixed_step, trial=three_steps)
@@ -102,6 +148,24 @@ def both_passes(see: See, answer: Callable, dropout: float) -> None:
         for name, tensor in (("x", leaf), *layer.named_parameters(prefix="parameter")):
             gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.clone()
             see(f"the gradient of {name}", gradient)
+    both_in_turn(see, answer, nn.Sequential(nn.Linear(width, width), nn.Dropout(dropout)), width)
+
+
+def both_in_turn(see: See, answer: Callable, layer: nn.Module, width: int) -> None:
+    """Two calls before one backward pass, and what a call in bf16 keeps."""
+    leaf = torch.randn(3, width, requires_grad=True)
+    answer(layer, answer(layer, 2 * leaf)).sum().backward()
+    see("the gradient of x, through two calls", leaf.grad.clone())
+    low, x = layer.bfloat16(), torch.randn(3, width, dtype=torch.bfloat16, requires_grad=True)
+    x = 2 * x
+    with Ledger("cpu") as ledger:
+        for tensor in (x, *low.parameters()):
+            ledger.label("inputs", tensor)
+        before = ledger.current
+        y = answer(low, x)
+        gc.collect()
+        kept = ledger.current - before - y.nbytes
+    see("bytes that are kept beside x and the result, in bf16", kept)
 
 
 def raised_by(loss: torch.Tensor) -> str:
@@ -173,12 +237,15 @@ def unseen() -> dict[str, planner.Training]:
 PLANS = [(xl(),), (xl(4, 16),), (xl(1, 16, lean=False),), (xl(4, 64, checkpointed=True),)]
 
 
-def scored(peak: Callable) -> str:
-    """How far a planner's peak is off without ZeRO, which is kept in the learner's file."""
-    return f"{planner.keep(peak)} {planner.score('peak', peak, without_zero)}".strip()
+class OfPlan(Exercise):
+    """Says which plan it was."""
+
+    def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
+        plan = case["plan"]
+        return super().wrong(case, outcome).replace("plan=a Plan", f"{plan} of {plan.sequence:,} tokens,")
 
 
-class AtTheLoss(Exercise):
+class AtTheLoss(OfPlan):
     """Also right is an answer that counts what the embedding and the last norm keep, or one of them."""
 
     def wrong(self, case: dict, outcome: tuple[object, str]) -> str:
@@ -193,4 +260,4 @@ class AtTheLoss(Exercise):
 
 at_the_loss = stubs.formula("at_the_loss", PLANS, AtTheLoss, then=planner.keep)
 
-in_the_step = stubs.formula("in_the_step", PLANS, then=planner.keep)
+in_the_step = stubs.formula("in_the_step", PLANS, OfPlan, then=planner.keep)

@@ -3,7 +3,7 @@
 # ruff: noqa: F401  these names are what the package offers
 
 from helpers.course.plots.bars import expert_loads, grouped_bars, memory_bars, share_bars, time_bars
-from helpers.course.plots.lines import by_depth, by_length, curves, lost_time, over_seeds, roofline
+from helpers.course.plots.lines import by_depth, curves, lost_time, over_seeds, roofline
 from helpers.course.plots.memory import category_over_time, memory_over_time, phases
 from helpers.course.plots.planning import errors, heat_maps
 from helpers.course.plots.power import hanging

@@ -120,34 +120,6 @@ def _draw_points(axes: Axes, points: Mapping[str, Line]) -> None:
 
 
 @in_style
-def by_length(panels: Mapping[str, Mapping[str, Line]], title: str, card: float) -> Plot:
-    """GB against the tokens of a sequence: {model: {way: (tokens, GB)}}, logarithmic axes, with
-    a line at a card's bytes.  The sentence gives the GB at 8,192 tokens, or at the last number of tokens."""
-    figure, axes = new_panels(len(panels), 3.2, 3.4, title)
-    said, card = [], card / 1e9
-    for panel, (model, lines) in zip(axes, panels.items()):
-        for dash, colour, (way, (xs, ys)) in zip(DASHES, LINES, lines.items()):
-            panel.plot(xs, ys, dash, color=colour, label=way)
-        panel.axhline(card, color="black", linestyle="--", linewidth=1.2, label=f"the card, {card:.1f} GB")
-        panel.set(title=model, xlabel="tokens of a sequence", xscale="log", yscale="log")
-        ticks = [xs[0], 8 * xs[0], xs[-1]]
-        panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-        panel.xaxis.set_minor_locator(NullLocator())
-        at = xs.index(8192) if 8192 in xs else -1
-        said.append(
-            f"{model} at {xs[at]:,}: " + ", ".join(f"{way} {ys[at]:.1f}" for way, (_, ys) in lines.items())
-        )
-    lowest, highest = (
-        pick(y for lines in panels.values() for _, ys in lines.values() for y in ys) for pick in (min, max)
-    )
-    for panel in axes:
-        panel.set_ylim(lowest / 2, 2 * highest)
-    axes[0].set_ylabel("GB kept by all blocks")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return Plot(figure, f"{title}. GB, {'; '.join(said)}; card {card:.1f}.")
-
-
-@in_style
 def by_depth(
     panels: Mapping[str, Mapping[str, Sequence[float]]], title: str, y: str, lowest: float, highest: float
 ) -> Plot:

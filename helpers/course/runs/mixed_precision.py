@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 from helpers.course import corpus, models
-from helpers.course.exercises.solutions.training_memory import mixed_step_solution
+from helpers.course.exercises.solutions.training_memory import mixed_step_solution, split_batch_solution
 from helpers.course.training.comparable import weights_of
 from helpers.tools import theory
 from helpers.tools.measure.ledger import Ledger
@@ -18,7 +18,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Notes:
-    """Notes on a training in one process; enter them around its steps, each of which begins with `passes`.
+    """Notes on a training in one process; enter them around its steps, each of which begins with passes.
 
     Args:
         masters: what `optimizer` updates; the model's own weights where it has no others.
@@ -32,7 +32,7 @@ class Notes:
         self, model: torch.nn.Module, masters: Tensors, optimizer: torch.optim.Optimizer, memory: bool = True
     ) -> None:
         self.model, self.masters, self.losses, self.start = model, masters, [], weights_of(model)
-        self._open, self.ledger = ExitStack(), Ledger("cpu") if memory else None
+        self._open, self.ledger, self._marks = ExitStack(), Ledger("cpu") if memory else None, set()
         if self.ledger:
             self.ledger.watch(model, optimizer)
             weights = set(map(id, model.parameters()))
@@ -45,10 +45,16 @@ class Notes:
             self._open.enter_context(self.ledger)
         return self
 
-    def passes(self, model: torch.nn.Module, rows: Tensors) -> None:
-        """A forward and a backward pass of a step's rows; what comes behind them is the optimizer's step."""
+    def passes(self, split: Callable, micro_batches: Sequence[Tensors]) -> None:
+        """The passes of a step's micro-batches by `split`; what comes behind them is the optimizer's step."""
+        self._mark("passes")
+        self.losses.append(float(split(self.model, micro_batches)))
+        self._mark("step", looks=True)
+
+    def both_passes(self, rows: Tensors) -> None:
+        """A forward and a backward pass of a whole step's rows."""
         self._mark("forward")
-        loss = model(*rows)
+        loss = self.model(*rows)
         self._mark("backward")
         loss.backward()
         self.losses.append(loss.item())
@@ -56,6 +62,7 @@ class Notes:
         self._mark("step", looks=True)
 
     def _mark(self, phase, looks=False):
+        self._marks.add(phase)
         if self.ledger:
             (self.ledger.snapshot if looks else self.ledger.mark)(phase)
 
@@ -70,7 +77,8 @@ class Notes:
         masters = torch.cat([master.detach().float().flatten() for master in self.masters])
         report = {"losses": self.losses, "start": self.start, "weights": weights_of(self.model)}
         if self.ledger:
-            names, history = ("after backward", "after step"), self.ledger.history("forward", "end")
+            first = next(moment for moment in ("forward", "passes") if moment in self._marks)
+            names, history = ("after backward", "after step"), self.ledger.history(first, "end")
             report |= {"moments": dict(zip(names, self.ledger.snapshots[-2:])), "history": history}
         return report | {"masters": masters}
 
@@ -83,6 +91,74 @@ def built(
     for block in model.blocks if again else ():
         block.forward = partial(again, block.forward)
     return model
+
+
+def train(
+    step: Callable[..., None],
+    make: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    lr: float = 1e-3,
+    dtype: torch.dtype = torch.bfloat16,
+    steps: int = 3,
+    sequences: int = 8,
+    seed: int = 0,
+    memory: bool = True,
+    split: Callable | None = None,
+    micro_batches: int = 1,
+    **model: object,
+) -> dict:
+    """A small GPT, trained with `step(weights, masters, optimizer)`: what `Notes.report` returns.
+
+    Args:
+        make: of masters and `lr=` an optimizer.
+        split: what makes the passes of a step's micro-batches; without it they are made at once.
+        model: of `built`.
+    """
+    gpt = built(seed=seed, **model).to(dtype)
+    weights = list(gpt.parameters())
+    masters = [weight.detach().float() for weight in weights]
+    optimizer = make(masters, lr=lr)
+    with Notes(gpt, masters, optimizer, memory) as notes:
+        for number in range(steps):
+            rows = corpus.batch(1000 * seed + number, sequences, 32)
+            if split:
+                notes.passes(split, list(zip(*(part.chunk(micro_batches) for part in rows))))
+            else:
+                notes.both_passes(rows)
+            step(weights, masters, optimizer)
+    return notes.report()
+
+
+def losses_with(step: Callable[..., None]) -> dict[str, list[list[float]]]:
+    """For `plots.over_seeds`: losses of 40 small steps from three seeds, by fp32, by `step` in bf16, and by
+    steps that keep no masters."""
+    ways = {"fp32": (step, torch.float32), "fp32 masters": (step, torch.bfloat16)}
+    ways["no masters, rounded to nearest"] = rounded_to_nearest, torch.bfloat16
+    ways["no masters, rounded at random"] = rounded_at_random, torch.bfloat16
+    rest = {"lr": 3e-5, "steps": 40, "sequences": 4, "memory": False}
+    return {
+        way: [train(one, dtype=dtype, seed=seed, **rest)["losses"] for seed in range(3)]
+        for way, (one, dtype) in ways.items()
+    }
+
+
+def undivided(model: torch.nn.Module, micro_batches: Sequence[Tensors]) -> float:
+    """`split_batch` with a bug: nobody divides by the number of micro-batches."""
+    loss = split_batch_solution(model, micro_batches)
+    for weight in model.parameters():
+        weight.grad *= len(micro_batches)
+    return loss
+
+
+def update_without_division(step: Callable[..., None], count: int = 4) -> dict[str, float]:
+    """{optimizer: how many times as long its first update is if gradients of `count` micro-batches are added
+    and not divided}."""
+    found = {}
+    for make in (torch.optim.SGD, torch.optim.AdamW):
+        ways = {"make": make, "steps": 1, "memory": False, "micro_batches": count}
+        reports = [train(step, split=split, **ways) for split in (undivided, split_batch_solution)]
+        more, right = ((one["masters"] - one["start"]).norm().item() for one in reports)
+        found[make.__name__] = round(more / right, 2)
+    return found
 
 
 def after_an_empty_step(masters: Tensors, lr: float) -> torch.optim.Optimizer:
@@ -113,53 +189,73 @@ def one_weight(step: Callable[..., None], steps: int = 40) -> dict[str, tuple[ra
     return {name: (sorted([*range(steps + 1), *range(1, steps + 1)]), line) for name, line in stairs.items()}
 
 
-def kept_by_length(shapes: Mapping[str, Mapping]) -> dict[str, dict[str, tuple[list[int], list[float]]]]:
-    """{name: GB that all blocks of a Llama keep of a sequence}, for `plots.by_length`: all that the backward
-    pass reads; the results of matrix products and of attention, and the block's input; that input alone."""
-    lengths, found = [2**power for power in range(10, 18)], {}
-    for name, config in shapes.items():
-        size = theory.LlamaSize.of(config)
-        products = 2 * (4 * size.width + 2 * size.kv_width + 2 * size.feed_forward)
-        plan = partial(theory.Plan, size=size, gpus=1, batch=1)
-        kept = {
-            "all kept": [plan(sequence=tokens).kept for tokens in lengths],
-            "selective": [products * tokens for tokens in lengths],
-            "checkpointed": [plan(sequence=tokens, checkpointed=True).kept for tokens in lengths],
-        }
-        found[name] = {
-            way: (lengths, [size.layers * each / 1e9 for each in sizes]) for way, sizes in kept.items()
+def held_by_length(
+    config: Mapping[str, object], lengths: Sequence[int]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """What a Llama's training holds at the loss of one sequence, for `plots.memory_bars`, {tokens: {way:
+    {category: bytes}}}: all kept; the results of matrix products and of attention, and the block's input;
+    that input alone.  "other" are the logits."""
+    size, found = theory.LlamaSize.of(config), {}
+    products = 2 * (4 * size.width + 2 * size.kv_width + 2 * size.feed_forward)
+    for tokens in lengths:
+        plan = partial(theory.Plan, size=size, gpus=1, batch=2, sequence=tokens)  # two: gradients are there
+        kept = {"all": plan().kept, "selective": products * tokens, "inputs": plan(checkpointed=True).kept}
+        states = theory.ideal_bytes(plan().parameters)
+        found[f"{tokens:,} tokens"] = {
+            way: states | {"activations": size.layers * each, "other": 12 * tokens * size.vocabulary}
+            for way, each in kept.items()
         }
     return found
 
 
+def in_the_step_by_adam(parameters: float) -> dict[str, dict[str, dict[str, float]]]:
+    """For `plots.memory_bars`: what a GPU holds at the highest moment of the optimizer's step, {whose:
+    {way: {category: bytes}}}.  "other" are fp32 copies that live in the step alone."""
+    states = theory.ideal_bytes(parameters)
+    adams = {"torch's fused Adam": 4, "torch's default Adam": 8, "its own FusedAdam": 8}
+    bars = {adam: states | {"other": more * parameters} for adam, more in adams.items()}
+    return {"by you": {"your step": states | {"gradients": 0, "other": 4 * parameters}}, "by DeepSpeed": bars}
+
+
 def sums_apart(counts: Sequence[int]) -> dict[str, dict[str, str]]:
     """How far the gradients of so many micro-batches, added one by one, are off in bf16 from the same sum in
-    fp32, relative to its norm: a row for each count."""
-    model, found, ways = built().bfloat16(), {}, (torch.bfloat16, torch.float32)
-    weights = list(model.parameters())
-    sums = [[torch.zeros_like(weight, dtype=way) for weight in weights] for way in ways]
-    for number in range(1, max(counts) + 1):
-        model(*corpus.batch(number, 2, 32)).backward()
-        for total, way in zip(sums, ways):
-            torch._foreach_add_(total, [weight.grad.to(way) for weight in weights])
-        model.zero_grad()
-        low, high = (torch.cat([one.double().flatten() for one in total]) for total in sums)
-        found[number] = float((low - high).norm() / high.norm())
-    return {f"{count} gradients": {"bf16 off": f"{found[count]:.1%}"} for count in counts}
+    fp32, relative to its norm, and how far the fp32 sum of as many other micro-batches is: a row for each."""
+    model, ways = built().bfloat16(), (torch.bfloat16, torch.float32)
+    weights, most = list(model.parameters()), max(counts)
+
+    def sums(first: int) -> dict[int, list[torch.Tensor]]:
+        totals = [[torch.zeros_like(weight, dtype=way) for weight in weights] for way in ways]
+        found = {}
+        for number in range(1, most + 1):
+            model(*corpus.batch(first + number, 2, 32)).backward()
+            for total, way in zip(totals, ways):
+                torch._foreach_add_(total, [weight.grad.to(way) for weight in weights])
+            model.zero_grad()
+            if number in counts:
+                found[number] = [torch.cat([one.double().flatten() for one in total]) for total in totals]
+        return found
+
+    these, others, rows = sums(0), sums(most), {}
+    for count in counts:
+        (low, high), (_, other) = these[count], others[count]
+        row = {"summed in bf16": f"{float((low - high).norm() / high.norm()):.1%}"}
+        row["other micro-batches"] = f"{float((other - high).norm() / high.norm()):.0%}"
+        rows[f"{count} gradients"] = row
+    return rows
 
 
 # --- steps that a learner's can be replaced with
 
 
-def in_place(weights: Tensors, masters: Tensors, optimizer: torch.optim.Optimizer) -> None:
-    """The optimizer updates the model's weights themselves, in their own dtype: masters are the weights."""
-    optimizer.step()
-    optimizer.zero_grad()
+def rounded_to_nearest(weights: Tensors, masters: Tensors, optimizer: torch.optim.Optimizer) -> None:
+    """`mixed_step` with masters that keep nothing: each step reads them from the rounded weights."""
+    for weight, master in zip(weights, masters):
+        master.copy_(weight.detach())
+    mixed_step_solution(weights, masters, optimizer)
 
 
 def rounded_at_random(weights: Tensors, masters: Tensors, optimizer: torch.optim.Optimizer) -> None:
-    """`mixed_step` with masters that keep nothing: each step reads them from the weights, and rounds what
-    becomes of them up or down at random, so that the mean is right."""
+    """The same, but what becomes of the masters is rounded at random, so that the mean is right."""
     for weight, master in zip(weights, masters):
         master.copy_(weight.detach())
         master.grad, weight.grad = weight.grad.float(), None

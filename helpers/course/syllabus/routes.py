@@ -1,4 +1,4 @@
-"""Routes through the course for who has two hours, a day, or a week."""
+"""Routes through the course for who has a few hours, two days, or a week."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROUTES = (
         read=("00", "02", "07"),
     ),
     Route(
-        "a day of 9 hours",
+        "two days of 5 hours, 10 in all",
         "00, 01, 02, 03, 04, 07 and 08, without their exercises",
         "have written data parallelism, ZeRO-1 and ZeRO-2, and know why they are right",
         written=("00", "01", "02", "03", "04", "07", "08"),
