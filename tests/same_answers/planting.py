@@ -62,6 +62,7 @@ class Lesson:
                 if index <= last:
                     self.client.execute_cell(cell, index)
             self.stack = stack.pop_all()
+        self.planted = []  # cells of the last mistake, to be run as they are before the next one
 
     def close(self):
         self.stack.close()
@@ -80,24 +81,26 @@ class Lesson:
             self.client.execute_cell(cell, index)
         finally:
             self.notebook.cells[index] = before
-        return "".join(
-            output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
-        )
+        return printed(cell)
 
     def check(self, mistake):
-        """What the check prints for the right answer and for the mistaken one, and whether it tells them
-        apart."""
+        """What the check printed for the right answer, what it prints for the mistaken one, and whether it
+        tells them apart.  The mistake stays until the next one, since the right cells take as long again."""
         cells = [self.cell(text) for text in mistake.again]
-        right = [self.run(index, cell.source) for index, cell in cells][-1]
         place, edited = self.cell(mistake.old)
         assert edited.source.count(mistake.old) == 1, mistake.old
+        for index, cell in self.planted:
+            self.run(index, cell.source)
+        self.planted = [(place, edited), *cells]
         self.run(place, edited.source.replace(mistake.old, mistake.new))
-        try:
-            wrong = [
-                self.run(index, standing_in(edited, cell.source)) for index, cell in cells if index != place
-            ][-1]
-        finally:
-            for index, cell in [(place, edited), *cells]:
-                self.run(index, cell.source)
-        seen = not re.search(mistake.wrong, right) and bool(re.search(mistake.wrong, wrong))
-        return right, wrong, seen
+        again = [(index, standing_in(edited, cell.source)) for index, cell in cells if index != place]
+        wrong = [self.run(index, source) for index, source in again][-1]
+        right = printed(cells[-1][1])
+        return right, wrong, not re.search(mistake.wrong, right) and bool(re.search(mistake.wrong, wrong))
+
+
+def printed(cell):
+    """The texts of a cell's outputs, as one."""
+    return "".join(
+        output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
+    )
