@@ -105,11 +105,14 @@ def own_shard(see: See, answer: Callable) -> None:
     for dtype in see.dtypes(*DTYPES):
         flat = torch.randn(see.ranks * (3 + see.seed % 4)).to(dtype)
         due = "own_shard must return one tensor"
+        given = flat.clone()
         master = see.call(answer, flat, see.rank, see.ranks, returns=TENSOR, due=due)
+        see("flat stays as it was", given.equal(flat))
         before = master.detach().clone()
         flat += 1
         see("the master", before)
         see("the dtype of the master", str(master.dtype))
+        see("elements in the master's memory", master.untyped_storage().nbytes() // master.element_size())
         see("the master is an nn.Parameter", isinstance(master, nn.Parameter))
         see("the master stays as it is when flat changes", before.equal(master.detach()))
 
@@ -131,18 +134,21 @@ def reduce_to_owner(see: See, answer: Callable) -> None:
 
 @stubs.in_ranks(together=True, example=pictures.ranks_numbers_clipped)
 def clip_shard(see: See, answer: Callable) -> None:
-    """A gradient that is too long, one that is although rank 0's shard is short, and one that is not."""
+    """A gradient that is too long, one that is although rank 0's shard is short, or zero,
+    and one that is not; and that a few numbers are sent, not a shard."""
     lengths = {
         " of a long gradient": 1 + see.rank,
         " of a gradient that is long on other ranks only": see.rank + 1e-2,
         " of a short gradient": 1e-3 * (1 + see.rank),
+        " of a gradient of which rank 0 has zeros": float(see.rank),
     }
-    shards = iter(see.randn(3, 40))
+    shards = iter(see.randn(4, 40))
     for length in see.each(lengths):
         shard = next(shards) * length
         norm = see.call(answer, shard, 1.0)
         see("the norm", float("nan") if norm is None else float(norm))
         see("the shard", shard)
+        see("a few numbers are sent, no shard", see.sent <= shard.nbytes // 2)
 
 
 @stubs.in_ranks(together=True, example=pictures.ranks_numbers_stepped)
