@@ -57,6 +57,7 @@ def kept_bytes(see: See, answer: Callable) -> None:
     rows, inputs, outputs = 3 + see.seed % 4, 2 * (4 + see.seed % 5), 6 + see.seed % 3
     dtype = (torch.float32, torch.bfloat16)[see.seed % 2]
     x = see.randn(2, rows, inputs).to(dtype).requires_grad_()
+    before = x.detach().clone()
     see("what autograd gets back", words := what_autograd_gets_back(answer, x))
     if words != "the tensor":
         return  # counts are left to chance: what nobody keeps is freed, and its address used again
@@ -72,7 +73,6 @@ def kept_bytes(see: See, answer: Callable) -> None:
         "a sum of two inputs": Of(None, lambda _, x: x + x),
         "a block": models.Block(models.GPTSize(width=inputs, heads=2)),
     }
-    before = x.detach().clone()
     for name, module in modules.items():
         see(f"bytes kept by {name}", answer(module.to(dtype), x))
         see(f"the input afterwards, of {name}", "as it was" if torch.equal(x, before) else "changed")

@@ -22,7 +22,7 @@ CLEAR, NEAR = (
 )  # times the noise that a fault exceeds; the same as CLOSE where a tolerance is of noise
 EPSILON = 2.0**-23  # of fp32: an answer is rounded at least so far
 DOUBTFUL = "#F0E442"
-LETTERS = 90  # beside each other, above the columns of tests
+LETTERS = 80  # beside each other, above the columns of tests
 Found = float | str  # a distance, or the error that stood in its place
 
 

@@ -69,13 +69,13 @@ def narrow_block(h: int, a: int, k: int, d: int, f: int, **others: int) -> torch
     return LlamaDecoderLayer(config(h // 8, a // 8, k // 8, d, f // 8), 0)
 
 
-def published_block(name: str) -> torch.nn.Module:
-    """The first block of a published model, in its own size."""
+def kept_sizes(name: str) -> float:
+    """What a block of a published model keeps in all, in sizes of its input, which counts."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     alone = {"num_hidden_layers": 1, "vocab_size": 256}
     of = AutoConfig.for_model(**PUBLISHED[name] | alone, attn_implementation="sdpa")
-    return AutoModelForCausalLM.from_config(of).model.layers[0]
+    return sum(kept(AutoModelForCausalLM.from_config(of).model.layers[0]))
 
 
 def norms(h: int = 4096) -> dict[str, torch.nn.Module]:
