@@ -21,7 +21,7 @@ test: setup lint  ## set up, then the tests to run before every push: formulas, 
 	@$(BIN)/python -m pytest -m smoke -n 3 $(SIDE_BY_SIDE) tests/launcher
 
 test-rest: setup  ## what `make test` leaves out: tests in real ranks, companions of the lessons, all of the launcher's, rehearsals
-	@$(BIN)/python -m pytest -m "ranks or beside" -n 2 $(SIDE_BY_SIDE) tests notebooks $$($(BIN)/python tests/nbval_options.py)
+	@$(BIN)/python -m pytest -m "ranks or beside" -n 2 $(SIDE_BY_SIDE) -rs tests notebooks $$($(BIN)/python tests/nbval_options.py)
 	@$(BIN)/python -m pytest -m "launcher and not smoke" -n 3 $(SIDE_BY_SIDE) -rs tests/launcher
 
 test-all: test test-rest  ## everything that CI runs
@@ -48,7 +48,7 @@ job: setup  ## rehearse the course's job under every plan, into recorded/job/ (P
 check: setup  ## is this machine ready?
 	@$(BIN)/python -m helpers.course.lesson.readiness
 
-refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=more/02 for its companion, LESSON=fsdp, LESSON=claims, LESSON=index)
+refresh: setup  ## execute the lessons and store their outputs (LESSON=02 for one, LESSON=more/02 for its companion, LESSON=fsdp, LESSON=claims, LESSON=demo, LESSON=index)
 	@$(BIN)/python tests/refresh.py $(LESSON)
 
 site: setup  ## build the site from the stored outputs, into build/site/html

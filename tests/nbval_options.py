@@ -34,7 +34,7 @@ def is_strict():
 
 if __name__ == "__main__":
     print(
-        "--nbval" if is_strict() else "--nbval-lax", "--nbval-current-env --nbval-cell-timeout=300", PICTURES
+        "--nbval" if is_strict() else "--nbval-lax", "--nbval-current-env --nbval-cell-timeout=600", PICTURES
     )
     if not is_strict():
         print("not the pinned environment: notebooks run in the lax lane", file=sys.stderr)

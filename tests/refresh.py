@@ -1,11 +1,10 @@
 """Execute lessons, what stands beside them, and the start page in fresh kernels and store their outputs:
-`python tests/refresh.py [02 | more/02 | claims | index]`.
+`python tests/refresh.py [02 | more/02 | claims | demo | index]`.  The demo shows all figures to play with.
 
 What follows from a lesson follows here: its minutes in the README, and the start page.
 
 Outputs are those of the run; what varies without meaning (execution times, kernel versions, this machine's
-paths, the display that a
-progress line leaves empty) is taken out.
+paths, the display that a progress line leaves empty) is taken out.
 """
 
 import os
@@ -22,6 +21,7 @@ from helpers.course.syllabus import minutes
 from helpers.course.syllabus.outline import beside, course, notebooks, number_of
 from helpers.paths import NOTEBOOKS, ROOT
 
+DEMO = ROOT / "tests/play/demo.ipynb"
 KEPT_METADATA = ("tags", "jupyter")
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -93,7 +93,7 @@ def draw_map(notebook):
 
 
 def main(number=""):
-    pages = [*notebooks(), *beside(), NOTEBOOKS / INDEX]
+    pages = [*notebooks(), *beside(), DEMO, NOTEBOOKS / INDEX]
     chosen = [path for path in pages if number in ("", number_of(path))]
     if not chosen:
         sys.exit(f"no lesson {number!r}")
@@ -101,7 +101,7 @@ def main(number=""):
     for path in chosen:
         started = time.monotonic()
         refresh(path)
-        print(f"{path.relative_to(NOTEBOOKS)}: executed in {time.monotonic() - started:.0f} s", flush=True)
+        print(f"{path.relative_to(ROOT)}: executed in {time.monotonic() - started:.0f} s", flush=True)
     minutes.main()
     if NOTEBOOKS / INDEX not in chosen:
         refresh(NOTEBOOKS / INDEX)

@@ -67,6 +67,11 @@ def test_links_and_buttons_follow_one_setting():
     assert not re.findall(r"codespaces\.new|mybinder|github\.io|me/mine", without)
 
 
+def test_one_address_without_the_other_is_refused_by_its_name():
+    with pytest.raises(ValueError, match="lacks Documentation: fill in both, or neither"):
+        addresses.both_or_none({"Repository": "https://github.com/me/mine"})
+
+
 def test_no_text_links_an_address_of_its_own():
     own = re.compile(r"[/.]distributed-training-measured[./]|codespaces\.new/|mybinder\.org/")
     allowed = {ROOT / "helpers/course/syllabus/addresses.py", Path(__file__)}
@@ -221,3 +226,14 @@ def test_each_push_is_tested_and_each_night_the_longer_lane():
     jobs = workflow["jobs"]
     assert jobs["test"]["steps"][-1] == {"run": "make test"} and "if" not in jobs["test"]
     assert jobs["rest"]["steps"][-1] == {"run": "make test-rest"} and "'schedule'" in jobs["rest"]["if"]
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("tests/measure/test_clock.py", "no time was left in this run"), ("tests/test_rooms.py", " passed in ")],
+)
+def test_what_a_run_has_no_time_for_is_skipped_and_said_but_in_the_longer_lane_alone(file, said):
+    command = [sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", file]
+    late = os.environ | {"TESTS_END": "0"}
+    done = subprocess.run(command, cwd=ROOT, env=late, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and said in done.stdout

@@ -29,12 +29,14 @@ class FirstUse(SphinxTransform):
             return
         left = dict(self.app.terms)
         for text in list(self.document.findall(nodes.Text)):
-            if left and not any(isinstance(above, NOT_IN) for above in above_of(text)):
+            if left and not any(isinstance(above, NOT_IN) for above in above_of(text, left)):
                 link_first(text, left, name)
 
 
-def above_of(node):
-    """The nodes around a node, from the inside."""
+def above_of(node, terms):
+    """The nodes around a node, from the inside; the quotes of code that is a term, as `no_sync`, are none."""
+    if isinstance(node.parent, nodes.literal) and str(node) in terms:
+        node = node.parent
     while node := node.parent:
         yield node
 

@@ -66,7 +66,7 @@ def test_the_given_peak_calls_the_learner_s_terms_by_position(work):
     assert found["peak"](plan) == 1e15 > found["at_the_loss"](plan)
     assert " % off" not in planner.score("peak") and "% off in the middle" in planner.score("peak")
     names = {"in_the_step": found["in_the_step"]}
-    assert planner.complete(names) == "yours: 1 of 2" and names["at_the_loss"](plan) > 0
+    assert planner.complete(names) == "yours: 1 of 6" and names["at_the_loss"](plan) > 0
     assert "it does not fit" in planner.verdict(names["peak"]) and "it fits" in planner.verdict(lambda _: 1)
 
 

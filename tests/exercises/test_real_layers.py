@@ -2,16 +2,18 @@
 
 import inspect
 import re
+from types import SimpleNamespace
 
 import nbformat
+import numpy
 import pytest
 import torch
 from transformers import LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaAttention
-from helpers import layers, recorded, theory
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer, apply_rotary_pos_emb
+from helpers import layers, plots, recorded, theory
 from helpers.course.exercises import transformer_layers as exercises
 from helpers.course.exercises.against_layers import UNITS
-from helpers.course.exercises.real_layers import REAL, config, counted, rotations
+from helpers.course.exercises.real_layers import REAL, Reads, config, counted, rotations, stream
 from helpers.course.models.published import PUBLISHED
 from helpers.paths import NOTEBOOKS
 from helpers.tools.rehearsal.of_transformers import checkpointed
@@ -76,7 +78,7 @@ def test_qwen_has_norms_of_heads_that_the_formula_does_not_know(name):
 def test_a_block_on_an_h100_keeps_what_the_formula_says_and_its_result():
     letters = {name: layers.letters("Llama 3 8B")[name] for name in "hakdf"}
     due = exercises.block.solution(1, 8192, **letters)["kept"] + 2 * 8192 * letters["h"]
-    assert 0 <= layers.recorded_block()["kept"] - due <= 1024  # torch rounds up each tensor
+    assert layers.recorded_block()["kept"] - due == 2 * 512  # two tensors of a few bytes
 
 
 def test_a_model_on_an_h200_keeps_what_the_formula_says_but_for_gathered_weights():
@@ -129,6 +131,69 @@ def test_the_attention_that_the_lesson_shows_is_what_the_fused_kernel_computes()
     torch.testing.assert_close(*results)
 
 
+def test_the_forward_pass_that_the_lesson_shows_is_that_of_transformers():
+    shown = {"F": torch.nn.functional}
+    exec(source_with("def forward(at, x)"), shown)
+    of, x_bsh = config(96, a=6, k=2, d=8, f=104), stream(2, 7, 96)
+    block = LlamaDecoderLayer(of, 0).bfloat16()
+    shared = rotations(of, x_bsh)
+
+    def heads(x):
+        return x.unflatten(-1, (-1, 8)).transpose(1, 2)
+
+    def turn(x):
+        cos, sin = shared["position_embeddings"]
+        return apply_rotary_pos_emb(heads(x), heads(x), cos, sin)[0]
+
+    def attend(q, k, v):
+        z = torch.nn.functional.scaled_dot_product_attention(q, k, heads(v), is_causal=True, enable_gqa=True)
+        return z.transpose(1, 2).flatten(2)
+
+    at = SimpleNamespace(turn=turn, attend=attend)
+    at.norm_1, at.norm_2 = block.input_layernorm, block.post_attention_layernorm
+    for part in (block.self_attn, block.mlp):
+        for name, layer in part.named_children():
+            setattr(at, name.removesuffix("_proj"), layer)
+
+    class Shown(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = block
+
+        def forward(self, x):
+            return shown["forward"](at, x)
+
+    torch.testing.assert_close(Shown()(x_bsh), block(x_bsh, **shared))
+    tables = sum(table.nbytes for table in shared["position_embeddings"])  # which all blocks share
+    due = exercises.block.solution(2, 7, 96, 6, 2, 8, 104)["kept"]
+    assert counted(Reads(Shown()), x_bsh)["kept"] == due + tables
+
+
+def test_the_table_of_a_blocks_lines_has_what_the_formula_says():
+    card = {name: layers.letters("Mistral NeMo 12B")[name] for name in "hakdf"}
+    total, due = layers.by_line(64, **card)["a block"], exercises.block.solution(1, 64, **card)
+    found = total["parameters, M"], 64 * total["MFLOPs per token"], total["MB kept"]
+    assert [1e6 * price for price in found] == pytest.approx([due[name] for name in UNITS])
+
+
+def test_what_the_forward_pass_of_the_lesson_says_of_prices():
+    """Of the columns that are filled in."""
+    table = layers.by_line(8192, **layers.letters("Llama 3 8B"))
+    shown = source_with("def forward(at, x)")
+    for line, name in (("W_q(y)", "at.q(y)"), ("W_k(y)", "at.k(y)")):
+        (row,) = (row for row in shown.splitlines() if name in row)
+        assert f"{table[line]['parameters, M']:.1f} M " in row
+        assert f"{table[line]['MFLOPs per token']:.1f} M " in row
+    assert f"y, {table['W_q(y)']['MB kept']:.0f} MB" in shown
+
+
+def test_deepspeeds_profiler_counts_one_more_for_each_element_of_a_silu():
+    small = {"h": 64, "a": 4, "k": 2, "d": 16, "f": 160, "L": 4, "V": 256}
+    model = layers.small_llama(small, checkpointing=False)
+    found = layers.profiled(SimpleNamespace(module=model), torch.randint(0, 256, (2, 64)))
+    assert found - llama(2, 64, **small, tied=False)["FLOPs"] == 4 * 2 * 64 * 160
+
+
 def test_recorded_steps_have_these_mfus_by_days():
     mfus = {}
     for name, (seconds, step, masked) in layers.timed().items():
@@ -136,12 +201,12 @@ def test_recorded_steps_have_these_mfus_by_days():
         of = [86_400 * exercises.days.solution(**way, mfu=1) / seconds for way in (step, half)]
         mfus[name.replace("\n", " ")] = tuple(round(100 * mfu) for mfu in of)
     assert mfus == {
-        "GPT-2 XL 1 at once 2 H200s": (5, 5),
-        "GPT-2 XL 16 at once 2 H200s": (41, 39),
-        "GPT-2 XL 32 at once 2 H200s": (45, 43),
-        "Llama 3 8B 1 at once 4 H100s": (35, 31),
-        "Llama 3 8B 2 at once 4 H100s": (39, 34),
-        "a block of it alone 1 H100": (57, 51),
+        "GPT-2 XL 1 × 1,024 tokens each of 2 H200s": (5, 5),
+        "GPT-2 XL 16 × 1,024 tokens each of 2 H200s": (41, 39),
+        "GPT-2 XL 32 × 1,024 tokens each of 2 H200s": (45, 43),
+        "Llama 3 8B 1 × 8,192 tokens each of 4 H100s": (35, 31),
+        "Llama 3 8B 2 × 8,192 tokens each of 4 H100s": (39, 34),
+        "a block of it 1 × 8,192 tokens on 1 H100": (57, 51),
     }
 
 
@@ -162,6 +227,13 @@ def test_boxes_are_all_that_a_block_keeps_but_the_statistics():
     assert boxes == 24.5 and sum(layers.kept(block)) == boxes + statistics
 
 
+def test_the_filled_boxes_of_the_opened_block_are_what_the_formula_says():
+    card = {name: layers.letters("Llama 3 8B")[name] for name in "hakdf"}
+    drawn = str(plots.opened_block(card, 8192, "Title", kept=layers.STAYS)).replace("\n", " ")
+    due = exercises.block.solution(1, 8192, **card)["kept"] - 2 * 4 * 8192  # without 1 / rms of two norms
+    assert drawn.endswith(f": {due / 1e6:,.0f} MB.")
+
+
 def test_compiled_a_norm_keeps_its_input_and_gpt2_gains_nothing():
     from helpers import models
 
@@ -170,16 +242,16 @@ def test_compiled_a_norm_keeps_its_input_and_gpt2_gains_nothing():
     assert sum(layers.kept(block)) == sum(layers.kept(block, compiled=True))
 
 
-def source_with(words):
-    """Of the lesson's only cell that has these words."""
-    cells = nbformat.read(NOTEBOOKS / "01_transformer_layers.ipynb", as_version=4).cells
+def source_with(words, of=NOTEBOOKS):
+    """Of the only cell of the lesson, or of a companion in this folder, that has these words."""
+    cells = nbformat.read(of / "01_transformer_layers.ipynb", as_version=4).cells
     (source,) = (cell.source for cell in cells if words in cell.source)
     return source
 
 
 def test_the_lessons_alphabet_is_that_of_the_code():
     told = {}
-    for line in source_with("| letter | meaning |").splitlines():
+    for line in source_with("| letter | meaning |", NOTEBOOKS / "more").splitlines():
         if found := re.match(r"\| (\$.*?\$) \|.*?\| (`.*?`) \|", line):
             told |= zip(re.findall(r"\$\\?(\w+)\$", found[1]), re.findall(r"`(\w+)`", found[2]), strict=True)
     assert LETTERS.items() <= told.items()
@@ -207,6 +279,7 @@ ODD = exercises.odd_model.solution()
         ({"k": 4}, "a must be a multiple of k"),
         ({"h": 100}, "unless h is a multiple of a"),
         ({"n": 4}, "return a dict with h, a, k, d, f, L, V, tied"),
+        ({"L": 100_000}, "a small model is enough, and yours has 5,856,024,672 parameters"),
         ({}, "correct for all bugs"),
     ],
 )
@@ -220,6 +293,19 @@ def test_a_model_that_hides_a_bug_is_told_which(change, words):
 def test_a_real_model_of_these_letters_is_counted():
     found = llama(1, 8192, **ODD)
     assert {what: found[what] for what in ("parameters", "FLOPs")} == layers.counted(ODD)
+
+
+@pytest.mark.parametrize("what", ["parameters", "FLOPs", "kept"])
+def test_letters_made_with_numpy_are_counted_too(what):
+    of = {letter: (numpy.bool_ if letter == "tied" else numpy.int64)(value) for letter, value in ODD.items()}
+    assert layers.tests_of({"it": (of, what)})["it"](llama) == 1
+
+
+def test_the_bytes_of_a_narrow_model_are_those_of_the_formula():
+    test = layers.tests_of({"it": ("Mistral NeMo 12B", "kept")})["it"]
+    wrong = {bug for bug, formula in layers.miscounts(llama).items() if test(formula) != 1}
+    assert test(llama) == 1
+    assert wrong == {"keys at full heads", "d = h / a", "a norm keeps its input", "repeated keys are kept"}
 
 
 def test_the_fewest_tests_that_catch_all():

@@ -1,6 +1,7 @@
 """The ring of lesson 03 beside the real all-reduce, its bytes with gloo's headers, and the tree; a bug that a
 learner plants is that bug."""
 
+import numpy
 import pytest
 import torch
 from helpers import launch, recorded, rings, theory
@@ -121,22 +122,72 @@ def test_a_link_that_sleeps_takes_what_the_formula_says():
         assert due <= seconds < 3 * due
 
 
-def test_a_fit_of_every_second_all_reduce_predicts_the_others_and_other_collectives_as_the_lesson_says():
-    calls = recorded.runs("collectives", ranks=2, link="NVLink")[0].reports[0]
+def fitted(fit=solutions.fit_solution, link="NVLink", sizes=slice(None, None, 2)):
+    """The recording's calls, and the line of some of its all-reduces."""
+    calls = recorded.runs("collectives", ranks=2, link=link)[0].reports[0]
     reduces = calls["all-reduce"]
-    link = solutions.fit_solution(reduces["bytes"][::2], reduces["replayed"][::2])
-    ways = {"all-reduce": 1, "all-gather": 0.5, "point to point": 1, "all-to-all": 0.5}
+    return calls, fit(reduces["bytes"][sizes], reduces["replayed"][sizes])
 
-    def predicted(way, size):
-        return link["start"] + ways[way] * size / link["bandwidth"]
 
-    rows = recorded.ratios(calls, predicted, ways, reduces["bytes"][::2])
-    found = {row["MB"]: {way: float(row[way]) for way in ways} for row in rows}
-    assert all(0.5 < ratio < 1.25 for row in found.values() for ratio in row.values())
-    assert min(min(row.values()) for row in found.values()) == found["4.19"]["all-gather"] == 0.55
-    unseen = [row for row in rows if not row["fitted"]]
-    assert len(unseen) == 6
-    assert all(0.73 <= float(row["all-reduce"]) <= 1.15 for row in unseen)
+def ratios(calls, line, way, part):
+    """Predicted over recorded seconds, by size."""
+    return {
+        size: (line["start"] + part * size / line["bandwidth"]) / seconds
+        for size, seconds in zip(calls[way]["bytes"], calls[way]["replayed"])
+    }
+
+
+def without_weights(sent, seconds):
+    slope, start = numpy.polyfit(sent, seconds, 1)
+    return {"start": start, "bandwidth": 1 / slope}
+
+
+def test_a_fit_of_every_second_all_reduce_predicts_the_others_and_other_collectives_as_the_lesson_says():
+    calls, line = fitted()
+    parts = {"all-reduce": 1, "all-gather": 0.5, "point to point": 1, "all-to-all": 0.5}
+    found = {way: ratios(calls, line, way, part) for way, part in parts.items()}
+    assert all(0.5 < ratio < 1.25 for of in found.values() for ratio in of.values())
+    assert min(min(of.values()) for of in found.values()) == found["all-gather"][1 << 22]
+    assert 1 / found["all-gather"][1 << 22] == pytest.approx(1.8, abs=0.05)
+    assert 1 / found["all-reduce"][1 << 22] == pytest.approx(1.6, abs=0.05)
+    unseen = [found["all-reduce"][size] for size in calls["all-reduce"]["bytes"][1::2]]
+    assert len(unseen) == 6 and min(unseen) > 0.73 and max(unseen) < 1.15
+
+
+def test_a_fit_without_weights_is_accepted_and_fails_where_the_lesson_says():
+    assert lesson_03.fit.verdict(without_weights).startswith("correct")
+    calls, line = fitted(without_weights)
+    assert line["start"] == pytest.approx(48e-6, abs=1e-6)
+    off = ratios(calls, line, "all-reduce", 1)
+    assert 5 < off[1 << 10] < 5.5 and off[1 << 34] == pytest.approx(1, abs=0.01)
+    gradients, seconds = recorded.stage_0("NVLink")
+    for fit, short in ((without_weights, 0.146), (solutions.fit_solution, 0.02)):
+        _, line = fitted(fit, sizes=slice(None))
+        assert 1 - (line["start"] + gradients / line["bandwidth"]) / seconds == pytest.approx(
+            short, abs=0.005
+        )
+
+
+def test_a_line_of_tensors_without_dimensions_is_a_line():
+    def fit(sent, seconds):
+        return {name: torch.tensor(value) for name, value in solutions.fit_solution(sent, seconds).items()}
+
+    doubles = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert lesson_03.fit.verdict(fit).startswith("correct")
+    finally:
+        torch.set_default_dtype(doubles)
+
+
+def test_16_gb_on_one_host_take_what_the_lesson_says():
+    """In a ring by the fit of large all-reduces, and where the NVSwitch adds, by NCCL's maintainers."""
+    _, large = fitted(sizes=slice(9, None))
+    ring = solutions.must_send_solution("all_reduce", 16.06e9, 8)
+    assert large["start"] + ring / large["bandwidth"] == pytest.approx(81e-3, rel=0.01)
+    assert (
+        ring / 277e9 == pytest.approx(102e-3, rel=0.01) and pytest.approx(58e-3, rel=0.01) == 16.06e9 / 275e9
+    )
 
 
 def test_what_the_host_takes_and_what_the_gpus_take_stand_side_by_side():

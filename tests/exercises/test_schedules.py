@@ -2,7 +2,8 @@
 
 import pytest
 from helpers.course.exercises import pipeline_parallelism
-from tests.exercises.course import solutions
+from helpers.tools.theory import schedules
+from tests.exercises.course import right_answers, solutions
 
 SOLUTION = solutions()["06-one_f_one_b"]
 
@@ -33,19 +34,17 @@ def backward_first(rank, ranks, count):
     )
 
 
-@pytest.fixture
-def without_ranks(monkeypatch):
-    monkeypatch.setattr("helpers.course.exercises.builds.run_patiently", None)
-
-
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (lambda rank, ranks, count: 1 / 0, "raised ZeroDivisionError for rank=0, ranks=4, count=8"),
-        (lambda rank, ranks, count: 7, "gives no list of actions"),
+        (
+            lambda rank, ranks, count: 1 / 0,
+            "for rank=0, ranks=4, count=8 your function raised ZeroDivisionError",
+        ),
+        (lambda rank, ranks, count: 7, "your function raised TypeError"),
         (
             lambda rank, ranks, count: ["FB"],
-            "holds ('F', 'B'), which is no action such as (\"F\", stage, micro)",
+            "holds ('F', 'B'), which is no action such as (\"F\", rank, micro)",
         ),
         (lambda rank, ranks, count: [("X", rank, 0)], "holds ('X', 0, 0), which is no action"),
         (lambda rank, ranks, count: 2 * SOLUTION(rank, ranks, count), "rank 0 does ('B', 0, 0) 2 times"),
@@ -54,18 +53,38 @@ def without_ranks(monkeypatch):
         (backward_first, "rank 3 before ('B', 3, 0); in a pair the forward pass comes first"),
     ],
 )
-def test_what_is_no_schedule_is_named_and_starts_no_rank(answer, words, without_ranks):
+def test_what_is_no_schedule_is_named(answer, words):
     verdict = pipeline_parallelism.one_f_one_b.verdict(answer)
     assert verdict.startswith("not yet: ") and words in verdict
 
 
-def test_a_right_schedule_passes_the_first_look_in_whatever_form(without_ranks):
+def test_an_endless_loop_ends(monkeypatch):
+    monkeypatch.setattr("helpers.course.exercises.calling.LIMIT", 0.5)
+
+    def endless(rank, ranks, count):
+        while True:
+            pass
+
+    verdict = pipeline_parallelism.one_f_one_b.verdict(endless)
+    assert "was still running" in verdict
+
+
+def test_a_right_schedule_passes_in_whatever_form():
     for answer in (
         SOLUTION,
         as_a_generator,
         lambda rank, ranks, count: [list(action) for action in SOLUTION(rank, ranks, count)],
     ):
-        assert pipeline_parallelism.one_f_one_b.looked_at(answer) == ""
+        assert pipeline_parallelism.one_f_one_b.verdict(answer).startswith("correct")
+
+
+def test_two_in_flight_is_scored_by_what_is_idle():
+    check = pipeline_parallelism.two_in_flight
+    assert "in flight at once where 2 is right" in check.verdict(SOLUTION)
+    one_by_one = check.verdict(
+        lambda rank, ranks, count: [(kind, rank, micro) for micro in range(count) for kind in "FB"]
+    )
+    assert "75.0 % of the time is idle, and 60.0 % is possible easily" in one_by_one
 
 
 def test_a_schedule_is_drawn_or_it_is_said_why_not(capsys):
@@ -77,3 +96,30 @@ def test_a_schedule_is_drawn_or_it_is_said_why_not(capsys):
         "33 slots, idle 0.273 of the time, at most 4, 3, 2, 1 in flight"
         in pipeline_parallelism.draw(SOLUTION).sentence
     )
+
+
+ORDERS = ("one_f_one_b", "two_in_flight", "zero_bubble")
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_course_s_order_and_right_ones_of_other_builds_pass(name):
+    check = getattr(pipeline_parallelism, name)
+    others = right_answers(f"06-{name}")
+    assert len(others) >= 3
+    for words, answer in {"the course's": check.solution, **others}.items():
+        assert check.verdict(answer).startswith("correct"), words
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_every_known_mistake_in_an_order_is_answered_with_its_own_words(name):
+    check = getattr(pipeline_parallelism, name)
+    for words, answer in check.mistaken().items():
+        verdict = check.verdict(answer)
+        assert verdict.startswith("not yet")
+        assert words in verdict or "wait for each other" in verdict
+
+
+def test_two_in_flight_idles_little_more_than_half():
+    orders = [pipeline_parallelism.two_in_flight.solution(rank, 4, 8) for rank in range(4)]
+    idle = schedules.idle_fraction(schedules.replay(orders, pipeline_parallelism.SLOTS))
+    assert idle == pytest.approx(1 - 4 * 24 / (4 * 51))

@@ -67,7 +67,7 @@ def test_what_does_not_leave_rank_0_waiting_is_no_such_deadlock(answer, words, c
 
 
 def test_a_rank_that_sleeps_waits_in_no_collective(monkeypatch):
-    monkeypatch.setattr("helpers.course.exercises.failing.PATIENCE", (2.0,))
+    monkeypatch.setattr("helpers.course.exercises.failing.PATIENCE", (10.0,))
     said = lesson_00.log_alone.verdict(sleeps)
     assert (
         said.startswith("not yet: rank 0 alone should wait, in a collective") and "in no collective" in said
@@ -85,12 +85,12 @@ def two_sums():
 
 def test_who_entered_what_is_known_of_a_job_that_raises_or_ends(capsys):
     raised = "rank 0 all_reduce in nan, then raised ValueError; rank 1 all_reduce in nan, all_reduce"
-    assert raised in who_entered(lesson_00.JOBS["nan"], 4, "A nan").sentence
+    assert raised in who_entered(lesson_00.JOBS["nan"], 4, "A nan", timeout=60).sentence
     said = capsys.readouterr().out
     assert said.startswith("RankError: rank 0 of 4 raised ValueError: ") and said.count("\n") == 1
     assert said.endswith("add up to [1.25, 2.5, nan, nan]\n")
     ended = "rank 0 all_reduce in two_sums, all_reduce in two_sums, then returned; rank 1 all_reduce"
-    assert ended in who_entered(two_sums, 2, "Two sums").sentence
+    assert ended in who_entered(two_sums, 2, "Two sums", timeout=60).sentence
 
 
 def test_the_odd_rank_is_the_one_whose_data_are_unlike_the_others():

@@ -22,7 +22,7 @@ SUM, OWN_PART = (
     "mine = flat.chunk(sharded.ranks)[comm.get_rank()].clone()",
 )
 PART, PADDED = "[rank * size : (rank + 1) * size]", "torch.nn.functional.pad(part, (0, size - len(part)))"
-LARGEST = "comm.all_reduce(largest, op=comm.ReduceOp.MAX)"
+LARGEST = "dist.all_reduce(largest, op=dist.ReduceOp.MAX)"
 GATHER = "comm.all_gather_into_tensor(flat, master.detach().to(flat.dtype))"
 
 
@@ -150,24 +150,36 @@ def test_a_target_at_an_end_of_a_ranks_vocabulary_is_tried_always(change):
 def test_large_messages_of_an_imported_collective_are_seen():
     solution = solutions()["05-vocabulary_parallel_loss"]
     sent = "call(logits.new_zeros(*logits.shape[:2], 9))"  # as many as the largest rank's logits
+    line = "import torch.distributed as dist\n"
+    named = line, f"{line}    from torch.distributed import all_reduce as call\n"
     change = LARGEST, f"{LARGEST}\n    {sent}"
-    said = verdict(tensor_parallelism.vocabulary_parallel_loss, solution, *imported("all_reduce"), *change)
+    said = verdict(tensor_parallelism.vocabulary_parallel_loss, solution, *named, *change)
     assert "three numbers for each token are enough" in said
 
 
-def test_buckets_that_are_sent_by_an_imported_all_reduce_are_right_and_one_that_is_waited_for_is_not():
-    build, solution = data_parallelism.average_in_buckets, solutions()["04-average_in_buckets"]
-    right = edit(solution, *imported("all_reduce"), "comm.all_reduce(", "call(")
+def test_a_message_of_an_imported_all_reduce_is_right_and_one_that_is_waited_for_is_not():
+    build, solution = data_parallelism.start, solutions()["04-start"]
+    line = "import torch.distributed as dist\n"
+    named = line, f"{line}    from torch.distributed import all_reduce as call\n"
+    right = edit(solution, *named, "dist.all_reduce(", "call(")
     assert build.verdict(right).startswith("correct in 2 and 4 ranks")
-    blocking = "comm.all_reduce(bucket, async_op=True)", "call(bucket)", "request.wait()", "pass"
-    assert "the hook waits for its message" in verdict(build, solution, *imported("all_reduce"), *blocking)
+    blocking = "dist.all_reduce(bucket, async_op=True)", "call(bucket)", "request.wait()", "pass"
+    assert "stood still" in verdict(build, solution, *named, *blocking)
 
 
 @pytest.mark.parametrize("future", [".get_future()", ".get_future().then(lambda future: future.value())"])
-def test_buckets_that_are_waited_for_by_futures_are_right(future):
-    build, solution = data_parallelism.average_in_buckets, solutions()["04-average_in_buckets"]
-    call = "comm.all_reduce(bucket, async_op=True)"
+def test_a_message_that_is_waited_for_by_a_future_is_right(future):
+    build, solution = data_parallelism.start, solutions()["04-start"]
+    call = "dist.all_reduce(bucket, async_op=True)"
     assert verdict(build, solution, call, call + future).startswith("correct in 2 and 4 ranks")
+
+
+def test_the_gradients_that_replicas_leave_are_judged():
+    """They are noted as they are then: the next step's zeros are not written over them."""
+    build, solution = data_parallelism.replicas, solutions()["04-replicas"]
+    end = "            under_way.pop(0)()\n"
+    loop = "        for one in model.parameters():\n            one.grad is None or one.grad.mul_(2)\n"
+    assert "the gradient of" in verdict(build, solution, end, end + loop)
 
 
 def test_a_collective_that_one_rank_alone_enters_is_named_at_the_learners_line():

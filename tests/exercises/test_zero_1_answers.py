@@ -109,13 +109,9 @@ def test_a_step_without_rungs_is_right_too_and_faults_go_into_the_course_s(capsy
     assert lesson_07.zero_1_step.verdict(faulty).startswith("not yet: rank 0 of 2: `this rank's masters")
 
 
-def unpadded(psi, ranks, bucket, tokens):
+def unpadded(psi, ranks, bucket):
     held = {"parameters": 2 * psi, "gradients": 2 * psi, "master weights": 4 * psi / ranks}
-    return (
-        held
-        | {"optimizer states": 8 * psi / ranks + 4}
-        | {"buffers": 2 * bucket, "inputs": 16 * tokens, "other": 4}
-    )
+    return held | {"optimizer states": 8 * psi / ranks + 4, "buffers": 2 * bucket}
 
 
 def test_the_formula_is_held_against_deepspeed_itself(capsys):

@@ -123,6 +123,14 @@ def test_a_plan_rehearsed_anew_is_what_is_stored():
     assert json.loads(json.dumps(made(name))) == stored(name), f"make job PLAN={name!r}"
 
 
+@pytest.mark.parametrize("name", [name for name in PLANS if "unknown" not in stored(name)["seconds"]])
+def test_messages_of_a_step_add_up_over_its_passes(name):
+    for step in job.step_times(name):
+        sent = [seconds for taken in step.passes.values() for seconds in taken.sent.values()]
+        assert all(seconds >= 0 for seconds in sent)
+        assert sum(sent) == pytest.approx(sum(taken.messages for taken in step.passes.values()))
+
+
 def test_a_stored_step_is_drawn_over_time():
     fastest, slowest = job.step_times("stage 3")
     plot = step_timeline({"at the fastest": fastest, "at the slowest": slowest}, "Title")

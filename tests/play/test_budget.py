@@ -27,6 +27,8 @@ def ways(plan):
         plan.model != "8 B"
         or plan.sequences < job.SEQUENCES
         or plan.card != job.CARD
+        or "tensor_parallel" in plan.config
+        or plan.stages
         or micro not in CHOICES["micro"].options
     ):
         return None

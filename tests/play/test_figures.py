@@ -22,6 +22,9 @@ def of_training():
 FIGURES = {
     "budget": play.budget,
     "timeline": of_training,
+    "replicas": play.replicas,
+    "shared": play.shared,
+    "cuts": play.cuts,
     "ring": play.ring,
     "schedule": play.schedule,
     "rack": play.rack,

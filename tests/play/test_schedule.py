@@ -8,7 +8,12 @@ from helpers.course.play.orders import SCHEDULES
 from helpers.course.play.pipelined import ANY, CHOICES, STAGES, cell, in_flight, sentence, timelines
 from tests.play.clicking import clicked, combinations
 
-LESSON = (lesson.gpipe_solution, lesson.one_f_one_b_solution, lesson.zero_bubble_solution)
+
+def gpipe(rank, ranks, count):
+    return [(kind, rank, micro) for kind in "FB" for micro in range(count)]
+
+
+LESSON = (gpipe, lesson.one_f_one_b_solution, lesson.zero_bubble_solution)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import html
 import io
 
 import pytest
-from helpers import plots
+from helpers import job, plots
 from helpers.course.plots.schematics_collectives import parents
 from helpers.course.plots.style import picture
 from helpers.course.plots.timeline import KINDS, side_by_side
@@ -19,7 +19,40 @@ HISTORY = History(
     [(0, "forward"), (30, "backward"), (69, "after step")],
 )
 MACHINE = MachineConstants(matrix={"bf16": {512: 50e12, 1024: 100e12}}, memory=1e12, launch=1e-5)
+PASS = job.last_pass(64, 25e9)
 FIGURES = {
+    "in panels": (
+        plots.in_panels({name: {"a line": ([0, 1], [2, 3])} for name in ("first", "second")}, "Title", "x"),
+        "Title. At the end, first: a line 3; second: a line 3.",
+    ),
+    "replicas": (
+        plots.replicated_step(16.1, {"forward": 0.3, "backward": 0.8, "update": 0.2}, PASS, "Title"),
+        "eight forward passes take 0.30 s each",
+    ),
+    "last passes": (
+        plots.last_passes({"64 GPUs": PASS}, "Title"),
+        "64 GPUs: 1.26 s of messages, 0.50 s exposed",
+    ),
+    "longer passes": (
+        plots.longer_passes({"no messages": (0.026, 0.0), "DDP": (0.026, 0.01)}, 0.011, "Title"),
+        "Title. The work takes 26 ms, the message alone 11. Added: DDP 10.",
+    ),
+    "buckets in a pass": (
+        plots.buckets_in_a_pass(
+            {"blocks.0.weight": 90, "embedding.weight": 10}, [(90, 90), (100, 10)], 50, "Title"
+        ),
+        "90 of 90, 10 of 100.",
+    ),
+    "clocked passes": (
+        plots.clocked_passes(
+            {"late": [("backward", 0.0, 0.2), ("all-reduce", 0.2, 0.3)]}, {"late": 0.29}, "Title"
+        ),
+        "late: ends at 300, predicted 290.",
+    ),
+    "times as fast": (
+        plots.times_as_fast({"a card": {"in buckets": 5.0, "at the end": 3.5}}, 8, "Title"),
+        "a card: 5.0 in buckets, 3.5 at the end; 8 would be all.",
+    ),
     "host": (plots.host(8, 450e9, 50e9, "Title"), "Each of 8 GPUs holds 16 GB of gradients in 8 parts"),
     "rings across": (plots.rings_across(4, 8, "Title"), "one ring uses 1 card of each host, 8 all."),
     "two trees": (
@@ -51,6 +84,10 @@ FIGURES = {
     "checkpointed lifetimes": (
         plots.checkpointed_lifetimes(3, "Title"),
         "all kept: the inside of 3 blocks at once, checkpointed: the inside of 1 block",
+    ),
+    "loss lifetimes": (
+        plots.loss_lifetimes("Title"),
+        "log-probabilities, fp32, 4 bytes, from 3 to 6",
     ),
     "heat maps": (
         plots.heat_maps(
@@ -144,10 +181,9 @@ FIGURES = {
         "head; 12 blocks. embedding 5 %, attention 33 %",
     ),
     "an opened block": (
-        plots.opened_block({"h": 64, "a": 8, "k": 2, "d": 16, "f": 160}, 1024, "Title"),
-        "$W_k$ 64 × 32 0.0 M; $W_v$ 64 × 32 0.0 M; q 1,024 × 128 0 MB; k 1,024 × 32 0 MB; "
-        "v 1,024 × 32 0 MB; scores 8 × 1,024 × 1,024 17 MB never stored; result 1,024 × 128 0 MB; "
-        "logsumexp 8 × 1,024 0 MB; $W_o$ 128 × 64 0.0 M;",
+        plots.opened_block({"h": 64, "a": 8, "k": 2, "d": 16, "f": 160}, 1024, "Title", kept=["z"]),
+        "queries s × ad 0 MB; keys s × kd 0 MB; values s × kd 0 MB; queries, turned s × ad 0 MB; "
+        "keys, turned s × kd 0 MB; z s × ad 0 MB; logsumexp s × a 0 MB; $W_o$ ad × h 0 MB; ",
     ),
     "kept tensors": (
         plots.kept_tensors(
@@ -192,15 +228,41 @@ FIGURES = {
         ),
         "Elements on ranks 0 to 1. by rows: w 4, 2.",
     ),
-    "sharded products": (plots.sharded_products("Title"), "one part for each of 2 ranks"),
-    "fused rows": (
-        plots.fused_rows({"by heads": [0, 1, 0, 1], "in the middle": [0, 1]}, ("k", "v"), 8, "Title"),
-        "by heads: rank 0 rows 0 to 1 and 4 to 5, rank 1 rows 2 to 3 and 6 to 7; in the middle: "
-        "rank 0 rows 0 to 3, rank 1 rows 4 to 7",
+    "divided block": (
+        plots.divided_block(
+            {
+                "hidden_size": 8,
+                "intermediate_size": 24,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+            },
+            16,
+            5.0,
+            "Title",
+        ),
+        "half of the rows of q, k and v (8, 4 and 4 rows of 8), of gate and up (24 rows of 8), half of the "
+        "columns of out and down, and 2 of 4 heads; both repeat the norms and the additions. 5 MB are summed",
     ),
-    "lanes": (
-        plots.token_lanes({"tensor\nparallel": [("all-\nreduce", "message")]}, "Title"),
-        "Title. tensor parallel: all-reduce.",
+    "stacked heads": (
+        plots.stacked_heads(
+            {"by heads": [0, 0, 1, 1, 0, 1], "in the middle": [0, 0, 0, 1, 1, 1]}, {"q": 4, "k": 2}, "Title"
+        ),
+        "by heads: rank 0 q 0 1, k 0; rank 1 q 2 3, k 1. in the middle: rank 0 q 0 1 2; rank 1 q 3, k 0 1.",
+    ),
+    "shared tokens": (
+        plots.shared_tokens("Title"),
+        "and sequence parallel: norm, all-gather, qkv, heads, out, reduce-scatter, +, norm.",
+    ),
+    "shared seconds": (
+        plots.shared_seconds(
+            {
+                "t = 1": {"divided": 0.02, "repeated": 0.004, "messages": 0.0},
+                "t = 2": {"divided": 0.01, "repeated": 0.004, "messages": 0.001},
+            },
+            0.024,
+            "Title",
+        ),
+        "t = 1: 24.0 ms (divided 20.0, repeated 4.0); t = 2: 15.0 ms (divided 10.0, repeated 4.0, messages 1",
     ),
     "zero states": (
         plots.zero_states(
@@ -332,10 +394,16 @@ def test_a_schedule_has_a_box_for_every_action_and_below_it_what_is_in_flight():
     )
 
 
+def test_schedules_are_drawn_without_what_is_in_flight():
+    plot = plots.pipeline_schedules({"One": TIMELINES}, "Title", "slots", in_flight=False)
+    assert len(plot.figure.axes) == 1
+    assert plot.sentence == "Figure: Title. One: 8 slots, idle 0.500 of the time."
+
+
 def test_stages_say_which_layers_they_hold():
     plot = plots.stages({"rank 0": ["embedding", "block 1"], "rank 1": ["block 2", "head"]}, "Title", "50 MB")
     (axes,) = plot.figure.axes
-    assert len(axes.patches) == 2 + 4
+    assert len([box for box in axes.patches if box.get_alpha()]) == 2
     assert plot.sentence.startswith(
         "Figure: Title. rank 0: embedding, block 1; rank 1: block 2, head. Between neighbours"
     )

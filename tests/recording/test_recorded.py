@@ -891,13 +891,31 @@ def test_large_messages_take_what_was_predicted_and_small_ones_wait_for_their_ho
 
 def test_a_hang_under_nccl_keeps_the_line_that_its_stack_does_not_show():
     """The rank stands at the next line that needs a number; the flight recorder knows the collective's."""
-    (path,) = (RECORDED / "hang").glob("*.json")
-    hung = json.loads(path.read_text())["runs"]["gone"]
-    waiting = next(entry for entry in hung["flight recorder"][0] if entry["state"] != "completed")
-    line = next(frame for frame in waiting["frames"] if "train_step" in frame)
-    assert line == "hang.py:60 train_step" and "line 62 in train_step" in hung["stacks"][0][1]
-    assert "missing ranks: {1}" in hung["reading"]
-    assert "/" not in "".join(hung["reading"])
+    gone = recorded.hang("gone")
+    assert gone.stood == ["line 72 in train_step", "line 64 in train_step"]
+    assert gone.waiting[0][0] == "number 121 of its group, 16,777,216 elements, called at hang.py:70"
+    assert gone.waiting[1] == [] == [line for line in gone.reading if "/" in line]
+    assert "missing ranks: {1}" in gone.reading and "line" not in gone.watchdog(0)
+    assert gone.watchdog(0).startswith("Watchdog caught") and gone.watchdog(1) == ""
+
+
+def test_two_groups_crossed_leave_both_gpus_busy_and_torchs_reader_silent():
+    """Each rank's watchdog names the same collective; only the order of entering tells them apart."""
+    crossed = recorded.hang("crossed")
+    shown = crossed.panels("both")
+    assert [ys[-1] for _, ys in shown["both: utilisation, %"].values()][:2] == [100, 100]
+    assert all(ys[-1] < 200 < 680 < crossed.healthy[1] for _, ys in [*shown["both: power, W"].values()][:2])
+    first, second = (line.partition("elements")[0] for line in crossed.waiting[0])
+    assert [line.partition("elements")[0] for line in crossed.waiting[1]] == [second, first]
+    named = {crossed.watchdog(rank).partition(" ran for")[0] for rank in range(2)}
+    assert len(named) == 1 and crossed.reading == []
+
+
+def test_nccl_reports_nothing_when_a_rank_goes_on_to_the_next_collective():
+    skipped = recorded.hang("next")
+    assert skipped.output[1][4] == "rank 1 leaves the first all-reduce out in step 60"
+    assert [lines[-1] for lines in skipped.output] == ["rank 0: step 600 done", "rank 1: step 600 done"]
+    assert not any("rror" in line or "atchdog" in line for lines in skipped.output for line in lines)
 
 
 @pytest.mark.parametrize("blocks", ["a block", "16 blocks"])

@@ -2,23 +2,26 @@
 
 from tests.same_answers.planting import Mistake
 
+LINED = ("class Worker:", "def train(", "def one_step(")  # of lesson 06
+TRAINED = ("class Llama(nn.Module)", "def train(", "def autotp(")  # of lesson 05
+
 MISTAKES = {
     "00": (
         Mistake(
             "each rank changes its weights by itself",
-            "    losses = train(engine, batches)\n",
-            "    losses = train(engine, batches)\n"
-            "    with torch.no_grad():\n"
-            "        engine.module.embedding.tokens.weight += torch.distributed.get_rank()\n",
+            "        differ.append(",
+            "        with torch.no_grad():\n"
+            "            engine.module.embedding.tokens.weight += torch.distributed.get_rank()\n"
+            "        differ.append(",
             ("train = exercises.train.check",),
-            "'after 8 steps': [1-9]",
+            "after each step: [1-9]",
         ),
         Mistake(
             "no rank gets rank 0's weights at the start",
             "    deepspeed.init_distributed()\n    model",
             "    deepspeed.init_distributed()\n"
             "    deepspeed.runtime.engine.DeepSpeedEngine._broadcast_model = lambda engine: None\n    model",
-            ("found = launch(lambda: begin()[1]",),
+            ("differing = exercises.differing.check",),
             "'in the engine': [1-9]",
         ),
     ),
@@ -43,51 +46,78 @@ MISTAKES = {
     "04": (
         Mistake(
             "gradients are never divided",
-            "parameter.grad /= comm.get_world_size()",
-            "pass",
-            ("average_gradients = exercises.average_gradients.check", "one_by_one = {"),
-            "gradients are off by",
+            "(bucket / dist.get_world_size())",
+            "bucket",
+            ("start = exercises.start.check", "replicas = exercises.replicas.check", "distance, units ="),
+            "It is [1-9]",
         ),
         Mistake(
-            "buckets are never divided",
-            "bucket /= comm.get_world_size()",
-            "pass",
-            ("average_in_buckets = exercises.average_in_buckets.check", "in_buckets = {"),
-            "gradients are off by",
+            "micro-batches' gradients are added, not averaged",
+            "loss = model(*rows) / len(micro_batches)",
+            "loss = model(*rows)",
+            ("one_step = exercises.one_step.check", "replicated.beside_each_other("),
+            " off",
         ),
+        Mistake(
+            "the ranks' losses are weighed by rows, not by tokens",
+            "(targets >= 0).sum()",
+            "(targets >= 0).any(-1).sum()",
+            ("off = replicated.against_one_process(",),
+            "length: False",
+        ),
+    ),
+    "more/04": (
         Mistake(
             "DeepSpeed's gradients are twice as large",
-            "        engine.backward(loss)\n        total",
-            "        engine.backward(2 * loss)\n        total",
-            ('runs["DeepSpeed", ranks] = launch(',),
-            "gradients are off by",
+            "engine.backward(engine(*rows))",
+            "engine.backward(2 * engine(*rows))",
+            ("replicated.beside_each_other(",),
+            " off",
         ),
     ),
     "05": (
         Mistake(
             "f does not sum the gradient of its input",
-            "comm.all_reduce(total)  # one x was used on all ranks",
+            "dist.all_reduce(total)  # one x was used on all ranks",
             "# one x was used on all ranks",
             (
                 "CopyToRanks = exercises.CopyToRanks.check",
                 "row_parallel = exercises.row_parallel.check",
-                "def shard(",
-                "by_hand = compare(",
+                "shared_block = exercises.shared_block.check",
+                *TRAINED,
             ),
-            "gradients NO",
+            "NO",
         ),
         Mistake(
-            "each rank adds the bias before the sum",
-            "SumOverRanks.apply(F.linear(x, weight)) + bias",
-            "SumOverRanks.apply(F.linear(x, weight, bias))",
-            ("row_parallel = exercises.row_parallel.check", "def shard(", "by_hand = compare("),
-            "loss NO",
+            "q, k and v are cut in the middle",
+            "torch.cat([part.chunk(ranks)[rank] for part in (q, k, v)])",
+            "stacked.chunk(ranks)[rank]",
+            (
+                "own_rows = exercises.own_rows.check",
+                "shared_block = exercises.shared_block.check",
+                *TRAINED,
+            ),
+            "NO",
         ),
+        Mistake(
+            "gradients come back twice",
+            "        loss.backward()\n        report.note(loss)",
+            "        (2 * loss).backward()\n        report.note(loss)",
+            ("def autotp(",),
+            "NO",
+        ),
+    ),
+    "more/05": (
         Mistake(
             "the norm counts a replicated parameter t times",
-            "    model, config = make(), configuration(tensor_ranks, **choice)\n",
+            "RULES = {",
+            "before = divided_gpt.train\n\n\n"
+            "def train(**choice):\n"
+            "    import deepspeed\n\n"
             "    deepspeed.runtime.utils.is_model_parallel_parameter = lambda parameter: True\n"
-            "    model, config = make(), configuration(tensor_ranks, **choice)\n",
+            "    return before(**choice)\n\n\n"
+            "divided_gpt.train = train\n"
+            "RULES = {",
             ("own_runs = same_losses(",),
             "t = 2 .*: no",
         ),
@@ -95,41 +125,45 @@ MISTAKES = {
     "06": (
         Mistake(
             "micro-batches' losses are added, not averaged",
-            "y = models.next_token_loss(y, self.targets[micro]) / len(self.ids)",
-            "y = models.next_token_loss(y, self.targets[micro])",
-            ("def one_stage(rank, ranks)", 'ran["GPipe", ranks] = launch('),
-            "do NOT equal",
+            "worker.loss(y, worker.targets[micro]) / worker.count",
+            "worker.loss(y, worker.targets[micro])",
+            ("forward = exercises.forward.check", *LINED, "def on(ranks, order_of"),
+            "NO",
         ),
         Mistake(
             "gradients are twice as large",
-            "y.backward(gradient)  # from here",
-            "(2 * y).backward(gradient)  # from here",
-            ("pass_back = exercises.pass_back.check", 'ran["1F1B", ranks] = launch('),
-            "do NOT equal",
+            "    y.backward(gradient)",
+            "    (2 * y).backward(gradient)",
+            ("backward = exercises.backward.check", *LINED, "def on(ranks, order_of"),
+            "NO",
         ),
         Mistake(
             "DeepSpeed's gradients are twice as large",
-            '    engine = report.pop("engine")\n',
-            '    engine = report.pop("engine")\n'
+            "    return executed.end()",
             "    for state in engine.optimizer.state.values():\n"
-            '        state["exp_avg"] *= 2\n',
-            ("deep = {stages: launch(train, ranks=stages",),
-            "do NOT equal",
+            '        state["exp_avg"] *= 2\n'
+            "    return executed.end()",
+            ("def on(ranks, order_of", "def by_deepspeed(", "deep = {p: launch"),
+            "NO",
         ),
     ),
     "more/06": (
         Mistake(
             "a tied table's gradient is counted twice",
-            "    return deepspeed.initialize(model=model, config=config)[0]",
-            "    engine = deepspeed.initialize(model=model, config=config)[0]\n"
-            "    summed = engine._exec_reduce_tied_grads\n"
-            "    engine._exec_reduce_tied_grads = lambda: (summed(), summed())\n"
-            "    engine._INSTRUCTION_MAP = {\n"
-            "        **engine._INSTRUCTION_MAP,\n"
-            "        deepspeed.runtime.pipe.schedule.ReduceTiedGrads: lambda engine: (summed(), summed()),\n"
-            "    }\n"
-            "    return engine",
-            ("tied_runs[stages] = launch(train",),
+            "def logits(table, x_bsh):",
+            "def twice(engine):\n"
+            "    engine._exec_reduce_tied_grads_once()\n"
+            "    engine._exec_reduce_tied_grads_once()\n\n\n"
+            "def doubled(**choice):\n"
+            "    from deepspeed.runtime.pipe.engine import PipelineEngine\n"
+            "    from deepspeed.runtime.pipe.schedule import ReduceTiedGrads\n\n"
+            "    PipelineEngine._exec_reduce_tied_grads_once = PipelineEngine._exec_reduce_tied_grads\n"
+            "    PipelineEngine._INSTRUCTION_MAP = dict(PipelineEngine._INSTRUCTION_MAP)\n"
+            "    PipelineEngine._INSTRUCTION_MAP[ReduceTiedGrads] = twice\n"
+            "    return train_before(**choice)\n\n\n"
+            "train_before, pipelines.train = pipelines.train, doubled\n"
+            "def logits(table, x_bsh):",
+            ("tied_runs[stages] = reports = launch(",),
             r"2  no",
         ),
     ),

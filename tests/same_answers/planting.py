@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import nbformat
 from nbclient import NotebookClient
 from helpers.course.syllabus.outline import beside, notebooks, number_of
+from tests.same_answers.slicing import needed
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,17 @@ class Mistake:
 def standing_in(edited, source):
     """A cell's text; behind a check, what a folded cell defines takes the place of the course's own answer,
     which a check takes from its module."""
-    if "solution" not in edited.metadata.get("tags", []):
-        return source
+    return with_solutions(source) if "solution" in edited.metadata.get("tags", []) else source
+
+
+def with_solutions(source):
     names = re.findall(r"^(\w+) = exercises\.\w+\.check\(", source, re.MULTILINE)
     return source + "".join(f"\n{name} = {name}_solution" for name in names)
 
 
 class Lesson:
-    """A lesson, or a companion ("more/06"), in a kernel of its own, in which all cells up to a check have
-    run."""
+    """A lesson, or a companion ("more/06"), in a kernel of its own, in which the cells have run that its
+    mistakes and checks need."""
 
     def __init__(self, number, mistakes):
         path = next(path for path in [*notebooks(), *beside()] if number_of(path) == number)
@@ -55,12 +58,14 @@ class Lesson:
         self.client = NotebookClient(
             self.notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}
         )
-        last = max(self.cell(text)[0] for mistake in mistakes for text in mistake.again)
+        places = [index for index, _ in self.code]
+        texts = {text for mistake in mistakes for text in (mistake.old, *mistake.again)}
+        targets = {places.index(self.cell(text)[0]) for text in texts}
+        wanted = needed([with_solutions(cell.source) for _, cell in self.code], targets)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.client.setup_kernel())
-            for index, cell in self.code:
-                if index <= last:
-                    self.client.execute_cell(cell, index)
+            for index, cell in map(self.code.__getitem__, wanted):
+                self.client.execute_cell(cell, index)
             self.stack = stack.pop_all()
         self.planted = []  # cells of the last mistake, to be run as they are before the next one
 

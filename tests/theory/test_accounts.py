@@ -81,25 +81,6 @@ def test_a_group_sends_at_the_rate_of_the_cards_that_it_has_in_a_host(ranks, str
     assert CLUSTER.bandwidth(ranks, stride, gpus) == bandwidth
 
 
-def test_every_account_takes_the_same_link():
-    """A tensor-parallel group that is larger than a host, in the planner and in lesson 05's account."""
-    size, ways = replace(SMALL, heads=16, width=256), {"rate": 1e14, "inside": 450e9, "card": 50e9}
-    for tensor, stage in ((1, 1), (2, 2), (8, 1), (16, 0)):
-        mine = theory.Plan(size=size, gpus=64, batch=64, sequence=128, tensor=tensor, stage=stage)
-        replicas = 64 // tensor
-        other = theory.tensor_parallel_cluster_seconds(
-            size, 128, mine.micro_batches, tensor, 64, stage, balance=1e9, **ways
-        )
-        per_byte = other["ZeRO"] / max(1, theory.zero_wire_bytes(1, replicas, stage, 2, mine.micro_batches))
-        found = theory.plan_seconds(mine, CLUSTER)["ZeRO"]
-        sent = theory.zero_wire_bytes(
-            mine.parameters, replicas, stage, 2, mine.micro_batches, whole_buckets=True
-        )
-        assert found == pytest.approx(sent * per_byte / (theory.gpt_parameters(size) / tensor))
-        slowed = other["work"] * 1e9 / other["tensor parallelism"]
-        assert tensor == 1 or slowed == pytest.approx(CLUSTER.bandwidth(tensor))
-
-
 # --- sequence parallelism
 
 
@@ -261,18 +242,6 @@ def test_a_cluster_without_gpus_is_refused(name):
         (lambda: theory.zero_3_passes(1, 2, 0, 8, micro_batches=1), "rate must be positive"),
         (lambda: theory.step_messages(10, 1, theory.ZeroConfig(), 0), "ranks must be at least 1"),
         (lambda: theory.step_messages(10, 1, theory.ZeroConfig(), 2, 0), "accumulation must be at least 1"),
-        (
-            lambda: theory.tensor_parallel_cluster_seconds(
-                SMALL, 128, 0, 2, 16, 1, rate=1e14, inside=1e11, card=1e10, balance=1e10
-            ),
-            "micro_batches must be at least 1",
-        ),
-        (
-            lambda: theory.tensor_parallel_cluster_seconds(
-                SMALL, 128, 1, 2, 16, 4, rate=1e14, inside=1e11, card=1e10, balance=1e10
-            ),
-            "stage must be from 0 to 3",
-        ),
         (lambda: theory.hours_between_failures(1, 0), "units must be positive"),
     ],
 )

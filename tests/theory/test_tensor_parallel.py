@@ -167,35 +167,3 @@ def test_what_ranks_share_of_a_block_and_what_they_repeat():
     alone = theory.MachineConstants(matrix={"bf16": {512: 1e14}}, memory=1e12, launch=0.0)
     with pytest.raises(ValueError, match="no bandwidth between ranks"):
         theory.tensor_parallel_block_seconds(2, 512, 1024, 2, alone)
-
-
-def test_a_step_of_a_cluster_by_hand():
-    """Tensor parallelism's messages in proportion to the work; ZeRO's by stage, between hosts through the
-    cards that a part's replicas have."""
-    size, links = (
-        models.GPTSize(width=1024, heads=8, context=512, layers=2),
-        {"rate": 1e14, "inside": 3e11, "card": 5e10, "balance": 6e10},
-    )
-    parameters = theory.gpt_parameters(size)
-    found = {
-        (t, stage): theory.tensor_parallel_cluster_seconds(size, 512, 4, t, 16, stage, **links)
-        for t in (1, 2, 16)
-        for stage in (1, 2, 3)
-    }
-    assert (
-        found[1, 1]["work"]
-        == found[1, 3]["work"]
-        == pytest.approx(4 * 6 * parameters * 512 / 1e14)
-        == pytest.approx(2 * found[2, 1]["work"])
-    )
-    assert found[2, 1]["tensor parallelism"] == pytest.approx(found[2, 1]["work"] / 5)
-    assert found[16, 1]["tensor parallelism"] == pytest.approx(found[16, 1]["work"] * 6e10 / 3e11), (
-        "eight cards of 50 GB/s are faster than a host inside"
-    )
-    half = theory.wire_bytes("all_gather", 2 * parameters / 2, 8) / 2e11
-    assert [found[2, stage]["ZeRO"] for stage in (1, 2, 3)] == pytest.approx([2 * half, 5 * half, 12 * half])
-    assert found[16, 3]["ZeRO"] == 0, "one replica has nobody to share with"
-    held = theory.tensor_parallel_cluster_bytes(size, 512, 2, 16, 1)
-    assert held["parameters"] == parameters and held["optimizer states"] == 8 * parameters / 2 / 8
-    with pytest.raises(ValueError, match="use a divisor"):
-        theory.tensor_parallel_cluster_bytes(size, 512, 3, 16, 1)

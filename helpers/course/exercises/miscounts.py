@@ -10,38 +10,41 @@ from helpers.course.exercises.comparing import described, kind
 from helpers.course.exercises.formulas import Exercise
 
 LETTERS = ("h", "a", "k", "d", "f", "L", "V", "tied")
+LARGEST = 1_000_000_000  # parameters of a model that the lesson runs
 ESCAPES = {  # bug: what its model lacks where nothing shows
     "keys at full heads": "k equals a",
     "never tied": "the head is not tied",
     "d = h / a": "a times d equals h",
+    "repeated keys are kept": "k equals a",
 }
 
 
 def miscounts(formula: Callable) -> dict[str, Callable]:
-    """{bug: the formula with it}; the last, masked scores cost nothing, is none where a kernel skips them."""
+    """{bug: the formula with it}; the last two are of what is kept alone."""
 
-    def two_matrices(b: int, s: int, **of: int) -> dict[str, int]:
-        total, third = formula(b, s, **of), of["L"] * of["h"] * of["f"]
-        fewer = {"parameters": total["parameters"] - third, "FLOPs": total["FLOPs"] - 2 * b * s * third}
-        return total | fewer
+    def less(price: str, of_block: Callable[..., int]) -> Callable:
+        """The formula, which misses so much of one price in each block; a negative number is too much."""
 
-    def half_of_the_scores(b: int, s: int, **of: int) -> dict[str, int]:
-        total, saved = formula(b, s, **of), 2 * b * s * s * of["a"] * of["d"] * of["L"]
-        return total | {"FLOPs": total["FLOPs"] - saved}
+        def wrong(b: int, s: int, **of: int) -> dict[str, int]:
+            total = formula(b, s, **of)
+            return total | {price: total[price] - of["L"] * of_block(b=b, s=s, **of)}
+
+        return wrong
 
     return {
         "keys at full heads": lambda b, s, **of: formula(b, s, **of | {"k": of["a"]}),
         "never tied": lambda b, s, **of: formula(b, s, **of | {"tied": False}),
         "d = h / a": lambda b, s, **of: formula(b, s, **of | {"d": of["h"] // of["a"]}),
-        "two matrices": two_matrices,
-        "half of the scores": half_of_the_scores,
+        "no scores": less("FLOPs", lambda b, s, a, d, **_: 4 * b * s * s * a * d),
+        "a norm keeps its input": less("kept", lambda b, s, h, **_: 2 * (4 * b * s * h + 4 * b * s)),
+        "repeated keys are kept": less("kept", lambda b, s, a, k, d, **_: -2 * b * s * 2 * (a - k) * d),
     }
 
 
 @dataclass(kw_only=True)
 class OddModel(Exercise):
-    """A function without arguments that returns letters of a Llama in whose parameters and FLOPs every bug of
-    the right `formula` shows."""
+    """A function without arguments that returns letters of a Llama in whose prices every bug of the right
+    `formula` shows."""
 
     formula: Callable
 
@@ -52,7 +55,7 @@ class OddModel(Exercise):
         got, failure = outcome
         if failure:
             return super().wrong(case, outcome)
-        words = unfit(got) or escaping(got, self.formula)
+        words = unfit(got) or too_large(got, self.formula) or escaping(got, self.formula)
         return words and f"not yet: {words}"
 
 
@@ -70,6 +73,12 @@ def unfit(got: object) -> str:
     if got["h"] % got["a"]:
         return "transformers builds no Llama unless h is a multiple of a, although d need not be h / a"
     return ""
+
+
+def too_large(letters: dict, formula: Callable) -> str:
+    """In words, where the model is too large to be run here; else ""."""
+    parameters = formula(1, 64, **letters)["parameters"]
+    return f"a small model is enough, and yours has {parameters:,} parameters" * (parameters > LARGEST)
 
 
 def escaping(letters: dict, formula: Callable) -> str:

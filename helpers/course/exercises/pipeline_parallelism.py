@@ -1,65 +1,48 @@
-"""Answers of lesson 06: pipelines, and the mistakes that people make there."""
+"""Lesson 06: the order in which a rank works, its two passes, and what waiting costs."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
 from torch import nn
-from helpers.course.exercises.builds import Build
-from helpers.course.exercises.engine import first_thought
+from helpers import paths
+from helpers.course.exercises import planner
+from helpers.course.exercises.calling import call_with_each
+from helpers.course.exercises.comparing import described, kind, plain
+from helpers.course.exercises.editing import edit, source_of
+from helpers.course.exercises.engine import Check, before_running, first_thought, reading_note
 from helpers.course.exercises.guesses import guess as guess
-from helpers.course.exercises.meeting import own_group
-from helpers.course.exercises.reading import is_unwritten
-from helpers.course.exercises.stubs import Returning, Stubs
+from helpers.course.exercises.reading import is_unwritten, names_of
+from helpers.course.exercises.start_here_script import FOOT
+from helpers.course.exercises.stubs import Stubs
 from helpers.course.exercises.telling import tell
 from helpers.tools.theory import schedules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from helpers.course.exercises.in_ranks import Judged
+    from helpers.course.exercises.seeing import See
     from helpers.course.plots.style import Plot
 
 stubs = Stubs("pipeline_parallelism")
-
-
 SLOTS = {"F": 1, "B": 2, "I": 1, "W": 1}  # how long an action takes; what the lesson counts with
+CASES = ((4, 8), (2, 3), (4, 2), (3, 7), (1, 2))  # stages and micro-batches of schedules that are looked at
 WIDTH = 5
-CASES = ((4, 8), (2, 3), (4, 2), (3, 7))  # stages and micro-batches of schedules that are looked at
 
 
-class NotASchedule(Exception):
-    """What a function gave is no list of actions; says what it is."""
+# --- schedules
 
 
-def orders_of(function: Callable, ranks: int, count: int) -> list[list[schedules.Action]]:
-    """The order of every rank; raises `NotASchedule` for what is no list of (kind, stage, micro)."""
-    orders = []
-    for rank in range(ranks):
-        said = f"for rank={rank}, ranks={ranks}, count={count}"
-        try:
-            orders.append([tuple(action) for action in function(rank, ranks, count)])
-        except Exception as error:
-            raised = f"your function raised {type(error).__name__} {said}: {error}"
-            raise NotASchedule(f"{raised}, or gives no list of actions") from error
-        for action in orders[-1]:
-            match action:
-                case (str(kind), int(), int()) if kind in SLOTS:
-                    continue
-            due = 'no action such as ("F", stage, micro)'
-            raise NotASchedule(f"{said} your list holds {action!r}, which is {due}")
-    return orders
-
-
-def properties(function: Callable, ranks: int, count: int) -> dict[str, object]:
+def properties(orders: list[list[tuple]]) -> dict[str, object]:
     """What can be said of a schedule without carrying it out: {name: value}; the later names are missing
     where it cannot be carried out."""
-    orders = orders_of(function, ranks, count)
     actions = {"actions": [sorted(order) for order in orders]}
     try:
         timelines = schedules.replay(orders, SLOTS)
@@ -70,7 +53,7 @@ def properties(function: Callable, ranks: int, count: int) -> dict[str, object]:
 
 
 def differing(got: dict[str, object], right: dict[str, object]) -> str:
-    """In words, what of a schedule's properties is not right first; "" where all are."""
+    """In words, what of a schedule's properties is not as good as it should be first; "" where all are."""
     for rank, (mine, due) in enumerate(zip(got["actions"], right["actions"])):
         if more := Counter(mine) - Counter(due):
             action = min(more)
@@ -81,37 +64,119 @@ def differing(got: dict[str, object], right: dict[str, object]) -> str:
     if got["deadlock"]:
         return got["deadlock"]
     for rank, (mine, due) in enumerate(zip(got["held"], right["held"])):
-        if mine != due:
+        if mine > due:
             return f"rank {rank} has up to {mine} in flight at once where {due} is right"
-    if got["idle"] != right["idle"]:
+    if got["idle"] > right["idle"]:
         return f"{100 * got['idle']:.1f} % of the time is idle where {100 * right['idle']:.1f} % is right"
     return ""
 
 
-@dataclass
-class Schedule(Build):
-    """A schedule to write: looked at without ranks first, by `schedules.replay`, then carried out in real
-    ranks."""
+def no_action(action: object) -> bool:
+    match action:
+        case (str(kind), int(), int()) if kind in SLOTS:
+            return False
+    return True
 
-    def looked_at(self, answer: Callable) -> str:
-        """What is wrong with the orders of all ranks, in words, and what to think about; "" where nothing
-        is."""
-        for ranks, count in CASES:
-            of = partial(properties, ranks=ranks, count=count)
-            try:
-                got = of(answer)
-            except NotASchedule as error:
-                return f"not yet: {error}"
-            if wrong := differing(got, of(self.solution)):
-                thought = first_thought(self.mistaken(), lambda mistake, got=got, of=of: of(mistake) == got)
-                return f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}{thought}"
+
+@dataclass
+class Schedule(Check):
+    """An order of actions to write: what counts is that all is done, that nobody waits for ever, what is in
+    flight and what is idle."""
+
+    cases: tuple[tuple[int, int], ...] = CASES
+
+    def verdict(self, answer: object) -> str:
+        if ready := before_running(answer, names_of(self.solution), self.solution, "code", by_position=True):
+            return ready
+        found = called(answer, self.cases)
+        for ranks, count in self.cases:
+            orders = []
+            for rank in range(ranks):
+                order, failure = found[rank, ranks, count]
+                if wrong := failure and f"your function {failure}" or no_order(order):
+                    return f"not yet: for rank={rank}, ranks={ranks}, count={count} {wrong}"
+                orders.append([tuple(action) for action in order])
+            if wrong := self.wrong(orders, ranks, count):
+                return f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}"
+        return self.correct(f"for {len(self.cases)} pipelines") + reading_note(answer, self.solution)
+
+    def wrong(self, orders: list[list[tuple]], ranks: int, count: int) -> str:
+        def of(function: Callable) -> dict[str, object]:
+            return properties([function(rank, ranks, count) for rank in range(ranks)])
+
+        got = properties(orders)
+        if wrong := differing(got, of(self.solution)):
+            mistaken = {words: of(function) for words, function in self.mistaken().items()}
+            return wrong + first_thought(mistaken, lambda mistake: mistake == got)
         return ""
 
-    def judged(
-        self, answer: Callable, mistakes: dict[str, Callable], ranks: int, seed: int
-    ) -> Sequence[Judged]:
-        """Without mistakes: those were looked at, and in ranks some of them hang."""
-        return super().judged(answer, {}, ranks, seed)
+    def mistaken(self) -> dict[str, Callable]:
+        """{what to think about: a wrong answer}."""
+        names = {rung.name: rung.solution for rung in self.rungs}
+        return {words: edit(self.solution, *change, names=names) for words, change in self.mistakes.items()}
+
+
+def called(function: Callable, cases: Iterable[tuple[int, int]]) -> dict[tuple[int, int, int], tuple]:
+    """{(rank, ranks, count): (its order, how it failed)}."""
+    each = [(rank, *case) for case in cases for rank in range(case[0])]
+    calls = [dict(zip(names_of(function), call)) for call in each]
+    with closing(call_with_each(as_lists(function), calls)) as outcomes:
+        return dict(zip(each, outcomes))
+
+
+def as_lists(function: Callable) -> Callable:
+    """A function whose actions come as a list of tuples, whatever it returns them in."""
+
+    def listed(**given: object) -> object:
+        order = function(*given.values())
+        return order if order is None else [tuple(action) for action in order]
+
+    return listed
+
+
+def no_order(order: object) -> str:
+    """What is wrong with what should be a list of actions; else ""."""
+    if order is None:
+        return "your function returns nothing"
+    if not isinstance(order, (list, tuple)):
+        return f"your function gives {order!r}, which is no list of actions"
+    if wrong := [action for action in order if no_action(tuple(action))]:
+        return f'your list holds {tuple(wrong[0])!r}, which is no action such as ("F", rank, micro)'
+    return ""
+
+
+one_f_one_b = stubs.check(Schedule, "one_f_one_b")
+
+
+@dataclass
+class Capped(Schedule):
+    """A schedule with at most `most` micro-batches in flight; scored by what is idle."""
+
+    most: int = 2
+    cases: tuple[tuple[int, int], ...] = ((4, 8), (4, 2), (2, 3))
+
+    def wrong(self, orders: list[list[tuple]], ranks: int, count: int) -> str:
+        got, alone = properties(orders), properties([one_by_one(rank, count) for rank in range(ranks)])
+        if wrong := differing(got, alone | {"held": [self.most] * ranks}):
+            return wrong
+        easily = properties([in_groups(rank, count, self.most) for rank in range(ranks)])["idle"]
+        if got["idle"] <= easily:
+            return ""
+        return f"{100 * got['idle']:.1f} % of the time is idle, and {100 * easily:.1f} % is possible easily"
+
+
+def in_groups(rank: int, count: int, most: int) -> list[tuple]:
+    """So many micro-batches at a time, each group as in GPipe."""
+    groups = [range(first, min(first + most, count)) for first in range(0, count, most)]
+    return [(kind, rank, micro) for group in groups for kind in "FB" for micro in group]
+
+
+def one_by_one(rank: int, count: int) -> list[tuple]:
+    return [(kind, rank, micro) for micro in range(count) for kind in "FB"]
+
+
+two_in_flight = stubs.check(Capped, "two_in_flight")
+zero_bubble = stubs.check(Schedule, "zero_bubble", rungs=[one_f_one_b])
 
 
 def draw(function: Callable, ranks: int = 4, count: int = 8) -> Plot | None:
@@ -120,130 +185,262 @@ def draw(function: Callable, ranks: int = 4, count: int = 8) -> Plot | None:
     from helpers.course import plots
 
     if is_unwritten(function):
-        return tell(
-            "not written yet: put your code in the place of the dots, and this cell draws your schedule"
-        )
+        return tell("not written yet: this cell draws your schedule, as often as you like")
+    orders = []
+    for (rank, *_), (order, failure) in called(function, [(ranks, count)]).items():
+        if wrong := failure and f"your function {failure}" or no_order(order):
+            return tell(f"not yet: for rank {rank} {wrong}")
+        if not order:
+            return tell(f"not yet: rank {rank} does nothing so far, and nothing is drawn until all ranks do")
+        orders.append([tuple(action) for action in order])
     try:
-        timelines = schedules.replay(orders_of(function, ranks, count), SLOTS)
-    except (NotASchedule, ValueError) as error:
+        timelines = schedules.replay(orders, SLOTS)
+    except ValueError as error:
         return tell(f"not yet: {error}")
+    if missing := lacking(orders, count):
+        tell(f"not yet: {missing}; drawn is what there is")
     title = f"{function.__name__}: {count} micro-batches on {ranks} ranks"
     return plots.pipeline_schedules({"yours": timelines}, title, "slots")
 
 
-class _Line:
-    """A line of ranks with a small layer each, which carries out actions on micro-batches and counts
-    nothing."""
-
-    def __init__(self, count):
-        self.rank, ranks, self.count = dist.get_rank(), dist.get_world_size(), count
-        self.inputs = torch.randn(count, 2, WIDTH)
-        self.layer = [nn.Linear(WIDTH, WIDTH) for _ in range(ranks)][self.rank]
-        self.last = self.rank == ranks - 1
-        self.kept, self.gradients, self.losses, self.under_way = {}, {}, {}, []
-
-    def send(self, to, micro, tensor):
-        request = dist.isend(tensor.contiguous(), to, group=own_group(), tag=micro)
-        self.under_way.append((request, tensor))
-
-    def receive(self, source, micro):
-        tensor = torch.empty(2, WIDTH)
-        dist.recv(tensor, source, group=own_group(), tag=micro)
-        return tensor
-
-    def arrived(self, micro):
-        """The gradient of what this rank sent; None on the last rank."""
-        return None if self.last else self.receive(self.rank + 1, micro)
-
-    def act(self, kind, micro):
-        if kind == "F":
-            self.forward(micro)
-        if kind in "BI":
-            self.pass_back(micro)
-        if kind in "BW":
-            self.add_gradients(micro)
-
-    def forward(self, micro):
-        x = self.receive(self.rank - 1, micro).requires_grad_() if self.rank else self.inputs[micro]
-        y = self.layer(x).tanh()
-        if self.last:
-            y = y.square().mean() / self.count
-            self.losses[micro] = y.item()
-        else:
-            self.send(self.rank + 1, micro, y.detach())
-        self.kept[micro] = x, y
-
-    def pass_back(self, micro):
-        x, y = self.kept[micro]
-        self.gradients[micro] = self.arrived(micro)
-        if self.rank:
-            (gradient,) = torch.autograd.grad(y, x, self.gradients[micro], retain_graph=True)
-            self.send(self.rank - 1, micro, gradient)
-
-    def add_gradients(self, micro):
-        parameters, (_, y) = list(self.layer.parameters()), self.kept[micro]
-        for parameter, gradient in zip(parameters, torch.autograd.grad(y, parameters, self.gradients[micro])):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-
-    def finish(self):
-        """Waits for all messages; returns {name: gradient} of the layer."""
-        for request, _ in self.under_way:
-            request.wait()
-        return {f"the gradient of {name}": value.grad for name, value in self.layer.named_parameters()}
+def lacking(orders: list[list[tuple]], count: int) -> str:
+    """In words, the first pass of a step that a rank has left out; else ""."""
+    kinds = "FIW" if any(action[0] in "IW" for order in orders for action in order) else "FB"
+    for rank, order in enumerate(orders):
+        for due in ((pass_, rank, micro) for pass_ in kinds for micro in range(count)):
+            if due not in order:
+                return f"rank {rank} never does {due!r}"
+    return ""
 
 
-def _carried_out(function, seed):
-    """Losses and gradients of a line of layers, with more micro-batches than ranks and with fewer; only what
-    can be carried out is."""
-    rank, ranks, values = dist.get_rank(), dist.get_world_size(), {}
-    for count in (ranks + 1 + seed % 4, max(1, ranks - 1 - seed % 2)):
-        when, schedule = f", with {count} micro-batches", properties(function, ranks, count)
-        values[f"actions{when}"] = str(schedule["actions"][rank])
-        values[f"deadlock{when}"] = schedule["deadlock"]
-        if schedule["deadlock"]:
-            return values
-        line = _Line(count)
-        for kind, _, micro in function(rank, ranks, count):
-            line.act(kind, micro)
-        values |= {f"{name}{when}": gradient for name, gradient in line.finish().items()}
-        values[f"the losses{when}"] = [line.losses[micro] for micro in sorted(line.losses)]
-    return values
+# --- a rank's two passes
 
 
-gpipe = stubs.build("gpipe", Returning(_carried_out), kind=Schedule)
+PLACES = {  # roles that a rank plays in its trial
+    ", as the first rank of four": 0,
+    ", as a rank in the middle of four": 1,
+    ", as the last rank of four": 3,
+}
 
 
-one_f_one_b = stubs.build("one_f_one_b", Returning(_carried_out), kind=Schedule)
+class Bench:
+    """What a pass gets as its worker: a small stage of four, and messages that come from nowhere and are
+    noted."""
+
+    def __init__(self, see: See, rank: int, count: int) -> None:
+        self.rank, self.ranks, self.count = rank, 4, count
+        self.first, self.last = self.rank == 0, self.rank == self.ranks - 1
+        inner = [nn.Linear(WIDTH, WIDTH), nn.Tanh()]
+        self.layers = nn.Sequential(*([nn.Embedding(7, WIDTH)] if self.first else []), *inner)
+        self.ids = [torch.randint(7, (2, 3)) for _ in range(count)]
+        self.targets = [torch.randn(2, 3, WIDTH) for _ in range(count)]
+        self.arriving = {micro: see.randn(count, 2, 3, WIDTH)[micro] + 1 for micro in range(count)}
+        self.kept, self.losses, self.sent, self.received = {}, [], [], []
+
+    def loss(self, y: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (y - targets).square().mean()
+
+    def send(self, tensor: torch.Tensor, to: int, micro: int) -> None:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"send a tensor, not {tensor!r}")
+        self.sent.append((to, micro, tensor.detach()))  # read at the end: it must live until then
+
+    def receive(self, source: int, micro: int) -> torch.Tensor:
+        self.received.append((source, micro))
+        return self.arriving[micro].clone()
+
+    def told(self, see: See) -> None:
+        """What went to whom, and came from whom."""
+        see("messages received, (from rank, micro-batch)", str(self.received))
+        see("messages sent, (to rank, micro-batch)", str([(to, micro) for to, micro, _ in self.sent]))
+        for to, micro, tensor in self.sent:
+            see(f"what is sent to rank {to} for micro-batch {micro}", tensor)
 
 
-zero_bubble = stubs.build("zero_bubble", Returning(_carried_out), kind=Schedule, rungs=[one_f_one_b])
+@stubs.in_ranks()
+def forward(see: See, answer: Callable) -> None:
+    """Three micro-batches forward, at three places of the line; then the gradients of what was kept."""
+    for place in see.each(PLACES):
+        worker = Bench(see, place, 3)
+        for micro in range(3):
+            see.call(answer, worker, micro)
+        worker.told(see)
+        see("the losses", [float(loss) for loss in worker.losses])
+        see("micro-batches in worker.kept", sorted(worker.kept))
+        for micro, pair in worker.kept.items():
+            if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+                raise TypeError("worker.kept[micro] is the pair (x, y)")
+            x, y = pair
+            see(f"x of micro-batch {micro}", x.detach())
+            see(f"y of micro-batch {micro}", y.detach())
+            see(f"x of micro-batch {micro} asks for a gradient", x.requires_grad)
+            see(f"y of micro-batch {micro} knows how it was computed", y.grad_fn is not None)
+            if x.requires_grad and y.grad_fn is not None:
+                y.sum().backward()
+                see(f"the gradient of x of micro-batch {micro}", x.grad)
 
 
-def _passed_back(function, seed):
-    """Two micro-batches through a line of layers and back, so that gradients add up; the learner's function
-    is each rank's backward pass.
-
-    What torch says of a wrong call is compared too, so that the verdict can answer it in words; the
-    neighbours get zeros then, and go on."""
-    values, line = {}, _Line(2)
-    for micro in (0, 1):
-        line.forward(micro)
-    for micro in (0, 1):
-        x, y = line.kept[micro]
-        arrived, said = line.arrived(micro), "nothing"
-        try:
-            gradient = function(x, y, arrived)
-        except RuntimeError as error:
-            gradient, said = None, str(error).partition("\n")[0]
-        if line.rank:
-            fits = isinstance(gradient, torch.Tensor) and gradient.shape == (2, WIDTH)
-            line.send(line.rank - 1, micro, gradient.detach().float() if fits else torch.zeros(2, WIDTH))
-        values[f"what torch says of micro-batch {micro}"] = said
-        values[f"what is returned for micro-batch {micro}"] = gradient
-    return values | line.finish()
+@stubs.in_ranks()
+def backward(see: See, answer: Callable) -> None:
+    """Three micro-batches forward by the course, and two of them back, at three places of the line."""
+    for place in see.each(PLACES):
+        worker = Bench(see, place, 3)
+        for micro in range(3):
+            stubs.solutions.forward_solution(worker, micro)
+        worker.received.clear()
+        worker.sent.clear()
+        for micro in range(2):
+            see.call(answer, worker, micro)
+            for name, weight in worker.layers.named_parameters():
+                gradient = None if weight.grad is None else weight.grad.clone()
+                see(f"the gradient of the stage's {name} after micro-batch {micro}", gradient)
+        worker.told(see)
+        see("micro-batches that are still kept", sorted(worker.kept))
 
 
-pass_back = stubs.build("pass_back", Returning(_passed_back))
+@stubs.in_ranks()
+def send_and_wait(see: See, answer: Callable) -> None:
+    """From even ranks to odd ones, which receive late."""
+    tensor, late = torch.randn(3) + see.rank, 0.4
+    worker = type("Worker", (), {"rank": see.rank, "under_way": []})()
+    see.meet()
+    if see.rank % 2:
+        time.sleep(late)
+        found = torch.empty(3)
+        dist.recv(found, see.rank - 1, tag=see.seed % 5)
+        see("what arrives", found)
+    else:
+        begin = time.monotonic()
+        see.call(answer, worker, tensor, see.rank + 1, see.seed % 5)
+        see("it waits until the other rank receives", time.monotonic() - begin > late / 2)
+    see("nothing is left in worker.under_way", not worker.under_way)
+    see.meet()  # until then an `isend` may be under way
 
 
-micro_batches_for = stubs.formula("micro_batches_for", [(4, 0.2), (2, 0.1), (8, 0.05), (3, 0.3)])
+# --- seconds
+
+
+bubble = stubs.formula(
+    "bubble",
+    [
+        ([60.0] * 4, 8),
+        ([2.0, 3.0], 8),
+        ([3.0, 2.0, 5.0], 4),
+        ([5.0, 2.0, 3.0], 4),
+        ([1.0], 4),
+        ([4.0, 1.0, 1.0, 1.0], 1),
+    ],
+    then=planner.keep,
+)
+
+
+# --- a decision
+
+
+def cut(blocks: object, whole: int = 32, stages: int = 8) -> dict[str, list[int]]:
+    """{"yours": the blocks of each stage as a learner wrote them}; or words on what is missing, and {}."""
+    if blocks is ... or blocks is None:
+        return tell("not written yet: put your eight numbers in the place of the dots") or {}
+    found = plain(blocks)
+    if not isinstance(found, (list, tuple)) or any(kind(one) != "number" for one in found):
+        return tell(f"not yet: a cut is a list of {stages} numbers, not {described(blocks)}") or {}
+    if len(found) != stages or sum(found) != whole or any(one < 0 or one != int(one) for one in found):
+        said = f"{len(found)} numbers that add up to {sum(found):g}"
+        return tell(f"not yet: {stages} stages have {whole} blocks in all, and yours are {said}") or {}
+    return {"yours": [int(one) for one in found]}
+
+
+# --- an exercise
+
+
+@stubs.in_ranks(together=True)
+def clip(see: See, answer: Callable) -> None:
+    """Stages of different sizes, whose norm is above the limit and below it; and one of which the first
+    stage's own norm is below it."""
+    cases = {"": (0.5, 1), ", where nothing has to be clipped": (1e3, 1)}
+    cases[", where the first stage's own norm is below the limit"] = (0.5, 1e-3)
+    for most, small in see.each(cases):
+        model = nn.Linear(3 + see.rank, 4)
+        for parameter in model.parameters():
+            parameter.grad = (see.randn(*parameter.shape) + see.rank) * (1 if see.rank else small)
+        see.call(answer, list(model.parameters()), most)
+        for name, parameter in model.named_parameters():
+            see(f"the gradient of the stage's {name}", parameter.grad)
+
+
+# --- the learner's script
+
+NAME = "pipeline.py"
+HEAD = '''"""A pipeline with 1F1B: torchrun --standalone --nproc-per-node 2 pipeline.py"""
+
+from functools import partial
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+WIDTH, LENGTH, MICRO = 64, 16, 4
+SHAPE = MICRO, LENGTH, WIDTH  # of a message
+'''
+MAIN = """class Report:
+    def __init__(self):
+        self.losses = []
+
+    def note(self, action, kept):
+        assert kept <= dist.get_world_size() - dist.get_rank(), f"too many in flight after {action}"
+
+
+def counting(step, count):
+    generator = torch.Generator().manual_seed(step)  # the same on all ranks of a line
+    starts = torch.randint(64, (count, MICRO, 1), generator=generator)
+    tokens = (starts + torch.arange(LENGTH + 1)) % 64
+    return [(one[:, :-1], one[:, 1:]) for one in tokens]
+
+
+def loss_of(y, targets):
+    return nn.functional.cross_entropy(y.flatten(0, 1), targets.flatten())
+
+
+def main():
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(6)]
+    layers = [nn.Embedding(64, WIDTH), *blocks, nn.Linear(WIDTH, 64)]
+    each = len(layers) // ranks
+    worker = Worker(nn.Sequential(*layers[rank * each : (rank + 1) * each]), send)
+    adam = torch.optim.AdamW(worker.layers.parameters(), lr=3e-3)
+    report = Report()
+    for step in range(60):
+        one_step(worker, one_f_one_b(rank, ranks, 8), counting(step, 8), report)
+        adam.step()
+        adam.zero_grad()
+    end(worker, report.losses)
+
+
+"""
+
+
+def end(worker: object, losses: list[float]) -> None:
+    """Assert that nothing is in flight any more and that the loss has fallen, and leave the others."""
+    assert not worker.kept, "micro-batches are still in flight"
+    assert not worker.last or losses[-1] < 0.5, f"the loss is still {losses[-1]:.2f}"
+    count = sum(parameter.numel() for parameter in worker.layers.parameters())
+    said = "; the loss has fallen" if worker.last else ""
+    print(f"rank {worker.rank}: {count:,} weights, nothing in flight{said}")
+    dist.destroy_process_group()
+
+
+def script(*parts: Callable) -> str:
+    """The text of `pipeline.py`: functions and classes, the course's under the learner's names; kept in
+    `work/`, too, unless a file of that name is there."""
+    texts = [source_of(one).replace("_solution(", "(", 1).rstrip() for one in (*parts, end)]
+    text = "\n\n\n".join([HEAD.rstrip(), *texts, MAIN + FOOT])
+    for name, instead in {"staged.SHAPE": "SHAPE", "models.next_token_loss": "loss_of"}.items():
+        text = text.replace(name, instead)
+    text = text.replace("worker: object, losses: list[float]) -> None", "worker, losses)")
+    file = paths.WORK / NAME
+    if Path.cwd().resolve() == paths.WORK.resolve() and not file.exists():
+        file.write_text(text)
+        tell(f"{NAME} is in your folder.")
+    return text

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from helpers.tools import theory
 
 NAME = "my_planner.py"
-HEAD = '''"""My planner: what a GPU holds under a plan, in bytes.  Every function takes a `theory.Plan`."""
+HEAD = '''"""My planner: what a GPU holds under a plan, in bytes, and what messages add, in seconds."""
 
 from helpers.course.exercises.planner import complete
 
@@ -31,7 +31,14 @@ if (yours := complete(globals())) and __name__ == "__main__":  # the course's te
     print(f"{yours}. {verdict(peak)}")
 '''
 # {term: the lesson's module whose folded cells have the course's}: a new term is a line here.
-TERMS = {"at_the_loss": "training_memory", "in_the_step": "training_memory"}
+TERMS = {
+    "at_the_loss": "training_memory",
+    "in_the_backward": "training_memory",
+    "in_the_step": "training_memory",
+    "exposed": "data_parallelism",
+    "block_seconds": "tensor_parallelism",
+    "bubble": "pipeline_parallelism",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ def complete(names: dict[str, object]) -> str:
     for term, subject in TERMS.items():
         course = vars(import_module(f"helpers.course.exercises.solutions.{subject}"))[term]
         names.setdefault(term, FunctionType(course.__code__, names, term, course.__defaults__))
-    moments = "at_the_loss", "in_the_step"
+    moments = "at_the_loss", "in_the_backward", "in_the_step"
     names.setdefault("peak", lambda plan: max(names[moment](plan) for moment in moments))
     names.setdefault("verdict", verdict)
     return f"yours: {len(mine)} of {len(TERMS)}"
@@ -141,7 +148,8 @@ def rehearsed_trainings() -> Iterator[Training]:
         is_other = (
             way.lora
             or way.qlora
-            or "data_types" in way.config
+            or way.stages
+            or {"data_types", "tensor_parallel"} & set(way.config)
             or {"offload_optimizer", "overlap_comm", "stage3_prefetch_bucket_size"} & set(zero)
         )
         if is_other or type(way.checkpointing) is int or way.config["gradient_accumulation_steps"] == 1:

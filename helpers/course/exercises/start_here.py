@@ -15,8 +15,8 @@ from helpers.course.exercises.formulas import Exercise
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.meeting import own_group
 from helpers.course.exercises.start_here_jobs import JOBS as JOBS
-from helpers.course.exercises.start_here_jobs import TEXTS as TEXTS
 from helpers.course.exercises.start_here_jobs import odd_rank as odd_rank
+from helpers.course.exercises.start_here_jobs import show as show
 from helpers.course.exercises.start_here_script import as_in_a_script
 from helpers.course.exercises.start_here_script import main as main
 from helpers.course.exercises.start_here_script import mean_over_tokens as mean_over_tokens

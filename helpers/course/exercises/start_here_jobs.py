@@ -4,9 +4,12 @@ text, but not their data."""
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING
 
 import torch
+from helpers.tools.launcher.failures import RankError
+from helpers.tools.launcher.jobs import launch
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -72,3 +75,14 @@ def pairs() -> None:
 
 JOBS = {"rows": rows, "nan": nan, "pairs": pairs}
 TEXTS = {name: inspect.getsource(job) for name, job in JOBS.items()}
+# frames, and their text
+DEEPER = re.compile(r"\n {4}\S+, line \d+, in (?:mean_of_|all_reduce).*(?:\n {6}.*)?")
+
+
+def show(name: str) -> None:
+    """Print a job's text, run it on four ranks, and print how it fails: of each rank its line in the job."""
+    print(TEXTS[name])
+    try:
+        launch(JOBS[name], ranks=4, device="cpu", timeout=3)
+    except RankError as error:
+        print(f"RankError: {DEEPER.sub('', str(error))}")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed as dist
 from helpers.course.exercises.trials import complete
+from helpers.course.training.comparable import LENGTH
 
 if TYPE_CHECKING:
     from helpers.course.exercises.seeing import See
 
-STATES = ("parameters", "gradients", "master weights", "optimizer states")
-CATEGORIES = (*STATES, "buffers", "inputs", "other")
+CATEGORIES = ("parameters", "gradients", "master weights", "optimizer states", "buffers")
 MICRO_BATCHES = 2
+BESIDE = {"inputs": 16 * MICRO_BATCHES * LENGTH, "other": 4}  # ids and targets; the norm
 
 
 def is_awkward(parameters: int, ranks: int) -> bool:
@@ -25,15 +26,15 @@ def is_awkward(parameters: int, ranks: int) -> bool:
 
 
 @cache
-def trained(seed: int) -> tuple[tuple[int, int, int, int], dict[str, int]]:
-    """((parameters, ranks, bucket, tokens), {category: bytes between two micro-batches}) of an awkward GPT,
+def trained(seed: int) -> tuple[tuple[int, int, int], dict[str, int]]:
+    """((parameters, ranks, bucket), {category: bytes between two micro-batches}) of an awkward GPT,
     trained in bf16: one rank's part of it is no whole number, and rounded up it is odd."""
     from helpers.course import models, training
     from helpers.tools import theory
 
     choose, ranks = random.Random(seed), dist.get_world_size()
     vocabulary, bucket = choose.randrange(128, 256), choose.randrange(20_000, 40_000)
-    shape = {"context": training.LENGTH, "width": 25, "layers": 2, "heads": 5}
+    shape = {"context": LENGTH, "width": 25, "layers": 2, "heads": 5}
     sizes = (models.GPTSize(vocabulary=vocabulary + more, **shape) for more in range(4 * ranks))
     size = next(one for one in sizes if is_awkward(theory.gpt_parameters(one), ranks))
     config = {
@@ -43,8 +44,8 @@ def trained(seed: int) -> tuple[tuple[int, int, int, int], dict[str, int]]:
         "zero_optimization": {"stage": 1, "reduce_bucket_size": bucket},
     }
     held = training.train(config, size, steps=2, make=torch.optim.AdamW)["moments"]["between micro-batches"]
-    arguments = theory.gpt_parameters(size), ranks, bucket, MICRO_BATCHES * training.LENGTH
-    return arguments, {name: size for name, size in held.categories.items() if size}
+    found = {name: size for name, size in held.categories.items() if size}
+    return (theory.gpt_parameters(size), ranks, bucket), found
 
 
 def held(see: See, answer: Callable) -> None:
@@ -54,4 +55,8 @@ def held(see: See, answer: Callable) -> None:
     less = f"minus what DeepSpeed holds of {arguments[0]:,} parameters"
     for name in CATEGORIES:
         see(f"your {name} {less}", told[name] - found.get(name, 0))
-    see("categories that DeepSpeed has besides", [name for name in found if name not in CATEGORIES])
+    beside = {name: size for name, size in found.items() if name not in CATEGORIES}
+    see(
+        "what DeepSpeed holds besides and is not known",
+        [one for one in beside.items() if one not in BESIDE.items()],
+    )

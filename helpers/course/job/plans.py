@@ -29,6 +29,7 @@ class Plan:
         model: a name in `MODELS`.
         checkpointing: whether every block is; a number for so many, the first.
         lora, qlora: the rank of adapters, which alone are trained; None where all is.
+        stages: blocks of each stage of a pipeline, which GPUs have one each; none where there is none.
     """
 
     config: dict
@@ -38,20 +39,27 @@ class Plan:
     checkpointing: bool | int = True
     lora: str | None = None
     qlora: str | None = None
+    stages: tuple[int, ...] = ()
 
     @property
     def sequences(self) -> int:
-        """Of a step, on all GPUs."""
+        """Of a step, on all GPUs; those that share their matrices read the same ones."""
         each = self.config["train_micro_batch_size_per_gpu"] * self.config["gradient_accumulation_steps"]
-        return each * self.gpus
+        return each * self.readers
+
+    @property
+    def readers(self) -> int:
+        """GPUs, or groups of them, that read sequences of their own."""
+        return self.gpus // self.config.get("tensor_parallel", {}).get("autotp_size", len(self.stages) or 1)
 
     def question(self) -> Question:
-        """For `rehearse`."""
+        """For `rehearse`; of a pipeline as if one GPU had all stages."""
         from helpers.tools.rehearsal import adaptations, question
 
         adapted = adaptations.read(self.lora, self.qlora, None)
         model = MODELS[self.model]
-        return question.ask(model, self.config, self.gpus, SEQUENCE, None, self.checkpointing, adapted)
+        gpus = self.readers if self.stages else self.gpus
+        return question.ask(model, self.config, gpus, SEQUENCE, None, self.checkpointing, adapted)
 
 
 def configuration(gpus: int, micro_batch: int = 1, fp32_sums: bool = False, **zero: object) -> dict:
@@ -93,6 +101,20 @@ def to_owner(stage: int, micro_batch: int = 1, overlap: bool = False, **more: ob
 def at_once(plan: Plan) -> Plan:
     """A plan with fp32 sums, whose bf16 gradients go as soon as they are added."""
     return replace(plan, config=plan.config | {"bf16": {"enabled": True, "immediate_grad_update": True}})
+
+
+def shared(tensor: int, whole_logits: bool = True, checkpointing: bool = True) -> Plan:
+    """A plan on one host without ZeRO, where so many GPUs share every matrix, by DeepSpeed's AutoTP; the head
+    too if not `whole_logits`."""
+    section = {"autotp_size": tensor} | ({} if whole_logits else {"vocab_parallel_lm_head": True})
+    config = configuration(HOST // tensor, stage=0) | {"tensor_parallel": section}
+    return Plan(config=config, checkpointing=checkpointing)
+
+
+def in_stages(*blocks: int) -> Plan:
+    """A plan on one host, each of whose GPUs has so many blocks, and nothing checkpointed."""
+    config = configuration(1, stage=1, reduce_bucket_size=BUCKET)
+    return Plan(config=config, gpus=len(blocks), checkpointing=False, stages=blocks)
 
 
 def alone(card: str = CARD, lora: str | None = None, qlora: str | None = None, **zero: object) -> Plan:
@@ -153,6 +175,13 @@ PLANS = {
     "1 B200, fused by torch, not checkpointed": without_zero(LARGE, checkpointing=False),
     "stage 0": way(0),
     "stage 0, not checkpointed": way(0, checkpointing=False),
+    **{f"t = {tensor}": shared(tensor) for tensor in (2, 4, 8)},
+    "t = 8, own logits": shared(8, whole_logits=False),
+    "t = 8, own logits, not checkpointed": shared(8, whole_logits=False, checkpointing=False),
+    "t = 4, own logits": shared(4, whole_logits=False),
+    "t = 4, own logits, not checkpointed": shared(4, whole_logits=False, checkpointing=False),
+    "8 stages": in_stages(*[4] * 8),
+    "8 stages, short ones at the ends": in_stages(2, 4, 4, 5, 5, 5, 5, 2),
     "stage 1": way(1),
     "stage 1, fp32 sums": way(1, fp32_sums=True),
     "stage 1, fp32 sums, added at once": at_once(way(1, fp32_sums=True)),

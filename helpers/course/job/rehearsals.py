@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 
+from helpers.course.job import pipeline
 from helpers.course.job.plans import PLANS, Plan, plan
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCE
 from helpers.course.job.stored import FOLDER, path
@@ -25,7 +26,8 @@ from helpers.tools.rehearsal.fitting import two_steps
 from helpers.tools.rehearsal.refusing import BadQuestion
 from helpers.tools.rehearsal.rehearsing import rehearse
 from helpers.tools.rehearsal.reserving import OUTSIDE
-from helpers.tools.rehearsal.seconds import Seconds, seconds
+from helpers.tools.rehearsal.seconds import Seconds, computing, seconds
+from helpers.tools.theory.known_machines import MACHINES
 
 LIBRARIES = ("torch", "deepspeed", "transformers")
 
@@ -42,14 +44,19 @@ def of_plan(wanted: Plan) -> dict:
     preload(f"transformers.{asked.architecture}", *(["peft"] if asked.adaptation.rank else []))
     memory = int(MEMORY) if wanted.card == CARD else card(wanted.card).memory
     given = {"arguments": {"question": asked}, "device": "cuda", "asked": [], "capacity": memory - OUTSIDE}
-    one = partial(rehearse, two_steps, wanted.gpus, **given)
+    if wanted.stages:
+        given["arguments"] = {"blocks": wanted.stages, "config": wanted.config}
+    one = partial(rehearse, pipeline.two_steps if wanted.stages else two_steps, wanted.gpus, **given)
     reports = {0: one(rank=0)}
-    for rank in asked.axes.most_different(reports[0], asked.stage)[1:]:
-        reports[rank] = one(rank=rank)
+    if wanted.stages:
+        others = [1, wanted.gpus - 1]  # all between the ends are alike, and the first of them holds most
+    else:
+        others = asked.axes.most_different(reports[0], asked.stage)[1:]
+    reports |= {rank: one(rank=rank) for rank in others}
     verdict = Verdict.of(reports, memory)
     report = reports[verdict.rank]
     try:
-        time_of_step = told(seconds(asked, report, wanted.card))
+        time_of_step = of_passes(reports) if wanted.stages else told(seconds(asked, report, wanted.card))
     except BadQuestion as refused:
         time_of_step = {"unknown": str(refused)}
     return {
@@ -57,7 +64,8 @@ def of_plan(wanted: Plan) -> dict:
         **{"sequence": SEQUENCE, "sequences": wanted.sequences, "checkpointing": wanted.checkpointing},
         **{"lora": wanted.lora, "qlora": wanted.qlora, "memory": memory, "rank": verdict.rank},
         **held(report, verdict.reserved),
-        **{"host": report["host"], "sent": report["sent"], "seconds": time_of_step},
+        **({"stages": wanted.stages} if wanted.stages else {}),
+        **{"host": report.get("host", {}), "sent": report["sent"], "seconds": time_of_step},
     }
 
 
@@ -68,6 +76,19 @@ def held(report: dict, found: object) -> dict:
         **{"allocated": found.allocated, "reserved": [found.least, found.most], "how": found.how},
         "outside": OUTSIDE,
     }
+
+
+def of_passes(reports: Mapping[int, dict]) -> dict:
+    """Seconds of one pass of a micro-batch on some stages of a pipeline; of a whole step none, since they
+    depend on the order."""
+    machine = MACHINES[CARD]
+    each = {
+        str(rank): {
+            name: sum(computing(counts, machine).values()) for name, counts in report["passes"].items()
+        }
+        for rank, report in reports.items()
+    }
+    return {"unknown": "a pipeline's depend on the order of its passes", "passes_of": each}
 
 
 def told(found: Seconds) -> dict:

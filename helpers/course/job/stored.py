@@ -93,7 +93,7 @@ def longer_over(network: float, gpus: int, sent: dict[str, float]) -> dict[str, 
         )
     found = Counter()
     for operation, size in sent.items():
-        found[OPERATIONS[operation][0]] += size / network - size / usual
+        found[collective_of(operation)] += size / network - size / usual
     return found
 
 
@@ -114,12 +114,16 @@ def slowed(step: StepTime, longer: dict[str, float]) -> StepTime:
     return replace(step, passes=passes, parts=parts, hidden=step.hidden + more["hidden"])
 
 
+def collective_of(operation: str) -> str:
+    """What DeepSpeed's operation is; where a plan has several groups, theirs follows: "all_reduce, data"."""
+    return OPERATIONS[operation.partition(", ")[0]][0]
+
+
 def pass_time(sent: dict[str, float], **more: object) -> PassTime:
     """A pass as it was stored; `sent` has DeepSpeed's operations, and a `PassTime` collectives."""
     found = Counter()
     for operation, seconds in sent.items():
-        collective, _ = OPERATIONS[operation]
-        found[collective] += seconds
+        found[collective_of(operation)] += seconds
     return PassTime(sent=dict(found), **more)
 
 

@@ -44,7 +44,7 @@ from helpers.course.models.gpt import (
     explicit_attention,
     next_token_loss,
 )
-from helpers.course.models.llama import LlamaParts, rotated
+from helpers.course.models.llama import LlamaParts, attend, rotated
 from helpers.course.models.sequence_parallel import share_sequence
 from helpers.course.models.tensor_parallel import AUTOTP_RULES, TensorBlock, tensor_part
 from helpers.tools.rehearsal.of_transformers import build_transformers, checkpointed

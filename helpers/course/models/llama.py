@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 
 class LlamaParts(nn.Module):
@@ -47,3 +48,14 @@ def rotated(x_basd: torch.Tensor, first: int = 0, base: float = 10_000.0) -> tor
     left, right = x_basd.chunk(2, -1)
     turned_basd = torch.cat([-right, left], -1)  # every pair, a quarter turn further
     return x_basd * angles_sd.cos().to(x_basd.dtype) + turned_basd * angles_sd.sin().to(x_basd.dtype)
+
+
+def attend(qkv_bsr: torch.Tensor, group: int, head_width: int = 8) -> torch.Tensor:
+    """Causal attention of all heads that are here, each over all tokens: from (b, s, rows of [q; k; v]) to
+    (b, s, channels of q).  Each key-value head serves `group` query heads, in order."""
+    heads_bnsd = qkv_bsr.unflatten(-1, (-1, head_width)).transpose(1, 2)
+    kv_heads = heads_bnsd.shape[1] // (group + 2)
+    q_bnsd, k_bnsd, v_bnsd = heads_bnsd.split([group * kv_heads, kv_heads, kv_heads], 1)
+    q_bnsd, k_bnsd = rotated(q_bnsd), rotated(k_bnsd)
+    y_bnsd = F.scaled_dot_product_attention(q_bnsd, k_bnsd, v_bnsd, is_causal=True, enable_gqa=True)
+    return y_bnsd.transpose(1, 2).flatten(2)

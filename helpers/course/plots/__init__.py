@@ -3,10 +3,17 @@
 # ruff: noqa: F401  these names are what the package offers
 
 from helpers.course.plots.bars import expert_loads, grouped_bars, memory_bars, share_bars, time_bars
-from helpers.course.plots.lines import by_depth, curves, lost_time, over_seeds, roofline
+from helpers.course.plots.lines import by_depth, curves, in_panels, lost_time, over_seeds, roofline
 from helpers.course.plots.memory import category_over_time, memory_over_time, phases
 from helpers.course.plots.planning import errors, heat_maps
-from helpers.course.plots.power import hanging
+from helpers.course.plots.replicas import (
+    buckets_in_a_pass,
+    clocked_passes,
+    last_passes,
+    longer_passes,
+    replicated_step,
+    times_as_fast,
+)
 from helpers.course.plots.schematics_collectives import (
     contents_over_time,
     contributors,
@@ -20,6 +27,7 @@ from helpers.course.plots.schematics_machines import cluster, host, placements, 
 from helpers.course.plots.schematics_model import (
     checkpointed_lifetimes,
     kept_tensors,
+    loss_lifetimes,
     mixed_precision,
     opened_block,
     transformer,
@@ -32,7 +40,7 @@ from helpers.course.plots.schematics_shards import (
     sharded_elements,
     zero_states,
 )
-from helpers.course.plots.schematics_tensor import fused_rows, sharded_products, token_lanes
+from helpers.course.plots.schematics_tensor import divided_block, shared_seconds, shared_tokens, stacked_heads
 from helpers.course.plots.strips import step_strips
 from helpers.course.plots.style import LOOK, Plot
 from helpers.course.plots.tables import Table, table

@@ -129,9 +129,10 @@ def catches(
     room = LETTERS // len(tolerances)
     heads = [fill(test, room) for test in tolerances]
     if noisy:
-        axes.set_xlabel(f"caught: more than {CLEAR:g} times the noise")
+        rounding = f"{CLEAR:g} times fp32's rounding, {CLEAR * EPSILON:.0e}"
+        axes.set_xlabel(f"caught: more than {CLEAR:g} times the noise, and than {rounding}")
     else:
-        heads = [f"{head}\nbeyond {each:g}" for head, each in zip(heads, tolerances.values())]
+        heads = [head + f"\nbeyond {each:g}" * bool(each) for head, each in zip(heads, tolerances.values())]
     axes.set(xlim=(0, len(tolerances)), ylim=(len(said), 0))
     axes.set_xticks([column + 0.5 for column in range(len(heads))], heads, fontsize=9)
     axes.xaxis.tick_top()

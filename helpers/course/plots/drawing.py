@@ -92,9 +92,9 @@ def rounded(axes: Axes, x: float, y: float, width: float, height: float, pad: fl
     axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=f"round,pad={pad}", **look))
 
 
-def disc(axes: Axes, x: float, y: float, radius: float, words: str) -> None:
-    """A white disc above all lines, with words in it."""
-    axes.add_patch(Circle((x, y), radius, facecolor="white", edgecolor="#444444", zorder=3))
+def disc(axes: Axes, x: float, y: float, radius: float, words: str, colour: str = "white") -> None:
+    """A disc above all lines, with words in it."""
+    axes.add_patch(Circle((x, y), radius, facecolor=colour, edgecolor="#444444", zorder=3))
     write(axes, x, y, words, fontsize=8, zorder=4)
 
 

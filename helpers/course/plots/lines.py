@@ -7,9 +7,10 @@ from itertools import product
 from math import log10
 from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 from helpers.course.plots.drawing import darkened, legend_beside, new_figure, new_panels, write_beside
-from helpers.course.plots.style import DASHES, LINES, MARKERS, Plot, check_told_apart, in_style
+from helpers.course.plots.style import DASHES, LINES, MARKERS, WIDE, Plot, check_told_apart, in_style
 from helpers.tools.theory.roofline import MachineConstants, ridge, roofline_rate
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Line = tuple[Sequence[float], Sequence[float]]  # xs, ys
 POINTS = len(LINES) * len(MARKERS)
 MINUTES, SHARES = (1, 2, 5, 10, 20, 60, 180), (1, 2, 5, 10, 20, 50, 100)  # ticks of lost time
+PANEL_LOOKS = ((LINES[0], "-", 3.6), (LINES[1], "-", 1.4), ("0.35", "--", 1.2))
 RATES = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"))
 
 
@@ -80,6 +82,27 @@ def curves(
     drawn = {**lines, **points, **crossings}
     said = "; ".join(f"{name} {verb} {number(ys):,.3g}" for name, (_, ys) in drawn.items())
     return Plot(figure, f"{title}. {y} over {x}: {said}.")
+
+
+@in_style
+def in_panels(panels: Mapping[str, Mapping[str, Line]], title: str, x: str) -> Plot:
+    """Lines in panels, two in a row: {name of the panel: {line: (xs, ys)}}, the same lines in each.  A later
+    one is thinner, so that lines which coincide are seen; the third is dashed.  The sentence gives the last
+    values."""
+    rows = -(-len(panels) // 2)
+    figure = Figure(figsize=(WIDE, 0.4 + 2.3 * rows), layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    said = []
+    for axes, (name, lines) in zip(figure.subplots(rows, 2, squeeze=False).flat, panels.items()):
+        check_told_apart(lines, len(PANEL_LOOKS), "lines")
+        for (colour, dash, width), (line, (xs, ys)) in zip(PANEL_LOOKS, lines.items()):
+            axes.plot(xs, ys, dash, color=colour, linewidth=width, label=line)
+        axes.set_title(name, fontsize=10)
+        axes.set_ylim(0, 1.15 * max(max(ys) for _, ys in lines.values()))
+        axes.set_xlabel(x)
+        said.append(f"{name}: {', '.join(f'{line} {ys[-1]:,.3g}' for line, (_, ys) in lines.items())}")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(lines))
+    return Plot(figure, f"{title.removesuffix('.')}. At the end, {'; '.join(said)}.")
 
 
 @in_style

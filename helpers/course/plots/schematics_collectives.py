@@ -22,6 +22,7 @@ from helpers.course.plots.style import Plot, in_style, owner_colour
 
 Rows = Sequence[Sequence[int] | None]  # numbers that each rank holds; None for a rank without any
 NONE, SOME, ALL = "#EEEEEE", "#888888", "#444444"  # sums over so many ranks
+ADDS = "#B9D7EA"  # a rank that adds up
 
 
 @in_style
@@ -139,9 +140,9 @@ def two_trees(ranks: int, title: str) -> Plot:
         for rank, over in up.items():
             look = {"shrinkA": 9, "shrinkB": 9, "color": "#888888"}
             arrow(axes, (rank, -depth[rank]), (over, -depth[over]), **look)
-        for rank, level in depth.items():
-            disc(axes, rank, -level, 0.26, str(rank))
         leaves = sorted(set(range(ranks)) - set(up.values()))
+        for rank, level in depth.items():
+            disc(axes, rank, -level, 0.26, str(rank), "white" if rank in leaves else ADDS)
         said.append(f"{half} half: root {root}, leaves {', '.join(map(str, leaves))}")
         blank(axes, xlim=(-0.5, ranks - 0.5), ylim=(-max(depth.values()) - 0.5, 0.5), aspect="equal")
         axes.set_title(f"the {half} half of the tensor", fontsize=10)

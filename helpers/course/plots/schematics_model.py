@@ -3,8 +3,7 @@ copies of its weights in a step."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypedDict
 
 from helpers.course.plots.drawing import (
@@ -23,11 +22,37 @@ from helpers.course.plots.style import LAYERS, LOOK, Plot, in_style
 from helpers.course.plots.timeline import LETTER
 
 BEHIND_LABEL = {**BEHIND, "pad": 0.8}
+GAP = 0.42  # between the boxes of an opened block, in units of the stream's channels
+THIN = {"color": "#777777", "linewidth": 0.7, "mutation_scale": 6}
+KEPT = "#A8DDC4"  # a tensor of an opened block that stays for the backward pass
 MIXED = {  # tensors of a step in mixed precision: left end, floor, words
     "parameters": (0.0, 1, "weights\nbf16"),
     "gradients": (7.2, 1, "gradients\nbf16"),
     "master weights": (0.0, 0, "master weights, fp32"),
     "optimizer states": (5.6, 0, "momentum and variance, fp32"),
+}
+MADE_OF = {  # boxes of an opened block, for its arrows
+    "x in fp32": ("x",),
+    "x / rms in fp32": ("x in fp32",),
+    "x / rms": ("x / rms in fp32",),
+    "y": ("x / rms",),
+    **dict.fromkeys(("$W_q$", "$W_k$", "$W_v$", "$W_{gate}$", "$W_{up}$"), ("y",)),
+    "queries": ("$W_q$",),
+    "keys": ("$W_k$",),
+    "values": ("$W_v$",),
+    "queries,\nturned": ("queries",),
+    "keys,\nturned": ("keys",),
+    "z": ("queries,\nturned", "keys,\nturned", "values"),
+    "$W_o$": ("z",),
+    "o(z)": ("$W_o$",),
+    "x + o(z)": ("o(z)",),
+    "g": ("$W_{gate}$",),
+    "u": ("$W_{up}$",),
+    "silu(g)": ("g",),
+    "silu(g) · u": ("silu(g)", "u"),
+    "$W_{down}$": ("silu(g) · u",),
+    "down(…)": ("$W_{down}$",),
+    "x + down(…)": ("down(…)",),
 }
 ACROSS = (  # words above an arrow, and its ends
     ("forward and backward pass, in bf16", (2.1, 1.3), (7.1, 1.3)),
@@ -71,74 +96,126 @@ def transformer(shares: Mapping[str, str], blocks: int, title: str) -> Plot:
 
 
 @in_style
-def opened_block(letters: Mapping[str, int], tokens: int, title: str) -> Plot:
-    """A Llama block in two rows, attention and feed-forward: its matrices with shapes and millions of
-    elements, and the tensors between them with shapes and MB in bf16.
+def opened_block(letters: Mapping[str, int], tokens: int, title: str, kept: Collection[str] = ()) -> Plot:
+    """A Llama block in two rows, attention and feed-forward: every tensor that its forward pass makes, with
+    the matrices and the arrows between them.  All are drawn at one scale: a tensor is as wide as its tokens
+    and as high as its channels, a matrix as wide as the channels that it reads and as high as those that it
+    makes, and what is in fp32 is twice as wide, so that areas are bytes.
 
     Args:
         letters: h, a, k, d and f, as in `theory.LlamaSize.letters`.
         tokens: of the one sequence.
+        kept: names of the tensors that stay for the backward pass, which are filled.
     """
+    h, a, d = (letters[name] for name in "had")
+    rows = _columns(letters, tokens)
+    figure, axes = new_figure(10, 7.4)
+    said, stays, floor = [], 0, 0.0
+    for layer, columns in rows.items():
+        heights = [sum(high for *_, (high, _) in boxes) / h + GAP * (len(boxes) - 1) for _, boxes in columns]
+        middle, left, ends, places = floor - 1.4 - max(heights) / 2, 0.0, [], {}
+        write(axes, 0, floor - 0.1, layer, fontsize=9, weight="bold", ha="left")
+        for (done, boxes), height in zip(columns, heights, strict=True):
+            top = middle + height / 2
+            if done in ("RoPE", "SiLU"):  # each beside what it was
+                top = middle + heights[columns.index((done, boxes)) - 1] / 2
+            widest = max(1.0 if high < h / 2 else wide / tokens for _, (wide, _), (high, _) in boxes)
+            write(axes, left + widest / 2, floor - 0.55, done, fontsize=7, style="italic")
+            ends.append((left + widest / 2, top))
+            for name, (wide, across), (high, along) in boxes:
+                matrix, size, width = name.startswith("$"), 2 * wide * high, wide / tokens
+                colour = LAYERS[layer][0] if matrix else KEPT if name in kept else "white"
+                place = left + (widest - width) / 2, top - high / h, width, high / h
+                words = f"{name}\n{across} × {along}\n{size / 1e6:.0f} MB"
+                _box_or_below(axes, place, colour, words, inside=high > h / 2)
+                places[name] = place
+                said.append(words.replace("\n", " "))
+                stays += size * (name in kept)
+                top -= high / h + GAP
+            left += widest + 0.34
+        for name, to in places.items():
+            for source in MADE_OF.get(name, ()):
+                _arrow(axes, places[source], to)
+        (start, low), (end, high) = ends[0], ends[-1]
+        axes.plot([start, start, end], [low, floor - 0.85, floor - 0.85], color="black", linewidth=1)
+        pointer(axes, (end, floor - 0.85), (end, high), color="black", linewidth=1)
+        floor = middle - max(heights) / 2 - 0.6
+    scores, z = 2 * a * tokens**2, 2 * tokens * a * d
+    more = f"Never stored: scores, {scores / 1e9:.1f} GB, {scores / z:.0f} times as high as z"
+    write(axes, left - 0.34, -0.1, more, fontsize=8, ha="right")
+    handles = [swatch(f"matrix of {layer}", LAYERS[layer][0]) for layer in rows]
+    if kept:
+        handles.append(swatch("tensor that is kept", KEPT, edgecolor="#444444"))
+    legend_below(axes, 0.02, 4, [*handles, swatch("tensor", "white", edgecolor="#444444")])
+    blank(axes, xlim=(-0.1, left), ylim=(floor, 0.1), title=title)
+    filled = ", ".join(name.replace("\n", " ") for name in kept)
+    told = [title, "; ".join(said), more, f"Filled: {filled}: {stays / 1e6:,.0f} MB" if kept else ""]
+    return Plot(figure, ". ".join(part for part in told if part) + ".")
+
+
+def _columns(letters, tokens):
+    """{layer: columns of (what is done, [(name, (width, its letters), (height, its letters))])} of
+    `opened_block`; $ marks a matrix."""
     h, a, k, d, f = (letters[name] for name in "hakdf")
-    rows = [  # columns of (kind, name, shape); a matrix leads from the column before
-        [
-            [("tensor", "normed", (tokens, h))],
-            [("matrix", f"$W_{x}$", (h, n * d)) for x, n in (("q", a), ("k", k), ("v", k))],
-            [("tensor", x, (tokens, n * d)) for x, n in (("q", a), ("k", k), ("v", k))],
-            [
-                ("unstored", "scores", (a, tokens, tokens)),
-                ("tensor", "result", (tokens, a * d)),
-                ("tensor", "logsumexp", (a, tokens)),
-            ],
-            [("matrix", "$W_o$", (a * d, h))],
-        ],
-        [
-            [("tensor", "normed", (tokens, h))],
-            [("matrix", name, (h, f)) for name in ("gate", "up")],
-            [("tensor", name, (tokens, f)) for name in ("g", "SiLU(g)", "u")],
-            [("tensor", "SiLU(g) · u", (tokens, f))],
-            [("matrix", "down", (f, h))],
-        ],
+    wide, two = (tokens, "s"), (2 * tokens, "s")
+    norm = [
+        ("", [("x", wide, (h, "h"))]),
+        ("norm", [("x in fp32", two, (h, "h")), ("x / rms in fp32", two, (h, "h"))]),
+        ("", [("y", wide, (h, "h")), ("x / rms", wide, (h, "h"))]),
     ]
-    between = (("norm", "", "RoPE", "fused\nkernel", ""), ("norm", "", "SiLU", "times", ""))
-    figure, axes = new_figure(10, 5.2)
-    said = []
-    for line, (columns, words) in enumerate(zip(rows, between)):
-        y = -4.4 * line
-        write(axes, -1.55, y + 1.9, ("attention", "feed-forward")[line], fontsize=9, weight="bold", ha="left")
-        write(axes, -1.05, y, f"stream\n{tokens:,} × {h:,}", fontsize=8)
-        for place, column in enumerate(columns):
-            x = 0.4 + 2.75 * place
-            pointer(axes, (x - 0.75, y), (x - 0.15, y), color="black")
-            write(axes, x - 0.45, y + 0.12, words[place], fontsize=7, va="bottom")
-            for row, (kind, name, shape) in enumerate(column):
-                size = math.prod(shape)
-                held = (4 if name == "logsumexp" else 2) * size / 1e6  # that one is fp32
-                amount = f"{held / 1e3:.1f} GB" if held >= 1e3 else f"{held:.0f} MB"
-                amount = f"{size / 1e6:.1f} M" if kind == "matrix" else amount
-                dashes = "--" if kind == "unstored" else "-"
-                look = {"edgecolor": "#444444", "linewidth": 0.8, "linestyle": dashes}
-                layer = ("attention", "feed-forward")[line]
-                colour = LAYERS[layer][0] if kind == "matrix" else "white"
-                top = y + 0.6 * (len(column) - 1) - 1.2 * row
-                sides = " × ".join(f"{side:,}" for side in shape)
-                described = f"{name}  {amount}\n{sides}"
-                box(axes, x, top - 0.5, 1.85, 1.0, colour, described, fontsize=7.5, **look)
-                state = " never stored" if kind == "unstored" else ""
-                said.append(f"{name} {sides} {amount}{state}")
-        end = 0.4 + 2.75 * 4 + 1.85
-        pointer(axes, (end + 0.1, y), (end + 0.7, y), color="black")
-        write(axes, end + 0.4, y + 0.12, "add", fontsize=7, va="bottom")
-    handles = [
-        swatch("matrix of attention", LAYERS["attention"][0]),
-        swatch("of the feed-forward", LAYERS["feed-forward"][0]),
-        swatch("tensor", "white", edgecolor="#444444"),
-        swatch("tensor, never stored", "white", edgecolor="#444444", linestyle="--"),
-    ]
-    legend_below(figure, 0.02, 4, handles)
-    blank(axes, xlim=(-1.7, 14.2), ylim=(-6.4, 2.2))
-    axes.set_title(title)
-    return Plot(figure, f"{title}. {'; '.join(said)}.")
+    q, kv = (a * d, "ad"), (k * d, "kd")
+    heads = [("queries", wide, q), ("keys", wide, kv), ("values", wide, kv)]
+    turned = [(f"{name},\nturned", wide, high) for name, _, high in heads[:2]]
+    matrices = [(f"$W_{name}$", (h, "h"), high) for name, high in (("q", q), ("k", kv), ("v", kv))]
+    return {
+        "attention": [
+            *norm,
+            ("times", matrices),
+            ("", heads),
+            ("RoPE", turned),
+            ("fused kernel", [("z", wide, q), ("logsumexp", wide, (2 * a, "a"))]),
+            ("times", [("$W_o$", q, (h, "h"))]),
+            ("", [("o(z)", wide, (h, "h"))]),
+            ("add", [("x + o(z)", wide, (h, "h"))]),
+        ],
+        "feed-forward": [
+            *norm,
+            ("times", [(f"$W_{{{name}}}$", (h, "h"), (f, "f")) for name in ("gate", "up")]),
+            ("", [("g", wide, (f, "f")), ("u", wide, (f, "f"))]),
+            ("SiLU", [("silu(g)", wide, (f, "f"))]),
+            ("multiply", [("silu(g) · u", wide, (f, "f"))]),
+            ("times", [("$W_{down}$", (f, "f"), (h, "h"))]),
+            ("", [("down(…)", wide, (h, "h"))]),
+            ("add", [("x + down(…)", wide, (h, "h"))]),
+        ],
+    }
+
+
+def _box_or_below(axes, place, colour, words, inside):
+    """A box with its name, shape and size, or these below it where it is too low; a name of two lines
+    leaves no room for the shape there."""
+    left, bottom, width, _ = place
+    box(axes, *place, colour, words if inside else "", 6.5, edgecolor="#444444", linewidth=0.8)
+    if inside:
+        return
+    *name, shape, size = words.split("\n")
+    below = f"{name[0]}  {shape}\n{size}" if len(name) == 1 else f"{' '.join(name)}\n{size}"
+    write(axes, left + width / 2, bottom - 0.04, below, fontsize=6, va="top")
+
+
+def _arrow(axes, one, to):
+    """Between two boxes (left, bottom, width, height): down or up in a column, else to the right, and below
+    what stands in a column between them."""
+    (left, low, width, high), (left_2, low_2, _, high_2) = one, to
+    if left == left_2:
+        start, end = (low + high, low_2) if low < low_2 else (low, low_2 + high_2)
+        pointer(axes, (left + width / 2, start), (left + width / 2, end), **THIN)
+        return
+    start, end, bend = (left + width, low + high / 2), (left_2, low_2 + high_2 / 2), left_2 - 0.3
+    if left_2 - start[0] > 1:
+        axes.plot([start[0], bend], [start[1]] * 2, color=THIN["color"], linewidth=THIN["linewidth"])
+        start = bend, start[1]
+    pointer(axes, start, end, **THIN)
 
 
 def _layer(axes, layer, x, y, words, width=1.15):
@@ -226,6 +303,43 @@ def mixed_precision(sizes: Mapping[str, float], title: str) -> Plot:
     said = ", ".join(f"{category} {size:g}" for category, size in sizes.items())
     together = f"together {sum(sizes.values()):g}; in the step gradients in fp32, {copied:g}"
     return Plot(figure, f"{title}. Bytes per parameter: {said}; {together}.")
+
+
+LOSS = {  # tensors of the loss: bytes for each logit, and first and last of the moments
+    "logits, bf16": (2, 0, 2),
+    "logits, fp32": (4, 1, 2),
+    "log-probabilities, fp32": (4, 2, 5),
+    "gradient of the log-probabilities, fp32": (4, 4, 5),
+    "gradient of the logits, fp32": (4, 5, 6),
+    "gradient of the logits, bf16": (2, 6, 7),
+}
+LOSS_MOMENTS = ("head", "to fp32", "log-\nsoftmax", "loss")  # forward; and backward the same in reverse
+
+
+@in_style
+def loss_lifetimes(title: str) -> Plot:
+    """Which tensors of the loss are alive when, as high as their bytes for each logit."""
+    figure, axes = new_figure(7.6, 3.6)
+    place, ticks, said = 0.0, {}, []
+    for name, (size, first, last) in LOSS.items():
+        colour = LOOK["gradients" if "gradient" in name else "activations"][0]
+        height = 0.2 * size
+        box(axes, first, place + 0.1, last + 1 - first, height, colour=colour, edgecolor="white", linewidth=0)
+        write(axes, first + (last + 1 - first) / 2, place + 0.1 + height / 2, f"{size} bytes", fontsize=8)
+        ticks[place + 0.1 + height / 2] = name
+        place += height + 0.2
+        said.append(f"{name}, {size} bytes, from {first + 1} to {last + 1}")
+    names = [f"forward\n{name}" for name in LOSS_MOMENTS]
+    names += [f"backward\n{name}" for name in reversed(LOSS_MOMENTS)]
+    moments = len(names)
+    for moment in range(1, moments):
+        axes.axvline(moment, color="black", linewidth=1.2 if 2 * moment == moments else 0.4, zorder=0.5)
+    axes.set(title=title, xlim=(0, moments), ylim=(place, 0))
+    axes.set_xticks([moment + 0.5 for moment in range(moments)], names, fontsize=8)
+    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
+    axes.tick_params(length=0)
+    axes.grid(False)
+    return Plot(figure, f"{title}. Of {moments} moments: {'; '.join(said)}.")
 
 
 @in_style

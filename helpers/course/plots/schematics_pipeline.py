@@ -37,34 +37,37 @@ def stages(layers: Mapping[str, Sequence[str]], title: str, message: str) -> Plo
     their gradients back.
 
     Args:
-        layers: {stage: [names of its layers]}, in order.
+        layers: {stage: [its layers, and what else is said of it]}, in order.
         message: how much one message is, such as "50 MB".
     """
     tallest, forward, backward = max(map(len, layers.values())), ACTIONS["F"][0], ACTIONS["B"][0]
-    figure, axes = new_figure(1.5 + 1.9 * len(layers), 1.3 + 0.36 * tallest)
+    pitch, wide = 1.3, 0.98
+    figure, axes = new_figure(max(5, 1.24 * len(layers)), 1.5 + 0.3 * tallest)
     middle = tallest / 2 + 0.15
     for column, (stage, names) in enumerate(layers.items()):
-        left = 1.9 * column
-        box(axes, left, 0, 1.2, tallest + 0.3, "none", edgecolor="black")
-        write(axes, left + 0.6, -0.25, stage, va="bottom", fontsize=10, weight="bold")
+        left = pitch * column
+        box(axes, left, 0, wide, tallest + 0.3, LOOK["parameters"][0], edgecolor="black", alpha=0.35)
+        write(axes, left + wide / 2, -0.2, stage, va="bottom", fontsize=9.5, weight="bold")
         for row, name in enumerate(names):
-            box(axes, left + 0.1, row + 0.2, 1.0, 0.8, LOOK["parameters"][0], name, 9)
+            write(axes, left + wide / 2, row + 0.65, name, fontsize=8.5)
         if column:
-            before, after = left - 0.66, left - 0.04
-            pointer(axes, (before, middle - 0.45), (after, middle - 0.45), linewidth=2.2, color=forward)
-            pointer(axes, (after, middle + 0.45), (before, middle + 0.45), linewidth=2.2, color=backward)
-    blank(axes, title=title, xlim=(-0.1, 1.9 * len(layers) - 0.6), ylim=(tallest + 0.5, -0.8))
+            before, after = left - (pitch - wide) - 0.02, left + 0.02
+            pointer(axes, (before, middle - 0.4), (after, middle - 0.4), linewidth=2, color=forward)
+            pointer(axes, (after, middle + 0.4), (before, middle + 0.4), linewidth=2, color=backward)
+    blank(axes, title=title, xlim=(-0.1, pitch * len(layers) - 0.2), ylim=(tallest + 0.5, -0.9))
     handles = [swatch(f"activations, {message}", forward), swatch(f"their gradients, {message}", backward)]
     legend_below(axes, 0.02, 2, handles)
-    said = "; ".join(f"{stage}: {', '.join(names)}" for stage, names in layers.items())
+    said = "; ".join(f"{stage}: {', '.join(filter(None, names))}" for stage, names in layers.items())
     between = f"Between neighbours: activations forward, gradients back, {message} each"
     return Plot(figure, f"{title}. {said}. {between}.")
 
 
 @in_style
-def pipeline_schedules(schedules: Mapping[str, list[list[Event]]], title: str, x: str) -> Plot:
-    """What every rank does when, and below it how many micro-batches it holds activations of meanwhile; all
-    schedules on one axis of time.
+def pipeline_schedules(
+    schedules: Mapping[str, list[list[Event]]], title: str, x: str, in_flight: bool = True
+) -> Plot:
+    """What every rank does when, and below it, unless left out, how many micro-batches it holds activations
+    of meanwhile; all schedules on one axis of time.
 
     Args:
         schedules: {name: timelines}, timelines a list of (kind, stage, micro, start, end) for each rank, as
@@ -72,27 +75,23 @@ def pipeline_schedules(schedules: Mapping[str, list[list[Event]]], title: str, x
             paler, and a micro-batch on one of them counts as that part of a micro-batch.
         x: the axis: "slots" or "milliseconds".
     """
-    held = {name: [held_over_time(row) for row in timelines] for name, timelines in schedules.items()}
-    most = {name: [max(count for _, count in row) for row in rows] for name, rows in held.items()}
-    top, longest = max(map(max, most.values())), max(map(_span, schedules.values()))
-    ranks, panels = max(map(len, schedules.values())), 2 * len(schedules)
+    longest, ranks = max(map(_span, schedules.values())), max(map(len, schedules.values()))
+    panels = len(schedules) * (1 + in_flight)
     figure = Figure(figsize=(9, 0.9 + panels * (0.45 + 0.27 * ranks)))
-    axes, said = figure.subplots(panels, 1, sharex=True), []
-    for above, below, (name, timelines) in zip(axes[::2], axes[1::2], schedules.items()):
-        begin, idle = _begin(timelines), idle_fraction(timelines)
-        _draw_actions(above, timelines, begin, longest)
+    axes, said = list(figure.subplots(panels, 1, squeeze=False, sharex=True)[:, 0]), []
+    held = {name: [held_over_time(row) for row in timelines] for name, timelines in schedules.items()}
+    top = max(count for rows in held.values() for row in rows for _, count in row)
+    left = list(axes)
+    for name, timelines in schedules.items():
+        above, idle = left.pop(0), idle_fraction(timelines)
+        _draw_actions(above, timelines, _begin(timelines), longest)
         above.set_title(f"{name}: what each rank does (idle {100 * idle:.1f} %)", fontsize=10)
-        for rank, row in enumerate(held[name]):
-            times = [time - begin for time, _ in row] + [longest]
-            heights = [rank + 0.95 - 0.8 * count / top for _, count in row]
-            look = {"step": "post", "color": LOOK["activations"][0], "linewidth": 0}
-            below.fill_between(times, [*heights, heights[-1]], rank + 0.95, **look)
-            at_most = f"at most {most[name][rank]:g}"
-            write(below, 1.008 * longest, rank + 0.55, at_most, ha="left", fontsize=9)
-        below.set_title(f"{name}: micro-batches in flight", fontsize=10)
-        flight = ", ".join(f"{count:g}" for count in most[name])
-        span = f"{_span(timelines):,.4g} {x}"
-        said.append(f"{name}: {span}, idle {idle:.3f} of the time, at most {flight} in flight")
+        said.append(f"{name}: {_span(timelines):,.4g} {x}, idle {idle:.3f} of the time")
+        if in_flight:
+            below = left.pop(0)
+            most = _draw_held(below, held[name], _begin(timelines), longest, top)
+            below.set_title(f"{name}: micro-batches in flight", fontsize=10)
+            said[-1] += f", at most {', '.join(f'{count:g}' for count in most)} in flight"
     for panel in axes:
         panel.set(xlim=(0, longest), ylim=(ranks, 0))
         panel.set_yticks([rank + 0.5 for rank in range(ranks)], rank_names(ranks))
@@ -104,6 +103,18 @@ def pipeline_schedules(schedules: Mapping[str, list[list[Event]]], title: str, x
     )
     figure.suptitle(title, fontsize=11)
     return Plot(figure, f"{title}. {'; '.join(said)}.")
+
+
+def _draw_held(axes, rows, begin, longest, top):
+    """Draw what each rank holds over time; the most of each."""
+    most = [max(count for _, count in row) for row in rows]
+    for rank, row in enumerate(rows):
+        times = [time - begin for time, _ in row] + [longest]
+        heights = [rank + 0.95 - 0.8 * count / top for _, count in row]
+        look = {"step": "post", "color": LOOK["activations"][0], "linewidth": 0}
+        axes.fill_between(times, [*heights, heights[-1]], rank + 0.95, **look)
+        write(axes, 1.008 * longest, rank + 0.55, f"at most {most[rank]:g}", ha="left", fontsize=9)
+    return most
 
 
 def _draw_actions(axes, timelines, begin, longest):

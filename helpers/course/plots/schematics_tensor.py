@@ -1,11 +1,14 @@
-"""Schematics of tensor parallelism: a product cut by columns and by rows, a fused matrix, and which tokens
-and channels a rank has in a block."""
+"""Tensor parallelism: a block that two ranks share, which heads a rank takes, what a rank has where, and
+what a shared block's seconds consist of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from helpers.course.plots.drawing import (
+    arrow,
+    bare,
     blank,
     box,
     legend_below,
@@ -16,63 +19,192 @@ from helpers.course.plots.drawing import (
     swatch,
     write,
 )
-from helpers.course.plots.style import LINES, Plot, in_style, owner_colour
+from helpers.course.plots.replicas import MESSAGE
+from helpers.course.plots.style import WIDE, Plot, in_style, owner_colour
 
-REPLICATED, SUMMED = "#BBBBBB", "#444444"
-STEPS = (  # matrix, width, height, (columns, rows) of its parts, their colours, what stands before it
-    ("X", 0.9, 1.2, (1, 1), [REPLICATED], ""),
-    ("A", 1.8, 0.9, (2, 1), [owner_colour(0), owner_colour(1)], "·"),
-    ("Y = XA", 1.8, 1.2, (2, 1), [owner_colour(0), owner_colour(1)], "="),
-    ("Z = GELU(Y)", 1.8, 1.2, (2, 1), [owner_colour(0), owner_colour(1)], "→"),
-    ("B", 0.9, 1.8, (1, 2), [owner_colour(1), owner_colour(0)], "·"),
-    ("$Z_{1}B_{1}$", 0.9, 1.2, (1, 1), [owner_colour(0)], "="),
-    ("$Z_{2}B_{2}$", 0.9, 1.2, (1, 1), [owner_colour(1)], "+"),
-    ("ZB", 0.9, 1.2, (1, 1), [SUMMED], "="),
-)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+REPEATED = {"colour": "#DDDDDD", "hatch": "///", "edgecolor": "#888888", "linewidth": 0.8}
 PLAIN = {"edgecolor": "white"}
 LANES = {  # what a rank has at a place: words, colour, outline
-    "all": ("all tokens and channels, replicated", REPLICATED, PLAIN),
-    "channels": ("all tokens, 1/t of the channels or heads", LINES[0], PLAIN),
-    "tokens": ("1/t of the tokens, all channels", LINES[2], PLAIN),
-    "message": ("sent between the ranks", "white", {"edgecolor": LINES[1]}),
+    "all": ("repeated: all tokens, all channels", "#DDDDDD", {"edgecolor": "#888888", "hatch": "///"}),
+    "channels": ("all tokens, 1/t of the channels or heads", owner_colour(0), PLAIN),
+    "tokens": ("1/t of the tokens, all channels", owner_colour(3), PLAIN),
+    "message": ("sent between the ranks", "white", {"edgecolor": MESSAGE}),
     "silent": ("nothing is sent", "white", {"edgecolor": "#888888", "linestyle": "--"}),
 }
+UNIT = 0.62  # of the drawing, for a matrix of `width` rows or columns
+LOW, GAP = (3.1, 0.0), 0.16  # where the two ranks' rows begin, rank 0 above; between places
+HIGH = 2.5  # of a rank's row
+
+
+class _Block:
+    """Draws places from left to right, in the rows of both ranks."""
+
+    def __init__(self, axes: Axes, width: int, message: str) -> None:
+        self.axes, self.width, self.message, self.x = axes, width, message, 0.0
+
+    def middle(self, rank: int) -> float:
+        return LOW[rank] + HIGH / 2
+
+    def repeated(self, name: str, wide: float, high: float) -> None:
+        """What both ranks have and do."""
+        look = dict(REPEATED)
+        colour = look.pop("colour")
+        for rank in range(2):
+            y = self.middle(rank) - high / 2
+            box(self.axes, self.x, y, wide, high, colour, **look)
+            write(self.axes, self.x + wide / 2, y - 0.05, name, va="top", fontsize=7.5)
+        self.x += wide + GAP
+
+    def matrices(self, parts: Sequence[tuple[str, int, int]], by_rows: bool) -> None:
+        """Matrices above one another, (name, rows, columns), of which each rank has half of the rows or of
+        the columns."""
+        scale, between = UNIT / self.width, 0.2
+        wide = max(columns for *_, columns in parts) * scale
+        total = sum(rows for _, rows, _ in parts) * scale + between * (len(parts) - 1)
+        for rank in range(2):
+            y = self.middle(rank) + total / 2
+            for name, rows, columns in parts:
+                high, across = rows * scale, columns * scale
+                y -= high
+                box(self.axes, self.x, y, across, high, "white", edgecolor="#777777", linewidth=0.8)
+                own = (across, high / 2) if by_rows else (across / 2, high)
+                left = self.x + (0 if by_rows else rank * across / 2)
+                low = y + (high / 2 * (1 - rank) if by_rows else 0)
+                box(self.axes, left, low, *own, owner_colour(rank))
+                write(self.axes, self.x + across / 2, y - 0.02, name, va="top", fontsize=7.5)
+                y -= between
+        self.x += wide + GAP
+
+    def heads(self, count: int) -> None:
+        """Heads, half of them filled."""
+        columns, side = 4, 0.11
+        for rank in range(2):
+            top = self.middle(rank) + count / columns * side / 2
+            for head in range(count):
+                own = head * 2 // count == rank
+                x, y = self.x + head % columns * side, top - (head // columns + 1) * side
+                colour = owner_colour(rank) if own else "white"
+                box(self.axes, x, y, side, side, colour, edgecolor="#777777", linewidth=0.5)
+            y = top - count / columns * side
+            write(self.axes, self.x + columns * side / 2, y - 0.05, "heads", va="top", fontsize=7.5)
+        self.x += columns * side + GAP
+
+    def operator(self, name: str) -> None:
+        """f or g, with its message: g's forward, f's backward."""
+        forward = name == "g"
+        look = {"color": MESSAGE, "linewidth": 1.8, "arrowstyle": "<|-|>", "mutation_scale": 10}
+        ends = (self.x + 0.1, LOW[0] + 0.62), (self.x + 0.1, LOW[1] + HIGH - 0.35)
+        arrow(self.axes, *ends, linestyle="-" if forward else (0, (2, 1.2)), **look)
+        for rank in range(2):
+            write(
+                self.axes, self.x + 0.1, self.middle(rank), name, fontsize=12, style="italic", weight="bold"
+            )
+        y = (LOW[0] + LOW[1] + HIGH) / 2 + 0.13
+        write(self.axes, self.x + 0.17, y, self.message, ha="left", fontsize=7.5, color=MESSAGE)
+        self.x += 0.2 + GAP
 
 
 @in_style
-def sharded_products(title: str) -> Plot:
-    """The two ways to cut a matrix for two ranks, one after the other: a column-parallel product, a function
-    of each element, a row-parallel product.  Grey is replicated on all, black a sum over all."""
-    figure, axes = new_figure(9, 2.8)
-    left = 0.0
-    for name, width, height, (columns, rows), colours, before in STEPS:
-        if before:
-            write(axes, left + 0.22, 0, before, fontsize=15)
-            left += 0.45
-        wide, high = width / columns, height / rows
-        for part, colour in enumerate(colours):
-            x, y = left + part % columns * wide, part // columns * high - height / 2
-            box(axes, x, y, wide, high, colour, edgecolor="white", linewidth=1.5)
-        write(axes, left + width / 2, -height / 2 - 0.12, name, va="top", fontsize=10)
-        left += width
-    blank(axes, title=title, xlim=(-0.1, left + 0.1), ylim=(-1.35, 1.05), aspect="equal")
-    others = [swatch("replicated on every rank", REPLICATED), swatch("a sum over the ranks", SUMMED)]
-    legend_below(axes, 0.02, 4, [*rank_swatches(range(2)), *others])
+def divided_block(shape: Mapping[str, int], tokens: int, megabytes: float, title: str) -> Plot:
+    """A Llama block that two ranks share: matrices to scale with each rank's half filled, what both repeat,
+    and where a message passes.
+
+    Args:
+        shape: keys of transformers' configuration.
+        tokens: of the sequence.
+        megabytes: of a message.
+    """
+    figure, axes = new_figure(WIDE, 5.2)
+    h, inner, heads = shape["hidden_size"], shape["intermediate_size"], shape["num_attention_heads"]
+    kv = shape["num_key_value_heads"] * h // heads
+    block = _Block(axes, h, f"{megabytes:.0f}\nMB")
+    block.repeated("x", 0.2, 1.6)
+    block.repeated("norm", 0.3, 1.0)
+    block.operator("f")
+    block.matrices([("q", h, h), ("k", kv, h), ("v", kv, h)], by_rows=True)
+    block.heads(heads)
+    block.matrices([("out", h, h)], by_rows=False)
+    block.operator("g")
+    block.repeated("+", 0.2, 1.6)
+    block.repeated("norm", 0.3, 1.0)
+    block.operator("f")
+    block.matrices([("gate", inner, h)], by_rows=True)
+    block.matrices([("up", inner, h)], by_rows=True)
+    block.matrices([("down", h, inner)], by_rows=False)
+    block.operator("g")
+    block.repeated("+", 0.2, 1.6)
+    for rank in range(2):
+        write(axes, -0.12, block.middle(rank), f"rank {rank}", ha="right", fontsize=10)
+    sizes = {
+        0.1: f"{tokens:,}\ntokens\n× {h:,}",
+        1.65: f"q {h:,} × {h:,}\nk, v {kv:,} × {h:,}",
+        2.95: f"{h:,}\n× {h:,}",
+        5.35: f"each {inner:,} × {h:,}",
+        7.5: f"{h:,} × {inner:,}",
+    }
+    for x, words in sizes.items():
+        write(axes, x, LOW[0] + HIGH + 0.15, words, va="bottom", fontsize=7.5)
+    blank(axes, title=title, xlim=(-0.85, block.x + 0.1), ylim=(LOW[1] - 0.15, LOW[0] + HIGH + 0.75))
+    colour = REPEATED["colour"]
+    both = swatch("both ranks repeat it", colour, hatch="///", edgecolor="#888888")
+    sent = [
+        axes.plot([], [], color=MESSAGE, linestyle=style, label=words)[0]
+        for words, style in (("sum of both, forward", "-"), ("sum of both, backward", (0, (2, 1.2))))
+    ]
+    legend_below(axes, 0.0, 3, [*rank_swatches(range(2)), both, *sent])
     said = (
-        "A is cut by columns and B by rows, one part for each of 2 ranks; X is replicated, and "
-        "ZB is the sum of the ranks' parts"
+        f"Each of two ranks has half of the rows of q, k and v ({h:,}, {kv:,} and {kv:,} rows of {h:,}), of "
+        f"gate and up ({inner:,} rows of {h:,}), half of the columns of out and down, and {heads // 2} of "
+        f"{heads} heads; both repeat the norms and the additions. {megabytes:.0f} MB are summed over the "
+        "ranks at each g forward and at each f backward"
     )
     return Plot(figure, f"{title}. {said}.")
 
 
 @in_style
-def token_lanes(rows: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Plot:
-    """What a rank has at each place of a block: a row for each kind of parallelism, a box for each place.
+def stacked_heads(cuts: Mapping[str, Sequence[int]], names: Mapping[str, int], title: str) -> Plot:
+    """Which heads of stacked q, k and v each rank takes: a strip for each way to cut the stack.
 
     Args:
-        rows: {kind of parallelism: [(place, "all" | "tokens" | "channels" | "message" | "silent"), ...]}; as
-            many places in each.
+        cuts: {way to cut: [rank that takes each head, in order]}.
+        names: {stacked matrix: its heads}, in order.
     """
+    figure, axes = new_figure(WIDE, 0.9 + 0.65 * len(cuts))
+    heads = [(name, number) for name, count in names.items() for number in range(count)]
+    said = []
+    for strip, (way, ranks) in enumerate(cuts.items()):
+        taken = {}
+        for place, (rank, (name, number)) in enumerate(zip(ranks, heads, strict=True)):
+            box(axes, place, strip + 0.15, 1, 0.7, owner_colour(rank), str(number), 9, edgecolor="white")
+            taken.setdefault(rank, {}).setdefault(name, []).append(str(number))
+        parts = (
+            f"rank {rank} " + ", ".join(f"{name} {' '.join(which)}" for name, which in taken[rank].items())
+            for rank in sorted(taken)
+        )
+        said.append(f"{way}: {'; '.join(parts)}")
+    end = 0
+    for name, count in names.items():
+        write(axes, end + count / 2, -0.08, name, va="bottom", fontsize=11)
+        end += count
+        axes.axvline(end, color="#444444", linestyle="--", linewidth=1)
+    axes.set(xlim=(-0.05, end + 0.05), ylim=(len(cuts), -0.5), xticks=[])
+    axes.set_title(title, pad=10)
+    name_rows(axes, cuts)
+    legend_beside(axes, rank_swatches(sorted({rank for ranks in cuts.values() for rank in ranks})))
+    return Plot(figure, f"{title}. Heads by number. {'. '.join(said)}.".replace("\n", " "))
+
+
+@in_style
+def shared_tokens(title: str) -> Plot:
+    """What a rank has at each place of attention's half of a block, with tensor parallelism and with sequence
+    parallelism too."""
+    rows = {
+        "tensor\nparallel": _half_a_block("all", "f", "g: all-\nreduce", "silent"),
+        "and sequence\nparallel": _half_a_block("tokens", "all-\ngather", "reduce-\nscatter", "message"),
+    }
     figure, axes = new_figure(9, 0.9 + 0.75 * len(rows))
     for row, places in enumerate(rows.values()):
         for column, (place, kind) in enumerate(places):
@@ -80,45 +212,50 @@ def token_lanes(rows: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Pl
             box(axes, column + 0.04, row + 0.1, 0.92, 0.8, colour, place, linewidth=1.5, **outline)
     blank(axes, title=title, xlim=(0, max(map(len, rows.values()))), ylim=(len(rows), 0))
     name_rows(axes, rows)
-    used = {kind for places in rows.values() for _, kind in places}
-    handles = [swatch(name, colour, **look) for kind, (name, colour, look) in LANES.items() if kind in used]
+    handles = [swatch(name, colour, **look) for name, colour, look in LANES.values()]
     legend_below(axes, -0.02, 2, handles)
-    said = "; ".join(
-        f"{name}: ".replace("\n", " ")
-        + ", ".join(place.replace("-\n", "-").replace("\n", " ") for place, _ in places)
+    said = (
+        f"{name}: " + ", ".join(place.replace("-\n", "-") for place, _ in places)
         for name, places in rows.items()
     )
-    return Plot(figure, f"{title}. {said}.")
+    return Plot(figure, f"{title}. {'; '.join(said)}.".replace("\n", " "))
+
+
+def _half_a_block(norms: str, enter: str, leave: str, quiet: str) -> list[tuple[str, str]]:
+    """[(place, a key of `LANES`)]."""
+    inside = [("qkv", "channels"), ("heads", "channels"), ("out", "channels")]
+    return [("norm", norms), (enter, quiet), *inside, (leave, "message"), ("+", norms), ("norm", norms)]
 
 
 @in_style
-def fused_rows(cuts: Mapping[str, Sequence[int]], names: Sequence[str], rows: int, title: str) -> Plot:
-    """Which rows of a matrix, in which several are stacked, each rank takes: a strip for each way to cut it,
-    from its first row to its last.
+def shared_seconds(bars: Mapping[str, Mapping[str, float]], whole: float, title: str) -> Plot:
+    """What a block's seconds consist of where GPUs share it: {bar: {"divided", "repeated", "messages"}}, in
+    milliseconds.
 
     Args:
-        cuts: {way to cut: [rank of each of equally many parts of the rows, in order]}.
-        names: of the stacked matrices, equally large, in order.
-        rows: of the stacked matrix.
+        whole: seconds on one GPU.
     """
-    figure, axes = new_figure(8, 0.9 + 0.7 * len(cuts))
+    figure, axes = new_figure(WIDE, 0.9 + 0.42 * len(bars))
+    colours = {"divided": owner_colour(0), "repeated": REPEATED["colour"], "messages": MESSAGE}
     said = []
-    for strip, (way, ranks) in enumerate(cuts.items()):
-        wide, taken = rows // len(ranks), {}
-        for place, rank in enumerate(ranks):
-            box(axes, place * wide, strip + 0.15, wide, 0.7, owner_colour(rank), edgecolor="white")
-            taken.setdefault(rank, []).append(f"{place * wide} to {(place + 1) * wide - 1}")
-        parts = (f"rank {rank} rows {' and '.join(taken[rank])}" for rank in sorted(taken))
-        said.append(f"{way}: {', '.join(parts)}")
-    for place, name in enumerate(names):
-        write(axes, (place + 0.5) * rows / len(names), -0.12, name, va="bottom", fontsize=11)
-    ends = [place * rows // len(names) for place in range(len(names) + 1)]
-    for end in ends:
-        axes.axvline(end, color="#444444", linestyle="--", linewidth=1)
-    axes.set(xlim=(-1, rows + 1), ylim=(len(cuts), -0.55), xlabel="row of the stacked matrix")
-    axes.set_title(title, pad=8)
-    axes.set_xticks(ends)
-    name_rows(axes, cuts)
-    axes.tick_params(length=0)
-    legend_beside(axes, rank_swatches(sorted({rank for ranks in cuts.values() for rank in ranks})))
-    return Plot(figure, f"{title}, {', '.join(names)} stacked. {'; '.join(said)}.".replace("\n", " "))
+    for row, (name, parts) in enumerate(bars.items()):
+        end, total = 0.0, 1e3 * sum(parts.values())
+        for part, seconds in parts.items():
+            hatch = {"hatch": "///", "edgecolor": "#888888"} if part == "repeated" else {}
+            axes.barh(row, 1e3 * seconds, 0.7, left=end, color=colours[part], label=part, **hatch)
+            end += 1e3 * seconds
+        times = whole / sum(parts.values())
+        words = f"{total:.1f} ms" + ("" if abs(times - 1) < 0.005 else f", {times:.1f} times as fast")
+        write(axes, end + 0.2, row, words, ha="left", fontsize=9)
+        inside = ", ".join(f"{part} {1e3 * seconds:.1f}" for part, seconds in parts.items() if seconds)
+        said.append(f"{name}: {total:.1f} ms ({inside})")
+    axes.set(title=title, xlabel="milliseconds", xlim=(0, 1.1e3 * whole), ylim=(len(bars) - 0.4, -0.6))
+    axes.set_yticks(range(len(bars)), list(bars))
+    bare(axes)
+    axes.tick_params(axis="y", length=0)
+    looks = {"hatch": "///", "edgecolor": "#888888"}
+    handles = [
+        swatch(part, colour, **(looks if part == "repeated" else {})) for part, colour in colours.items()
+    ]
+    axes.legend(handles=handles, loc="lower right")
+    return Plot(figure, f"{title}. {'; '.join(said)}.")

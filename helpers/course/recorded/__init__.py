@@ -8,12 +8,11 @@ from helpers.course.recorded.clocked import (
     message_seconds,
     parts_of_calls,
     pipeline_work,
-    ratios,
     step_time,
     timelines,
     waterfall,
 )
-from helpers.course.recorded.exposing import exposed_messages, hidden
+from helpers.course.recorded.exposing import costs, costs_of_messages, exposed_messages, hidden, longer_passes
 from helpers.course.recorded.hanging import hang
 from helpers.course.recorded.held import device_parts, highest, predicted_peaks, step_peak_clusters
 from helpers.course.recorded.predicted import machine, peak_rows, plan, predicted_step, stage_0, trainings

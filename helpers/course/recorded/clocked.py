@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -208,21 +208,4 @@ def parts_of_calls(times: Mapping[str, Sequence]) -> list[dict[str, str]]:
     return [
         {"kB": f"{size / 1e3:,.0f}"} | {way: f"{1e6 * taken:,.0f}" for way, taken in zip(ways, each)}
         for size, *each in rows
-    ]
-
-
-def ratios(
-    calls: Mapping[str, Mapping[str, Sequence]],
-    predicted: Callable[[str, int], float],
-    ways: Iterable[str],
-    fitted: Collection[int],
-) -> list[dict[str, str]]:
-    """Rows for a table, one for each size: seconds that are predicted of (collective, bytes), over those that
-    the GPUs took in a CUDA graph, and whether an all-reduce of this size was `fitted`."""
-    taken = {way: dict(zip(calls[way]["bytes"], calls[way]["replayed"], strict=True)) for way in ways}
-    sizes = next(iter(taken.values()))
-    return [
-        {"MB": f"{size / 1e6:,.3g}", "fitted": "all-reduce" if size in fitted else ""}
-        | {way: f"{predicted(way, size) / taken[way][size]:.2f}" for way in taken}
-        for size in sizes
     ]

@@ -1,8 +1,8 @@
 """Record a real hang under NCCL, on two GPUs: `python -m helpers.course.recording.hang FOLDER`.
 
-Two ranks train for a while; then rank 1 leaves an all-reduce out.  Kept are what both ranks wrote, the Python
-stacks that they gave on request, what each GPU's driver said meanwhile, beside a healthy run, what the flight
-recorder wrote down, and how torch's own reader reads that.
+Two ranks train for a while; then rank 1 leaves an all-reduce out, or enters two groups in the other order.
+Kept are what both ranks wrote, the Python stacks that they gave on request, what each GPU's driver said
+meanwhile, beside a healthy run, what the flight recorder wrote down, and how torch's own reader reads that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ EVERY, LONGEST, STACKS_AFTER = (
 )  # seconds: between two looks, of a run, from the hang to the stacks
 QUERY = "index,utilization.gpu,power.draw,clocks.sm,memory.used"
 FIELDS = ("record_id", "collective_seq_id", "profiling_name", "input_sizes", "state")
-VARIANTS = ("healthy", "gone", "next")  # "gone": rank 1 sleeps; "next": it goes on to the next collective
+DOES = {  # what rank 1 does in a variant
+    "healthy": None,
+    "gone": "sleeps instead of the first all-reduce",
+    "next": "leaves the first all-reduce out",
+    "crossed": "enters the second all-reduce, of another group, before the first",
+}
 
 
 def rank(variant: str) -> None:
@@ -48,17 +53,22 @@ def rank(variant: str) -> None:
     )
     gradients, more = torch.ones(2**24, device="cuda"), torch.ones(2**20, device="cuda")
     square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    other = dist.new_group() if variant == "crossed" else None  # the same two ranks
 
     def train_step(step):
         for _ in range(40):
             square @ square
         if variant != "healthy" and step == HUNG_AT and number == 1:
-            print(f"rank 1 leaves the all-reduce of step {step} out", flush=True)
+            print(f"rank 1 {DOES[variant]} in step {step}", flush=True)
             if variant == "gone":
                 time.sleep(10 * TIMEOUT)
+            if variant == "crossed":
+                dist.all_reduce(more, group=other)
+                dist.all_reduce(gradients)
+                return gradients[0].item()
         else:
             dist.all_reduce(gradients)
-        dist.all_reduce(more)
+        dist.all_reduce(more, group=other)
         return gradients[0].item()
 
     for step in range(STEPS):
@@ -96,7 +106,7 @@ def recorded(variant: str, folder: Path, port: int) -> dict:
     while any(process.poll() is None for process in processes):
         now = time.monotonic() - began
         gpus.append([round(now, 2), *smi()])
-        if hung is None and "leaves the all-reduce" in files[1].read_text():
+        if hung is None and f"rank 1 {DOES[variant]}" in files[1].read_text():
             hung = round(now, 2)
         if hung is not None and stacks is None and now - hung > STACKS_AFTER:
             stacks = [stack(process, file) for process, file in zip(processes, files)]
@@ -174,12 +184,13 @@ def main(target: str) -> None:
         "on": about,
         "commit": commit(),
         "command": "python -m helpers.course.recording.hang FOLDER",
-        "predicted": "rank 0's GPU at 100 %, and at a fifth of the power of a healthy run; rank 1's at 0 %",
+        "predicted": "gone: rank 0's GPU at 100 %, and at a fifth of a healthy run's power; rank 1's at 0 %; "
+        "crossed: both at 100 %, and at a fifth",
         "runs": {},
     }
     path = Path(target) / "hang" / f"2-{re.sub('[^A-Za-z0-9.]+', '-', about['device'])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    for at, variant in enumerate(VARIANTS):
+    for at, variant in enumerate(DOES):
         with tempfile.TemporaryDirectory() as scratch:
             content["runs"][variant] = recorded(variant, Path(scratch), 29500 + at)
         path.write_text(json.dumps(content, separators=(",", ":")) + "\n")

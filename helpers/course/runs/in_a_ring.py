@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed as dist
 from helpers.course.runs.catching import try_all, worst
+from helpers.course.runs.slow import SlowLink
 from helpers.tools.launcher.jobs import launch
 from helpers.tools.measure.traffic import Traffic
 
@@ -153,34 +154,6 @@ def naive_all_reduce(tensor: torch.Tensor, link: object = dist) -> None:
         tensor += incoming
     for other in others:
         link.send(tensor, other)
-
-
-class SlowLink:
-    """Messages of which each sleeps, on both ends, so many seconds and its bytes / bandwidth: a link that is
-    slow whatever else the processor does."""
-
-    def __init__(self, latency: float, bandwidth: float) -> None:
-        self.latency, self.bandwidth = latency, bandwidth
-
-    def _passes(self, tensor: torch.Tensor) -> None:
-        time.sleep(self.latency + tensor.nbytes / self.bandwidth)
-
-    def send(self, tensor: torch.Tensor, to: int) -> None:
-        dist.send(tensor, to)
-        self._passes(tensor)
-
-    def recv(self, tensor: torch.Tensor, source: int) -> None:
-        dist.recv(tensor, source)
-        self._passes(tensor)
-
-    def slowed(self, exchange: Callable) -> Callable:
-        """An exchange in which a message leaves while another arrives."""
-
-        def slow(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
-            exchange(outgoing, incoming)
-            self._passes(outgoing)
-
-        return slow
 
 
 def seconds_on_a_slow_link(

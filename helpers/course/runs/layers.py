@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from helpers.course import recorded
 from helpers.course.exercises.miscounts import miscounts as miscounts
-from helpers.course.exercises.real_layers import Reads, config, rotations, stream
+from helpers.course.exercises.real_layers import Reads, config, real, rotations, stream
 from helpers.course.job.judged import last_step
 from helpers.course.models.published import PUBLISHED
 from helpers.course.models.published import TRAINED as TRAINED
@@ -31,9 +31,11 @@ GPT_2_XL |= {"checkpointing": False, "change": ""}
 OF_STEP = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 SMALL = 0.2  # inputs: a tensor that is smaller has no box
 NORM = "norm", ("input, fp32", "bf16")
+STAYS = ("x in fp32", "x / rms", "y", "queries,\nturned", "keys,\nturned", "values", "z", "logsumexp")
+STAYS += ("g", "u", "silu(g)", "silu(g) · u")  # for `opened_block`: what a block keeps, but 1 / rms
 BLOCK = {  # {row: (layer, its tensors)} that a block keeps, in the order of its forward pass
     "first norm": NORM,
-    "attention": ("attention", ("input", "k", "q", "v", "out")),
+    "attention": ("attention", ("input", "keys", "queries", "values", "z")),
     "second norm": NORM,
     "feed-forward": ("feed-forward", ("input", "gate", "SiLU", "up", "product")),
 }
@@ -127,16 +129,16 @@ def counted(of: str | Mapping[str, int], s: int = 8192) -> dict[str, int]:
     return {"parameters": model.num_parameters(), "FLOPs": counter.get_total_flops()}
 
 
-def elements(name: str) -> tuple[int, int, int]:
-    """Parameters of a published model of Llama's kind, counted on the device meta: of a block's attention, of
-    its feed-forward layer, and of the table and the head together."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**PUBLISHED[name]))
-    block = model.model.layers[0]
-    parts = [block.self_attn], [block.mlp], [model.get_input_embeddings(), model.get_output_embeddings()]
-    return tuple(sum(one.numel() for part in each for one in part.parameters()) for each in parts)
+def losses(parameters: float, tokens: float) -> dict[str, str]:
+    """What a model's loss will be by two fits of the same trainings, E + A / parameters^α + B / tokens^β: by
+    arXiv 2203.15556, section 3.3, and by arXiv 2404.10102, which fitted its data again; as text, since more
+    digits would say nothing."""
+    fits = {"loss, Chinchilla": (1.69, 406.4, 0.34, 410.7, 0.28)}
+    fits["loss, fitted again"] = 1.8172, 482.01, 0.3478, 2085.43, 0.3658
+    return {
+        fit: f"{e + a / parameters**alpha + b / tokens**beta:.2f}"
+        for fit, (e, a, alpha, b, beta) in fits.items()
+    }
 
 
 def recorded_block() -> dict:
@@ -167,8 +169,8 @@ def step_bars(flops: float, of_matrices: float) -> tuple[dict[str, dict[str, flo
         if name in ("recorded", "checkpointed")
     }
     said = "; ".join(f"{name}: MFU {100 * share:.0f} %" for name, share in reached.items())
-    speed = f"matrices run at {100 * of_peak:.0f} % of the peak, attention at "
-    speed += f"{100 * scores / parts['attention']:.0f} % if all scores count"
+    speed = f"matrices run at {100 * of_peak:.0f} % of the peak; attention takes "
+    speed += f"{1e3 * parts['attention']:.0f} ms, all of its scores at the peak would take {1e3 * scores:.0f}"
     return bars, f"{shares}\n{speed}\n{said}"
 
 
@@ -195,16 +197,68 @@ def letters(name: str) -> dict[str, int | bool]:
 
 def tests_of(looks: Mapping[str, tuple[str | Mapping[str, int], str]], s: int = 8192) -> dict[str, Callable]:
     """Tests for `caught`: each divides what a formula, a function of letters, says of a model by what was
-    counted; {test: (name of a published model or letters, "parameters" or "FLOPs")}."""
+    counted; {test: (name of a published model or letters, "parameters", "FLOPs" or "kept")}.
 
-    def look(formula: Callable, of: Mapping[str, int], what: str, due: int) -> float:
-        return formula(1, s, **of)[what] / due
+    What a model keeps is counted in a run, of a published model in that of a narrow one: with 64 tokens in
+    two sequences, since with one the labels are a view of a tensor that has one label more.
+    """
+
+    def look(formula: Callable, rows: int, tokens: int, of: Mapping[str, int], what: str, due: int) -> float:
+        return formula(rows, tokens, **of)[what] / due
 
     tests = {}
     for test, (of, what) in looks.items():
-        known, due = letters(of) if isinstance(of, str) else of, counted(of, s)[what]
-        tests[test] = partial(look, of=known, what=what, due=due)
+        known, rows, tokens = letters(of) if isinstance(of, str) else plain_letters(of), 1, s
+        if what == "kept":
+            known, rows, tokens = narrow(known) if isinstance(of, str) else known, 2, 64
+            due = real("llama", rows, tokens, **known)
+        else:
+            due = counted(of if isinstance(of, str) else known, s)
+        tests[test] = partial(look, rows=rows, tokens=tokens, of=known, what=what, due=due[what])
     return tests
+
+
+def plain_letters(of: Mapping[str, object]) -> dict[str, int | bool]:
+    """As transformers wants them, where a learner has made them with numpy."""
+    return {letter: bool(value) if letter == "tied" else int(value) for letter, value in of.items()}
+
+
+def narrow(of: Mapping[str, int]) -> dict[str, int]:
+    """Letters of a model with two blocks, an eighth as wide, and few words."""
+    return {**of, "L": 2, "V": 256} | {letter: of[letter] // 8 for letter in "hakf"}
+
+
+def by_line(s: int, h: int, a: int, k: int, d: int, f: int, **others: int) -> dict[str, dict[str, object]]:
+    """What each line of a block's forward pass costs, for `plots.table`: {line: prices for s tokens}."""
+    matrix = {"W_q(y)": h * a * d, "W_k(y)": h * k * d, "W_v(y)": h * k * d, "W_o(z)": a * d * h}
+    matrix |= dict.fromkeys(("gate(y)", "up(y)", "down(silu(g) * u)"), h * f)
+    norm = 6 * h + 4, "x in fp32, x / rms, 1 / rms"
+    kept = {  # {line: (bytes that it keeps of each token beside what a line above keeps, what that is)}
+        "norm_1(x)": norm,
+        "W_q(y)": (2 * h, "y"),
+        "W_k(y)": (0, "y, as above"),
+        "W_v(y)": (0, "y, as above"),
+        "turn(...)": (0, "angles, which all blocks share"),
+        "attend(...)": (4 * (a + k) * d + 4 * a, "queries, keys, values, z, logsumexp"),
+        "W_o(z)": (0, "z, as above"),
+        "x + W_o(z)": (0, ""),
+        "norm_2(x)": norm,
+        "gate(y)": (2 * h, "y"),
+        "up(y)": (0, "y, as above"),
+        "silu(g)": (2 * f, "g"),
+        "silu(g) * u": (4 * f, "silu(g), u"),
+        "down(silu(g) * u)": (2 * f, "their product"),
+        "x + down(...)": (0, ""),
+    }
+    rows, heads = {}, ("parameters, M", "MFLOPs per token", "MB kept")
+    for line, (held, what) in kept.items():
+        parameters = matrix.get(line, h if "norm" in line else 0)
+        flops = 4 * s * a * d if "attend" in line else 2 * matrix.get(line, 0)
+        prices = [number / 1e6 for number in (parameters, flops, held * s)]
+        rows[line] = dict(zip(heads, prices, strict=True)) | {"it keeps": what}
+    sums = {head: sum(row[head] for row in rows.values()) for head in heads}
+    rows["a block"] = sums | {"it keeps": f"{1e6 * sums['MB kept'] / (2 * s * h):.1f} times its input"}
+    return rows
 
 
 def fewest(caught: Mapping[str, Iterable[str]]) -> int:
@@ -217,18 +271,20 @@ def fewest(caught: Mapping[str, Iterable[str]]) -> int:
     return len(few)
 
 
-def timed() -> dict[str, tuple[float, dict[str, float], float]]:
+def timed(of_gpt_2: Iterable[int] = (1, 16, 32)) -> dict[str, tuple[float, dict[str, float], float]]:
     """Recorded steps, {what: (seconds, arguments of `days` but the MFU, FLOPs of masked scores per token in
     a forward pass)}: GPT-2 XL on two H200s; Llama 3 8B, of which every block is computed again in the
-    backward pass, on four H100s, and one block of it alone, which is not, on one."""
+    backward pass, on four H100s, and one block of it alone, which is not, on one.  `of_gpt_2`: how many
+    sequences each of its GPUs read."""
     llama, steps = LlamaSize.of(PUBLISHED["Llama 3 8B"]), []
-    for q in (1, 16, 32):
+    for q in of_gpt_2:
         run, *others = recorded.runs("speed", sequences=q, **GPT_2_XL)
         seconds = recorded.step_time([run, *others]).median
-        steps.append((f"GPT-2 XL\n{q} at once\n2 H200s", run, q, run.size, seconds))
+        steps.append((f"GPT-2 XL\n{q} × 1,024 tokens\neach of 2 H200s", run, q, run.size, seconds))
     for run in (run for run in recorded.runs("job", hardware="4 x NVIDIA H100 80GB HBM3") if run.reports):
         q, times = (run.configuration[key] for key in OF_STEP)
-        steps.append((f"Llama 3 8B\n{q} at once\n4 H100s", run, q * times, llama, max(last_step(run))))
+        name = f"Llama 3 8B\n{q} × 8,192 tokens\neach of 4 H100s"
+        steps.append((name, run, q * times, llama, max(last_step(run))))
     found = {}
     for name, run, sequences, size, seconds in steps:
         s, known = size.context, {"gpus": run.ranks, "peak": PEAKS[run.device_name]}
@@ -236,7 +292,8 @@ def timed() -> dict[str, tuple[float, dict[str, float], float]]:
         found[name] = seconds, step, 2 * size.layers * s * size.width
     head = 2 * llama.width * llama.vocabulary
     one = step | {"tokens": s, "forward": (step["forward"] - head) / llama.layers, "gpus": 1}
-    return found | {"a block of it\nalone\n1 H100": (recorded_block()["median"], one, 2 * s * llama.width)}
+    found["a block of it\n1 × 8,192 tokens\non 1 H100"] = recorded_block()["median"], one, 2 * s * llama.width
+    return found
 
 
 # --- a rank

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import torch
-from helpers.course import corpus, models
+from helpers.course import corpus, job, models
 from helpers.course.exercises.solutions.training_memory import mixed_step_solution, split_batch_solution
 from helpers.course.training.comparable import weights_of
 from helpers.tools import theory
@@ -212,9 +212,38 @@ def in_the_step_by_adam(parameters: float) -> dict[str, dict[str, dict[str, floa
     """For `plots.memory_bars`: what a GPU holds at the highest moment of the optimizer's step, {whose:
     {way: {category: bytes}}}.  "other" are fp32 copies that live in the step alone."""
     states = theory.ideal_bytes(parameters)
-    adams = {"torch's fused Adam": 4, "torch's default Adam": 8, "its own FusedAdam": 8}
+    adams = {"torch's fused": 4, "torch's default": 8, "its own FusedAdam": 8}
     bars = {adam: states | {"other": more * parameters} for adam, more in adams.items()}
-    return {"by you": {"your step": states | {"gradients": 0, "other": 4 * parameters}}, "by DeepSpeed": bars}
+    mine = states | {"gradients": 0, "other": 4 * parameters}
+    return {"by you": {"your step": mine}, "by DeepSpeed, with an Adam": bars}
+
+
+def out_of_memory(run: object) -> tuple[str, float, float]:
+    """Of a run that ended with torch's error: the error without its advice, the bytes that the process had,
+    and the bytes of tensors."""
+    amounts = (run.error.partition(words)[2] for words in ("process has ", "allocated memory "))
+    in_use, allocated = (float(amount.split()[0]) * 2**30 for amount in amounts)
+    return run.error.partition(" If reserved")[0], in_use, allocated
+
+
+def spare_on_a_b200(at_the_loss: Callable, in_the_step: Callable) -> dict[str, dict]:
+    """For `plots.curves`: GB that the course's job leaves on a B200 at two moments, by the number of blocks
+    that are checkpointed; where that begins to fit and ends to help; and three rehearsals.  Between none and
+    all, every block saves the same."""
+    name = "1 B200, fused by torch"
+    room = job.stored(name)["memory"] - job.stored(name)["outside"]
+    shape = {"gpus": 1, "batch": job.SEQUENCES, "sequence": job.SEQUENCE}
+    plan = partial(theory.Plan, size=theory.LlamaSize.of(job.MODELS["8 B"]), **shape)
+    none, every = (at_the_loss(plan(checkpointed=again)) for again in (False, True))
+    loss = [(room - none - (every - none) * blocks / 32) / 1e9 for blocks in range(33)]
+    step = 33 * [(room - in_the_step(plan())) / 1e9]
+    plans = {0: f"{name}, not checkpointed", 8: f"{name}, 8 of 32 blocks checkpointed", 32: name}
+    held = [(room - job.peak(one)) / 1e9 for one in plans.values()]
+    least = next(blocks for blocks in range(33) if loss[blocks] > 0)
+    most = next(blocks for blocks in range(33) if loss[blocks] > step[0])
+    marks = {f"{least} blocks": ([least], [loss[least]]), f"{most} blocks": ([most], [step[0]])}
+    lines = {"at the loss": (range(33), loss), "in the step": (range(33), step)}
+    return {"lines": lines, "points": {"rehearsed peak": (list(plans), held)}, "crossings": marks}
 
 
 def sums_apart(counts: Sequence[int]) -> dict[str, dict[str, str]]:

@@ -14,14 +14,16 @@ from tempfile import TemporaryDirectory
 import psutil
 from helpers.tools.launcher.resources import gpu_count
 
-OPTIONS = "--standalone --nproc-per-node 2 --redirects 1 --log-dir logs"
+OPTIONS = "--standalone --nproc-per-node 2 --redirects 3 --log-dir logs"
 STOOD = re.compile(r'File ".*?([^/"]+)", (line \d+ in \S+)')
+TIMED_OUT = re.compile(r"(\w+Error: \[)\S*?([^/\s]+\] Timed out.*)")
 
 
 def under_torchrun(script: str, name: str = "hang.py", ask: float | None = None) -> None:
     """Save a script under a name in a folder that goes away, run it there, on GPUs where there are two, and
     print the command, what ranks print, one after the other, the stacks that they write into rank0.txt and
-    rank1.txt, innermost line first, and how it ended.
+    rank1.txt, innermost line first, and how it ended: of a time-out the last line of the rank that gave up
+    first, of another failure what both ranks wrote.
 
     Args:
         ask: seconds after both files are there, when the ranks get the signal SIGUSR1.
@@ -37,16 +39,17 @@ def under_torchrun(script: str, name: str = "hang.py", ask: float | None = None)
         with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as torchrun:
             if ask is not None:
                 signalled(torchrun, Path(folder), ask)
-            said = torchrun.communicate()[1]
-        for printed in sorted(Path(folder).glob("logs/*/attempt_0/*/stdout.log")):  # a folder for each rank
-            print(printed.read_text(), end="")
+            told = torchrun.communicate()[1]
+        logs = sorted(Path(folder).glob("logs/*/attempt_0/*"))  # a folder for each rank
+        print(*((log / "stdout.log").read_text() for log in logs), sep="", end="")
+        said = "".join((log / "stderr.log").read_text() for log in logs) or told
         for file in sorted(Path(folder).glob("rank*.txt")):
             stood = [", ".join(line) for line in STOOD.findall(file.read_text())]
             print(f"{file.stem}:", *stood or ["had ended before it could be asked"], sep="\n  ")
     if torchrun.returncode == 0:
         print("Both ranks came to the end of the script.")
-    elif "Timed out" in said:
-        print("The script hung, until its own timeout ended it.")
+    elif gave_up := TIMED_OUT.search(said):
+        print(f"The rank that gave up first wrote last:\n  {gave_up[1]}{gave_up[2]}")
     else:
         print("The script failed:", said[:2000])
 

@@ -18,15 +18,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MARKS = re.compile(r"(<!-- (\w+), from pyproject.toml -->\n).*?(<!-- end -->)", re.S)
+ADDRESSES = ("Repository", "Documentation")
 FILES = ("README.md", "docs/index.md", "docs/install.md", "docs/api/index.md")
 BUILD = "`make site` builds its pages from the stored outputs, to read without running anything; begin at\n"
 BUILD += "`build/site/html/index.html`."
 
 
-def urls() -> dict[str, str]:
-    """The addresses that are filled in: "Repository", "Documentation", or none."""
+def urls() -> Mapping[str, str]:
+    """The addresses that are filled in: "Repository" and "Documentation", or none."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project.get("urls", {})
+    return both_or_none(project.get("urls", {}))
+
+
+def both_or_none(known: Mapping[str, str]) -> Mapping[str, str]:
+    """Addresses as they are.
+
+    Raises:
+        ValueError: one is filled in without the other.
+    """
+    missing = [name for name in ADDRESSES if name not in known]
+    if len(missing) == 1:
+        raise ValueError(f"[project.urls] of pyproject.toml lacks {missing[0]}: fill in both, or neither")
+    return known
 
 
 def texts(known: Mapping[str, str]) -> dict[str, str]:
@@ -37,7 +50,7 @@ def texts(known: Mapping[str, str]) -> dict[str, str]:
             "clone": "In a clone of the course:",
             "package": "```sh\npip install .     # in a clone of the course\n```",
         }
-    repository, site = known["Repository"], known["Documentation"]
+    repository, site = (known[name] for name in ADDRESSES)
     path = urlsplit(repository).path
     binder = f"https://mybinder.org/v2/gh{path}/HEAD?urlpath=lab/tree/notebooks/index.ipynb"
     links = {"Read it online": site, "open it in Codespaces": f"https://codespaces.new{path}"}

@@ -97,7 +97,7 @@ def _ranks(operator, arguments):
         return (dist.get_rank(),)
     if operator in ("send", "recv_"):
         other = arguments["dst" if operator == "send" else "src"]
-        return tuple(sorted({dist.get_rank(), ranks[other]}))
+        return tuple(sorted({dist.get_rank(), *ranks[other : other + 1]}))  # torch names one that is none
     return tuple(ranks)
 
 

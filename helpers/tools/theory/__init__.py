@@ -47,8 +47,8 @@ MODULES = {
     "step_time": "PassTime StepTime hiding_passes step_seconds",
     "tensor_parallel": "block_messages sequence_parallel_block_activation_bytes"
     " tensor_parallel_activation_bytes tensor_parallel_block_activation_bytes"
-    " tensor_parallel_block_parameters tensor_parallel_block_seconds tensor_parallel_cluster_bytes"
-    " tensor_parallel_cluster_seconds tensor_parallel_parameters tensor_parallel_wire_bytes",
+    " tensor_parallel_block_parameters tensor_parallel_block_seconds"
+    " tensor_parallel_parameters tensor_parallel_wire_bytes",
     "zero_config": "ZeroConfig",
     "zero_plan": "ZeroPlan zero_3_passes",
 }

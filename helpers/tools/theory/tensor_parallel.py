@@ -8,21 +8,16 @@ tensor-parallel ranks; the other symbols are those of `helpers.tools.theory.laye
 
 from __future__ import annotations
 
-from ..whole import positive, shared, whole
-from .communication import collective_seconds, wire_bytes, zero_wire_bytes
+from ..whole import shared, whole
+from .communication import collective_seconds, wire_bytes
 from .gpt_size import GPTSize, of_gpts
-from .hardware import Cluster
 from .layers import (
-    BF16,
     block_activation_bytes,
     embedding_activation_bytes,
-    gpt_parameters,
     head_activation_bytes,
     norm_activation_bytes,
     random_state_bytes,
 )
-from .long_sequences import loss_peak_bytes
-from .model_states import ideal_bytes
 from .roofline import MachineConstants, matrix_seconds
 from .step_counts import ADD, BIASES, GELU, NORM, VIEW
 from .zero_config import ELEMENT_BYTES
@@ -152,59 +147,4 @@ def tensor_parallel_block_seconds(
         "elementwise, sharded": sharded * unit / ranks / machine.memory,
         "elementwise, replicated": replicated * unit / machine.memory,
         "messages": messages,
-    }
-
-
-@of_gpts
-def tensor_parallel_cluster_bytes(
-    size: GPTSize, sequence: int, ranks: int, gpus: int, stage: int
-) -> dict[str, float]:
-    """What each of several GPUs holds of a GPT in bf16, {category: bytes}: states of gpus / t replicas
-    (`ideal_bytes`, as if all parameters were sharded by t), and activations of one sequence with sequence
-    parallelism, not checkpointed, with what the loss holds at its peak of a sharded vocabulary."""
-    shared(ranks, GPUs=gpus)
-    shape = 1, sequence, size.width, size.heads
-    kept = size.layers * sequence_parallel_block_activation_bytes(*shape, BF16, ranks)
-    kept += loss_peak_bytes(1, sequence, size.vocabulary) // ranks
-    return ideal_bytes(gpt_parameters(size) / ranks, ranks=gpus // ranks, stage=stage) | {"activations": kept}
-
-
-def tensor_parallel_cluster_seconds(
-    size: GPTSize,
-    tokens: int,
-    micro_batches: int,
-    ranks: int,
-    gpus: int,
-    stage: int,
-    *,
-    rate: float,
-    inside: float,
-    card: float,
-    balance: float,
-) -> dict[str, float]:
-    """Seconds of a step in bf16 of `micro_batches` of `tokens` tokens on each replica, nothing hidden:
-    {"work", "tensor parallelism", "ZeRO"}.
-
-    Work is 6 FLOPs per parameter and token, shared by t; attention's products are left out (s / 12 h more,
-    causal).  Tensor parallelism's messages take work x balance / bandwidth.  ZeRO's between the gpus / t
-    replicas are those of the paper, `zero_wire_bytes`.  Groups send at `Cluster.bandwidth`.
-
-    Args:
-        rate: FLOPs per second of a GPU.
-        inside, card: bytes per second inside a host, and of a GPU's own card.
-        balance: bytes per second at which tensor parallelism's messages take as long as the work.
-    """
-    shared(ranks, GPUs=gpus)
-    whole(tokens, "tokens")
-    whole(micro_batches, "micro_batches")
-    if ranks > 1:
-        positive(balance=balance)
-    cluster = Cluster(gpus=gpus, memory=1.0, rate=rate, link=card, inside=inside)
-    parameters, replicas = gpt_parameters(size) / ranks, gpus // ranks
-    work = micro_batches * 6 * parameters * tokens / rate
-    sent = zero_wire_bytes(parameters, replicas, stage, BF16, micro_batches)
-    return {
-        "work": work,
-        "tensor parallelism": work * balance / cluster.bandwidth(ranks),
-        "ZeRO": sent / cluster.bandwidth(replicas, ranks),
     }
