@@ -85,7 +85,7 @@ def test_a_recorded_step_lies_within_the_range(run):
     assert seconds.REACHED - 0.005 < found.computing / real.work <= 1 or real.launch_bound
 
 
-OVER_NVLINK = recorded.runs("links", link="NVLink")
+OVER_NVLINK = recorded.runs("links", link="NVLink", hardware="2 x NVIDIA H100 80GB HBM3")
 SOME = [run for run in OVER_NVLINK if run.arguments["micro_batches"] == 8 and not run.arguments["change"]]
 
 
