@@ -158,6 +158,7 @@ _AT_THE_END, _OWNER = {"overlap_comm": False}, {"use_multi_rank_bucket_allreduce
 _BY_THE_CLOCK = {  # what a step's seconds depend on
     "stage 1, overlap": on_two(1, 19, keys={"overlap_comm": True}),
     "stage 2, to the owner": on_two(2, 19, keys=_OWNER),
+    "stage 2, 16 blocks, fp32 sums, 2 sequences": on_two(2, 16, micro_batch=2, fp32_sums=True),
     "stage 2, 16 blocks, fp32 sums, to the owner": on_two(2, 16, fp32_sums=True, keys=_OWNER),
     "stage 3, no prefetch": on_two(3, 19, keys={"stage3_prefetch_bucket_size": 0}),
     "stage 3, no overlap": on_two(3, 19, keys=_AT_THE_END),
