@@ -111,13 +111,13 @@ def median_step(run):
 
 
 def test_no_plans_seconds_are_longer_than_rehearsed_nor_shorter_by_more_than_3_percent():
-    """Told for an H100 and recorded on H200s: nine in the range, six below it by 3 % at most."""
+    """Told for an H100 and recorded on H200s: nine in the range, seven below it by 3 % at most."""
     below = 0
     for run in recorded.runs("job_seconds"):
         fastest, slowest = run.foretold["seconds"]
         assert 0.97 * fastest < median_step(run) < slowest, run.arguments
         below += median_step(run) < fastest
-    assert below == 6
+    assert below == 7
 
 
 def test_fsdp2_takes_a_tenth_less_than_stage_3_and_holds_as_much():
@@ -178,3 +178,68 @@ def test_sixteen_times_the_tokens_take_256_times_the_seconds_and_a_causal_mask_h
 def cudnn(run):
     """{mask: the least seconds of a pass forward and back by cuDNN}."""
     return {each["mask"]: min(each["both"]) for each in run.reports[0] if each["kernel"] == "cuDNN"}
+
+
+def test_a_step_of_a_blocks_experts_takes_as_long_as_its_fullest_rank_works():
+    """Within a sixth of what was foretold, where the experts are wide; narrow ones, whose rows are eight times
+    as many, took up to 30 % longer."""
+    for run in recorded.runs("experts"):
+        longest = 1.17 if run.arguments["experts"] == 8 else 1.3
+        for at, row in enumerate(run.reports[0]):
+            step, work = (
+                max(statistics.median(report[at][part]) for report in run.reports) for part in ("step", "work")
+            )
+            assert 1 <= step / run.foretold[row["load"]] < longest
+            assert work < step
+
+
+def test_grouped_products_pay_where_experts_are_narrow():
+    """Among eight wide ones they make no difference."""
+    for run in recorded.runs("experts"):
+        took = {(row["load"], row["way"]): statistics.median(row["step"]) for row in run.reports[0]}
+        for load in ("even", "3 : 1", "all"):
+            ratio = took[load, "grouped"] / took[load, "loop"]
+            assert 0.9 < ratio < 0.98 if run.arguments["experts"] == 64 else 0.97 < ratio < 1.08
+
+
+def test_building_the_job_on_the_host_takes_thirty_times_as_long_as_in_parts():
+    """A part is made in bf16 at once, so less was needed than was foretold; all end in the same memory."""
+    runs = {run.arguments["how"]: run for run in recorded.runs("building")}
+    for how, run in runs.items():
+        built, ready = (run.reports[0][name] for name in ("build", "initialize"))
+        assert built["held"] == pytest.approx(run.foretold["built"], rel=0.001, abs=1e5)
+        assert built["peak"] < 1.001 * run.foretold["peak"] + 1e5
+        assert ready["peak"] == pytest.approx(33.27e9, rel=0.001)
+        assert built["host"] == pytest.approx(run.foretold["host"], abs=0.3e9)
+    seconds = {how: run.reports[0]["build"]["seconds"] for how, run in runs.items()}
+    assert seconds["host, fp32"] > 30 * seconds["in parts, bf16"] > 30 * seconds["device, bf16"]
+
+
+def test_saving_stalls_a_training_for_many_steps_and_a_copy_to_the_host_for_one():
+    """The copy to memory that was pinned before takes a step and a bit; writing, behind the next steps, no
+    less time than writing while they wait."""
+    (run,) = recorded.runs("saving")
+    found = run.reports[0]
+    assert found["bytes"] == pytest.approx(run.foretold["bytes"], rel=1e-5)
+    assert max(found["copies"]) < 1.2 * found["step"] < run.foretold["copy"] < found["save"] / 40
+    assert found["written"] > found["asynchronous"] > 20 * found["step"]
+
+
+def test_over_a_slow_link_a_reduction_to_the_owner_pays_and_overlap_does_not():
+    took = {
+        run.arguments["change"]: recorded.step_time([run]).median
+        for run in recorded.runs("links", hardware="2 x NVIDIA H200", stage=2, link="sockets")
+    }
+    assert took["to the owner"] / took[""] == pytest.approx(0.77, abs=0.01)
+    assert took["overlap"] > took[""]
+
+
+def test_nccl_lays_its_ring_through_each_host_once_however_ranks_are_dealt_out():
+    """And its two trees have another root each, on another host."""
+    for name, run in recorded.nccl(ranks=4)["runs"].items():
+        of_rank = [given["NCCL_HOSTID"] for given in run["variables"]]
+        (ring,) = {line.partition("/02 : ")[2] for line in run["lines"] if "/02 : " in line}
+        hosts = [of_rank[int(rank)] for rank in ring.split()]
+        assert sum(one != other for one, other in zip(hosts, hosts[1:] + hosts[:1])) == 2, name
+        roots = [int(line[5]) for line in run["lines"] if ": Tree" in line and " : -1 ->" in line]
+        assert len({of_rank[root] for root in roots}) == 2
