@@ -54,7 +54,7 @@ FIGURES = {
         "a card: 5.0 in buckets, 3.5 at the end; 8 would be all.",
     ),
     "host": (plots.host(8, 450e9, 50e9, "Title"), "Each of 8 GPUs holds 16 GB of gradients in 8 parts"),
-    "rings across": (plots.rings_across(4, 8, "Title"), "one ring uses 1 card of each host, 8 all."),
+    "rings across": (plots.rings_across(2, 4, "Title"), "leaves by card 3; 4 rings use all 4 cards."),
     "two trees": (
         plots.two_trees(8, "Title"),
         "first half: root 0, leaves 1, 3, 5, 7; second half: root 7, leaves 0, 2, 4, 6.",

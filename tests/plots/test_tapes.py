@@ -35,6 +35,13 @@ def test_what_all_rows_hold_is_said_once():
     assert tapes({"": torch.ones(3, 6)}, "Title").sentence == "Figure: Title. every row 6 × 1 from 0."
 
 
+def test_elements_that_all_differ_are_said_one_by_one():
+    panels = {"before": [[1, 20], [10, 200]], "after": [[11, None], [None, 220]]}
+    after = "after: rank 0 (11, –); rank 1 (–, 220)."
+    said = f"Figure: Title. before: rank 0 (1, 20); rank 1 (10, 200). {after}"
+    assert tapes(panels, "Title").sentence == said
+
+
 def test_owners_may_be_given_by_number_or_one_by_one():
     rows = {"saved by one": {"rank 0": ["a"] * 8}}
     assert [box[2:] for box in boxes(tapes(rows, "Title", owners=4).figure.axes[0])] == [

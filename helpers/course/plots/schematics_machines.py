@@ -8,7 +8,6 @@ from itertools import chain, pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from helpers.course.plots.drawing import (
     arrow,
@@ -82,33 +81,36 @@ def host(gpus: int, inside: float, outside: float, title: str) -> Plot:
 
 @in_style
 def rings_across(hosts: int, gpus: int, title: str) -> Plot:
-    """Hosts in a row and the cards through which rings leave them: one ring, and one for each card."""
-    figure = Figure(figsize=(WIDE, 3.9))
-    panels = figure.subplots(2, 1)
-    figure.suptitle(title, fontsize=11)
-    for axes, rings in zip(panels, (1, gpus)):
-        for host in range(hosts):
-            left = host * (gpus + 2)
-            rounded(axes, left - 0.3, 0.05, gpus + 0.4, 2.5, 0.1, **MACHINE)
-            write(axes, left + gpus / 2 - 0.1, 2.3, f"host {host}", fontsize=8)
-            box(axes, left, 1.66, gpus - 0.2, 0.26, NVLINK)
-            for gpu in range(gpus):
-                colour = LINES[gpu % len(LINES)] if gpu < rings else "#DDDDDD"
-                box(axes, left + gpu, 1.0, 0.8, 0.5, "#E8F1F8", str(gpu), 7, edgecolor="#444444")
-                box(axes, left + gpu, 0.3, 0.8, 0.42, CARD if gpu < rings else "#EEEEEE", edgecolor="#444444")
-                if gpu < rings:
-                    axes.plot([left + gpu + 0.4] * 2, [-0.75 - 0.12 * gpu, 0.3], color=colour, linewidth=1.6)
-        width = hosts * (gpus + 2) - 2
-        for ring in range(rings):
-            ends = [ring + 0.4, (hosts - 1) * (gpus + 2) + ring + 0.4]
-            look = {"color": LINES[ring % len(LINES)], "linewidth": 1.6}
-            axes.plot(ends, [-0.75 - 0.12 * ring] * 2, **look)
-        words = "one ring: 1 card of each host works" if rings == 1 else f"{rings} rings: all cards work"
-        blank(axes, xlim=(-0.6, width + 0.4), ylim=(-0.95 - 0.12 * gpus, 2.8))
-        axes.set_title(words, fontsize=10, loc="left")
-    return Plot(
-        figure, f"{title}. {hosts} hosts of {gpus} GPUs: one ring uses 1 card of each host, {gpus} all."
-    )
+    """One of as many rings as a host has GPUs, through all hosts: it enters each by a card, passes every GPU,
+    and leaves by another card.  Under each card stands which ring enters there, and which one leaves.
+    """
+    figure, axes = new_figure(WIDE, 3.4)
+    ring, last = {"color": LINES[1], "linewidth": 2.4, "zorder": 3}, gpus - 1
+    for host in range(hosts):
+        left = host * (gpus + 1)
+        rounded(axes, left - 0.12, -0.14, gpus + 0.04, 2.79, 0.08, **MACHINE)
+        write(axes, left + gpus / 2 - 0.1, 2.46, f"host {host}", fontsize=9, weight="bold")
+        write(axes, left + gpus / 2 - 0.1, 2.06, "NVLink", fontsize=8, color=darkened(NVLINK))
+        for gpu in range(gpus):
+            x = left + gpu + 0.4
+            box(axes, x - 0.28, 1.35, 0.56, 0.5, "#E8F1F8", f"GPU {gpu}", 8, edgecolor="#444444")
+            box(axes, x - 0.28, 0.5, 0.56, 0.32, CARD, "card", 8, edgecolor="#444444")
+            enters, leaves = gpu, (gpu + 1) % gpus
+            write(axes, x, 0.2, f"ring {enters} in,\nring {leaves} out", fontsize=8)
+            if gpu < last:
+                arrow(axes, (x + 0.24, 1.6), (x + 0.76, 1.6), **ring)
+        arrow(axes, (left + 0.4, 0.78), (left + 0.4, 1.39), **ring)
+        arrow(axes, (left + last + 0.4, 1.39), (left + last + 0.4, 0.78), **ring)
+        out, low = left + last + 0.4, -0.6 if host < hosts - 1 else -1.0
+        into = (left + gpus + 1) % (hosts * (gpus + 1)) + 0.4
+        axes.plot([out, out, into, into], [-0.08, low, low, -0.25], **ring)
+        arrow(axes, (into, -0.4), (into, -0.04), **ring)
+    middle = hosts * (gpus + 1) / 2 - 0.6
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    write(axes, middle, -1.0, "ring 0, over the network", fontsize=9, bbox=ground, zorder=4)
+    blank(axes, title=title, xlim=(-0.3, hosts * (gpus + 1) - 0.9), ylim=(-1.2, 2.8))
+    told = f"It enters each of {hosts} hosts by card 0, passes GPUs 0 to {last}, and leaves by card {last}"
+    return Plot(figure, f"{title}. {told}; {gpus} rings use all {gpus} cards.")
 
 
 @in_style

@@ -136,16 +136,25 @@ def _draw_owners(axes: Axes, owner: Sequence[int], rows: int, part: str) -> None
 
 
 def _told(moment: str, rows: Mapping[str, Sequence]) -> str:
-    """What each row holds, in words; once where it is the same in all."""
-    held = {}
-    for name, values in rows.items():
-        parts = [
-            f"{number} × {_words(value) or 'padding'} from {at}"
-            for at, number, value in _runs(values)
-            if value is not None
-        ]
-        held[name] = ", ".join(parts) or "nothing"
+    """What each row holds, in words; once where it is the same in all, and one by one where no two neighbours
+    are equal anywhere."""
+    runs = {name: _runs(values) for name, values in rows.items()}
+    single = all(number == 1 or value is None for row in runs.values() for _, number, value in row)
+    held = {name: _listed(rows[name]) if single else _in_runs(row) for name, row in runs.items()}
     if len(held) > 1 and len(set(held.values())) == 1:
         held = {"every row": next(iter(held.values()))}
     words = "; ".join(f"{name} {parts}" for name, parts in held.items())
     return f"{moment}: {words}" if moment else words
+
+
+def _listed(values: Sequence) -> str:
+    return f"({', '.join('–' if value is None else _words(value) or 'padding' for value in values)})"
+
+
+def _in_runs(runs: Sequence[tuple[int, int, object]]) -> str:
+    parts = [
+        f"{number} × {_words(value) or 'padding'} from {at}"
+        for at, number, value in runs
+        if value is not None
+    ]
+    return ", ".join(parts) or "nothing"

@@ -46,15 +46,20 @@ def seen(job: Callable[[], Mapping[str, Sequence]], ranks: int = 4) -> dict[str,
 
 
 def three_more() -> dict[str, list[int]]:
-    """{collective: what this rank holds after it}, of three that are no half of an all-reduce."""
+    """{collective: what this rank holds after it}, of three that are no half of an all-reduce; after a reduce
+    nothing on other ranks than its own, where gloo leaves partial sums."""
     import deepspeed.comm as comm
 
     mine, copy, other = digits(), digits(), digits()
     comm.broadcast(copy, src=0)
     comm.all_to_all_single(other, mine)
     comm.reduce(mine, dst=0)
-    held = {"broadcast from rank 0": copy, "all-to-all": other, "reduce to rank 0": mine}
-    return {name: tensor.tolist() for name, tensor in held.items()}
+    total = mine.tolist() if comm.get_rank() == 0 else [None] * len(mine)
+    return {
+        "broadcast from rank 0": copy.tolist(),
+        "all-to-all": other.tolist(),
+        "reduce to rank 0": total,
+    }
 
 
 # --- bytes
