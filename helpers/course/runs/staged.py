@@ -247,7 +247,7 @@ def of_deepspeed(stages: int) -> list[Order]:
 
 
 def outcomes(orders: Mapping[str, Callable], waiting: Callable) -> dict[str, str]:
-    """What comes of a training on two ranks with each order: one that has not ended after `PATIENCE` is ended,
+    """What comes of a training on two ranks with each order: one that lasts longer than `PATIENCE` is ended,
     and its ranks say where they are."""
     found = {}
     for name, order_of in orders.items():
